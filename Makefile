@@ -1,0 +1,71 @@
+# The two commands of the README: `make demo` and `make test`. Both do everything from nothing.
+#
+# Variables:
+#   PYTHON=python3.12   the interpreter to build .venv with (default: the first of 3.11, 3.12 that runs)
+#   PIP_EXTRA=...       further options for pip (default: PyTorch's public index of CPU builds, where it can be
+#                       reached; without it pip would fetch the CUDA build of torch; `PIP_EXTRA=` turns it off)
+#   TESTS=tests/wire    what `make test` runs (default: everything);  PYTEST="-x -k kill": further options
+
+SHELL := /bin/bash
+.SHELLFLAGS := -eu -o pipefail -c
+.DELETE_ON_ERROR:
+.DEFAULT_GOAL := help
+.PHONY: help install stubs demo test lint lock clean
+
+VENV := .venv
+PY := $(VENV)/bin/python
+INSTALLED := $(VENV)/.installed
+STUBS := dunlin/v1/.made
+PROTOS := $(wildcard proto/dunlin/v1/*.proto)
+CODE := $(wildcard dunlin services simulator tests benchmarks examples hatch_build.py)
+TYPED := $(wildcard dunlin services simulator tests benchmarks examples)
+
+CPU_INDEX := https://download.pytorch.org/whl/cpu
+# Asked once and only when something is to be installed: pip itself would retry an unreachable index for minutes.
+REACHES_CPU_INDEX = $(PY) -c 'import urllib.request as r; r.urlopen("$(CPU_INDEX)/torch/", timeout=10)' 2>/dev/null
+PIP_EXTRA ?= $(shell $(REACHES_CPU_INDEX) && echo --extra-index-url $(CPU_INDEX))
+TESTS ?= tests
+PYTEST ?=
+
+# A name on PATH may be a stub that only prints an error, so each candidate is run.
+find_python = $(shell for p in $(PYTHON) python3.11 python3.12 python3 python; do \
+	"$$p" -c 'import sys, venv, ensurepip; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' >/dev/null 2>&1 \
+	&& { echo "$$p"; break; }; done)
+
+help: ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):[^#]*## /\1\t/' | expand -t 10
+
+install: $(INSTALLED) $(STUBS) ## .venv with the locked dependencies, the stubs and the dunlin command
+
+$(PY):
+	@python="$(find_python)"; \
+	test -n "$$python" || { echo "make: no Python 3.11 or 3.12 with venv found on PATH; name one: make PYTHON=/path/to/python3.11" >&2; exit 1; }; \
+	echo "creating $(VENV) with $$python"; \
+	"$$python" -m venv $(VENV)
+
+$(INSTALLED): requirements/ci.lock pyproject.toml hatch_build.py | $(PY)
+	$(PY) -m pip install --quiet --disable-pip-version-check $(PIP_EXTRA) -r requirements/ci.lock
+	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
+	@touch $@
+
+stubs: $(STUBS) ## the protobuf stubs in dunlin/v1
+
+$(STUBS): $(PROTOS) hatch_build.py | $(INSTALLED)
+	$(PY) hatch_build.py
+	@touch $@
+
+demo: install ## a small cluster at work: chats, a burst of load, a kill, an explanation
+	$(PY) examples/demo.py
+
+test: install ## every test
+	$(PY) -m pytest $(PYTEST) $(TESTS)
+
+lint: install ## ruff and mypy --strict
+	$(PY) -m ruff check $(CODE)
+	$(PY) -m mypy --strict $(TYPED)
+
+lock: $(PY) ## write requirements/ci.lock anew from the newest versions that pyproject.toml allows
+	$(PY) requirements/lock.py $(PIP_EXTRA)
+
+clean: ## remove everything that make made
+	rm -rf $(VENV) dunlin/v1 build dist .mypy_cache .pytest_cache .ruff_cache .hypothesis
