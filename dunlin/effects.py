@@ -1,0 +1,81 @@
+"""What a core is: addresses in, effects out.
+
+A core holds plain Python state and decides. It knows no clock, no socket and no task: a host (the live one in
+`dunlin/host.py`, or a simulator) feeds it messages with the time, and carries out the effects it returns.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Address:
+    """Who sends or receives: a process, an engine, the etcd watch, a client at a door, or a core's own timer.
+
+    `incarnation` is the etcd revision of the process's first registration, so a restarted process is another address.
+    """
+
+    role: str
+    name: str
+    incarnation: int = 0
+
+    def __str__(self) -> str:
+        return f"{self.role}/{self.name}@{self.incarnation}"
+
+
+class Message(Protocol):
+    """Anything a core receives or sends: a frozen dataclass of `dunlin.messages` (or a core's own timer message)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Give `message` to `to`. An unknown address drops the message and counts it; it never fails the core."""
+
+    to: Address
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class After:
+    """Give `message` back to this core after `delay_s` seconds, with the core's own address as the sender.
+
+    There is no cancelling: a message that came too late carries an old counter and the core ignores it.
+    """
+
+    delay_s: float
+    message: Message
+
+
+Effect = Send | After
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """A stream to the sender is open (or the engine process runs). The sender's address carries its incarnation."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gone:
+    """The stream to the sender ended, whatever the cause; messages in flight may be lost."""
+
+    reason: str = ""
+
+
+class Core(Protocol):
+    """The decisions of one service."""
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
+        """Take one message and return what to do. Never raises on a message of its own vocabulary, stale or not.
+
+        Args:
+            now_s: seconds on the host's clock; never goes backwards.
+            sender: who sent it; for `Joined` and `Gone` the peer concerned.
+            message: what was sent.
+        """
+        ...
+
+
+def sends(effects: Iterable[Effect]) -> list[Send]:
+    """The `Send`s among `effects`, in order."""
+    return [effect for effect in effects if isinstance(effect, Send)]

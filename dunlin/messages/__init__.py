@@ -1,0 +1,1 @@
+"""The vocabulary: frozen, slotted dataclasses, one module per conversation. Pure: imports no transport and no policy."""

@@ -1,0 +1,162 @@
+"""Dispatcher ↔ instance: requests handed out, tokens handed back.
+
+A request is numbered by the dispatcher that accepted it; (dispatcher address, request, attempt) names one hand-out, and
+both sides drop and count what belongs to an older attempt. Knows no text: tokens only.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from dunlin.effects import Address
+from dunlin.messages.types import F32, I8, I32, I64, RequestClass, Sampling, Why, f32, i32
+
+
+class Refusal(IntEnum):
+    """Why an instance did not take a request."""
+
+    FULL = 0
+    TOO_LONG = 1
+    NOT_READY = 2
+    NOT_IN_PLAN = 3
+    STALE = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Run this request: attempt `attempt` of it.
+
+    `tokens` is the prompt followed by the tokens already delivered (after an earlier attempt); `prompt_tokens` says
+    where the latter start. `may_preempt` lets the instance take slots from batch-class work. `handle` names room that
+    already holds its KV at this instance (migration), 0 for none.
+    """
+
+    request: int
+    attempt: int
+    tokens: I32
+    prompt_tokens: int
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    stop_ids: I32 = field(default_factory=i32)
+    request_class: RequestClass = RequestClass.INTERACTIVE
+    tenant: str = ""
+    may_preempt: bool = False
+    handle: int = 0
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Cancel:
+    """Stop an attempt and free its slots; `Ended` answers. Attempts up to `attempt` are meant, newer ones are not."""
+
+    request: int
+    attempt: int
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The instance will finish this attempt, unless it dies or says `Returned`. `eta_s`: expected wait for a first step."""
+
+    request: int
+    attempt: int
+    sequence: int
+    eta_s: float = 0.0
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The instance did not take this attempt; nothing of it is held."""
+
+    request: int
+    attempt: int
+    reason: Refusal
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Tokens:
+    """New tokens of one step, one message per dispatcher. Columns over rows.
+
+    `position[i]` is the token's index in its sequence (prompt included), so that a gap or a repeat cannot hide.
+    `finish[i]` is a `Finish`. `top_count[i]` entries of `top_token` and `top_logprob` belong to row i.
+    """
+
+    request: I64
+    attempt: I32
+    position: I64
+    token: I32
+    logprob: F32
+    finish: I8
+    top_count: I32 = field(default_factory=i32)
+    top_token: I32 = field(default_factory=i32)
+    top_logprob: F32 = field(default_factory=f32)
+
+
+@dataclass(frozen=True, slots=True)
+class Ended:
+    """Every slot of this cancelled or fenced attempt is free again."""
+
+    request: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class Returned:
+    """The instance gives an accepted attempt back (its engine died or hung): hand it out again."""
+
+    request: int
+    attempt: int
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Preempted:
+    """The instance took this attempt's slots for older work and goes on with it later by itself."""
+
+    request: int
+    attempt: int
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Continued:
+    """A preempted attempt runs again: `restored_tokens` came back from the host tier, `recomputed_tokens` are computed anew."""
+
+    request: int
+    attempt: int
+    restored_tokens: int = 0
+    recomputed_tokens: int = 0
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """Migration: the target holds the first `tokens` tokens' KV under `handle`; hand out attempt + 1 there."""
+
+    request: int
+    attempt: int
+    target: Address
+    handle: int
+    tokens: int
+    why: Why | None = None
+
+
+DISPATCH_COMMANDS = (Place, Cancel)
+DISPATCH_EVENTS = (Accepted, Refused, Tokens, Ended, Returned, Preempted, Continued, Ready)
+
+__all__ = [
+    "DISPATCH_COMMANDS",
+    "DISPATCH_EVENTS",
+    "Accepted",
+    "Cancel",
+    "Continued",
+    "Ended",
+    "Place",
+    "Preempted",
+    "Ready",
+    "Refusal",
+    "Refused",
+    "Returned",
+    "Tokens",
+]

@@ -1,0 +1,85 @@
+"""A dispatcher's doors ↔ its core, inside one process: requests already in tokens, with their limits checked.
+
+The doors (gRPC, HTTP) own text, templates and stop strings; the core owns the request. Never crosses a wire.
+"""
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+
+from dunlin.messages.types import F32, I32, Finish, RequestClass, Sampling, f32, i32
+
+
+class Rejection(IntEnum):
+    """Why the door says no, in terms that each door turns into its own status."""
+
+    INVALID = 0
+    FULL = 1
+    TOO_LONG = 2
+    UNAVAILABLE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Submit:
+    """A new request from a client's address. `timeout_s` None: no deadline. The seed is drawn by the door if the client gave none."""
+
+    tokens: I32
+    max_tokens: int
+    sampling: Sampling = field(default_factory=Sampling)
+    stop_ids: I32 = field(default_factory=i32)
+    request_class: RequestClass = RequestClass.INTERACTIVE
+    tenant: str = ""
+    timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Withdraw:
+    """The client went away or cancelled, or (`finish` STOP) the door saw a stop string."""
+
+    finish: Finish = Finish.CANCELLED
+
+
+@dataclass(frozen=True, slots=True)
+class CancelById:
+    """Cancel a request by its public id, whoever submitted it; `CancelResult` answers."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelResult:
+    """Whether such a request was running or queued."""
+
+    request: str
+    found: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The request is journalled under this public id, `req-<dispatcher incarnation>-<number>`, both hex."""
+
+    request: str
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """The request was not taken; no work was spent on it."""
+
+    code: Rejection
+    detail: str
+    retry_after_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New tokens for the client, in order. `finish` other than RUNNING ends the request; `detail` explains ERROR and DEADLINE."""
+
+    tokens: I32
+    logprobs: F32 = field(default_factory=f32)
+    top_count: I32 = field(default_factory=i32)
+    top_token: I32 = field(default_factory=i32)
+    top_logprob: F32 = field(default_factory=f32)
+    finish: Finish = Finish.RUNNING
+    detail: str = ""
+
+
+__all__ = ["Admitted", "CancelById", "CancelResult", "Delta", "Rejected", "Rejection", "Submit", "Withdraw"]

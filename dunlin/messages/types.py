@@ -1,0 +1,188 @@
+"""The nouns that several conversations share. Knows no transport and no policy.
+
+Columns are `array.array`s: a batch of rows is a handful of columns, never an object per row. On the wire a column
+is one `bytes` field of little-endian items (see `dunlin/wire/codec.py`).
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Annotated
+
+I8 = Annotated["array[int]", "b"]
+I32 = Annotated["array[int]", "i"]
+I64 = Annotated["array[int]", "q"]
+F32 = Annotated["array[float]", "f"]
+
+
+def i8(values: "bytes | list[int] | tuple[int, ...]" = ()) -> "array[int]":
+    """A column of 8-bit signed integers."""
+    return array("b", values)
+
+
+def i32(values: "list[int] | tuple[int, ...] | array[int]" = ()) -> "array[int]":
+    """A column of 32-bit signed integers: token ids, counts."""
+    return array("i", values)
+
+
+def i64(values: "list[int] | tuple[int, ...] | array[int]" = ()) -> "array[int]":
+    """A column of 64-bit signed integers: sequence and request numbers, positions, slots."""
+    return array("q", values)
+
+
+def f32(values: "list[float] | tuple[float, ...]" = ()) -> "array[float]":
+    """A column of 32-bit floats: log-probabilities."""
+    return array("f", values)
+
+
+class RequestClass(IntEnum):
+    """How urgent a request is: the papers' online and offline."""
+
+    INTERACTIVE = 0
+    BATCH = 1
+
+
+class Finish(IntEnum):
+    """Why a sequence produced its last token. RUNNING: it did not yet."""
+
+    RUNNING = 0
+    STOP = 1
+    LENGTH = 2
+    CANCELLED = 3
+    DEADLINE = 4
+    ERROR = 5
+
+
+class GroupKind(IntEnum):
+    """What instances that step together do together."""
+
+    LOCAL = 0
+    RING = 1
+    MASTERS = 2
+    PIPELINE = 3
+
+
+class Part(IntEnum):
+    """What a member does in its group (`role` in the plan and in a Step)."""
+
+    LOCAL = 0
+    RING_MEMBER = 1
+    MASTER = 2
+    HOLDER = 3
+    STAGE = 4
+
+
+class Verdict(IntEnum):
+    """What becomes of rows that leave a running step at a safepoint."""
+
+    DISCARD = 0
+    SUSPEND = 1
+
+
+class RemapPhase(IntEnum):
+    """The phases in which an engine changes the layers it holds."""
+
+    PREPARE = 0
+    DROP_WEIGHTS = 1
+    RELEASE_KV = 2
+    ABORT = 3
+
+
+class Priority(IntEnum):
+    """Order of transfers on one link: an activation never waits longer than one chunk of anything else."""
+
+    ACTIVATION = 0
+    KV = 1
+    CHECKPOINT = 2
+    PARAMETERS = 3
+
+
+class MoveKind(IntEnum):
+    """From where to where KV moves."""
+
+    SLAB_TO_HOST = 0
+    HOST_TO_SLAB = 1
+    SLAB_TO_PEER = 2
+    PEER_TO_SLAB = 3
+
+
+class MoveStatus(IntEnum):
+    """How a move ended. CORRUPT: the copied bytes do not match the checksum, nothing of them may be used."""
+
+    OK = 0
+    CORRUPT = 1
+    CANCELLED = 2
+    FAILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One number that a decision compared."""
+
+    name: str
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Rejected:
+    """One alternative that a decision did not take, and why."""
+
+    option: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Why:
+    """The reason that a decision message carries; tracing, `dunlin explain` and the tests read this and nothing else."""
+
+    policy: str
+    chosen: str = ""
+    figures: tuple[Figure, ...] = ()
+    rejected: tuple[Rejected, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """Layers `[layer_start, layer_stop)` of the tokens `[start, stop)` of a sequence."""
+
+    layer_start: int
+    layer_stop: int
+    start: int
+    stop: int
+
+
+@dataclass(frozen=True, slots=True)
+class HostRegion:
+    """A region in a host tier, named by its handle.
+
+    `offset_bytes` and `length_bytes` lie inside the tier's shared memory; `checksum` is xxh3-64 of the bytes (as a
+    signed 64-bit integer), 0 until committed; `generation` counts the uses of that room.
+    """
+
+    handle: int
+    generation: int
+    offset_bytes: int
+    length_bytes: int
+    checksum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Sampling:
+    """How the next token is chosen: argmax of filtered logits / temperature + Gumbel noise of (seed, choice, position, token).
+
+    temperature 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 filter nothing. `logprobs` is None for none, 0 for the
+    chosen token's alone, n for the n best besides.
+    """
+
+    temperature: float = 1.0
+    top_k: int = 0
+    top_p: float = 1.0
+    min_p: float = 0.0
+    presence_penalty: float = 0.0
+    frequency_penalty: float = 0.0
+    repetition_penalty: float = 1.0
+    seed: int = 0
+    choice: int = 0
+    logprobs: int | None = None
+    bias_tokens: I32 = field(default_factory=i32)
+    bias_values: F32 = field(default_factory=f32)
