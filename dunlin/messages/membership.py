@@ -1,4 +1,8 @@
-"""The etcd watch → cores, inside one process: who is registered, and whether this process leads. Never crosses a wire."""
+"""What the etcd watch tells a core: who is registered, and whether this process leads.
+
+These messages stay inside one process (from the watcher in `dunlin/membership` to the core), so no proto file mirrors
+them. A lease is a hint: `MemberDown` says that a registration ended, not that the process is dead.
+"""
 
 from dataclasses import dataclass
 
@@ -7,47 +11,47 @@ from dunlin.effects import Address
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One registered process. `endpoint` is `host:port` of its gRPC server, `node` the machine that it runs on."""
+    """One registered process. `endpoint` is the `host:port` of its gRPC door, `node` the machine that `pid` counts on."""
 
     address: Address
     endpoint: str
     node: str
-    pid: int = 0
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class MembersReset:
+    """The whole membership, ordered by role and name: forget everybody else. Comes first, and after every lost history."""
+
+    members: tuple[Member, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MemberUp:
-    """A process registered, or registered again with another record."""
+    """A process registered or changed its record. The same address may come up again after its lease was lost."""
 
     member: Member
 
 
 @dataclass(frozen=True, slots=True)
 class MemberDown:
-    """A registration vanished. A hint, not a proof: the process may live."""
+    """The registration of `address` ended: its lease ran out, it left, or a newer incarnation took its name."""
 
     address: Address
 
 
 @dataclass(frozen=True, slots=True)
-class MembersReset:
-    """Everything that is registered now; replaces what was known."""
-
-    members: tuple[Member, ...]
-
-
-@dataclass(frozen=True, slots=True)
 class Elected:
-    """This process leads; `epoch` is the create revision of its election key."""
+    """This process leads from now on. `epoch` is the create revision of its election key: each term's is higher."""
 
     epoch: int
 
 
 @dataclass(frozen=True, slots=True)
 class Deposed:
-    """This process no longer leads, or cannot be sure of it."""
+    """The term `epoch` of this process is over, at the latest when its lease may have run out."""
 
     epoch: int
 
 
-__all__ = ["Deposed", "Elected", "Member", "MemberDown", "MemberUp", "MembersReset"]
+MembershipMessage = MembersReset | MemberUp | MemberDown | Elected | Deposed
