@@ -1,1 +1,1 @@
-"""The vocabulary: frozen, slotted dataclasses, one module per conversation. Pure: imports no transport and no policy."""
+"""The vocabulary: frozen, slotted dataclasses, one module per conversation. Pure: knows no transport, no policy."""

@@ -55,7 +55,10 @@ class Cancel:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The instance will finish this attempt, unless it dies or says `Returned`. `eta_s`: expected wait for a first step."""
+    """The instance will finish this attempt, unless it dies or says `Returned`.
+
+    `sequence` is the engine's number for it, `eta_s` the expected wait for its first step.
+    """
 
     request: int
     attempt: int
@@ -121,10 +124,11 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """A preempted attempt runs again: `restored_tokens` came back from the host tier, `recomputed_tokens` are computed anew."""
+    """A preempted attempt runs again, with tokens that came back from the host tier and tokens to compute anew."""
 
     request: int
     attempt: int
+    sequence: int = 0
     restored_tokens: int = 0
     recomputed_tokens: int = 0
     why: Why | None = None

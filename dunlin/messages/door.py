@@ -20,7 +20,10 @@ class Rejection(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A new request from a client's address. `timeout_s` None: no deadline. The seed is drawn by the door if the client gave none."""
+    """A new request from a client's address. `timeout_s` None: no deadline.
+
+    The door has drawn the seed where the client gave none.
+    """
 
     tokens: I32
     max_tokens: int
@@ -71,7 +74,10 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """New tokens for the client, in order. `finish` other than RUNNING ends the request; `detail` explains ERROR and DEADLINE."""
+    """New tokens for the client, in order.
+
+    `finish` other than RUNNING ends the request; `detail` explains ERROR and DEADLINE.
+    """
 
     tokens: I32
     logprobs: F32 = field(default_factory=f32)

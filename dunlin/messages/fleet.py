@@ -131,7 +131,10 @@ class MemberView:
 
 @dataclass(frozen=True, slots=True)
 class FleetView:
-    """The fleet at one version. `base_version` 0: `members` is everything; else only what changed since, and `removed`."""
+    """The fleet at one version.
+
+    `base_version` 0: `members` is everything; else only what changed since that version, and `removed` what left.
+    """
 
     version: int
     members: tuple[MemberView, ...]
@@ -141,7 +144,10 @@ class FleetView:
 
 @dataclass(frozen=True, slots=True)
 class ExplainQuery:
-    """Which decisions touched this request? `request` is the public id, `req-<dispatcher incarnation>-<number>`, both hex."""
+    """Which decisions touched this request?
+
+    `request` is the public id, `req-<dispatcher incarnation>-<number>`, both hexadecimal.
+    """
 
     request: str
 

@@ -1,4 +1,4 @@
-"""Instance ↔ instance: room for somebody else's regions, in bulk and ahead of steps. Answered by instance cores, not engines."""
+"""Instance ↔ instance: room for somebody else's regions, in bulk, ahead of steps. Cores answer, not engines."""
 
 from dataclasses import dataclass
 

@@ -11,7 +11,7 @@ from dunlin.effects import Address
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One registered process. `endpoint` is the `host:port` of its gRPC door, `node` the machine that `pid` counts on."""
+    """One registered process. `endpoint` is the `host:port` of its gRPC door, `node` the machine where `pid` counts."""
 
     address: Address
     endpoint: str
@@ -21,7 +21,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class MembersReset:
-    """The whole membership, ordered by role and name: forget everybody else. Comes first, and after every lost history."""
+    """The whole membership, ordered by role and name: forget everybody else. Comes first, and after a lost history."""
 
     members: tuple[Member, ...]
 

@@ -1,4 +1,7 @@
-"""Global manager ↔ instance: which group an instance is in. Ordered by (epoch, plan version); older orders change nothing."""
+"""Global manager ↔ instance: which group an instance is in.
+
+Orders are ordered by (epoch, plan version); older ones change nothing.
+"""
 
 from dataclasses import dataclass, field
 

@@ -5,32 +5,39 @@ is one `bytes` field of little-endian items (see `dunlin/wire/codec.py`).
 """
 
 from array import array
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from enum import IntEnum
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
-I8 = Annotated["array[int]", "b"]
-I32 = Annotated["array[int]", "i"]
-I64 = Annotated["array[int]", "q"]
-F32 = Annotated["array[float]", "f"]
+if TYPE_CHECKING:
+    Ints = array[int]
+    Floats = array[float]
+else:  # Python 3.11 cannot subscript array at run time
+    Ints = Floats = array
+
+I8 = Annotated[Ints, "b"]
+I32 = Annotated[Ints, "i"]
+I64 = Annotated[Ints, "q"]
+F32 = Annotated[Floats, "f"]
 
 
-def i8(values: "bytes | list[int] | tuple[int, ...]" = ()) -> "array[int]":
+def i8(values: Iterable[int] = ()) -> Ints:
     """A column of 8-bit signed integers."""
     return array("b", values)
 
 
-def i32(values: "list[int] | tuple[int, ...] | array[int]" = ()) -> "array[int]":
+def i32(values: Iterable[int] = ()) -> Ints:
     """A column of 32-bit signed integers: token ids, counts."""
     return array("i", values)
 
 
-def i64(values: "list[int] | tuple[int, ...] | array[int]" = ()) -> "array[int]":
+def i64(values: Iterable[int] = ()) -> Ints:
     """A column of 64-bit signed integers: sequence and request numbers, positions, slots."""
     return array("q", values)
 
 
-def f32(values: "list[float] | tuple[float, ...]" = ()) -> "array[float]":
+def f32(values: Iterable[float] = ()) -> Floats:
     """A column of 32-bit floats: log-probabilities."""
     return array("f", values)
 
@@ -133,7 +140,7 @@ class Rejected:
 
 @dataclass(frozen=True, slots=True)
 class Why:
-    """The reason that a decision message carries; tracing, `dunlin explain` and the tests read this and nothing else."""
+    """The reason that a decision message carries; tracing, `dunlin explain` and the tests read nothing else."""
 
     policy: str
     chosen: str = ""
@@ -168,10 +175,10 @@ class HostRegion:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """How the next token is chosen: argmax of filtered logits / temperature + Gumbel noise of (seed, choice, position, token).
+    """How the next token is chosen: argmax of filtered logits / temperature + Gumbel noise.
 
-    temperature 0 is greedy. `top_k` 0, `top_p` 1 and `min_p` 0 filter nothing. `logprobs` is None for none, 0 for the
-    chosen token's alone, n for the n best besides.
+    The noise is a function of (seed, choice, position, token). `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and
+    `min_p` 0 filter nothing. `logprobs` is None for none, 0 for the chosen token's alone, n for the n best besides.
     """
 
     temperature: float = 1.0
