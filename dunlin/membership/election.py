@@ -1,0 +1,147 @@
+"""Leader election: every candidate holds a key under its lease, and the oldest key leads.
+
+The term (*epoch*) is the create revision of the leader's key, so a later term has a higher number. A candidate that may
+have lost its lease, by its own clock, is deposed at once and stands again with a new key: no term is ever led twice.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+from dunlin.membership.client import EtcdClient
+from dunlin.membership.errors import EtcdError
+from dunlin.membership.keeper import Clock, LeaseKeeper, boot_clock_s
+from dunlin.membership.txn import CreatedAt, Put
+from dunlin.membership.watch import Deleted, PrefixWatch, Reset, WatchEvent
+from dunlin.membership.watch import Put as Written
+from dunlin.messages.membership import Deposed, Elected
+
+_log = logging.getLogger(__name__)
+
+_RETRY_S = 0.2
+
+OnChange = Callable[[Elected | Deposed], None]
+
+
+class Election:
+    """One candidate. `on_change` hears `Elected` and `Deposed` in turns, in the event loop; it must not raise.
+
+    A process that was paused may run other callbacks before it learns that it lost: ask `epoch()` before every act of a
+    leader. It judges by the clock, and tells `on_change` on the spot.
+    """
+
+    def __init__(
+        self,
+        client: EtcdClient,
+        prefix: str,
+        candidate: str,
+        on_change: OnChange,
+        *,
+        ttl_s: int = 5,
+        clock: Clock = boot_clock_s,
+    ) -> None:
+        self._client = client
+        self._prefix = prefix.rstrip("/") + "/"
+        self._candidate = candidate
+        self._on_change = on_change
+        self._ttl_s = ttl_s
+        self._clock = clock
+        self._task: asyncio.Task[None] | None = None
+        self._term: tuple[int, LeaseKeeper] | None = None
+
+    def start(self) -> None:
+        """Stand for election from now on. Trouble with etcd only means waiting."""
+        self._task = asyncio.create_task(self._stand_for_ever(), name=f"election {self._prefix}{self._candidate}")
+
+    def epoch(self) -> int | None:
+        """The term that this process leads at this moment, or None."""
+        if self._term is None:
+            return None
+        epoch, keeper = self._term
+        if keeper.valid():
+            return epoch
+        self._depose("its lease may have ended")
+        return None
+
+    async def stop(self) -> None:
+        """Resign: `Deposed` is told at once, and others can lead as soon as etcd has heard it."""
+        if self._task is not None:
+            self._depose("it stops")
+            self._task.cancel()
+            await asyncio.wait([self._task])
+
+    async def _stand_for_ever(self) -> None:
+        while True:
+            try:
+                keeper = await LeaseKeeper.grant(self._client, self._ttl_s, self._clock)
+                await self._stand(keeper)
+            except EtcdError as error:
+                _log.debug("%s cannot stand for %s: %s", self._candidate, self._prefix, error)
+                await asyncio.sleep(_RETRY_S)
+
+    async def _stand(self, keeper: LeaseKeeper) -> None:
+        """One candidacy, from its key to the loss of its lease."""
+        key = f"{self._prefix}{keeper.lease_id:016x}"
+        why = "it stands anew"
+        try:
+            put = Put(key, self._candidate.encode(), keeper.lease_id)
+            revision = (await self._client.txn([CreatedAt(key, 0)], [put])).revision
+            why = await self._until_lost(key, revision, keeper)
+        finally:
+            self._depose(why)
+            await keeper.revoke()
+
+    async def _until_lost(self, key: str, epoch: int, keeper: LeaseKeeper) -> str:
+        tasks = [
+            asyncio.create_task(keeper.keep()),
+            asyncio.create_task(self._expired(keeper)),
+            asyncio.create_task(self._queue(key, epoch, keeper)),
+        ]
+        try:
+            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+            return next(task for task in tasks if task in done).result()
+        finally:
+            for task in tasks:
+                task.cancel()
+
+    async def _expired(self, keeper: LeaseKeeper) -> str:
+        await keeper.expired()
+        return "its lease may have ended"
+
+    async def _queue(self, key: str, epoch: int, keeper: LeaseKeeper) -> str:
+        """Lead when no older key is left; returns when our own key is gone.
+
+        An old view does no harm: it holds every key older than ours, and whoever comes later queues behind us.
+        """
+        created: dict[str, int] = {}
+        async for event in PrefixWatch(self._client, self._prefix):
+            _apply(created, event)
+            if key not in created:
+                return "its key is gone"
+            if self._term is None and min(created.values()) == epoch and keeper.valid():
+                self._lead(epoch, keeper)
+        raise AssertionError("a watch never ends")
+
+    def _lead(self, epoch: int, keeper: LeaseKeeper) -> None:
+        self._term = (epoch, keeper)
+        _log.info("%s leads %s in epoch %d", self._candidate, self._prefix, epoch)
+        self._on_change(Elected(epoch))
+
+    def _depose(self, why: str) -> None:
+        if self._term is None:
+            return
+        epoch, _ = self._term
+        self._term = None
+        _log.warning("%s no longer leads %s, epoch %d: %s", self._candidate, self._prefix, epoch, why)
+        self._on_change(Deposed(epoch))
+
+
+def _apply(created: dict[str, int], event: WatchEvent) -> None:
+    match event:
+        case Reset():
+            created.clear()
+            created.update((item.key, item.create_revision) for item in event.items)
+        case Written():
+            created[event.item.key] = event.item.create_revision
+        case Deleted():
+            created.pop(event.key, None)
