@@ -49,7 +49,7 @@ def _protoc(include: Path, protos: list[Path], out: Path) -> None:
 
 
 def _mypy_plugin() -> str:
-    # In pip's build isolation the script lies on PATH; called as `.venv/bin/python hatch_build.py` it lies beside python.
+    # In pip's build isolation the script lies on PATH; run as `.venv/bin/python hatch_build.py` it lies beside python.
     search = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     plugin = shutil.which("protoc-gen-mypy", path=search)
     if plugin is None:

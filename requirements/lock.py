@@ -2,7 +2,7 @@
 
 pip resolves what pyproject.toml asks for (the project, `server` and `dev`) as if nothing were installed. Local versions
 (`torch==2.13.0+cpu`) lose their suffix and no hash is kept: which build of torch arrives is the index's business.
-Arguments are passed on to pip (`--extra-index-url …`); without the CPU builds in reach the lock would name CUDA packages.
+Arguments go to pip (`--extra-index-url …`): without the CPU builds in reach the lock would name CUDA packages.
 """
 
 import json
