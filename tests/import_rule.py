@@ -1,0 +1,300 @@
+"""The import rule, read from the syntax tree: who may know whom (docs/architecture.md, "Who imports whom").
+
+Every rule is a function from a `Tree` (any folder that is laid out like this repository) to a list of complaints, so
+that tests/test_imports.py can plant a violation in a small tree and see it found. It knows no test.
+"""
+
+import ast
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from fnmatch import fnmatchcase
+from pathlib import Path
+
+PACKAGES = ("dunlin", "services", "simulator")
+SERVICES = ("dispatcher", "instance", "kvstore", "monitor", "global_manager")
+PROTOBUF = ("grpc", "grpc_health", "grpc_reflection", "grpc_tools", "google.protobuf", "dunlin.v1")
+WEB = ("aiohttp", "fastapi", "flask", "quart", "starlette", "tornado", "uvicorn", "django", "http.server")
+# What a core may use of the standard library: nothing with a clock, a thread, a file, a socket or hidden state.
+STDLIB_PURE = (
+    "__future__", "abc", "array", "bisect", "collections", "contextlib", "copy", "dataclasses", "decimal", "enum",
+    "fractions", "functools", "hashlib", "heapq", "itertools", "json", "keyword", "math", "operator", "re", "reprlib",
+    "string", "struct", "textwrap", "types", "typing", "unicodedata", "warnings", "weakref", "zlib",
+)  # fmt: skip
+IMPURE_CALLS = ("open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint")
+
+
+@dataclass(frozen=True)
+class Import:
+    """One import statement's target: `name` is absolute, `eager` if importing the module executes it."""
+
+    name: str
+    line: int
+    eager: bool
+
+
+class Tree:
+    """The modules under the three packages of `root` and what each imports."""
+
+    def __init__(self, root: Path) -> None:
+        self.paths = {
+            _module_name(path.relative_to(root)): path.relative_to(root)
+            for package in PACKAGES
+            for path in sorted((root / package).rglob("*.py"))
+            if not str(path.relative_to(root)).startswith("dunlin/v1/")
+        }
+        self.syntax = {name: ast.parse((root / path).read_text(), str(path)) for name, path in self.paths.items()}
+        self.imports = {name: list(self._read(name)) for name in self.paths}
+
+    def _read(self, module: str) -> Iterator[Import]:
+        is_package = self.paths[module].name == "__init__.py"
+        for node, eager in _statements(self.syntax[module], eager=True):
+            if isinstance(node, ast.Import):
+                for alias in node.names:
+                    yield Import(alias.name, node.lineno, eager)
+            elif isinstance(node, ast.ImportFrom):
+                base = _absolute(node, module, is_package)
+                for alias in node.names:
+                    # `from a import b` loads a.b where that is a module, else a alone.
+                    whole = f"{base}.{alias.name}"
+                    known = whole in self.paths or whole in _dotted((*PROTOBUF, *WEB))
+                    yield Import(whole if known else base, node.lineno, eager)
+
+    def where(self, module: str, line: int) -> str:
+        return f"{self.paths[module]}:{line}"
+
+    def matching(self, *patterns: str) -> list[str]:
+        """The modules whose path fits a pattern: `*` stays within a folder, `/**` at the end is all below it."""
+        return [name for name, path in self.paths.items() if any(_fits(path, pattern) for pattern in patterns)]
+
+
+def _module_name(path: Path) -> str:
+    parts = path.with_suffix("").parts
+    return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def _dotted(names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if "." in name)
+
+
+def _fits(path: Path, pattern: str) -> bool:
+    if pattern.endswith("/**"):
+        return path.is_relative_to(pattern.removesuffix("/**"))
+    parts = pattern.split("/")
+    return len(parts) == len(path.parts) and all(map(fnmatchcase, path.parts, parts))
+
+
+def _absolute(node: ast.ImportFrom, module: str, is_package: bool) -> str:
+    if node.level == 0:
+        return node.module or ""
+    parts = module.split(".")
+    drop = node.level - 1 if is_package else node.level
+    return ".".join([*parts[: len(parts) - drop], *([node.module] if node.module else [])])
+
+
+def _statements(node: ast.AST, eager: bool) -> Iterator[tuple[ast.AST, bool]]:
+    """Every node below `node`; not eager inside a function or under `if TYPE_CHECKING`."""
+    for child in ast.iter_child_nodes(node):
+        deferred = isinstance(child, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) or _is_type_checking(child)
+        yield child, eager
+        yield from _statements(child, eager and not deferred)
+
+
+def _is_type_checking(node: ast.AST) -> bool:
+    return isinstance(node, ast.If) and ast.unparse(node.test) in ("TYPE_CHECKING", "typing.TYPE_CHECKING")
+
+
+def _under(name: str, *prefixes: str) -> bool:
+    return any(name == prefix or name.startswith(prefix + ".") for prefix in prefixes)
+
+
+def _first_party(name: str) -> bool:
+    return _under(name, *PACKAGES)
+
+
+# --- the rules -------------------------------------------------------------------------------------------------------
+
+
+def only_in(tree: Tree, libraries: tuple[str, ...], patterns: tuple[str, ...]) -> list[str]:
+    """Complaints about modules outside `patterns` that import one of `libraries`, eagerly or not."""
+    allowed = set(tree.matching(*patterns))
+    return [
+        f"{tree.where(module, found.line)} imports {found.name}; only {', '.join(patterns)} may"
+        for module, imports in tree.imports.items()
+        if module not in allowed
+        for found in imports
+        if _under(found.name, *libraries)
+    ]
+
+
+def knows_only(tree: Tree, patterns: tuple[str, ...], known: tuple[str, ...], but: tuple[str, ...] = ()) -> list[str]:
+    """Complaints about first-party imports of modules that fit `patterns` and lie outside `known` (packages' own
+    `__init__` aside: the name `dunlin` alone is the version and nothing else)."""
+    return [
+        f"{tree.where(module, found.line)} imports {found.name}; it may know only {', '.join(known)}"
+        for module in tree.matching(*patterns)
+        for found in tree.imports[module]
+        if _first_party(found.name) and found.name not in PACKAGES
+        if not _under(found.name, *known) or _under(found.name, *but)
+    ]
+
+
+def protobuf_stays_at_the_edge(tree: Tree) -> list[str]:
+    return only_in(tree, PROTOBUF, ("dunlin/wire/**", "dunlin/membership/**", "services/*/server*.py"))
+
+
+def web_stays_at_the_door(tree: Tree) -> list[str]:
+    return only_in(tree, WEB, ("services/dispatcher/http*.py",))
+
+
+def torch_stays_below(tree: Tree) -> list[str]:
+    """Tensors live in engine and transport; their packages' `__init__` load none."""
+    libraries = ("torch", "safetensors", "triton", "flashinfer", "nixl")
+    return only_in(tree, libraries, ("dunlin/engine/**", "dunlin/transport/**")) + [
+        f"importing {package} loads {found}"
+        for package in ("dunlin.engine", "dunlin.transport")
+        if package in tree.paths
+        for found in sorted(loaded(tree, package))
+        if _under(found, *libraries)
+    ]
+
+
+def sqlite_stays_in_the_store(tree: Tree) -> list[str]:
+    return only_in(tree, ("sqlite3",), ("dunlin/cost/store.py", "dunlin/telemetry/**"))
+
+
+def vocabulary_knows_itself(tree: Tree) -> list[str]:
+    return knows_only(tree, ("dunlin/messages/**", "dunlin/effects.py"), ("dunlin.messages", "dunlin.effects"))
+
+
+def policies_know_no_core(tree: Tree) -> list[str]:
+    known = ("dunlin.messages", "dunlin.effects", "dunlin.policies", "dunlin.cost.models")
+    return knows_only(tree, ("dunlin/policies/**", "dunlin/cost/models.py"), known)
+
+
+def client_knows_the_wire_alone(tree: Tree) -> list[str]:
+    known = ("dunlin.client", "dunlin.messages", "dunlin.effects", "dunlin.wire")
+    return knows_only(tree, ("dunlin/client/**",), known)
+
+
+def library_knows_no_service(tree: Tree) -> list[str]:
+    """Only the command and the supervisor may; everything else in dunlin serves more than one service."""
+    own = [module for module in tree.paths if _under(module, "dunlin") and module not in _starters(tree)]
+    return [
+        f"{tree.where(module, found.line)} imports {found.name}; dunlin knows no service"
+        for module in own
+        for found in tree.imports[module]
+        if _under(found.name, "services", "simulator")
+    ]
+
+
+def _starters(tree: Tree) -> set[str]:
+    return set(tree.matching("dunlin/cli/**", "dunlin/launch.py", "dunlin/launch/**"))
+
+
+def services_meet_on_the_wire(tree: Tree) -> list[str]:
+    """No service imports another, and none imports the simulator."""
+    complaints = []
+    for name in SERVICES:
+        others = tuple(f"services.{other}" for other in SERVICES if other != name)
+        complaints += [
+            f"{tree.where(module, found.line)} imports {found.name}; services meet on the wire only"
+            for module in tree.matching(f"services/{name}/**")
+            for found in tree.imports[module]
+            if _under(found.name, *others, "simulator")
+        ]
+    return complaints
+
+
+def simulator_runs_cores(tree: Tree) -> list[str]:
+    """The simulator knows cores and pure parts, never a server, a live host or a wire."""
+    live = ("dunlin.host", "dunlin.wire", "dunlin.membership", "dunlin.client", "dunlin.cli", "dunlin.launch")
+    return [
+        f"{tree.where(module, found.line)} imports {found.name}; the simulator runs cores, never servers"
+        for module in tree.matching("simulator/**")
+        for found in tree.imports[module]
+        if _is_server(found.name) or _under(found.name, *live)
+    ]
+
+
+def _is_server(name: str) -> bool:
+    parts = name.split(".")
+    return parts[0] == "services" and len(parts) > 2 and parts[2].startswith(("server", "http", "__main__"))
+
+
+def loaded(tree: Tree, module: str, lazily: bool = False) -> dict[str, str]:
+    """All that importing `module` loads, each with the place that asked for it.
+
+    `lazily` follows imports inside functions too, except those of the packages on the way (`dunlin/__init__.py` looks
+    the client up on first use, and a core that imports dunlin.messages does not).
+    """
+    reached: dict[str, str] = {}
+    waiting = [(module, True, "")]
+    while waiting:
+        name, asked_for, place = waiting.pop(0)
+        if name in reached:
+            continue
+        reached[name] = place
+        parent = name.rpartition(".")[0]
+        if parent and _first_party(name):
+            waiting.append((parent, False, place))
+        for found in tree.imports.get(name, []):
+            if found.eager or (lazily and asked_for):
+                waiting.append((found.name, True, tree.where(name, found.line)))
+    return reached
+
+
+def pure_roots(tree: Tree) -> list[str]:
+    """Where purity begins: the cores, and the parts of the library that are promised to them."""
+    return tree.matching(
+        "services/*/core.py", "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py"
+    )
+
+
+def _allowed_in_a_core(name: str, service: str | None) -> bool:
+    if name in ("dunlin", "dunlin.cost", "services"):
+        return True
+    if service and _under(name, service):
+        return not _is_server(name)
+    if _first_party(name):
+        return _under(name, "dunlin.messages", "dunlin.effects", "dunlin.policies", "dunlin.cost.models")
+    return name.split(".")[0] in STDLIB_PURE
+
+
+def cores_are_pure(tree: Tree) -> list[str]:
+    """Complaints about what a core, or anything it loads directly or not, imports or calls."""
+    complaints: dict[str, None] = {}
+    for start in pure_roots(tree):
+        service = ".".join(start.split(".")[:2]) if start.startswith("services.") else None
+        for name, place in loaded(tree, start, lazily=True).items():
+            if not _allowed_in_a_core(name, service):
+                complaints[f"{place} imports {name}, which {start} must not load"] = None
+            elif name in tree.paths:
+                complaints |= dict.fromkeys(_impure_calls(tree, name))
+    return list(complaints)
+
+
+def _impure_calls(tree: Tree, module: str) -> list[str]:
+    return [
+        f"{tree.where(module, node.lineno)} calls {node.func.id}() in a core or a part of one"
+        for node in ast.walk(tree.syntax[module])
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in IMPURE_CALLS
+    ] + [
+        f"{tree.where(module, node.lineno)} awaits in a core or a part of one"
+        for node in ast.walk(tree.syntax[module])
+        if isinstance(node, ast.Await | ast.AsyncFunctionDef | ast.AsyncFor | ast.AsyncWith)
+    ]
+
+
+RULES: list[Callable[[Tree], list[str]]] = [
+    protobuf_stays_at_the_edge,
+    web_stays_at_the_door,
+    torch_stays_below,
+    sqlite_stays_in_the_store,
+    vocabulary_knows_itself,
+    policies_know_no_core,
+    client_knows_the_wire_alone,
+    library_knows_no_service,
+    services_meet_on_the_wire,
+    simulator_runs_cores,
+    cores_are_pure,
+]
