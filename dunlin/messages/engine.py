@@ -285,7 +285,7 @@ class Progress:
 
 @dataclass(frozen=True, slots=True)
 class StopEngine:
-    """To the engine's host: end this engine process, it is stuck. `Gone` answers. Crosses the wire only as a recorded reason."""
+    """To the engine's host: end this stuck engine process; `Gone` answers. On the wire only as a recorded reason."""
 
     why: Why
 
