@@ -1,0 +1,1 @@
+"""Attention backends. This package loads no torch; `table` names the backends."""

@@ -1,0 +1,13 @@
+"""What can be wrong with a model on disk, said so that a person can act on it."""
+
+from pathlib import Path
+
+
+class ModelError(Exception):
+    """A model directory that cannot be served: which file, what is wrong with it, what to do about it."""
+
+    def __init__(self, path: str | Path, what: str, remedy: str) -> None:
+        super().__init__(f"{path}: {what}; {remedy}")
+        self.path = str(path)
+        self.what = what
+        self.remedy = remedy

@@ -1,0 +1,98 @@
+"""Where a decoder's weights and KV lie in the arena, computed from its configuration alone.
+
+A block is one tensor as the kernels want it; its parts are the checkpoint tensors stacked in its rows.
+Knows no tensor: the same figures serve whoever has to plan memory.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from dunlin.engine.config import ModelConfig
+
+ALIGN_BYTES = 64
+ITEM_BYTES = {"float32": 4, "bfloat16": 2}
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One tensor of the checkpoint: its name and how many rows of the block it fills."""
+
+    name: str
+    rows: int
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """One tensor in the arena, parts stacked along the first axis."""
+
+    name: str
+    shape: tuple[int, ...]
+    parts: tuple[Part, ...]
+
+    def items(self) -> int:
+        count = 1
+        for size in self.shape:
+            count *= size
+        return count
+
+
+def outer_blocks(config: ModelConfig) -> list[Block]:
+    """The blocks that belong to no layer."""
+    blocks = [
+        Block("embed", (config.vocab, config.hidden), (Part("model.embed_tokens.weight", config.vocab),)),
+        Block("norm", (config.hidden,), (Part("model.norm.weight", config.hidden),)),
+    ]
+    if not config.tied:
+        blocks.append(Block("head", (config.vocab, config.hidden), (Part("lm_head.weight", config.vocab),)))
+    return blocks
+
+
+def layer_blocks(config: ModelConfig, layer: int) -> list[Block]:
+    """The blocks of one layer; q, k, v and gate, up are fused so that each needs one product."""
+    hidden, inner, head_dim = config.hidden, config.intermediate, config.head_dim
+    attention, mlp = f"model.layers.{layer}.self_attn", f"model.layers.{layer}.mlp"
+    rows = (("q", config.heads * head_dim), ("k", config.kv_heads * head_dim), ("v", config.kv_heads * head_dim))
+    fused = sum(count for _, count in rows)
+    qkv = tuple(Part(f"{attention}.{which}_proj.weight", count) for which, count in rows)
+    blocks = [
+        _norm(f"model.layers.{layer}.input_layernorm.weight", "input_norm", hidden),
+        Block("qkv", (fused, hidden), qkv),
+        Block("out", (hidden, config.heads * head_dim), (Part(f"{attention}.o_proj.weight", hidden),)),
+        _norm(f"model.layers.{layer}.post_attention_layernorm.weight", "mlp_norm", hidden),
+        Block(
+            "gate_up",
+            (2 * inner, hidden),
+            (Part(f"{mlp}.gate_proj.weight", inner), Part(f"{mlp}.up_proj.weight", inner)),
+        ),
+        Block("down", (hidden, inner), (Part(f"{mlp}.down_proj.weight", hidden),)),
+    ]
+    if config.qkv_bias:
+        bias = tuple(Part(f"{attention}.{which}_proj.bias", count) for which, count in rows)
+        blocks.append(Block("qkv_bias", (fused,), bias))
+    return blocks
+
+
+def _norm(tensor: str, name: str, hidden: int) -> Block:
+    return Block(name, (hidden,), (Part(tensor, hidden),))
+
+
+def offsets(blocks: Sequence[Block], item_bytes: int) -> Iterator[tuple[Block, int]]:
+    """Each block with its byte offset in the range that holds them all."""
+    offset = 0
+    for block in blocks:
+        yield block, offset
+        offset += _aligned(block.items() * item_bytes)
+
+
+def total_bytes(blocks: Sequence[Block], item_bytes: int) -> int:
+    """Bytes of a range that holds `blocks`."""
+    return sum(_aligned(block.items() * item_bytes) for block in blocks)
+
+
+def _aligned(size_bytes: int) -> int:
+    return -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
+
+
+def slot_bytes(config: ModelConfig, dtype: str) -> int:
+    """Bytes of one slot in one layer."""
+    return config.slot_bytes(ITEM_BYTES[dtype])

@@ -1,0 +1,94 @@
+"""The decoder: one definition, configured. Llama's shape, with the variations that `ModelConfig` names.
+
+Computes a packed batch of rows over weights and KV that others own. Knows no sequence, no sampling and no message.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dunlin.engine.attention.base import Row, Safepoint
+from dunlin.engine.config import ModelConfig
+from dunlin.engine.numerics import Numerics
+from dunlin.engine.rope import angles, inverse_frequencies, rotate
+from dunlin.engine.weights import Weights
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """A step's tokens, packed without padding. Sampled rows get logits for their last token."""
+
+    tokens: Tensor
+    """`[tokens]` int64 ids."""
+    positions: Tensor
+    """`[tokens]` int64."""
+    slots: Tensor
+    """`[tokens]` int64: where each token's KV goes."""
+    rows: Sequence[Row]
+    sampled: Tensor
+    """`[samples]` int64 packed indices."""
+
+
+class Decoder:
+    """Weights and KV seen as a function of batches."""
+
+    def __init__(self, config: ModelConfig, weights: Weights, kv: Sequence[Tensor], numerics: Numerics) -> None:
+        self.config = config
+        self.kv = kv
+        self.numerics = numerics
+        self._weights = weights
+        self._frequencies = inverse_frequencies(config.rope, config.head_dim)
+
+    @torch.inference_mode()
+    def forward(self, batch: Batch, safepoint: Safepoint) -> Tensor:
+        """Compute the batch and write its KV. `safepoint` is called between layers and inside long attention.
+
+        Returns:
+            logits `[samples, vocab]` fp32.
+        """
+        rows = self.numerics.rows
+        turn = rows(lambda positions: angles(self._frequencies, positions), batch.positions)
+        attend = self.numerics.attention(batch.rows)
+        hidden = F.embedding(batch.tokens, self._weights.outer["embed"])
+        for layer, weights in enumerate(self._weights.layers):
+            projected = rows(partial(self._project, weights), hidden, turn)
+            query = self._store(projected, self.kv[layer], batch.slots)
+            mixed, _ = attend(query, self.kv[layer], safepoint)
+            hidden = rows(partial(self._finish, weights), hidden, mixed)
+            safepoint()
+        return rows(self._logits, hidden.index_select(0, batch.sampled)) if len(batch.sampled) else self._no_logits()
+
+    def _project(self, weights: dict[str, Tensor], hidden: Tensor, turn: Tensor) -> Tensor:
+        """Queries, keys and values, the first two rotated: `[tokens, heads + 2 kv_heads, head_dim]`."""
+        config = self.config
+        rotated = config.heads + config.kv_heads
+        fused = F.linear(self._norm(hidden, weights["input_norm"]), weights["qkv"], weights.get("qkv_bias"))
+        split = fused.view(-1, rotated + config.kv_heads, config.head_dim)
+        split[:, :rotated] = rotate(split[:, :rotated], turn)
+        return split
+
+    def _store(self, projected: Tensor, layer_kv: Tensor, slots: Tensor) -> Tensor:
+        """Put keys and values into their slots; what is left are the queries `[tokens, heads, head_dim]`."""
+        heads = self.config.heads
+        layer_kv.index_copy_(0, slots, projected[:, heads:].reshape(-1, *layer_kv.shape[1:]))
+        return projected[:, :heads]
+
+    def _finish(self, weights: dict[str, Tensor], hidden: Tensor, mixed: Tensor) -> Tensor:
+        """The rest of a layer after attention: output projection and MLP, both with their residual."""
+        hidden = hidden + F.linear(mixed.reshape(mixed.shape[0], -1), weights["out"])
+        gate, up = F.linear(self._norm(hidden, weights["mlp_norm"]), weights["gate_up"]).chunk(2, dim=-1)
+        return hidden + F.linear(F.silu(gate) * up, weights["down"])
+
+    def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
+        return F.rms_norm(hidden, (self.config.hidden,), weight, self.config.norm_eps)
+
+    def _logits(self, hidden: Tensor) -> Tensor:
+        head = self._weights.outer.get("head", self._weights.outer["embed"])
+        return F.linear(self._norm(hidden, self._weights.outer["norm"]), head).float()
+
+    def _no_logits(self) -> Tensor:
+        return torch.empty(0, self.config.vocab)

@@ -1,0 +1,58 @@
+"""How row-wise work is cut: freely, or so that bits do not depend on who else is in the batch."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from dunlin.engine.attention.base import Attention
+from dunlin.engine.attention.table import BACKENDS
+
+# In work of one fixed shape a row's bits depend neither on its place nor on its neighbours. Small, because decode
+# batches are.
+TILE_ROWS = 16
+
+RowWise = Callable[..., Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Numerics:
+    """`rows(function, *inputs)` applies a row-wise function to inputs that agree in their first axis; `attention` is
+    the backend.
+    """
+
+    rows: Callable[..., Tensor]
+    attention: Attention
+
+
+def at_once(function: RowWise, *inputs: Tensor) -> Tensor:
+    """All rows in one call."""
+    return function(*inputs)
+
+
+def in_tiles(function: RowWise, *inputs: Tensor) -> Tensor:
+    """One call per `TILE_ROWS` rows, the last tile padded with zeros: the function sees one shape only."""
+    count = inputs[0].shape[0]
+    outs = []
+    for start in range(0, count, TILE_ROWS):
+        outs.append(function(*(_tile(each, start) for each in inputs)))
+    return torch.cat(outs)[:count]
+
+
+def _tile(rows: Tensor, start: int) -> Tensor:
+    """A copy, so that its alignment is the same for every tile."""
+    tile = rows[start : start + TILE_ROWS]
+    padding = (0, 0) * (rows.ndim - 1) + (0, TILE_ROWS - tile.shape[0])
+    return F.pad(tile, padding) if tile.shape[0] < TILE_ROWS else tile.clone()
+
+
+def fast(attention: str = "torch") -> Numerics:
+    """Whatever is quickest."""
+    return Numerics(at_once, BACKENDS[attention])
+
+
+def deterministic() -> Numerics:
+    """Fixed shapes throughout; offered in fp32."""
+    return Numerics(in_tiles, BACKENDS["deterministic"])

@@ -1,0 +1,95 @@
+"""A checkpoint's tensors in arena memory, in the layout that the kernels use.
+
+Knows the checkpoint and the blocks; knows neither steps nor KV.
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+import xxhash
+
+from dunlin.engine.arena import Arena, granules_for
+from dunlin.engine.config import ModelConfig
+from dunlin.engine.errors import ModelError
+from dunlin.engine.layout import Block, layer_blocks, offsets, outer_blocks, total_bytes
+from dunlin.engine.safetensors import Checkpoint
+
+TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+
+
+@dataclass(frozen=True, slots=True)
+class Weights:
+    """Blocks by name: `outer` for the model, `layers[i]` for layer i. `digest` names these very weights in this very
+    dtype.
+    """
+
+    outer: dict[str, torch.Tensor]
+    layers: list[dict[str, torch.Tensor]]
+    digest: str
+
+
+def weight_granules(config: ModelConfig, item_bytes: int) -> int:
+    """Granules that the weights of `config` fill."""
+    groups = [outer_blocks(config), *(layer_blocks(config, layer) for layer in range(config.layers))]
+    return sum(granules_for(total_bytes(blocks, item_bytes)) for blocks in groups)
+
+
+def load_weights(directory: Path, config: ModelConfig, dtype: torch.dtype, arena: Arena) -> Weights:
+    """Read the checkpoint in `directory` into ranges of `arena`: one for the outer blocks, one per layer.
+
+    :raises ModelError: a missing or broken file, a missing tensor, a wrong shape.
+    :raises MemoryError: the arena is too small.
+    """
+    checkpoint = Checkpoint(directory)
+    hasher = xxhash.xxh3_128()
+    try:
+        outer = _load_blocks(checkpoint, outer_blocks(config), dtype, arena, hasher)
+        layers = [
+            _load_blocks(checkpoint, layer_blocks(config, layer), dtype, arena, hasher)
+            for layer in range(config.layers)
+        ]
+    finally:
+        checkpoint.close()
+    return Weights(outer, layers, hasher.hexdigest())
+
+
+def _load_blocks(
+    checkpoint: Checkpoint, blocks: Sequence[Block], dtype: torch.dtype, arena: Arena, hasher: xxhash.xxh3_128
+) -> dict[str, torch.Tensor]:
+    granules = granules_for(total_bytes(blocks, dtype.itemsize))
+    stretch = arena.reserve(granules)
+    stretch.grow(granules)
+    flat = stretch.tensor(dtype)
+    loaded = {}
+    for block, offset in offsets(blocks, dtype.itemsize):
+        first = offset // dtype.itemsize
+        view = flat[first : first + block.items()].view(block.shape)
+        _fill(checkpoint, block, view)
+        hasher.update(f"{[part.name for part in block.parts]} {block.shape} {dtype}".encode())
+        hasher.update(view.view(torch.uint8).numpy().data)
+        loaded[block.name] = view
+    return loaded
+
+
+def _fill(checkpoint: Checkpoint, block: Block, view: torch.Tensor) -> None:
+    for (name, shape), target in zip(part_shapes(block), _slices(block, view), strict=True):
+        source = checkpoint.tensor(name)
+        if tuple(source.shape) != shape:
+            what = f"tensor `{name}` has shape {tuple(source.shape)}, config.json implies {shape}"
+            raise ModelError(checkpoint.entries[name].path, what, "use the config.json that belongs to these weights")
+        target.copy_(source)
+
+
+def part_shapes(block: Block) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The checkpoint tensors of a block with the shape that each must have."""
+    for part in block.parts:
+        yield part.name, (part.rows, *block.shape[1:])
+
+
+def _slices(block: Block, view: torch.Tensor) -> Iterator[torch.Tensor]:
+    row = 0
+    for part in block.parts:
+        yield view[row : row + part.rows]
+        row += part.rows
