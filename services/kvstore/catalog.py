@@ -1,0 +1,140 @@
+"""The catalog of regions in the host tier: who wrote them, for which attempt, and whether they may be read.
+
+A region is reserved (its writer copies), then committed (readable), and quarantined when the writer's stream ended in
+between: a writer that is only asleep may still write there. Knows no stream, timer or reason, and reads no byte.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+from dunlin.effects import Address
+from dunlin.messages.pool import ReserveRegion
+from dunlin.messages.types import HostRegion
+from services.kvstore.room import Room
+
+
+class State(IntEnum):
+    """What a region's bytes are."""
+
+    RESERVED = 0
+    COMMITTED = 1
+    QUARANTINED = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One region: where it lies, whose it is, what it holds."""
+
+    host: HostRegion
+    writer: Address
+    asked: ReserveRegion
+    state: State = State.RESERVED
+
+
+class CatalogError(Exception):
+    """The catalog and the allocator contradict each other: a defect here."""
+
+
+class Catalog:
+    """Owns the tier's room and the entries of the regions that lie there; each range has exactly one entry."""
+
+    def __init__(self, room: Room) -> None:
+        self.room = room
+        self._entries: dict[int, Entry] = {}
+        self._of: dict[Address, dict[int, None]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def reserve(self, writer: Address, asked: ReserveRegion) -> Entry | None:
+        """Room for a region that `writer` will copy; None when the tier has none."""
+        taken = self.room.take(asked.length_bytes) if asked.length_bytes > 0 else None
+        if taken is None:
+            return None
+        host = HostRegion(taken.handle, taken.generation, taken.offset_bytes, taken.length_bytes)
+        entry = Entry(host, writer, asked)
+        self._entries[host.handle] = entry
+        self._of.setdefault(writer, {})[host.handle] = None
+        return entry
+
+    def find(self, writer: Address, handle: int, generation: int) -> Entry | None:
+        """The writer's region of this name; None when it is another's, unknown or of an older generation."""
+        entry = self._entries.get(handle)
+        if entry is None or entry.writer != writer or entry.host.generation != generation:
+            return None
+        return entry
+
+    def commit(self, writer: Address, handle: int, generation: int, checksum: int) -> bool:
+        """The bytes are written; a repeated commit with another checksum is not taken.
+
+        A quarantined region may still be committed: its writer is back and says that the copy is whole.
+        """
+        entry = self.find(writer, handle, generation)
+        if entry is None or entry.state is State.COMMITTED:
+            return entry is not None and entry.host.checksum == checksum
+        self._entries[handle] = replace(entry, host=replace(entry.host, checksum=checksum), state=State.COMMITTED)
+        return True
+
+    def release(self, writer: Address, handle: int, generation: int) -> bool:
+        """The writer needs the region no more and writes there no more."""
+        entry = self.find(writer, handle, generation)
+        if entry is not None:
+            self._remove(entry)
+        return entry is not None
+
+    def quarantine(self, writer: Address) -> int:
+        """The writer fell silent: nobody gets the room of its uncommitted regions. Returns how many are quarantined."""
+        count = 0
+        for entry in self.entries_of(writer):
+            if entry.state is not State.COMMITTED:
+                self._entries[entry.host.handle] = replace(entry, state=State.QUARANTINED)
+                count += 1
+        return count
+
+    def free_committed(self, writer: Address) -> int:
+        """Free the writer's committed regions; returns how many."""
+        return self._free(entry for entry in self.entries_of(writer) if entry.state is State.COMMITTED)
+
+    def free_all(self, writer: Address) -> int:
+        """Free everything of a writer whose process surely ended; returns how many regions."""
+        return self._free(self.entries_of(writer))
+
+    def entries_of(self, writer: Address) -> list[Entry]:
+        """The writer's regions, oldest first."""
+        return [self._entries[handle] for handle in self._of.get(writer, ())]
+
+    def writers(self) -> list[Address]:
+        """Everybody who has regions here, in order of their first one."""
+        return list(self._of)
+
+    def check_integrity(self) -> None:
+        """Raises CatalogError (or RoomError) unless every range has one entry and every entry one writer."""
+        self.room.check_integrity()
+        if len(self.room) != len(self._entries):
+            raise CatalogError(f"{len(self.room)} ranges and {len(self._entries)} entries")
+        for handle, entry in self._entries.items():
+            host, held = entry.host, self.room.find(handle, entry.host.generation)
+            if held is None or (held.offset_bytes, held.length_bytes) != (host.offset_bytes, host.length_bytes):
+                raise CatalogError(f"region {handle} is entered as {host} and held as {held}")
+            if handle not in self._of.get(entry.writer, {}):
+                raise CatalogError(f"region {handle} is not among those of {entry.writer}")
+        counted = [len(handles) for handles in self._of.values()]
+        if 0 in counted or sum(counted) != len(self._entries):
+            raise CatalogError(f"{len(self._entries)} entries, {counted} by writer")
+
+    def _free(self, entries: Iterable[Entry]) -> int:
+        count = 0
+        for entry in entries:
+            self._remove(entry)
+            count += 1
+        return count
+
+    def _remove(self, entry: Entry) -> None:
+        handle = entry.host.handle
+        del self._entries[handle]
+        mine = self._of[entry.writer]
+        del mine[handle]
+        if not mine:
+            del self._of[entry.writer]
+        self.room.free(handle, entry.host.generation)

@@ -1,0 +1,30 @@
+"""What a kvstore is told at start. Pure."""
+
+from dataclasses import dataclass
+
+ALIGNMENTS_BYTES = (64, 4096)
+
+
+@dataclass(frozen=True, slots=True)
+class KvstoreConfig:
+    """Settings of one node's host tier.
+
+    `tier_path` is how an instance of the same node opens the shared memory. `orphan_grace_s` is how long committed
+    regions outlive the stream of their writer: nobody else adopts them yet.
+    """
+
+    tier_path: str
+    tier_bytes: int
+    node: str = ""
+    alignment_bytes: int = 4096
+    max_regions: int = 65536
+    orphan_grace_s: float = 30.0
+    report_interval_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        if self.alignment_bytes not in ALIGNMENTS_BYTES:
+            raise ValueError(f"alignment of {self.alignment_bytes} bytes: choose one of {ALIGNMENTS_BYTES}")
+        if self.tier_bytes < self.alignment_bytes:
+            raise ValueError(f"a host tier of {self.tier_bytes} bytes: needs at least {self.alignment_bytes}")
+        if self.max_regions < 1:
+            raise ValueError(f"a catalog of {self.max_regions} regions: needs at least 1")

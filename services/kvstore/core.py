@@ -1,0 +1,209 @@
+"""Decides who may write where in the node's host tier, and when room is used again.
+
+Knows handles, generations and writers; not what a region is good for, not a single byte of it, and no other node.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.messages.fleet import KvstoreReport
+from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
+from dunlin.messages.pool import CommitRegion, RegionRefused, RegionReserved, ReleaseRegion, ReserveRegion, Tier
+from dunlin.messages.types import Figure, Rejected, Why
+from services.kvstore.catalog import Catalog, State
+from services.kvstore.config import KvstoreConfig
+from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded
+from services.kvstore.room import Room
+
+
+@dataclass(frozen=True, slots=True)
+class ReportDue:
+    """Time for the next report, unless a newer timer runs."""
+
+    counter: int
+
+
+class KvstoreCore:
+    """One node's host tier.
+
+    `stale_total` counts commits and releases that named an old generation, another's region or none, and whatever came
+    from a process that is not joined.
+    """
+
+    def __init__(self, address: Address, config: KvstoreConfig) -> None:
+        self.address = address
+        self.catalog = Catalog(Room(config.tier_bytes, config.alignment_bytes, config.max_regions))
+        self.stale_total = 0
+        self._config = config
+        self._orphans = Orphans(config.node)
+        self._writers: dict[Address, None] = {}
+        self._monitors: dict[Address, None] = {}
+        self._beats = 0
+        self._reserved_total = 0
+        self._refused_total = 0
+        self._corrupt_total = 0
+        self._handlers: dict[type[Any], Callable[[Address, Any], list[Effect]]] = {
+            Joined: self._on_joined,
+            Gone: self._on_gone,
+            ReserveRegion: self._on_reserve,
+            CommitRegion: self._on_commit,
+            ReleaseRegion: self._on_release,
+            GraceOver: self._on_grace_over,
+            ProcessEnded: self._on_process_ended,
+            MembersReset: self._on_members_reset,
+            MemberUp: self._on_member_up,
+            MemberDown: self._on_member_down,
+            ReportDue: self._on_report_due,
+        }
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
+        """See `dunlin.effects.Core`. What this core has no use for is ignored."""
+        handler = self._handlers.get(type(message))
+        return handler(sender, message) if handler is not None else []
+
+    def report(self) -> KvstoreReport:
+        """What this kvstore says of its tier. `used_bytes` counts padding and quarantined room."""
+        room = self.catalog.room
+        return KvstoreReport(
+            capacity_bytes=room.capacity_bytes,
+            used_bytes=room.capacity_bytes - room.free_bytes,
+            regions=len(self.catalog),
+            reserved_total=self._reserved_total,
+            refused_total=self._refused_total,
+            corrupt_total=self._corrupt_total,
+        )
+
+    def _on_joined(self, sender: Address, message: Joined) -> list[Effect]:
+        if sender.role == "monitor":
+            self._monitors[sender] = None
+            self._beats += 1
+            return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
+        if sender.role != "instance" or self._is_outlived(sender):
+            self.stale_total += sender.role == "instance"
+            return []
+        for other in self.catalog.writers() + list(self._writers):
+            if _older(other, sender):
+                self._bury(other)
+        self._writers[sender] = None
+        self._orphans.come_back(sender)
+        return [Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
+
+    def _on_gone(self, sender: Address, message: Gone) -> list[Effect]:
+        self._monitors.pop(sender, None)
+        if sender not in self._writers:
+            return []
+        del self._writers[sender]
+        if not self.catalog.entries_of(sender):
+            self._forget_if_over(sender)
+            return []
+        absence = self._orphans.leave(sender)
+        effects: list[Effect] = [After(self._config.orphan_grace_s, GraceOver(sender, absence))]
+        if self.catalog.quarantine(sender):
+            effects += self._await_end(sender)
+        return effects
+
+    def _on_reserve(self, sender: Address, message: ReserveRegion) -> list[Effect]:
+        if sender not in self._writers:
+            self.stale_total += 1
+            return []
+        entry = self.catalog.reserve(sender, message)
+        if entry is None:
+            self._refused_total += 1
+            return [Send(sender, RegionRefused(message.ticket, self._why_refused(message)))]
+        self._reserved_total += 1
+        return [Send(sender, RegionReserved(message.ticket, entry.host))]
+
+    def _on_commit(self, sender: Address, message: CommitRegion) -> list[Effect]:
+        taken = self.catalog.commit(sender, message.handle, message.generation, message.checksum)
+        self.stale_total += not taken
+        return []
+
+    def _on_release(self, sender: Address, message: ReleaseRegion) -> list[Effect]:
+        released = self.catalog.release(sender, message.handle, message.generation)
+        self.stale_total += not released
+        self._corrupt_total += released and message.corrupt
+        return []
+
+    def _on_grace_over(self, sender: Address, message: GraceOver) -> list[Effect]:
+        if self._orphans.is_absent(message.writer, message.absence):
+            self.catalog.free_committed(message.writer)
+            self._forget_if_over(message.writer)
+        return []
+
+    def _on_process_ended(self, sender: Address, message: ProcessEnded) -> list[Effect]:
+        if message.writer not in self._writers:
+            self._bury(message.writer)
+        return []
+
+    def _on_members_reset(self, sender: Address, message: MembersReset) -> list[Effect]:
+        effects: list[Effect] = []
+        present = {member.address: None for member in message.members}
+        for writer in self.catalog.writers() + self._orphans.known():
+            if writer not in present:
+                effects += self._deregistered(writer)
+        for member in message.members:
+            self._orphans.learn(member)
+        return effects
+
+    def _on_member_up(self, sender: Address, message: MemberUp) -> list[Effect]:
+        self._orphans.learn(message.member)
+        return []
+
+    def _on_member_down(self, sender: Address, message: MemberDown) -> list[Effect]:
+        return self._deregistered(message.address)
+
+    def _on_report_due(self, sender: Address, message: ReportDue) -> list[Effect]:
+        if message.counter != self._beats or not self._monitors:
+            return []
+        effects: list[Effect] = [Send(monitor, self.report()) for monitor in self._monitors]
+        return [*effects, After(self._config.report_interval_s, message)]
+
+    def _deregistered(self, writer: Address) -> list[Effect]:
+        """Its registration ended. A live stream counts for more; committed regions have their own time."""
+        self._orphans.lapse(writer)
+        if writer in self._writers:
+            return []
+        if any(entry.state is State.QUARANTINED for entry in self.catalog.entries_of(writer)):
+            return self._await_end(writer)
+        self._forget_if_over(writer)
+        return []
+
+    def _await_end(self, writer: Address) -> list[Effect]:
+        """Have the silent writer's process watched; without a process id a lapsed registration must do."""
+        pid = self._orphans.pid_of(writer)
+        if pid is not None:
+            return [Send(PROCESSES, AwaitEnd(writer, pid))]
+        if self._orphans.has_lapsed(writer):
+            self._bury(writer)
+        return []
+
+    def _forget_if_over(self, writer: Address) -> None:
+        if self._orphans.has_lapsed(writer) and not self.catalog.entries_of(writer):
+            self._orphans.forget(writer)
+
+    def _bury(self, writer: Address) -> None:
+        self._writers.pop(writer, None)
+        self._orphans.forget(writer)
+        self.catalog.free_all(writer)
+
+    def _is_outlived(self, writer: Address) -> bool:
+        return any(_older(writer, other) for other in self._writers)
+
+    def _why_refused(self, asked: ReserveRegion) -> Why:
+        room = self.catalog.room
+        figures = (
+            Figure("asked_bytes", asked.length_bytes),
+            Figure("free_bytes", room.free_bytes),
+            Figure("largest_free_bytes", room.largest_free_bytes),
+            Figure("regions", len(self.catalog)),
+            Figure("max_regions", self._config.max_regions),
+        )
+        rejected = Rejected("reserve", "no free range is long enough, or no handle is left")
+        return Why("best_fit", "refuse", figures, (rejected,))
+
+
+def _older(one: Address, other: Address) -> bool:
+    """Whether `one` is an earlier incarnation of the process that `other` is."""
+    return (one.role, one.name) == (other.role, other.name) and one.incarnation < other.incarnation

@@ -1,0 +1,273 @@
+"""The kvstore's core: reservations, fences, and what becomes of a silent writer's room."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address, After, Effect, Gone, Joined, Send, sends
+from dunlin.messages.fleet import KvstoreReport
+from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
+from dunlin.messages.pool import CommitRegion, RegionRefused, RegionReserved, ReleaseRegion, ReserveRegion, Tier
+from dunlin.messages.types import HostRegion, Region
+from services.kvstore.config import KvstoreConfig
+from services.kvstore.core import KvstoreCore, ReportDue
+from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, ProcessEnded
+
+ME = Address("kvstore", "kv", 3)
+ETCD = Address("etcd", "")
+WRITER = Address("instance", "i0", 10)
+RESTARTED = Address("instance", "i0", 20)
+OTHER = Address("instance", "i1", 11)
+MONITOR = Address("monitor", "m", 5)
+UNIT = 64
+
+
+def make_core(**settings: Any) -> KvstoreCore:
+    defaults: dict[str, Any] = {
+        "tier_path": "/proc/1/fd/3",
+        "tier_bytes": 4 * UNIT,
+        "alignment_bytes": UNIT,
+        "node": "n",
+    }
+    return KvstoreCore(ME, KvstoreConfig(**(defaults | settings)))
+
+
+def joined(*peers: Address, **settings: Any) -> KvstoreCore:
+    core = make_core(**settings)
+    for peer in peers or (WRITER,):
+        core.receive(0.0, peer, Joined())
+    return core
+
+
+def ask(ticket: int = 1, length_bytes: int = UNIT, **fields: Any) -> ReserveRegion:
+    defaults: dict[str, Any] = {
+        "dispatcher": Address("dispatcher", "d", 1),
+        "request": 1,
+        "attempt": 1,
+        "region": Region(0, 2, 0, 8),
+        "kv_dtype": "fp32",
+        "weights_digest": "w",
+    }
+    return ReserveRegion(ticket=ticket, length_bytes=length_bytes, **(defaults | fields))
+
+
+def reserve(core: KvstoreCore, writer: Address = WRITER, length_bytes: int = UNIT) -> HostRegion:
+    (effect,) = core.receive(1.0, writer, ask(length_bytes=length_bytes))
+    assert isinstance(effect, Send)
+    assert isinstance(effect.message, RegionReserved)
+    return effect.message.host
+
+
+def member(address: Address, pid: int = 77, node: str = "n") -> Member:
+    return Member(address, "127.0.0.1:1", node, pid)
+
+
+def free_units(core: KvstoreCore) -> int:
+    core.catalog.check_integrity()
+    return core.catalog.room.free_bytes // UNIT
+
+
+def test_a_joining_instance_is_told_where_the_tier_is() -> None:
+    effects = make_core().receive(0.0, WRITER, Joined())
+    assert effects == [Send(WRITER, Tier("/proc/1/fd/3", 4 * UNIT))]
+
+
+def test_room_is_reserved_committed_and_released() -> None:
+    core = joined()
+    host = reserve(core)
+    assert host == HostRegion(1, 1, 0, UNIT, 0)
+    assert core.receive(2.0, WRITER, CommitRegion(1, 1, -5)) == []
+    (entry,) = core.catalog.entries_of(WRITER)
+    assert entry.host.checksum == -5
+    core.receive(3.0, WRITER, ReleaseRegion(1, 1))
+    assert free_units(core) == 4
+    assert core.stale_total == 0
+
+
+def test_a_full_tier_refuses_and_says_the_numbers() -> None:
+    core = joined()
+    reserve(core, length_bytes=3 * UNIT)
+    (effect,) = sends(core.receive(1.0, WRITER, ask(ticket=9, length_bytes=2 * UNIT)))
+    assert isinstance(effect.message, RegionRefused)
+    assert effect.message.ticket == 9
+    assert effect.message.why is not None
+    figures = {figure.name: figure.value for figure in effect.message.why.figures}
+    assert (figures["asked_bytes"], figures["free_bytes"], figures["largest_free_bytes"]) == (2 * UNIT, UNIT, UNIT)
+    assert core.report().refused_total == 1
+
+
+def test_an_empty_region_is_refused() -> None:
+    (effect,) = sends(joined().receive(1.0, WRITER, ask(length_bytes=0)))
+    assert isinstance(effect.message, RegionRefused)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [CommitRegion(1, 2, 5), CommitRegion(2, 1, 5), ReleaseRegion(1, 0), ReleaseRegion(7, 1)],
+)
+def test_a_wrong_name_changes_nothing_and_is_counted(message: object) -> None:
+    core = joined()
+    reserve(core)
+    assert core.receive(2.0, WRITER, message) == []
+    assert (core.stale_total, free_units(core), core.catalog.entries_of(WRITER)[0].host.checksum) == (1, 3, 0)
+
+
+@pytest.mark.parametrize("message", [CommitRegion(1, 1, 5), ReleaseRegion(1, 1)])
+def test_nobody_else_may_touch_a_region(message: object) -> None:
+    core = joined(WRITER, OTHER)
+    reserve(core)
+    core.receive(2.0, OTHER, message)
+    assert (core.stale_total, free_units(core), core.catalog.entries_of(WRITER)[0].host.checksum) == (1, 3, 0)
+
+
+def test_a_process_that_is_not_joined_gets_nothing() -> None:
+    core = make_core()
+    assert core.receive(0.0, WRITER, ask()) == []
+    assert (core.stale_total, free_units(core)) == (1, 4)
+
+
+def test_an_older_incarnation_that_wakes_is_fenced() -> None:
+    core = joined(RESTARTED)
+    assert core.receive(1.0, WRITER, Joined()) == []
+    assert core.receive(1.0, WRITER, ask()) == []
+    assert (core.stale_total, free_units(core)) == (2, 4)
+
+
+def test_a_corrupt_region_is_counted_and_its_room_is_free() -> None:
+    core = joined()
+    reserve(core)
+    core.receive(2.0, WRITER, CommitRegion(1, 1, 5))
+    core.receive(3.0, WRITER, ReleaseRegion(1, 1, corrupt=True))
+    core.receive(3.0, WRITER, ReleaseRegion(1, 1, corrupt=True))
+    assert (core.report().corrupt_total, core.stale_total, free_units(core)) == (1, 1, 4)
+
+
+class TestSilentWriter:
+    def silent(self, *, pid: int | None = None, commit: bool = False) -> tuple[KvstoreCore, list[Effect]]:
+        """One region of `WRITER`, whose stream then ends at 5 s."""
+        core = joined(orphan_grace_s=30.0)
+        if pid is not None:
+            core.receive(0.0, ETCD, MembersReset((member(WRITER, pid),)))
+        reserve(core)
+        if commit:
+            core.receive(2.0, WRITER, CommitRegion(1, 1, 5))
+        return core, list(core.receive(5.0, WRITER, Gone("reset")))
+
+    def test_uncommitted_room_is_used_by_nobody_until_the_process_ended(self) -> None:
+        core, effects = self.silent(pid=77)
+        assert effects == [After(30.0, GraceOver(WRITER, 1)), Send(PROCESSES, AwaitEnd(WRITER, 77))]
+        core.receive(35.0, ME, GraceOver(WRITER, 1))
+        assert core.receive(40.0, ETCD, MemberDown(WRITER)) == [Send(PROCESSES, AwaitEnd(WRITER, 77))]
+        assert free_units(core) == 3
+        core.receive(99.0, PROCESSES, ProcessEnded(WRITER))
+        assert free_units(core) == 4
+
+    def test_another_incarnation_is_proof(self) -> None:
+        core, _ = self.silent(pid=77)
+        core.receive(6.0, RESTARTED, Joined())
+        assert free_units(core) == 4
+
+    def test_another_name_is_no_proof(self) -> None:
+        core, _ = self.silent(pid=77)
+        core.receive(6.0, OTHER, Joined())
+        assert free_units(core) == 3
+
+    @pytest.mark.parametrize("first", ["stream", "registration"])
+    def test_without_a_process_id_the_end_of_the_registration_must_do(self, first: str) -> None:
+        core = joined()
+        reserve(core)
+        steps = [(WRITER, Gone("reset")), (ETCD, MemberDown(WRITER))]
+        for sender, message in steps if first == "stream" else reversed(steps):
+            assert free_units(core) == 3
+            core.receive(5.0, sender, message)
+        assert free_units(core) == 4
+
+    def test_a_registration_lost_and_regained_is_no_end(self) -> None:
+        core = joined()
+        reserve(core)
+        core.receive(4.0, ETCD, MemberDown(WRITER))
+        core.receive(4.5, ETCD, MemberUp(member(WRITER, pid=0)))
+        core.receive(5.0, WRITER, Gone("reset"))
+        assert free_units(core) == 3
+
+    def test_a_process_of_another_node_is_not_watched_here(self) -> None:
+        core = joined()
+        core.receive(0.0, ETCD, MemberUp(member(WRITER, 77, node="elsewhere")))
+        reserve(core)
+        assert sends(core.receive(5.0, WRITER, Gone())) == []
+
+    def test_the_end_of_a_process_that_has_a_stream_again_is_not_believed(self) -> None:
+        core, _ = self.silent(pid=77)
+        core.receive(6.0, WRITER, Joined())
+        core.receive(7.0, PROCESSES, ProcessEnded(WRITER))
+        assert free_units(core) == 3
+
+    def test_a_writer_that_is_back_may_commit_or_release_what_it_reserved(self) -> None:
+        core, _ = self.silent(pid=77)
+        core.receive(6.0, WRITER, Joined())
+        core.receive(7.0, WRITER, CommitRegion(1, 1, 5))
+        core.receive(8.0, WRITER, ReleaseRegion(1, 1))
+        assert (core.stale_total, free_units(core)) == (0, 4)
+
+    def test_committed_regions_live_for_the_grace_and_no_longer(self) -> None:
+        core, effects = self.silent(commit=True, pid=77)
+        assert effects == [After(30.0, GraceOver(WRITER, 1))]
+        core.receive(6.0, ETCD, MemberDown(WRITER))
+        assert free_units(core) == 3
+        core.receive(35.0, ME, GraceOver(WRITER, 1))
+        assert free_units(core) == 4
+
+    def test_a_grace_of_an_earlier_absence_frees_nothing(self) -> None:
+        core, _ = self.silent(commit=True)
+        core.receive(6.0, WRITER, Joined())
+        core.receive(35.0, ME, GraceOver(WRITER, 1))
+        core.receive(36.0, WRITER, Gone())
+        core.receive(37.0, ME, GraceOver(WRITER, 1))
+        assert free_units(core) == 3
+        core.receive(66.0, ME, GraceOver(WRITER, 2))
+        assert free_units(core) == 4
+
+    def test_a_reset_without_the_writer_counts_as_its_end(self) -> None:
+        core, _ = self.silent()
+        core.receive(6.0, ETCD, MembersReset((member(OTHER),)))
+        assert free_units(core) == 4
+
+    def test_a_live_stream_counts_for_more_than_a_registration(self) -> None:
+        core = joined()
+        reserve(core)
+        assert core.receive(5.0, ETCD, MemberDown(WRITER)) == []
+        assert free_units(core) == 3
+        core.receive(6.0, WRITER, CommitRegion(1, 1, 5))
+        assert core.stale_total == 0
+
+
+class TestReports:
+    def test_a_monitor_gets_one_at_once_and_then_each_interval(self) -> None:
+        core = joined()
+        effects = core.receive(1.0, MONITOR, Joined())
+        assert effects == [Send(MONITOR, KvstoreReport(capacity_bytes=4 * UNIT)), After(0.5, ReportDue(1))]
+        reserve(core, length_bytes=UNIT + 1)
+        effects = core.receive(1.5, ME, ReportDue(1))
+        report = KvstoreReport(capacity_bytes=4 * UNIT, used_bytes=2 * UNIT, regions=1, reserved_total=1)
+        assert effects == [Send(MONITOR, report), After(0.5, ReportDue(1))]
+
+    def test_an_old_timer_is_ignored_and_none_runs_without_monitors(self) -> None:
+        core = make_core()
+        core.receive(1.0, MONITOR, Joined())
+        core.receive(1.2, MONITOR, Joined())
+        assert core.receive(1.5, ME, ReportDue(1)) == []
+        core.receive(1.6, MONITOR, Gone())
+        assert core.receive(1.7, ME, ReportDue(2)) == []
+
+
+@pytest.mark.parametrize(
+    ("settings", "message"),
+    [
+        ({"alignment_bytes": 100}, "choose one of"),
+        ({"tier_bytes": 5}, "at least 64"),
+        ({"max_regions": 0}, "at least 1"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        make_core(**settings)
