@@ -1,0 +1,37 @@
+"""What `dunlin up` is told: one frozen object from the command line down. Reads no environment but the number of cores."""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from dunlin.launch.restarts import RestartPolicy
+
+
+@dataclass(frozen=True, slots=True)
+class UpOptions:
+    """One cluster on this machine.
+
+    Port 0 means any. `slots` and `tier_mib` None leave the choice to the services. `etcd` empty means an embedded one.
+    `threads` 0 shares the cores among the instances.
+    """
+
+    data_dir: Path
+    instances: int = 2
+    model: str = "builtin:tiny"
+    dtype: str = "fp32"
+    preset: str = "chunked"
+    deterministic: bool = False
+    host: str = "127.0.0.1"
+    http_port: int = 8000
+    grpc_port: int = 7070
+    etcd: str = ""
+    slots: int | None = None
+    tier_mib: int | None = None
+    threads: int = 0
+    ready_timeout_s: float = 180.0
+    stop_grace_s: float = 8.0
+    restart: RestartPolicy = field(default_factory=RestartPolicy)
+
+    def threads_each(self) -> int:
+        """Compute threads of one instance: more than the cores would only make them wait for each other."""
+        return self.threads or max(1, len(os.sched_getaffinity(0)) // self.instances)

@@ -1,0 +1,56 @@
+"""Which processes make a cluster, and with which command lines: pure, from the options and the claimed ports."""
+
+import sys
+from dataclasses import dataclass
+
+from dunlin.launch.options import UpOptions
+
+
+@dataclass(frozen=True, slots=True)
+class Ports:
+    """Ports that stay the same when the process behind them restarts."""
+
+    http: int
+    grpc: int
+    monitor: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessSpec:
+    """One process to keep running: `name` is also its log's name."""
+
+    name: str
+    role: str
+    command: tuple[str, ...]
+
+
+def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent_pid: int) -> tuple[ProcessSpec, ...]:
+    """Every service of one machine, those that others report to first."""
+    common = ("--node", node, "--etcd", etcd, "--data-dir", str(options.data_dir), "--parent-pid", str(parent_pid))
+
+    def spec(role: str, name: str, port: int, *flags: str) -> ProcessSpec:
+        # -P: a folder called `services` where the user happens to stand must not shadow ours.
+        start = (sys.executable, "-P", "-m", f"services.{role}", "--name", name, "--listen", f"{options.host}:{port}")
+        return ProcessSpec(name, role, (*start, *common, *flags))
+
+    return (
+        spec("monitor", "monitor-0", ports.monitor),
+        spec("global_manager", "global-manager-0", 0),
+        spec("kvstore", "kvstore-0", 0, *_tier(options)),
+        spec("dispatcher", "dispatcher-0", ports.grpc, "--http", f"{options.host}:{ports.http}", "--model", options.model),
+        *(spec("instance", f"instance-{i}", 0, *_instance(options)) for i in range(options.instances)),
+    )
+
+
+def _tier(options: UpOptions) -> tuple[str, ...]:
+    return () if options.tier_mib is None else ("--tier-bytes", str(options.tier_mib << 20))
+
+
+def _instance(options: UpOptions) -> tuple[str, ...]:
+    flags = ["--model", options.model, "--dtype", options.dtype, "--preset", options.preset]
+    flags += ["--threads", str(options.threads_each())]
+    if options.slots is not None:
+        flags += ["--slots", str(options.slots)]
+    if options.deterministic:
+        flags.append("--deterministic")
+    return tuple(flags)

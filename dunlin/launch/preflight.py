@@ -1,0 +1,55 @@
+"""What can be checked before anything is started, so that a mistake costs one line and no process."""
+
+import importlib.util
+import socket
+from pathlib import Path
+
+from dunlin.launch.errors import LaunchError
+from dunlin.launch.options import UpOptions
+
+_NEEDED = ("aiohttp", "grpc_health", "torch", "tokenizers", "xxhash")
+
+
+def check(options: UpOptions) -> None:
+    """Raises LaunchError for options that no cluster can start with."""
+    _check_installed()
+    if options.instances < 1:
+        raise LaunchError(f"--instances {options.instances}: a cluster needs at least 1")
+    _check_model(options.model)
+    if options.etcd:
+        _check_etcd(options.etcd)
+
+
+def _check_installed() -> None:
+    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise LaunchError(f"this installation lacks {', '.join(missing)}: install the servers with pip install 'dunlin[server]'")
+
+
+def _check_model(model: str) -> None:
+    from dunlin.engine.config import load_config
+    from dunlin.engine.errors import ModelError
+
+    if model.startswith("builtin:"):
+        if model != "builtin:tiny":
+            raise LaunchError(f"--model {model}: the only built-in model is builtin:tiny; or give a checkpoint's directory")
+        return
+    try:
+        load_config(Path(model))
+    except ModelError as error:
+        raise LaunchError(f"--model {error}") from None
+
+
+def _check_etcd(endpoints: str) -> None:
+    """One of the endpoints must answer; which of them is the services' own choice."""
+    problems = []
+    for endpoint in endpoints.split(","):
+        host, _, port = endpoint.strip().removeprefix("http://").rstrip("/").rpartition(":")
+        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
+            raise LaunchError(f"--etcd {endpoints}: {endpoint!r} is not host:port (example: 127.0.0.1:2379)")
+        try:
+            socket.create_connection((host, int(port)), timeout=3).close()
+            return
+        except OSError as error:
+            problems.append(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
+    raise LaunchError(f"etcd unreachable ({'; '.join(problems)}): start it, correct --etcd, or leave --etcd out for an embedded one")

@@ -1,0 +1,108 @@
+"""Keeps processes running: starts them, starts the dead ones again, and at the end leaves none behind.
+
+A stopped process (SIGSTOP) is not a dead one: it is left alone until the shutdown. Knows no service by name.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+from dunlin.launch.child import Child, last_line
+from dunlin.launch.errors import LaunchError
+from dunlin.launch.plan import ProcessSpec
+from dunlin.launch.restarts import RestartPolicy, Restarts
+from dunlin.launch.state import DataDir
+
+CANNOT_START = 2
+"""The exit code with which a process says: starting me again will not help."""
+_POLL_S = 0.05
+
+Say = Callable[[str], None]
+
+
+class Managed:
+    """One process that is to run all the time, across its restarts."""
+
+    def __init__(self, spec: ProcessSpec, data_dir: DataDir, environment: Mapping[str, str], policy: RestartPolicy) -> None:
+        self.spec = spec
+        self.log = data_dir.log(spec.name)
+        self.child: Child | None = None
+        self.restarts = Restarts(policy)
+        self.given_up = False
+        self._environment = environment
+        self._started_s = 0.0
+        self._due_s: float | None = None
+
+    def start(self, now_s: float) -> None:
+        """Start it. Raises LaunchError when the program itself cannot be run."""
+        self._started_s, self._due_s = now_s, None
+        try:
+            self.child = Child(self.spec.command, self.log, self._environment)
+        except OSError as error:
+            raise LaunchError(f"{self.spec.name}: cannot run {self.spec.command[0]}: {error.strerror}") from None
+
+    def tick(self, now_s: float, say: Say) -> None:
+        """Notice a death; start again when it is time."""
+        if self._due_s is not None:
+            if now_s >= self._due_s:
+                self.start(now_s)
+                say(f"{self.spec.name} started again (pid {self.child.pid if self.child else 0})")
+        elif not self.given_up and self.child is not None and self.child.exited():
+            self._bury(self.child, now_s, say)
+
+    def _bury(self, child: Child, now_s: float, say: Say) -> None:
+        delay_s = self.restarts.died(now_s, now_s - self._started_s)
+        said = last_line(self.log)
+        words = f"{self.spec.name} (pid {child.pid}) ended with {child.how}"
+        if delay_s is None:
+            self.given_up = True
+            say(f"{words}; it died too often and stays down; its last words: {said}; see {self.log}")
+            return
+        self._due_s = now_s + delay_s
+        say(f"{words}; starting it again in {delay_s:g} s")
+
+    def cannot_start(self) -> bool:
+        """Whether it said that starting it again is of no use."""
+        return self.child is not None and self.child.code == CANNOT_START
+
+
+class Supervisor:
+    """Owns the processes of one cluster. Used from one thread, the one that the children are tied to."""
+
+    def __init__(self, specs: Sequence[ProcessSpec], data_dir: DataDir, environment: Mapping[str, str], policy: RestartPolicy, say: Say) -> None:
+        self.managed = [Managed(spec, data_dir, environment, policy) for spec in specs]
+        self._say = say
+
+    def start(self) -> None:
+        """Start every process once. Raises LaunchError; what runs by then is ended by `stop`."""
+        for managed in self.managed:
+            managed.start(time.monotonic())
+
+    def tick(self) -> None:
+        """One look at every process."""
+        for managed in self.managed:
+            managed.tick(time.monotonic(), self._say)
+
+    def check_start(self) -> None:
+        """Raises LaunchError, with the process's own words, for one that cannot start or died too often."""
+        for managed in self.managed:
+            if managed.cannot_start() or managed.given_up:
+                raise LaunchError(f"{managed.spec.name} cannot start: {last_line(managed.log)} (log: {managed.log})")
+
+    def stop(self, grace_s: float) -> None:
+        """End all: ask, wait at most `grace_s`, kill what is left with everything it started."""
+        children = [managed.child for managed in self.managed if managed.child is not None]
+        for child in children:
+            if child.stopped():
+                child.kill()
+            child.terminate()
+        self._await(children, grace_s)
+        for child in children:
+            child.kill()
+        self._await(children, grace_s)
+
+    @staticmethod
+    def _await(children: Sequence[Child], limit_s: float) -> None:
+        deadline_s = time.monotonic() + limit_s
+        # A list, so that every child is looked at: exited() is what reaps.
+        while not all([child.exited() for child in children]) and time.monotonic() < deadline_s:
+            time.sleep(_POLL_S)

@@ -1,0 +1,213 @@
+"""`dunlin up` from the first check to the last process: the order of starting, waiting and stopping.
+
+Knows which services there are and how a cluster is asked; how a process is kept running is the supervisor's.
+"""
+
+import os
+import signal
+import socket
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import FrameType
+
+import dunlin
+from dunlin.launch import preflight
+from dunlin.launch.child import last_line
+from dunlin.launch.errors import LaunchError
+from dunlin.launch.options import UpOptions
+from dunlin.launch.plan import Ports, ProcessSpec, service_specs
+from dunlin.launch.ports import claim_port
+from dunlin.launch.probe import ask
+from dunlin.launch.readiness import Readiness, http_answers, judge
+from dunlin.launch.state import ClusterState, DataDir, write_state
+from dunlin.launch.supervisor import Say, Supervisor
+
+_TICK_S = 0.1
+_ETCD_WAIT_S = 20.0
+_PROBE_EVERY_S = 0.3
+
+
+class StopRequest:
+    """SIGINT or SIGTERM came. A second one makes the shutdown impatient."""
+
+    def __init__(self) -> None:
+        self._event = threading.Event()
+        self.count = 0
+
+    def install(self) -> None:
+        """Listen. From the main thread."""
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._heard)
+
+    def _heard(self, number: int, frame: FrameType | None) -> None:
+        self.count += 1
+        self._event.set()
+
+    def wait(self, seconds: float) -> bool:
+        """Sleep, less when asked to stop; whether that was so."""
+        return self._event.wait(seconds)
+
+
+class Cluster:
+    """One run of `dunlin up`. Owns the data directory and, through supervisors, every process."""
+
+    def __init__(self, options: UpOptions, data_dir: DataDir, stop: StopRequest, say: Say) -> None:
+        self.options = options
+        self._dir = data_dir
+        self._stop = stop
+        self._say = say
+        self._ports = self._claim()
+        self._supervisors: list[Supervisor] = []
+        self.etcd = options.etcd
+
+    def _claim(self) -> Ports:
+        host, options = self.options.host, self.options
+        http = claim_port(host, options.http_port, "the HTTP door")
+        grpc = claim_port(host, options.grpc_port, "the gRPC door", {http})
+        if http == grpc:
+            raise LaunchError(f"--http-port and --grpc-port are both {http}; choose two")
+        return Ports(http, grpc, claim_port(host, 0, "the monitor", {http, grpc}))
+
+    def start(self) -> bool:
+        """Start everything and wait until it can serve. False when asked to stop meanwhile. Raises LaunchError."""
+        if not self.etcd and not self._start_etcd():
+            return False
+        specs = service_specs(self.options, self._ports, self.etcd, socket.gethostname(), os.getpid())
+        self._supervise(specs)
+        names = tuple(spec.name for spec in specs if spec.role == "instance")
+        return self._until(lambda: self._probe(names), self.options.ready_timeout_s)
+
+    def _supervise(self, specs: Sequence[ProcessSpec]) -> None:
+        supervisor = Supervisor(specs, self._dir, _environment(), self.options.restart, self._say)
+        # Before the first start: a failure half way must still find, and end, what was started.
+        self._supervisors.append(supervisor)
+        supervisor.start()
+
+    def _start_etcd(self) -> bool:
+        spec, port = _etcd_spec(self.options.data_dir)
+        self.etcd = f"127.0.0.1:{port}"
+        self._supervise([spec])
+        health = f"http://{self.etcd}/health"
+        return self._until(lambda: Readiness(() if http_answers(health) else ("etcd",)), _ETCD_WAIT_S)
+
+    def _probe(self, names: tuple[str, ...]) -> Readiness:
+        http = f"http://{_reachable(self.options.host)}:{self._ports.http}/health"
+        return judge(ask(self.endpoint_grpc), names, http_answers(http))
+
+    def _until(self, look: Callable[[], Readiness], limit_s: float) -> bool:
+        deadline_s = time.monotonic() + limit_s
+        while not self._stop.wait(_PROBE_EVERY_S):
+            self._tick()
+            for supervisor in self._supervisors:
+                supervisor.check_start()
+            seen = look()
+            if seen.ready:
+                return True
+            if time.monotonic() > deadline_s:
+                raise LaunchError(self._too_late(seen, limit_s))
+        return False
+
+    def _too_late(self, seen: Readiness, limit_s: float) -> str:
+        first = next((name for name in seen.missing if self._dir.log(name).exists()), "")
+        said = f"; last line of its log: {last_line(self._dir.log(first))}" if first else ""
+        return f"not ready after {limit_s:g} s, missing: {', '.join(seen.missing)}{said}; logs are in {self._dir.path / 'logs'}"
+
+    @property
+    def endpoint_grpc(self) -> str:
+        """Where the SDK connects."""
+        return f"{_reachable(self.options.host)}:{self._ports.grpc}"
+
+    def state(self) -> ClusterState:
+        """What other commands need to find this cluster."""
+        host, options = _reachable(self.options.host), self.options
+        return ClusterState(
+            pid=os.getpid(),
+            http=f"http://{host}:{self._ports.http}",
+            grpc=self.endpoint_grpc,
+            monitor=f"{host}:{self._ports.monitor}",
+            etcd=self.etcd,
+            data_dir=str(self._dir.path),
+            model=options.model,
+            instances=options.instances,
+            deterministic=options.deterministic,
+            started_at_s=time.time(),
+        )
+
+    def _tick(self) -> None:
+        for supervisor in self._supervisors:
+            supervisor.tick()
+
+    def watch(self) -> None:
+        """Keep it running until asked to stop."""
+        while not self._stop.wait(_TICK_S):
+            self._tick()
+
+    def close(self) -> None:
+        """End every process, etcd last."""
+        for supervisor in reversed(self._supervisors):
+            supervisor.stop(self.options.stop_grace_s if self._stop.count < 2 else 0.0)
+
+
+def run_up(options: UpOptions) -> int:
+    """Run a cluster in the foreground; the exit code. One line on stdout, starting with `ready`, once it can serve.
+
+    Raises LaunchError when it cannot start; no process is left behind in any case.
+    """
+    stop = StopRequest()
+    stop.install()
+    preflight.check(options)
+    data_dir = DataDir(options.data_dir)
+    try:
+        return _run(Cluster(options, data_dir, stop, _say), data_dir)
+    finally:
+        data_dir.close()
+
+
+def _run(cluster: Cluster, data_dir: DataDir) -> int:
+    options = cluster.options
+    _say(f"starting {options.instances} instances of {options.model}; logs in {data_dir.path / 'logs'}")
+    try:
+        if cluster.start():
+            state = cluster.state()
+            write_state(state)
+            print(f"ready http={state.http} grpc={state.grpc}", flush=True)
+            cluster.watch()
+        _say("stopping")
+        return 0
+    finally:
+        cluster.close()
+
+
+def _say(text: str) -> None:
+    print(f"dunlin up: {text}", file=sys.stderr, flush=True)
+
+
+def _reachable(host: str) -> str:
+    """An address that this machine itself can connect to when the services listen on all of its."""
+    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
+
+
+def _etcd_spec(data_dir: Path) -> tuple[ProcessSpec, int]:
+    from dunlin.membership.embedded import EmbeddedConfig, command
+    from dunlin.membership.errors import EtcdStartError
+    from dunlin.tether import tethered
+
+    client = claim_port("127.0.0.1", 0, "etcd")
+    peer = claim_port("127.0.0.1", 0, "etcd's peer port", {client})
+    try:
+        line = command(EmbeddedConfig(data_dir, client, peer))
+    except EtcdStartError as error:
+        raise LaunchError(str(error)) from None
+    return ProcessSpec("etcd", "etcd", tuple(tethered(line, os.getpid()))), client
+
+
+def _environment() -> dict[str, str]:
+    """For the children: our code first on the path, no settings of somebody's own etcd, output as it is written."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
+    root = str(Path(dunlin.__file__).resolve().parent.parent)
+    kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))
+    kept["PYTHONUNBUFFERED"] = "1"
+    return kept

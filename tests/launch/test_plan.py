@@ -1,0 +1,117 @@
+"""Which processes a cluster has, how their ports are claimed, and when it counts as ready."""
+
+import dataclasses
+import socket
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address
+from dunlin.launch import preflight
+from dunlin.launch.errors import LaunchError
+from dunlin.launch.options import UpOptions
+from dunlin.launch.plan import Ports, ProcessSpec, service_specs
+from dunlin.launch.ports import claim_port
+from dunlin.launch.readiness import judge
+from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus
+
+
+def options(**changes: Any) -> UpOptions:
+    return dataclasses.replace(UpOptions(data_dir=Path("/d")), **changes)
+
+
+def specs(**changes: Any) -> list[ProcessSpec]:
+    return list(service_specs(options(**changes), Ports(1, 2, 3), "h:9", "node", 77))
+
+
+def flag(spec: ProcessSpec, name: str) -> str:
+    return spec.command[spec.command.index(name) + 1]
+
+
+def test_a_cluster_has_one_of_each_and_n_instances() -> None:
+    roles = [spec.role for spec in specs(instances=3)]
+    assert roles == ["monitor", "global_manager", "kvstore", "dispatcher", "instance", "instance", "instance"]
+    assert len({spec.name for spec in specs(instances=3)}) == 7
+
+
+def test_every_process_is_tied_and_finds_etcd() -> None:
+    for spec in specs():
+        assert (flag(spec, "--parent-pid"), flag(spec, "--etcd"), flag(spec, "--name")) == ("77", "h:9", spec.name)
+        assert "-P" in spec.command
+
+
+def test_doors_keep_their_ports() -> None:
+    listens = {spec.role: flag(spec, "--listen") for spec in specs()}
+    assert (listens["dispatcher"], listens["monitor"], listens["instance"]) == ("127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:0")
+
+
+def test_cores_are_shared_among_instances(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
+    assert [options(instances=n).threads_each() for n in (1, 3, 8, 20)] == [8, 2, 1, 1]
+    assert options(instances=3, threads=5).threads_each() == 5
+
+
+def test_a_port_in_use_is_named() -> None:
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        port = held.getsockname()[1]
+        with pytest.raises(LaunchError, match=f"the HTTP door 127.0.0.1:{port}: address already in use; .*choose another port"):
+            claim_port("127.0.0.1", port, "the HTTP door")
+
+
+def test_any_port_is_free_and_not_taken_twice() -> None:
+    first = claim_port("127.0.0.1", 0, "a")
+    second = claim_port("127.0.0.1", 0, "b", {first})
+    assert first != second
+
+
+def test_a_host_that_is_not_ours_is_named() -> None:
+    with pytest.raises(LaunchError, match="192.0.2.1"):
+        claim_port("192.0.2.1", 5, "the door")
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"model": "builtin:huge"}, "builtin:huge.*only built-in model is builtin:tiny"),
+        ({"model": "/no/such/model"}, "/no/such/model.*no such directory"),
+        ({"etcd": "nonsense"}, "'nonsense' is not host:port"),
+        ({"etcd": "127.0.0.1:1"}, "etcd unreachable .*127.0.0.1:1: connection refused"),
+        ({"instances": 0}, "at least 1"),
+    ],
+)
+def test_what_cannot_start_is_said_before_anything_starts(changes: dict[str, Any], complaint: str) -> None:
+    with pytest.raises(LaunchError, match=complaint):
+        preflight.check(options(**changes))
+
+
+def member(name: str = "i", **changes: Any) -> MemberStatus:
+    report = InstanceReport(ready=True, plan_version=1)
+    return dataclasses.replace(MemberStatus(Address("instance", name, 5), connected=True, instance=report), **changes)
+
+
+def missing(*members: MemberStatus, http: bool = True) -> tuple[str, ...]:
+    return judge(FleetStatus(1, members), ("i", "j"), http).missing
+
+
+def test_ready_means_every_instance_placeable_and_the_door_open() -> None:
+    assert missing(member("i"), member("j")) == ()
+    assert missing(member("i")) == ("j",)
+    assert missing(member("i"), member("j"), http=False) == ("the HTTP door",)
+    assert judge(None, ("i",), True).missing == ("an answer of the dispatcher and the monitor",)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"connected": False},
+        {"suspect": True},
+        {"instance": None},
+        {"instance": InstanceReport(ready=False, plan_version=1)},
+        {"instance": InstanceReport(ready=True, plan_version=0)},
+    ],
+)
+def test_an_instance_that_cannot_be_placed_on_is_missing(changes: dict[str, Any]) -> None:
+    assert missing(member("i", **changes), member("j")) == ("i",)
