@@ -1,0 +1,62 @@
+"""The answering side of conversations: a gRPC handler that turns each `Attach` call into a peer of the host."""
+
+from collections.abc import Awaitable, Callable, Iterable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+from dunlin.effects import Address
+from dunlin.host import Host
+from dunlin.wire.envelopes import Conversation
+from dunlin.wire.streams import Counters, Limits, Stream, identities, identity
+
+if TYPE_CHECKING:  # generic for the type checker alone
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+
+class Acceptor(grpc.GenericRpcHandler):
+    """Accepts streams of `conversations` from whoever means this very incarnation."""
+
+    def __init__(
+        self,
+        host: Host,
+        conversations: Iterable[Conversation],
+        counters: Counters | None = None,
+        limits: Limits | None = None,
+    ) -> None:
+        self.counters = counters or Counters()
+        self._host = host
+        self._limits = limits or Limits()
+        self._handlers: dict[str, Handler] = {
+            conversation.method: grpc.stream_stream_rpc_method_handler(self._attach(conversation))
+            for conversation in conversations
+        }
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
+        """gRPC's question: who handles this method? None: not this handler."""
+        return self._handlers.get(handler_call_details.method)
+
+    def _attach(self, conversation: Conversation) -> "Callable[[object, Context], Awaitable[None]]":
+        async def attach(_: object, context: "Context") -> None:
+            peer = await self._caller(context)
+            await context.send_initial_metadata(identity(self._host.address, peer))
+            stream = Stream(self._host, peer, conversation.event, conversation.command, self._limits, self.counters)
+            end = await stream.run(context)
+            if end.code is not grpc.StatusCode.OK:
+                await context.abort(end.code, end.reason)
+
+        return attach
+
+    async def _caller(self, context: "Context") -> Address:
+        try:
+            caller, meant = identities(context.invocation_metadata())
+        except ValueError as error:
+            self.counters.misdirected += 1
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, str(error))
+        if meant != self._host.address:
+            self.counters.misdirected += 1
+            text = f"this is {self._host.address}, not {meant}"
+            await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+        return caller

@@ -1,0 +1,46 @@
+"""gRPC's settings, for every client and server of dunlin. The SDK uses it, so it knows no service and no etcd."""
+
+import grpc
+import grpc.aio
+
+Options = list[tuple[str, int]]
+
+MESSAGE_LIMIT_BYTES = 64 << 20
+_KEEPALIVE_MS = 5_000
+_KEEPALIVE_TIMEOUT_MS = 5_000
+
+_SHARED: Options = [
+    ("grpc.max_receive_message_length", MESSAGE_LIMIT_BYTES),
+    ("grpc.max_send_message_length", MESSAGE_LIMIT_BYTES),
+    ("grpc.keepalive_time_ms", _KEEPALIVE_MS),
+    ("grpc.keepalive_timeout_ms", _KEEPALIVE_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", _KEEPALIVE_TIMEOUT_MS),  # keepalive_timeout_ms alone leaves it at a minute
+    ("grpc.http2.max_pings_without_data", 0),
+]
+
+CLIENT_OPTIONS: Options = [
+    *_SHARED,
+    ("grpc.enable_http_proxy", 0),  # else http_proxy in the environment keeps gRPC even from loopback
+    ("grpc.use_local_subchannel_pool", 1),  # else a new channel inherits another one's backoff
+    ("grpc.initial_reconnect_backoff_ms", 50),
+    ("grpc.min_reconnect_backoff_ms", 2_000),  # also how long gRPC tries one connection
+    ("grpc.max_reconnect_backoff_ms", 500),
+]
+
+SERVER_OPTIONS: Options = [
+    *_SHARED,
+    ("grpc.so_reuseport", 0),  # else two servers share a port in silence
+    ("grpc.max_concurrent_streams", 4_096),
+    ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),  # else the clients' keepalive counts as abuse
+    ("grpc.http2.max_ping_strikes", 0),
+]
+
+
+def open_channel(endpoint: str) -> grpc.aio.Channel:
+    """A channel to `host:port` for the running event loop. Connects on first use."""
+    return grpc.aio.insecure_channel(endpoint, options=CLIENT_OPTIONS)
+
+
+def open_blocking_channel(endpoint: str) -> grpc.Channel:
+    """A channel to `host:port` for threads."""
+    return grpc.insecure_channel(endpoint, options=CLIENT_OPTIONS)

@@ -1,0 +1,73 @@
+"""What every service is told on its command line, and the error that ends a start. Knows no gRPC."""
+
+import argparse
+import os
+import socket
+from dataclasses import dataclass
+from pathlib import Path
+
+
+class StartError(Exception):
+    """The service cannot start; the text says what, where and what to do. Ends the process with code 2."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceOptions:
+    """Where one service runs. `listen` is `host:port`, port 0 for any; `advertise` the host that others dial."""
+
+    role: str
+    name: str
+    etcd: tuple[str, ...]
+    node: str = "local"
+    listen: str = "127.0.0.1:0"
+    advertise: str = ""
+    data_dir: Path = Path("dunlin-data")
+    parent_pid: int = 0
+    lease_ttl_s: int = 5
+    start_timeout_s: float = 10.0
+    stop_timeout_s: float = 2.0
+
+    def endpoint(self, port: int) -> str:
+        """The `host:port` to register for a server that listens on `port`."""
+        host = self.advertise or self.listen.rpartition(":")[0]
+        if host in ("0.0.0.0", "[::]", "*", ""):
+            host = socket.gethostname()
+        return f"{host}:{port}"
+
+
+def add_service_flags(parser: argparse.ArgumentParser) -> None:
+    """The flags that all services have in common."""
+    parser.add_argument("--name", default="", help="unique in its role; a new process of a name replaces the old one")
+    parser.add_argument("--node", default=socket.gethostname(), help="the machine; processes of one node share memory")
+    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", type=_listen, help="port 0: any")
+    parser.add_argument("--advertise", default="", metavar="HOST", help="host that others dial (default: --listen's)")
+    parser.add_argument("--etcd", default="127.0.0.1:2379", metavar="HOST:PORT[,HOST:PORT...]", type=_etcd)
+    parser.add_argument("--data-dir", default=Path("dunlin-data"), metavar="DIR", type=Path)
+    parser.add_argument("--lease-ttl-s", default=5, type=int, help="seconds until etcd forgets a dead process")
+    parser.add_argument("--parent-pid", default=0, type=int, metavar="PID", help="die with this parent process")
+
+
+def service_options(role: str, arguments: argparse.Namespace) -> ServiceOptions:
+    """The options out of parsed flags."""
+    return ServiceOptions(
+        role=role,
+        name=arguments.name or f"{role}-{os.getpid()}",
+        etcd=arguments.etcd,
+        node=arguments.node,
+        listen=arguments.listen,
+        advertise=arguments.advertise,
+        data_dir=arguments.data_dir,
+        parent_pid=arguments.parent_pid,
+        lease_ttl_s=arguments.lease_ttl_s,
+    )
+
+
+def _listen(text: str) -> str:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT (example: 127.0.0.1:0)")
+    return text
+
+
+def _etcd(text: str) -> tuple[str, ...]:
+    return tuple(entry.strip() for entry in text.split(",") if entry.strip())

@@ -1,0 +1,35 @@
+"""Runs one service as a process: event loop, log, tie to the parent, exit code. Knows no gRPC."""
+
+import asyncio
+import logging
+import sys
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import uvloop
+
+from dunlin.tether import ParentGone, tie_to_parent
+from dunlin.wire.options import ServiceOptions, StartError
+
+_CANNOT_START = 2
+
+
+def run_service(options: ServiceOptions, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
+    """Run `main` to its end; returns the exit code: its own, or 2 after one clear line when it could not start.
+
+    Call it from the main thread: signals and the tie to the parent need it.
+    """
+    name = f"{options.role}/{options.name}"
+    logging.basicConfig(
+        stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s {name} %(levelname)s %(message)s", force=True
+    )
+    try:
+        if options.parent_pid:
+            tie_to_parent(options.parent_pid)
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(main())
+    except (StartError, ParentGone) as error:
+        print(f"dunlin {name}: {error}", file=sys.stderr, flush=True)
+        return _CANNOT_START
+    except KeyboardInterrupt:
+        return 130

@@ -1,0 +1,175 @@
+"""What every service is around its core: a server, a registration, the membership, streams to its peers, and an end.
+
+A server module names its conversations and gets a host:
+
+    service = Service(options)
+    await service.start(lambda address: XCore(address, config), accepts=[DISPATCH], dials={"kvstore": POOL})
+    ...                                 # attach what only this service has to service.host
+    return await service.run_until_stopped()
+
+and its `main` hands that coroutine function to `run_service`. Knows no message of any conversation but membership.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+
+import grpc
+
+from dunlin.effects import Address, Core
+from dunlin.host import Host, wall_clock
+from dunlin.membership.client import EtcdClient
+from dunlin.membership.errors import EtcdError
+from dunlin.membership.lease import Registration, RegistrationState
+from dunlin.membership.members import MemberRecord, MemberWatch, register
+from dunlin.wire.acceptor import Acceptor
+from dunlin.wire.dialing import Dialing
+from dunlin.wire.envelopes import FLEET, Conversation
+from dunlin.wire.options import ServiceOptions, StartError
+from dunlin.wire.reasons import ReasonPump
+from dunlin.wire.server import Server
+from dunlin.wire.streams import Counters
+
+_log = logging.getLogger(__name__)
+
+ETCD = Address("etcd", "")
+_GRACE_S = 0.5
+
+MakeCore = Callable[[Address], Core]
+MakeHandlers = Callable[[Host], Sequence[grpc.GenericRpcHandler]]
+
+
+class Service:
+    """One service of the cluster in this process. `host` and `address` exist once `start` has returned."""
+
+    host: Host
+    address: Address
+
+    def __init__(self, options: ServiceOptions) -> None:
+        self.options = options
+        self.counters = Counters()
+        self.etcd: EtcdClient
+        self.registration: Registration
+        self.endpoint = ""
+        self._server: Server
+        self._dialing: Dialing
+        self._pump: ReasonPump
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stop = asyncio.Event()
+        self._exit_code = 0
+
+    async def start(
+        self,
+        make_core: MakeCore,
+        *,
+        accepts: Iterable[Conversation] = (),
+        dials: Mapping[str, Conversation] | None = None,
+        same_node: Collection[str] = (),
+        make_handlers: MakeHandlers | None = None,
+        services: Iterable[str] = (),
+        extra: Mapping[str, str] | None = None,
+    ) -> None:
+        """Bind, register, make the core, answer, and follow the membership. Everybody but a monitor dials monitors.
+
+        Args:
+            make_core: gets this process's address; called once, as soon as the incarnation is known.
+            accepts: conversations in which others dial this service.
+            dials: conversation per role that this service dials.
+            same_node: the roles of `dials` that count only on this service's node.
+            make_handlers: further gRPC handlers (public or unary methods), made before the first call is answered; also
+                the place to attach outlets that the core needs from its first message on.
+            services: full names of their gRPC services, for health and reflection.
+            extra: further doors for the member record, such as {"http": "host:port"}.
+
+        Raises:
+            StartError: the port is taken, or etcd cannot be reached or refuses.
+        """
+        accepted = tuple(accepts)
+        self._server = Server(self.options.listen)
+        self.endpoint = self.options.endpoint(self._server.port)
+        self.address = await self._register(extra or {})
+        self.host = Host(make_core(self.address), self.address, wall_clock())
+        handlers = [Acceptor(self.host, accepted, self.counters), *(make_handlers(self.host) if make_handlers else ())]
+        await self._server.start(handlers, [*(f"dunlin.v1.{one.name}" for one in accepted), *services])
+        self._follow({**self._monitors(), **(dials or {})}, same_node)
+        _log.info("%s listens on %s", self.address, self.endpoint)
+
+    async def run_until_stopped(self) -> int:
+        """Serve until SIGTERM, SIGINT or `request_stop`, then `stop`. Returns the exit code."""
+        await self.wait_for_stop()
+        await self.stop()
+        return self._exit_code
+
+    async def wait_for_stop(self) -> None:
+        """Return when somebody wants the process to end; for services that have own things to end first."""
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._signalled, number)
+        await self._stop.wait()
+
+    def request_stop(self, exit_code: int = 0) -> None:
+        """End `wait_for_stop`."""
+        self._exit_code = exit_code
+        self._stop.set()
+
+    async def stop(self) -> None:
+        """Leave the membership, send the last reasons, close every stream. Takes at most `stop_timeout_s`."""
+        try:
+            async with asyncio.timeout(self.options.stop_timeout_s):
+                await self._leave()
+        except TimeoutError:
+            _log.warning("%s did not stop in %.1f s; leaving the rest", self.address, self.options.stop_timeout_s)
+
+    async def _register(self, extra: Mapping[str, str]) -> Address:
+        options = self.options
+        try:
+            record = MemberRecord(options.role, options.name, options.node, self.endpoint, os.getpid(), extra=extra)
+            self.etcd = EtcdClient(options.etcd)
+        except ValueError as error:
+            raise StartError(str(error)) from error
+        self.registration = register(self.etcd, record, ttl_s=options.lease_ttl_s, on_state=self._registration_changed)
+        try:
+            incarnation = await self.registration.start(options.start_timeout_s)
+        except EtcdError as error:
+            await self.etcd.close()
+            raise StartError(f"no membership without etcd (--etcd {','.join(options.etcd)}): {error}") from error
+        return Address(options.role, options.name, incarnation)
+
+    def _registration_changed(self, state: RegistrationState, why: str) -> None:
+        if state is RegistrationState.SUPERSEDED:
+            _log.error("%s ends: %s; give each process its own --name", self.address, why)
+            self.request_stop(exit_code=1)
+
+    def _monitors(self) -> dict[str, Conversation]:
+        return {} if self.options.role == "monitor" else {"monitor": FLEET}
+
+    def _follow(self, dials: Mapping[str, Conversation], same_node: Collection[str]) -> None:
+        self._dialing = Dialing(self.host, dials, node=self.options.node, same_node=same_node, counters=self.counters)
+        self._pump = ReasonPump(self.host)
+        for name, work in (("membership", self._watch()), ("reasons", self._pump.run())):
+            task = asyncio.create_task(work, name=name)
+            task.add_done_callback(self.host.guard)
+            self._tasks.append(task)
+
+    async def _watch(self) -> None:
+        # The core first: it should know a member before its stream joins.
+        async for message in MemberWatch(self.etcd):
+            self.host.deliver(ETCD, message)
+            self._dialing.apply(message)
+
+    def _signalled(self, number: int) -> None:
+        _log.info("%s: %s", self.address, signal.Signals(number).name)
+        self.request_stop()
+
+    async def _leave(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        self._pump.flush()
+        # A moment for the last frames, while etcd forgets this process.
+        await asyncio.gather(self.registration.stop(), asyncio.sleep(0.05))
+        self.host.close()
+        await self._dialing.stop()
+        await self._server.stop(_GRACE_S)
+        await self.etcd.close()
