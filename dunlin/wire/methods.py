@@ -1,0 +1,96 @@
+"""Ordinary gRPC methods over the vocabulary: what clients ask a dispatcher and what tools ask a monitor.
+
+The SDK uses it too. Knows no service: the answers are coroutine functions that a server gives.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Generic, TypeVar
+
+import grpc
+import grpc.aio
+
+from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, StatusQuery
+from dunlin.messages.public import (
+    CancelReply,
+    CancelRequest,
+    GenerateEvent,
+    GenerateRequest,
+    InfoReply,
+    InfoRequest,
+)
+from dunlin.wire.codec import CodecError, decode, encode
+
+if TYPE_CHECKING:  # generic for the type checker alone
+    Context = grpc.aio.ServicerContext[Any, Any]
+    Handler = grpc.RpcMethodHandler[Any, Any]
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+@dataclass(frozen=True, slots=True)
+class Method(Generic[Q, R]):
+    """One method: a request, and one response or (`streams`) any number."""
+
+    service: str
+    name: str
+    request: type[Q]
+    response: type[R]
+    streams: bool = False
+
+    @property
+    def path(self) -> str:
+        """The gRPC path."""
+        return f"/{self.service}/{self.name}"
+
+
+DISPATCHER_SERVICE = "dunlin.v1.Dunlin"
+GENERATE = Method(DISPATCHER_SERVICE, "Generate", GenerateRequest, GenerateEvent, streams=True)
+CANCEL = Method(DISPATCHER_SERVICE, "Cancel", CancelRequest, CancelReply)
+INFO = Method(DISPATCHER_SERVICE, "Info", InfoRequest, InfoReply)
+
+MONITOR_SERVICE = "dunlin.v1.Monitor"
+EXPLAIN = Method(MONITOR_SERVICE, "Explain", ExplainQuery, Explanation)
+STATUS = Method(MONITOR_SERVICE, "Status", StatusQuery, FleetStatus)
+
+
+def stub(channel: "grpc.aio.Channel | grpc.Channel", method: Method[Q, R]) -> Any:
+    """gRPC's callable for `method` on a channel of either kind: `stub(channel, INFO)(InfoRequest(), timeout=5)`.
+
+    A response that cannot be read surfaces as gRPC's status INTERNAL.
+    """
+    make = channel.unary_stream if method.streams else channel.unary_unary
+    return make(method.path, request_serializer=encode, response_deserializer=partial(decode, method.response.__name__))
+
+
+Answer = Callable[[Any, Any], Awaitable[Any]]
+
+
+class Methods(grpc.GenericRpcHandler):
+    """Answers methods; a request that cannot be read is INVALID_ARGUMENT.
+
+    An answer is `async def answer(request, context)`. It returns the response; that of a streaming method returns None
+    and sends with `await context.write(response)`, so that its `finally` runs as soon as the client is gone.
+    """
+
+    def __init__(self, answers: Mapping[Method[Any, Any], Answer]) -> None:
+        self._handlers = {method.path: _handler(method, answer) for method, answer in answers.items()}
+
+    def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
+        """gRPC's question: who handles this method? None: not this handler."""
+        return self._handlers.get(handler_call_details.method)
+
+
+def _handler(method: Method[Any, Any], answer: Answer) -> "Handler":
+    # Bytes come in, so that a malformed request is the client's fault (gRPC's own deserialising calls it INTERNAL).
+    async def handle(data: bytes, context: "Context") -> Any:
+        try:
+            request = decode(method.request.__name__, data)
+        except CodecError as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        return await answer(request, context)
+
+    make = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler
+    return make(handle, response_serializer=encode)
