@@ -7,6 +7,7 @@ have lost its lease, by its own clock, is deposed at once and stands again with 
 import asyncio
 import logging
 from collections.abc import Callable
+from dataclasses import dataclass, field
 
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.errors import EtcdError
@@ -21,6 +22,16 @@ _log = logging.getLogger(__name__)
 _RETRY_S = 0.2
 
 OnChange = Callable[[Elected | Deposed], None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidacy:
+    """Our key, and the epoch it would lead. `over`: it was deposed."""
+
+    key: str
+    epoch: int
+    keeper: LeaseKeeper
+    over: asyncio.Event = field(default_factory=asyncio.Event)
 
 
 class Election:
@@ -47,7 +58,7 @@ class Election:
         self._ttl_s = ttl_s
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
-        self._term: tuple[int, LeaseKeeper] | None = None
+        self._term: _Candidacy | None = None
 
     def start(self) -> None:
         """Stand for election from now on. Trouble with etcd only means waiting."""
@@ -57,9 +68,8 @@ class Election:
         """The term that this process leads at this moment, or None."""
         if self._term is None:
             return None
-        epoch, keeper = self._term
-        if keeper.valid():
-            return epoch
+        if self._term.keeper.valid():
+            return self._term.epoch
         self._depose("its lease may have ended")
         return None
 
@@ -86,17 +96,14 @@ class Election:
         try:
             put = Put(key, self._candidate.encode(), keeper.lease_id)
             revision = (await self._client.txn([CreatedAt(key, 0)], [put])).revision
-            why = await self._until_lost(key, revision, keeper)
+            why = await self._until_lost(_Candidacy(key, revision, keeper))
         finally:
             self._depose(why)
             await keeper.revoke()
 
-    async def _until_lost(self, key: str, epoch: int, keeper: LeaseKeeper) -> str:
-        tasks = [
-            asyncio.create_task(keeper.keep()),
-            asyncio.create_task(self._expired(keeper)),
-            asyncio.create_task(self._queue(key, epoch, keeper)),
-        ]
+    async def _until_lost(self, ours: _Candidacy) -> str:
+        ways = (ours.keeper.keep(), _expired(ours.keeper), _over(ours), self._queue(ours))
+        tasks = [asyncio.ensure_future(way) for way in ways]
         try:
             done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
             return next(task for task in tasks if task in done).result()
@@ -104,11 +111,7 @@ class Election:
             for task in tasks:
                 task.cancel()
 
-    async def _expired(self, keeper: LeaseKeeper) -> str:
-        await keeper.expired()
-        return "its lease may have ended"
-
-    async def _queue(self, key: str, epoch: int, keeper: LeaseKeeper) -> str:
+    async def _queue(self, ours: _Candidacy) -> str:
         """Lead when no older key is left; returns when our own key is gone.
 
         An old view does no harm: it holds every key older than ours, and whoever comes later queues behind us.
@@ -116,24 +119,37 @@ class Election:
         created: dict[str, int] = {}
         async for event in PrefixWatch(self._client, self._prefix):
             _apply(created, event)
-            if key not in created:
+            if ours.key not in created:
                 return "its key is gone"
-            if self._term is None and min(created.values()) == epoch and keeper.valid():
-                self._lead(epoch, keeper)
+            if self._term is None and min(created.values()) == ours.epoch:
+                self._lead(ours)
         raise AssertionError("a watch never ends")
 
-    def _lead(self, epoch: int, keeper: LeaseKeeper) -> None:
-        self._term = (epoch, keeper)
-        _log.info("%s leads %s in epoch %d", self._candidate, self._prefix, epoch)
-        self._on_change(Elected(epoch))
+    def _lead(self, ours: _Candidacy) -> None:
+        if ours.over.is_set() or not ours.keeper.valid():
+            return
+        self._term = ours
+        _log.info("%s leads %s in epoch %d", self._candidate, self._prefix, ours.epoch)
+        self._on_change(Elected(ours.epoch))
 
     def _depose(self, why: str) -> None:
         if self._term is None:
             return
-        epoch, _ = self._term
-        self._term = None
-        _log.warning("%s no longer leads %s, epoch %d: %s", self._candidate, self._prefix, epoch, why)
-        self._on_change(Deposed(epoch))
+        term, self._term = self._term, None
+        # Later signs of life may revive the lease, but never this candidacy.
+        term.over.set()
+        _log.warning("%s no longer leads %s, epoch %d: %s", self._candidate, self._prefix, term.epoch, why)
+        self._on_change(Deposed(term.epoch))
+
+
+async def _expired(keeper: LeaseKeeper) -> str:
+    await keeper.expired()
+    return "its lease may have ended"
+
+
+async def _over(candidacy: _Candidacy) -> str:
+    await candidacy.over.wait()
+    return "it was deposed"
 
 
 def _apply(created: dict[str, int], event: WatchEvent) -> None:

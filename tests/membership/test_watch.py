@@ -38,7 +38,7 @@ async def watching(client: EtcdClient, prefix: str) -> AsyncIterator[list[WatchE
 async def count(client: EtcdClient, numbers: range) -> None:
     """Write each number once, in order. A write with a lost answer is looked up, not guessed."""
     for number in numbers:
-        while not await _written(client, number):  # noqa: ASYNC110 (another process is awaited)
+        while not await _written(client, number):
             await asyncio.sleep(0.02)
 
 

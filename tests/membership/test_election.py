@@ -1,0 +1,183 @@
+import asyncio
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from dunlin.membership.client import EtcdClient
+from dunlin.membership.election import Election
+from dunlin.membership.keeper import Clock, boot_clock_s
+from dunlin.messages.membership import Deposed, Elected
+from tests.membership.helpers import QUICK, client_of, private_etcd, until
+from tests.membership.relay import relay_to
+
+pytestmark = pytest.mark.cluster
+
+
+class Candidate:
+    """An election under test, with all it was told and when."""
+
+    def __init__(self, client: EtcdClient, prefix: str, name: str, clock: Clock = boot_clock_s) -> None:
+        self.told: list[tuple[float, Elected | Deposed]] = []
+        self.election = Election(client, prefix, name, self._hear, ttl_s=2, clock=clock)
+
+    def _hear(self, change: Elected | Deposed) -> None:
+        self.told.append((time.monotonic(), change))
+
+    @property
+    def leads(self) -> bool:
+        return bool(self.told) and isinstance(self.told[-1][1], Elected)
+
+    @property
+    def epochs(self) -> list[int]:
+        return [change.epoch for _, change in self.told if isinstance(change, Elected)]
+
+    def terms(self) -> list[tuple[float, float]]:
+        """When it led, from and to."""
+        times = [at_s for at_s, _ in self.told]
+        if self.leads:
+            times.append(time.monotonic())
+        return list(zip(times[::2], times[1::2], strict=True))
+
+    def check_turns(self) -> None:
+        """Every term begins with Elected and ends with Deposed of the same epoch; epochs grow."""
+        for (_, begun), (_, ended) in zip(self.told[::2], self.told[1::2], strict=False):
+            assert isinstance(begun, Elected)
+            assert ended == Deposed(begun.epoch)
+        assert self.epochs == sorted(set(self.epochs))
+
+
+@asynccontextmanager
+async def standing(client: EtcdClient, prefix: str, name: str, clock: Clock = boot_clock_s) -> AsyncIterator[Candidate]:
+    one = Candidate(client, prefix, name, clock)
+    one.election.start()
+    try:
+        yield one
+    finally:
+        await one.election.stop()
+        one.check_turns()
+
+
+def check_never_two(candidates: list[Candidate]) -> None:
+    terms = sorted(term for one in candidates for term in one.terms())
+    for earlier, later in pairwise(terms):
+        assert earlier[1] <= later[0]
+    epochs = [epoch for one in candidates for epoch in one.epochs]
+    assert len(set(epochs)) == len(epochs)
+
+
+def test_the_first_candidate_leads_and_the_epoch_is_the_create_revision_of_its_key(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        async with client_of(etcd_endpoint) as client, standing(client, "/el/a", "one") as one:
+            await until(lambda: one.leads)
+            (key,) = (await client.get_prefix("/el/a/")).items
+            assert one.epochs == [key.create_revision]
+            assert one.election.epoch() == key.create_revision
+            assert key.value == b"one"
+
+    asyncio.run(scenario())
+
+
+def test_the_next_in_line_leads_soon_after_a_resignation(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        async with client_of(etcd_endpoint) as client, standing(client, "/el/b", "one") as one:
+            await until(lambda: one.leads)
+            async with standing(client, "/el/b", "two") as two, standing(client, "/el/b", "three") as three:
+                await asyncio.sleep(0.3)
+                assert (one.leads, two.leads, three.leads) == (True, False, False)
+                assert two.election.epoch() is None
+                await one.election.stop()
+                assert one.election.epoch() is None
+                assert await until(lambda: two.leads or three.leads) < 1.0
+                assert not (two.leads and three.leads)
+                assert (two.epochs + three.epochs)[0] > one.epochs[0]
+                check_never_two([one, two, three])
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_cut_off_from_etcd_steps_down_before_the_other_one_leads(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        async with (
+            relay_to(etcd_endpoint) as relay,
+            client_of(relay.endpoint, timeouts=QUICK) as far,
+            client_of(etcd_endpoint) as near,
+            standing(far, "/el/c", "one") as one,
+        ):
+            await until(lambda: one.leads)
+            async with standing(near, "/el/c", "two") as two:
+                await asyncio.sleep(0.5)
+                relay.cut()
+                await until(lambda: two.leads)
+                assert not one.leads
+                assert two.epochs[0] > one.epochs[0]
+                relay.mend()
+                await asyncio.sleep(1.0)
+                assert (one.leads, two.leads) == (False, True)
+                await two.election.stop()
+                await until(lambda: one.leads)
+                assert one.epochs[-1] > two.epochs[0]
+                check_never_two([one, two])
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_that_slept_knows_it_before_anybody_tells_it(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        slept_s = 0.0
+        async with (
+            client_of(etcd_endpoint) as client,
+            standing(client, "/el/d", "one", lambda: boot_clock_s() + slept_s) as one,
+        ):
+            await until(lambda: one.leads)
+            epoch = one.epochs[0]
+            slept_s = 1.0
+            assert one.election.epoch() == epoch
+            slept_s = 5.0
+            # No await in between: as after a SIGCONT, when other callbacks run first.
+            assert one.election.epoch() is None
+            assert one.told[-1][1] == Deposed(epoch)
+            await until(lambda: one.leads)
+            assert one.epochs[-1] > epoch
+
+    asyncio.run(scenario())
+
+
+def test_a_leader_whose_key_was_deleted_steps_down_and_stands_again(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        async with client_of(etcd_endpoint) as client, standing(client, "/el/e", "one") as one:
+            await until(lambda: one.leads)
+            (key,) = (await client.get_prefix("/el/e/")).items
+            await client.delete(key.key)
+            await until(lambda: len(one.epochs) == 2 and one.leads)
+            assert one.epochs[1] > one.epochs[0]
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("how", ["killed", "paused"])
+def test_while_etcd_is_away_nobody_leads_and_then_exactly_one(tmp_path: Path, how: str) -> None:
+    async def scenario() -> None:
+        async with (
+            private_etcd(tmp_path) as etcd,
+            client_of(etcd.endpoint, timeouts=QUICK) as client,
+            standing(client, "/el/f", "one") as one,
+            standing(client, "/el/f", "two") as two,
+        ):
+            await until(lambda: one.leads or two.leads)
+            if how == "killed":
+                await etcd.kill()
+                await asyncio.sleep(3.0)
+                assert not one.leads
+                assert not two.leads
+                await etcd.restart()
+            else:
+                await etcd.pause(3.0)
+            await until(lambda: len(one.epochs + two.epochs) > 1 and (one.leads or two.leads))
+            assert max(one.epochs + two.epochs) > min(one.epochs + two.epochs)
+            check_never_two([one, two])
+
+    asyncio.run(scenario())
