@@ -21,7 +21,12 @@ class Child:
         """Start `command`, its output appended to `log`. Raises OSError when it cannot be started."""
         with log.open("ab") as output:
             self._process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=output, stderr=subprocess.STDOUT, env=environment, start_new_session=True
+                command,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                env=environment,
+                start_new_session=True,
             )
         self.pid = self._process.pid
         self._status: str | None = None

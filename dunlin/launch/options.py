@@ -1,4 +1,4 @@
-"""What `dunlin up` is told: one frozen object from the command line down. Reads no environment but the number of cores."""
+"""What `dunlin up` is told: one frozen object from the command line down. Reads no environment but the core count."""
 
 import os
 from dataclasses import dataclass, field

@@ -37,7 +37,9 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
         spec("monitor", "monitor-0", ports.monitor),
         spec("global_manager", "global-manager-0", 0),
         spec("kvstore", "kvstore-0", 0, *_tier(options)),
-        spec("dispatcher", "dispatcher-0", ports.grpc, "--http", f"{options.host}:{ports.http}", "--model", options.model),
+        spec(
+            "dispatcher", "dispatcher-0", ports.grpc, "--http", f"{options.host}:{ports.http}", "--model", options.model
+        ),
         *(spec("instance", f"instance-{i}", 0, *_instance(options)) for i in range(options.instances)),
     )
 

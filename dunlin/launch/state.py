@@ -82,7 +82,9 @@ class DataDir:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             self._lock.close()
-            raise LaunchError(f"data directory {path}: another cluster runs there; stop it or choose another with --data-dir") from None
+            raise LaunchError(
+                f"data directory {path}: another cluster runs there; stop it or choose another with --data-dir"
+            ) from None
 
     def log(self, name: str) -> Path:
         """The file that the output of the process `name` goes to."""

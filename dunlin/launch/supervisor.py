@@ -22,7 +22,9 @@ Say = Callable[[str], None]
 class Managed:
     """One process that is to run all the time, across its restarts."""
 
-    def __init__(self, spec: ProcessSpec, data_dir: DataDir, environment: Mapping[str, str], policy: RestartPolicy) -> None:
+    def __init__(
+        self, spec: ProcessSpec, data_dir: DataDir, environment: Mapping[str, str], policy: RestartPolicy
+    ) -> None:
         self.spec = spec
         self.log = data_dir.log(spec.name)
         self.child: Child | None = None
@@ -68,7 +70,14 @@ class Managed:
 class Supervisor:
     """Owns the processes of one cluster. Used from one thread, the one that the children are tied to."""
 
-    def __init__(self, specs: Sequence[ProcessSpec], data_dir: DataDir, environment: Mapping[str, str], policy: RestartPolicy, say: Say) -> None:
+    def __init__(
+        self,
+        specs: Sequence[ProcessSpec],
+        data_dir: DataDir,
+        environment: Mapping[str, str],
+        policy: RestartPolicy,
+        say: Say,
+    ) -> None:
         self.managed = [Managed(spec, data_dir, environment, policy) for spec in specs]
         self._say = say
 
@@ -103,6 +112,7 @@ class Supervisor:
     @staticmethod
     def _await(children: Sequence[Child], limit_s: float) -> None:
         deadline_s = time.monotonic() + limit_s
-        # A list, so that every child is looked at: exited() is what reaps.
-        while not all([child.exited() for child in children]) and time.monotonic() < deadline_s:
-            time.sleep(_POLL_S)
+        left = list(children)
+        while left and time.monotonic() < deadline_s:
+            left = [child for child in left if not child.exited()]
+            time.sleep(_POLL_S if left else 0)

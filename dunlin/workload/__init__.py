@@ -1,4 +1,4 @@
 """Load: traces, arrival processes, the open-loop generator, and what is made of its records.
 
-`trace`, `arrivals`, `prompts` and `stats` are pure (the seeds are given); `generator` talks to a cluster through a `Door`.
+`arrivals`, `prompts` and `stats` are pure (seeds are given); `generator` talks to a cluster through a `Door`.
 """

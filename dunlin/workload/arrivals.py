@@ -11,7 +11,7 @@ def poisson(rate: float, seed: int) -> Iterator[float]:
 
 
 def gamma(rate: float, cv: float, seed: int) -> Iterator[float]:
-    """Arrivals at `rate` per second whose gaps are Gamma with coefficient of variation `cv`: 1 is Poisson, more is burstier.
+    """Arrivals at `rate` per second whose gaps are Gamma with coefficient of variation `cv` (1: Poisson).
 
     Raises ValueError for a rate or a CV that is not positive.
     """
@@ -33,7 +33,9 @@ def on_off(on_rate: float, off_rate: float, on_s: float, off_s: float, seed: int
     Raises ValueError for durations or rates that make no such process.
     """
     if not (on_rate > 0 and off_rate >= 0 and on_s > 0 and off_s >= 0):
-        raise ValueError(f"ON/OFF needs on_rate, on_s > 0 and off_rate, off_s >= 0, not {on_rate}, {on_s}, {off_rate}, {off_s}")
+        raise ValueError(
+            f"ON/OFF needs on_rate, on_s > 0 and off_rate, off_s >= 0, not {on_rate}, {on_s}, {off_rate}, {off_s}"
+        )
     return _on_off(random.Random(seed), ((on_rate, on_s), (off_rate, off_s)))
 
 

@@ -45,7 +45,9 @@ Observer = Callable[[Record, Arrived | None], None]
 class Load:
     """One run: jobs in order of time, and the records that come of them."""
 
-    def __init__(self, jobs: Sequence[Job], door: Door, observer: Observer | None = None, limit_open: int = 4096) -> None:
+    def __init__(
+        self, jobs: Sequence[Job], door: Door, observer: Observer | None = None, limit_open: int = 4096
+    ) -> None:
         self._jobs = jobs
         self._door = door
         self._observer = observer

@@ -1,4 +1,4 @@
-"""Prompts for arrivals: random token ids of the length asked for, clipped to what the model holds. Pure, from a seed."""
+"""Prompts for arrivals: random token ids of the length asked for, clipped to the model's room. Pure, from a seed."""
 
 import random
 from collections.abc import Iterable, Sequence
@@ -19,7 +19,7 @@ class Job:
 
 
 def clip(input_tokens: int, output_tokens: int, max_positions: int) -> tuple[int, int]:
-    """Lengths that fit together into `max_positions`, each kept as long as it can be: the longer one gives way first."""
+    """Lengths that fit together into `max_positions`, each as long as it can be: the longer one gives way."""
     if input_tokens + output_tokens <= max_positions:
         return input_tokens, output_tokens
     half = max_positions // 2
@@ -30,7 +30,9 @@ def clip(input_tokens: int, output_tokens: int, max_positions: int) -> tuple[int
     return half, max_positions - half
 
 
-def make_jobs(arrivals: Iterable[Arrival], max_positions: int, vocabulary: int, seed: int, speed: float = 1.0) -> list[Job]:
+def make_jobs(
+    arrivals: Iterable[Arrival], max_positions: int, vocabulary: int, seed: int, speed: float = 1.0
+) -> list[Job]:
     """Jobs for `arrivals`, `speed` times as fast as they say.
 
     Raises ValueError for a speed that is not positive or a model too small for any request.

@@ -7,6 +7,7 @@ token. Arrival is the moment that the schedule says, so a generator that is late
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
 
 QUANTILES = (("p50", 0.50), ("p90", 0.90), ("p99", 0.99), ("max", 1.0))
 
@@ -106,4 +107,4 @@ def _per_token_s(record: Record) -> float:
 
 
 def _gaps(times: Sequence[float]) -> Iterable[float]:
-    return (later - earlier for earlier, later in zip(times, times[1:], strict=False))
+    return (later - earlier for earlier, later in pairwise(times))

@@ -1,4 +1,4 @@
-"""Reading traces: CSV (plain or gzip) with `arrival_s,input_tokens,output_tokens` and further columns, sorted by arrival.
+"""Reading traces: CSV, plain or gzip, sorted by arrival: `arrival_s,input_tokens,output_tokens` and more columns.
 
 Knows no cluster: a row becomes an `Arrival`.
 """
@@ -62,7 +62,9 @@ def parse_trace(lines: Iterable[str], name: str, duration_s: float | None = None
         where = f"{name}: line {reader.line_num}"
         arrival = _arrival(row, where)
         if arrival.at_s < before_s:
-            raise TraceError(f"{where}: arrival_s {arrival.at_s:g} comes before the line above ({before_s:g}); sort the rows")
+            raise TraceError(
+                f"{where}: arrival_s {arrival.at_s:g} comes before the line above ({before_s:g}); sort the rows"
+            )
         before_s = arrival.at_s
         if duration_s is not None and arrival.at_s >= duration_s:
             return
@@ -70,7 +72,12 @@ def parse_trace(lines: Iterable[str], name: str, duration_s: float | None = None
 
 
 def _arrival(row: Mapping[str, str | None], where: str) -> Arrival:
-    return Arrival(_seconds(row, where), _count(row, "input_tokens", where), _count(row, "output_tokens", where), row.get("class") or "")
+    return Arrival(
+        _seconds(row, where),
+        _count(row, "input_tokens", where),
+        _count(row, "output_tokens", where),
+        row.get("class") or "",
+    )
 
 
 def _seconds(row: Mapping[str, str | None], where: str) -> float:

@@ -43,7 +43,11 @@ def test_every_process_is_tied_and_finds_etcd() -> None:
 
 def test_doors_keep_their_ports() -> None:
     listens = {spec.role: flag(spec, "--listen") for spec in specs()}
-    assert (listens["dispatcher"], listens["monitor"], listens["instance"]) == ("127.0.0.1:2", "127.0.0.1:3", "127.0.0.1:0")
+    assert (listens["dispatcher"], listens["monitor"], listens["instance"]) == (
+        "127.0.0.1:2",
+        "127.0.0.1:3",
+        "127.0.0.1:0",
+    )
 
 
 def test_cores_are_shared_among_instances(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -57,7 +61,9 @@ def test_a_port_in_use_is_named() -> None:
         held.bind(("127.0.0.1", 0))
         held.listen()
         port = held.getsockname()[1]
-        with pytest.raises(LaunchError, match=f"the HTTP door 127.0.0.1:{port}: address already in use; .*choose another port"):
+        with pytest.raises(
+            LaunchError, match=rf"the HTTP door 127.0.0.1:{port}: address already in use; .*choose another port"
+        ):
             claim_port("127.0.0.1", port, "the HTTP door")
 
 

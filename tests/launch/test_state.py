@@ -64,7 +64,7 @@ def test_closing_forgets_the_cluster(tmp_path: Path) -> None:
 
 def test_a_directory_that_cannot_be_made_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(LaunchError, match="file.*choose another with --data-dir"):
+    with pytest.raises(LaunchError, match=r"file.*choose another with --data-dir"):
         DataDir(tmp_path / "file")
 
 

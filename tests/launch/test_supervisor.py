@@ -18,6 +18,12 @@ from dunlin.launch.supervisor import Supervisor
 
 SLEEP = "import time; time.sleep(600)"
 DEAF = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('deaf', flush=True); time.sleep(600)"
+POLITE = (
+    "import signal, sys, time\n"
+    "signal.signal(signal.SIGTERM, lambda *_: (print('bye'), sys.exit(0)))\n"
+    "print('up', flush=True)\n"
+    "time.sleep(600)"
+)
 PARENT = f"import subprocess, sys; print(subprocess.Popen([sys.executable, '-c', {SLEEP!r}]).pid, flush=True); {SLEEP}"
 
 
@@ -74,18 +80,23 @@ def child(supervisor: Supervisor, index: int = 0) -> Child:
     return found
 
 
+def ticked(supervisor: Supervisor) -> bool:
+    supervisor.tick()
+    return True
+
+
 def test_a_dead_process_is_started_again(bench: Bench) -> None:
     supervisor = bench.supervise(SLEEP, first_delay_s=0.01)
     before = child(supervisor).pid
     os.kill(before, signal.SIGKILL)
-    until(lambda: supervisor.tick() is None and child(supervisor).pid != before)
+    until(lambda: ticked(supervisor) and child(supervisor).pid != before)
     assert not child(supervisor).exited()
     assert "ended with signal SIGKILL; starting it again in 0.01 s" in bench.said[0]
 
 
 def test_one_that_dies_too_often_stays_down_with_its_last_words(bench: Bench) -> None:
     supervisor = bench.supervise("print('no luck'); raise SystemExit(1)", first_delay_s=0.01, limit=2)
-    until(lambda: supervisor.tick() is None and supervisor.managed[0].given_up)
+    until(lambda: ticked(supervisor) and supervisor.managed[0].given_up)
     assert supervisor.managed[0].restarts.total == 3
     assert "its last words: no luck" in bench.said[-1]
     with pytest.raises(LaunchError, match="p0 cannot start: no luck"):
@@ -94,7 +105,7 @@ def test_one_that_dies_too_often_stays_down_with_its_last_words(bench: Bench) ->
 
 def test_exit_code_2_says_that_a_start_is_hopeless(bench: Bench) -> None:
     supervisor = bench.supervise("print('bad model'); raise SystemExit(2)", first_delay_s=60)
-    until(lambda: supervisor.tick() is None and child(supervisor).code is not None)
+    until(lambda: ticked(supervisor) and child(supervisor).code is not None)
     with pytest.raises(LaunchError, match="p0 cannot start: bad model"):
         supervisor.check_start()
 
@@ -120,8 +131,7 @@ def test_a_stopped_process_is_left_alone_until_the_end(bench: Bench) -> None:
 
 
 def test_stop_asks_first(bench: Bench) -> None:
-    polite = "import signal, sys, time\nsignal.signal(signal.SIGTERM, lambda *_: (print('bye'), sys.exit(0)))\nprint('up', flush=True)\ntime.sleep(600)"
-    supervisor = bench.supervise(polite)
+    supervisor = bench.supervise(POLITE)
     until(lambda: bench.log("p0") == "up")
     supervisor.stop(10)
     assert bench.log("p0") == "bye"
