@@ -131,7 +131,7 @@ def load_config(directory: Path) -> ModelConfig:
 
 
 def parse_config(values: Mapping[str, Any], path: Path) -> ModelConfig:
-    """Like `load_config`, from the object itself; `path` is only named in errors and locates `generation_config.json`."""
+    """Like `load_config`, from the object itself; `path` is for errors and for `generation_config.json` beside it."""
     reader = _Reader(path, values)
     family = _family(reader)
     _refuse_unsupported(reader)

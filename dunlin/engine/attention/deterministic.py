@@ -91,31 +91,36 @@ class _Long:
         self._row = row
 
     def attend(self, query: Tensor, layer_kv: Tensor, out: Tensor, lse: Tensor, safepoint: Safepoint) -> None:
-        row = self._row
-        (heads, head_dim), kv_heads = query.shape[1:], layer_kv.shape[2]
-        per_tile = _tile_rows(heads // kv_heads) // (heads // kv_heads)
+        row, (heads, head_dim), kv_heads = self._row, query.shape[1:], layer_kv.shape[2]
+        group = heads // kv_heads
+        per_tile = _tile_rows(group) // group
         own = row.past.gather(layer_kv, 0, row.past.length)
         padded = F.pad(own, (0, 0, 0, 0, 0, 0, 0, _leaves(row.past.length) * BLOCK - row.past.length))
         keys, values = _blocks(padded[None])
         for start in range(row.start, row.stop, per_tile):
             stop = min(start + per_tile, row.stop)
             first = row.before + start - row.start
-            tile, positions = self._fold(query[start:stop], kv_heads, first)
+            tile, positions = _fold(query[start:stop], kv_heads, first)
             leaves = _leaves(first + stop - start)
             mixed, sums = _tiles(tile, positions, keys[:, :leaves], values[:, :leaves])
-            count = (stop - start) * heads // kv_heads
-            out[start:stop] = mixed[0, :, :count].reshape(kv_heads, stop - start, -1, head_dim).transpose(0, 1).reshape(-1, heads, head_dim)
-            lse[start:stop] = sums[0, :, :count].reshape(kv_heads, stop - start, -1).transpose(0, 1).reshape(-1, heads)
+            out[start:stop] = _unfold(mixed[0], stop - start, group).reshape(-1, heads, head_dim)
+            lse[start:stop] = _unfold(sums[0, :, :, None], stop - start, group).reshape(-1, heads)
             safepoint()
 
-    @staticmethod
-    def _fold(query: Tensor, kv_heads: int, first: int) -> tuple[Tensor, Tensor]:
-        tokens, heads, head_dim = query.shape
-        group = heads // kv_heads
-        folded = query.reshape(tokens, kv_heads, group, head_dim).transpose(0, 1).reshape(1, kv_heads, -1, head_dim)
-        positions = torch.arange(first, first + tokens).repeat_interleave(group)[None]
-        missing = _tile_rows(group) - tokens * group
-        return F.pad(folded, (0, 0, 0, missing)), F.pad(positions, (0, missing))
+
+def _fold(query: Tensor, kv_heads: int, first: int) -> tuple[Tensor, Tensor]:
+    """Query `[tokens, heads, head_dim]` as one padded tile `[1, kv_heads, tile, head_dim]`, positions `[1, tile]`."""
+    tokens, heads, head_dim = query.shape
+    group = heads // kv_heads
+    folded = query.reshape(tokens, kv_heads, group, head_dim).transpose(0, 1).reshape(1, kv_heads, -1, head_dim)
+    positions = torch.arange(first, first + tokens).repeat_interleave(group)[None]
+    missing = _tile_rows(group) - tokens * group
+    return F.pad(folded, (0, 0, 0, missing)), F.pad(positions, (0, missing))
+
+
+def _unfold(tile: Tensor, tokens: int, group: int) -> Tensor:
+    """From `[kv_heads, tile, items]` to `[tokens, kv_heads, group, items]`."""
+    return tile[:, : tokens * group].reshape(tile.shape[0], tokens, group, -1).transpose(0, 1)
 
 
 def _blocks(keys_values: Tensor) -> tuple[Tensor, Tensor]:
@@ -126,17 +131,19 @@ def _blocks(keys_values: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _tiles(query: Tensor, positions: Tensor, keys: Tensor, values: Tensor) -> Result:
-    """Query `[n, kv_heads, tile, head_dim]` at `positions` `[n, tile]`: out like the query, lse `[n, kv_heads, tile]`.
-    """
+    """Query `[n, kv_heads, tile, head_dim]` at `[n, tile]` positions: out like the query, lse `[n, kv_heads, tile]`."""
     count, kv_heads, tile, head_dim = query.shape
     leaves = keys.shape[1]
     spread = query[:, None].expand(-1, leaves, -1, -1, -1).reshape(-1, tile, head_dim)
-    scores = torch.bmm(spread, keys.reshape(-1, BLOCK, head_dim).transpose(1, 2)).view(count, leaves, kv_heads, tile,
-    BLOCK) * head_dim**-0.5 key_positions = torch.arange(leaves * BLOCK).view(1, leaves, 1, 1, BLOCK)
-    scores.masked_fill_(key_positions > positions.view(count, 1, 1, tile, 1), float("-inf")) highest =
-    scores.amax(dim=(1, 4)) shares = scores.sub_(highest[:, None, :, :, None]).exp_() parts = torch.bmm(shares.view(-1,
-    tile, BLOCK), values.reshape(-1, BLOCK, head_dim)).view(count, leaves, kv_heads, tile, head_dim) total =
-    _tree_sum(shares.sum(dim=-1)) return _tree_sum(parts) / total.unsqueeze(-1), total.log() + highest
+    shape = (count, leaves, kv_heads, tile)
+    scores = torch.bmm(spread, keys.reshape(-1, BLOCK, head_dim).transpose(1, 2)).view(*shape, BLOCK) * head_dim**-0.5
+    key_positions = torch.arange(leaves * BLOCK).view(1, leaves, 1, 1, BLOCK)
+    scores.masked_fill_(key_positions > positions.view(count, 1, 1, tile, 1), float("-inf"))
+    highest = scores.amax(dim=(1, 4))
+    shares = scores.sub_(highest[:, None, :, :, None]).exp_()
+    parts = torch.bmm(shares.view(-1, tile, BLOCK), values.reshape(-1, BLOCK, head_dim)).view(*shape, head_dim)
+    total = _tree_sum(shares.sum(dim=-1))
+    return _tree_sum(parts) / total.unsqueeze(-1), total.log() + highest
 
 
 def _tree_sum(parts: Tensor) -> Tensor:

@@ -1,0 +1,91 @@
+"""A checkpoint's `tokenizer.json`: text to tokens and back."""
+
+import json
+from pathlib import Path
+
+from tokenizers import Tokenizer as _Tokenizer
+
+from dunlin.engine.config import read_json
+from dunlin.engine.errors import ModelError
+from dunlin.text.chat import ChatTemplate
+from dunlin.text.detokenizer import ByteDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
+
+
+class Tokenizer:
+    """Encodes, decodes, and makes detokenisers for single texts. Immutable after construction."""
+
+    def __init__(self, inner: _Tokenizer) -> None:
+        self._inner = inner
+        self._table = ByteTable(inner) if _is_byte_level(inner) else None
+
+    @property
+    def vocabulary(self) -> int:
+        """Entries, added ones included."""
+        return int(self._inner.get_vocab_size())
+
+    def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
+        """The tokens of `text`. A rendered chat names its special tokens itself: encode it without adding any."""
+        return list(self._inner.encode(text, add_special_tokens=add_special_tokens).ids)
+
+    def decode(self, tokens: list[int]) -> str:
+        """The text of `tokens`, special tokens left out."""
+        return str(self._inner.decode(tokens))
+
+    def detokenizer(self) -> Detokenizer:
+        """A fresh incremental decoder."""
+        return WindowDetokenizer(self._inner) if self._table is None else ByteDetokenizer(self._table)
+
+    def token_text(self, token: int) -> str:
+        """One token by itself, special ones by their name: for lists of likely tokens."""
+        return str(self._inner.decode([token], skip_special_tokens=False))
+
+    def token_bytes(self, token: int) -> bytes:
+        """The bytes that a token stands for, where the vocabulary is byte-level; else those of its text."""
+        return self._table[token] if self._table is not None else self.token_text(token).encode()
+
+
+def load_tokenizer(directory: Path) -> Tokenizer:
+    """The tokenizer of the checkpoint in `directory`.
+
+    :raises ModelError: `tokenizer.json` is missing or broken.
+    """
+    path = directory / "tokenizer.json"
+    if not path.is_file():
+        raise ModelError(path, "no such file", "give a checkpoint with a tokenizer.json")
+    try:
+        return Tokenizer(_Tokenizer.from_file(str(path)))
+    except Exception as error:  # the library raises bare Exception
+        raise ModelError(path, f"is no tokenizer ({error})", "fetch or write the file again") from None
+
+
+def load_chat_template(directory: Path) -> ChatTemplate:
+    """The chat template of the checkpoint in `directory`, or the plain one where it has none.
+
+    :raises ModelError: a broken file or a template that does not compile.
+    """
+    path = directory / "tokenizer_config.json"
+    config = read_json(path) if path.is_file() else {}
+    separate = directory / "chat_template.jinja"
+    source = separate.read_text(encoding="utf-8") if separate.is_file() else config.get("chat_template")
+    names = {key: _token_name(config.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
+    return ChatTemplate(_default_of(source), names, separate if separate.is_file() else path)
+
+
+def _default_of(source: object) -> str | None:
+    """A template, or the one called `default` among several."""
+    if isinstance(source, list):
+        named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
+        source = named.get("default")
+    return source if isinstance(source, str) else None
+
+
+def _token_name(value: object) -> str:
+    """Either the text itself or an object that holds it."""
+    if isinstance(value, dict):
+        value = value.get("content")
+    return value if isinstance(value, str) else ""
+
+
+def _is_byte_level(inner: _Tokenizer) -> bool:
+    decoder = json.loads(inner.to_str()).get("decoder") or {}
+    return bool(decoder.get("type") == "ByteLevel")

@@ -1,0 +1,79 @@
+"""Incremental text equals the text of the whole, and no piece ends inside a character."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import Tokenizer as Inner
+from tokenizers import decoders, models, pre_tokenizers
+
+from dunlin.text.detokenizer import ByteDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
+from dunlin.text.tokenizer import Tokenizer
+from tests.text.builtin import BUILTIN, EMOJI
+
+INNER = Inner.from_file(str(BUILTIN / "tokenizer.json"))
+TABLE = ByteTable(INNER)
+
+
+def pieces_of(detokenizer: Detokenizer, tokens: list[int]) -> list[str]:
+    return [*(detokenizer.push(token) for token in tokens), detokenizer.finish()]
+
+
+@given(st.lists(st.integers(0, 4095), max_size=60))
+def test_any_tokens_give_the_text_of_the_whole(tokens: list[int]) -> None:
+    assert "".join(pieces_of(ByteDetokenizer(TABLE), tokens)) == INNER.decode(tokens)
+
+
+@given(st.text(max_size=40))
+def test_valid_text_comes_back_without_replacement_characters(text: str) -> None:
+    tokens = INNER.encode(text, add_special_tokens=False).ids
+    pieces = pieces_of(ByteDetokenizer(TABLE), tokens)
+    assert "".join(pieces) == text
+    assert "\ufffd" in text or not any("\ufffd" in piece for piece in pieces)
+
+
+def test_a_character_of_several_tokens_comes_out_once_it_is_whole() -> None:
+    tokens = INNER.encode(EMOJI, add_special_tokens=False).ids
+    assert len(tokens) == 4, "the vocabulary knows this character only as bytes"
+    assert pieces_of(ByteDetokenizer(TABLE), tokens) == ["", "", "", EMOJI, ""]
+
+
+def test_an_unfinished_character_is_replaced_at_the_end() -> None:
+    tokens = INNER.encode(EMOJI, add_special_tokens=False).ids[:2]
+    assert pieces_of(ByteDetokenizer(TABLE), tokens) == ["", "", "\ufffd"]
+
+
+def test_special_and_unknown_tokens_are_silent() -> None:
+    assert pieces_of(ByteDetokenizer(TABLE), [0, 1, 99_999]) == ["", "", "", ""]
+
+
+@pytest.fixture(scope="module")
+def spaces() -> Inner:
+    """A vocabulary in the other fashion: a mark for the space, byte tokens for what it does not know."""
+    words = ["<unk>", *(f"<0x{byte:02X}>" for byte in range(256)), "▁", "▁the", "▁bird", "s", "▁sea", "é"]
+    inner = Inner(
+        models.BPE({word: place for place, word in enumerate(words)}, [], byte_fallback=True, unk_token="<unk>")
+    )
+    inner.pre_tokenizer = pre_tokenizers.Metaspace()
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    inner.decoder = decoders.Sequence(steps)
+    return inner
+
+
+def test_another_vocabulary_gives_the_text_of_the_whole_too(spaces: Inner) -> None:
+    emoji = [1 + byte for byte in EMOJI.encode()]
+    tokens = [258, 259, 260, *emoji, 261, 262, *emoji, *emoji, 258]
+    pieces = pieces_of(WindowDetokenizer(spaces), tokens)
+    assert "".join(pieces) == spaces.decode(tokens) == f"the birds{EMOJI} seaé{EMOJI}{EMOJI} the"
+    assert "\ufffd" not in "".join(pieces[:-1])
+
+
+def test_a_window_stays_short_whatever_comes(spaces: Inner) -> None:
+    detokenizer = WindowDetokenizer(spaces)
+    for _ in range(200):
+        detokenizer.push(1 + 0xFF)
+        assert len(detokenizer._window) <= 16
+
+
+def test_the_tokenizer_picks_the_detokenizer_by_vocabulary(spaces: Inner) -> None:
+    assert isinstance(Tokenizer(INNER).detokenizer(), ByteDetokenizer)
+    assert isinstance(Tokenizer(spaces).detokenizer(), WindowDetokenizer)
