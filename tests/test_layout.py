@@ -19,6 +19,8 @@ FILE_LINES = 500
 CORE_LINES = 300
 CACHES = {".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", "__pycache__"}
 SKIPPED = CACHES | {".git", ".venv", "build", "dist"}
+# What belongs to no folder: doubles of the outside world, and whole clusters.
+UNMIRRORED = {"fakes", "cluster"}
 # Spelt in two parts: this file is shipped too.
 WORKSHOP = ("../" + "shared", "/work" + "/")
 
@@ -80,6 +82,17 @@ def packages_in_tests(root: Path) -> list[str]:
     return [str(path.relative_to(root)) for path in sorted((root / "tests").rglob("__init__.py"))]
 
 
+def strays_in_tests(root: Path) -> list[str]:
+    """Folders of tests that mirror no folder of the code (`dunlin/` is left out of their path)."""
+    folders = sorted({path.parent.relative_to(root / "tests") for path in (root / "tests").rglob("test_*.py")})
+    return [
+        f"tests/{folder} mirrors neither dunlin/{folder} nor {folder}"
+        for folder in folders
+        if folder.parts and folder.parts[0] not in UNMIRRORED
+        if not (root / folder).is_dir() and not (root / "dunlin" / folder).is_dir()
+    ]
+
+
 def named_workshop(root: Path) -> list[str]:
     """Files that name the folder the project was made in: a user does not have it (tests read DUNLIN_SHARED)."""
     return [
@@ -103,6 +116,7 @@ CHECKS: list[Callable[[Path], list[str]]] = [
     long_median,
     global_state,
     packages_in_tests,
+    strays_in_tests,
     named_workshop,
 ]
 
@@ -128,6 +142,7 @@ PLANTED = [
     (long_median, "dunlin/effects.py", body(10)),
     (global_state, "dunlin/effects.py", "x = 1\ndef f():\n    global x\n    x = 2\n"),
     (packages_in_tests, "tests/wire/__init__.py", ""),
+    (strays_in_tests, "tests/wires/test_codec.py", ""),
     (named_workshop, "docs/walk.md", "see " + WORKSHOP[0] + "/design\n"),
     (named_workshop, "Makefile", "X := " + WORKSHOP[1] + "main\n"),
 ]
@@ -145,6 +160,7 @@ CLEAN = [
     ("services/instance/core.py", "x = 1\n" * 299),
     ("dunlin/effects.py", 'def f():\n    """' + "word\n" * 90 + '    """\n'),
     ("dunlin/v1/engine_pb2.py", "x = 1\n" * 900),
+    ("tests/cluster/test_up.py", ""),
     ("README.md", "DUNLIN_SHARED names a folder\n"),
 ]
 
