@@ -1,0 +1,235 @@
+"""Watches the fleet: collects reports and reasons, suspects who makes no progress, publishes FleetView versions.
+
+Decides nothing about anybody: who reads a suspicion acts on it. Knows no wire and no page of metrics.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.messages.fleet import (
+    DispatcherReport,
+    ExplainQuery,
+    Explanation,
+    FleetStatus,
+    FleetView,
+    InstanceReport,
+    KvstoreReport,
+    ManagerReport,
+    MemberView,
+    Reason,
+    Reasons,
+    StatusQuery,
+)
+from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
+from services.monitor.config import MonitorConfig
+from services.monitor.reasons import ReasonRing
+from services.monitor.registry import Registry, Report
+from services.monitor.views import Views, member_view
+from services.monitor.watch import Watch
+
+SUBSCRIBERS = ("dispatcher", "global_manager")
+
+
+class Codec(Protocol):
+    """Messages as bytes and back; a ValueError from `decode` means bytes that are none."""
+
+    def encode(self, message: Message) -> bytes: ...
+
+    def decode(self, kind: str, data: bytes) -> Message: ...
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time to judge; it was wanted at `due_s`."""
+
+    due_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class PublishDue:
+    """Changes of load have waited long enough, unless they were published meanwhile."""
+
+    version: int
+
+
+class MonitorCore:
+    """The registry, one watch per instance, the views and the ring of reasons.
+
+    `stale_total` counts reports of processes that have no stream or are outlived by a newer incarnation.
+    """
+
+    def __init__(self, address: Address, config: MonitorConfig, codec: Codec) -> None:
+        self.address = address
+        self.registry = Registry(address)
+        self.views = Views()
+        self.reasons = ReasonRing(config.ring_records, config.ring_bytes, codec.decode)
+        self.suspicions_total = 0
+        self.stale_total = 0
+        self._config = config
+        self._codec = codec
+        self._watches: dict[Address, Watch] = {}
+        self._published_s = float("-inf")
+        self._due_version = 0
+        self._ticking = False
+        self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
+            Joined: self._on_joined,
+            Gone: self._on_gone,
+            InstanceReport: self._on_instance_report,
+            DispatcherReport: self._on_report,
+            KvstoreReport: self._on_report,
+            ManagerReport: self._on_report,
+            Reasons: self._on_reasons,
+            MembersReset: self._on_members_reset,
+            MemberUp: self._on_member_up,
+            MemberDown: self._on_member_down,
+            Tick: self._on_tick,
+            PublishDue: self._on_publish_due,
+            ExplainQuery: self._on_explain,
+            StatusQuery: self._on_status,
+        }
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
+        """See `dunlin.effects.Core`. What this core has no use for is ignored."""
+        handler = self._handlers.get(type(message))
+        effects = handler(now_s, sender, message) if handler is not None else []
+        effects += self._publish(now_s)
+        if not self._ticking:
+            self._ticking = True
+            effects.append(self._next_tick(now_s))
+        return effects
+
+    def status(self, now_s: float) -> FleetStatus:
+        """Everybody who is there, and how the monitor itself fares."""
+        members = tuple(
+            self.registry.status(now_s, address, address in self._watches and self._watches[address].suspect)
+            for address in self.registry.present()
+        )
+        return FleetStatus(self.views.version, members, self.suspicions_total, len(self.reasons), self.reasons.lost)
+
+    def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
+        if sender.role == "client":
+            return []
+        self.registry.join(sender)
+        self._refresh_process(now_s, sender)
+        return [Send(sender, self.views.full())] if sender.role in SUBSCRIBERS else []
+
+    def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
+        self.registry.leave(sender)
+        self._refresh_process(now_s, sender)
+        return []
+
+    def _on_instance_report(self, now_s: float, sender: Address, message: InstanceReport) -> list[Effect]:
+        if not self._take_report(now_s, sender, message) or sender not in self._watches:
+            return []
+        self._watches[sender].hear(now_s, message)
+        self._judge(now_s, sender)
+        self._refresh(sender)
+        return []
+
+    def _on_report(self, now_s: float, sender: Address, message: Report) -> list[Effect]:
+        self._take_report(now_s, sender, message)
+        return []
+
+    def _on_reasons(self, now_s: float, sender: Address, message: Reasons) -> list[Effect]:
+        self.reasons.lost += message.lost
+        for reason in message.reasons:
+            self.reasons.add(reason)
+        return []
+
+    def _on_members_reset(self, now_s: float, sender: Address, message: MembersReset) -> list[Effect]:
+        present = {member.address: None for member in message.members}
+        for address in self.registry.registered():
+            if address not in present:
+                self.registry.deregister(address)
+                self._refresh_process(now_s, address)
+        for member in message.members:
+            self.registry.register(member)
+        for member in message.members:
+            self._refresh_process(now_s, member.address)
+        return []
+
+    def _on_member_up(self, now_s: float, sender: Address, message: MemberUp) -> list[Effect]:
+        self.registry.register(message.member)
+        self._refresh_process(now_s, message.member.address)
+        return []
+
+    def _on_member_down(self, now_s: float, sender: Address, message: MemberDown) -> list[Effect]:
+        self.registry.deregister(message.address)
+        self._refresh_process(now_s, message.address)
+        return []
+
+    def _on_tick(self, now_s: float, sender: Address, message: Tick) -> list[Effect]:
+        slept = now_s - message.due_s > self._config.slept_s
+        for address, watch in self._watches.items():
+            if slept:
+                watch.forgive(now_s)
+            self._judge(now_s, address)
+        return [self._next_tick(now_s)]
+
+    def _on_publish_due(self, now_s: float, sender: Address, message: PublishDue) -> list[Effect]:
+        return self._publish_now(now_s) if message.version == self.views.version and self.views.changed else []
+
+    def _on_explain(self, now_s: float, sender: Address, message: ExplainQuery) -> list[Effect]:
+        return [Send(sender, Explanation(self.reasons.about(message.request, self._config.explain_records)))]
+
+    def _on_status(self, now_s: float, sender: Address, message: StatusQuery) -> list[Effect]:
+        return [Send(sender, self.status(now_s))]
+
+    def _next_tick(self, now_s: float) -> After:
+        return After(self._config.tick_s, Tick(now_s + self._config.tick_s))
+
+    def _take_report(self, now_s: float, sender: Address, report: Report) -> bool:
+        if not self.registry.is_connected(sender) or self.registry.is_outlived(sender):
+            self.stale_total += 1
+            return False
+        self.registry.hear(now_s, sender, report)
+        return True
+
+    def _refresh_process(self, now_s: float, address: Address) -> None:
+        """Something about the presence of `address` changed; a newer incarnation drives older ones out."""
+        for known in self.views.known():
+            if known.name == address.name and not self.registry.is_present(known):
+                self.views.drop(known)
+                self._watches.pop(known, None)
+        if address.role == "instance" and self.registry.is_present(address):
+            if address not in self._watches:
+                self._watches[address] = Watch(now_s, self._config)
+            self._refresh(address)
+
+    def _refresh(self, address: Address) -> None:
+        self.views.put(self._view_of(address))
+
+    def _view_of(self, address: Address) -> MemberView:
+        watch = self._watches[address]
+        report = self.registry.report_of(address)
+        instance = report if isinstance(report, InstanceReport) else None
+        return member_view(address, self.registry.node_of(address), instance, watch.suspect, watch.why)
+
+    def _judge(self, now_s: float, address: Address) -> None:
+        """Judge one instance; a changed suspicion is recorded as the part of the next FleetView that says so."""
+        watch = self._watches[address]
+        if not watch.judge(now_s):
+            return
+        self.suspicions_total += watch.suspect
+        self._refresh(address)
+        said = FleetView(self.views.version + 1, (self._view_of(address),), self.views.version)
+        self.reasons.add(Reason(now_s, self.address, address, "FleetView", self._codec.encode(said)))
+
+    def _publish(self, now_s: float) -> list[Effect]:
+        """Changes of note go out now; changes of load when the last version is old enough."""
+        if not self.views.changed:
+            return []
+        wait_s = self._published_s + self._config.publish_interval_s - now_s
+        if self.views.urgent or wait_s <= 0:
+            return self._publish_now(now_s)
+        if self._due_version == self.views.version:
+            return []
+        self._due_version = self.views.version
+        return [After(wait_s, PublishDue(self.views.version))]
+
+    def _publish_now(self, now_s: float) -> list[Effect]:
+        self._published_s = now_s
+        view = self.views.publish()
+        return [Send(peer, view) for peer in self.registry.connected(*SUBSCRIBERS)]

@@ -1,0 +1,119 @@
+"""The recorded reasons: a bounded ring of decision messages, and which of them concern a request.
+
+Most name the request. A step names sequences, which `Accepted` and `Continued` tie to a request; orders, suspicions and
+stopped engines name an instance, and count while the request was handed out to it. Nothing is judged or worded here.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from math import inf
+from typing import TypeVar
+
+from dunlin.effects import Address, Message
+from dunlin.messages.fleet import Reason
+from services.monitor.facts import Facts, RequestKey, extract, parse_request
+from services.monitor.handouts import HandOut, hand_outs
+
+K = TypeVar("K")
+Decode = Callable[[str, bytes], Message]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One record of the ring: `number` orders records that have the same time."""
+
+    number: int
+    reason: Reason
+    facts: Facts
+
+    @property
+    def order(self) -> tuple[float, int]:
+        """By time, then by arrival."""
+        return self.reason.at_s, self.number
+
+
+class ReasonRing:
+    """The newest reasons, at most `max_records` and `max_bytes` of payload. `lost` counts those no longer here."""
+
+    def __init__(self, max_records: int, max_bytes: int, decode: Decode) -> None:
+        self.lost = 0
+        self._max_records = max_records
+        self._max_bytes = max_bytes
+        self._decode = decode
+        self._entries: deque[Entry] = deque()
+        self._bytes = 0
+        self._numbers = 0
+        self._of_request: dict[RequestKey, deque[Entry]] = {}
+        self._of_instance: dict[Address, deque[Entry]] = {}
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def add(self, reason: Reason) -> None:
+        """Keep a reason; the oldest make room. One that cannot be decoded counts as lost."""
+        try:
+            facts = extract(reason, self._decode(reason.kind, reason.payload))
+        except ValueError:
+            self.lost += 1
+            return
+        self._numbers += 1
+        entry = Entry(self._numbers, reason, facts)
+        self._entries.append(entry)
+        self._bytes += len(reason.payload)
+        if facts.request is not None:
+            self._of_request.setdefault(facts.request, deque()).append(entry)
+        if facts.instance is not None and facts.request is None:
+            self._of_instance.setdefault(facts.instance, deque()).append(entry)
+        while len(self._entries) > self._max_records or self._bytes > self._max_bytes:
+            self._evict()
+
+    def about(self, request: str, limit: int) -> tuple[Reason, ...]:
+        """The records that concern a request by its public id, oldest first; beyond `limit` the middle is left out."""
+        key = parse_request(request)
+        direct = sorted(self._of_request.get(key, ()) if key else (), key=lambda entry: entry.order)
+        found = {entry.number: entry for entry in direct}
+        for hand_out in hand_outs([(entry.reason.at_s, entry.facts) for entry in direct]):
+            for entry in self._during(hand_out):
+                found[entry.number] = entry
+        records = [entry.reason for entry in sorted(found.values(), key=lambda entry: entry.order)]
+        if len(records) > limit:
+            records = records[: limit // 2] + records[len(records) - (limit - limit // 2) :]
+        return tuple(records)
+
+    def _during(self, hand_out: HandOut) -> list[Entry]:
+        """What concerns the instance of a hand-out, and thereby the request."""
+        entries = sorted(self._of_instance.get(hand_out.instance, ()), key=lambda entry: entry.order)
+        steps = [entry for entry in entries if entry.facts.names_any(hand_out.sequences)]
+        end_s = hand_out.end_s if hand_out.end_s is not None else _quiet_end_s(entries, steps, hand_out)
+        found = steps + [entry for entry in entries if entry.facts.ticket in hand_out.tickets]
+        orders = [entry for entry in entries if entry.reason.kind == "Order"]
+        found += [entry for entry in orders if entry.reason.at_s <= hand_out.start_s][-1:]
+        for entry in entries:
+            if entry.facts.whole_instance and hand_out.start_s < entry.reason.at_s <= end_s:
+                found.append(entry)
+        return found
+
+    def _evict(self) -> None:
+        entry = self._entries.popleft()
+        self._bytes -= len(entry.reason.payload)
+        self.lost += 1
+        facts = entry.facts
+        if facts.request is not None:
+            _drop_first(self._of_request, facts.request)
+        elif facts.instance is not None:
+            _drop_first(self._of_instance, facts.instance)
+
+
+def _quiet_end_s(entries: list[Entry], steps: list[Entry], hand_out: HandOut) -> float:
+    """When the request left its instance without a word: at the first step after its own that has no row of it."""
+    if hand_out.waits or not steps or steps[-1].reason.at_s < hand_out.last_s:
+        return inf
+    later = [entry for entry in entries if entry.reason.kind == "Step" and entry.order > steps[-1].order]
+    return later[0].reason.at_s if later else inf
+
+
+def _drop_first(index: dict[K, deque[Entry]], key: K) -> None:
+    index[key].popleft()
+    if not index[key]:
+        del index[key]

@@ -1,0 +1,107 @@
+"""Who is there: registrations, open streams and the newest report of each process. Judges nobody."""
+
+from dunlin.effects import Address
+from dunlin.messages.fleet import DispatcherReport, InstanceReport, KvstoreReport, ManagerReport, MemberStatus
+from dunlin.messages.membership import Member
+
+Report = InstanceReport | DispatcherReport | KvstoreReport | ManagerReport
+
+
+class Registry:
+    """Processes by address. One is present while it is registered or has a stream, unless a newer incarnation is."""
+
+    def __init__(self, own: Address) -> None:
+        self._own = own
+        self._members: dict[Address, Member] = {}
+        self._streams: dict[Address, None] = {}
+        self._reports: dict[Address, Report] = {}
+        self._heard_s: dict[Address, float] = {}
+        # A process once outlived by a newer incarnation stays so, whatever becomes of the newer one.
+        self._newest: dict[tuple[str, str], int] = {}
+        self._note(own)
+
+    def register(self, member: Member) -> None:
+        """It is registered, or its record changed."""
+        self._members[member.address] = member
+        self._note(member.address)
+
+    def deregister(self, address: Address) -> None:
+        """Its registration ended, which does not mean that it did."""
+        self._members.pop(address, None)
+        self._tidy(address)
+
+    def join(self, address: Address) -> None:
+        """A stream to it is open."""
+        self._streams[address] = None
+        self._note(address)
+
+    def leave(self, address: Address) -> None:
+        """Its stream ended."""
+        self._streams.pop(address, None)
+        self._tidy(address)
+
+    def hear(self, now_s: float, address: Address, report: Report) -> None:
+        """Keep its newest report."""
+        self._reports[address] = report
+        self._heard_s[address] = now_s
+
+    def registered(self) -> list[Address]:
+        """Everybody with a registration."""
+        return list(self._members)
+
+    def is_connected(self, address: Address) -> bool:
+        """Whether it has a stream, or is this process."""
+        return address in self._streams or address == self._own
+
+    def is_outlived(self, address: Address) -> bool:
+        """Whether a newer incarnation of the same process was seen."""
+        return address.incarnation < self._newest.get((address.role, address.name), 0)
+
+    def is_present(self, address: Address) -> bool:
+        """Whether it is there and not outlived."""
+        return (address in self._members or self.is_connected(address)) and not self.is_outlived(address)
+
+    def present(self) -> list[Address]:
+        """Everybody who is there, by role, name and incarnation."""
+        known = {self._own: None} | dict.fromkeys(self._members) | dict.fromkeys(self._streams)
+        return sorted(address for address in known if not self.is_outlived(address))
+
+    def connected(self, *roles: str) -> list[Address]:
+        """Those of these roles who have a stream, in the order of joining."""
+        return [address for address in self._streams if address.role in roles]
+
+    def node_of(self, address: Address) -> str:
+        """The machine it is registered on; empty when unknown."""
+        member = self._members.get(address)
+        return member.node if member else ""
+
+    def report_of(self, address: Address) -> Report | None:
+        """Its newest report."""
+        return self._reports.get(address)
+
+    def status(self, now_s: float, address: Address, suspect: bool) -> MemberStatus:
+        """One line of the fleet's status."""
+        member = self._members.get(address)
+        report = self._reports.get(address)
+        return MemberStatus(
+            address,
+            node=member.node if member else "",
+            endpoint=member.endpoint if member else "",
+            pid=member.pid if member else 0,
+            connected=self.is_connected(address),
+            suspect=suspect,
+            silent_s=now_s - self._heard_s[address] if address in self._heard_s else 0.0,
+            instance=report if isinstance(report, InstanceReport) else None,
+            dispatcher=report if isinstance(report, DispatcherReport) else None,
+            kvstore=report if isinstance(report, KvstoreReport) else None,
+            manager=report if isinstance(report, ManagerReport) else None,
+        )
+
+    def _note(self, address: Address) -> None:
+        key = (address.role, address.name)
+        self._newest[key] = max(address.incarnation, self._newest.get(key, 0))
+
+    def _tidy(self, address: Address) -> None:
+        if address not in self._members and address not in self._streams:
+            self._reports.pop(address, None)
+            self._heard_s.pop(address, None)

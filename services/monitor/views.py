@@ -1,0 +1,91 @@
+"""The FleetView's versions: what was published, what changed since, and how urgent that is. Knows no subscriber."""
+
+from dataclasses import replace
+
+from dunlin.effects import Address
+from dunlin.messages.fleet import FleetView, InstanceReport, MemberView
+from dunlin.messages.types import Why
+
+
+def member_view(
+    address: Address, node: str, report: InstanceReport | None, suspect: bool, why: Why | None
+) -> MemberView:
+    """What dispatchers and managers may know of an instance."""
+    if report is None:
+        return MemberView(address, node, suspect, why=why)
+    return MemberView(
+        address,
+        node=node,
+        suspect=suspect,
+        ready=report.ready,
+        capacity_slots=report.capacity_slots,
+        free_slots=report.free_slots,
+        max_positions=report.max_positions,
+        running=report.running,
+        waiting=report.waiting,
+        waiting_tokens=report.waiting_tokens,
+        epoch=report.epoch,
+        plan_version=report.plan_version,
+        group=report.group,
+        kind=report.kind,
+        part=report.part,
+        why=why,
+    )
+
+
+class Views:
+    """The published FleetView, and the changes that wait for the next version. Version 1 has nobody in it."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.urgent = False
+        self._published: dict[Address, MemberView] = {}
+        self._waiting: dict[Address, MemberView | None] = {}
+
+    @property
+    def changed(self) -> bool:
+        """Whether a new version would differ from the published one."""
+        return bool(self._waiting)
+
+    def put(self, view: MemberView) -> None:
+        """An instance is now like this."""
+        published = self._published.get(view.address)
+        if view == published:
+            self._waiting.pop(view.address, None)
+            self.urgent &= self.changed
+            return
+        self.urgent |= published is None or _without_load(view) != _without_load(published)
+        self._waiting[view.address] = view
+
+    def drop(self, address: Address) -> None:
+        """An instance is no longer there."""
+        if address in self._published:
+            self._waiting[address] = None
+            self.urgent = True
+        else:
+            self._waiting.pop(address, None)
+
+    def known(self) -> list[Address]:
+        """Every instance that is published or about to be."""
+        return list(self._published | self._waiting)
+
+    def publish(self) -> FleetView:
+        """The next version, as the difference to the one before."""
+        base, self.version = self.version, self.version + 1
+        members = tuple(view for view in self._waiting.values() if view is not None)
+        removed = tuple(address for address, view in self._waiting.items() if view is None)
+        for view in members:
+            self._published[view.address] = view
+        for address in removed:
+            del self._published[address]
+        self._waiting.clear()
+        self.urgent = False
+        return FleetView(self.version, members, base, removed)
+
+    def full(self) -> FleetView:
+        """The published version whole, for somebody who has seen none."""
+        return FleetView(self.version, tuple(self._published.values()))
+
+
+def _without_load(view: MemberView) -> MemberView:
+    return replace(view, free_slots=0, running=0, waiting=0, waiting_tokens=0)

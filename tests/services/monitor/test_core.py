@@ -1,0 +1,391 @@
+"""The monitor's core: who is suspect at which time, what is published when, and what it keeps."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send, sends
+from dunlin.messages.fleet import (
+    DispatcherReport,
+    ExplainQuery,
+    Explanation,
+    FleetStatus,
+    FleetView,
+    InstanceReport,
+    MemberView,
+    Reason,
+    Reasons,
+    StatusQuery,
+)
+from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
+from dunlin.wire import codec
+from services.monitor.config import MonitorConfig
+from services.monitor.core import MonitorCore, PublishDue, Tick
+
+ME = Address("monitor", "m", 4)
+ETCD = Address("etcd", "")
+INSTANCE = Address("instance", "i0", 10)
+RESTARTED = Address("instance", "i0", 20)
+OTHER = Address("instance", "i1", 11)
+DISPATCHER = Address("dispatcher", "d", 12)
+MANAGER = Address("global_manager", "g", 13)
+TOOL = Address("client", "tool-1")
+
+
+class Bench:
+    """A core with its own timers, driven through exact times; `views` collects what subscribers are sent."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.core = MonitorCore(ME, MonitorConfig(**settings), codec)
+        self.now_s = 100.0
+        self.timers: list[tuple[float, int, Message]] = []
+        self.sent: list[tuple[float, Address, Message]] = []
+        self.count = 0
+
+    def give(self, sender: Address, message: Message) -> list[Effect]:
+        effects = list(self.core.receive(self.now_s, sender, message))
+        for effect in effects:
+            if isinstance(effect, After):
+                self.count += 1
+                self.timers.append((self.now_s + effect.delay_s, self.count, effect.message))
+            else:
+                self.sent.append((self.now_s, effect.to, effect.message))
+        return effects
+
+    def run(self, for_s: float) -> None:
+        """Let timers fire up to and including `for_s` from now."""
+        end_s = self.now_s + for_s
+        while self.timers and min(self.timers)[0] <= end_s:
+            timer = min(self.timers)
+            self.timers.remove(timer)
+            self.now_s = timer[0]
+            self.give(ME, timer[2])
+        self.now_s = end_s
+
+    def sleep(self, for_s: float) -> None:
+        """The monitor is stopped: its timers fire late, at the end, in order."""
+        self.now_s += for_s
+        late = sorted(timer for timer in self.timers if timer[0] <= self.now_s)
+        self.timers = [timer for timer in self.timers if timer[0] > self.now_s]
+        for timer in late:
+            self.give(ME, timer[2])
+
+    def views(self, to: Address = DISPATCHER) -> list[tuple[float, FleetView]]:
+        return [(at_s, message) for at_s, peer, message in self.sent if peer == to and isinstance(message, FleetView)]
+
+    def suspicions(self, instance: Address = INSTANCE) -> list[tuple[float, bool]]:
+        """Every change of the instance's suspicion as a dispatcher saw it, by seconds after 100."""
+        changes: list[tuple[float, bool]] = []
+        for at_s, view in self.views():
+            for member in view.members:
+                if member.address == instance and (changes[-1][1] if changes else False) != member.suspect:
+                    changes.append((round(at_s - 100.0, 6), member.suspect))
+        return changes
+
+
+def make_bench(*peers: Address, **settings: Any) -> Bench:
+    bench = Bench(**settings)
+    for peer in peers or (DISPATCHER, INSTANCE):
+        bench.give(peer, Joined())
+    return bench
+
+
+def report(**fields: Any) -> InstanceReport:
+    return InstanceReport(**({"ready": True, "capacity_slots": 100, "free_slots": 100, "engine_pid": 9} | fields))
+
+
+def member(address: Address, pid: int = 1) -> Member:
+    return Member(address, "127.0.0.1:1", "n", pid)
+
+
+def heartbeat(bench: Bench, for_s: float, every_s: float = 0.5, **fields: Any) -> None:
+    """The instance reports the same thing again and again."""
+    for _ in range(round(for_s / every_s)):
+        bench.run(every_s)
+        bench.give(INSTANCE, report(**fields))
+
+
+class TestSuspicion:
+    def test_an_idle_instance_that_reports_is_trusted_for_ever(self) -> None:
+        bench = make_bench()
+        heartbeat(bench, 60.0)
+        assert bench.suspicions() == []
+
+    def test_an_instance_that_falls_silent_is_suspect_after_three_seconds(self) -> None:
+        bench = make_bench()
+        bench.give(INSTANCE, report())
+        bench.run(2.99)
+        assert bench.suspicions() == []
+        bench.run(0.01)
+        assert bench.suspicions() == [(3.0, True)]
+
+    def test_a_report_ends_the_silence(self) -> None:
+        bench = make_bench()
+        bench.run(4.0)
+        bench.give(INSTANCE, report())
+        assert bench.suspicions() == [(3.0, True), (4.0, False)]
+
+    def test_a_registered_instance_that_never_joined_is_suspect_too(self) -> None:
+        bench = make_bench(DISPATCHER)
+        bench.give(ETCD, MembersReset((member(INSTANCE),)))
+        bench.run(3.0)
+        assert bench.suspicions() == [(3.0, True)]
+
+    def test_a_legal_step_of_six_seconds_is_progress_while_safepoints_move(self) -> None:
+        bench = make_bench()
+        for safepoints in range(12):
+            bench.give(INSTANCE, report(outstanding_steps=1, safepoints=safepoints))
+            bench.run(0.5)
+        bench.give(INSTANCE, report(outstanding_steps=0, safepoints=12, steps_total=1))
+        assert bench.suspicions() == []
+
+    def test_reports_do_not_hide_a_stuck_engine(self) -> None:
+        bench = make_bench()
+        bench.give(INSTANCE, report(outstanding_steps=2, safepoints=5))
+        heartbeat(bench, 2.5, outstanding_steps=2, safepoints=5)
+        assert bench.suspicions() == []
+        heartbeat(bench, 1.0, outstanding_steps=2, safepoints=5)
+        assert bench.suspicions() == [(3.0, True)]
+
+    def test_the_clock_starts_when_work_begins_and_not_when_the_last_work_ended(self) -> None:
+        bench = make_bench()
+        bench.give(INSTANCE, report(safepoints=5))
+        heartbeat(bench, 10.0, safepoints=5)
+        heartbeat(bench, 3.0, outstanding_steps=1, safepoints=5)
+        assert bench.suspicions() == []
+        heartbeat(bench, 1.0, outstanding_steps=1, safepoints=5)
+        assert bench.suspicions() == [(13.5, True)]
+
+    @pytest.mark.parametrize(
+        "sign", [{"safepoints": 6}, {"steps_total": 8}, {"outstanding_steps": 0}, {"engine_pid": 10}]
+    )
+    def test_each_sign_of_progress_lifts_the_suspicion(self, sign: dict[str, int]) -> None:
+        stuck = {"outstanding_steps": 1, "safepoints": 5, "steps_total": 7}
+        bench = make_bench()
+        bench.give(INSTANCE, report(**stuck))
+        heartbeat(bench, 4.0, **stuck)
+        bench.give(INSTANCE, report(**(stuck | sign)))
+        assert bench.suspicions() == [(3.0, True), (4.0, False)]
+
+    def test_a_monitor_that_slept_forgives_everybody(self) -> None:
+        bench = make_bench()
+        bench.give(INSTANCE, report(outstanding_steps=1, safepoints=5))
+        bench.run(1.0)
+        bench.sleep(20.0)
+        assert bench.suspicions() == []
+        bench.run(2.9)
+        assert bench.suspicions() == []
+        bench.run(0.35)
+        assert [suspect for _, suspect in bench.suspicions()] == [True]
+
+    def test_a_short_delay_forgives_nobody(self) -> None:
+        bench = make_bench()
+        bench.give(INSTANCE, report())
+        bench.run(2.5)
+        bench.sleep(0.9)
+        assert bench.suspicions() == [(3.4, True)]
+
+    def test_sleeping_lifts_no_suspicion(self) -> None:
+        bench = make_bench()
+        bench.run(3.0)
+        bench.sleep(20.0)
+        bench.run(1.0)
+        assert bench.suspicions() == [(3.0, True)]
+
+    def test_the_reason_names_the_numbers(self) -> None:
+        bench = make_bench()
+        bench.give(INSTANCE, report(outstanding_steps=2, safepoints=5))
+        heartbeat(bench, 3.0, outstanding_steps=2, safepoints=5)
+        why = bench.views()[-1][1].members[0].why
+        assert why is not None
+        figures = {figure.name: figure.value for figure in why.figures}
+        assert figures == {"unchanged_s": 3.0, "limit_s": 3.0, "outstanding_steps": 2, "safepoints": 5}
+        assert (why.policy, why.chosen) == ("progress", "suspect")
+
+    def test_one_suspicion_is_counted_once(self) -> None:
+        bench = make_bench()
+        bench.run(10.0)
+        assert bench.core.suspicions_total == 1
+
+    def test_timers_do_not_multiply(self) -> None:
+        bench = make_bench()
+        for _ in range(20):
+            bench.give(DISPATCHER, DispatcherReport())
+        bench.run(10.0)
+        assert [timer for *_, timer in bench.timers] == [Tick(110.25)]
+
+
+class TestViews:
+    def test_a_newcomer_gets_everything_and_then_differences(self) -> None:
+        bench = make_bench(INSTANCE)
+        bench.give(INSTANCE, report())
+        bench.give(DISPATCHER, Joined())
+        ((_, full),) = bench.views()
+        assert (full.version, full.base_version, [view.address for view in full.members]) == (3, 0, [INSTANCE])
+        assert full.members[0].ready
+        bench.give(OTHER, Joined())
+        difference = bench.views()[-1][1]
+        assert difference == FleetView(4, (MemberView(OTHER),), base_version=3)
+
+    def test_nobody_yet_is_a_view_too(self) -> None:
+        bench = make_bench(DISPATCHER)
+        assert bench.views() == [(100.0, FleetView(1, ()))]
+
+    def test_only_dispatchers_and_managers_are_told(self) -> None:
+        bench = make_bench(DISPATCHER, MANAGER, Address("kvstore", "k", 3), INSTANCE)
+        assert {peer for _, peer, _ in bench.sent} == {DISPATCHER, MANAGER}
+
+    @pytest.mark.parametrize("change", [{"ready": False}, {"plan_version": 1}, {"group": 2}, {"capacity_slots": 7}])
+    def test_a_change_of_note_goes_out_at_once(self, change: dict[str, Any]) -> None:
+        bench = make_bench()
+        bench.give(INSTANCE, report())
+        before = len(bench.views())
+        bench.give(INSTANCE, report(**change))
+        assert len(bench.views()) == before + 1
+
+    def test_load_goes_out_at_most_every_interval_and_the_newest_wins(self) -> None:
+        bench = make_bench(publish_interval_s=0.1)
+        bench.give(INSTANCE, report())
+        start = len(bench.views())
+        for free in range(9, 0, -1):
+            bench.run(0.01)
+            bench.give(INSTANCE, report(free_slots=free))
+        assert len(bench.views()) == start
+        bench.run(0.5)
+        ((at_s, view),) = bench.views()[start:]
+        assert (round(at_s - 100.0, 6), view.members[0].free_slots) == (0.1, 1)
+        bench.give(INSTANCE, report(free_slots=50))
+        assert (bench.views()[-1][0], bench.views()[-1][1].members[0].free_slots) == (bench.now_s, 50)
+
+    def test_load_rides_along_with_a_change_of_note(self) -> None:
+        bench = make_bench()
+        bench.give(INSTANCE, report())
+        bench.give(INSTANCE, report(free_slots=9))
+        bench.give(INSTANCE, report(free_slots=9, ready=False))
+        start = len(bench.views())
+        bench.run(1.0)
+        assert len(bench.views()) == start
+        assert bench.views()[-1][1].members[0].free_slots == 9
+
+    def test_a_heartbeat_without_news_makes_no_version(self) -> None:
+        bench = make_bench()
+        bench.give(INSTANCE, report(safepoints=1))
+        version = bench.core.views.version
+        heartbeat(bench, 5.0, safepoints=2)
+        assert bench.core.views.version == version
+
+    def test_versions_follow_each_other_without_gaps(self) -> None:
+        bench = make_bench()
+        for free in range(5):
+            bench.give(INSTANCE, report(free_slots=free, ready=bool(free % 2)))
+        versions = [(view.version, view.base_version) for _, view in bench.views()][1:]
+        assert versions == [(base + 1, base) for base in range(1, len(versions) + 1)]
+
+    def test_an_old_timer_publishes_nothing(self) -> None:
+        bench = make_bench()
+        assert sends(bench.core.receive(100.0, ME, PublishDue(1))) == []
+
+
+class TestPresence:
+    def test_a_lost_lease_removes_nobody_who_has_a_stream(self) -> None:
+        bench = make_bench()
+        bench.give(ETCD, MemberUp(member(INSTANCE)))
+        bench.give(ETCD, MemberDown(INSTANCE))
+        assert bench.views()[-1][1].removed == ()
+        bench.give(INSTANCE, Gone("reset"))
+        assert bench.views()[-1][1].removed == (INSTANCE,)
+
+    def test_a_lost_stream_removes_nobody_who_is_registered(self) -> None:
+        bench = make_bench()
+        bench.give(ETCD, MemberUp(member(INSTANCE)))
+        bench.give(INSTANCE, Gone("reset"))
+        bench.run(3.0)
+        assert bench.suspicions() == [(3.0, True)]
+        bench.give(ETCD, MembersReset(()))
+        assert bench.views()[-1][1].removed == (INSTANCE,)
+
+    @pytest.mark.parametrize("how", ["stream", "registration"])
+    def test_a_newer_incarnation_takes_the_place_of_the_older(self, how: str) -> None:
+        bench = make_bench()
+        bench.give(INSTANCE, report())
+        if how == "stream":
+            bench.give(RESTARTED, Joined())
+        else:
+            bench.give(ETCD, MemberUp(member(RESTARTED)))
+        view = bench.views()[-1][1]
+        assert (view.removed, [one.address for one in view.members]) == ((INSTANCE,), [RESTARTED])
+
+    def test_an_old_incarnation_that_wakes_changes_nothing(self) -> None:
+        bench = make_bench(DISPATCHER, RESTARTED, INSTANCE)
+        version = bench.core.views.version
+        bench.give(INSTANCE, report(outstanding_steps=1))
+        assert (bench.core.stale_total, bench.core.views.version) == (1, version)
+        bench.give(RESTARTED, Gone())
+        bench.give(INSTANCE, report())
+        assert bench.core.stale_total == 2
+        assert INSTANCE not in [view.address for view in bench.core.views.full().members]
+
+    def test_a_report_without_a_stream_is_stale(self) -> None:
+        bench = make_bench(DISPATCHER)
+        bench.give(INSTANCE, report())
+        assert bench.core.stale_total == 1
+
+    def test_an_instance_report_of_somebody_else_fails_nothing(self) -> None:
+        bench = make_bench(DISPATCHER)
+        bench.give(DISPATCHER, report())
+        assert bench.core.views.full().members == ()
+
+
+class TestQueries:
+    def test_status_names_everybody_with_their_reports(self) -> None:
+        bench = make_bench(DISPATCHER, INSTANCE)
+        bench.give(ETCD, MembersReset((member(INSTANCE, pid=42), member(ME, pid=7), member(OTHER, pid=43))))
+        bench.give(INSTANCE, report(free_slots=3))
+        bench.run(2.0)
+        bench.give(DISPATCHER, DispatcherReport(running=2))
+        (effect,) = sends(bench.give(TOOL, StatusQuery()))
+        assert effect.to == TOOL
+        status = effect.message
+        assert isinstance(status, FleetStatus)
+        lines = {line.address: line for line in status.members}
+        assert list(lines) == [DISPATCHER, INSTANCE, OTHER, ME]
+        assert lines[INSTANCE].instance == report(free_slots=3)
+        assert (lines[INSTANCE].pid, lines[INSTANCE].connected, lines[INSTANCE].silent_s) == (42, True, 2.0)
+        assert (lines[OTHER].pid, lines[OTHER].connected) == (43, False)
+        assert lines[DISPATCHER].dispatcher == DispatcherReport(running=2)
+        assert lines[ME].connected
+
+    def test_a_tool_is_no_member(self) -> None:
+        bench = make_bench(DISPATCHER)
+        bench.give(TOOL, Joined())
+        bench.give(TOOL, Gone())
+        (effect,) = sends(bench.give(TOOL, StatusQuery()))
+        assert isinstance(effect.message, FleetStatus)
+        assert [line.address for line in effect.message.members] == [DISPATCHER, ME]
+
+    def test_a_suspicion_is_recorded_for_the_requests_it_concerns(self) -> None:
+        from dunlin.messages.dispatch import Accepted
+
+        bench = make_bench()
+        accepted = Reason(100.5, INSTANCE, DISPATCHER, "Accepted", codec.encode(Accepted(1, 1, 7)))
+        bench.give(INSTANCE, Reasons((accepted,), lost=3))
+        bench.run(4.0)
+        (effect,) = sends(bench.give(TOOL, ExplainQuery("req-c-1")))
+        assert isinstance(effect.message, Explanation)
+        first, second = effect.message.reasons
+        assert first == accepted
+        assert (second.at_s, second.sender, second.to, second.kind) == (103.0, ME, INSTANCE, "FleetView")
+        view = codec.decode(second.kind, second.payload)
+        assert isinstance(view, FleetView)
+        assert view.members[0].suspect
+        assert bench.core.status(104.0).reasons_lost == 3
+
+    def test_an_unknown_request_has_no_reasons(self) -> None:
+        bench = make_bench()
+        assert sends(bench.give(TOOL, ExplainQuery("nonsense"))) == [Send(TOOL, Explanation(()))]
+
+
+@pytest.mark.parametrize("settings", [{"stuck_s": 0.0}, {"tick_s": float("nan")}, {"ring_records": 0}])
+def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match="must be"):
+        MonitorConfig(**settings)
