@@ -1,0 +1,403 @@
+"""Streams between two tiny cores over real gRPC on loopback."""
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import grpc.aio
+import pytest
+
+from dunlin.effects import Address, Effect, Gone, Joined, Message
+from dunlin.host import Host, wall_clock
+from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place
+from dunlin.messages.types import i32
+from dunlin.wire.acceptor import Acceptor
+from dunlin.wire.channels import SERVER_OPTIONS, open_channel
+from dunlin.wire.dialer import Backoff, Dialer
+from dunlin.wire.envelopes import DISPATCH, Header
+from dunlin.wire.streams import Limits, identities, identity
+
+DISPATCHER = Address("dispatcher", "d 1/ü", 7)
+INSTANCE = Address("instance", "i", 3)
+QUICK = Backoff(first_s=0.02, most_s=0.1, connect_s=2.0)
+PATIENCE_S = 20.0
+
+
+@dataclass
+class Ear:
+    """A core that only listens. `until` waits for what it should hear."""
+
+    heard: list[tuple[Address, Message]] = field(default_factory=list)
+    changed: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
+        self.heard.append((sender, message))
+        self.changed.set()
+        return ()
+
+    @property
+    def messages(self) -> list[Message]:
+        return [message for _, message in self.heard]
+
+    async def until(self, count: int) -> list[Message]:
+        """The messages, as soon as there are `count`."""
+        async with asyncio.timeout(PATIENCE_S):
+            while len(self.heard) < count:
+                self.changed.clear()
+                await self.changed.wait()
+        return self.messages
+
+
+class Errors(list[Exception]):
+    """What a host would have ended the process for."""
+
+
+class End:
+    """One process: a core, its host and what failed."""
+
+    def __init__(self, address: Address) -> None:
+        self.core = Ear()
+        self.errors = Errors()
+        self.host = Host(self.core, address, wall_clock(), on_crash=self.errors.append)
+
+
+class Acceptance(End):
+    """The answering process."""
+
+    def __init__(self, address: Address = INSTANCE, limits: Limits | None = None) -> None:
+        super().__init__(address)
+        self.acceptor = Acceptor(self.host, [DISPATCH], limits=limits)
+        self.server = grpc.aio.server(options=SERVER_OPTIONS)
+        self.server.add_generic_rpc_handlers((self.acceptor,))
+        self.port = 0
+
+    async def start(self, port: int = 0) -> str:
+        self.port = self.server.add_insecure_port(f"127.0.0.1:{port}")
+        await self.server.start()
+        return f"127.0.0.1:{self.port}"
+
+
+@asynccontextmanager
+async def accepting(limits: Limits | None = None, address: Address = INSTANCE) -> AsyncIterator[tuple[Acceptance, str]]:
+    side = Acceptance(address, limits)
+    try:
+        yield side, await side.start()
+    finally:
+        await side.server.stop(None)
+        assert side.errors == []
+
+
+@asynccontextmanager
+async def dialing(
+    endpoint: str, peer: Address = INSTANCE, limits: Limits | None = None, address: Address = DISPATCHER
+) -> AsyncIterator[tuple[End, Dialer]]:
+    side = End(address)
+    dialer = Dialer(side.host, peer, endpoint, DISPATCH, limits=limits, backoff=QUICK)
+    try:
+        yield side, dialer
+    finally:
+        await dialer.stop()
+        assert side.errors == []
+
+
+@asynccontextmanager
+async def raw_call(endpoint: str, sender: Address = DISPATCHER, meant: Address = INSTANCE) -> AsyncIterator[Any]:
+    """A dialer that the test plays itself."""
+    async with open_channel(endpoint) as channel:
+        attach: Any = channel.stream_stream(DISPATCH.method)
+        call = attach(metadata=identity(sender, meant))
+        yield call
+        call.cancel()
+
+
+@asynccontextmanager
+async def raw_acceptor(attach: Callable[[object, Any], Awaitable[None]]) -> AsyncIterator[str]:
+    """An acceptor that the test plays itself."""
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    handler: Any = grpc.stream_stream_rpc_method_handler(attach)
+    service, _, method = DISPATCH.method[1:].partition("/")
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    yield f"127.0.0.1:{port}"
+    await server.stop(None)
+
+
+def run(scenario: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await scenario()
+
+    asyncio.run(bounded())
+
+
+async def without_end(call: Callable[..., Awaitable[object]], *arguments: object) -> None:
+    """Repeat a call until it raises."""
+    while True:
+        await call(*arguments)
+
+
+async def eventually(holds: Callable[[], bool]) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not holds():
+            await asyncio.sleep(0.005)
+
+
+def test_both_sides_join_speak_in_order_and_part() -> None:
+    async def scenario() -> None:
+        async with accepting() as (instance, endpoint), dialing(endpoint) as (dispatcher, dialer):
+            await dispatcher.core.until(1)
+            await instance.core.until(1)
+            for number in range(500):
+                assert dispatcher.host.send(INSTANCE, Cancel(number, 1))
+                assert instance.host.send(DISPATCHER, Ended(number, 1))
+            assert (await instance.core.until(501)) == [Joined(), *(Cancel(number, 1) for number in range(500))]
+            assert (await dispatcher.core.until(501)) == [Joined(), *(Ended(number, 1) for number in range(500))]
+            assert {sender for sender, _ in instance.core.heard} == {DISPATCHER}
+            assert {sender for sender, _ in dispatcher.core.heard} == {INSTANCE}
+            await dialer.stop()
+            assert isinstance((await instance.core.until(502))[-1], Gone)
+            assert isinstance((await dispatcher.core.until(502))[-1], Gone)
+
+    run(scenario)
+
+
+def test_a_large_message_passes_whole() -> None:
+    async def scenario() -> None:
+        async with accepting() as (instance, endpoint), dialing(endpoint) as (dispatcher, _):
+            await instance.core.until(1)
+            await dispatcher.core.until(1)
+            place = Place(1, 1, i32(range(5_000_000)), 5_000_000, 1)
+            assert dispatcher.host.send(INSTANCE, place)
+            assert (await instance.core.until(2))[1] == place
+
+    run(scenario)
+
+
+def test_the_dialer_comes_back_after_the_server_restarted() -> None:
+    async def scenario() -> None:
+        first = Acceptance()
+        endpoint = await first.start()
+        async with dialing(endpoint) as (dispatcher, _):
+            await dispatcher.core.until(1)
+            await first.server.stop(None)
+            assert isinstance((await dispatcher.core.until(2))[1], Gone)
+            second = Acceptance()
+            await second.start(first.port)
+            assert (await dispatcher.core.until(3))[2] == Joined()
+            assert await second.core.until(1) == [Joined()]
+            await second.server.stop(None)
+
+    run(scenario)
+
+
+def test_a_second_stream_of_a_peer_replaces_the_first() -> None:
+    async def scenario() -> None:
+        async with accepting() as (instance, endpoint), raw_call(endpoint) as first:
+            await first.initial_metadata()
+            await instance.core.until(1)
+            async with raw_call(endpoint) as second:
+                await second.initial_metadata()
+                heard = await instance.core.until(3)
+                assert heard == [Joined(), Gone("replaced by a newer connection"), Joined()]
+                with pytest.raises(grpc.aio.AioRpcError, match="replaced"):
+                    await first.read()
+                await second.write(DISPATCH.command.encode(Header(DISPATCHER), Cancel(1, 1)))
+                assert (await instance.core.until(4))[3] == Cancel(1, 1)
+                assert instance.host.send(DISPATCHER, Ended(1, 1))
+                assert DISPATCH.event.decode(await second.read()) == (Header(INSTANCE), Ended(1, 1))
+            assert isinstance((await instance.core.until(5))[4], Gone)
+            assert len(instance.core.heard) == 5
+
+    run(scenario)
+
+
+def test_frames_of_a_replaced_stream_are_not_heard() -> None:
+    async def scenario() -> None:
+        async with accepting() as (instance, endpoint), raw_call(endpoint) as first, raw_call(endpoint) as second:
+            await first.initial_metadata()
+            await second.initial_metadata()
+            await instance.core.until(3)
+            frame = DISPATCH.command.encode(Header(DISPATCHER), Cancel(1, 1))
+            with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):
+                await without_end(first.write, frame)
+            await second.write(DISPATCH.command.encode(Header(DISPATCHER), Cancel(2, 1)))
+            assert (await instance.core.until(4))[3:] == [Cancel(2, 1)]
+
+    run(scenario)
+
+
+MALFORMED = {
+    "no protobuf": b"\xff\xff\xff\xff",
+    "empty": b"",
+    "header only": DISPATCH.command.encode(Header(DISPATCHER), Cancel(1, 1))[:10],
+    "an event where a command belongs": b"\x0a\x00\x7a\x02\x08\x01",
+    "somebody else's frame": DISPATCH.command.encode(Header(Address("dispatcher", "d 1/ü", 8)), Cancel(1, 1)),
+}
+
+
+@pytest.mark.parametrize("frame", MALFORMED.values(), ids=MALFORMED.keys())
+def test_a_malformed_frame_ends_its_stream_and_nothing_else(frame: bytes) -> None:
+    async def scenario() -> None:
+        async with accepting() as (instance, endpoint), raw_call(endpoint) as call:
+            await call.initial_metadata()
+            await instance.core.until(1)
+            await call.write(frame)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            assert caught.value.code() is grpc.StatusCode.INVALID_ARGUMENT
+            assert isinstance((await instance.core.until(2))[1], Gone)
+            assert len(instance.core.heard) == 2
+            counters = instance.acceptor.counters
+            assert (counters.malformed, counters.misdirected) in ((1, 0), (0, 1))
+            async with dialing(endpoint) as (dispatcher, _):
+                assert await dispatcher.core.until(1) == [Joined()]
+
+    run(scenario)
+
+
+def test_a_malformed_frame_from_the_acceptor_ends_the_dialers_stream_and_it_dials_again() -> None:
+    async def attach(_: object, context: Any) -> None:
+        await context.send_initial_metadata(identity(INSTANCE, DISPATCHER))
+        await context.write(b"\xff\xff\xff\xff")
+        await context.read()
+
+    async def scenario() -> None:
+        async with raw_acceptor(attach) as endpoint, dialing(endpoint) as (dispatcher, dialer):
+            heard = await dispatcher.core.until(4)
+            assert [type(message) for message in heard[:4]] == [Joined, Gone, Joined, Gone]
+            assert dialer.counters.malformed >= 2
+
+    run(scenario)
+
+
+def test_a_dialer_that_means_another_incarnation_is_refused_and_joins_nobody() -> None:
+    async def scenario() -> None:
+        older = Address(INSTANCE.role, INSTANCE.name, 2)
+        async with accepting() as (instance, endpoint), dialing(endpoint, peer=older) as (dispatcher, dialer):
+            await eventually(lambda: instance.acceptor.counters.misdirected >= 2)
+            assert dispatcher.core.heard == []
+            assert instance.core.heard == []
+            assert not dialer.connected
+
+    run(scenario)
+
+
+def test_a_dialer_checks_who_answers() -> None:
+    async def attach(_: object, context: Any) -> None:
+        await context.send_initial_metadata(identity(Address("instance", "i", 4), DISPATCHER))
+        await context.read()
+
+    async def scenario() -> None:
+        async with raw_acceptor(attach) as endpoint, dialing(endpoint) as (dispatcher, dialer):
+            await eventually(lambda: dialer.counters.misdirected >= 2)
+            assert dispatcher.core.heard == []
+
+    run(scenario)
+
+
+def test_a_call_without_identity_is_refused() -> None:
+    async def scenario() -> None:
+        async with accepting() as (instance, endpoint), open_channel(endpoint) as channel:
+            attach: Any = channel.stream_stream(DISPATCH.method)
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await attach().read()
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "identity" in (caught.value.details() or "")
+            assert instance.core.heard == []
+
+    run(scenario)
+
+
+@pytest.mark.parametrize("limits", [Limits(messages=10), Limits(size_bytes=400)])
+def test_a_full_queue_ends_the_stream_for_both_and_they_join_again(limits: Limits) -> None:
+    async def scenario() -> None:
+        async with accepting() as (instance, endpoint), dialing(endpoint, limits=limits) as (dispatcher, _):
+            await dispatcher.core.until(1)
+            await instance.core.until(1)
+            # No await between the sends: nothing can leave the queue.
+            taken = [dispatcher.host.send(INSTANCE, Cancel(number, 1)) for number in range(1, 40)]
+            assert 5 < taken.count(True) <= 20
+            assert taken == sorted(taken, reverse=True)
+            assert dispatcher.core.messages == [Joined(), Gone("queue full")]
+            assert dispatcher.host.overflowed == 1
+            assert (await dispatcher.core.until(3))[2] == Joined()
+            await eventually(lambda: instance.core.messages[-1] == Joined())
+            kinds = [type(message) for message in instance.core.messages if not isinstance(message, Cancel)]
+            assert kinds == [Joined, Gone, Joined]
+
+    run(scenario)
+
+
+def test_an_acceptor_with_a_full_queue_says_so() -> None:
+    async def scenario() -> None:
+        async with accepting(Limits(messages=2)) as (instance, endpoint), raw_call(endpoint) as call:
+            await call.initial_metadata()
+            await instance.core.until(1)
+            assert [instance.host.send(DISPATCHER, Ended(n, 1)) for n in range(4)] == [True, True, False, False]
+            with pytest.raises(grpc.aio.AioRpcError, match="queue full"):
+                await without_end(call.read)
+            assert instance.core.messages == [Joined(), Gone("queue full")]
+
+    run(scenario)
+
+
+def test_an_unwanted_dialer_keeps_an_open_stream_and_ends_with_it() -> None:
+    async def scenario() -> None:
+        async with accepting() as (instance, endpoint), dialing(endpoint) as (dispatcher, dialer):
+            await dispatcher.core.until(1)
+            await instance.core.until(1)
+            dialer.want(False)
+            assert dispatcher.host.send(INSTANCE, Cancel(1, 1))
+            assert (await instance.core.until(2))[1] == Cancel(1, 1)
+            assert not dialer.ended
+            instance.host.detach(DISPATCHER, "told to")
+            await eventually(lambda: dialer.ended)
+            assert [type(message) for message in dispatcher.core.messages] == [Joined, Gone]
+
+    run(scenario)
+
+
+def test_an_unwanted_dialer_without_a_stream_ends_at_once() -> None:
+    async def scenario() -> None:
+        async with dialing("127.0.0.1:1") as (dispatcher, dialer):
+            await asyncio.sleep(0.05)
+            dialer.want(False)
+            assert dialer.ended
+            await dialer.stop()
+            assert dispatcher.core.heard == []
+
+    run(scenario)
+
+
+def test_what_the_core_may_not_say_in_a_conversation_is_the_cores_crash() -> None:
+    async def scenario() -> None:
+        async with accepting() as (instance, endpoint), dialing(endpoint) as (dispatcher, _):
+            await dispatcher.core.until(1)
+            await instance.core.until(1)
+            with pytest.raises(ValueError, match="carries no Accepted"):
+                dispatcher.host.send(INSTANCE, Accepted(1, 1, 1))
+
+    run(scenario)
+
+
+def test_identities_survive_the_metadata() -> None:
+    assert identities(identity(DISPATCHER, INSTANCE)) == (DISPATCHER, INSTANCE)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        (),
+        None,
+        identity(DISPATCHER, INSTANCE)[:-1],
+        (*identity(DISPATCHER, INSTANCE)[:-1], ("dunlin-to-incarnation", "seven")),
+        (("dunlin-from-role-bin", b"\xff"), *identity(DISPATCHER, INSTANCE)[1:]),
+    ],
+)
+def test_metadata_without_a_whole_identity_is_refused(metadata: object) -> None:
+    with pytest.raises(ValueError, match="no identity"):
+        identities(metadata)
