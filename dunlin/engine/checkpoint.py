@@ -20,8 +20,8 @@ from dunlin.engine.weights import TORCH_DTYPES, part_shapes
 
 TOKENIZER = Path(__file__).parent.parent / "text" / "data"
 
-# Logits of about this standard deviation: sampling has variety, and a few tokens lead.
-LOGIT_SPREAD = 3.0
+# `norm`: the standard deviation of the logits; at 3 sampling has variety and a few tokens lead.
+GAINS = {"norm": 3.0, "out": 2.0, "down": 2.0}
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,25 +98,23 @@ def _write_json(path: Path, value: dict[str, Any]) -> None:
 def _tensors(config: ModelConfig, dtype: torch.dtype, seed: int) -> Iterator[tuple[str, torch.Tensor]]:
     generator = torch.Generator().manual_seed(seed)
     for block in outer_blocks(config):
-        yield from _random(block, LOGIT_SPREAD, config, dtype, generator)
+        yield from _random(block, dtype, generator)
     for layer in range(config.layers):
         for block in layer_blocks(config, layer):
-            yield from _random(block, 1.0, config, dtype, generator)
+            yield from _random(block, dtype, generator)
 
 
-def _random(
-    block: Block, gain: float, config: ModelConfig, dtype: torch.dtype, generator: torch.Generator
-) -> Iterator[tuple[str, torch.Tensor]]:
-    """Normal entries that keep the scale of what they multiply, times `gain`.
+def _random(block: Block, dtype: torch.dtype, generator: torch.Generator) -> Iterator[tuple[str, torch.Tensor]]:
+    """Normal entries that keep the scale of what they multiply, times the block's gain.
 
-    Layers write to the residual at the scale of a normalised vector while embeddings are small, so a text depends on
-    more than its last token, with tied embeddings too.
+    Layers write much more to the residual than the embedding does, so a text depends on more than its last token, with
+    tied embeddings too; and the last norm spreads the logits.
     """
     for name, shape in part_shapes(block):
         noise = torch.randn(shape, generator=generator)
         if block.name.endswith("norm"):
-            yield name, (1 + 0.1 * noise).to(dtype)
+            yield name, ((1 + 0.1 * noise) * GAINS.get(block.name, 1.0)).to(dtype)
         elif block.name.endswith("bias"):
-            yield name, (0.5 * noise).to(dtype)
+            yield name, (0.1 * noise).to(dtype)
         else:
-            yield name, (noise * gain * shape[-1] ** -0.5).to(dtype)
+            yield name, (noise * GAINS.get(block.name, 1.0) * shape[-1] ** -0.5).to(dtype)

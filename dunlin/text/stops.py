@@ -27,10 +27,11 @@ class StopMatcher:
         if not self._stops:
             return Matched(text, stopped=False)
         seen = self._held + text
-        found = [at for at in (seen.find(stop) for stop in self._stops) if at >= 0]
+        # The one that ends first wins, so the result does not depend on how the text was cut.
+        found = [(at + len(stop), at) for at, stop in ((seen.find(stop), stop) for stop in self._stops) if at >= 0]
         if found:
             self._held = ""
-            return Matched(seen[: min(found)], stopped=True)
+            return Matched(seen[: min(found)[1]], stopped=True)
         keep = self._partial(seen)
         self._held = seen[len(seen) - keep :]
         return Matched(seen[: len(seen) - keep], stopped=False)

@@ -1,0 +1,45 @@
+"""Is the deterministic mode deterministic on this machine, with this model? Asked once, at the start.
+
+Libraries choose kernels by shape, alignment, threads and processor, so the promise is checked where it is given. It
+writes to the first slots, so it runs before any of them is owned.
+"""
+
+import torch
+
+from dunlin.engine.attention.base import Past, Row
+from dunlin.engine.model import Batch, Decoder
+
+LENGTH = 90
+CUT = 37
+
+
+def self_test(decoder: Decoder, slots: int) -> bool:
+    """Whether one text has the same bits token by token, in two chunks beside other rows, and in scattered slots.
+
+    Fewer than four such texts' worth of `slots` shorten the text.
+    """
+    length = min(LENGTH, slots // 4, decoder.config.max_positions)
+    cut = min(CUT, length - 1)
+    if cut < 1:
+        return True
+    tokens = torch.randint(0, decoder.config.vocab, (length,), generator=torch.Generator().manual_seed(0))
+    straight, scattered = torch.arange(length), torch.arange(2 * length - 1, length - 1, -1)
+    for at in range(length):
+        alone = _compute(decoder, [(tokens, at, at + 1, straight)])
+    _compute(decoder, [(tokens, 0, cut, scattered), (tokens, 0, length, straight + 2 * length)])
+    parts = [(tokens, length - 1, length, straight + 2 * length), (tokens, cut, length, scattered)]
+    together = _compute(decoder, parts)
+    return torch.equal(alone[0], together[0]) and torch.equal(alone[0], together[1])
+
+
+def _compute(decoder: Decoder, parts: list[tuple[torch.Tensor, int, int, torch.Tensor]]) -> torch.Tensor:
+    """One step over (tokens, start, stop, slots by position)."""
+    rows, end = [], 0
+    for _, start, stop, slots in parts:
+        rows.append(Row(end, end + stop - start, Past(stop, 0, slots)))
+        end += stop - start
+    tokens = torch.cat([tokens[start:stop] for tokens, start, stop, _ in parts])
+    positions = torch.cat([torch.arange(start, stop) for _, start, stop, _ in parts])
+    places = torch.cat([slots[start:stop] for _, start, stop, slots in parts])
+    sampled = torch.tensor([row.stop - 1 for row in rows])
+    return decoder.forward(Batch(tokens, positions, places, rows, sampled), lambda: None)

@@ -1,0 +1,75 @@
+"""Small checkpoints and decoders for tests; a test names only what it varies."""
+
+import os
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dunlin.engine import numerics
+from dunlin.engine.attention.base import Past, Row
+from dunlin.engine.checkpoint import Shape, init_checkpoint
+from dunlin.engine.load import Loaded, load_model
+from dunlin.engine.model import Batch, Decoder
+
+torch.set_num_threads(1)
+
+SHAPES = {
+    "gqa": ("llama", {"heads": 6, "kv_heads": 2}),
+    "mha": ("mistral", {"heads": 4, "kv_heads": 4, "head_dim": 16}),
+    "tied": ("qwen2", {"heads": 4, "kv_heads": 1, "tied": True}),
+}
+
+
+def make_shape(**overrides: Any) -> Shape:
+    values = {"layers": 3, "hidden": 96, "heads": 6, "kv_heads": 2, "head_dim": 16, "intermediate": 160, "vocab": 512}
+    return Shape(**{**values, "max_positions": 4096, **overrides})
+
+
+def make_checkpoint(folder: Path, family: str = "llama", seed: int = 0, **overrides: Any) -> Path:
+    directory = folder / f"{family}-{seed}"
+    init_checkpoint(directory, family, make_shape(**overrides), seed)
+    return directory
+
+
+def load(directory: Path, deterministic: bool = False, dtype: str = "float32", kv_bytes: int = 8 << 20) -> Loaded:
+    chosen = numerics.deterministic() if deterministic else numerics.fast()
+    return load_model(directory, dtype, kv_bytes, chosen, os.memfd_create("test-arena"))
+
+
+def nothing() -> None:
+    """A safepoint at which nothing happens."""
+
+
+class Sequences:
+    """A driver that places sequences in slots and computes parts of them, as the runner will."""
+
+    def __init__(self, decoder: Decoder, slots: dict[int, list[int]]) -> None:
+        self.decoder = decoder
+        self.slots = slots
+
+    def compute(self, parts: Sequence[tuple[int, list[int], int]], safepoint: Callable[[], None] = nothing) -> Tensor:
+        """One step over (sequence, its new tokens, how many it has); logits `[parts, vocab]` for each part's last
+        token.
+        """
+        tokens: list[int] = []
+        positions: list[int] = []
+        slots: list[int] = []
+        rows: list[Row] = []
+        for sequence, new, before in parts:
+            start = len(tokens)
+            tokens += new
+            positions += range(before, before + len(new))
+            slots += self.slots[sequence][before : before + len(new)]
+            rows.append(Row(start, len(tokens), self._past(sequence, before + len(new))))
+        sampled = torch.tensor([row.stop - 1 for row in rows])
+        batch = Batch(torch.tensor(tokens), torch.tensor(positions), torch.tensor(slots), rows, sampled)
+        return self.decoder.forward(batch, safepoint)
+
+    def _past(self, sequence: int, length: int) -> Past:
+        slots = self.slots[sequence][:length]
+        if slots == list(range(slots[0], slots[0] + length)):
+            return Past(length, slots[0], None)
+        return Past(length, 0, torch.tensor(slots))
