@@ -1,0 +1,173 @@
+"""Decides which instances form which group, while this process leads. No token ever waits for it.
+
+Knows the fleet from the monitor's views alone; not a request, not a token.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.messages.fleet import FleetView, ManagerReport
+from dunlin.messages.membership import Deposed, Elected
+from dunlin.messages.plan import OrderDone, OrderRefused
+from dunlin.policies.group import GROUP_POLICIES, Candidate
+from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.fleet import Fleet
+from services.global_manager.plan import Answer, Term
+
+
+@dataclass(frozen=True, slots=True)
+class RetryDue:
+    """Time to give open orders again, unless a newer timer runs."""
+
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportDue:
+    """Time for the next report, unless a newer timer runs."""
+
+    counter: int
+
+
+class GlobalManagerCore:
+    """One candidate for the lead. Without a term it only listens.
+
+    `stale_total` counts answers about older orders or terms, and views that do not follow the one held.
+    """
+
+    def __init__(self, address: Address, config: GlobalManagerConfig) -> None:
+        if config.policy not in GROUP_POLICIES:
+            raise ValueError(f"no group policy is called {config.policy!r}: choose from {', '.join(GROUP_POLICIES)}")
+        self.address = address
+        self.fleet = Fleet()
+        self.term: Term | None = None
+        self.stale_total = 0
+        self.refused_total = 0
+        self._config = config
+        self._policy = GROUP_POLICIES[config.policy]
+        self._instances: dict[Address, None] = {}
+        self._monitors: dict[Address, None] = {}
+        self._last_epoch = 0
+        self._beats = 0
+        self._retries = 0
+        self._retrying = False
+        self._handlers: dict[type[Any], Callable[[Address, Any], list[Effect]]] = {
+            Joined: self._on_joined,
+            Gone: self._on_gone,
+            FleetView: self._on_view,
+            Elected: self._on_elected,
+            Deposed: self._on_deposed,
+            OrderDone: self._on_done,
+            OrderRefused: self._on_refused,
+            RetryDue: self._on_retry_due,
+            ReportDue: self._on_report_due,
+        }
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
+        """See `dunlin.effects.Core`. What this core has no use for is ignored."""
+        handler = self._handlers.get(type(message))
+        return handler(sender, message) if handler is not None else []
+
+    def report(self) -> ManagerReport:
+        """What this manager says of itself: its term, if it leads."""
+        return ManagerReport(self.term.epoch, self.term.plan_version) if self.term is not None else ManagerReport()
+
+    def _on_joined(self, sender: Address, message: Joined) -> list[Effect]:
+        if sender.role == "monitor":
+            self._monitors[sender] = None
+            self._beats += 1
+            return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
+        if sender.role != "instance":
+            return []
+        self._instances[sender] = None
+        order = self.term.order_of(sender) if self.term is not None else None
+        again: list[Effect] = [Send(sender, order)] if order is not None else []
+        return again + self._replan()
+
+    def _on_gone(self, sender: Address, message: Gone) -> list[Effect]:
+        self._monitors.pop(sender, None)
+        self._instances.pop(sender, None)
+        return []
+
+    def _on_view(self, sender: Address, message: FleetView) -> list[Effect]:
+        if not self.fleet.apply(sender, message):
+            self.stale_total += 1
+            return []
+        return self._replan()
+
+    def _on_elected(self, sender: Address, message: Elected) -> list[Effect]:
+        if message.epoch <= self._last_epoch:
+            self.stale_total += 1
+            return []
+        self._last_epoch = message.epoch
+        self.term = Term(message.epoch)
+        return self._replan() or self._reports()
+
+    def _on_deposed(self, sender: Address, message: Deposed) -> list[Effect]:
+        if self.term is None or message.epoch != self.term.epoch:
+            self.stale_total += 1
+            return []
+        self.term = None
+        return self._reports()
+
+    def _on_done(self, sender: Address, message: OrderDone) -> list[Effect]:
+        self._take_answer(sender, message.epoch, message.plan_version, Answer.DONE)
+        return []
+
+    def _on_refused(self, sender: Address, message: OrderRefused) -> list[Effect]:
+        if not self._take_answer(sender, message.epoch, message.plan_version, Answer.REFUSED):
+            return []
+        self.refused_total += 1
+        return self._retry_later()
+
+    def _on_retry_due(self, sender: Address, message: RetryDue) -> list[Effect]:
+        if message.counter != self._retries:
+            return []
+        self._retrying = False
+        if self.term is None:
+            return []
+        again = self.term.open_orders()
+        effects: list[Effect] = [Send(member, order) for member, order in again.items() if member in self._instances]
+        return effects + self._retry_later()
+
+    def _on_report_due(self, sender: Address, message: ReportDue) -> list[Effect]:
+        if message.counter != self._beats or not self._monitors:
+            return []
+        return [*self._reports(), After(self._config.report_interval_s, message)]
+
+    def _reports(self) -> list[Effect]:
+        return [Send(monitor, self.report()) for monitor in self._monitors]
+
+    def _take_answer(self, sender: Address, epoch: int, plan_version: int, answer: Answer) -> bool:
+        taken = self.term is not None and self.term.answer(sender, epoch, plan_version, answer)
+        self.stale_total += not taken
+        return taken
+
+    def _replan(self) -> list[Effect]:
+        """Order whoever's place in the plan is new. An instance that is not ready now keeps the order that it has."""
+        if self.term is None:
+            return []
+        orders = self.term.revise(self._policy(self._candidates(self.term)))
+        if not orders:
+            return []
+        effects: list[Effect] = [Send(member, order) for member, order in orders.items()]
+        return effects + self._reports() + self._retry_later()
+
+    def _candidates(self, term: Term) -> list[Candidate]:
+        """Who may be grouped: known to the monitor, and either in the plan already or ready with a stream to here."""
+        candidates = []
+        for member in self.fleet.members.values():
+            order = term.order_of(member.address)
+            if order is not None or (member.ready and member.address in self._instances):
+                group = order.group if order is not None else member.group
+                candidates.append(Candidate(member.address, member.capacity_slots, group))
+        return candidates
+
+    def _retry_later(self) -> list[Effect]:
+        if self._retrying or self.term is None or not self.term.has_open_orders():
+            return []
+        self._retrying = True
+        self._retries += 1
+        return [After(self._config.retry_s, RetryDue(self._retries))]
