@@ -1,0 +1,87 @@
+"""Which instance gets a request: functions over what a dispatcher believes of its candidates.
+
+Knows no fleet, no stream and no request but its size; the dispatcher decides who is a candidate at all.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dunlin.messages.types import Figure, Rejected, Why
+
+ALTERNATIVES_KEPT = 3
+ROW_TOKENS = 64
+"""What one more row costs a step, in tokens of context, so that many short requests weigh like one long one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """An instance that may be asked, with the dispatcher's own reservations already counted in.
+
+    `free_slots` may be negative: more is promised than is free. `requests` are running or waiting there.
+    """
+
+    name: str
+    capacity_slots: int
+    free_slots: int
+    requests: int
+    waiting_tokens: int = 0
+
+    @property
+    def load_tokens(self) -> int:
+        """Tokens held, waiting and promised, plus what its rows cost."""
+        return self.capacity_slots - self.free_slots + self.waiting_tokens + ROW_TOKENS * self.requests
+
+    @property
+    def load(self) -> float:
+        """`load_tokens` in units of its capacity, so that instances of several sizes compare."""
+        return self.load_tokens / max(1, self.capacity_slots)
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The candidate's index, and why."""
+
+    index: int
+    why: Why
+
+
+Policy = Callable[[int, Sequence[Candidate]], Choice]
+"""(slots that the request needs now, candidates, at least one) to a choice. Ties go to the first."""
+
+
+def least_loaded(slots: int, candidates: Sequence[Candidate]) -> Choice:
+    """The smallest load after the request would be there."""
+
+    def load(candidate: Candidate) -> float:
+        return candidate.load + (slots + ROW_TOKENS) / max(1, candidate.capacity_slots)
+
+    return _choose("least_loaded", "load", slots, candidates, load)
+
+
+def fewest_requests(slots: int, candidates: Sequence[Candidate]) -> Choice:
+    """The fewest requests, however long: the baseline that counts connections."""
+    return _choose("fewest_requests", "requests", slots, candidates, lambda candidate: candidate.requests)
+
+
+POLICIES: dict[str, Policy] = {"least_loaded": least_loaded, "fewest_requests": fewest_requests}
+
+
+def _choose(
+    policy: str, unit: str, slots: int, candidates: Sequence[Candidate], score: Callable[[Candidate], float]
+) -> Choice:
+    """The lowest score, explained with the next best few."""
+    scores = [score(candidate) for candidate in candidates]
+    order = sorted(range(len(candidates)), key=scores.__getitem__)
+    best = order[0]
+    chosen = candidates[best]
+    figures = (
+        Figure("slots", slots),
+        Figure(unit, scores[best]),
+        Figure("free_slots", chosen.free_slots),
+        Figure("candidates", len(candidates)),
+    )
+    rejected = tuple(
+        Rejected(candidates[index].name, f"{unit} {scores[index]:.3g} is not below {scores[best]:.3g}")
+        for index in order[1 : 1 + ALTERNATIVES_KEPT]
+    )
+    return Choice(best, Why(policy, chosen.name, figures, rejected))

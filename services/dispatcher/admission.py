@@ -1,0 +1,88 @@
+"""Whether a new request is taken: limits that hold before any work is spent on it.
+
+Knows how long the queue is and how fast it drains, not what is in it; and for how long nobody could be asked.
+"""
+
+from collections import deque
+
+from dunlin.messages.door import Rejected, Rejection, Submit
+from services.dispatcher.config import DispatcherConfig
+
+PACE_KEPT = 32
+LEAST_RETRY_S = 0.5
+MOST_RETRY_S = 30.0
+
+
+class Admission:
+    """Owns the pace (when the last requests ended) and the drought (since when no instance could be asked)."""
+
+    def __init__(self, config: DispatcherConfig) -> None:
+        self._config = config
+        self._ends_s: deque[float] = deque(maxlen=PACE_KEPT)
+        self._drought_since_s: float | None = None
+        self.droughts = 0
+
+    def refusal(self, submit: Submit, queued: int, limit: int | None, now_s: float) -> Rejected | None:
+        """Why this request is not taken; None: it is. `limit` is the longest sequence that any instance can hold."""
+        return (
+            self._invalid(submit)
+            or self._too_long(submit, limit)
+            or self._unavailable(now_s)
+            or self._full(queued, now_s)
+        )
+
+    def ended(self, now_s: float) -> None:
+        """A request left."""
+        self._ends_s.append(now_s)
+
+    def retry_after_s(self, queued: int, now_s: float) -> float:
+        """When the queue should have drained by half, at the pace of the last requests; seconds, within bounds."""
+        if not self._ends_s:
+            return LEAST_RETRY_S
+        each_s = (now_s - self._ends_s[0]) / len(self._ends_s)
+        return min(MOST_RETRY_S, max(LEAST_RETRY_S, each_s * queued / 2))
+
+    def rain(self, can_serve: bool, now_s: float) -> bool:
+        """Say whether somebody can serve; True if a drought just began."""
+        if can_serve:
+            self._drought_since_s = None
+            return False
+        if self._drought_since_s is not None:
+            return False
+        self._drought_since_s = now_s
+        self.droughts += 1
+        return True
+
+    def is_drought(self, drought: int) -> bool:
+        """Whether drought number `drought` lasts."""
+        return self._drought_since_s is not None and drought == self.droughts
+
+    def _invalid(self, submit: Submit) -> Rejected | None:
+        if not submit.tokens:
+            return Rejected(Rejection.INVALID, "the prompt has no tokens: send at least one")
+        if submit.max_tokens is not None and submit.max_tokens < 1:
+            return Rejected(Rejection.INVALID, f"max_tokens is {submit.max_tokens}: at least 1 is needed")
+        if submit.timeout_s is not None and not 0 < submit.timeout_s < float("inf"):
+            return Rejected(Rejection.INVALID, f"timeout_s is {submit.timeout_s}: a positive number is needed")
+        return None
+
+    def _too_long(self, submit: Submit, limit: int | None) -> Rejected | None:
+        most = min(limit or self._config.max_positions, self._config.max_positions or limit or 0)
+        asked = len(submit.tokens) + (submit.max_tokens or 1)
+        if not most or asked <= most:
+            return None
+        text = f"{len(submit.tokens)} prompt tokens and max_tokens {submit.max_tokens or 'at least 1'}"
+        return Rejected(Rejection.TOO_LONG, f"{text} are more than the {most} tokens that can be held here")
+
+    def _unavailable(self, now_s: float) -> Rejected | None:
+        since_s = self._drought_since_s
+        if since_s is None or now_s - since_s < self._config.unavailable_after_s:
+            return None
+        text = f"no instance has been able to serve for {now_s - since_s:.0f} s"
+        return Rejected(Rejection.UNAVAILABLE, text, self._config.unavailable_after_s)
+
+    def _full(self, queued: int, now_s: float) -> Rejected | None:
+        if queued < self._config.max_queued:
+            return None
+        text = f"{queued} requests wait already, the most that may"
+        return Rejected(Rejection.FULL, text, self.retry_after_s(queued, now_s))

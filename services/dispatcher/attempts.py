@@ -1,0 +1,149 @@
+"""What instances say of the attempts that they hold. Only the current attempt passes the fence.
+
+Knows no client, no queue and no policy; a token that is not the very next one of its sequence reaches nobody.
+"""
+
+from array import array
+
+from dunlin.effects import Address, After, Effect, Send
+from dunlin.messages.dispatch import Accepted, Continued, Ended, Preempted, Refusal, Refused, Returned, Tokens
+from dunlin.messages.door import Delta
+from dunlin.messages.types import Finish, i32
+from services.dispatcher.endings import Endings, Totals
+from services.dispatcher.fences import Fences
+from services.dispatcher.fleet import Fleet
+from services.dispatcher.journal import Journal, Request, State
+from services.dispatcher.timers import PauseOver
+from services.dispatcher.tokens import Row, rows_of
+
+
+class Attempts:
+    """Judges each message against the journal."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        fleet: Fleet,
+        fences: Fences,
+        endings: Endings,
+        totals: Totals,
+        refusal_pause_s: float,
+    ) -> None:
+        self._journal = journal
+        self._fleet = fleet
+        self._fences = fences
+        self._endings = endings
+        self._totals = totals
+        self._refusal_pause_s = refusal_pause_s
+
+    def on_tokens(self, now_s: float, sender: Address, message: Tokens) -> list[Effect]:
+        """Append what is due and pass it on, row by row."""
+        rows = rows_of(message)
+        if rows is None:
+            self._totals.stale += 1
+            return []
+        self._fleet.resume(sender)
+        effects: list[Effect] = []
+        for row in rows:
+            effects += self._on_row(now_s, sender, row)
+        return effects
+
+    def on_accepted(self, now_s: float, sender: Address, message: Accepted) -> list[Effect]:
+        """It runs, or soon will."""
+        request = self._journal.current(sender, message.request, message.attempt)
+        if request is None:
+            return self._stale(sender, message.request, message.attempt)
+        self._runs(now_s, request)
+        return []
+
+    def on_refused(self, now_s: float, sender: Address, message: Refused) -> list[Effect]:
+        """Back into the queue; the instance is left alone until it moves or a short pause is over."""
+        request = self._journal.current(sender, message.request, message.attempt)
+        if request is None or request.state is not State.OFFERED:
+            self._totals.stale += 1
+            return []
+        self._endings.refused(request, message.reason.name)
+        if message.reason is Refusal.TOO_LONG:
+            request.unfit.append(sender)
+            return []
+        return [After(self._refusal_pause_s, PauseOver(sender, self._fleet.pause(sender)))]
+
+    def on_returned(self, now_s: float, sender: Address, message: Returned) -> list[Effect]:
+        """The instance lives and the attempt does not."""
+        request = self._journal.current(sender, message.request, message.attempt)
+        if request is None:
+            self._totals.stale += 1
+            return []
+        reason = message.why.chosen if message.why else "no reason given"
+        return self._endings.lost(now_s, request, f"returned: {reason}")
+
+    def on_preempted(self, now_s: float, sender: Address, message: Preempted) -> list[Effect]:
+        """It waits there."""
+        self._advance(sender, message.request, message.attempt, State.PREEMPTED)
+        return []
+
+    def on_continued(self, now_s: float, sender: Address, message: Continued) -> list[Effect]:
+        """It runs there again."""
+        self._advance(sender, message.request, message.attempt, State.RUNNING)
+        return []
+
+    def on_ended(self, now_s: float, sender: Address, message: Ended) -> list[Effect]:
+        """A cancelled attempt's slots are free."""
+        self._fences.answered(sender, message.request, message.attempt)
+        self._fleet.resume(sender)
+        return []
+
+    def on_pause_over(self, now_s: float, sender: Address, message: PauseOver) -> list[Effect]:
+        """The instance may be asked again."""
+        self._fleet.resume(message.instance, message.refusal)
+        return []
+
+    def _on_row(self, now_s: float, sender: Address, row: Row) -> list[Effect]:
+        request = self._journal.current(sender, row.request, row.attempt)
+        if request is None:
+            return self._stale(sender, row.request, row.attempt)
+        if row.position != len(request.tokens):
+            return self._on_misplaced(now_s, request, row)
+        if request.state is not State.RUNNING:
+            self._runs(now_s, request)
+        request.tokens.append(row.token)
+        self._totals.tokens += 1
+        if row.finish is not Finish.RUNNING:
+            self._endings.done(now_s, request, row.finish)
+        return [Send(request.client, _delta(request, row))]
+
+    def _on_misplaced(self, now_s: float, request: Request, row: Row) -> list[Effect]:
+        """A repeat is dropped. A gap means tokens are missing for good: this attempt is over, the next one fills it."""
+        self._totals.stale += 1
+        if row.position < len(request.tokens):
+            return []
+        assert request.instance is not None
+        cancel = self._fences.cancel(request.instance, request.number, request.attempt, "tokens are missing")
+        text = f"token {row.position} came where {len(request.tokens)} was due"
+        return [*cancel, *self._endings.lost(now_s, request, text)]
+
+    def _runs(self, now_s: float, request: Request) -> None:
+        if self._journal.advance(request, State.RUNNING):
+            assert request.instance is not None
+            self._fleet.accepted(request.instance, request.number, now_s)
+
+    def _advance(self, sender: Address, number: int, attempt: int, state: State) -> None:
+        request = self._journal.current(sender, number, attempt)
+        if request is None or not self._journal.advance(request, state):
+            self._totals.stale += 1
+
+    def _stale(self, sender: Address, number: int, attempt: int) -> list[Effect]:
+        self._totals.stale += 1
+        return self._fences.cancel(sender, number, attempt, "this attempt is over")
+
+
+def _delta(request: Request, row: Row) -> Delta:
+    wants = request.submit.sampling.logprobs is not None
+    return Delta(
+        i32((row.token,)),
+        array("f", (row.logprob,) if wants else ()),
+        i32((len(row.top_token),) if wants else ()),
+        row.top_token,
+        row.top_logprob,
+        row.finish,
+    )

@@ -1,0 +1,37 @@
+"""What a dispatcher is told at start. Pure."""
+
+from dataclasses import dataclass
+
+from dunlin.policies.dispatch import POLICIES
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherConfig:
+    """Settings of one dispatcher's core.
+
+    `max_queued` requests may wait for an instance; more are refused at the door. `max_waiting` is how many may wait at
+    an instance for slots there: enough to bridge the time until its load is known here, no more, since what waits here
+    can still go anywhere. `max_positions` is the model's limit for prompt and generated tokens, 0 if unknown.
+    `max_losses` hand-outs of one request may be lost with their instance before it ends with an error.
+    """
+
+    policy: str = "least_loaded"
+    max_positions: int = 0
+    max_queued: int = 1024
+    max_waiting: int = 8
+    max_losses: int = 16
+    refusal_pause_s: float = 0.05
+    view_lag_s: float = 0.1
+    report_interval_s: float = 0.5
+    unavailable_after_s: float = 10.0
+    give_up_after_s: float = 60.0
+
+    def __post_init__(self) -> None:
+        if self.policy not in POLICIES:
+            raise ValueError(f"no dispatch policy {self.policy!r}: choose one of {', '.join(POLICIES)}")
+        for name in ("max_queued", "max_waiting", "max_losses"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
+        for name in ("refusal_pause_s", "report_interval_s", "unavailable_after_s", "give_up_after_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}: needs a positive, finite number of seconds")

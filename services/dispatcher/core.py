@@ -1,0 +1,194 @@
+"""Places requests and owns them: prompt, tokens so far and attempt, until the last token is delivered.
+
+A router over the journal (what is), the fleet (who could), the placement (who shall), the fences (who must not any
+more) and the admission (what is taken at all). Knows no text, no tensor and no clock.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.messages.dispatch import Accepted, Continued, Ended, Preempted, Refused, Returned, Tokens
+from dunlin.messages.door import Admitted, CancelById, CancelResult, Rejected, Rejection, Submit, Withdraw
+from dunlin.messages.fleet import DispatcherReport, FleetView
+from dunlin.messages.types import Finish
+from dunlin.policies.dispatch import POLICIES
+from services.dispatcher.admission import Admission
+from services.dispatcher.attempts import Attempts
+from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.endings import Endings, Totals
+from services.dispatcher.fences import Fences
+from services.dispatcher.fleet import Fleet
+from services.dispatcher.journal import Journal, Request
+from services.dispatcher.placement import Placement
+from services.dispatcher.timers import DeadlineDue, DroughtOver, PauseOver, ReportDue
+
+
+class DispatcherCore:
+    """The decisions of one dispatcher."""
+
+    def __init__(self, address: Address, config: DispatcherConfig) -> None:
+        self.address = address
+        self.journal = Journal()
+        self.fleet = Fleet(config.max_waiting, config.view_lag_s)
+        self.totals = Totals()
+        self._config = config
+        self._fences = Fences()
+        self._admission = Admission(config)
+        self._placement = Placement(self.journal, self.fleet, POLICIES[config.policy])
+        self._endings = Endings(self.journal, self.fleet, self._fences, self._admission, self.totals, config.max_losses)
+        attempts = Attempts(self.journal, self.fleet, self._fences, self._endings, self.totals, config.refusal_pause_s)
+        self._monitors: dict[Address, None] = {}
+        self._beats = 0
+        self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
+            Submit: self._on_submit,
+            Withdraw: self._on_withdraw,
+            CancelById: self._on_cancel_by_id,
+            Tokens: attempts.on_tokens,
+            Accepted: attempts.on_accepted,
+            Refused: attempts.on_refused,
+            Returned: attempts.on_returned,
+            Preempted: attempts.on_preempted,
+            Continued: attempts.on_continued,
+            Ended: attempts.on_ended,
+            FleetView: self._on_view,
+            Joined: self._on_joined,
+            Gone: self._on_gone,
+            DeadlineDue: self._on_deadline_due,
+            PauseOver: attempts.on_pause_over,
+            DroughtOver: self._on_drought_over,
+            ReportDue: self._on_report_due,
+        }
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
+        """See `dunlin.effects.Core`. What this core has no use for is ignored."""
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            return []
+        effects = handler(now_s, sender, message)
+        if self.journal.queued:
+            effects += self._settle(now_s)
+        return effects
+
+    def report(self) -> DispatcherReport:
+        """What this dispatcher says of itself."""
+        return DispatcherReport(
+            queued=self.journal.queued,
+            running=len(self.journal) - self.journal.queued,
+            finished_total=self.totals.finished,
+            failed_total=self.totals.failed,
+            refused_total=self.totals.refused,
+            cancelled_total=self.totals.cancelled,
+            replaced_total=self.totals.replaced,
+            tokens_total=self.totals.tokens,
+            stale_total=self.totals.stale + self.fleet.stale_total,
+        )
+
+    def public_id(self, request: Request) -> str:
+        """The name of a request outside."""
+        return f"req-{self.address.incarnation:x}-{request.number:x}"
+
+    # --- clients ---
+
+    def _on_submit(self, now_s: float, sender: Address, submit: Submit) -> list[Effect]:
+        effects = self._watch_drought(now_s)
+        if self.journal.of_client(sender) is not None:
+            refusal: Rejected | None = Rejected(Rejection.INVALID, "this client address has a request already")
+        else:
+            limit = self.fleet.limit_of_all([])
+            refusal = self._admission.refusal(submit, self.journal.queued, limit, now_s)
+        if refusal is not None:
+            self.totals.refused += 1
+            return [*effects, Send(sender, refusal)]
+        request = self.journal.open(sender, submit, now_s)
+        if submit.timeout_s is not None:
+            effects.append(After(submit.timeout_s, DeadlineDue(request.number)))
+        return [*effects, Send(sender, Admitted(self.public_id(request)))]
+
+    def _on_withdraw(self, now_s: float, sender: Address, message: Withdraw) -> list[Effect]:
+        request = self.journal.of_client(sender)
+        if request is None:
+            return []
+        return self._endings.stop(now_s, request, message.finish, f"withdrawn with {message.finish.name}")
+
+    def _on_cancel_by_id(self, now_s: float, sender: Address, message: CancelById) -> list[Effect]:
+        request = self._by_public_id(message.request)
+        answer = Send(sender, CancelResult(message.request, request is not None))
+        if request is None:
+            return [answer]
+        return [*self._endings.tell(now_s, request, Finish.CANCELLED, "cancelled by its id"), answer]
+
+    def _by_public_id(self, name: str) -> Request | None:
+        """The request of that name; only the exact spelling that `public_id` gives."""
+        try:
+            request = self.journal.get(int(name.rpartition("-")[2], 16))
+        except ValueError:
+            return None
+        return request if request is not None and self.public_id(request) == name else None
+
+    def _on_deadline_due(self, now_s: float, sender: Address, message: DeadlineDue) -> list[Effect]:
+        request = self.journal.get(message.request)
+        if request is None:
+            return []
+        of = f" of {request.max_tokens}" if request.max_tokens else ""
+        text = f"{request.submit.timeout_s:g} s are over: {request.generated}{of} tokens were generated"
+        return self._endings.tell(now_s, request, Finish.DEADLINE, text)
+
+    # --- the fleet ---
+
+    def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
+        if sender.role == "instance":
+            self.fleet.join(sender)
+        if sender.role == "monitor":
+            self._monitors[sender] = None
+            self._beats += 1
+            return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
+        return self._watch_drought(now_s)
+
+    def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
+        if sender.role == "client":
+            return self._on_withdraw(now_s, sender, Withdraw())
+        self._monitors.pop(sender, None)
+        self.fleet.leave(sender)
+        self._fences.forget(sender)
+        effects: list[Effect] = []
+        for request in self.journal.held_by(sender):
+            effects += self._endings.lost(now_s, request, f"lost: {message.reason or 'the stream ended'}")
+        return effects + self._watch_drought(now_s)
+
+    def _on_view(self, now_s: float, sender: Address, view: FleetView) -> list[Effect]:
+        effects: list[Effect] = []
+        for suspect in self.fleet.take(sender, view, now_s):
+            for request in self.journal.held_by(suspect):
+                effects += self._fences.cancel(suspect, request.number, request.attempt, "the instance is suspect")
+                effects += self._endings.lost(now_s, request, "suspect: no sign of progress")
+        return effects + self._watch_drought(now_s)
+
+    def _on_report_due(self, now_s: float, sender: Address, message: ReportDue) -> list[Effect]:
+        if message.counter != self._beats or not self._monitors:
+            return []
+        effects: list[Effect] = [Send(monitor, self.report()) for monitor in self._monitors]
+        return [*effects, After(self._config.report_interval_s, message)]
+
+    def _watch_drought(self, now_s: float) -> list[Effect]:
+        if not self._admission.rain(bool(self.fleet.placeable), now_s):
+            return []
+        return [After(self._config.give_up_after_s, DroughtOver(self._admission.droughts))]
+
+    def _on_drought_over(self, now_s: float, sender: Address, message: DroughtOver) -> list[Effect]:
+        if not self._admission.is_drought(message.drought):
+            return []
+        effects: list[Effect] = [After(self._config.give_up_after_s, message)]
+        text = f"no instance has been able to serve for {self._config.give_up_after_s:g} s or more"
+        for request in self.journal.waiting(self.journal.queued):
+            effects += self._endings.tell(now_s, request, Finish.ERROR, text)
+        return effects
+
+    # --- what happens to a request ---
+
+    def _settle(self, now_s: float) -> list[Effect]:
+        effects, hopeless = self._placement.settle()
+        for request in hopeless:
+            text = f"{request.longest} tokens are more than any instance can hold"
+            effects += self._endings.tell(now_s, request, Finish.ERROR, text)
+        return effects

@@ -1,0 +1,80 @@
+"""How a hand-out or a whole request ends: journal, reservations and fences are told together, or not at all.
+
+Knows no message that comes in; who decides that something ended is the core or `attempts.py`.
+"""
+
+from dataclasses import dataclass
+
+from dunlin.effects import Effect, Send
+from dunlin.messages.door import Delta
+from dunlin.messages.types import Finish, i32
+from services.dispatcher.admission import Admission
+from services.dispatcher.fences import Fences
+from services.dispatcher.fleet import Fleet
+from services.dispatcher.journal import Journal, Request
+
+
+@dataclass(slots=True)
+class Totals:
+    """What only grows. `finished` and `cancelled` ended as somebody wished, `failed` otherwise."""
+
+    finished: int = 0
+    failed: int = 0
+    refused: int = 0
+    cancelled: int = 0
+    replaced: int = 0
+    tokens: int = 0
+    stale: int = 0
+
+
+class Endings:
+    """The only way out of the journal."""
+
+    def __init__(
+        self, journal: Journal, fleet: Fleet, fences: Fences, admission: Admission, totals: Totals, max_losses: int
+    ) -> None:
+        self._journal = journal
+        self._fleet = fleet
+        self._fences = fences
+        self._admission = admission
+        self._totals = totals
+        self._max_losses = max_losses
+
+    def done(self, now_s: float, request: Request, finish: Finish) -> None:
+        """Forget the request; whoever held it knows that it ended."""
+        instance = self._journal.end(request)
+        if instance is not None:
+            self._fleet.release(instance, request.number)
+        self._admission.ended(now_s)
+        self._totals.finished += finish in (Finish.STOP, Finish.LENGTH)
+        self._totals.cancelled += finish is Finish.CANCELLED
+        self._totals.failed += finish in (Finish.DEADLINE, Finish.ERROR)
+
+    def stop(self, now_s: float, request: Request, finish: Finish, cause: str) -> list[Effect]:
+        """End it before its last token, in silence: whoever holds it must stop."""
+        instance, attempt = request.instance, request.attempt
+        self.done(now_s, request, finish)
+        return [] if instance is None else self._fences.cancel(instance, request.number, attempt, cause)
+
+    def tell(self, now_s: float, request: Request, finish: Finish, text: str) -> list[Effect]:
+        """`stop`, and say so to its client."""
+        word = Send(request.client, Delta(i32(), finish=finish, detail=text))
+        return [word, *self.stop(now_s, request, finish, text)]
+
+    def refused(self, request: Request, reason: str) -> None:
+        """The hand-out was not taken: the request waits again."""
+        assert request.instance is not None
+        self._fleet.release(request.instance, request.number)
+        self._journal.take_back(request, f"refused: {reason}")
+
+    def lost(self, now_s: float, request: Request, lost: str) -> list[Effect]:
+        """The hand-out is over through no fault of the request: again, ahead of new ones, unless it has had enough."""
+        assert request.instance is not None
+        self._fleet.release(request.instance, request.number)
+        self._journal.take_back(request, lost)
+        self._totals.replaced += 1
+        request.losses += 1
+        if request.losses < self._max_losses:
+            return []
+        text = f"given up after {request.losses} lost hand-outs; the last was {lost}"
+        return self.tell(now_s, request, Finish.ERROR, text)

@@ -1,0 +1,187 @@
+"""What this dispatcher believes of the instances: the last FleetView, plus what it has itself promised since.
+
+Knows no request but its number and size, and takes no decision; the monitor's word may be old and is corrected by it.
+"""
+
+from dataclasses import dataclass, field
+
+from dunlin.effects import Address
+from dunlin.messages.fleet import FleetView, MemberView
+from dunlin.messages.types import GroupKind, Part
+from dunlin.policies.dispatch import Candidate
+
+
+@dataclass(slots=True)
+class Reservation:
+    """Tokens promised to a request that the last view cannot have counted yet."""
+
+    tokens: int
+    accepted_s: float | None = None
+
+
+@dataclass(slots=True)
+class Instance:
+    """One instance with an open stream. `refusal` numbers its refusals; `paused`: not to be asked just now."""
+
+    address: Address
+    refusal: int = 0
+    paused: bool = False
+    reserved: dict[int, Reservation] = field(default_factory=dict)
+    reserved_tokens: int = 0
+
+    def reserve(self, number: int, tokens: int) -> None:
+        self.reserved[number] = Reservation(tokens)
+        self.reserved_tokens += tokens
+
+    def free(self, number: int) -> None:
+        reservation = self.reserved.pop(number, None)
+        if reservation is not None:
+            self.reserved_tokens -= reservation.tokens
+
+    def forget_until(self, accepted_s: float) -> None:
+        """Drop the reservations that were accepted before: the instance itself has counted and reported them."""
+        seen = [
+            number
+            for number, reservation in self.reserved.items()
+            if reservation.accepted_s is not None and reservation.accepted_s <= accepted_s
+        ]
+        for number in seen:
+            self.free(number)
+
+
+class Fleet:
+    """Owns the view and the reservations.
+
+    `stale_total` counts views that came from an older monitor or were not newer than the last.
+    """
+
+    def __init__(self, max_waiting: int, view_lag_s: float) -> None:
+        self.stale_total = 0
+        self._max_waiting = max_waiting
+        self._view_lag_s = view_lag_s
+        self._joined: dict[Address, Instance] = {}
+        self._members: dict[Address, MemberView] = {}
+        self._monitor: Address | None = None
+        self._version = 0
+
+    def join(self, address: Address) -> None:
+        """A stream to an instance is open."""
+        self._joined[address] = Instance(address)
+
+    def leave(self, address: Address) -> None:
+        """The stream is gone, and with it all that was promised on it."""
+        self._joined.pop(address, None)
+
+    def is_joined(self, address: Address) -> bool:
+        """Whether a message can reach it."""
+        return address in self._joined
+
+    def take(self, monitor: Address, view: FleetView, now_s: float) -> list[Address]:
+        """Believe `view`; who of its members is suspect. An old view changes nothing."""
+        if not self._is_news(monitor, view):
+            self.stale_total += 1
+            return []
+        self._version = view.version
+        if view.base_version == 0:
+            self._members = {}
+        for address in view.removed:
+            self._members.pop(address, None)
+        for member in view.members:
+            self._members[member.address] = member
+            self._refresh(member.address, now_s)
+        return [member.address for member in view.members if member.suspect]
+
+    def reserve(self, address: Address, number: int, tokens: int) -> None:
+        """A request is being handed out."""
+        self._joined[address].reserve(number, tokens)
+
+    def accepted(self, address: Address, number: int, now_s: float) -> None:
+        """The instance counts the request itself from now on; views will show it soon."""
+        instance = self._joined.get(address)
+        if instance is not None and number in instance.reserved:
+            instance.reserved[number].accepted_s = now_s
+
+    def release(self, address: Address, number: int) -> None:
+        """The request is not there any more."""
+        instance = self._joined.get(address)
+        if instance is not None:
+            instance.free(number)
+
+    def pause(self, address: Address) -> int:
+        """It refused: do not ask it again before it moves. The number of this refusal."""
+        instance = self._joined[address]
+        instance.refusal += 1
+        instance.paused = True
+        return instance.refusal
+
+    def resume(self, address: Address, refusal: int | None = None) -> None:
+        """It moved, or its pause (of this `refusal`) is over."""
+        instance = self._joined.get(address)
+        if instance is not None and refusal in (None, instance.refusal):
+            instance.paused = False
+
+    @property
+    def placeable(self) -> list[Address]:
+        """Who could run a request alone, busy or not."""
+        return [address for address in self._joined if self._can_serve(address)]
+
+    def asks(self, slots: int, longest: int, unfit: list[Address]) -> list[tuple[Address, Candidate]]:
+        """Who may be asked now to hold `slots` at once and `longest` in the end."""
+        return [
+            (address, candidate)
+            for address in self.placeable
+            if not self._joined[address].paused and self.limit(address) >= longest and address not in unfit
+            for candidate in [self._candidate(address)]
+            if candidate.free_slots >= slots or self._waiting(address) < self._max_waiting
+        ]
+
+    def has_room(self) -> bool:
+        """Whether anybody may be asked for anything."""
+        return bool(self.asks(1, 0, []))
+
+    def limit(self, address: Address) -> int:
+        """The longest sequence that this instance can hold."""
+        member = self._members[address]
+        return min(member.max_positions or member.capacity_slots, member.capacity_slots)
+
+    def limit_of_all(self, unfit: list[Address]) -> int | None:
+        """The longest sequence that any known instance outside `unfit` can hold; None while no instance is known.
+
+        Those not ready or suspect count: they may come back, and only what never fits is given up.
+        """
+        known = [member for member in self._members.values() if member.capacity_slots > 0]
+        if not known:
+            return None
+        return max((self.limit(member.address) for member in known if member.address not in unfit), default=0)
+
+    def _is_news(self, monitor: Address, view: FleetView) -> bool:
+        if self._monitor != monitor:
+            if self._monitor is not None and monitor.incarnation < self._monitor.incarnation:
+                return False
+            self._monitor, self._version = monitor, 0
+        return view.version > self._version
+
+    def _refresh(self, address: Address, now_s: float) -> None:
+        instance = self._joined.get(address)
+        if instance is not None:
+            instance.paused = False
+            instance.forget_until(now_s - self._view_lag_s)
+
+    def _can_serve(self, address: Address) -> bool:
+        member = self._members.get(address)
+        if member is None or member.suspect or not member.ready:
+            return False
+        return member.kind is GroupKind.LOCAL and member.part is Part.LOCAL and member.plan_version > 0
+
+    def _waiting(self, address: Address) -> int:
+        return self._members[address].waiting + len(self._joined[address].reserved)
+
+    def _candidate(self, address: Address) -> Candidate:
+        member, instance = self._members[address], self._joined[address]
+        return Candidate(
+            str(address),
+            member.capacity_slots,
+            member.free_slots - instance.reserved_tokens,
+            member.running + self._waiting(address),
+            member.waiting_tokens,
+        )

@@ -1,0 +1,34 @@
+"""What a dispatcher's core tells itself later. None is ever cancelled: an old counter or a dead number is ignored."""
+
+from dataclasses import dataclass
+
+from dunlin.effects import Address
+
+
+@dataclass(frozen=True, slots=True)
+class DeadlineDue:
+    """The time that the client gave request `request` is over."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class PauseOver:
+    """`instance` may be asked again after its refusal number `refusal`."""
+
+    instance: Address
+    refusal: int
+
+
+@dataclass(frozen=True, slots=True)
+class DroughtOver:
+    """Nobody could be asked for too long, unless drought number `drought` ended meanwhile."""
+
+    drought: int
+
+
+@dataclass(frozen=True, slots=True)
+class ReportDue:
+    """Time for the next report, unless a newer timer runs."""
+
+    counter: int

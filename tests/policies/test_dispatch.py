@@ -1,0 +1,92 @@
+"""Dispatch policies choose by the figures that they name, and say what they did not choose."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dunlin.messages.types import Figure
+from dunlin.policies.dispatch import (
+    ALTERNATIVES_KEPT,
+    POLICIES,
+    ROW_TOKENS,
+    Candidate,
+    fewest_requests,
+    least_loaded,
+)
+
+
+def candidate(name: str = "a", **overrides: Any) -> Candidate:
+    return Candidate(**{"name": name, "capacity_slots": 1000, "free_slots": 1000, "requests": 0, **overrides})
+
+
+@pytest.mark.parametrize("busier", [{"free_slots": 999}, {"requests": 1}, {"waiting_tokens": 1}])
+def test_everything_that_loads_an_instance_counts(busier: dict[str, Any]) -> None:
+    assert least_loaded(10, [candidate("a", **busier), candidate("b")]).index == 1
+    assert least_loaded(10, [candidate("a"), candidate("b", **busier)]).index == 0
+
+
+def test_load_is_relative_to_size() -> None:
+    small = candidate("small", capacity_slots=100, free_slots=60)
+    big = candidate("big", capacity_slots=1000, free_slots=700)
+    assert least_loaded(1, [small, big]).index == 1
+
+
+def test_the_request_itself_weighs_more_on_a_small_instance() -> None:
+    small = candidate("small", capacity_slots=100, free_slots=100)
+    big = candidate("big", capacity_slots=1000, free_slots=900)
+    assert least_loaded(50, [small, big]).index == 1
+
+
+def test_a_row_weighs_as_much_as_its_tokens_of_context() -> None:
+    rows = candidate("rows", requests=2)
+    tokens = candidate("tokens", free_slots=1000 - 2 * ROW_TOKENS)
+    assert rows.load_tokens == tokens.load_tokens
+
+
+def test_the_baseline_counts_requests_only() -> None:
+    assert fewest_requests(1, [candidate("a", requests=2), candidate("b", requests=1, free_slots=-5)]).index == 1
+
+
+@pytest.mark.parametrize("policy", POLICIES.values())
+def test_ties_go_to_the_first(policy: Any) -> None:
+    assert policy(3, [candidate("a"), candidate("b")]).index == 0
+
+
+def test_the_reason_names_figures_and_the_next_best() -> None:
+    choice = fewest_requests(7, [candidate(str(n), requests=n) for n in range(9, 0, -1)])
+    assert (choice.why.policy, choice.why.chosen) == ("fewest_requests", "1")
+    figures = (Figure("slots", 7), Figure("requests", 1), Figure("free_slots", 1000), Figure("candidates", 9))
+    assert choice.why.figures == figures
+    assert [other.option for other in choice.why.rejected] == ["2", "3", "4"]
+    assert choice.why.rejected[0].reason == "requests 2 is not below 1"
+    assert len(choice.why.rejected) == ALTERNATIVES_KEPT
+
+
+CANDIDATES = st.lists(
+    st.builds(
+        Candidate,
+        st.just("x"),
+        st.integers(0, 10_000),
+        st.integers(-10_000, 10_000),
+        st.integers(0, 500),
+        st.integers(0, 10_000),
+    ),
+    min_size=1,
+    max_size=8,
+)
+
+
+@given(st.integers(1, 5_000), CANDIDATES)
+def test_the_least_loaded_of_equal_size_is_the_least_loaded(slots: int, candidates: list[Candidate]) -> None:
+    best = candidates[least_loaded(slots, candidates).index]
+    same_size = [other for other in candidates if other.capacity_slots == best.capacity_slots]
+    assert all(best.load_tokens <= other.load_tokens for other in same_size)
+
+
+@given(CANDIDATES)
+def test_a_policy_is_a_function_of_its_input(candidates: list[Candidate]) -> None:
+    for policy in POLICIES.values():
+        assert all(one == other for one, other in pairwise(policy(1, candidates) for _ in range(3)))

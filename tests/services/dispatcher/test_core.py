@@ -1,0 +1,588 @@
+"""The dispatcher's decisions, one message at a time and at exact times."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address, After, Gone, Joined, Send
+from dunlin.messages.dispatch import (
+    Accepted,
+    Cancel,
+    Continued,
+    Ended,
+    Place,
+    Preempted,
+    Refusal,
+    Refused,
+    Returned,
+    Tokens,
+)
+from dunlin.messages.door import (
+    Admitted,
+    CancelById,
+    CancelResult,
+    Delta,
+    Rejected,
+    Rejection,
+    Withdraw,
+)
+from dunlin.messages.fleet import DispatcherReport, FleetView
+from dunlin.messages.types import Finish, GroupKind, Part, Sampling, f32, i32
+from services.dispatcher.journal import State
+from services.dispatcher.timers import DeadlineDue, DroughtOver, PauseOver, ReportDue
+from tests.services.dispatcher.factories import (
+    MONITOR,
+    SELF,
+    A,
+    B,
+    Bench,
+    client,
+    member,
+    messages,
+    only,
+    rows,
+    submit,
+    target,
+)
+
+
+def state_of(bench: Bench, number: int) -> State:
+    request = bench.core.journal.get(number)
+    assert request is not None
+    return request.state
+
+
+def test_a_request_is_named_placed_and_streamed_to_its_end() -> None:
+    bench = Bench().fleet(member(A))
+    sent = bench.give(client("c"), submit(max_tokens=2))
+    assert sent[0] == Send(client("c"), Admitted("req-2a-1"))
+    place = only(sent, Place)
+    assert (place.request, place.attempt, list(place.tokens), place.prompt_tokens) == (1, 1, [5, 6, 7], 3)
+    assert place.why is not None
+    assert place.why.chosen == str(A)
+    assert bench.give(A, Accepted(1, 1, 9)) == []
+    assert bench.give(A, rows((1, 1, 3, 70))) == [Send(client("c"), Delta(i32([70])))]
+    last = bench.give(A, rows((1, 1, 4, 71), finish=Finish.LENGTH))
+    assert last == [Send(client("c"), Delta(i32([71]), finish=Finish.LENGTH))]
+    assert len(bench.core.journal) == 0
+    assert bench.core.report() == DispatcherReport(finished_total=1, tokens_total=2)
+
+
+def test_the_journal_and_the_wire_share_no_array() -> None:
+    bench = Bench().fleet(member(A))
+    asked = submit()
+    place = only(bench.give(client("c"), asked), Place)
+    bench.give(A, rows((1, 1, 3, 70)))
+    assert list(place.tokens) == list(asked.tokens) == [5, 6, 7]
+
+
+def test_one_batch_reaches_each_client_with_its_own_logprobs() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c", sampling=Sampling(logprobs=2))
+    bench.run("d")
+    batch = rows((1, 1, 3, 70), (2, 1, 3, 80))
+    batch = replace(batch, top_count=i32([2, 0]), top_token=i32([70, 1]), top_logprob=f32([-0.5, -2.0]))
+    sent = bench.give(A, batch)
+    rich = Delta(i32([70]), f32([-0.5]), i32([2]), i32([70, 1]), f32([-0.5, -2.0]))
+    assert sent == [Send(client("c"), rich), Send(client("d"), Delta(i32([80])))]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        {"ready": False},
+        {"suspect": True},
+        {"plan_version": 0},
+        {"kind": GroupKind.RING},
+        {"part": Part.MASTER},
+        {"address": Address("instance", "a", 10)},
+    ],
+)
+def test_nobody_is_asked_who_cannot_serve_alone(overrides: dict[str, Any]) -> None:
+    bench = Bench()
+    bench.give(A, Joined())
+    bench.view(replace(member(A), **overrides))
+    assert messages(bench.give(client("c"), submit()), Place) == []
+    assert target(bench.view(member(A)), Place) == [A]
+
+
+def test_requests_wait_until_stream_and_view_are_there() -> None:
+    bench = Bench()
+    assert messages(bench.give(client("c"), submit()), Place) == []
+    assert messages(bench.view(member(A)), Place) == []
+    assert target(bench.give(A, Joined()), Place) == [A]
+
+
+def test_the_least_loaded_instance_gets_it_and_own_promises_count() -> None:
+    bench = Bench().fleet(member(A, free_slots=900), member(B))
+    places = [bench.give(client(n), submit(range(50))) for n in range(4)]
+    assert [target(sent, Place) for sent in places] == [[B], [A], [B], [A]]
+
+
+def test_a_view_replaces_promises_that_the_instance_has_counted() -> None:
+    bench = Bench(view_lag_s=0.1).fleet(member(A), member(B))
+    bench.run("c", tokens=range(500))
+    bench.now_s = 0.05
+    bench.view(member(A), base_version=1)
+    assert target(bench.give(client("d"), submit()), Place) == [B]
+    bench.now_s = 0.1
+    bench.view(member(A), base_version=2)
+    assert target(bench.give(client("e"), submit()), Place) == [A]
+
+
+def test_only_so_many_wait_at_an_instance_without_room() -> None:
+    bench = Bench(max_waiting=2).fleet(member(A, free_slots=2))
+    sent = [bench.give(client(n), submit()) for n in range(4)]
+    assert [len(messages(each, Place)) for each in sent] == [1, 1, 0, 0]
+    assert bench.core.report().queued == 2
+    later = bench.view(member(A, free_slots=2, running=2), base_version=1)
+    assert messages(later, Place) == []  # they are not accepted yet, so the view has not counted them
+    bench.give(A, Accepted(1, 1, 1))
+    bench.now_s = 0.2
+    assert [place.request for place in messages(bench.view(member(A, free_slots=9)), Place)] == [3, 4]
+
+
+def test_nothing_smaller_overtakes_a_request_that_waits_for_room() -> None:
+    bench = Bench(max_waiting=1).fleet(member(A, free_slots=50, waiting=1))
+    assert messages(bench.give(client("big"), submit(range(100))), Place) == []
+    assert messages(bench.give(client("small"), submit()), Place) == []
+    sent = bench.view(member(A, free_slots=104, waiting=1))
+    assert [place.request for place in messages(sent, Place)] == [1, 2]
+
+
+def test_what_only_a_busy_instance_could_hold_keeps_no_other_waiting() -> None:
+    small = member(B, capacity_slots=50, free_slots=50)
+    bench = Bench(max_waiting=1).fleet(member(A, free_slots=0, waiting=1), small)
+    assert messages(bench.give(client("big"), submit(range(100))), Place) == []
+    assert target(bench.give(client("small"), submit()), Place) == [B]
+
+
+# --- losses ---
+
+
+def test_a_lost_instance_costs_a_new_attempt_with_the_tokens_so_far_and_no_word() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    place = bench.run("c")
+    bench.give(A, rows((1, 1, 3, 70), (1, 1, 4, 71)))
+    sent = bench.give(A, Gone("stream reset"))
+    assert target(sent, Place) == [B]
+    again = only(sent, Place)
+    assert (again.attempt, list(again.tokens), again.prompt_tokens) == (2, [5, 6, 7, 70, 71], 3)
+    assert (again.max_tokens, again.sampling) == (place.max_tokens, place.sampling)
+    assert again.why is not None
+    assert (again.why.rejected[0].option, again.why.rejected[0].reason) == (str(A), "lost: stream reset")
+    assert messages(sent, Delta) == []
+    assert bench.give(B, rows((1, 2, 5, 72))) == [Send(client("c"), Delta(i32([72])))]
+    assert bench.core.report().replaced_total == 1
+
+
+def test_lost_requests_go_first_oldest_first() -> None:
+    bench = Bench(max_waiting=1).fleet(member(A))
+    for name in range(3):
+        bench.run(name)
+    bench.give(A, Gone())
+    bench.give(client("new"), submit())
+    bench.give(B, Joined())
+    sent = bench.view(member(B, free_slots=500))
+    assert [(place.request, place.attempt) for place in messages(sent, Place)] == [(1, 2), (2, 2), (3, 2), (4, 1)]
+
+
+def test_a_suspect_instance_is_fenced_and_its_requests_move() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    bench.run("c")
+    bench.give(A, rows((1, 1, 3, 70)))
+    sent = bench.view(member(A, suspect=True), base_version=1)
+    assert sent[0].to == A
+    assert isinstance(sent[0].message, Cancel)
+    assert (sent[0].message.request, sent[0].message.attempt) == (1, 1)
+    assert target(sent, Place) == [B]
+    # It wakes: what it still says of the old attempt reaches nobody and is not answered again.
+    assert bench.give(A, rows((1, 1, 4, 99))) == []
+    assert bench.core.report().stale_total == 1
+    bench.give(A, Ended(1, 1))
+    assert bench.give(B, rows((1, 2, 4, 71))) == [Send(client("c"), Delta(i32([71])))]
+
+
+def test_a_returned_attempt_is_handed_out_again_even_to_the_same_instance() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    sent = bench.give(A, Returned(1, 1))
+    assert [(place.attempt, place.request) for place in messages(sent, Place)] == [(2, 1)]
+    assert bench.give(A, Returned(1, 1)) == []
+    assert bench.core.report().stale_total == 1
+
+
+def test_an_unknown_attempt_is_cancelled_once() -> None:
+    bench = Bench().fleet(member(A))
+    sent = bench.give(A, rows((77, 3, 5, 1)))
+    assert [(cancel.request, cancel.attempt) for cancel in messages(sent, Cancel)] == [(77, 3)]
+    assert bench.give(A, rows((77, 3, 6, 1))) == []
+    bench.give(A, Ended(77, 3))
+    assert messages(bench.give(A, Accepted(77, 3, 1)), Cancel) != []
+    assert bench.core.report().stale_total == 3
+
+
+def test_a_token_from_an_instance_that_does_not_hold_the_attempt_changes_nothing() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    bench.run("c")
+    assert target(bench.give(B, rows((1, 1, 3, 70))), Cancel) == [B]
+    assert bench.core.journal.get(1) is not None
+    assert list(bench.core.journal.get(1).tokens) == [5, 6, 7]  # type: ignore[union-attr]
+
+
+def test_a_repeated_token_is_dropped_and_a_gap_ends_the_attempt() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    bench.give(A, rows((1, 1, 3, 70)))
+    assert bench.give(A, rows((1, 1, 3, 70))) == []
+    sent = bench.give(A, rows((1, 1, 5, 72)))
+    assert messages(sent, Delta) == []
+    assert target(sent, Cancel) == [A]
+    assert list(only(sent, Place).tokens) == [5, 6, 7, 70]
+    assert bench.core.report().stale_total == 2
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"attempt": i32([1, 1])},
+        {"top_count": i32([1, 1])},
+        {"top_count": i32([1])},
+        {"top_count": i32([-1])},
+        {"top_token": i32([1])},
+        {"logprob": f32()},
+    ],
+)
+def test_columns_that_do_not_fit_are_dropped_whole(broken: dict[str, Any]) -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert bench.give(A, replace(rows((1, 1, 3, 70)), **broken)) == []
+    assert bench.core.report() == DispatcherReport(running=1, stale_total=1)
+
+
+def test_an_unknown_finish_is_dropped() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    batch = rows((1, 1, 3, 70))
+    batch.finish[0] = 17
+    assert bench.give(A, batch) == []
+
+
+def test_a_request_that_loses_too_often_ends_with_an_error() -> None:
+    bench = Bench(max_losses=3).fleet(member(A))
+    bench.run("c")
+    for attempt in (1, 2):
+        assert messages(bench.give(A, Returned(1, attempt)), Delta) == []
+    delta = only(bench.give(A, Returned(1, 3)), Delta)
+    assert (delta.finish, list(delta.tokens)) == (Finish.ERROR, [])
+    assert "3 lost hand-outs" in delta.detail
+    assert bench.core.report() == DispatcherReport(failed_total=1, replaced_total=3)
+
+
+# --- refusals ---
+
+
+def test_a_refusal_leaves_the_instance_alone_for_a_while() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit())
+    assert bench.give(A, Refused(1, 1, Refusal.FULL)) == []
+    assert bench.last == [After(0.05, PauseOver(A, 1))]
+    assert messages(bench.give(client("d"), submit()), Place) == []
+    sent = bench.fire(PauseOver)
+    assert bench.now_s == 0.05
+    assert [(place.request, place.attempt) for place in messages(sent, Place)] == [(1, 2), (2, 1)]
+
+
+@pytest.mark.parametrize("by", ["view", "tokens", "ended", "another instance"])
+def test_a_refused_request_is_placed_on_the_next_change(by: str) -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("other")
+    bench.give(client("c"), submit())
+    bench.give(A, Refused(2, 1, Refusal.NOT_READY))
+    if by == "another instance":
+        bench.view(member(A), member(B, free_slots=1), base_version=0)
+        bench.give(A, Refused(2, 2, Refusal.FULL))
+    sent = {
+        "view": lambda: bench.view(member(A), base_version=1),
+        "tokens": lambda: bench.give(A, rows((1, 1, 3, 70))),
+        "ended": lambda: bench.give(A, Ended(1, 1)),
+        "another instance": lambda: bench.give(B, Joined()),
+    }[by]()
+    assert target(sent, Place) == [B if by == "another instance" else A]
+
+
+def test_an_old_pause_ends_nothing() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit())
+    bench.give(A, Refused(1, 1, Refusal.FULL))
+    bench.view(member(A), base_version=1)
+    bench.give(A, Refused(1, 2, Refusal.FULL))
+    assert bench.fire(PauseOver) == []
+    assert only(bench.fire(PauseOver), Place).attempt == 3
+
+
+def test_a_refused_request_does_not_count_as_lost() -> None:
+    bench = Bench(max_losses=1).fleet(member(A))
+    bench.give(client("c"), submit())
+    for attempt in range(1, 30):
+        bench.give(A, Refused(1, attempt, Refusal.FULL))
+        bench.fire(PauseOver)
+    assert bench.core.report() == DispatcherReport(running=1)
+
+
+def test_what_an_instance_calls_too_long_goes_elsewhere_or_ends() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    bench.give(client("c"), submit())
+    assert target(bench.give(A, Refused(1, 1, Refusal.TOO_LONG)), Place) == [B]
+    sent = bench.give(B, Refused(1, 2, Refusal.TOO_LONG))
+    assert only(sent, Delta).finish is Finish.ERROR
+    assert "more than any instance can hold" in only(sent, Delta).detail
+
+
+def test_a_refusal_of_what_runs_already_changes_nothing() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert bench.give(A, Refused(1, 1, Refusal.FULL)) == []
+    assert bench.core.report() == DispatcherReport(running=1, stale_total=1)
+
+
+def test_preempted_and_continued_change_the_state_and_nothing_else() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert bench.give(A, Preempted(1, 1)) == []
+    assert state_of(bench, 1) is State.PREEMPTED
+    assert bench.give(A, Continued(1, 1)) == []
+    assert state_of(bench, 1) is State.RUNNING
+    bench.give(A, Preempted(1, 7))
+    assert state_of(bench, 1) is State.RUNNING
+    assert bench.core.report().stale_total == 1
+
+
+# --- clients ---
+
+
+def test_a_withdrawn_request_is_forgotten_and_cancelled_where_it_runs() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    sent = bench.give(client("c"), Withdraw())
+    assert target(sent, Cancel) == [A]
+    assert bench.core.report() == DispatcherReport(cancelled_total=1)
+    assert bench.give(A, rows((1, 1, 3, 70))) == []
+    assert bench.give(client("c"), Withdraw()) == []
+
+
+def test_a_client_that_is_gone_counts_as_withdrawn() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert target(bench.give(client("c"), Gone("connection closed")), Cancel) == [A]
+    assert bench.core.report() == DispatcherReport(cancelled_total=1)
+
+
+def test_a_stop_string_ends_a_request_well() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert target(bench.give(client("c"), Withdraw(Finish.STOP)), Cancel) == [A]
+    assert bench.core.report() == DispatcherReport(finished_total=1)
+
+
+def test_a_queued_request_is_withdrawn_without_a_word_to_anybody() -> None:
+    bench = Bench()
+    bench.give(client("c"), submit())
+    assert bench.give(client("c"), Withdraw()) == []
+    bench.give(A, Joined())
+    assert bench.view(member(A)) == []
+    assert bench.core.report() == DispatcherReport(cancelled_total=1)
+
+
+def test_anybody_may_cancel_by_id() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    sent = bench.give(client("tool"), CancelById("req-2a-1"))
+    assert only(sent, CancelResult) == CancelResult("req-2a-1", found=True)
+    assert [(send.to, send.message.finish) for send in sent if isinstance(send.message, Delta)] == [
+        (client("c"), Finish.CANCELLED)
+    ]
+    assert target(sent, Cancel) == [A]
+
+
+@pytest.mark.parametrize("name", ["req-2a-2", "req-2b-1", "req-2a-01", "req-2A-1", "", "1", "req-2a-x", "req-2a- 1"])
+def test_an_id_that_names_nothing_cancels_nothing(name: str) -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert bench.give(client("tool"), CancelById(name)) == [Send(client("tool"), CancelResult(name, found=False))]
+    assert bench.core.report().running == 1
+
+
+def test_a_deadline_ends_a_request_exactly_when_it_is_due() -> None:
+    bench = Bench().fleet(member(A))
+    bench.now_s = 10.0
+    bench.run("c", timeout_s=2.5)
+    bench.give(A, rows((1, 1, 3, 70)))
+    sent = bench.fire(DeadlineDue)
+    assert bench.now_s == 12.5
+    delta = only(sent, Delta)
+    assert (delta.finish, delta.detail) == (Finish.DEADLINE, "2.5 s are over: 1 of 4 tokens were generated")
+    assert target(sent, Cancel) == [A]
+    assert bench.core.report().failed_total == 1
+
+
+def test_a_deadline_of_a_finished_request_is_ignored() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c", timeout_s=2.5)
+    bench.give(A, rows((1, 1, 3, 70), finish=Finish.STOP))
+    bench.run("d")
+    assert bench.fire(DeadlineDue) == []
+
+
+def test_a_second_request_of_one_address_is_refused() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert only(bench.give(client("c"), submit()), Rejected).code is Rejection.INVALID
+
+
+def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
+    bench = Bench(max_queued=2)
+    for name in range(2):
+        bench.give(client(name), submit())
+    rejected = only(bench.give(client("late"), submit()), Rejected)
+    assert (rejected.code, rejected.retry_after_s) == (Rejection.FULL, 0.5)
+    assert bench.core.report() == DispatcherReport(queued=2, refused_total=1)
+    bench.give(client(0), Withdraw())
+    assert messages(bench.give(client("late"), submit()), Admitted) == [Admitted("req-2a-3")]
+
+
+def test_the_time_to_come_back_follows_the_pace() -> None:
+    bench = Bench(max_queued=8).fleet(member(A, free_slots=0, waiting=7))
+    for number in range(1, 5):
+        bench.run(number)
+        bench.give(A, rows((number, 1, 3, 70), finish=Finish.STOP), at_s=10.0 * number)
+    for name in range(9):
+        bench.give(client(f"wait {name}"), submit())
+    rejected = only(bench.give(client("late"), submit(), at_s=50.0), Rejected)
+    assert rejected.retry_after_s == 30.0  # eight queued, ten seconds each, half of it, at most 30
+    bench.core._admission._ends_s.extend([49.0, 49.5, 50.0] * 11)
+    rejected = only(bench.give(client("late"), submit(), at_s=50.0), Rejected)
+    assert rejected.retry_after_s == 0.5
+
+
+@pytest.mark.parametrize(
+    ("overrides", "code"),
+    [
+        ({"tokens": ()}, Rejection.INVALID),
+        ({"max_tokens": 0}, Rejection.INVALID),
+        ({"max_tokens": -1}, Rejection.INVALID),
+        ({"timeout_s": 0.0}, Rejection.INVALID),
+        ({"timeout_s": float("nan")}, Rejection.INVALID),
+        ({"timeout_s": float("inf")}, Rejection.INVALID),
+        ({"max_tokens": 998}, Rejection.TOO_LONG),
+        ({"tokens": range(1000), "max_tokens": None}, Rejection.TOO_LONG),
+    ],
+)
+def test_bad_requests_cost_no_work(overrides: dict[str, Any], code: Rejection) -> None:
+    bench = Bench().fleet(member(A))
+    sent = bench.give(client("c"), submit(**overrides))
+    assert only(sent, Rejected).code is code
+    assert messages(sent, Place) == []
+    assert bench.core.report() == DispatcherReport(refused_total=1)
+
+
+def test_the_models_limit_holds_before_any_instance_is_known() -> None:
+    bench = Bench(max_positions=6)
+    assert only(bench.give(client("c"), submit()), Rejected).code is Rejection.TOO_LONG
+    assert messages(bench.give(client("d"), submit(max_tokens=3)), Admitted) == [Admitted("req-2a-1")]
+
+
+def test_without_a_limit_a_request_gets_what_its_instance_can_hold_and_keeps_it() -> None:
+    bench = Bench().fleet(member(A, max_positions=100))
+    assert only(bench.give(client("c"), submit(max_tokens=None)), Place).max_tokens == 97
+    bench.give(A, Gone())
+    bench.give(B, Joined())
+    assert only(bench.view(member(B)), Place).max_tokens == 97
+
+
+def test_a_queued_request_that_no_known_instance_can_hold_ends_with_an_error() -> None:
+    bench = Bench()
+    bench.give(client("c"), submit(max_tokens=90))
+    bench.give(A, Joined())
+    sent = bench.view(member(A, capacity_slots=80, free_slots=80))
+    assert only(sent, Delta).detail == "93 tokens are more than any instance can hold"
+
+
+def test_it_waits_for_a_bigger_instance_that_is_suspect() -> None:
+    bench = Bench().fleet(member(A, capacity_slots=50), member(B, suspect=True))
+    assert messages(bench.give(client("c"), submit(max_tokens=90)), Admitted) != []
+    assert target(bench.view(member(B), base_version=1), Place) == [B]
+
+
+# --- the fleet ---
+
+
+def test_when_nobody_can_serve_new_requests_are_turned_away_and_old_ones_end() -> None:
+    bench = Bench(unavailable_after_s=10.0, give_up_after_s=60.0)
+    bench.give(client("early"), submit(), at_s=5.0)
+    assert messages(bench.give(client("later"), submit(), at_s=14.9), Admitted) != []
+    rejected = only(bench.give(client("late"), submit(), at_s=15.0), Rejected)
+    assert (rejected.code, rejected.retry_after_s) == (Rejection.UNAVAILABLE, 10.0)
+    sent = bench.fire(DroughtOver)
+    assert bench.now_s == 65.0
+    assert [delta.finish for delta in messages(sent, Delta)] == [Finish.ERROR, Finish.ERROR]
+
+
+def test_an_old_drought_ends_nothing() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(A, Gone())
+    bench.give(client("c"), submit())
+    assert bench.fire(DroughtOver) == []  # the drought before the first view
+    assert bench.core.report().queued == 1
+    assert messages(bench.fire(DroughtOver), Delta) != []
+
+
+def test_old_views_change_nothing() -> None:
+    bench = Bench().fleet(member(A))
+    assert bench.give(MONITOR, FleetView(1, (member(A, suspect=True),))) == []
+    assert bench.give(Address("monitor", "m", 6), FleetView(99, (member(A, suspect=True),))) == []
+    assert target(bench.give(client("c"), submit()), Place) == [A]
+    assert bench.core.report().stale_total == 2
+
+
+def test_a_new_monitor_starts_its_own_versions() -> None:
+    bench = Bench()
+    bench.fleet(member(A))
+    bench.give(Address("monitor", "m", 8), FleetView(1, (member(A, suspect=True),)))
+    assert messages(bench.give(client("c"), submit()), Place) == []
+
+
+def test_a_monitor_that_is_gone_leaves_its_last_view() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(MONITOR, Joined())
+    bench.give(MONITOR, Gone())
+    assert target(bench.give(client("c"), submit()), Place) == [A]
+
+
+def test_members_that_left_the_view_get_nothing_new_and_keep_what_they_run() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    bench.run("c")
+    bench.view(base_version=1, removed=(A,))
+    assert target(bench.give(client("d"), submit()), Place) == [B]
+    assert bench.give(A, rows((1, 1, 3, 70))) == [Send(client("c"), Delta(i32([70])))]
+
+
+def test_it_reports_at_once_and_every_half_second_while_a_monitor_listens() -> None:
+    bench = Bench()
+    assert bench.give(MONITOR, Joined(), at_s=1.0) == [Send(MONITOR, DispatcherReport())]
+    assert target(bench.fire(ReportDue), DispatcherReport) == [MONITOR]
+    assert bench.now_s == 1.5
+    bench.give(MONITOR, Gone())
+    assert bench.fire(ReportDue) == []
+    bench.give(MONITOR, Joined())
+    bench.give(MONITOR, Joined())
+    assert bench.fire(ReportDue) == []  # a newer timer runs
+    assert target(bench.fire(ReportDue), DispatcherReport) == [MONITOR]
+
+
+def test_what_it_does_not_know_is_ignored() -> None:
+    bench = Bench()
+    assert bench.give(A, "nonsense") == []
+    assert bench.give(A, Tokens(*(rows((1, 1, 1, 1)).__getattribute__(n)[:0] for n in Tokens.__slots__))) == []
+    assert bench.give(SELF, Gone()) == []
