@@ -59,4 +59,8 @@ class Acceptor(grpc.GenericRpcHandler):
             self.counters.misdirected += 1
             text = f"this is {self._host.address}, not {meant}"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
+        if caller.incarnation <= 0 or caller == meant:
+            # Incarnation 0 is for addresses inside this process (its engine, etcd, clients): nobody else may use them.
+            self.counters.misdirected += 1
+            await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{caller} is not the address of another process")
         return caller

@@ -89,11 +89,13 @@ class Dialer:
             await channel.close(None)
 
     async def _keep_dialing(self, channel: grpc.aio.Channel) -> None:
-        delay_s = self._backoff.first_s
+        delay_s, last = self._backoff.first_s, ""
         while self._wanted:
             began_s = self._host.clock()
             end = await self._once(channel)
-            _log.info("stream to %s at %s: %s", self.peer, self.endpoint, end.reason)
+            level = logging.DEBUG if end.reason == last else logging.INFO
+            _log.log(level, "stream to %s at %s: %s", self.peer, self.endpoint, end.reason)
+            last = end.reason
             if self._host.clock() - began_s >= self._backoff.most_s:
                 delay_s = self._backoff.first_s
             if self._wanted:

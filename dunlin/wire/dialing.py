@@ -62,10 +62,9 @@ class Dialing:
         if member.address.role in self._same_node and member.node != self._node:
             return
         dialer = self._dialers.get(member.address)
-        if dialer is not None and not dialer.ended and dialer.endpoint == member.endpoint:
+        if dialer is not None and not dialer.ended:
             dialer.want(True)
             return
-        self._drop(member.address)
         self._dialers[member.address] = Dialer(
             self._host,
             member.address,

@@ -1,6 +1,9 @@
 import asyncio
+import subprocess
+import sys
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -13,6 +16,8 @@ from dunlin.messages.public import GenerateEvent, GenerateRequest, InfoReply, In
 from dunlin.messages.types import i32
 from dunlin.wire.channels import SERVER_OPTIONS, open_blocking_channel, open_channel
 from dunlin.wire.methods import GENERATE, INFO, STATUS, Method, Methods, stub
+
+ROOT = Path(__file__).resolve().parent.parent.parent
 
 Answers = Mapping[Method[Any, Any], Callable[[Any, Any], Awaitable[Any]]]
 
@@ -139,3 +144,12 @@ def test_a_proxy_in_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
             assert (await stub(channel, INFO)(InfoRequest(), timeout=10)).model == "tiny"
 
     run(scenario)
+
+
+def test_what_the_sdk_imports_loads_no_server_and_no_etcd() -> None:
+    program = "import dunlin.wire.channels, dunlin.wire.methods, sys; print(*sys.modules)"
+    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
+    loaded = done.stdout.split()
+    assert "grpc.aio" in loaded, done.stderr
+    heavy = ("grpc_health.", "grpc_reflection.", "uvloop", "torch", "aiohttp", "dunlin.membership", "dunlin.wire.service")
+    assert [name for name in loaded if name.startswith(heavy)] == []

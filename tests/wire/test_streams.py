@@ -312,6 +312,19 @@ def test_a_call_without_identity_is_refused() -> None:
     run(scenario)
 
 
+@pytest.mark.parametrize("caller", [Address("etcd", ""), Address("engine", "i"), INSTANCE], ids=str)
+def test_nobody_from_outside_speaks_as_this_process_or_its_own_parts(caller: Address) -> None:
+    async def scenario() -> None:
+        async with accepting() as (instance, endpoint), raw_call(endpoint, sender=caller) as call:
+            with pytest.raises(grpc.aio.AioRpcError) as caught:
+                await call.read()
+            assert caught.value.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert instance.core.heard == []
+            assert instance.acceptor.counters.misdirected == 1
+
+    run(scenario)
+
+
 @pytest.mark.parametrize("limits", [Limits(messages=10), Limits(size_bytes=400)])
 def test_a_full_queue_ends_the_stream_for_both_and_they_join_again(limits: Limits) -> None:
     async def scenario() -> None:
