@@ -1,0 +1,125 @@
+"""Metrics out of reports: the families `dunlin_*`, made from one `FleetStatus` when somebody asks. Pure.
+
+`FIELDS` lists each number of a report with its metric's name and meaning; a family has one sample per process, labelled
+`name` and `node`. Names end in `_total` where the number only grows while its process lives, and carry their unit.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from dunlin.messages.fleet import FleetStatus, MemberStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One number of a family, with its labels in order."""
+
+    labels: tuple[tuple[str, str], ...]
+    value: float
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """One metric. `kind` is `gauge` or `counter`; a counter's name ends in `_total`."""
+
+    name: str
+    help: str
+    kind: str
+    samples: tuple[Sample, ...]
+
+
+FIELDS: dict[str, dict[str, str]] = {
+    "instance": {
+        "ready": "1 when the engine can take steps",
+        "capacity_slots": "token slots of the slab",
+        "free_slots": "token slots that are free",
+        "owned_slots": "token slots that hold a sequence's KV",
+        "reserved_slots": "token slots set aside",
+        "moving_slots": "token slots whose content is being copied",
+        "quarantined_slots": "token slots that a silent process may still write",
+        "running": "sequences in the running batch",
+        "waiting": "sequences that wait for slots or their turn",
+        "waiting_tokens": "tokens of the waiting sequences",
+        "outstanding_steps": "steps sent to the engine and not answered",
+        "safepoints": "safepoints that the engine has passed",
+        "epoch": "epoch of the order that the instance obeys",
+        "plan_version": "plan version of that order, 0 for none",
+        "steps_total": "steps answered",
+        "mixed_steps_total": "steps with prefill and decode rows",
+        "multi_row_steps_total": "steps with two rows or more",
+        "tokens_total": "tokens generated",
+        "prefill_tokens_total": "prompt tokens computed",
+        "preemptions_total": "sequences that lost their slots to older work",
+        "restored_tokens_total": "tokens whose KV came back from the host tier",
+        "recomputed_tokens_total": "tokens whose KV was computed again",
+        "restored_regions_total": "regions read back from the host tier",
+        "corrupt_regions_total": "regions whose copy did not match the checksum",
+        "engine_restarts_total": "engine processes started after the first",
+        "stale_total": "messages dropped because they belong to an older attempt, incarnation or order",
+    },
+    "dispatcher": {
+        "queued": "requests that wait for an instance",
+        "running": "requests handed out",
+        "finished_total": "requests that ended as they should",
+        "failed_total": "requests that ended with an error",
+        "refused_total": "requests refused at the door",
+        "cancelled_total": "requests that their clients gave up",
+        "replaced_total": "requests handed out again after an instance was lost",
+        "tokens_total": "tokens delivered",
+        "stale_total": "messages dropped because they belong to an older attempt or incarnation",
+    },
+    "kvstore": {
+        "capacity_bytes": "host tier",
+        "used_bytes": "host tier in use, padding and quarantine included",
+        "regions": "regions in the catalog",
+        "reserved_total": "regions reserved",
+        "refused_total": "regions refused for want of room",
+        "corrupt_total": "regions that a reader found corrupt",
+    },
+    "manager": {
+        "epoch": "term that this manager leads, 0 when it does not lead",
+        "plan_version": "newest plan of that term",
+    },
+}
+
+
+def families(status: FleetStatus) -> list[Family]:
+    """Every family, in a fixed order; one without a sample is left out."""
+    found = [*_monitor(status), *_members(status.members)]
+    for role, fields in FIELDS.items():
+        found += [_reported(role, field, text, status.members) for field, text in fields.items()]
+    return [family for family in found if family.samples]
+
+
+def _monitor(status: FleetStatus) -> list[Family]:
+    return [
+        Family("dunlin_fleet_view_version", "newest FleetView", "gauge", (Sample((), status.version),)),
+        Family("dunlin_suspicions_total", "suspicions raised", "counter", (Sample((), status.suspicions_total),)),
+        Family("dunlin_reasons_held", "decisions in the ring", "gauge", (Sample((), status.reasons_held),)),
+        Family("dunlin_reasons_lost_total", "decisions no longer held", "counter", (Sample((), status.reasons_lost),)),
+    ]
+
+
+def _members(members: Iterable[MemberStatus]) -> list[Family]:
+    labelled = [((("role", one.address.role), *_labels(one)), one) for one in members]
+    return [
+        Family(name, text, "gauge", tuple(Sample(labels, float(getattr(one, field))) for labels, one in labelled))
+        for name, text, field in (
+            ("dunlin_member_connected", "1 when the process has a stream to the monitor", "connected"),
+            ("dunlin_member_suspect", "1 when the process shows no progress", "suspect"),
+            ("dunlin_member_silent_seconds", "time since its last report", "silent_s"),
+        )
+    ]
+
+
+def _reported(role: str, field: str, text: str, members: Iterable[MemberStatus]) -> Family:
+    reports = [(one, getattr(one, role)) for one in members]
+    samples = tuple(
+        Sample(_labels(one), float(getattr(report, field))) for one, report in reports if report is not None
+    )
+    kind = "counter" if field.endswith("_total") else "gauge"
+    return Family(f"dunlin_{role}_{field}", text, kind, samples)
+
+
+def _labels(member: MemberStatus) -> tuple[tuple[str, str], ...]:
+    return (("name", member.address.name), ("node", member.node))

@@ -1,0 +1,79 @@
+"""Runs a global manager: its candidacy and its streams around `GlobalManagerCore`."""
+
+from collections import deque
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dunlin.effects import Address, Core, Effect, Message
+from dunlin.host import Host
+from dunlin.membership.election import Election
+from dunlin.messages.membership import Deposed, Elected
+from dunlin.wire.envelopes import PLAN
+from dunlin.wire.options import ServiceOptions
+from dunlin.wire.service import ETCD, Service
+from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.core import GlobalManagerCore
+
+ELECTION_PREFIX = "/dunlin/election/global_manager"
+
+
+@dataclass(frozen=True, slots=True)
+class TermChanged:
+    """Wakes the host when the election changed its mind."""
+
+
+class TermGuard:
+    """Stands before the core: whatever comes in, the core first hears how its term stands by the lease's own clock.
+
+    A process that slept may find other messages in its queue before the news that it was deposed.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._changes: deque[Elected | Deposed] = deque()
+        self._election: Election | None = None
+        self._host: Host | None = None
+
+    def follow(self, election: Election, host: Host) -> None:
+        """Ask this election from now on."""
+        self._election, self._host = election, host
+
+    def changed(self, change: Elected | Deposed) -> None:
+        """For the election: a term began or ended."""
+        self._changes.append(change)
+        if self._host is not None:
+            self._host.deliver(ETCD, TermChanged())
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
+        """See `dunlin.effects.Core`."""
+        if self._election is not None:
+            self._election.epoch()
+        effects: list[Effect] = []
+        while self._changes:
+            effects += self._core.receive(now_s, ETCD, self._changes.popleft())
+        effects += self._core.receive(now_s, sender, message)
+        return effects
+
+
+async def serve(options: ServiceOptions, config: GlobalManagerConfig) -> int:
+    """Serve until told to stop; returns the exit code.
+
+    Raises:
+        StartError: the port is taken, or no etcd.
+    """
+    service = Service(options)
+    guards: list[TermGuard] = []
+
+    def make_core(address: Address) -> TermGuard:
+        guards.append(TermGuard(GlobalManagerCore(address, config)))
+        return guards[0]
+
+    await service.start(make_core, dials={"instance": PLAN})
+    (guard,) = guards
+    election = Election(service.etcd, ELECTION_PREFIX, options.name, guard.changed, ttl_s=options.lease_ttl_s)
+    guard.follow(election, service.host)
+    election.start()
+    await service.wait_for_stop()
+    await election.stop()
+    await service.stop()
+    return 0

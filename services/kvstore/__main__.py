@@ -1,0 +1,51 @@
+"""Starts a kvstore: `python -m services.kvstore --help`."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from dunlin.wire.options import add_service_flags, service_options
+from dunlin.wire.process import run_service
+from services.kvstore.config import ALIGNMENTS_BYTES, KvstoreConfig
+from services.kvstore.server import serve
+
+DEFAULT_TIER_BYTES = 256 << 20
+
+
+def parser() -> argparse.ArgumentParser:
+    """The command line."""
+    flags = argparse.ArgumentParser(
+        prog="dunlin serve kvstore", description="The host-memory tier of one node's KV pool, and its catalog."
+    )
+    add_service_flags(flags)
+    flags.add_argument(
+        "--tier-bytes",
+        "--host-tier-bytes",
+        dest="tier_bytes",
+        type=int,
+        default=DEFAULT_TIER_BYTES,
+        help=f"shared memory to keep regions in, filled at start (default: {DEFAULT_TIER_BYTES})",
+    )
+    flags.add_argument("--alignment-bytes", type=int, default=4096, choices=ALIGNMENTS_BYTES, help="of each region")
+    flags.add_argument(
+        "--orphan-grace-s", type=float, default=30.0, help="how long regions outlive their writer's stream"
+    )
+    return flags
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run until told to stop; returns the exit code."""
+    flags = parser()
+    arguments = flags.parse_args(argv)
+    try:
+        config = KvstoreConfig(
+            "", arguments.tier_bytes, "", arguments.alignment_bytes, orphan_grace_s=arguments.orphan_grace_s
+        )
+    except ValueError as error:
+        flags.error(str(error))
+    options = service_options("kvstore", arguments)
+    return run_service(options, lambda: serve(options, config))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,91 @@
+"""The host tier's memory: anonymous shared memory of one fixed size, filled with real pages before anybody maps it.
+
+Reads and writes no byte of it. Whoever may open this process's file descriptors may map it.
+"""
+
+import fcntl
+import os
+from pathlib import Path
+
+CHUNK_BYTES = 64 << 20
+SPARE_BYTES = 256 << 20
+"""What the machine keeps for everybody else."""
+
+_MIB = 1 << 20
+
+
+class TierError(Exception):
+    """The tier cannot be had; the text says how much there is and what to do."""
+
+
+class HostTier:
+    """Owns the memory file. Its size never changes, so no mapping can ever fault."""
+
+    def __init__(self, size_bytes: int) -> None:
+        """Allocate and fill `size_bytes`.
+
+        Raises:
+            TierError: not enough memory; nothing is kept then.
+        """
+        self.size_bytes = size_bytes
+        self._check(size_bytes)
+        self._fd = os.memfd_create("dunlin-host-tier", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self._fd, size_bytes)
+            self._fill()
+            fcntl.fcntl(self._fd, fcntl.F_ADD_SEALS, fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL)
+        except BaseException:
+            os.close(self._fd)
+            raise
+
+    @property
+    def path(self) -> str:
+        """What another process of this node and user opens to map the tier."""
+        return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def close(self) -> None:
+        """Let go of the memory; it lives on where it is mapped."""
+        os.close(self._fd)
+
+    def _fill(self) -> None:
+        for offset in range(0, self.size_bytes, CHUNK_BYTES):
+            chunk = min(CHUNK_BYTES, self.size_bytes - offset)
+            self._check(chunk)
+            try:
+                os.posix_fallocate(self._fd, offset, chunk)
+            except OSError as error:
+                raise TierError(_too_little(self.size_bytes, available_bytes(), str(error))) from error
+
+    def _check(self, wanted_bytes: int) -> None:
+        available = available_bytes()
+        if wanted_bytes + SPARE_BYTES > available:
+            raise TierError(_too_little(self.size_bytes, available, f"{SPARE_BYTES // _MIB} MiB stay for others"))
+
+
+def available_bytes(proc: Path = Path("/proc"), cgroup: Path = Path("/sys/fs/cgroup")) -> int:
+    """Memory that can be had now: the machine's, and no more than this process's control group allows."""
+    lines = (proc / "meminfo").read_text().splitlines()
+    machine = next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    return min(machine, _group_bytes(proc, cgroup, machine))
+
+
+def _group_bytes(proc: Path, cgroup: Path, default: int) -> int:
+    """What the control group (version 2) leaves; `default` where there is no limit or no such group."""
+    try:
+        own = next(line for line in (proc / "self/cgroup").read_text().splitlines() if line.startswith("0::"))
+        group = cgroup / own[3:].lstrip("/")
+        limit = (group / "memory.max").read_text().strip()
+        if limit == "max":
+            return default
+        used = int((group / "memory.current").read_text())
+        stat = dict(line.split() for line in (group / "memory.stat").read_text().splitlines())
+        return int(limit) - used + int(stat.get("inactive_file", "0"))
+    except (OSError, StopIteration, ValueError):
+        return default
+
+
+def _too_little(wanted: int, available: int, detail: str) -> str:
+    return (
+        f"no room for a host tier of {wanted // _MIB} MiB: {available // _MIB} MiB are available ({detail}); "
+        "choose a smaller --tier-bytes"
+    )
