@@ -8,6 +8,7 @@ import importlib.util
 import os
 import shutil
 import socket
+import subprocess
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,7 +37,7 @@ class EmbeddedConfig:
 class EmbeddedEtcd:
     """Owns one etcd process. Start it from the main thread: the kernel kills it when that thread ends."""
 
-    def __init__(self, process: asyncio.subprocess.Process, config: EmbeddedConfig) -> None:
+    def __init__(self, process: "subprocess.Popen[bytes]", config: EmbeddedConfig) -> None:
         self.config = config
         self._process = process
 
@@ -53,7 +54,7 @@ class EmbeddedEtcd:
     @property
     def exit_code(self) -> int | None:
         """None while it runs; negative: the signal that ended it."""
-        return self._process.returncode
+        return self._process.poll()
 
     @staticmethod
     async def start(config: EmbeddedConfig) -> "EmbeddedEtcd":
@@ -63,7 +64,7 @@ class EmbeddedEtcd:
             _check_free(port)
         # Between choosing a free port and etcd taking it, somebody else may: then other ones are tried.
         for _ in range(_FREE_PORT_TRIES):
-            etcd = await _spawn(binary, _with_ports(config))
+            etcd = _spawn(binary, _with_ports(config))
             try:
                 await etcd._ready()
                 return etcd
@@ -75,24 +76,19 @@ class EmbeddedEtcd:
 
     async def wait(self) -> int:
         """Return etcd's exit code once it has ended."""
-        return await self._process.wait()
+        return await _ended(self._process)
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """SIGTERM, and SIGKILL when it is still there after `grace_s` (a stopped process does not heed the first)."""
-        if self._process.returncode is not None:
-            return
-        try:
-            if grace_s > 0:
-                self._process.terminate()
+        if grace_s > 0:
+            self._process.terminate()  # both of these do nothing once the process is collected
+            try:
                 async with asyncio.timeout(grace_s):
-                    await self._process.wait()
-                return
-        except TimeoutError:
-            pass
-        except ProcessLookupError:
-            return
+                    await _ended(self._process)
+            except TimeoutError:
+                pass
         self._process.kill()
-        await self._process.wait()
+        await _ended(self._process)
 
     async def _ready(self) -> None:
         client = EtcdClient([self.endpoint], timeouts=Timeouts(connect_s=0.5, call_s=1.0))
@@ -106,8 +102,8 @@ class EmbeddedEtcd:
             await client.close()
 
     async def _leads(self, client: EtcdClient) -> bool:
-        if self._process.returncode is not None:
-            raise EtcdStartError(f"etcd ended with code {self._process.returncode}: {self._log_tail()}")
+        if self.exit_code is not None:
+            raise EtcdStartError(f"etcd ended with code {self.exit_code}: {self._log_tail()}")
         try:
             return (await client.status()).leader != 0
         except EtcdError:
@@ -117,6 +113,21 @@ class EmbeddedEtcd:
         path = log_path(self.config.data_dir)
         text = path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
         return f"{text or 'nothing in its log'} (log: {path})"
+
+
+async def _ended(process: "subprocess.Popen[bytes]") -> int:
+    """The exit code, once there is one; waits on the kernel's handle of the process, so any event loop will do."""
+    if process.poll() is None:
+        loop = asyncio.get_running_loop()
+        ended = asyncio.Event()
+        handle = os.pidfd_open(process.pid)
+        try:
+            loop.add_reader(handle, ended.set)
+            await ended.wait()
+        finally:
+            loop.remove_reader(handle)
+            os.close(handle)
+    return process.wait()
 
 
 def log_path(data_dir: Path) -> Path:
@@ -147,7 +158,7 @@ def find_binary() -> str:
     return on_path
 
 
-async def _spawn(binary: str, config: EmbeddedConfig) -> EmbeddedEtcd:
+def _spawn(binary: str, config: EmbeddedConfig) -> EmbeddedEtcd:
     try:
         config.data_dir.mkdir(parents=True, exist_ok=True)
         log = log_path(config.data_dir).open("ab")
@@ -156,9 +167,10 @@ async def _spawn(binary: str, config: EmbeddedConfig) -> EmbeddedEtcd:
     # etcd reads ETCD_… variables as flags: those of the user's own etcd do not concern this one.
     environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
     with log:
-        process = await asyncio.create_subprocess_exec(
-            *tethered([binary, *_flags(config)], os.getpid()),
-            stdin=asyncio.subprocess.DEVNULL,
+        # Not asyncio's own: under uvloop it forks through Python's fork handlers, and gRPC's hang in the child.
+        process = subprocess.Popen(
+            tethered([binary, *_flags(config)], os.getpid()),
+            stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,
             env=environment,
