@@ -151,5 +151,5 @@ def test_what_the_sdk_imports_loads_no_server_and_no_etcd() -> None:
     done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
     loaded = done.stdout.split()
     assert "grpc.aio" in loaded, done.stderr
-    heavy = ("grpc_health.", "grpc_reflection.", "uvloop", "torch", "aiohttp", "dunlin.membership", "dunlin.wire.service")
+    heavy = ("grpc_health.", "grpc_reflection.", "uvloop", "torch", "dunlin.membership", "dunlin.wire.service")
     assert [name for name in loaded if name.startswith(heavy)] == []

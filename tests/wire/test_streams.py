@@ -217,15 +217,17 @@ def test_a_second_stream_of_a_peer_replaces_the_first() -> None:
 
 def test_frames_of_a_replaced_stream_are_not_heard() -> None:
     async def scenario() -> None:
-        async with accepting() as (instance, endpoint), raw_call(endpoint) as first, raw_call(endpoint) as second:
+        async with accepting() as (instance, endpoint), raw_call(endpoint) as first:
             await first.initial_metadata()
-            await second.initial_metadata()
-            await instance.core.until(3)
-            frame = DISPATCH.command.encode(Header(DISPATCHER), Cancel(1, 1))
-            with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):
-                await without_end(first.write, frame)
-            await second.write(DISPATCH.command.encode(Header(DISPATCHER), Cancel(2, 1)))
-            assert (await instance.core.until(4))[3:] == [Cancel(2, 1)]
+            await instance.core.until(1)
+            async with raw_call(endpoint) as second:
+                await second.initial_metadata()
+                await instance.core.until(3)
+                frame = DISPATCH.command.encode(Header(DISPATCHER), Cancel(1, 1))
+                with pytest.raises((grpc.aio.AioRpcError, asyncio.InvalidStateError)):
+                    await without_end(first.write, frame)
+                await second.write(DISPATCH.command.encode(Header(DISPATCHER), Cancel(2, 1)))
+                assert (await instance.core.until(4))[3:] == [Cancel(2, 1)]
 
     run(scenario)
 
