@@ -43,6 +43,10 @@ class Decoder:
         self._weights = weights
         self._frequencies = inverse_frequencies(config.rope, config.head_dim)
 
+    def with_kv(self, kv: Sequence[Tensor]) -> "Decoder":
+        """The same decoder over other KV."""
+        return Decoder(self.config, self._weights, kv, self.numerics)
+
     @torch.inference_mode()
     def forward(self, batch: Batch, safepoint: Safepoint) -> Tensor:
         """Compute the batch and write its KV. `safepoint` is called between layers and inside long attention.

@@ -1,0 +1,65 @@
+"""How an engine process is started: the same dataclass makes the command line and reads it. Loads no torch."""
+
+import argparse
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+DTYPES = ("float32", "bfloat16")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineOptions:
+    """What one engine process is told.
+
+    The three descriptors are inherited (`pass_fds`): a stream socket to the parent, the arena's memfd, the progress
+    counter's memfd. KV in the arena outlives the process; give the next one the same options.
+    """
+
+    model: Path
+    name: str
+    incarnation: int
+    parent_pid: int
+    socket_fd: int
+    arena_fd: int
+    progress_fd: int
+    kv_bytes: int
+    dtype: str = "float32"
+    deterministic: bool = False
+    threads: int = 1
+
+    @property
+    def fds(self) -> tuple[int, int, int]:
+        """What the child inherits."""
+        return self.socket_fd, self.arena_fd, self.progress_fd
+
+    def command(self) -> list[str]:
+        """The command line that starts the engine."""
+        flags = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in _TYPES]
+        return [sys.executable, "-m", "dunlin.engine", *flags, *(["--deterministic"] if self.deterministic else [])]
+
+
+_TYPES = {
+    "model": Path,
+    "name": str,
+    "incarnation": int,
+    "parent_pid": int,
+    "socket_fd": int,
+    "arena_fd": int,
+    "progress_fd": int,
+    "kv_bytes": int,
+    "dtype": str,
+    "threads": int,
+}
+
+
+def parse_options(arguments: list[str]) -> EngineOptions:
+    """The options in a command line; exits with a message when they are wrong."""
+    parser = argparse.ArgumentParser(
+        "python -m dunlin.engine", description="One engine process; an instance starts it."
+    )
+    for name, kind in _TYPES.items():
+        choices = DTYPES if name == "dtype" else None
+        parser.add_argument(f"--{name.replace('_', '-')}", type=kind, required=True, choices=choices)
+    parser.add_argument("--deterministic", action="store_true")
+    return EngineOptions(**vars(parser.parse_args(arguments)))

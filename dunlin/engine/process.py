@@ -1,0 +1,149 @@
+"""The engine as a process: one thread that reads commands, computes, and writes events, until its parent is gone.
+
+It decides nothing; `Runner` does. Blocking reads when idle, a look at the socket between iterations when busy.
+"""
+
+import ctypes
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator
+
+import torch
+
+from dunlin.effects import Address, Message
+from dunlin.engine import numerics
+from dunlin.engine.errors import ModelError
+from dunlin.engine.frames import FrameReader, frame
+from dunlin.engine.load import Loaded, load_model
+from dunlin.engine.options import EngineOptions
+from dunlin.engine.progress import ProgressCounter
+from dunlin.engine.runner import Runner
+from dunlin.engine.selftest import self_test
+from dunlin.messages.engine import EngineFailed, EngineReady
+from dunlin.messages.types import i32
+from dunlin.tether import ParentGone, tie_to_parent
+from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT, Header
+
+CANNOT_START = 2
+CANNOT_GO_ON = 3
+_READ_BYTES = 1 << 20
+# glibc's mallopt: keep freed memory, or every large temporary costs its page faults again.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+
+
+class Channel:
+    """The socket to the parent, in messages. Owns the socket."""
+
+    def __init__(self, connected: socket.socket, sender: Address) -> None:
+        self._socket = connected
+        self._header = Header(sender)
+        self._reader = FrameReader()
+
+    def send(self, message: Message) -> None:
+        """Blocks while the parent does not read.
+
+        :raises OSError: the parent is gone.
+        """
+        self._socket.sendall(frame(ENGINE_EVENT.encode(self._header, message)))
+
+    def receive(self, *, wait: bool) -> Iterator[Message]:
+        """The messages that have arrived; with `wait` it blocks for the first bytes.
+
+        :raises EOFError: the parent closed the socket.
+        :raises FrameError, CodecError: the bytes are no messages.
+        """
+        if not wait and not select.select([self._socket], [], [], 0)[0]:
+            return
+        data = self._socket.recv(_READ_BYTES)
+        if not data:
+            raise EOFError
+        for body in self._reader.feed(data):
+            yield ENGINE_COMMAND.decode(body)[1]
+
+
+def run(options: EngineOptions) -> int:
+    """Serve the parent; returns the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends this process
+    try:
+        tie_to_parent(options.parent_pid)
+    except ParentGone as error:
+        print(f"dunlin engine {options.name}: {error}", file=sys.stderr)
+        return CANNOT_START
+    channel = Channel(socket.socket(fileno=options.socket_fd), Address("engine", options.name, options.incarnation))
+    try:
+        return _start_and_serve(options, channel)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 0
+
+
+def _start_and_serve(options: EngineOptions, channel: Channel) -> int:
+    progress = ProgressCounter(options.progress_fd)
+    try:
+        _prepare_process(options.threads)
+        loaded = _load(options)
+        progress.pass_safepoint()
+    except (ModelError, ValueError, MemoryError, OSError) as error:
+        channel.send(EngineFailed(f"cannot start: {error}"))
+        return CANNOT_START
+    channel.send(_ready(loaded, options))
+    try:
+        serve(Runner(loaded.decoder, loaded.slots, time.perf_counter), channel, progress)
+    except (EOFError, OSError):
+        raise
+    except Exception as error:  # whatever it is, the parent should know before this process ends
+        traceback.print_exc()
+        channel.send(EngineFailed(f"cannot go on: {type(error).__name__}: {error}"))
+        return CANNOT_GO_ON
+    return 0
+
+
+def serve(runner: Runner, channel: Channel, progress: ProgressCounter) -> None:
+    """Commands in, events out, until the parent closes the socket.
+
+    :raises EOFError: it did.
+    """
+    while True:
+        for message in channel.receive(wait=not runner.busy):
+            for event in runner.receive(message):
+                channel.send(event)
+        if runner.busy:
+            for event in runner.work(progress.pass_safepoint):
+                channel.send(event)
+
+
+def _prepare_process(threads: int) -> None:
+    torch.set_num_threads(threads)
+    libc = ctypes.CDLL(None)
+    for option, value in ((_M_TRIM_THRESHOLD, 1 << 30), (_M_TOP_PAD, 64 << 20), (_M_MMAP_THRESHOLD, 32 << 20)):
+        libc.mallopt(option, value)
+
+
+def _load(options: EngineOptions) -> Loaded:
+    """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
+    if options.deterministic and options.dtype != "float32":
+        raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
+    chosen = numerics.deterministic() if options.deterministic else numerics.fast()
+    loaded = load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd)
+    if options.deterministic and not self_test(loaded.decoder):
+        raise ValueError("this machine's kernels do not keep the deterministic mode's promise: run without it")
+    return loaded
+
+
+def _ready(loaded: Loaded, options: EngineOptions) -> EngineReady:
+    config = loaded.config
+    item_bytes = loaded.decoder.kv[0].element_size()
+    return EngineReady(
+        layers=i32(list(range(config.layers))),
+        slots=loaded.slots,
+        quantum=loaded.quantum,
+        weights_digest=loaded.weights_digest,
+        kv_dtype=options.dtype,
+        kv_bytes_per_token=config.layers * config.slot_bytes(item_bytes),
+        max_positions=config.max_positions,
+        vocabulary=config.vocab,
+        deterministic=options.deterministic,
+    )

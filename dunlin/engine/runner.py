@@ -1,0 +1,200 @@
+"""The engine's conversation: commands in, events out. What it lacks it answers with `Unsupported`.
+
+Owns the sequences, the queue of steps and the moves; computes one iteration per call of `work`. Knows no socket and no
+process; its only clock is the one it is given.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dunlin.engine.attention.base import Safepoint
+from dunlin.engine.model import Decoder
+from dunlin.engine.moves import HostTier, Mover
+from dunlin.engine.sampling import Draw, choose
+from dunlin.engine.sequence import SequenceState
+from dunlin.engine.steps import QueuedStep, StepError, answer, assemble, check_step
+from dunlin.messages.engine import (
+    CancelMove,
+    Close,
+    Discard,
+    Interrupt,
+    MapHost,
+    Move,
+    MoveDone,
+    Open,
+    Remap,
+    Resume,
+    Step,
+    Unsupported,
+)
+from dunlin.messages.types import MoveKind, MoveStatus
+
+Event = Any
+HOST_KINDS = (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Bounds of what the engine keeps for others."""
+
+    steps: int = 16
+    moves: int = 1024
+    sequences: int = 4096
+
+
+class Runner:
+    """One engine without its process. Feed `receive`, then call `work` while `busy`."""
+
+    def __init__(self, decoder: Decoder, slots: int, clock: Callable[[], float], limits: Limits | None = None) -> None:
+        self._decoder = decoder
+        self._slots = slots
+        self._clock = clock
+        self._limits = limits or Limits()
+        self._sequences: dict[int, SequenceState] = {}
+        self._steps: deque[QueuedStep] = deque()
+        self._tier = HostTier()
+        self._mover = Mover(decoder.kv, slots, self._tier, clock)
+        # Moves that did not land, by number, with the sequence whose rows must not run on them.
+        self._failed: dict[int, int] = {}
+        self._idle_since_s = clock()
+        self._handlers: dict[type[Any], Callable[[Any], list[Event]]] = {
+            Open: self._on_open,
+            Close: self._on_close,
+            Step: self._on_step,
+            Move: self._on_move,
+            CancelMove: self._on_cancel_move,
+            MapHost: self._on_map_host,
+            Interrupt: lambda message: [
+                Unsupported("Interrupt", "rows stay to the end of their step", step=message.step)
+            ],
+            Resume: lambda message: [Unsupported("Resume", "no step is suspended", step=message.step)],
+            Discard: lambda message: [Unsupported("Discard", "no step is suspended", step=message.step)],
+            Remap: lambda message: [Unsupported("Remap", "the layers held are fixed")],
+        }
+
+    def __repr__(self) -> str:
+        return f"[sequences: {len(self._sequences)} | steps: {len(self._steps)} | moves: {len(self._mover)}]"
+
+    @property
+    def busy(self) -> bool:
+        """Whether `work` has something to do."""
+        return bool(self._steps) or len(self._mover) > 0
+
+    def receive(self, message: Any) -> list[Event]:
+        """Take a command; what can be answered at once is."""
+        handler = self._handlers.get(type(message))
+        return handler(message) if handler else [Unsupported(type(message).__name__, "not a command of an engine")]
+
+    def work(self, safepoint: Safepoint) -> list[Event]:
+        """One layer of the most urgent move, then one iteration of the first step unless it waits for a move."""
+        events = self._advance_move(safepoint) if len(self._mover) else []
+        if self._steps and not any(move in self._mover for move in self._steps[0].step.after):
+            events += self._iterate(safepoint)
+        return events
+
+    def _on_open(self, message: Open) -> list[Event]:
+        positions = self._decoder.config.max_positions
+        vocabulary = self._decoder.config.vocab
+        if len(self._sequences) >= self._limits.sequences:
+            return [Unsupported("Open", f"more than {self._limits.sequences} sequences")]
+        if message.sequence in self._sequences:
+            return [Unsupported("Open", f"sequence {message.sequence} is open already")]
+        if not 0 < len(message.tokens) <= positions:
+            return [Unsupported("Open", f"{len(message.tokens)} tokens, the model takes 1 to {positions}")]
+        if min(message.tokens) < 0 or max(message.tokens) >= vocabulary:
+            return [Unsupported("Open", f"a token outside the vocabulary of {vocabulary}")]
+        self._sequences[message.sequence] = SequenceState(message, positions)
+        return []
+
+    def _on_close(self, message: Close) -> list[Event]:
+        self._sequences.pop(message.sequence, None)
+        self._failed = {move: sequence for move, sequence in self._failed.items() if sequence != message.sequence}
+        return []
+
+    def _on_step(self, message: Step) -> list[Event]:
+        if len(self._steps) >= self._limits.steps:
+            return [Unsupported("Step", f"{self._limits.steps} steps are queued", step=message.step)]
+        try:
+            self._steps.append(check_step(message, self._slots))
+        except StepError as error:
+            return [Unsupported("Step", str(error), step=message.step)]
+        return []
+
+    def _on_move(self, message: Move) -> list[Event]:
+        if message.kind not in HOST_KINDS:
+            return [Unsupported("Move", "only between slab and host tier", move=message.move)]
+        if len(self._mover) >= self._limits.moves:
+            return [Unsupported("Move", f"{self._limits.moves} moves are queued", move=message.move)]
+        self._mover.add(message)
+        return []
+
+    def _on_cancel_move(self, message: CancelMove) -> list[Event]:
+        ended = self._mover.cancel(message.move)
+        return [] if ended is None else [self._land(*ended)]
+
+    def _on_map_host(self, message: MapHost) -> list[Event]:
+        try:
+            self._tier.map(message)
+        except (OSError, ValueError) as error:
+            return [Unsupported("MapHost", f"{message.path} of {message.size_bytes} bytes: {error}")]
+        return []
+
+    def _advance_move(self, safepoint: Safepoint) -> list[Event]:
+        ended = self._mover.advance()
+        safepoint()
+        return [] if ended is None else [self._land(*ended)]
+
+    def _land(self, move: Move, done: MoveDone) -> MoveDone:
+        """A region that came back belongs to its sequence from now on; one that did not stops the rows that wait for
+        it.
+        """
+        if move.kind is not MoveKind.HOST_TO_SLAB:
+            return done
+        if done.status is MoveStatus.OK:
+            done = self._adopt(move, done)
+        if done.status is not MoveStatus.OK:
+            self._failed[move.move] = move.sequence
+        return done
+
+    def _adopt(self, move: Move, done: MoveDone) -> MoveDone:
+        state = self._sequences.get(move.sequence)
+        if state is None:
+            return _failed(done, f"sequence {move.sequence} is not open")
+        if (move.region.layer_start, move.region.layer_stop) != (0, len(self._decoder.kv)):
+            return done
+        position = move.region.start
+        try:
+            for start, length in zip(move.extent_start, move.extent_length, strict=True):
+                state.slots.assign(position, start, length)
+                position += length
+        except ValueError as error:
+            return _failed(done, str(error))
+        return done
+
+    def _iterate(self, safepoint: Safepoint) -> list[Event]:
+        """One iteration of the first step."""
+        started_s, queued = self._clock(), self._steps[0]
+        spoiled = {self._failed[move] for move in queued.step.after if move in self._failed}
+        try:
+            plan = assemble(queued, self._sequences, spoiled)
+        except StepError as error:
+            self._steps.popleft()
+            return [Unsupported("Step", str(error), step=queued.step.step)]
+        choices = []
+        if plan.batch is not None:
+            logits = self._decoder.forward(plan.batch, safepoint)
+            choices = choose(logits, [Draw(s.sampling, s.tokens, s.prompt_tokens) for _, s in plan.sampled])
+        finishes = [state.append(choice.token) for (_, state), choice in zip(plan.sampled, choices, strict=True)]
+        queued.advance(any(finishes) or plan.batch is None)
+        if queued.over:
+            self._steps.popleft()
+        ended_s = self._clock()
+        done = answer(plan, choices, finishes, ended_s - started_s, started_s - self._idle_since_s)
+        self._idle_since_s = ended_s
+        return [done]
+
+
+def _failed(done: MoveDone, detail: str) -> MoveDone:
+    return MoveDone(done.move, MoveStatus.FAILED, done.checksum, done.moved_bytes, done.seconds, detail)
