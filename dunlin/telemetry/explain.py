@@ -1,0 +1,204 @@
+"""Why did a request go the way it went? One sentence per recorded decision, out of the decision messages alone.
+
+Pure: a sentence depends on its own record (and on the time of the first). Which records concern a request is found out
+where they are kept (the monitor); what is here only leaves out those that name another request.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from math import isfinite
+from typing import Any
+
+from dunlin.effects import Address, Message
+from dunlin.messages.dispatch import (
+    Accepted,
+    Cancel,
+    Continued,
+    Place,
+    Preempted,
+    Ready,
+    Refusal,
+    Refused,
+    Returned,
+)
+from dunlin.messages.engine import Step, StopEngine
+from dunlin.messages.fleet import FleetView
+from dunlin.messages.plan import Order
+from dunlin.messages.pool import RegionRefused, ReserveRegion
+from dunlin.messages.types import Figure, GroupKind, Why
+
+DISPATCHED = (Place, Cancel)
+"""Named by the sender's numbers; the other messages of a request are named by the receiver's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """One decision message as it was sent; `at_s` in seconds since 1970."""
+
+    at_s: float
+    sender: Address
+    to: Address
+    message: Message
+
+
+def explain(records: Sequence[Record], request: str) -> list[str]:
+    """One sentence per record, in the given order, with the seconds since the first.
+
+    Args:
+        records: decision messages, oldest first.
+        request: the public id, `req-<dispatcher incarnation>-<number>`, both hexadecimal.
+
+    Raises:
+        ValueError: `request` is no such id.
+    """
+    key = request_key(request)
+    mine = [record for record in records if _names(record) in (None, key)]
+    return [f"+{record.at_s - mine[0].at_s:.3f} s  {sentence(record)}" for record in mine]
+
+
+def request_key(request: str) -> tuple[int, int]:
+    """(dispatcher incarnation, number) of a public id.
+
+    Raises:
+        ValueError: it is none.
+    """
+    prefix, _, rest = request.partition("-")
+    incarnation, _, number = rest.partition("-")
+    try:
+        if prefix != "req":
+            raise ValueError
+        return int(incarnation, 16), int(number, 16)
+    except ValueError:
+        raise ValueError(f"{request!r} is not a request id: expected req-<incarnation>-<number>, both hex") from None
+
+
+def sentence(record: Record) -> str:
+    """What one record says, without its time. A kind of message without words of its own is named."""
+    told = SENTENCES.get(type(record.message))
+    text = told(record, record.message) if told is not None else _plain(record)
+    return f"{text}{because(getattr(record.message, 'why', None))}."
+
+
+def because(why: Why | None) -> str:
+    """The reason in words: policy and choice, the numbers compared, the alternatives rejected. Empty without one."""
+    if why is None:
+        return ""
+    parts = [f"{why.policy} chose {why.chosen}" if why.chosen else why.policy]
+    if why.figures:
+        parts.append("with " + ", ".join(_figure(figure) for figure in why.figures))
+    if why.rejected:
+        parts.append("rather than " + ", ".join(f"{other.option} ({other.reason})" for other in why.rejected))
+    return f", because {parts[0]}" + "".join(f" {part}" for part in parts[1:])
+
+
+def _figure(figure: Figure) -> str:
+    whole = isfinite(figure.value) and figure.value == int(figure.value)
+    return f"{figure.name} {int(figure.value)}" if whole else f"{figure.name} {figure.value:.4g}"
+
+
+def _names(record: Record) -> tuple[int, int] | None:
+    """The request that a record names itself, if any."""
+    message: Any = record.message
+    if isinstance(message, ReserveRegion):
+        return message.dispatcher.incarnation, message.request
+    if isinstance(message, DISPATCHED):
+        return record.sender.incarnation, message.request
+    if isinstance(message, (Accepted, Refused, Returned, Preempted, Continued, Ready)):
+        return record.to.incarnation, message.request
+    return None
+
+
+def _place(record: Record, message: Place) -> str:
+    known = len(message.tokens) - message.prompt_tokens
+    tokens = f"{message.prompt_tokens} prompt tokens" + (f" and {known} generated before" if known else "")
+    return f"{record.sender.name} handed it to {record.to.name} as attempt {message.attempt}, with {tokens}"
+
+
+def _cancel(record: Record, message: Cancel) -> str:
+    return f"{record.sender.name} cancelled attempt {message.attempt} at {record.to.name}"
+
+
+def _accepted(record: Record, message: Accepted) -> str:
+    return f"{record.sender.name} accepted attempt {message.attempt} as its sequence {message.sequence}"
+
+
+def _refused(record: Record, message: Refused) -> str:
+    reason = Refusal(message.reason).name.lower().replace("_", " ")
+    return f"{record.sender.name} refused attempt {message.attempt} ({reason})"
+
+
+def _returned(record: Record, message: Returned) -> str:
+    return f"{record.sender.name} gave attempt {message.attempt} back"
+
+
+def _preempted(record: Record, message: Preempted) -> str:
+    return f"{record.sender.name} took the slots of attempt {message.attempt} away, to go on with it later"
+
+
+def _continued(record: Record, message: Continued) -> str:
+    ways = f"{message.restored_tokens} tokens restored from the host tier, {message.recomputed_tokens} to compute again"
+    return f"{record.sender.name} went on with attempt {message.attempt}: {ways}"
+
+
+def _ready(record: Record, message: Ready) -> str:
+    return f"{record.sender.name} copied {message.tokens} tokens of attempt {message.attempt} to {message.target.name}"
+
+
+def _reserve_region(record: Record, message: ReserveRegion) -> str:
+    span = f"tokens {message.region.start} to {message.region.stop}"
+    return f"{record.sender.name} asked {record.to.name} for {message.length_bytes} bytes of host tier for {span}"
+
+
+def _region_refused(record: Record, message: RegionRefused) -> str:
+    return f"{record.sender.name} refused {record.to.name} room in the host tier"
+
+
+def _step(record: Record, message: Step) -> str:
+    lengths = [stop - start for start, stop in zip(message.start, message.stop, strict=True)]
+    longer = [length for length in lengths if length > 1]
+    rows = _count(len(lengths) - len(longer), "row of one token", "rows of one token")
+    if longer:
+        rows += " and " + _count(len(longer), "chunk", "chunks") + f" of {sum(longer)} tokens"
+    return f"{record.sender.name} composed step {message.step}: {rows}"
+
+
+def _count(number: int, one: str, many: str) -> str:
+    return f"{number} {one if number == 1 else many}"
+
+
+def _order(record: Record, message: Order) -> str:
+    kind = GroupKind(message.kind).name.lower()
+    place = f"{kind} group {message.group}, plan {message.plan_version} of epoch {message.epoch}"
+    return f"{record.sender.name} ordered {record.to.name} into {place}"
+
+
+def _fleet_view(record: Record, message: FleetView) -> str:
+    told = [f"{view.address.name} {'suspect' if view.suspect else 'trusted'}" for view in message.members]
+    whys = "".join(because(view.why) for view in message.members)
+    return f"{record.sender.name} called {' and '.join(told) or 'nobody suspect'}{whys}"
+
+
+def _stop_engine(record: Record, message: StopEngine) -> str:
+    return f"{record.sender.name} stopped its engine"
+
+
+def _plain(record: Record) -> str:
+    return f"{record.sender.name} sent {record.to.name} {type(record.message).__name__}"
+
+
+SENTENCES: dict[type[Any], Callable[[Record, Any], str]] = {
+    Place: _place,
+    Cancel: _cancel,
+    Accepted: _accepted,
+    Refused: _refused,
+    Returned: _returned,
+    Preempted: _preempted,
+    Continued: _continued,
+    Ready: _ready,
+    ReserveRegion: _reserve_region,
+    RegionRefused: _region_refused,
+    Step: _step,
+    Order: _order,
+    FleetView: _fleet_view,
+    StopEngine: _stop_engine,
+}

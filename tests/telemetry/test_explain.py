@@ -1,0 +1,165 @@
+"""Explanations: one sentence per record, out of nothing but the record."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address
+from dunlin.messages.dispatch import (
+    Accepted,
+    Cancel,
+    Continued,
+    Place,
+    Preempted,
+    Ready,
+    Refusal,
+    Refused,
+    Returned,
+)
+from dunlin.messages.engine import Remap, Step, StopEngine
+from dunlin.messages.fleet import FleetView, MemberView
+from dunlin.messages.plan import Order
+from dunlin.messages.pool import RegionRefused, ReserveRegion
+from dunlin.messages.types import Figure, GroupKind, Part, Region, Rejected, RemapPhase, Why, i8, i32, i64
+from dunlin.telemetry.explain import SENTENCES, Record, because, explain, request_key, sentence
+
+D = Address("dispatcher", "d0", 0xC)
+I0 = Address("instance", "i0", 10)
+I1 = Address("instance", "i1", 11)
+KV = Address("kvstore", "kv", 5)
+MONITOR = Address("monitor", "m", 4)
+MANAGER = Address("global_manager", "g", 6)
+ENGINE = Address("engine", "i0")
+WHY = Why("least_loaded", "i0", (Figure("load", 0.25), Figure("slots", 12)), (Rejected("i1", "load 0.5"),))
+SAID = ", because least_loaded chose i0 with load 0.25, slots 12 rather than i1 (load 0.5)."
+
+
+def place(attempt: int = 1, *, tokens: int = 8, prompt_tokens: int = 8, request: int = 1) -> Place:
+    return Place(request, attempt, i32(range(tokens)), prompt_tokens, 16, why=WHY)
+
+
+def step(*lengths: int) -> Step:
+    empty, starts = i64(), i64([10] * len(lengths))
+    stops = i64(10 + length for length in lengths)
+    return Step(7, i64(range(len(lengths))), starts, stops, i8([1] * len(lengths)), i32(), empty, empty, why=WHY)
+
+
+def region_asked() -> ReserveRegion:
+    return ReserveRegion(3, D, 1, 1, Region(0, 2, 0, 8), 4096, "fp32", "w", WHY)
+
+
+ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
+    (D, I0, place(), "d0 handed it to i0 as attempt 1, with 8 prompt tokens"),
+    (
+        D,
+        I0,
+        place(2, tokens=11),
+        "d0 handed it to i0 as attempt 2, with 8 prompt tokens and 3 generated before",
+    ),
+    (D, I0, Cancel(1, 1, WHY), "d0 cancelled attempt 1 at i0"),
+    (I0, D, Accepted(1, 1, 40, why=WHY), "i0 accepted attempt 1 as its sequence 40"),
+    (I0, D, Refused(1, 1, Refusal.NOT_IN_PLAN, WHY), "i0 refused attempt 1 (not in plan)"),
+    (I0, D, Returned(1, 1, WHY), "i0 gave attempt 1 back"),
+    (I0, D, Preempted(1, 1, WHY), "i0 took the slots of attempt 1 away, to go on with it later"),
+    (
+        I0,
+        D,
+        Continued(1, 1, 41, 6, 2, WHY),
+        "i0 went on with attempt 1: 6 tokens restored from the host tier, 2 to compute again",
+    ),
+    (I0, D, Ready(1, 1, I1, 9, 6, WHY), "i0 copied 6 tokens of attempt 1 to i1"),
+    (I0, KV, region_asked(), "i0 asked kv for 4096 bytes of host tier for tokens 0 to 8"),
+    (KV, I0, RegionRefused(3, WHY), "kv refused i0 room in the host tier"),
+    (I0, ENGINE, step(1), "i0 composed step 7: 1 row of one token"),
+    (I0, ENGINE, step(1, 1, 64, 30), "i0 composed step 7: 2 rows of one token and 2 chunks of 94 tokens"),
+    (
+        MANAGER,
+        I0,
+        Order(50, 2, 3, GroupKind.LOCAL, Part.LOCAL, (I0,), why=WHY),
+        "g ordered i0 into local group 3, plan 2 of epoch 50",
+    ),
+    (MONITOR, I0, FleetView(2, (MemberView(I0, suspect=True, why=WHY),), 1), "m called i0 suspect"),
+    (MONITOR, I0, FleetView(2, (MemberView(I0, why=WHY),), 1), "m called i0 trusted"),
+    (I0, ENGINE, StopEngine(WHY), "i0 stopped its engine"),
+    (I0, ENGINE, Remap(1, RemapPhase.PREPARE, i32(), WHY), "i0 sent i0 Remap"),
+]
+
+
+@pytest.mark.parametrize(("sender", "to", "message", "said"), ONE_OF_EACH)
+def test_each_kind_of_record_has_its_sentence(sender: Address, to: Address, message: Any, said: str) -> None:
+    assert sentence(Record(0.0, sender, to, message)) == said + SAID
+
+
+def test_every_kind_with_words_is_tested() -> None:
+    assert set(SENTENCES) <= {type(message) for *_, message, _ in ONE_OF_EACH}
+
+
+FINISHED = [(D, I0, place()), (I0, D, Accepted(1, 1, 40, why=WHY)), (I0, ENGINE, step(64)), (I0, ENGINE, step(1))]
+RUNNING = [*FINISHED[:3], (I0, D, Preempted(1, 1, WHY)), (I0, KV, region_asked())]
+FAILED_OVER = [
+    *FINISHED[:3],
+    (MONITOR, I0, FleetView(2, (MemberView(I0, suspect=True, why=WHY),), 1)),
+    (D, I0, Cancel(1, 1, WHY)),
+    (D, I1, place(2, tokens=10)),
+    (I1, D, Accepted(1, 2, 9, why=WHY)),
+]
+
+
+def records(messages: list[Any]) -> list[Record]:
+    return [Record(1000.0 + 0.25 * index, *parts) for index, parts in enumerate(messages)]
+
+
+@pytest.mark.parametrize("story", [FINISHED, RUNNING, FAILED_OVER], ids=["finished", "running", "failed-over"])
+def test_a_record_that_is_removed_takes_exactly_its_sentence_along(story: list[Any]) -> None:
+    whole = records(story)
+    told = explain(whole, "req-c-1")
+    assert len(told) == len(whole)
+    for index in range(1, len(whole)):
+        assert explain(whole[:index] + whole[index + 1 :], "req-c-1") == told[:index] + told[index + 1 :]
+    words = [line.split("  ", 1)[1] for line in explain(whole[1:], "req-c-1")]
+    assert words == [line.split("  ", 1)[1] for line in told[1:]]
+
+
+def test_times_count_from_the_first_record() -> None:
+    told = explain(records(FAILED_OVER), "req-c-1")
+    assert [line.split()[0] for line in told[:3]] == ["+0.000", "+0.250", "+0.500"]
+
+
+@pytest.mark.parametrize("other", [place(request=2), Cancel(2, 1)])
+def test_a_record_of_another_request_is_left_out(other: Any) -> None:
+    assert len(explain(records([*FINISHED, (D, I0, other)]), "req-c-1")) == len(FINISHED)
+
+
+def test_a_record_of_another_dispatcher_is_left_out() -> None:
+    other = Address("dispatcher", "d1", 0xD)
+    strangers = [(other, I0, place()), (I0, other, Accepted(1, 1, 4))]
+    assert explain(records(strangers), "req-c-1") == []
+    assert len(explain(records(strangers), "req-d-1")) == 2
+
+
+def test_no_record_no_sentence() -> None:
+    assert explain([], "req-c-1") == []
+
+
+@pytest.mark.parametrize("name", ["", "req-", "req-c", "req-x-1", "req-c-", "job-c-1", "req-c-1-2"])
+def test_what_is_no_request_id_is_an_error_that_names_it(name: str) -> None:
+    with pytest.raises(ValueError, match="is not a request id"):
+        explain([], name)
+
+
+def test_a_request_id_is_hexadecimal() -> None:
+    assert request_key("req-1f-a") == (31, 10)
+
+
+@pytest.mark.parametrize(
+    ("why", "said"),
+    [
+        (None, ""),
+        (Why("fifo"), ", because fifo"),
+        (Why("fifo", "first"), ", because fifo chose first"),
+        (Why("p", figures=(Figure("a", 2.0), Figure("b", 0.123456))), ", because p with a 2, b 0.1235"),
+        (Why("p", figures=(Figure("a", float("inf")),)), ", because p with a inf"),
+    ],
+)
+def test_a_reason_says_what_it_holds_and_no_more(why: Why | None, said: str) -> None:
+    assert because(why) == said

@@ -1,0 +1,90 @@
+"""Metrics: every number of every report has a family, and the page parses."""
+
+from dataclasses import fields
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from dunlin.effects import Address
+from dunlin.messages.fleet import (
+    DispatcherReport,
+    FleetStatus,
+    InstanceReport,
+    KvstoreReport,
+    ManagerReport,
+    MemberStatus,
+)
+from dunlin.telemetry.exposition import render
+from dunlin.telemetry.metrics import FIELDS, Family, families
+
+REPORTS = {
+    "instance": InstanceReport,
+    "dispatcher": DispatcherReport,
+    "kvstore": KvstoreReport,
+    "manager": ManagerReport,
+}
+NOT_METRICS = {"max_positions", "engine_pid", "group", "kind", "part", "model", "weights_digest", "kv_dtype"}
+
+
+def status() -> FleetStatus:
+    i0 = MemberStatus(
+        Address("instance", "i0", 3),
+        node="n",
+        connected=True,
+        suspect=True,
+        silent_s=1.5,
+        instance=InstanceReport(ready=True, free_slots=7, tokens_total=9),
+    )
+    i1 = MemberStatus(Address("instance", 'i"1\n', 4), instance=InstanceReport(free_slots=8))
+    kv = MemberStatus(Address("kvstore", "kv", 5), connected=True, kvstore=KvstoreReport(used_bytes=1 << 40))
+    return FleetStatus(12, (i0, i1, kv), suspicions_total=2, reasons_held=3, reasons_lost=1)
+
+
+def found() -> dict[str, Family]:
+    return {family.name: family for family in families(status())}
+
+
+@pytest.mark.parametrize("role", REPORTS)
+def test_every_number_of_a_report_is_documented(role: str) -> None:
+    assert set(FIELDS[role]) == {field.name for field in fields(REPORTS[role])} - NOT_METRICS
+
+
+def test_names_and_kinds() -> None:
+    for family in families(status()):
+        assert family.name.startswith("dunlin_")
+        assert (family.kind == "counter") == family.name.endswith("_total")
+        assert family.help
+
+
+def test_a_family_has_a_sample_per_process_that_reported() -> None:
+    assert [(sample.labels[0][1], sample.value) for sample in found()["dunlin_instance_free_slots"].samples] == [
+        ("i0", 7.0),
+        ('i"1\n', 8.0),
+    ]
+    assert "dunlin_dispatcher_queued" not in found()
+
+
+def test_the_fleet_itself() -> None:
+    assert found()["dunlin_fleet_view_version"].samples[0].value == 12
+    suspect = {sample.labels[1][1]: sample.value for sample in found()["dunlin_member_suspect"].samples}
+    assert suspect == {"i0": 1.0, 'i"1\n': 0.0, "kv": 0.0}
+
+
+def test_the_page_says_the_same_to_a_parser() -> None:
+    page = render(families(status())).decode()
+    read = {
+        (sample.name, sample.labels.get("name", "")): sample.value
+        for family in text_string_to_metric_families(page)
+        for sample in family.samples
+    }
+    expected = {
+        (family.name, dict(sample.labels).get("name", "")): sample.value
+        for family in families(status())
+        for sample in family.samples
+    }
+    assert read == expected
+    assert read["dunlin_kvstore_used_bytes", "kv"] == float(1 << 40)
+
+
+def test_a_fleet_without_members_has_a_page_too() -> None:
+    assert b"dunlin_fleet_view_version 1.0" in render(families(FleetStatus(1, ())))
