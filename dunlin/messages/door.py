@@ -22,11 +22,12 @@ class Rejection(IntEnum):
 class Submit:
     """A new request from a client's address. `timeout_s` None: no deadline.
 
-    The door has drawn the seed where the client gave none.
+    `max_tokens` None: what the context of the instance that gets it leaves. The door has drawn the seed where the
+    client gave none.
     """
 
     tokens: I32
-    max_tokens: int
+    max_tokens: int | None
     sampling: Sampling = field(default_factory=Sampling)
     stop_ids: I32 = field(default_factory=i32)
     request_class: RequestClass = RequestClass.INTERACTIVE

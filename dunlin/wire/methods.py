@@ -51,6 +51,9 @@ GENERATE = Method(DISPATCHER_SERVICE, "Generate", GenerateRequest, GenerateEvent
 CANCEL = Method(DISPATCHER_SERVICE, "Cancel", CancelRequest, CancelReply)
 INFO = Method(DISPATCHER_SERVICE, "Info", InfoRequest, InfoReply)
 
+RETRY_AFTER = "dunlin-retry-after-s"
+"""Trailing metadata of a refusal: when to come back, seconds as text."""
+
 MONITOR_SERVICE = "dunlin.v1.Monitor"
 EXPLAIN = Method(MONITOR_SERVICE, "Explain", ExplainQuery, Explanation)
 STATUS = Method(MONITOR_SERVICE, "Status", StatusQuery, FleetStatus)

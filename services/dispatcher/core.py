@@ -11,11 +11,13 @@ from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.dispatch import Accepted, Continued, Ended, Preempted, Refused, Returned, Tokens
 from dunlin.messages.door import Admitted, CancelById, CancelResult, Rejected, Rejection, Submit, Withdraw
 from dunlin.messages.fleet import DispatcherReport, FleetView
+from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.types import Finish
 from dunlin.policies.dispatch import POLICIES
 from services.dispatcher.admission import Admission
 from services.dispatcher.attempts import Attempts
 from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.directory import Directory
 from services.dispatcher.endings import Endings, Totals
 from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
@@ -31,6 +33,7 @@ class DispatcherCore:
         self.address = address
         self.journal = Journal()
         self.fleet = Fleet(config.max_waiting, config.view_lag_s)
+        self.directory = Directory()
         self.totals = Totals()
         self._config = config
         self._fences = Fences()
@@ -58,6 +61,9 @@ class DispatcherCore:
             PauseOver: attempts.on_pause_over,
             DroughtOver: self._on_drought_over,
             ReportDue: self._on_report_due,
+            MembersReset: self._on_membership,
+            MemberUp: self._on_membership,
+            MemberDown: self._on_membership,
         }
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
@@ -163,6 +169,12 @@ class DispatcherCore:
                 effects += self._fences.cancel(suspect, request.number, request.attempt, "the instance is suspect")
                 effects += self._endings.lost(now_s, request, "suspect: no sign of progress")
         return effects + self._watch_drought(now_s)
+
+    def _on_membership(
+        self, now_s: float, sender: Address, message: MembersReset | MemberUp | MemberDown
+    ) -> list[Effect]:
+        self.directory.take(message)
+        return []
 
     def _on_report_due(self, now_s: float, sender: Address, message: ReportDue) -> list[Effect]:
         if message.counter != self._beats or not self._monitors:

@@ -1,0 +1,263 @@
+"""What both public doors share: text to tokens, a client address per request, tokens to text.
+
+Owns the open requests of this process's clients and the threads that tokenise long prompts. Decides nothing about
+placement; knows neither HTTP nor gRPC.
+"""
+
+import asyncio
+import secrets
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from itertools import count
+
+from dunlin.effects import Address, Message
+from dunlin.host import Host
+from dunlin.messages.door import Admitted, CancelById, CancelResult, Delta, Rejected, Rejection, Submit, Withdraw
+from dunlin.messages.public import ChatMessage
+from dunlin.messages.types import I32, Finish, i32
+from dunlin.text.chat import ChatError
+from services.dispatcher.metrics import Metrics, Watch
+from services.dispatcher.model import Model
+from services.dispatcher.rendering import Piece, Rendering
+from services.dispatcher.settings import Settings
+
+Prompt = str | I32 | tuple[ChatMessage, ...]
+
+
+class DoorError(Exception):
+    """A request that was not taken. `field` names what is wrong with it, if it is the client's."""
+
+    def __init__(self, code: Rejection, detail: str, field: str = "", retry_after_s: float = 0.0) -> None:
+        super().__init__(detail)
+        self.code = code
+        self.detail = detail
+        self.field = field
+        self.retry_after_s = retry_after_s
+
+
+@dataclass(frozen=True, slots=True)
+class DoorConfig:
+    """Limits of the doors. Texts up to `inline_characters` are tokenised at once, longer ones in a thread."""
+
+    inline_characters: int = 4_096
+    most_characters: int = 4 << 20
+    tokenizer_threads: int = 2
+    most_tokenizing: int = 64
+
+
+class Stream:
+    """One request's way back: the outlet at its client address, and what a door reads.
+
+    Never full: what waits here is bounded by the request's own `max_tokens`.
+    """
+
+    def __init__(self, rendering: Rendering, watch: Watch, withdraw: Callable[[], None]) -> None:
+        self.request = ""
+        self._rendering = rendering
+        self._watch = watch
+        self._withdraw = withdraw
+        self._rejected: Rejected | None = None
+        self._news = asyncio.Event()
+
+    def send(self, message: Message) -> bool:
+        """The host's side."""
+        match message:
+            case Delta():
+                self._take(message)
+            case Admitted(request):
+                self.request = request
+            case Rejected():
+                self._rejected = message
+        self._news.set()
+        return True
+
+    def close(self, reason: str) -> None:
+        """The host's side: nothing more will come."""
+        self._rendering.fail(f"the request was cut off: {reason or 'the dispatcher ended it'}")
+        if self.request:
+            self._watch.finished(Finish.CANCELLED)
+        self._news.set()
+
+    async def admitted(self) -> None:
+        """Wait for the answer of the core.
+
+        Raises:
+            DoorError: it said no.
+        """
+        while not self.request and self._rejected is None and self._rendering.finish is Finish.RUNNING:
+            await self._wait()
+        if self._rejected is not None:
+            raise DoorError(self._rejected.code, self._rejected.detail, retry_after_s=self._rejected.retry_after_s)
+
+    async def next(self) -> Piece:
+        """The next piece, merged from everything that came since the last; the one with a finish is the last."""
+        while (piece := self._rendering.take()) is None:
+            await self._wait()
+        return piece
+
+    async def _wait(self) -> None:
+        self._news.clear()
+        await self._news.wait()
+
+    def _take(self, delta: Delta) -> None:
+        if self._rendering.finish is not Finish.RUNNING:
+            return
+        self._watch.tokens(len(delta.tokens))
+        if self._rendering.push(delta):
+            self._withdraw()
+        if self._rendering.finish is not Finish.RUNNING:
+            self._watch.finished(self._rendering.finish)
+
+
+class Door:
+    """Opens requests at the core and closes them."""
+
+    def __init__(self, host: Host, model: Model, metrics: Metrics, config: DoorConfig | None = None) -> None:
+        self.model = model
+        self.metrics = metrics
+        self._host = host
+        self._config = config or DoorConfig()
+        self._numbers = count(1)
+        self._threads = ThreadPoolExecutor(self._config.tokenizer_threads, thread_name_prefix="tokenizer")
+        self._tokenizing = 0
+
+    async def tokens_of(self, prompt: Prompt) -> I32:
+        """The prompt's tokens. A long text is tokenised in a thread while the doors go on.
+
+        Raises:
+            DoorError: no such tokens, messages that the template refuses, too long, or too many long ones at once.
+        """
+        if isinstance(prompt, str):
+            tokens = await self._encode(prompt, special=True)
+        elif isinstance(prompt, tuple):
+            tokens = await self._encode(self._rendered(prompt), special=False)
+        else:
+            tokens = self._known(prompt)
+        if not tokens:
+            raise DoorError(Rejection.INVALID, "the prompt is empty: send at least one token", "prompt")
+        return tokens
+
+    async def open(self, tokens: I32, settings: Settings, door: str, choice: int = 0) -> tuple[Address, Stream]:
+        """Submit a request and wait until it is admitted; `close` its address when done with it.
+
+        Raises:
+            DoorError: it does not fit the model, or the core said no.
+        """
+        self._check_length(tokens, settings)
+        submit = self._submit(tokens, settings, choice)
+        client = Address("client", f"{door}-{next(self._numbers)}")
+        rendering = Rendering(self.model.tokenizer.detokenizer(), settings.stops)
+        watch = self.metrics.watch(door, len(tokens), self._host.clock)
+        stream = Stream(rendering, watch, lambda: self._host.deliver(client, Withdraw(Finish.STOP)))
+        self._host.attach(client, stream)
+        try:
+            self._host.deliver(client, submit)
+            await stream.admitted()
+        except DoorError as error:
+            self.metrics.refused(door, error.code)
+            self.close(client)
+            raise
+        except BaseException:
+            self.close(client)
+            raise
+        return client, stream
+
+    def close(self, client: Address) -> None:
+        """The client is done with its request or gone; whatever still runs for it is cancelled."""
+        self._host.detach(client, "the client is gone")
+
+    async def cancel(self, request: str) -> bool:
+        """Cancel by public id; whether there was such a request."""
+        client = Address("client", f"cancel-{next(self._numbers)}")
+        answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
+        self._host.attach(client, _Answer(answer))
+        try:
+            self._host.deliver(client, CancelById(request))
+            return await answer
+        finally:
+            self.close(client)
+
+    def with_seed(self, settings: Settings) -> Settings:
+        """The same settings with a seed: the client's, or one drawn now, so that a later attempt samples alike."""
+        if settings.seed is not None:
+            return settings
+        return replace(settings, seed=secrets.randbits(63))
+
+    def shut(self) -> None:
+        """Let go of the threads."""
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _submit(self, tokens: I32, settings: Settings, choice: int) -> Submit:
+        seeded = self.with_seed(settings)
+        assert seeded.seed is not None
+        eos = () if settings.ignore_eos else self.model.eos_ids
+        return Submit(
+            tokens,
+            settings.max_tokens,
+            replace(settings.sampling, seed=seeded.seed, choice=choice),
+            i32(dict.fromkeys((*eos, *settings.stop_ids))),
+            settings.request_class,
+            settings.tenant,
+            settings.timeout_s,
+        )
+
+    def _check_length(self, tokens: I32, settings: Settings) -> None:
+        most = self.model.max_positions
+        asked = len(tokens) + (settings.max_tokens or 1)
+        if asked > most:
+            text = f"the model holds {most} tokens, and {len(tokens)} in the prompt"
+            text += f" with {settings.max_tokens} to generate" if settings.max_tokens else " leave none to generate"
+            raise DoorError(Rejection.TOO_LONG, f"{text} are {asked}: shorten the prompt or lower max_tokens")
+
+    def _known(self, tokens: I32) -> I32:
+        for token in tokens:
+            if not 0 <= token < self.model.vocabulary:
+                text = f"token id {token} is outside the vocabulary of {self.model.vocabulary}"
+                raise DoorError(Rejection.INVALID, text, "prompt")
+        return tokens
+
+    def _rendered(self, messages: tuple[ChatMessage, ...]) -> str:
+        try:
+            return self.model.render(messages)
+        except ChatError as error:
+            raise DoorError(Rejection.INVALID, str(error), "messages") from error
+
+    async def _encode(self, text: str, special: bool) -> I32:
+        config = self._config
+        if len(text) > config.most_characters:
+            text = f"a prompt of {len(text)} characters; at most {config.most_characters} are taken"
+            raise DoorError(Rejection.TOO_LONG, text)
+        if len(text) <= config.inline_characters:
+            return self._encode_now(text, special)
+        if self._tokenizing >= config.most_tokenizing:
+            text = f"{self._tokenizing} long prompts are being tokenised already, the most that may"
+            raise DoorError(Rejection.FULL, text, retry_after_s=1.0)
+        self._tokenizing += 1
+        try:
+            loop = asyncio.get_running_loop()
+            return await loop.run_in_executor(self._threads, self._encode_now, text, special)
+        finally:
+            self._tokenizing -= 1
+
+    def _encode_now(self, text: str, special: bool) -> I32:
+        try:
+            return i32(self.model.tokenizer.encode(text, add_special_tokens=special))
+        except (UnicodeEncodeError, TypeError) as error:  # lone surrogates, which JSON can spell
+            raise DoorError(Rejection.INVALID, "the prompt is not valid Unicode text", "prompt") from error
+
+
+class _Answer:
+    """The outlet of a client that waits for one answer."""
+
+    def __init__(self, answer: "asyncio.Future[bool]") -> None:
+        self._answer = answer
+
+    def send(self, message: Message) -> bool:
+        if isinstance(message, CancelResult) and not self._answer.done():
+            self._answer.set_result(message.found)
+        return True
+
+    def close(self, reason: str) -> None:
+        if not self._answer.done():
+            self._answer.set_result(False)

@@ -1,0 +1,49 @@
+"""What a door knows of the model: its name and limits, its tokens and its chat template. Holds no weights."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dunlin.engine.builtin import PREFIX, resolve_model
+from dunlin.engine.config import load_config
+from dunlin.messages.public import ChatMessage
+from dunlin.text.chat import ChatTemplate
+from dunlin.text.tokenizer import Tokenizer, load_chat_template, load_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class Model:
+    """One served model. `eos_ids` end a text; `max_positions` holds prompt and generated tokens together."""
+
+    name: str
+    max_positions: int
+    vocabulary: int
+    eos_ids: tuple[int, ...]
+    tokenizer: Tokenizer
+    template: ChatTemplate
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        """The prompt that the chat template makes.
+
+        Raises:
+            ChatError: the template cannot take them.
+        """
+        return self.template.render([{"role": one.role, "content": one.content} for one in messages])
+
+
+def load_model(model: str, cache: Path, name: str = "") -> Model:
+    """The model in a directory, or `builtin:NAME` (made under `cache` on first use).
+
+    Raises:
+        ModelError: what is wrong with which file, and what to do.
+    """
+    directory = resolve_model(model, cache)
+    config = load_config(directory)
+    return Model(
+        name=name or (model if model.startswith(PREFIX) else directory.resolve().name),
+        max_positions=config.max_positions,
+        vocabulary=config.vocab,
+        eos_ids=config.eos_ids,
+        tokenizer=load_tokenizer(directory),
+        template=load_chat_template(directory),
+    )

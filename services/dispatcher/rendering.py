@@ -1,0 +1,108 @@
+"""One stream of text out of one stream of tokens: detokenised as it comes, cut at the first stop string.
+
+Merges what nobody has fetched yet into one piece, so that a slow reader costs text and tokens once, and no more.
+"""
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dunlin.messages.door import Delta
+from dunlin.messages.types import F32, I32, Finish, f32, i32
+from dunlin.text.detokenizer import Detokenizer
+from dunlin.text.stops import StopMatcher
+
+
+@dataclass(slots=True)
+class Piece:
+    """New text and tokens. `offsets[i]` is where token i's characters start in the whole text.
+
+    `top_count[i]` entries of `top_token` and `top_logprob` belong to token i. `finish` as in `Delta`.
+    """
+
+    text: str = ""
+    tokens: I32 = field(default_factory=i32)
+    offsets: I32 = field(default_factory=i32)
+    logprobs: F32 = field(default_factory=f32)
+    top_count: I32 = field(default_factory=i32)
+    top_token: I32 = field(default_factory=i32)
+    top_logprob: F32 = field(default_factory=f32)
+    finish: Finish = Finish.RUNNING
+    detail: str = ""
+
+    def extend(self, later: "Piece") -> None:
+        """Append what came after."""
+        self.text += later.text
+        self.tokens.extend(later.tokens)
+        self.offsets.extend(later.offsets)
+        self.logprobs.extend(later.logprobs)
+        self.top_count.extend(later.top_count)
+        self.top_token.extend(later.top_token)
+        self.top_logprob.extend(later.top_logprob)
+        self.finish, self.detail = later.finish, later.detail
+
+
+class Rendering:
+    """Text of one request in the making. Holds at most what `max_tokens` tokens are."""
+
+    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
+        self._detokenizer = detokenizer
+        self._matcher = StopMatcher(stops)
+        self._characters = 0
+        self._piece = Piece()
+
+    @property
+    def finish(self) -> Finish:
+        """How it ended, or RUNNING."""
+        return self._piece.finish
+
+    def push(self, delta: Delta) -> bool:
+        """Take new tokens; True if a stop string ended the text, so that the request must be withdrawn."""
+        if self._piece.finish is not Finish.RUNNING:
+            return False
+        self._append(delta)
+        # The token that stopped it (end of text, or one that the client named) is no part of the text.
+        unseen = 1 if delta.finish is Finish.STOP else 0
+        for token in delta.tokens[: len(delta.tokens) - unseen]:
+            if self._push_text(self._detokenizer.push(token)):
+                self._piece.finish = Finish.STOP
+                return True
+        if delta.finish is not Finish.RUNNING:
+            self._end(delta.finish, delta.detail)
+        return False
+
+    def fail(self, detail: str) -> None:
+        """End it from this side."""
+        if self._piece.finish is Finish.RUNNING:
+            self._end(Finish.ERROR, detail)
+
+    def take(self) -> Piece | None:
+        """Everything new since the last time; None: nothing worth a message."""
+        piece = self._piece
+        if not piece.text and not piece.tokens and piece.finish is Finish.RUNNING:
+            return None
+        self._piece = Piece(finish=piece.finish, detail=piece.detail)
+        return piece
+
+    def _append(self, delta: Delta) -> None:
+        piece = self._piece
+        piece.tokens.extend(delta.tokens)
+        piece.offsets.extend(array("i", [self._characters]) * len(delta.tokens))
+        piece.logprobs.extend(delta.logprobs)
+        piece.top_count.extend(delta.top_count)
+        piece.top_token.extend(delta.top_token)
+        piece.top_logprob.extend(delta.top_logprob)
+
+    def _push_text(self, text: str) -> bool:
+        self._characters += len(text)
+        matched = self._matcher.push(text)
+        self._piece.text += matched.text
+        return matched.stopped
+
+    def _end(self, finish: Finish, detail: str) -> None:
+        self._piece.finish = finish
+        self._piece.detail = detail
+        if self._push_text(self._detokenizer.finish()):
+            self._piece.finish = finish if finish is not Finish.LENGTH else Finish.STOP
+        else:
+            self._piece.text += self._matcher.finish()

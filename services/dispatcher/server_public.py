@@ -1,0 +1,119 @@
+"""The public gRPC door: Generate, Cancel, Info. Translates; what is allowed the door says, what happens the core."""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import grpc
+import grpc.aio
+
+import dunlin
+from dunlin.effects import Address
+from dunlin.messages.door import Rejection
+from dunlin.messages.public import (
+    CancelReply,
+    CancelRequest,
+    GenerateEvent,
+    GenerateRequest,
+    InfoReply,
+    InfoRequest,
+)
+from dunlin.messages.types import Finish
+from dunlin.wire.methods import CANCEL, GENERATE, INFO, RETRY_AFTER, Methods
+from services.dispatcher.door import Door, DoorError, Prompt, Stream
+from services.dispatcher.rendering import Piece
+from services.dispatcher.settings import BadField, Settings, settings_of
+
+if TYPE_CHECKING:  # generic for the type checker alone
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+NAME = "grpc"
+CODES = {
+    Rejection.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    Rejection.TOO_LONG: grpc.StatusCode.OUT_OF_RANGE,
+    Rejection.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Rejection.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+}
+SETTINGS = (
+    "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "logprobs", "timeout_s", "request_class",
+    "tenant",
+)  # fmt: skip
+
+
+class PublicDoor:
+    """Answers clients over gRPC."""
+
+    def __init__(self, door: Door, monitor_endpoint: Callable[[], str]) -> None:
+        self._door = door
+        self._monitor_endpoint = monitor_endpoint
+
+    def methods(self) -> Methods:
+        """The handler to serve."""
+        return Methods({GENERATE: self.generate, CANCEL: self.cancel, INFO: self.info})
+
+    async def generate(self, request: GenerateRequest, context: "Context") -> None:
+        """Stream one request's events; a client that is gone cancels it."""
+        try:
+            settings, prompt = _settings_of(request), _prompt_of(request)
+            tokens = await self._door.tokens_of(prompt)
+            client, stream = await self._door.open(tokens, settings, NAME)
+        except BadField as error:
+            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+        except DoorError as error:
+            metadata = ((RETRY_AFTER, f"{error.retry_after_s:g}"),) if error.retry_after_s else ()
+            await context.abort(CODES[error.code], error.detail, metadata)
+        await self._stream(context, client, stream, len(tokens))
+
+    async def cancel(self, request: CancelRequest, context: "Context") -> CancelReply:
+        """Cancel whoever's request."""
+        return CancelReply(await self._door.cancel(request.request))
+
+    async def info(self, request: InfoRequest, context: "Context") -> InfoReply:
+        """What is served here."""
+        model = self._door.model
+        return InfoReply(
+            model.name, model.max_positions, model.vocabulary, dunlin.__version__, self._monitor_endpoint()
+        )
+
+    async def _stream(self, context: "Context", client: Address, stream: Stream, prompt_tokens: int) -> None:
+        try:
+            await context.write(GenerateEvent(stream.request, prompt_tokens=prompt_tokens))
+            finish = Finish.RUNNING
+            while finish is Finish.RUNNING:
+                piece = await stream.next()
+                await context.write(_event_of(stream.request, piece, prompt_tokens))
+                finish = piece.finish
+        finally:
+            self._door.close(client)
+
+
+def _settings_of(request: GenerateRequest) -> Settings:
+    return settings_of({name: getattr(request, name) for name in SETTINGS})
+
+
+def _prompt_of(request: GenerateRequest) -> Prompt:
+    given: list[Prompt] = []
+    if request.prompt is not None:
+        given.append(request.prompt)
+    if request.prompt_tokens:
+        given.append(request.prompt_tokens)
+    if request.messages:
+        given.append(request.messages)
+    if len(given) != 1:
+        raise BadField("prompt", "give exactly one of prompt, prompt_tokens and messages")
+    return given[0]
+
+
+def _event_of(request: str, piece: Piece, prompt_tokens: int) -> GenerateEvent:
+    return GenerateEvent(
+        request,
+        piece.text,
+        piece.tokens,
+        piece.logprobs,
+        piece.top_count,
+        piece.top_token,
+        piece.top_logprob,
+        piece.finish,
+        prompt_tokens,
+        piece.detail,
+    )
