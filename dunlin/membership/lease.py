@@ -45,7 +45,10 @@ class _Superseded(Exception):
 
 
 class Registration:
-    """Owns one key of etcd. `start` may fail; after it nothing raises: trouble is a state, told to `on_state`."""
+    """Owns one key of etcd. `start` may fail; after it nothing raises: trouble is a state, told to `on_state`.
+
+    `on_state` is called in the event loop with the state and why it was entered; it must not raise.
+    """
 
     def __init__(
         self,

@@ -176,7 +176,7 @@ def test_while_etcd_is_away_nobody_leads_and_then_exactly_one(tmp_path: Path, ho
                 await etcd.restart()
             else:
                 await etcd.pause(3.0)
-            await until(lambda: len(one.epochs + two.epochs) > 1 and (one.leads or two.leads))
+            await until(lambda: len(one.epochs + two.epochs) > 1 and (one.leads or two.leads), 20.0)
             assert max(one.epochs + two.epochs) > min(one.epochs + two.epochs)
             check_never_two([one, two])
 
