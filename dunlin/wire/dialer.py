@@ -58,10 +58,12 @@ class Dialer:
         self._conversation = conversation
         self._limits = limits or Limits()
         self._backoff = backoff or Backoff()
-        self._on_end = on_end
         self._wanted = True
         self._task = asyncio.create_task(self._run(), name=f"dialer of {peer}")
         self._task.add_done_callback(host.guard)
+        if on_end is not None:
+            # Not in the task: one that is cancelled before its first step never runs.
+            self._task.add_done_callback(lambda _: on_end(self))
 
     def want(self, wanted: bool) -> None:
         """Whether to connect again. An open stream stays open; without one, an unwanted dialer ends."""
@@ -84,8 +86,6 @@ class Dialer:
         try:
             await self._keep_dialing(channel)
         finally:
-            if self._on_end is not None:
-                self._on_end(self)
             await channel.close(None)
 
     async def _keep_dialing(self, channel: grpc.aio.Channel) -> None:

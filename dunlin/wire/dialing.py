@@ -36,6 +36,11 @@ class Dialing:
         self._backoff = backoff
         self._dialers: dict[Address, Dialer] = {}
 
+    @property
+    def dialled(self) -> list[Address]:
+        """Whom the dialers call or have called; a dialer that ended is not among them."""
+        return list(self._dialers)
+
     def apply(self, message: MembersReset | MemberUp | MemberDown) -> None:
         """Take a change of the membership in."""
         match message:

@@ -1,149 +1,30 @@
 """Streams between two tiny cores over real gRPC on loopback."""
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
 from typing import Any
 
 import grpc
 import grpc.aio
 import pytest
 
-from dunlin.effects import Address, Effect, Gone, Joined, Message
-from dunlin.host import Host, wall_clock
+from dunlin.effects import Address, Gone, Joined
 from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place
 from dunlin.messages.types import i32
-from dunlin.wire.acceptor import Acceptor
-from dunlin.wire.channels import SERVER_OPTIONS, open_channel
-from dunlin.wire.dialer import Backoff, Dialer
+from dunlin.wire.channels import open_channel
 from dunlin.wire.envelopes import DISPATCH, Header
 from dunlin.wire.streams import Limits, identities, identity
-
-DISPATCHER = Address("dispatcher", "d 1/ü", 7)
-INSTANCE = Address("instance", "i", 3)
-QUICK = Backoff(first_s=0.02, most_s=0.1, connect_s=2.0)
-PATIENCE_S = 20.0
-
-
-@dataclass
-class Ear:
-    """A core that only listens. `until` waits for what it should hear."""
-
-    heard: list[tuple[Address, Message]] = field(default_factory=list)
-    changed: asyncio.Event = field(default_factory=asyncio.Event)
-
-    def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
-        self.heard.append((sender, message))
-        self.changed.set()
-        return ()
-
-    @property
-    def messages(self) -> list[Message]:
-        return [message for _, message in self.heard]
-
-    async def until(self, count: int) -> list[Message]:
-        """The messages, as soon as there are `count`."""
-        async with asyncio.timeout(PATIENCE_S):
-            while len(self.heard) < count:
-                self.changed.clear()
-                await self.changed.wait()
-        return self.messages
-
-
-class Errors(list[Exception]):
-    """What a host would have ended the process for."""
-
-
-class End:
-    """One process: a core, its host and what failed."""
-
-    def __init__(self, address: Address) -> None:
-        self.core = Ear()
-        self.errors = Errors()
-        self.host = Host(self.core, address, wall_clock(), on_crash=self.errors.append)
-
-
-class Acceptance(End):
-    """The answering process."""
-
-    def __init__(self, address: Address = INSTANCE, limits: Limits | None = None) -> None:
-        super().__init__(address)
-        self.acceptor = Acceptor(self.host, [DISPATCH], limits=limits)
-        self.server = grpc.aio.server(options=SERVER_OPTIONS)
-        self.server.add_generic_rpc_handlers((self.acceptor,))
-        self.port = 0
-
-    async def start(self, port: int = 0) -> str:
-        self.port = self.server.add_insecure_port(f"127.0.0.1:{port}")
-        await self.server.start()
-        return f"127.0.0.1:{self.port}"
-
-
-@asynccontextmanager
-async def accepting(limits: Limits | None = None, address: Address = INSTANCE) -> AsyncIterator[tuple[Acceptance, str]]:
-    side = Acceptance(address, limits)
-    try:
-        yield side, await side.start()
-    finally:
-        await side.server.stop(None)
-        assert side.errors == []
-
-
-@asynccontextmanager
-async def dialing(
-    endpoint: str, peer: Address = INSTANCE, limits: Limits | None = None, address: Address = DISPATCHER
-) -> AsyncIterator[tuple[End, Dialer]]:
-    side = End(address)
-    dialer = Dialer(side.host, peer, endpoint, DISPATCH, limits=limits, backoff=QUICK)
-    try:
-        yield side, dialer
-    finally:
-        await dialer.stop()
-        assert side.errors == []
-
-
-@asynccontextmanager
-async def raw_call(endpoint: str, sender: Address = DISPATCHER, meant: Address = INSTANCE) -> AsyncIterator[Any]:
-    """A dialer that the test plays itself."""
-    async with open_channel(endpoint) as channel:
-        attach: Any = channel.stream_stream(DISPATCH.method)
-        call = attach(metadata=identity(sender, meant))
-        yield call
-        call.cancel()
-
-
-@asynccontextmanager
-async def raw_acceptor(attach: Callable[[object, Any], Awaitable[None]]) -> AsyncIterator[str]:
-    """An acceptor that the test plays itself."""
-    server = grpc.aio.server(options=SERVER_OPTIONS)
-    handler: Any = grpc.stream_stream_rpc_method_handler(attach)
-    service, _, method = DISPATCH.method[1:].partition("/")
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, {method: handler}),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield f"127.0.0.1:{port}"
-    await server.stop(None)
-
-
-def run(scenario: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await scenario()
-
-    asyncio.run(bounded())
-
-
-async def without_end(call: Callable[..., Awaitable[object]], *arguments: object) -> None:
-    """Repeat a call until it raises."""
-    while True:
-        await call(*arguments)
-
-
-async def eventually(holds: Callable[[], bool]) -> None:
-    async with asyncio.timeout(PATIENCE_S):
-        while not holds():
-            await asyncio.sleep(0.005)
+from tests.wire.ends import (
+    DISPATCHER,
+    INSTANCE,
+    Acceptance,
+    accepting,
+    dialing,
+    eventually,
+    raw_acceptor,
+    raw_call,
+    run,
+    without_end,
+)
 
 
 def test_both_sides_join_speak_in_order_and_part() -> None:
