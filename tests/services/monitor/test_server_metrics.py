@@ -1,0 +1,81 @@
+"""The page of metrics as a scraper sees it: over a socket, with the mistakes that clients make."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from dunlin.messages.fleet import FleetStatus
+from dunlin.wire.options import StartError
+from services.monitor.server_metrics import MetricsDoor
+
+
+async def status() -> FleetStatus:
+    return FleetStatus(7, ())
+
+
+def talk(request: bytes, *, ready: bool = True) -> bytes:
+    """What the door answers to these bytes."""
+
+    async def scenario(door: MetricsDoor) -> bytes:
+        if ready:
+            door.answer_from(status)
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        writer.write(request)
+        writer.write_eof()
+        try:
+            return await asyncio.wait_for(reader.read(), 10)
+        finally:
+            writer.close()
+
+    return asyncio.run(with_door(scenario))
+
+
+async def with_door(scenario: Callable[[MetricsDoor], Awaitable[bytes]]) -> bytes:
+    door = await MetricsDoor.open("127.0.0.1:0")
+    try:
+        return await scenario(door)
+    finally:
+        await door.close()
+
+
+def test_a_scrape_gets_the_page() -> None:
+    answer = talk(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+    head, body = answer.split(b"\r\n\r\n", 1)
+    assert head.startswith(b"HTTP/1.1 200 OK")
+    assert f"Content-Length: {len(body)}".encode() in head
+    assert b"\ndunlin_fleet_view_version 7.0\n" in body
+
+
+@pytest.mark.parametrize(
+    ("request_bytes", "status_line"),
+    [
+        (b"GET /metrics?x=1 HTTP/1.1\r\n\r\n", b"HTTP/1.1 200"),
+        (b"GET / HTTP/1.1\r\n\r\n", b"HTTP/1.1 404"),
+        (b"POST /metrics HTTP/1.1\r\n\r\n", b"HTTP/1.1 405"),
+        (b"nonsense\r\n\r\n", b"HTTP/1.1 405"),
+        (b"GET /met", b""),
+        (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n", b""),
+    ],
+)
+def test_other_requests(request_bytes: bytes, status_line: bytes) -> None:
+    answer = talk(request_bytes)
+    assert answer.startswith(status_line)
+    assert bool(answer) == bool(status_line)
+
+
+def test_a_head_request_gets_no_body() -> None:
+    assert talk(b"HEAD /metrics HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
+
+
+def test_before_the_service_runs_the_answer_is_503() -> None:
+    assert talk(b"GET /metrics HTTP/1.1\r\n\r\n", ready=False).startswith(b"HTTP/1.1 503")
+
+
+def test_a_taken_port_is_named() -> None:
+    async def scenario(door: MetricsDoor) -> bytes:
+        with pytest.raises(StartError, match=rf"127\.0\.0\.1:{door.port}.*choose another --metrics-port"):
+            await MetricsDoor.open(f"127.0.0.1:{door.port}")
+        return b""
+
+    asyncio.run(with_door(scenario))
