@@ -185,11 +185,11 @@ def _refuse_unsupported(reader: _Reader) -> None:
     for key in ("attention_bias", "mlp_bias"):
         if values.get(key):
             raise reader.fail(f"`{key}` is not supported", "use a checkpoint without it")
-    window = values.get("sliding_window") if values.get("use_sliding_window", True) else None
-    if window is not None and int(window) < reader.positive("max_position_embeddings", 2048):
-        raise reader.fail(
-            f"a sliding window of {window} tokens is not supported", "set max_position_embeddings to at most the window"
-        )
+    if values.get("sliding_window") is not None and reader.flag("use_sliding_window", True):
+        window = reader.positive("sliding_window")
+        if window < reader.positive("max_position_embeddings", 2048):
+            remedy = "set max_position_embeddings to at most the window"
+            raise reader.fail(f"a sliding window of {window} tokens is not supported", remedy)
 
 
 def _rope(reader: _Reader, max_positions: int) -> RopeConfig:

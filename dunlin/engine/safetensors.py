@@ -70,6 +70,8 @@ class Checkpoint:
                 entry.path, f"tensor `{name}` has dtype {entry.dtype}", f"dunlin reads {', '.join(DTYPES)}"
             )
         count = (entry.stop - entry.start) // DTYPES[entry.dtype].itemsize
+        if not count:
+            return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
         flat = torch.frombuffer(self._maps[entry.path], dtype=DTYPES[entry.dtype], count=count, offset=entry.start)
         return flat.view(entry.shape)
 

@@ -1,0 +1,179 @@
+"""Checkpoints on disk: whole ones are read into the arena, broken ones are refused with their fault."""
+
+import json
+import os
+import struct
+from pathlib import Path
+from typing import Any
+
+import pytest
+import safetensors.torch
+import torch
+
+from dunlin.engine.arena import Arena
+from dunlin.engine.config import load_config
+from dunlin.engine.errors import ModelError
+from dunlin.engine.safetensors import Checkpoint, write_safetensors
+from dunlin.engine.weights import Weights, load_weights, weight_granules
+from tests.engine.build import make_checkpoint
+
+
+@pytest.fixture
+def directory(tmp_path: Path) -> Path:
+    return make_checkpoint(tmp_path, "qwen2", layers=2)
+
+
+def read(directory: Path, dtype: torch.dtype = torch.float32) -> Weights:
+    config = load_config(directory)
+    arena = Arena(os.memfd_create("weights"), weight_granules(config, dtype.itemsize))
+    loaded = load_weights(directory, config, dtype, arena)
+    arena.check_integrity()
+    assert arena.free == 0, "the plan says exactly what loading takes"
+    return loaded
+
+
+def tensors_of(directory: Path) -> dict[str, torch.Tensor]:
+    """Copies: the file may be written again under them."""
+    return safetensors.torch.load((directory / "model.safetensors").read_bytes())
+
+
+def test_every_tensor_lands_in_its_block(directory: Path) -> None:
+    tensors, loaded = tensors_of(directory), read(directory)
+    assert torch.equal(loaded.outer["embed"], tensors["model.embed_tokens.weight"])
+    prefix = "model.layers.1.self_attn"
+    qkv = torch.cat([tensors[f"{prefix}.{which}_proj.weight"] for which in "qkv"])
+    bias = torch.cat([tensors[f"{prefix}.{which}_proj.bias"] for which in "qkv"])
+    assert torch.equal(loaded.layers[1]["qkv"], qkv)
+    assert torch.equal(loaded.layers[1]["qkv_bias"], bias)
+    assert all(block.data_ptr() % 64 == 0 for layer in loaded.layers for block in layer.values())
+
+
+def test_another_dtype_is_a_conversion(directory: Path) -> None:
+    loaded = read(directory, torch.bfloat16)
+    assert torch.equal(loaded.outer["head"], tensors_of(directory)["lm_head.weight"].bfloat16())
+
+
+def shard(directory: Path) -> None:
+    """The same tensors in two files and an index."""
+    tensors = tensors_of(directory)
+    names = sorted(tensors)
+    files = {"model-1.safetensors": names[::2], "model-2.safetensors": names[1::2]}
+    for file, held in files.items():
+        safetensors.torch.save_file({name: tensors[name] for name in held}, directory / file)
+    index = {"weight_map": {name: file for file, held in files.items() for name in held}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    (directory / "model.safetensors").unlink()
+
+
+def test_shards_are_the_same_weights(directory: Path) -> None:
+    whole = read(directory)
+    shard(directory)
+    sharded = read(directory)
+    assert sharded.digest == whole.digest
+    assert all(torch.equal(sharded.layers[0][name], block) for name, block in whole.layers[0].items())
+
+
+def test_the_digest_names_the_weights(directory: Path, tmp_path: Path) -> None:
+    digest = read(directory).digest
+    assert read(directory).digest == digest
+    assert read(directory, torch.bfloat16).digest != digest
+    tensors = tensors_of(directory)
+    tensors["model.norm.weight"][3] += 1e-6
+    write_safetensors(directory / "model.safetensors", tensors)
+    assert read(directory).digest != digest
+
+
+def test_what_we_write_others_read(tmp_path: Path) -> None:
+    tensors = {"a": torch.arange(6.0).view(2, 3), "b": torch.ones(3, dtype=torch.bfloat16), "none": torch.empty(0, 4)}
+    write_safetensors(tmp_path / "model.safetensors", tensors)
+    theirs = safetensors.torch.load_file(tmp_path / "model.safetensors")
+    ours = Checkpoint(tmp_path)
+    for name, tensor in tensors.items():
+        assert torch.equal(theirs[name], tensor)
+        assert torch.equal(ours.tensor(name), tensor)
+
+
+def rewrite(directory: Path, **changed: Any) -> None:
+    tensors = {name: changed.get(name.replace(".", "_"), tensor) for name, tensor in tensors_of(directory).items()}
+    write_safetensors(directory / "model.safetensors", {n: t for n, t in tensors.items() if t is not None})
+
+
+def complaint(directory: Path) -> str:
+    with pytest.raises(ModelError) as caught:
+        read(directory)
+    assert str(directory) in caught.value.path
+    return str(caught.value)
+
+
+def test_a_missing_tensor_is_named(directory: Path) -> None:
+    rewrite(directory, model_layers_1_mlp_up_proj_weight=None)
+    assert "tensor `model.layers.1.mlp.up_proj.weight` is missing" in complaint(directory)
+
+
+def test_a_wrong_shape_is_named(directory: Path) -> None:
+    rewrite(directory, model_norm_weight=torch.ones(7))
+    text = complaint(directory)
+    assert "tensor `model.norm.weight` has shape (7,), config.json implies (96,)" in text
+    assert text.startswith(str(directory / "model.safetensors"))
+
+
+def test_a_dtype_that_is_no_floating_one_is_named(directory: Path) -> None:
+    tensors = tensors_of(directory)
+    tensors["model.norm.weight"] = torch.ones(96, dtype=torch.int8)
+    safetensors.torch.save_file(tensors, directory / "model.safetensors")
+    assert "tensor `model.norm.weight` has dtype I8; dunlin reads F32, F16, BF16, F64" in complaint(directory)
+
+
+@pytest.mark.parametrize("kept", [0, 5, 8, 100, 0.5, -1])
+def test_a_truncated_file_is_named_wherever_it_ends(directory: Path, kept: float) -> None:
+    file = directory / "model.safetensors"
+    content = file.read_bytes()
+    size = int(len(content) * kept) if isinstance(kept, float) else kept if kept >= 0 else len(content) + kept
+    file.write_bytes(content[:size])
+    assert "is truncated" in complaint(directory)
+
+
+def header(values: Any, data: bytes = b"\0" * 16) -> bytes:
+    text = json.dumps(values).encode()
+    return struct.pack("<Q", len(text)) + text + data
+
+
+BROKEN = {
+    "is truncated or corrupt: it claims a header of 18446744073709551615 bytes": b"\xff" * 64,
+    "has a corrupt header (no JSON)": struct.pack("<Q", 4) + b"{{{{" + b"\0" * 8,
+    "has a corrupt header (no JSON object)": header([1]),
+    "has a corrupt header entry for `x`": header({"x": {"dtype": "F32"}}),
+    "`x`: 8 bytes for shape (3,) of F32": header({"x": {"dtype": "F32", "shape": [3], "data_offsets": [0, 8]}}),
+    "`x`: -8 bytes for shape": header({"x": {"dtype": "F32", "shape": [2], "data_offsets": [8, 0]}}),
+    "bytes for shape (-1, -2) of F32": header({"x": {"dtype": "F32", "shape": [-1, -2], "data_offsets": [0, 8]}}),
+    "`x` ends at byte": header({"x": {"dtype": "F32", "shape": [1000], "data_offsets": [0, 4000]}}),
+}
+
+
+@pytest.mark.parametrize("what", sorted(BROKEN))
+def test_a_corrupt_file_is_named_with_its_fault(directory: Path, what: str) -> None:
+    (directory / "model.safetensors").write_bytes(BROKEN[what])
+    assert what in complaint(directory)
+
+
+def test_no_weights_at_all(directory: Path) -> None:
+    (directory / "model.safetensors").unlink()
+    assert "holds no model.safetensors and no index of shards" in complaint(directory)
+
+
+def test_a_missing_shard_is_named(directory: Path) -> None:
+    shard(directory)
+    (directory / "model-2.safetensors").unlink()
+    assert "model-2.safetensors: the index names this shard and it is not there" in complaint(directory)
+
+
+@pytest.mark.parametrize("index", [{}, {"weight_map": []}, {"weight_map": {"x": 3}}])
+def test_a_broken_index_is_named(directory: Path, index: dict[str, Any]) -> None:
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert "has no `weight_map` from tensors to files" in complaint(directory)
+
+
+def test_an_index_cannot_reach_out_of_its_directory(directory: Path) -> None:
+    index = {"weight_map": {"x": "../../etc/passwd"}}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index))
+    assert f"{directory / 'passwd'}: the index names this shard" in complaint(directory)
