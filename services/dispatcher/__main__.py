@@ -1,0 +1,49 @@
+"""`python -m services.dispatcher`: command line to configuration, then run."""
+
+import argparse
+import sys
+from collections.abc import Sequence
+
+from dunlin.policies.dispatch import POLICIES
+from dunlin.wire.options import add_service_flags, service_options
+from dunlin.wire.process import run_service
+from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.server import Dispatcher, DoorOptions
+
+
+def parser() -> argparse.ArgumentParser:
+    """The flags."""
+    made = argparse.ArgumentParser(
+        prog="dunlin serve dispatcher", description="Take requests over gRPC (--listen) and HTTP (--http)."
+    )
+    add_service_flags(made)
+    made.add_argument("--http", default=("127.0.0.1", 8000), type=_host_port, metavar="HOST:PORT", help="port 0: any")
+    made.add_argument("--model", default="builtin:tiny", metavar="DIR", help="for its tokenizer and limits")
+    made.add_argument("--model-name", default="", metavar="NAME", help="what clients call it (default: from --model)")
+    made.add_argument("--policy", default="least_loaded", choices=tuple(POLICIES))
+    made.add_argument("--max-queued", default=1024, type=int, metavar="N", help="requests that may wait here")
+    made.add_argument("--max-waiting", default=8, type=int, metavar="N", help="requests that may wait at an instance")
+    return made
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run to the end; the exit code."""
+    given = parser().parse_args(arguments)
+    options = service_options("dispatcher", given)
+    doors = DoorOptions(given.model, given.http[0], given.http[1], given.model_name)
+    try:
+        config = DispatcherConfig(policy=given.policy, max_queued=given.max_queued, max_waiting=given.max_waiting)
+    except ValueError as error:
+        parser().error(str(error))
+    return run_service(options, Dispatcher(options, doors, config).run)
+
+
+def _host_port(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isdecimal() or int(port) > 65535:
+        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT (example: 127.0.0.1:8000)")
+    return host, int(port)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,137 @@
+"""The HTTP door: OpenAI's paths, health and metrics. Routes and reads; `http_answer.py` answers."""
+
+import asyncio
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from aiohttp import web
+
+import dunlin
+from dunlin.wire.options import StartError
+from services.dispatcher.door import Door
+from services.dispatcher.http_answer import Answer
+from services.dispatcher.http_errors import CLIENT, HttpError, not_found, read_json, shape_errors
+from services.dispatcher.openai_reply import ChatReply, CompletionReply, error_body
+from services.dispatcher.openai_request import Asked, chat_of, completion_of
+
+SHUTDOWN_S = 0.5
+
+
+@dataclass(frozen=True, slots=True)
+class HttpConfig:
+    """A body must come within `body_timeout_s` and be at most `most_body_bytes` long."""
+
+    most_body_bytes: int = 8 << 20
+    body_timeout_s: float = 30.0
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0: any. Made before anything else, so that a taken port is the first thing to show.
+
+    Raises:
+        StartError: the port is taken, or the host is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=1024)
+    except OSError as error:
+        text = f"cannot listen for HTTP on {host}:{port}: {error.strerror or error}; choose another"
+        raise StartError(text) from error
+
+
+class HttpDoor:
+    """Owns the HTTP server on a socket that `bind` made."""
+
+    def __init__(
+        self,
+        door: Door,
+        listening: socket.socket,
+        can_serve: Callable[[], bool],
+        clock: Callable[[], float],
+        config: HttpConfig | None = None,
+    ) -> None:
+        self._door = door
+        self._listening = listening
+        self._config = config or HttpConfig()
+        self._can_serve = can_serve
+        self._clock = clock
+        self._created = int(clock())
+        self._runner = web.AppRunner(
+            self._application(), handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
+        )
+
+    async def start(self) -> None:
+        """Answer."""
+        await self._runner.setup()
+        await web.SockSite(self._runner, self._listening).start()
+
+    async def stop(self) -> None:
+        """Stop listening and end what runs."""
+        await self._runner.cleanup()
+
+    def _application(self) -> web.Application:
+        application = web.Application(middlewares=[shape_errors], client_max_size=self._config.most_body_bytes)
+        application.add_routes(
+            [
+                web.get("/v1/models", self._models),
+                web.get("/v1/models/{model:.+}", self._model),
+                web.post("/v1/completions", self._completions),
+                web.post("/v1/chat/completions", self._chat),
+                web.get("/health", self._health),
+                web.get("/metrics", self._metrics),
+                web.get("/version", self._version),
+            ]
+        )
+        return application
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        asked = completion_of(await self._body(request))
+        return await self._answer(asked, CompletionReply).serve(request)
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        asked = chat_of(await self._body(request))
+        return await self._answer(asked, ChatReply).serve(request)
+
+    def _answer(self, asked: Asked, kind: type[CompletionReply] | type[ChatReply]) -> Answer:
+        return Answer(self._door, asked, kind, int(self._clock()))
+
+    async def _body(self, request: web.Request) -> Any:
+        try:
+            async with asyncio.timeout(self._config.body_timeout_s):
+                data = await request.read()
+        except TimeoutError:
+            text = f"the body did not come within {self._config.body_timeout_s:g} s"
+            raise HttpError(408, error_body(text, CLIENT)) from None
+        return read_json(data)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [self._described()]})
+
+    async def _model(self, request: web.Request) -> web.Response:
+        name = request.match_info["model"]
+        if name != self._door.model.name:
+            raise not_found(f"the model {name!r} does not exist here", "model", "model_not_found")
+        return web.json_response(self._described())
+
+    def _described(self) -> dict[str, Any]:
+        model = self._door.model
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "dunlin",
+            "max_model_len": model.max_positions,
+        }
+
+    async def _health(self, request: web.Request) -> web.Response:
+        if self._can_serve():
+            return web.json_response({"status": "ok"})
+        return web.json_response({"status": "no instance can serve"}, status=503, headers={"Retry-After": "1"})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        return web.Response(body=self._door.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": dunlin.__version__})

@@ -1,0 +1,107 @@
+"""Everything that goes wrong at the HTTP door, in OpenAI's shape: status, body and headers."""
+
+import json
+import logging
+import math
+from collections.abc import Awaitable, Callable
+
+from aiohttp import web
+
+from dunlin.messages.door import Rejection
+from dunlin.messages.types import Finish
+from services.dispatcher.door import DoorError
+from services.dispatcher.openai_reply import Json, error_body
+from services.dispatcher.settings import BadField
+
+_log = logging.getLogger(__name__)
+
+CLIENT, SERVER = "invalid_request_error", "server_error"
+REJECTIONS = {
+    Rejection.INVALID: (400, CLIENT, None),
+    Rejection.TOO_LONG: (400, CLIENT, "context_length_exceeded"),
+    Rejection.FULL: (429, "rate_limit_error", "queue_full"),
+    Rejection.UNAVAILABLE: (503, SERVER, "unavailable"),
+}
+ENDINGS = {
+    Finish.ERROR: (500, SERVER, "generation_failed"),
+    Finish.DEADLINE: (504, SERVER, "deadline_exceeded"),
+    Finish.CANCELLED: (499, CLIENT, "cancelled"),
+}
+
+
+class HttpError(Exception):
+    """An answer that is no success."""
+
+    def __init__(self, status: int, body: Json, headers: dict[str, str] | None = None) -> None:
+        super().__init__(body["error"]["message"])
+        self.status = status
+        self.body = body
+        self.headers = headers or {}
+
+    def response(self) -> web.Response:
+        """As a response."""
+        return web.json_response(self.body, status=self.status, headers=self.headers)
+
+
+def ending_error(finish: Finish, detail: str) -> HttpError:
+    """A request that was admitted and ended badly."""
+    status, kind, code = ENDINGS[finish]
+    return HttpError(status, error_body(detail or f"the request ended: {finish.name.lower()}", kind, None, code))
+
+
+def not_found(text: str, param: str | None = None, code: str | None = None) -> HttpError:
+    """No such model or path."""
+    return HttpError(404, error_body(text, CLIENT, param, code))
+
+
+def described(error: Exception) -> HttpError:
+    """Any error as an answer; one that nobody expected is logged and says nothing of the inside."""
+    match error:
+        case HttpError():
+            return error
+        case BadField():
+            return HttpError(400, error_body(str(error), CLIENT, error.name))
+        case DoorError():
+            return _refused(error)
+        case web.HTTPException():
+            text = error.text if error.status == 400 else error.reason
+            return HttpError(error.status, error_body(str(text), CLIENT), _kept(error))
+    _log.error("unexpected error at the HTTP door", exc_info=error)
+    return HttpError(500, error_body("an unexpected error in the server; its log says more", SERVER))
+
+
+@web.middleware
+async def shape_errors(
+    request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+) -> web.StreamResponse:
+    """Turn whatever a handler raises into an answer."""
+    try:
+        return await handler(request)
+    except Exception as error:
+        return described(error).response()
+
+
+def read_json(data: bytes) -> object:
+    """A body as JSON, strictly: no NaN, no Infinity.
+
+    Raises:
+        HttpError: it is none.
+    """
+    try:
+        return json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise HttpError(400, error_body(f"the body is not valid JSON: {error}", CLIENT)) from error
+
+
+def _no_constant(spelled: str) -> None:
+    raise ValueError(f"{spelled} is no JSON number")
+
+
+def _refused(error: DoorError) -> HttpError:
+    status, kind, code = REJECTIONS[error.code]
+    headers = {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))} if status in (429, 503) else {}
+    return HttpError(status, error_body(error.detail, kind, error.field or None, code), headers)
+
+
+def _kept(error: web.HTTPException) -> dict[str, str]:
+    return {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}

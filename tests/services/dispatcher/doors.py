@@ -1,0 +1,195 @@
+"""Both doors over a real core and a live host in this process, with a fake instance that makes known tokens.
+
+No clock is waited for: the fake makes a token for every sequence each time the event loop comes round, unless held.
+"""
+
+import asyncio
+from array import array
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import dunlin.text
+from dunlin.effects import Message
+from dunlin.host import Host, wall_clock
+from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Tokens
+from dunlin.messages.fleet import FleetView
+from dunlin.messages.types import Finish, i32
+from dunlin.text.tokenizer import Tokenizer, load_chat_template, load_tokenizer
+from dunlin.wire.server import Server
+from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.core import DispatcherCore
+from services.dispatcher.door import Door, DoorConfig
+from services.dispatcher.http import HttpConfig, HttpDoor, bind
+from services.dispatcher.metrics import Metrics
+from services.dispatcher.model import Model
+from services.dispatcher.server_public import PublicDoor
+from tests.services.dispatcher.factories import MONITOR, SELF, A, member
+
+DATA = Path(dunlin.text.__file__).parent / "data"
+TEXT = "Once upon a time there was a small heron, and it stood still: naïve, patient, 🐦 and hungry. "
+
+
+def model(**overrides: Any) -> Model:
+    """The built-in tokenizer without any weights."""
+    tokenizer = load_tokenizer(DATA)
+    eos = tokenizer.encode("<|end|>", add_special_tokens=False)
+    values: dict[str, Any] = {
+        "name": "builtin:tiny",
+        "max_positions": 1000,
+        "vocabulary": tokenizer.vocabulary,
+        "eos_ids": tuple(eos),
+        "tokenizer": tokenizer,
+        "template": load_chat_template(DATA),
+    }
+    return Model(**{**values, **overrides})
+
+
+class FakeInstance:
+    """An outlet that answers like an instance. Token n of every text is token n of `TEXT`, again and again.
+
+    `held` sequences make no tokens until `release`; `end_after` ends texts with the first stop id.
+    """
+
+    def __init__(self, host: Host, tokenizer: Tokenizer) -> None:
+        self.text = tokenizer.encode(TEXT, add_special_tokens=False)
+        self.placed: list[Place] = []
+        self.cancelled: list[Cancel] = []
+        self.held = False
+        self.end_after: int | None = None
+        self.changed = asyncio.Event()
+        self._host = host
+        self._running: dict[int, list[int]] = {}
+        self._places: dict[int, Place] = {}
+
+    def send(self, message: Message) -> bool:
+        match message:
+            case Place():
+                self.placed.append(message)
+                self._places[message.request] = message
+                self._running[message.request] = list(message.tokens)
+                self._host.deliver(A, Accepted(message.request, message.attempt, message.request))
+                asyncio.get_running_loop().call_soon(self.step)
+            case Cancel():
+                self.cancelled.append(message)
+                self._running.pop(message.request, None)
+                self._host.deliver(A, Ended(message.request, message.attempt))
+        self.changed.set()
+        return True
+
+    def close(self, reason: str) -> None:
+        self._running.clear()
+
+    @property
+    def running(self) -> list[int]:
+        return list(self._running)
+
+    def release(self) -> None:
+        """Go on."""
+        self.held = False
+        self.step()
+
+    def step(self) -> None:
+        """One token for everybody, then again as soon as the loop comes round."""
+        if self.held or not self._running:
+            return
+        rows = [self._row(number) for number in list(self._running)]
+        request, attempt, position, token, finish = zip(*rows, strict=True)
+        tops = [token_ + offset for token_ in token for offset in (0, 1)]
+        self._host.deliver(
+            A,
+            Tokens(
+                array("q", request),
+                array("i", attempt),
+                array("q", position),
+                array("i", token),
+                array("f", [-0.25] * len(rows)),
+                array("b", finish),
+                array("i", [2] * len(rows)),
+                array("i", tops),
+                array("f", [-0.25, -2.0] * len(rows)),
+            ),
+        )
+        asyncio.get_running_loop().call_soon(self.step)
+
+    def one(self) -> None:
+        """Just one token for everybody, though held."""
+        self.held = False
+        self.step()
+        self.held = True
+
+    async def until(self, condition: Any) -> None:
+        """Wait for something that messages to this instance make true."""
+        while not condition():
+            self.changed.clear()
+            await self.changed.wait()
+
+    def _row(self, number: int) -> tuple[int, int, int, int, int]:
+        place, tokens = self._places[number], self._running[number]
+        generated = len(tokens) - place.prompt_tokens
+        finish = Finish.LENGTH if generated + 1 == place.max_tokens else Finish.RUNNING
+        token = self.text[generated % len(self.text)]
+        if generated == self.end_after and place.stop_ids:
+            token, finish = place.stop_ids[0], Finish.STOP
+        tokens.append(token)
+        if finish is not Finish.RUNNING:
+            del self._running[number]
+        return number, place.attempt, len(tokens) - 1, token, finish
+
+
+class Doors:
+    """What a test may touch."""
+
+    def __init__(self, host: Host, core: DispatcherCore, door: Door, instance: FakeInstance, http: int, grpc: int):
+        self.host = host
+        self.core = core
+        self.door = door
+        self.instance = instance
+        self.url = f"http://127.0.0.1:{http}"
+        self.endpoint = f"127.0.0.1:{grpc}"
+
+    def text(self, tokens: int) -> str:
+        """The first so many tokens of what the fake says, decoded together."""
+        said = [self.instance.text[i % len(self.instance.text)] for i in range(tokens)]
+        return self.door.model.tokenizer.decode(said)
+
+
+@asynccontextmanager
+async def doors(
+    *,
+    door: DoorConfig | None = None,
+    http: HttpConfig | None = None,
+    served: Model | None = None,
+    serving: bool = True,
+    **config: Any,
+) -> AsyncIterator[Doors]:
+    """Open both doors on free ports."""
+    served = served or model()
+    core = DispatcherCore(SELF, DispatcherConfig(**{"max_positions": served.max_positions, **config}))
+    host = Host(core, SELF, wall_clock(), on_crash=_raise)
+    shared = Door(host, served, Metrics(core.report), door)
+    instance = FakeInstance(host, served.tokenizer)
+    if serving:
+        host.attach(A, instance)
+        host.deliver(MONITOR, FleetView(1, (member(A, capacity_slots=100_000, free_slots=100_000),)))
+    server = Server("127.0.0.1:0")
+    await server.start([PublicDoor(shared, lambda: "127.0.0.1:9").methods()], [])
+    listening = bind("127.0.0.1", 0)
+    web = HttpDoor(shared, listening, lambda: bool(core.fleet.placeable), host.clock, http)
+    await web.start()
+    try:
+        yield Doors(host, core, shared, instance, listening.getsockname()[1], server.port)
+    finally:
+        await web.stop()
+        await server.stop(0.0)
+        shared.shut()
+        core.journal.check_integrity()
+
+
+def _raise(error: Exception) -> None:
+    raise error
+
+
+def stop_ids(served: Model) -> list[int]:
+    return list(i32(served.eos_ids))

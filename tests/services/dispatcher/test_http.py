@@ -1,0 +1,522 @@
+"""The HTTP door with the real `openai` package and with bare HTTP, over the real core."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from dunlin.messages.types import RequestClass
+from dunlin.wire.options import StartError
+from services.dispatcher.door import DoorConfig
+from services.dispatcher.http import HttpConfig, bind
+from tests.services.dispatcher.doors import Doors, doors, model
+
+MODEL = "builtin:tiny"
+
+
+def client(cluster: Doors) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=20)
+
+
+def with_doors(test: Callable[[Doors], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30), doors(**options) as cluster:
+            await test(cluster)
+
+    asyncio.run(run())
+
+
+async def post(cluster: Doors, path: str, body: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with aiohttp.ClientSession() as session, session.post(cluster.url + path, data=data) as answer:
+        return answer.status, json.loads(await answer.text()), dict(answer.headers)
+
+
+# --- the openai package ---
+
+
+def test_a_chat() -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.end_after = 7
+        answer = await client(cluster).chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Tell me a story"}]
+        )
+        choice = answer.choices[0]
+        assert (choice.message.role, choice.message.content) == ("assistant", cluster.text(7))
+        assert choice.finish_reason == "stop"
+        assert answer.usage is not None
+        prompt = len(cluster.instance.placed[0].tokens)
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (prompt, 8)
+        assert (answer.id, answer._request_id) == ("req-2a-1", "req-2a-1")
+        rendered = cluster.door.model.tokenizer.decode(list(cluster.instance.placed[0].tokens))
+        assert "Tell me a story" in rendered
+
+    with_doors(test)
+
+
+def test_a_streamed_chat_says_the_same() -> None:
+    async def test(cluster: Doors) -> None:
+        stream = await client(cluster).chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+            max_completion_tokens=40,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = [chunk async for chunk in stream]
+        assert chunks[0].choices[0].delta.role == "assistant"
+        assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == cluster.text(40)
+        assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+        assert all(c.usage is None for c in chunks[:-1])
+        assert chunks[-1].choices == []
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens == 40
+
+    with_doors(test)
+
+
+def test_chat_logprobs() -> None:
+    async def test(cluster: Doors) -> None:
+        answer = await client(cluster).chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hi"}], logprobs=True, top_logprobs=2, max_tokens=3
+        )
+        assert cluster.instance.placed[0].sampling.logprobs == 2
+        assert answer.choices[0].logprobs is not None
+        content = answer.choices[0].logprobs.content
+        assert content is not None
+        assert [entry.logprob for entry in content] == [-0.25] * 3
+        assert b"".join(bytes(entry.bytes or ()) for entry in content).decode() == cluster.text(3)
+        assert [len(entry.top_logprobs) for entry in content] == [2, 2, 2]
+        assert content[0].top_logprobs[0].token == content[0].token
+
+    with_doors(test)
+
+
+def test_completions_of_several_prompts_and_choices() -> None:
+    async def test(cluster: Doors) -> None:
+        answer = await client(cluster).completions.create(
+            model=MODEL, prompt=["one", "two words"], n=2, max_tokens=5, seed=3, temperature=0.5
+        )
+        assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+        assert {choice.text for choice in answer.choices} == {cluster.text(5)}
+        samplings = [place.sampling for place in cluster.instance.placed]
+        assert [(one.seed, one.choice, one.temperature) for one in samplings] == [
+            (3, 0, 0.5), (3, 1, 0.5), (3, 0, 0.5), (3, 1, 0.5),
+        ]  # fmt: skip
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 20
+
+    with_doors(test)
+
+
+def test_choices_without_a_seed_share_a_drawn_one() -> None:
+    async def test(cluster: Doors) -> None:
+        for _ in range(2):
+            await client(cluster).completions.create(model=MODEL, prompt="x", n=3, max_tokens=1)
+        seeds = [place.sampling.seed for place in cluster.instance.placed]
+        assert len({*seeds[:3]}) == len({*seeds[3:]}) == 1
+        assert seeds[0] != seeds[3]
+
+    with_doors(test)
+
+
+@pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
+def test_completions_of_token_ids(prompt: Any) -> None:
+    async def test(cluster: Doors) -> None:
+        await client(cluster).completions.create(model=MODEL, prompt=prompt)
+        place = cluster.instance.placed[0]
+        assert (list(place.tokens), place.max_tokens) == ([5, 6, 7], 16)
+
+    with_doors(test)
+
+
+def test_completion_logprobs_line_up_with_the_text() -> None:
+    async def test(cluster: Doors) -> None:
+        answer = await client(cluster).completions.create(model=MODEL, prompt="x", max_tokens=30, logprobs=2)
+        shown = answer.choices[0].logprobs
+        assert shown is not None
+        assert shown.tokens is not None
+        assert shown.text_offset is not None
+        assert len(shown.tokens) == len(shown.token_logprobs or ()) == len(shown.top_logprobs or ()) == 30
+        text = answer.choices[0].text
+        for token, offset in zip(shown.tokens, shown.text_offset, strict=True):
+            assert token.startswith("bytes:") or text[offset:].startswith(token)
+
+    with_doors(test)
+
+
+def test_extra_fields_reach_the_instance() -> None:
+    async def test(cluster: Doors) -> None:
+        extra: dict[str, Any] = {
+            "ignore_eos": True, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.2, "stop_token_ids": [9],
+            "request_class": "batch", "timeout_s": 9.5,
+        }  # fmt: skip
+        await client(cluster).completions.create(
+            model=MODEL, prompt="x", extra_body=extra, logit_bias={"7": 2.5}, presence_penalty=0.5, top_p=0.9
+        )
+        place = cluster.instance.placed[0]
+        sampling = place.sampling
+        assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (5, 0.1, 1.2)
+        assert (sampling.presence_penalty, sampling.top_p) == (0.5, 0.9)
+        assert (list(sampling.bias_tokens), list(sampling.bias_values)) == ([7], [2.5])
+        assert list(place.stop_ids) == [9]
+        assert place.request_class is RequestClass.BATCH
+
+    with_doors(test)
+
+
+def test_without_ignore_eos_the_models_ends_stop_it() -> None:
+    async def test(cluster: Doors) -> None:
+        await client(cluster).completions.create(model=MODEL, prompt="x", extra_body={"stop_token_ids": [9]})
+        assert list(cluster.instance.placed[0].stop_ids) == [*cluster.door.model.eos_ids, 9]
+
+    with_doors(test)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_stop_string_cuts_the_text_and_cancels_the_rest(streamed: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        openai_client = client(cluster)
+        arguments: Any = {"model": MODEL, "prompt": "x", "max_tokens": 900, "stop": ["heron, and", "zzz"]}
+        if streamed:
+            chunks = [c async for c in await openai_client.completions.create(**arguments, stream=True)]
+            text = "".join(chunk.choices[0].text for chunk in chunks)
+            reason = chunks[-1].choices[0].finish_reason
+        else:
+            answer = await openai_client.completions.create(**arguments)
+            text, reason = answer.choices[0].text, answer.choices[0].finish_reason
+        assert (text, reason) == ("Once upon a time there was a small ", "stop")
+        await cluster.instance.until(lambda: cluster.instance.cancelled)
+        assert cluster.core.report().finished_total == 1
+        assert cluster.instance.running == []
+
+    with_doors(test)
+
+
+def test_the_synchronous_client_works_too() -> None:
+    async def test(cluster: Doors) -> None:
+        def use() -> tuple[str, str, list[str]]:
+            sync = openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=20)
+            whole = sync.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "Hi"}], max_tokens=6
+            )
+            stream = sync.completions.create(model=MODEL, prompt="x", max_tokens=6, stream=True)
+            text = "".join(chunk.choices[0].text for chunk in stream)
+            return whole.choices[0].message.content or "", text, [one.id for one in sync.models.list()]
+
+        assert await asyncio.to_thread(use) == (cluster.text(6), cluster.text(6), [MODEL])
+
+    with_doors(test)
+
+
+def test_the_model_is_listed_and_others_are_not_found() -> None:
+    async def test(cluster: Doors) -> None:
+        found = await client(cluster).models.retrieve(MODEL)
+        assert (found.id, found.object, found.owned_by) == (MODEL, "model", "dunlin")
+        with pytest.raises(openai.NotFoundError) as caught:
+            await client(cluster).models.retrieve("gpt-0")
+        assert caught.value.code == "model_not_found"
+        with pytest.raises(openai.NotFoundError, match="'gpt-0' does not exist here"):
+            await client(cluster).completions.create(model="gpt-0", prompt="x")
+
+    with_doors(test)
+
+
+# --- errors ---
+
+
+@pytest.mark.parametrize(
+    ("body", "param", "message"),
+    [
+        ({}, "prompt", "must be a string"),
+        ({"prompt": []}, "prompt", "must be a string"),
+        ({"prompt": ""}, "prompt", "empty"),
+        ({"prompt": [[]]}, "prompt", "empty"),
+        ({"prompt": ["a", 3]}, "prompt.1", "list of token ids"),
+        ({"prompt": [1, "a"]}, "prompt", "must be a whole number"),
+        ({"prompt": [-1]}, "prompt", "between 0"),
+        ({"prompt": [2**31]}, "prompt", "between 0"),
+        ({"prompt": [999_999]}, "prompt", "outside the vocabulary"),
+        ({"prompt": "\ud800"}, "prompt", "not valid Unicode"),
+        ({"prompt": "x", "frobnicate": 1}, "frobnicate", "not a field that is known here"),
+        ({"prompt": "x", "echo": True}, "echo", "supported only as False"),
+        ({"prompt": "x", "best_of": 2}, "best_of", "supported only as 1"),
+        ({"prompt": "x", "max_tokens": -1}, "max_tokens", "between 1"),
+        ({"prompt": "x", "max_tokens": 0}, "max_tokens", "between 1"),
+        ({"prompt": "x", "max_tokens": 2.5}, "max_tokens", "whole number"),
+        ({"prompt": "x", "max_tokens": True}, "max_tokens", "whole number"),
+        ({"prompt": "x", "max_tokens": 10**400}, "max_tokens", "between 1"),
+        ({"prompt": "x", "max_tokens": 1000}, None, "the model holds 1000 tokens"),
+        ({"prompt": [5] * 1000}, None, "lower max_tokens"),
+        ({"prompt": "x", "temperature": -0.1}, "temperature", "at least 0"),
+        ({"prompt": "x", "temperature": "hot"}, "temperature", "must be a number"),
+        ({"prompt": "x", "temperature": 1e999}, None, "Infinity is no JSON number"),
+        ({"prompt": "x", "temperature": float("nan")}, None, "NaN is no JSON number"),
+        ({"prompt": "x", "top_p": 0}, "top_p", "above 0"),
+        ({"prompt": "x", "top_k": -2}, "top_k", "between -1"),
+        ({"prompt": "x", "min_p": 1.5}, "min_p", "at most 1"),
+        ({"prompt": "x", "repetition_penalty": 0}, "repetition_penalty", "above 0"),
+        ({"prompt": "x", "presence_penalty": 3}, "presence_penalty", "at most 2"),
+        ({"prompt": "x", "seed": 2**63}, "seed", "more than 64 bits"),
+        ({"prompt": "x", "n": 0}, "n", "between 1"),
+        ({"prompt": ["x"] * 65, "n": 2}, "n", "more than 128"),
+        ({"prompt": ["x"] * 129}, "prompt", "at most 128"),
+        ({"prompt": "x", "stop": ""}, "stop", "1 to 1024"),
+        ({"prompt": "x", "stop": 7}, "stop", "string or a list"),
+        ({"prompt": "x", "stop": ["a"] * 17}, "stop", "at most 16"),
+        ({"prompt": "x", "stop_token_ids": [1.5]}, "stop_token_ids", "whole number"),
+        ({"prompt": "x", "logprobs": 21}, "logprobs", "between 0 and 20"),
+        ({"prompt": "x", "logprobs": True}, "logprobs", "whole number"),
+        ({"prompt": "x", "stream": "yes"}, "stream", "true or false"),
+        ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options", "stream: true only"),
+        ({"prompt": "x", "stream": True, "stream_options": {"x": 1}}, "stream_options.x", "not a field"),
+        ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias", "not a token id"),
+        ({"prompt": "x", "logit_bias": {"1": 101}}, "logit_bias.1", "at most 100"),
+        ({"prompt": "x", "ignore_eos": 1}, "ignore_eos", "true or false"),
+        ({"prompt": "x", "timeout_s": 0}, "timeout_s", "above 0"),
+        ({"prompt": "x", "request_class": "vip"}, "request_class", "interactive, batch"),
+        ({"prompt": "x", "model": 7}, "model", "must be a string"),
+        ([], "body", "JSON object"),
+        (b"{", None, "not valid JSON"),
+        (b"", None, "not valid JSON"),
+        (b"\xff\xfe", None, "not valid JSON"),
+        (b"[" * 200_000, None, "not valid JSON"),
+    ],
+)
+def test_bad_completions_are_refused_by_name(body: Any, param: str | None, message: str) -> None:
+    async def test(cluster: Doors) -> None:
+        status, answer, _ = await post(cluster, "/v1/completions", body)
+        assert status == 400
+        assert set(answer["error"]) == {"message", "type", "param", "code"}
+        assert (answer["error"]["type"], answer["error"]["param"]) == ("invalid_request_error", param)
+        assert message in answer["error"]["message"]
+        assert cluster.instance.placed == []
+
+    with_doors(test)
+
+
+@pytest.mark.parametrize(
+    ("body", "param"),
+    [
+        ({}, "messages"),
+        ({"messages": []}, "messages"),
+        ({"messages": "hi"}, "messages"),
+        ({"messages": ["hi"]}, "messages.0"),
+        ({"messages": [{"content": "hi"}]}, "messages.0.role"),
+        ({"messages": [{"role": "user"}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
+        ({"messages": [{"role": "user", "content": "x", "audio": {}}]}, "messages.0.audio"),
+        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages"),
+        ({"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": -1}, "max_completion_tokens"),
+        ({"messages": [{"role": "user", "content": "x"}], "top_logprobs": 1}, "top_logprobs"),
+        ({"messages": [{"role": "user", "content": "x"}], "logprobs": 1}, "logprobs"),
+        ({"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, "tools"),
+        ({"messages": [{"role": "user", "content": "x"}], "store": True}, "store"),
+        ({"messages": [{"role": "user", "content": "x"}], "prompt": "x"}, "prompt"),
+    ],
+)  # fmt: skip
+def test_bad_chats_are_refused_by_name(body: Any, param: str) -> None:
+    async def test(cluster: Doors) -> None:
+        status, answer, _ = await post(cluster, "/v1/chat/completions", body)
+        assert (status, answer["error"]["param"]) == (400, param)
+
+    with_doors(test)
+
+
+def test_what_changes_nothing_is_taken() -> None:
+    async def test(cluster: Doors) -> None:
+        await client(cluster).chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "developer", "content": "Be brief"}, {"role": "user", "content": "Hi", "name": "Ann"}],
+            max_tokens=1,
+            user="ann",
+            store=False,
+            tools=[],
+            tool_choice="none",
+            response_format={"type": "text"},
+            metadata={"a": "b"},
+            stop=None,
+            n=1,
+        )
+        assert len(cluster.instance.placed) == 1
+
+    with_doors(test)
+
+
+def test_a_full_queue_is_429_with_retry_after() -> None:
+    async def test(cluster: Doors) -> None:
+        openai_client = client(cluster)
+        waiting = asyncio.create_task(openai_client.completions.create(model=MODEL, prompt="x"))
+        while not cluster.core.journal.queued:
+            await asyncio.sleep(0)
+        with pytest.raises(openai.RateLimitError) as caught:
+            await openai_client.completions.create(model=MODEL, prompt="x")
+        assert caught.value.response.headers["retry-after"] == "1"
+        assert caught.value.code == "queue_full"
+        waiting.cancel()
+
+    with_doors(test, serving=False, max_queued=1)
+
+
+def test_a_choice_that_is_refused_withdraws_the_others() -> None:
+    async def test(cluster: Doors) -> None:
+        with pytest.raises(openai.RateLimitError):
+            await client(cluster).completions.create(model=MODEL, prompt="x", n=3)
+        assert len(cluster.core.journal) == 0
+
+    with_doors(test, serving=False, max_queued=2)
+
+
+def test_nobody_to_serve_is_503() -> None:
+    async def test(cluster: Doors) -> None:
+        await post(cluster, "/v1/completions", {"prompt": "x", "timeout_s": 0.001})
+        status, answer, headers = await post(cluster, "/v1/completions", {"prompt": "x"})
+        assert (status, answer["error"]["code"]) == (503, "unavailable")
+        assert headers["Retry-After"] == "1"
+
+    with_doors(test, serving=False, unavailable_after_s=1e-6)
+
+
+def test_a_deadline_is_504() -> None:
+    async def test(cluster: Doors) -> None:
+        status, answer, _ = await post(cluster, "/v1/completions", {"prompt": "x", "timeout_s": 0.01})
+        assert (status, answer["error"]["code"]) == (504, "deadline_exceeded")
+        assert answer["error"]["message"] == "0.01 s are over: 0 of 16 tokens were generated"
+
+    with_doors(test, serving=False)
+
+
+def test_a_stream_that_fails_says_so_and_ends() -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.held = True
+        stream = await client(cluster).completions.create(model=MODEL, prompt="x", stream=True)
+        cluster.instance.one()
+        iterator = aiter(stream)
+        assert (await anext(iterator)).choices[0].text == cluster.text(1)
+        assert await cluster.door.cancel("req-2a-1")
+        with pytest.raises(openai.APIError, match="cancelled by its id"):
+            await anext(iterator)
+
+    with_doors(test)
+
+
+def test_an_unknown_path_and_a_wrong_method_have_the_same_shape() -> None:
+    async def test(cluster: Doors) -> None:
+        for path, status in (("/v1/embeddings", 404), ("/v1/models", 405)):
+            got, answer, _ = await post(cluster, path, {})
+            assert (got, answer["error"]["type"]) == (status, "invalid_request_error")
+
+    with_doors(test)
+
+
+def test_a_body_that_is_too_long_is_413() -> None:
+    async def test(cluster: Doors) -> None:
+        status, answer, _ = await post(cluster, "/v1/completions", b"x" * 2_000)
+        assert (status, answer["error"]["type"]) == (413, "invalid_request_error")
+
+    with_doors(test, http=HttpConfig(most_body_bytes=1_000))
+
+
+def test_an_error_that_nobody_expected_shows_nothing_of_the_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test(cluster: Doors) -> None:
+        async def broken(prompt: object) -> None:
+            raise RuntimeError("secret")
+
+        monkeypatch.setattr(cluster.door, "tokens_of", broken)
+        status, answer, _ = await post(cluster, "/v1/completions", {"prompt": "x"})
+        assert (status, answer["error"]["type"]) == (500, "server_error")
+        assert "secret" not in str(answer)
+
+    with_doors(test)
+
+
+# --- clients that leave or lag ---
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_leaves_cancels_its_request(streamed: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.held = True
+        body = json.dumps({"prompt": "x", "max_tokens": 900, "n": 2, "stream": streamed}).encode()
+        reader, writer = await asyncio.open_connection(*cluster.url.removeprefix("http://").split(":"))
+        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        await cluster.instance.until(lambda: len(cluster.instance.placed) == 2)
+        if streamed:
+            cluster.instance.one()
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+            assert b'"text": "' in await reader.readuntil(b"\n\n")
+        writer.transport.abort()
+        await cluster.instance.until(lambda: len(cluster.instance.cancelled) == 2)
+        assert cluster.core.report().cancelled_total == 2
+        assert cluster.instance.running == []
+
+    with_doors(test)
+
+
+def test_a_long_prompt_is_tokenised_beside_the_loop() -> None:
+    async def test(cluster: Doors) -> None:
+        long = "heron " * 120
+        await client(cluster).completions.create(model=MODEL, prompt=long, max_tokens=1)
+        expected = cluster.door.model.tokenizer.encode(long)
+        assert list(cluster.instance.placed[0].tokens) == expected
+        status, answer, _ = await post(cluster, "/v1/completions", {"prompt": "x" * 2_000})
+        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
+
+    with_doors(test, door=DoorConfig(inline_characters=10, most_characters=1_000))
+
+
+def test_too_many_long_prompts_at_once_are_429() -> None:
+    async def test(cluster: Doors) -> None:
+        status, _, headers = await post(cluster, "/v1/completions", {"prompt": "x" * 20})
+        assert (status, headers["Retry-After"]) == (429, "1")
+
+    with_doors(test, door=DoorConfig(inline_characters=10, most_tokenizing=0))
+
+
+# --- the rest ---
+
+
+def test_health_metrics_and_version() -> None:
+    async def test(cluster: Doors) -> None:
+        await client(cluster).completions.create(model=MODEL, prompt="x", max_tokens=5)
+        await post(cluster, "/v1/completions", {"prompt": "x", "max_tokens": 5000})
+        async with aiohttp.ClientSession(cluster.url) as session:
+            health = await session.get("/health")
+            assert (health.status, await health.json()) == (200, {"status": "ok"})
+            assert (await (await session.get("/version")).json())["version"]
+            text = await (await session.get("/metrics")).text()
+        for line in (
+            'dunlin_requests_total{door="http",finish="length"} 1.0',
+            'dunlin_generated_tokens_total{door="http"} 5.0',
+            'dunlin_time_to_first_token_seconds_count{door="http"} 1.0',
+            'dunlin_time_per_output_token_seconds_count{door="http"} 1.0',
+            "dunlin_dispatcher_queued 0.0",
+            "dunlin_dispatcher_finished_total 1.0",
+        ):
+            assert line in text.splitlines()
+
+    with_doors(test)
+
+
+def test_health_is_503_while_nobody_can_serve() -> None:
+    async def test(cluster: Doors) -> None:
+        async with aiohttp.ClientSession(cluster.url) as session:
+            assert (await session.get("/health")).status == 503
+
+    with_doors(test, serving=False)
+
+
+def test_a_taken_port_is_a_clear_error() -> None:
+    taken = bind("127.0.0.1", 0)
+    port = taken.getsockname()[1]
+    with pytest.raises(StartError, match=f"cannot listen for HTTP on 127.0.0.1:{port}: .*; choose another"):
+        bind("127.0.0.1", port)
+    taken.close()
+
+
+def test_the_model_needs_no_weights() -> None:
+    assert model().vocabulary > 256
