@@ -1,0 +1,170 @@
+"""Writers come, write, fall silent, wake and die in any order: nobody gets room that another may still write."""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
+from dunlin.messages.pool import CommitRegion, RegionReserved, ReleaseRegion, ReserveRegion
+from dunlin.messages.types import HostRegion, Region
+from services.kvstore.config import KvstoreConfig
+from services.kvstore.core import KvstoreCore
+from services.kvstore.orphans import PROCESSES, AwaitEnd, ProcessEnded
+
+ME = Address("kvstore", "kv", 1)
+ETCD = Address("etcd", "")
+UNIT = 64
+NAMES = st.sampled_from(["a", "b"])
+SIZES = st.integers(1, 4 * UNIT)
+CHOICE = st.integers(0, 20)
+
+
+class Process:
+    """One instance process: alive until killed, with the regions that it may still write, and those it may read."""
+
+    def __init__(self, address: Address, pid: int) -> None:
+        self.address = address
+        self.pid = pid
+        self.joined = False
+        self.writes: list[HostRegion] = []
+        self.keeps: list[HostRegion] = []
+
+
+class KvstoreMachine(RuleBasedStateMachine):
+    def __init__(self) -> None:
+        super().__init__()
+        config = KvstoreConfig("/proc/1/fd/3", 12 * UNIT, node="n", alignment_bytes=UNIT, max_regions=9)
+        self.core = KvstoreCore(ME, config)
+        self.now_s = 0.0
+        self.incarnations = 10
+        self.living: dict[str, Process] = {}
+        self.watched: list[AwaitEnd] = []
+        self.timers: list[Message] = []
+
+    def give(self, sender: Address, message: Message) -> list[Effect]:
+        self.now_s += 0.125
+        effects = list(self.core.receive(self.now_s, sender, message))
+        for effect in effects:
+            if isinstance(effect, After):
+                self.timers.append(effect.message)
+            elif effect.to == PROCESSES and isinstance(effect.message, AwaitEnd):
+                self.watched.append(effect.message)
+        return effects
+
+    @rule(name=NAMES)
+    def start(self, name: str) -> None:
+        if name in self.living:
+            return
+        self.incarnations += 1
+        process = Process(Address("instance", name, self.incarnations), 1000 + self.incarnations)
+        self.living[name] = process
+        self.give(ETCD, MemberUp(Member(process.address, "127.0.0.1:1", "n", process.pid)))
+
+    @rule(name=NAMES)
+    def join(self, name: str) -> None:
+        process = self.living.get(name)
+        if process is not None and not process.joined:
+            process.joined = True
+            self.give(process.address, Joined())
+
+    @rule(name=NAMES)
+    def lose_the_stream(self, name: str) -> None:
+        process = self.living.get(name)
+        if process is not None and process.joined:
+            process.joined = False
+            self.give(process.address, Gone("reset"))
+
+    @rule(name=NAMES)
+    def lose_the_lease(self, name: str) -> None:
+        process = self.living.get(name)
+        if process is not None:
+            self.give(ETCD, MemberDown(process.address))
+
+    @rule()
+    def regain_history(self) -> None:
+        members = [Member(one.address, "127.0.0.1:1", "n", one.pid) for one in self.living.values()]
+        self.give(ETCD, MembersReset(tuple(members)))
+
+    @rule(name=NAMES, size=SIZES)
+    def reserve(self, name: str, size: int) -> None:
+        process = self.living.get(name)
+        if process is None or not process.joined:
+            return
+        asked = ReserveRegion(1, Address("dispatcher", "d", 1), 1, 1, Region(0, 1, 0, 1), size, "fp32", "w")
+        (effect,) = self.give(process.address, asked)
+        assert isinstance(effect, Send)
+        if isinstance(effect.message, RegionReserved):
+            process.writes.append(effect.message.host)
+
+    @rule(name=NAMES, choice=CHOICE)
+    def commit(self, name: str, choice: int) -> None:
+        process = self.living.get(name)
+        if process is not None and process.joined and process.writes:
+            host = process.writes.pop(choice % len(process.writes))
+            stale = self.core.stale_total
+            self.give(process.address, CommitRegion(host.handle, host.generation, 5))
+            assert self.core.stale_total == stale
+            process.keeps.append(host)
+
+    @rule(name=NAMES, choice=CHOICE)
+    def release(self, name: str, choice: int) -> None:
+        process = self.living.get(name)
+        if process is not None and process.joined and process.keeps:
+            host = process.keeps.pop(choice % len(process.keeps))
+            self.give(process.address, ReleaseRegion(host.handle, host.generation))
+
+    @rule(name=NAMES, told=st.booleans())
+    def kill(self, name: str, told: bool) -> None:
+        """The process dies; the kvstore may first hear it from its watcher or from the stream."""
+        process = self.living.pop(name, None)
+        if process is None:
+            return
+        if process.joined:
+            self.give(process.address, Gone("reset"))
+        if told:
+            self.tell_ends(process)
+
+    @precondition(lambda self: self.timers)
+    @rule(choice=CHOICE)
+    def let_a_timer_fire(self, choice: int) -> None:
+        self.give(ME, self.timers.pop(choice % len(self.timers)))
+
+    @rule()
+    def tell_who_ended(self) -> None:
+        living = [process.pid for process in self.living.values()]
+        for wanted in [wanted for wanted in self.watched if wanted.pid not in living]:
+            self.watched.remove(wanted)
+            self.give(PROCESSES, ProcessEnded(wanted.writer))
+
+    def tell_ends(self, process: Process) -> None:
+        for wanted in [wanted for wanted in self.watched if wanted.pid == process.pid]:
+            self.watched.remove(wanted)
+            self.give(PROCESSES, ProcessEnded(wanted.writer))
+
+    @invariant()
+    def the_books_agree(self) -> None:
+        self.core.catalog.check_integrity()
+
+    @invariant()
+    def whoever_lives_may_write_where_it_was_told(self) -> None:
+        """The room that a living process may write is its own, whatever was heard of streams and leases."""
+        for process in self.living.values():
+            for host in process.writes:
+                entry = self.core.catalog.find(process.address, host.handle, host.generation)
+                assert entry is not None
+                assert entry.host.offset_bytes == host.offset_bytes
+
+    def teardown(self) -> None:
+        """When everybody is dead and the watcher has told, nothing is left."""
+        for name in list(self.living):
+            self.kill(name, told=True)
+        self.tell_who_ended()
+        self.give(ETCD, MembersReset(()))
+        for timer in self.timers:
+            self.give(ME, timer)
+        assert self.core.catalog.room.free_bytes == self.core.catalog.room.capacity_bytes
+
+
+TestKvstoreMachine = KvstoreMachine.TestCase
+TestKvstoreMachine.settings = settings(max_examples=80, stateful_step_count=50, deadline=None)
