@@ -16,7 +16,9 @@ class Fleet:
         self._version = 0
 
     def apply(self, monitor: Address, view: FleetView) -> bool:
-        """Take a view in; False when it does not follow what is held."""
+        """Take a view in; False when it does not follow what is held, or an older incarnation of its monitor speaks."""
+        if self._monitor is not None and _is_older(monitor, self._monitor):
+            return False
         if view.base_version == 0:
             self.members = {member.address: member for member in view.members}
         elif monitor == self._monitor and view.base_version == self._version:
@@ -27,3 +29,7 @@ class Fleet:
             return False
         self._monitor, self._version = monitor, view.version
         return True
+
+
+def _is_older(one: Address, other: Address) -> bool:
+    return one.name == other.name and one.incarnation < other.incarnation

@@ -215,6 +215,13 @@ class TestViews:
         effects = core.receive(2.0, other, view(ready(I0, group=1), ready(I1, group=2), version=2, base_version=1))
         assert orders(effects) == {I0: (50, 2, 1), I1: (50, 2, 2)}
 
+    def test_an_older_monitor_that_wakes_is_not_believed(self) -> None:
+        core = leading(I0)
+        older = Address("monitor", "m", 2)
+        core.receive(1.0, I1, Joined())
+        assert core.receive(1.0, older, view(ready(I0), ready(I1), version=90)) == []
+        assert (core.stale_total, list(core.fleet.members)) == (1, [I0])
+
 
 class TestReports:
     def test_a_monitor_hears_of_each_plan_at_once_and_else_each_interval(self) -> None:
