@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from dunlin.engine.config import ModelConfig
 
 ALIGN_BYTES = 64
-ITEM_BYTES = {"float32": 4, "bfloat16": 2}
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,8 +90,3 @@ def total_bytes(blocks: Sequence[Block], item_bytes: int) -> int:
 
 def _aligned(size_bytes: int) -> int:
     return -(-size_bytes // ALIGN_BYTES) * ALIGN_BYTES
-
-
-def slot_bytes(config: ModelConfig, dtype: str) -> int:
-    """Bytes of one slot in one layer."""
-    return config.slot_bytes(ITEM_BYTES[dtype])
