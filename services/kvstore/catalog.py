@@ -24,12 +24,16 @@ class State(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One region: where it lies, whose it is, what it holds."""
+    """One region: where it lies, whose it is, what it holds.
+
+    `absence` numbers the end of the stream that outlived it when it was committed; 0 while that stream is open.
+    """
 
     host: HostRegion
     writer: Address
     asked: ReserveRegion
     state: State = State.RESERVED
+    absence: int = 0
 
 
 class CatalogError(Exception):
@@ -83,18 +87,23 @@ class Catalog:
             self._remove(entry)
         return entry is not None
 
-    def quarantine(self, writer: Address) -> int:
-        """The writer fell silent: nobody gets the room of its uncommitted regions. Returns how many are quarantined."""
-        count = 0
+    def orphan(self, writer: Address, absence: int) -> int:
+        """The writer fell silent: nobody gets the room of its uncommitted regions. Returns how many are quarantined.
+
+        Its committed regions are marked with the number of this absence.
+        """
+        quarantined = 0
         for entry in self.entries_of(writer):
             if entry.state is not State.COMMITTED:
                 self._entries[entry.host.handle] = replace(entry, state=State.QUARANTINED)
-                count += 1
-        return count
+                quarantined += 1
+            elif not entry.absence:
+                self._entries[entry.host.handle] = replace(entry, absence=absence)
+        return quarantined
 
-    def free_committed(self, writer: Address) -> int:
-        """Free the writer's committed regions; returns how many."""
-        return self._free(entry for entry in self.entries_of(writer) if entry.state is State.COMMITTED)
+    def free_orphans(self, writer: Address, absence: int) -> int:
+        """Free the committed regions that this absence orphaned; returns how many."""
+        return self._free(entry for entry in self.entries_of(writer) if entry.absence == absence)
 
     def free_all(self, writer: Address) -> int:
         """Free everything of a writer whose process surely ended; returns how many regions."""

@@ -10,7 +10,7 @@ class KvstoreConfig:
     """Settings of one node's host tier.
 
     `tier_path` is how an instance of the same node opens the shared memory. `orphan_grace_s` is how long committed
-    regions outlive the stream of their writer: nobody else adopts them yet.
+    regions outlive the stream of their writer, for reads under way: nobody else adopts them yet.
     """
 
     tier_path: str

@@ -28,6 +28,10 @@ class ReportDue:
 class KvstoreCore:
     """One node's host tier.
 
+    A region belongs to the stream over which it was committed: a writer that lost its stream has given up what it kept
+    here, also when it comes back, and the room is free `orphan_grace_s` later. What it had reserved it may still write:
+    that room is quarantined until the writer commits or releases it, or surely ended.
+
     `stale_total` counts commits and releases that named an old generation, another's region or none, and whatever came
     from a process that is not joined.
     """
@@ -87,7 +91,6 @@ class KvstoreCore:
             if _older(other, sender):
                 self._bury(other)
         self._writers[sender] = None
-        self._orphans.come_back(sender)
         return [Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
 
     def _on_gone(self, sender: Address, message: Gone) -> list[Effect]:
@@ -98,9 +101,9 @@ class KvstoreCore:
         if not self.catalog.entries_of(sender):
             self._forget_if_over(sender)
             return []
-        absence = self._orphans.leave(sender)
+        absence = self._orphans.next_absence()
         effects: list[Effect] = [After(self._config.orphan_grace_s, GraceOver(sender, absence))]
-        if self.catalog.quarantine(sender):
+        if self.catalog.orphan(sender, absence):
             effects += self._await_end(sender)
         return effects
 
@@ -127,9 +130,8 @@ class KvstoreCore:
         return []
 
     def _on_grace_over(self, sender: Address, message: GraceOver) -> list[Effect]:
-        if self._orphans.is_absent(message.writer, message.absence):
-            self.catalog.free_committed(message.writer)
-            self._forget_if_over(message.writer)
+        self.catalog.free_orphans(message.writer, message.absence)
+        self._forget_if_over(message.writer)
         return []
 
     def _on_process_ended(self, sender: Address, message: ProcessEnded) -> list[Effect]:
@@ -180,7 +182,7 @@ class KvstoreCore:
         return []
 
     def _forget_if_over(self, writer: Address) -> None:
-        if self._orphans.has_lapsed(writer) and not self.catalog.entries_of(writer):
+        if writer not in self._writers and self._orphans.has_lapsed(writer) and not self.catalog.entries_of(writer):
             self._orphans.forget(writer)
 
     def _bury(self, writer: Address) -> None:

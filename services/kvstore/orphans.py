@@ -30,19 +30,18 @@ class ProcessEnded:
 
 @dataclass(frozen=True, slots=True)
 class GraceOver:
-    """The committed regions of `writer` have outlived its stream long enough; `absence` says which absence."""
+    """The regions of `writer` that were committed before this absence have outlived its stream long enough."""
 
     writer: Address
     absence: int
 
 
 class Orphans:
-    """Writers without a stream, by the number of their absence; and the process ids that membership told."""
+    """Numbers the absences of writers; keeps the process ids that membership told, and whose registration ended."""
 
     def __init__(self, node: str) -> None:
         self._node = node
         self._absences = 0
-        self._absent: dict[Address, int] = {}
         self._pids: dict[Address, int] = {}
         self._lapsed: dict[Address, None] = {}
 
@@ -54,7 +53,6 @@ class Orphans:
 
     def forget(self, writer: Address) -> None:
         """Nothing of this writer is left."""
-        self._absent.pop(writer, None)
         self._pids.pop(writer, None)
         self._lapsed.pop(writer, None)
 
@@ -66,20 +64,10 @@ class Orphans:
         """Whether its registration ended."""
         return writer in self._lapsed
 
-    def leave(self, writer: Address) -> int:
-        """The writer's stream ended; returns the number of this absence."""
+    def next_absence(self) -> int:
+        """A stream ended: the number of this absence."""
         self._absences += 1
-        self._absent[writer] = self._absences
         return self._absences
-
-    def come_back(self, writer: Address) -> None:
-        """The same process has a stream again."""
-        self._absent.pop(writer, None)
-
-    def is_absent(self, writer: Address, absence: int | None = None) -> bool:
-        """Whether the writer has no stream (and, if given, whether it still is that absence)."""
-        found = self._absent.get(writer)
-        return found is not None and absence in (None, found)
 
     def pid_of(self, writer: Address) -> int | None:
         """The writer's process id, if it is one of this node's."""

@@ -9,9 +9,11 @@ from dunlin.messages.fleet import KvstoreReport
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
 from dunlin.messages.pool import CommitRegion, RegionRefused, RegionReserved, ReleaseRegion, ReserveRegion, Tier
 from dunlin.messages.types import HostRegion, Region
+from services.kvstore.catalog import CatalogError
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore, ReportDue
 from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, ProcessEnded
+from services.kvstore.room import RoomError
 
 ME = Address("kvstore", "kv", 3)
 ETCD = Address("etcd", "")
@@ -217,14 +219,23 @@ class TestSilentWriter:
         core.receive(35.0, ME, GraceOver(WRITER, 1))
         assert free_units(core) == 4
 
-    def test_a_grace_of_an_earlier_absence_frees_nothing(self) -> None:
+    def test_each_grace_frees_what_was_committed_before_its_absence(self) -> None:
         core, _ = self.silent(commit=True)
         core.receive(6.0, WRITER, Joined())
+        second = reserve(core)
+        core.receive(7.0, WRITER, CommitRegion(second.handle, second.generation, 6))
+        assert After(30.0, GraceOver(WRITER, 2)) in core.receive(8.0, WRITER, Gone())
         core.receive(35.0, ME, GraceOver(WRITER, 1))
-        core.receive(36.0, WRITER, Gone())
-        core.receive(37.0, ME, GraceOver(WRITER, 1))
+        assert core.catalog.find(WRITER, second.handle, second.generation) is not None
         assert free_units(core) == 3
-        core.receive(66.0, ME, GraceOver(WRITER, 2))
+        core.receive(38.0, ME, GraceOver(WRITER, 2))
+        assert free_units(core) == 4
+
+    def test_a_writer_that_is_back_has_given_up_what_it_kept(self) -> None:
+        core, _ = self.silent(commit=True)
+        core.receive(6.0, WRITER, Joined())
+        assert free_units(core) == 3
+        core.receive(35.0, ME, GraceOver(WRITER, 1))
         assert free_units(core) == 4
 
     def test_a_reset_without_the_writer_counts_as_its_end(self) -> None:
@@ -258,6 +269,22 @@ class TestReports:
         assert core.receive(1.5, ME, ReportDue(1)) == []
         core.receive(1.6, MONITOR, Gone())
         assert core.receive(1.7, ME, ReportDue(2)) == []
+
+
+def test_the_check_sees_books_that_contradict_each_other() -> None:
+    core = joined()
+    host = reserve(core)
+    core.catalog.room.free(host.handle, host.generation)
+    with pytest.raises(CatalogError, match="0 ranges and 1 entries"):
+        core.catalog.check_integrity()
+    core.catalog.room.take(2 * UNIT)
+    with pytest.raises(CatalogError, match="region 1 is entered as"):
+        core.catalog.check_integrity()
+    core = joined()
+    reserve(core)
+    core.catalog.room.free_bytes -= 1
+    with pytest.raises(RoomError):
+        core.catalog.check_integrity()
 
 
 @pytest.mark.parametrize(

@@ -44,6 +44,19 @@ def test_the_shortest_range_that_fits_is_used() -> None:
     assert room.largest_free_bytes == 3 * UNIT
 
 
+@pytest.mark.parametrize(
+    ("holes", "wanted", "offset"),
+    [((1, 2), 1, 0), ((2, 2), 2, 0), ((2, 1), 1, 3), ((3, 2, 2), 2, 4), ((2, 3, 2), 2, 0)],
+)
+def test_of_ranges_that_fit_alike_the_first_is_used(holes: tuple[int, ...], wanted: int, offset: int) -> None:
+    """Holes of these lengths, one unit apart, and none after them."""
+    room = make_room(sum(holes) + len(holes))
+    parts = [(take(room, hole * UNIT), take(room, UNIT)) for hole in holes]
+    for hole, _ in parts:
+        room.free(hole.handle, hole.generation)
+    assert take(room, wanted * UNIT).offset_bytes == offset * UNIT
+
+
 @pytest.mark.parametrize("order", [(0, 1, 2), (0, 2, 1), (1, 0, 2), (1, 2, 0), (2, 0, 1), (2, 1, 0)])
 def test_free_neighbours_become_one_whatever_the_order(order: tuple[int, ...]) -> None:
     room = make_room(3)
