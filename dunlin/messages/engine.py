@@ -277,6 +277,13 @@ class Unsupported:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineStarted:
+    """The engine's process runs, and loads. Never crosses a wire."""
+
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The shared counter of safepoints passed, as the host last read it. Never crosses a wire."""
 
@@ -301,6 +308,7 @@ __all__ = [
     "Discard",
     "EngineFailed",
     "EngineReady",
+    "EngineStarted",
     "Finish",
     "Interrupt",
     "Keep",

@@ -14,12 +14,12 @@ from hypothesis import strategies as st
 from dunlin.effects import Address
 from dunlin.messages import engine
 from dunlin.messages.dispatch import Cancel, Tokens
-from dunlin.messages.engine import Progress
+from dunlin.messages.engine import EngineStarted, Progress
 from dunlin.messages.types import Finish, f32, i8, i32, i64
 from dunlin.wire.codec import PAIRS, CodecError, coder_of, decode, encode
 from dunlin.wire.envelopes import CONVERSATIONS, DISPATCH, ENGINE_COMMAND, ENGINE_EVENT, Envelope, Header
 
-LOCAL = {Progress}
+LOCAL = {EngineStarted, Progress}
 """Messages between an engine's host and its core, which never cross a wire."""
 
 BITS = {"b": 8, "i": 32, "q": 64}

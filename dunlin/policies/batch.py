@@ -1,0 +1,39 @@
+"""What goes into a step: functions over the sequences that could run. Knows no slot, no engine and no queue."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sequence that could have a row. `remaining_tokens`: computed next at most; 1 for a decode row."""
+
+    remaining_tokens: int
+    is_decode: bool
+
+
+BatchPolicy = Callable[[Sequence[Candidate], int], list[int]]
+"""(candidates, oldest first; budget in tokens) to tokens per candidate, 0 for no row in this step."""
+
+
+def chunked(candidates: Sequence[Candidate], budget_tokens: int) -> list[int]:
+    """Every decode row first, then chunks of prompts, oldest first, until the budget is full.
+
+    A step never holds a decode row up (Sarathi-Serve's rule). Where decode rows alone fill the budget, the oldest
+    prompt still gets a token's room, so that it cannot starve.
+    """
+    left = budget_tokens
+    taken = [0] * len(candidates)
+    for index, candidate in enumerate(candidates):
+        if candidate.is_decode:
+            taken[index] = 1
+            left -= 1
+    left = max(left, 1)
+    for index, candidate in enumerate(candidates):
+        if not candidate.is_decode and left > 0:
+            taken[index] = min(candidate.remaining_tokens, left)
+            left -= taken[index]
+    return taken
+
+
+BATCH_POLICIES: dict[str, BatchPolicy] = {"chunked": chunked}

@@ -1,0 +1,41 @@
+"""Who gives up its slots when they run out: functions over the sequences that hold some. Knows no slot table."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dunlin.messages.types import Figure, Rejected, Why
+
+ALTERNATIVES_KEPT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A sequence that holds slots. `order` grows with its arrival."""
+
+    name: str
+    order: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The candidate's index, and why."""
+
+    index: int
+    why: Why
+
+
+EvictPolicy = Callable[[Sequence[Candidate], int], Choice]
+"""(candidates, at least one; slots wanted) to a choice."""
+
+
+def youngest(candidates: Sequence[Candidate], wanted_slots: int) -> Choice:
+    """The one that came last: it has waited least, and what is older ends sooner."""
+    order = sorted(range(len(candidates)), key=lambda index: -candidates[index].order)
+    chosen = candidates[order[0]]
+    figures = (Figure("wanted_slots", wanted_slots), Figure("held_slots", chosen.slots))
+    rejected = tuple(Rejected(candidates[index].name, "older") for index in order[1 : 1 + ALTERNATIVES_KEPT])
+    return Choice(order[0], Why("youngest", chosen.name, figures, rejected))
+
+
+EVICT_POLICIES: dict[str, EvictPolicy] = {"youngest": youngest}

@@ -1,0 +1,90 @@
+"""Which attempts are taken, and which the fence of (dispatcher, request, attempt) stops. Knows no step and no slot."""
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Refusal, Refused
+from dunlin.messages.engine import EngineReady
+from dunlin.messages.types import Figure, Rejected, Why
+from services.instance.config import InstanceConfig
+from services.instance.lives import Lives
+from services.instance.sequences import Sequence, Sequences
+from services.instance.steps import Steps
+
+
+class Admission:
+    """The instance's side of a hand-out."""
+
+    def __init__(self, config: InstanceConfig, sequences: Sequences, lives: Lives, steps: Steps) -> None:
+        self.stale_total = 0
+        self._config = config
+        self._sequences = sequences
+        self._lives = lives
+        self._steps = steps
+
+    def place(self, sender: Address, place: Place, ready: EngineReady | None, in_plan: bool) -> list[Effect]:
+        """Accept an attempt into the waiting queue, or refuse it. A newer attempt ends the older one."""
+        older = self._sequences.of_key((sender, place.request))
+        if older is not None and older.place.attempt >= place.attempt:
+            self.stale_total += 1
+            return [_refuse(sender, place, Refusal.STALE, Figure("attempt_held", older.place.attempt))]
+        effects = self._lives.stop(older) if older is not None else []
+        if ready is None:
+            return [*effects, _refuse(sender, place, Refusal.NOT_READY)]
+        if not in_plan:
+            return [*effects, _refuse(sender, place, Refusal.NOT_IN_PLAN)]
+        longest, limit = place.prompt_tokens + place.max_tokens, min(ready.max_positions, self._lives.slots.capacity)
+        if longest > limit or len(place.tokens) >= longest or not place.tokens:
+            figures = (Figure("tokens", len(place.tokens)), Figure("longest", longest), Figure("limit", limit))
+            return [*effects, _refuse(sender, place, Refusal.TOO_LONG, *figures)]
+        if self._sequences.waiting_count >= self._config.max_waiting:
+            queue = (Figure("waiting", self._sequences.waiting_count), Figure("max", self._config.max_waiting))
+            return [*effects, _refuse(sender, place, Refusal.FULL, *queue)]
+        return [*effects, self._accept(sender, place)]
+
+    def cancel(self, sender: Address, cancel: Cancel) -> list[Effect]:
+        """End the attempt; its dispatcher hears `Ended` when its slots are free."""
+        sequence = self._sequences.of_key((sender, cancel.request))
+        if sequence is None:
+            ending = self._ending(sender, cancel)
+            if ending is None:
+                return [Send(sender, Ended(cancel.request, cancel.attempt))]
+            ending.say_ended = True
+            return []
+        if sequence.place.attempt > cancel.attempt:
+            self.stale_total += 1
+            return []
+        sequence.say_ended = True
+        return self._lives.stop(sequence)
+
+    def _ending(self, sender: Address, cancel: Cancel) -> Sequence | None:
+        """The attempt, if it has been stopped and its slots are not free yet."""
+        for sequence in self._sequences.of_dispatcher(sender):
+            if (sequence.place.request, sequence.place.attempt) == (cancel.request, cancel.attempt):
+                return sequence
+        return None
+
+    def _accept(self, sender: Address, place: Place) -> Effect:
+        before = self._sequences.waiting_tokens()
+        sequence = self._sequences.add(sender, place)
+        eta_s = before * self._steps.s_per_token
+        figures = (
+            Figure("tokens", len(place.tokens)),
+            Figure("free_slots", self._lives.slots.free),
+            Figure("waiting_tokens", before),
+            Figure("eta_s", eta_s),
+        )
+        why = Why("free slots", f"queue behind {self._sequences.waiting_count - 1}", figures)
+        return Send(sender, Accepted(place.request, place.attempt, sequence.number, eta_s, why))
+
+
+def _refuse(sender: Address, place: Place, reason: Refusal, *figures: Figure) -> Effect:
+    why = Why("admission", f"refuse: {reason.name}", figures, (Rejected("accept", _BECAUSE[reason]),))
+    return Send(sender, Refused(place.request, place.attempt, reason, why))
+
+
+_BECAUSE = {
+    Refusal.FULL: "the waiting queue is full",
+    Refusal.TOO_LONG: "it can never fit here",
+    Refusal.NOT_READY: "no engine runs",
+    Refusal.NOT_IN_PLAN: "no order of the global manager has come",
+    Refusal.STALE: "this attempt or a newer one is here",
+}

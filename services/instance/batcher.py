@@ -1,0 +1,112 @@
+"""Gives slots to those who wait and to those who run, and composes steps of what has them.
+
+Decides who starts and who is preempted; how a sequence then lives is `lives.py`'s.
+"""
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.policies.evict import Candidate, EvictPolicy
+from services.instance.config import InstanceConfig
+from services.instance.lives import Lives
+from services.instance.sequences import Sequence, Sequences, State
+from services.instance.slots import SlotTable
+from services.instance.steps import OUTSTANDING_MAX, Steps
+
+
+class Batcher:
+    """Settles everything that can be settled, after every change."""
+
+    def __init__(
+        self,
+        engine: Address,
+        config: InstanceConfig,
+        sequences: Sequences,
+        lives: Lives,
+        steps: Steps,
+        evict: EvictPolicy,
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._sequences = sequences
+        self._lives = lives
+        self._steps = steps
+        self._evict = evict
+
+    def settle(self, epoch: int, plan_version: int) -> list[Effect]:
+        """Start who may start, and keep the engine's queue filled."""
+        effects: list[Effect] = []
+        while self._steps.outstanding < OUTSTANDING_MAX:
+            effects += self._admit()
+            chosen = self._steps.choose(self._sequences.running)
+            if not chosen:
+                break
+            granted, turns = self._secure(chosen)
+            effects += turns
+            if not granted:
+                break
+            step = self._steps.compose(granted, self._slots, epoch, plan_version)
+            effects.append(Send(self._engine, step))
+        return effects
+
+    @property
+    def _slots(self) -> SlotTable:
+        return self._lives.slots
+
+    def _admit(self) -> list[Effect]:
+        """Start waiting sequences in their order until one does not fit: nobody overtakes."""
+        effects: list[Effect] = []
+        if not self._sequences.waiting_count:
+            return effects
+        for sequence in self._sequences.waiting():
+            wanted = self._first_slots(sequence)
+            if self._sequences.running_count >= self._config.max_running:
+                break
+            if self._slots.free < wanted + self._headroom():
+                break
+            effects += self._lives.start(sequence, wanted)
+        return effects
+
+    def _first_slots(self, sequence: Sequence) -> int:
+        """Room for the known tokens and a run ahead, never more than the sequence can need."""
+        return min(len(sequence.tokens) + self._config.run_ahead_tokens, sequence.longest)
+
+    def _headroom(self) -> int:
+        """Slots kept for those that run, so that a newcomer is not preempted at once. None when the slab is empty."""
+        if self._slots.free == self._slots.capacity:
+            return 0
+        return min(self._sequences.running_count * self._config.run_ahead_tokens // 2, self._slots.capacity // 8)
+
+    def _secure(self, chosen: list[tuple[Sequence, int]]) -> tuple[list[tuple[Sequence, int]], list[Effect]]:
+        """Find slots for each row, the oldest first; who gets none has no row in this step."""
+        effects: list[Effect] = []
+        granted = []
+        for sequence, tokens in chosen:
+            if sequence.state is not State.RUNNING:
+                continue  # preempted for the sake of an older one
+            if not self._grow(sequence, tokens):
+                effects += self._make_room(sequence)
+                if sequence.state is not State.RUNNING or not self._grow(sequence, tokens):
+                    continue
+            granted.append((sequence, tokens))
+        return [(sequence, tokens) for sequence, tokens in granted if sequence.state is State.RUNNING], effects
+
+    def _grow(self, sequence: Sequence, tokens: int) -> bool:
+        needed = sequence.computed + tokens - self._slots.held(sequence.number)
+        if needed <= 0:
+            return True
+        ahead = min(self._config.run_ahead_tokens, sequence.longest - self._slots.held(sequence.number))
+        return self._slots.grow(sequence.number, max(needed, ahead)) or self._slots.grow(sequence.number, needed)
+
+    def _make_room(self, sequence: Sequence) -> list[Effect]:
+        """Preempt one, unless slots are on their way back already."""
+        if self._is_room_coming():
+            return []
+        running = self._sequences.running
+        candidates = [Candidate(each.name, each.order, self._slots.held(each.number)) for each in running]
+        choice = self._evict(candidates, 1)
+        return self._lives.preempt(running[choice.index], choice.why)
+
+    def _is_room_coming(self) -> bool:
+        return any(
+            sequence.state in (State.DRAINING, State.ASKING, State.SPILLING, State.ENDING)
+            for sequence in self._sequences.all()
+        )

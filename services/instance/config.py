@@ -1,0 +1,42 @@
+"""What an instance is told at start. Pure."""
+
+from dataclasses import dataclass
+
+from dunlin.policies.presets import PRESETS
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceConfig:
+    """Settings of one instance's core.
+
+    `max_slots` caps the slots that the engine offers (0: all of them). `max_running` sequences hold slots at once and
+    `max_waiting` more may wait; the next is refused. A step holds at most `budget_tokens`. A running sequence is given
+    slots for `run_ahead_tokens` more tokens at a time, so that its extents stay long. `stuck_s` without a safepoint
+    while steps are outstanding means a stuck engine. A dispatcher that stays away for `orphan_grace_s` loses its
+    requests here.
+    """
+
+    node: str = ""
+    model: str = ""
+    preset: str = "chunked"
+    max_slots: int = 0
+    max_running: int = 128
+    max_waiting: int = 256
+    budget_tokens: int = 512
+    run_ahead_tokens: int = 32
+    stuck_s: float = 3.0
+    orphan_grace_s: float = 30.0
+    report_interval_s: float = 0.5
+    report_after_change_s: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise ValueError(f"no preset {self.preset!r}: choose one of {', '.join(PRESETS)}")
+        for name in ("max_running", "max_waiting", "budget_tokens", "run_ahead_tokens"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
+        if self.max_slots < 0:
+            raise ValueError(f"max_slots is {self.max_slots}: needs 0 (no cap) or more")
+        for name in ("stuck_s", "orphan_grace_s", "report_interval_s", "report_after_change_s"):
+            if not 0 < getattr(self, name) < float("inf"):
+                raise ValueError(f"{name} is {getattr(self, name)}: needs a positive, finite number of seconds")

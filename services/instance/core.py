@@ -1,0 +1,273 @@
+"""Runs sequences: takes what dispatchers place here, owns the token slots, composes the engine's steps.
+
+A router over slots, sequences and their lives, steps, the host tier, the engine's watch and the reports. Knows no
+socket, no tensor and no other instance.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.messages.dispatch import Cancel, Place
+from dunlin.messages.engine import (
+    EngineFailed,
+    EngineReady,
+    EngineStarted,
+    MoveDone,
+    Progress,
+    StepDone,
+    StopEngine,
+    Unsupported,
+)
+from dunlin.messages.fleet import InstanceReport
+from dunlin.messages.group import Reserve, ReserveRefused
+from dunlin.messages.plan import Order, OrderDone, OrderRefused
+from dunlin.messages.pool import RegionRefused, RegionReserved, Tier
+from dunlin.messages.types import Figure, Finish, GroupKind, MoveStatus, Part, Rejected, Why
+from dunlin.policies.batch import BATCH_POLICIES
+from dunlin.policies.evict import EVICT_POLICIES
+from dunlin.policies.presets import PRESETS
+from services.instance.admission import Admission
+from services.instance.batcher import Batcher
+from services.instance.config import InstanceConfig
+from services.instance.delivery import deliveries
+from services.instance.lives import Lives
+from services.instance.reports import ReportDue, Reporter
+from services.instance.sequences import Sequences, State
+from services.instance.slots import SlotTable, Use
+from services.instance.steps import Steps
+from services.instance.tier import HostTier
+from services.instance.watch import EngineWatch
+
+
+@dataclass(frozen=True, slots=True)
+class OrphansDue:
+    """A dispatcher's grace is over, unless it came back meanwhile."""
+
+    dispatcher: Address
+    absence: int
+
+
+class InstanceCore:
+    """The decisions of one instance. `stale_total` counts what a fence stopped."""
+
+    def __init__(self, address: Address, config: InstanceConfig) -> None:
+        preset = PRESETS[config.preset]
+        self.address = address
+        self.engine = Address("engine", address.name)
+        self.sequences = Sequences()
+        self.tier = HostTier(self.engine)
+        self.lives = Lives(self.engine, self.sequences, self.tier)
+        self.steps = Steps(BATCH_POLICIES[preset.batch], preset.batch, config.budget_tokens)
+        self.stale_total = 0
+        self.engine_restarts_total = 0
+        self._config = config
+        self._admission = Admission(config, self.sequences, self.lives, self.steps)
+        self._batcher = Batcher(
+            self.engine, config, self.sequences, self.lives, self.steps, EVICT_POLICIES[preset.evict]
+        )
+        self._watch = EngineWatch(config.stuck_s)
+        self._reporter = Reporter(config.report_interval_s, config.report_after_change_s)
+        self._ready: EngineReady | None = None
+        self._pid = 0
+        self._order: Order | None = None
+        self._monitors: dict[Address, None] = {}
+        self._absent: dict[Address, int] = {}
+        self._absences = 0
+        self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
+            Place: self._on_place,
+            Cancel: self._on_cancel,
+            Order: self._on_order,
+            Reserve: self._on_reserve,
+            Tier: lambda now_s, sender, message: self.tier.open(sender, message),
+            RegionReserved: lambda now_s, sender, message: self.lives.reserved(message),
+            RegionRefused: lambda now_s, sender, message: self.lives.refused(message.ticket),
+            EngineReady: self._on_engine_ready,
+            EngineFailed: self._on_engine_failed,
+            EngineStarted: self._on_engine_started,
+            StepDone: self._on_step_done,
+            MoveDone: lambda now_s, sender, message: self.lives.landed(message),
+            Unsupported: self._on_unsupported,
+            Progress: self._on_progress,
+            Joined: self._on_joined,
+            Gone: self._on_gone,
+            OrphansDue: self._on_orphans_due,
+            ReportDue: self._on_report_due,
+        }
+        self._unchanging = (Progress, ReportDue)
+
+    def __repr__(self) -> str:
+        return f"{self.lives.slots!r} {self.sequences!r} [outstanding steps: {self.steps.outstanding}]"
+
+    @property
+    def slots(self) -> SlotTable:
+        """The slab."""
+        return self.lives.slots
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """See `dunlin.effects.Core`. What this core has no use for is ignored."""
+        handler = self._handlers.get(type(message))
+        if handler is None:
+            return []
+        effects = handler(now_s, sender, message)
+        if isinstance(message, self._unchanging):
+            return effects
+        if self._ready is not None:
+            order = self._order
+            effects += self._batcher.settle(order.epoch if order else 0, order.plan_version if order else 0)
+        return effects + self._reporter.changed(now_s)
+
+    def report(self) -> InstanceReport:
+        """What this instance says of itself."""
+        slots, steps, lives, order, ready = self.slots, self.steps, self.lives, self._order, self._ready
+        return InstanceReport(
+            ready=ready is not None,
+            capacity_slots=slots.capacity,
+            free_slots=slots.free,
+            owned_slots=slots.count(Use.OWNED),
+            reserved_slots=slots.count(Use.RESERVED),
+            moving_slots=slots.count(Use.MOVING),
+            quarantined_slots=slots.count(Use.QUARANTINED),
+            max_positions=ready.max_positions if ready else 0,
+            running=len(self.sequences) - self.sequences.waiting_count,
+            waiting=self.sequences.waiting_count,
+            waiting_tokens=self.sequences.waiting_tokens(),
+            outstanding_steps=steps.outstanding + self.tier.moves,
+            safepoints=self._watch.safepoints,
+            engine_pid=self._pid,
+            epoch=order.epoch if order else 0,
+            plan_version=order.plan_version if order else 0,
+            group=order.group if order else 0,
+            kind=order.kind if order else GroupKind.LOCAL,
+            part=order.part if order else Part.LOCAL,
+            model=self._config.model,
+            weights_digest=ready.weights_digest if ready else "",
+            kv_dtype=ready.kv_dtype if ready else "",
+            steps_total=steps.done_total,
+            mixed_steps_total=steps.mixed_total,
+            multi_row_steps_total=steps.multi_row_total,
+            tokens_total=steps.tokens_total,
+            prefill_tokens_total=steps.prefill_tokens_total,
+            preemptions_total=lives.preemptions_total,
+            restored_tokens_total=lives.restored_tokens_total,
+            recomputed_tokens_total=lives.recomputed_tokens_total,
+            restored_regions_total=self.tier.restored_total,
+            corrupt_regions_total=self.tier.corrupt_total,
+            engine_restarts_total=self.engine_restarts_total,
+            stale_total=self.stale_total + self._admission.stale_total,
+        )
+
+    # --- dispatchers and the manager ---
+
+    def _on_place(self, now_s: float, sender: Address, place: Place) -> list[Effect]:
+        return self._admission.place(sender, place, self._ready, self._order is not None)
+
+    def _on_cancel(self, now_s: float, sender: Address, cancel: Cancel) -> list[Effect]:
+        return self._admission.cancel(sender, cancel)
+
+    def _on_order(self, now_s: float, sender: Address, order: Order) -> list[Effect]:
+        held = (self._order.epoch, self._order.plan_version) if self._order else (0, 0)
+        if (order.epoch, order.plan_version) < held:
+            self.stale_total += 1
+            text = f"stale: this instance follows epoch {held[0]}, version {held[1]}"
+            return [Send(sender, OrderRefused(order.epoch, order.plan_version, text))]
+        if order.kind is not GroupKind.LOCAL or order.part is not Part.LOCAL or order.members != (self.address,):
+            text = f"a group of kind {order.kind.name} with {len(order.members)} members: only local groups of one"
+            return [Send(sender, OrderRefused(order.epoch, order.plan_version, text))]
+        self._order = order
+        return [Send(sender, OrderDone(order.epoch, order.plan_version)), *self._report_now(now_s)]
+
+    def _on_reserve(self, now_s: float, sender: Address, reserve: Reserve) -> list[Effect]:
+        why = Why("groups", "refuse", (Figure("tokens", reserve.tokens),))
+        return [Send(sender, ReserveRefused(reserve.sequence, why))]
+
+    # --- the engine ---
+
+    def _on_engine_ready(self, now_s: float, sender: Address, ready: EngineReady) -> list[Effect]:
+        self._ready = ready
+        capacity = min(ready.slots, self._config.max_slots) if self._config.max_slots else ready.slots
+        self.lives.slots = SlotTable(capacity)
+        return [*self.tier.engine_ready(ready), *self._report_now(now_s)]
+
+    def _on_engine_started(self, now_s: float, sender: Address, started: EngineStarted) -> list[Effect]:
+        self._pid = started.pid
+        return []
+
+    def _on_engine_failed(self, now_s: float, sender: Address, failed: EngineFailed) -> list[Effect]:
+        return self._engine_lost(now_s, f"engine failed: {failed.reason}")
+
+    def _on_step_done(self, now_s: float, sender: Address, done: StepDone) -> list[Effect]:
+        if not self.steps.has(done.step):
+            self.stale_total += 1
+            return []
+        results = self.steps.take(done)
+        effects: list[Effect] = deliveries(results)
+        for result in results:
+            sequence = result.sequence
+            if result.finish is not Finish.RUNNING and sequence.state in (State.RUNNING, State.DRAINING):
+                effects += self.lives.stop(sequence)
+            effects += self.lives.settle(sequence)
+        return effects
+
+    def _on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
+        """An engine that refuses what it was asked to do no longer agrees with this core about what is where."""
+        if message.what == "MapHost":
+            return self.lives.tier_gone(self.tier.unmapped())
+        if message.move:
+            return self.lives.landed(MoveDone(message.move, MoveStatus.FAILED, detail=message.detail))
+        rejected = Rejected("go on", f"{message.what}: {message.detail}")
+        return [Send(self.engine, StopEngine(Why("engine contract", "end the engine", (), (rejected,))))]
+
+    def _on_progress(self, now_s: float, sender: Address, progress: Progress) -> list[Effect]:
+        outstanding = self.steps.outstanding + self.tier.moves
+        why = self._watch.look(now_s, progress.safepoints, outstanding)
+        return [Send(self.engine, StopEngine(why))] if why is not None else []
+
+    def _engine_lost(self, now_s: float, reason: str) -> list[Effect]:
+        if self._ready is None:
+            return []
+        self._ready = None
+        self.engine_restarts_total += 1
+        self.steps.forget()
+        why = Why("engine lost", reason, (Figure("sequences", len(self.sequences)),))
+        return [*self.lives.engine_gone(why), *self._report_now(now_s)]
+
+    # --- streams and timers ---
+
+    def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
+        self._absent.pop(sender, None)
+        if sender.role == "monitor":
+            self._monitors[sender] = None
+            return self._report_now(now_s)
+        return []
+
+    def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
+        self._monitors.pop(sender, None)
+        if sender == self.engine:
+            return self._engine_lost(now_s, f"engine gone: {message.reason}")
+        if sender.role == "kvstore":
+            return self.lives.tier_gone(self.tier.close(sender))
+        if sender.role == "dispatcher" and self.sequences.of_dispatcher(sender):
+            self._absences += 1
+            self._absent[sender] = self._absences
+            return [After(self._config.orphan_grace_s, OrphansDue(sender, self._absences))]
+        return []
+
+    def _on_orphans_due(self, now_s: float, sender: Address, due: OrphansDue) -> list[Effect]:
+        if self._absent.get(due.dispatcher) != due.absence:
+            return []
+        del self._absent[due.dispatcher]
+        effects: list[Effect] = []
+        for sequence in self.sequences.of_dispatcher(due.dispatcher):
+            effects += self.lives.stop(sequence)
+        return effects
+
+    def _on_report_due(self, now_s: float, sender: Address, due: ReportDue) -> list[Effect]:
+        return self._report_now(now_s) if self._reporter.is_due(due) else []
+
+    def _report_now(self, now_s: float) -> list[Effect]:
+        if not self._monitors:
+            return []
+        report = self.report()
+        return [*(Send(monitor, report) for monitor in self._monitors), *self._reporter.reported(now_s)]

@@ -1,0 +1,210 @@
+"""The sequences of one instance, and the states that each goes through. Knows no slot and no message but `Place`.
+
+A request's attempt is one sequence; whenever it is opened in the engine again, after a preemption, it gets a new
+number there.
+"""
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from dunlin.effects import Address
+from dunlin.messages.dispatch import Place
+from dunlin.messages.types import HostRegion
+
+
+class State(Enum):
+    """Where a sequence is. See `LEGAL`."""
+
+    WAITING = "waiting"  # for slots; new, or preempted (then perhaps with a region in the host tier)
+    RUNNING = "running"
+    DRAINING = "draining"  # preempted: outstanding steps still name it
+    ASKING = "asking"  # for room in the host tier
+    SPILLING = "spilling"  # its KV moves to the host tier
+    RESTORING = "restoring"  # its KV moves back
+    ENDING = "ending"  # nobody wants more tokens; a step or a move still uses its slots
+    ENDED = "ended"
+
+
+LEGAL: dict[State, tuple[State, ...]] = {
+    State.WAITING: (State.RUNNING, State.RESTORING, State.ENDED),
+    State.RUNNING: (State.DRAINING, State.ENDING, State.ENDED),
+    State.DRAINING: (State.ASKING, State.WAITING, State.ENDING, State.ENDED),
+    State.ASKING: (State.SPILLING, State.WAITING, State.ENDED),
+    State.SPILLING: (State.WAITING, State.ENDING, State.ENDED),
+    State.RESTORING: (State.RUNNING, State.ENDING, State.ENDED),
+    State.ENDING: (State.ENDED,),
+    State.ENDED: (),
+}
+
+
+class IllegalTransition(RuntimeError):
+    """A sequence cannot go from its state to that one; it stays what it was."""
+
+
+Key = tuple[Address, int]
+"""(dispatcher, request)."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One attempt at this instance.
+
+    `tokens` are the known ones; `pending` more are being sampled by outstanding steps. `computed` positions have KV or
+    will have it when the outstanding steps are done. `in_steps` outstanding steps name it. `say_ended`: the dispatcher
+    waits for `Ended`. `kv_tokens` had KV when it was last preempted.
+    """
+
+    order: int
+    number: int
+    dispatcher: Address
+    place: Place
+    state: State = State.WAITING
+    computed: int = 0
+    pending: int = 0
+    in_steps: int = 0
+    preempted: bool = False
+    say_ended: bool = False
+    host: HostRegion | None = None
+    host_tokens: int = 0
+    kv_tokens: int = 0
+    tokens: "list[int]" = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.place.tokens)
+
+    @property
+    def key(self) -> Key:
+        """Whose attempt it is."""
+        return self.dispatcher, self.place.request
+
+    @property
+    def name(self) -> str:
+        """For reasons and logs."""
+        return f"sequence {self.number} (request {self.place.request:x} of {self.dispatcher.name})"
+
+    @property
+    def length(self) -> int:
+        """Tokens known or being sampled."""
+        return len(self.tokens) + self.pending
+
+    @property
+    def longest(self) -> int:
+        """Tokens that it may have in the end."""
+        return self.place.prompt_tokens + self.place.max_tokens
+
+    @property
+    def remaining(self) -> int:
+        """Positions to compute before the next token can be sampled; 0 when the last token allowed is being sampled."""
+        return self.length - self.computed if self.length < self.longest else 0
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether its next row is a decode row: one position, whose token was or will be sampled here."""
+        return self.remaining == 1 and self.length > len(self.place.tokens)
+
+    def go(self, state: State) -> None:
+        """Change the state.
+
+        Raises:
+            IllegalTransition: see `LEGAL`.
+        """
+        if state not in LEGAL[self.state]:
+            raise IllegalTransition(f"{self.name}: {self.state.value} to {state.value}")
+        self.state = state
+
+
+class Sequences:
+    """Owns the sequences: by engine number, by key, and in order of arrival."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, Sequence] = {}
+        self._by_key: dict[Key, Sequence] = {}
+        self._waiting: dict[Sequence, None] = {}
+        self._running: dict[Sequence, None] = {}
+        self._orders = 0
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __repr__(self) -> str:
+        states = [sequence.state for sequence in self._by_number.values()]
+        return "[" + " | ".join(f"{state.value}: {states.count(state)}" for state in State if state in states) + "]"
+
+    @property
+    def running(self) -> list[Sequence]:
+        """Those that may have rows, oldest first."""
+        return sorted(self._running, key=lambda sequence: sequence.order)
+
+    @property
+    def running_count(self) -> int:
+        """How many may have rows."""
+        return len(self._running)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many wait for slots."""
+        return len(self._waiting)
+
+    def waiting(self) -> list[Sequence]:
+        """Those that wait for slots: preempted ones first, then by arrival."""
+        return sorted(self._waiting, key=lambda sequence: (not sequence.preempted, sequence.order))
+
+    def waiting_tokens(self) -> int:
+        """Tokens that those waiting have to compute or restore."""
+        total = 0
+        for sequence in self._waiting:
+            total += len(sequence.tokens)
+        return total
+
+    def all(self) -> list[Sequence]:
+        """Everyone, in order of arrival."""
+        return sorted(self._by_number.values(), key=lambda sequence: sequence.order)
+
+    def get(self, number: int) -> Sequence | None:
+        """By its number in the engine."""
+        return self._by_number.get(number)
+
+    def of_key(self, key: Key) -> Sequence | None:
+        """The newest attempt of a request, if it is here."""
+        return self._by_key.get(key)
+
+    def of_dispatcher(self, dispatcher: Address) -> list[Sequence]:
+        """All of one dispatcher, in order of arrival."""
+        return [sequence for sequence in self.all() if sequence.dispatcher == dispatcher]
+
+    def add(self, dispatcher: Address, place: Place) -> Sequence:
+        """A new attempt, waiting."""
+        self._orders += 1
+        sequence = Sequence(self._orders, self._next_number(), dispatcher, place)
+        self._by_number[sequence.number] = self._by_key[sequence.key] = sequence
+        self._waiting[sequence] = None
+        return sequence
+
+    def renumber(self, sequence: Sequence) -> None:
+        """It will be opened in the engine anew."""
+        del self._by_number[sequence.number]
+        sequence.number = self._next_number()
+        self._by_number[sequence.number] = sequence
+
+    def go(self, sequence: Sequence, state: State) -> None:
+        """Change a sequence's state; one that ENDED is forgotten.
+
+        Raises:
+            IllegalTransition: see `LEGAL`.
+        """
+        sequence.go(state)
+        self._waiting.pop(sequence, None)
+        self._running.pop(sequence, None)
+        if state is State.WAITING:
+            self._waiting[sequence] = None
+        elif state is State.RUNNING:
+            self._running[sequence] = None
+        elif state is State.ENDED:
+            del self._by_number[sequence.number]
+        if state in (State.ENDING, State.ENDED) and self._by_key.get(sequence.key) is sequence:
+            del self._by_key[sequence.key]
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers

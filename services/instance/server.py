@@ -1,0 +1,53 @@
+"""Runs an instance: its engine's process and its streams around `InstanceCore`."""
+
+import asyncio
+import logging
+
+from dunlin.engine.config import load_config
+from dunlin.engine.errors import ModelError
+from dunlin.wire.envelopes import DISPATCH, PLAN, POOL
+from dunlin.wire.options import ServiceOptions, StartError
+from dunlin.wire.service import Service
+from services.instance.config import InstanceConfig
+from services.instance.core import InstanceCore
+from services.instance.server_engine import EngineKeeper, EngineSettings
+
+_log = logging.getLogger(__name__)
+
+
+async def serve(options: ServiceOptions, config: InstanceConfig, settings: EngineSettings) -> int:
+    """Serve until told to stop; returns the exit code.
+
+    Raises:
+        StartError: the model cannot be served, the port is taken, or no etcd.
+    """
+    try:
+        load_config(settings.model)
+    except ModelError as error:
+        raise StartError(str(error)) from error
+    service = Service(options)
+    failures: list[str] = []
+
+    def cannot_start(reason: str) -> None:
+        failures.append(reason)
+        service.request_stop(exit_code=2)
+
+    await service.start(
+        lambda address: InstanceCore(address, config),
+        accepts=[DISPATCH, PLAN],
+        dials={"kvstore": POOL},
+        same_node=["kvstore"],
+    )
+    keeper = EngineKeeper(service.host, settings, cannot_start)
+    tasks = [asyncio.create_task(keeper.run()), asyncio.create_task(keeper.report_progress())]
+    for task in tasks:
+        task.add_done_callback(service.host.guard)
+    await service.wait_for_stop()
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    keeper.close()
+    await service.stop()
+    if failures:
+        raise StartError(failures[0])
+    return 0

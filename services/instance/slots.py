@@ -1,0 +1,203 @@
+"""The slab: which token slots are free and whose the others are. Pure; the engine never allocates.
+
+A holding is one owner's slots: extents in the order of the positions that they hold. Conservation, always:
+free + owned + reserved + moving + quarantined == capacity.
+"""
+
+from bisect import bisect_left, bisect_right, insort
+from dataclasses import dataclass, field
+from enum import Enum
+
+Extent = tuple[int, int]
+"""(first slot, length)."""
+
+
+class Use(Enum):
+    """What a holding's slots are doing."""
+
+    OWNED = "owned"
+    RESERVED = "reserved"
+    MOVING = "moving"
+    QUARANTINED = "quarantined"
+
+
+@dataclass(slots=True)
+class Holding:
+    """Slots of one owner. `ends[i]` is the number of positions in the extents up to i; `generation` is never reused."""
+
+    generation: int
+    use: Use
+    extents: list[Extent] = field(default_factory=list)
+    ends: list[int] = field(default_factory=list)
+
+    @property
+    def slots(self) -> int:
+        """How many."""
+        return self.ends[-1] if self.ends else 0
+
+    def span(self, start: int, stop: int) -> list[Extent]:
+        """The slots of positions `[start, stop)`, in order.
+
+        Raises:
+            ValueError: it does not hold that many.
+        """
+        if not 0 <= start <= stop <= self.slots:
+            raise ValueError(f"positions {start} to {stop} of a holding of {self.slots} slots")
+        found: list[Extent] = []
+        index = bisect_right(self.ends, start)
+        while start < stop:
+            first, length = self.extents[index]
+            offset = start - (self.ends[index] - length)
+            taken = min(length - offset, stop - start)
+            found.append((first + offset, taken))
+            start += taken
+            index += 1
+        return found
+
+    def append(self, extent: Extent) -> None:
+        """Add slots at the end; an extent that continues the last one makes it longer."""
+        first, length = extent
+        if self.extents and after(self.extents[-1]) == first:
+            self.extents[-1] = (self.extents[-1][0], self.extents[-1][1] + length)
+            self.ends[-1] += length
+            return
+        self.ends.append(self.slots + length)
+        self.extents.append(extent)
+
+
+def after(extent: Extent) -> int:
+    """The slot after the extent's last."""
+    return extent[0] + extent[1]
+
+
+class SlotTable:
+    """Owns every slot of one slab."""
+
+    def __init__(self, capacity: int) -> None:
+        self.capacity = capacity
+        self._free: list[Extent] = [(0, capacity)] if capacity else []  # by first slot, never adjacent
+        self._holdings: dict[int, Holding] = {}
+        self._counts = dict.fromkeys(Use, 0)
+        self._generations = 0
+        self.free = capacity
+
+    def __repr__(self) -> str:
+        uses = " | ".join(f"{use.value}: {self._counts[use]}" for use in Use)
+        return f"[capacity: {self.capacity} | free: {self.free} | {uses}]"
+
+    def count(self, use: Use) -> int:
+        """Slots in that use."""
+        return self._counts[use]
+
+    def held(self, owner: int) -> int:
+        """Slots of one owner, 0 if it has none."""
+        holding = self._holdings.get(owner)
+        return holding.slots if holding is not None else 0
+
+    def holding(self, owner: int) -> Holding:
+        """What `owner` holds.
+
+        Raises:
+            KeyError: nothing.
+        """
+        return self._holdings[owner]
+
+    def grow(self, owner: int, count: int, use: Use = Use.OWNED) -> bool:
+        """Give `owner` `count` more slots, in as few extents as possible. False: not that many are free, none given.
+
+        Raises:
+            ValueError: `count` is not positive.
+        """
+        if count < 1:
+            raise ValueError(f"{count} slots")
+        if count > self.free:
+            return False
+        holding = self._holdings.get(owner)
+        if holding is None:
+            self._generations += 1
+            holding = self._holdings[owner] = Holding(self._generations, use)
+        left = self._take_adjacent(holding, count)
+        while left:
+            left -= self._take_best(holding, left)
+        self.free -= count
+        self._counts[holding.use] += count
+        return True
+
+    def mark(self, owner: int, use: Use) -> None:
+        """The owner's slots do something else now."""
+        holding = self._holdings[owner]
+        self._counts[holding.use] -= holding.slots
+        self._counts[use] += holding.slots
+        holding.use = use
+
+    def release(self, owner: int) -> int:
+        """Take everything back from `owner`; how many slots that were."""
+        holding = self._holdings.pop(owner, None)
+        if holding is None:
+            return 0
+        self._counts[holding.use] -= holding.slots
+        self.free += holding.slots
+        for extent in holding.extents:
+            self._put_back(extent)
+        return holding.slots
+
+    def check_integrity(self) -> None:
+        """Every slot is in exactly one place.
+
+        Raises:
+            AssertionError: the table contradicts itself.
+        """
+        spans = [*self._free, *(extent for holding in self._holdings.values() for extent in holding.extents)]
+        at = 0
+        for first, length in sorted(spans):
+            assert first == at, f"slot {min(first, at)} is held twice or lost: {self!r}"
+            assert length > 0, f"an empty extent at {first}"
+            at += length
+        assert at == self.capacity, f"{at} of {self.capacity} slots accounted for"
+        free = 0
+        for _, length in self._free:
+            free += length
+        assert free == self.free, f"{self.free} counted free, {free} are"
+        for use in Use:
+            slots = 0
+            for holding in self._holdings.values():
+                slots += holding.slots if holding.use is use else 0
+            assert slots == self._counts[use], f"{self._counts[use]} counted {use.value}, {slots} are"
+
+    def _take_adjacent(self, holding: Holding, count: int) -> int:
+        """Continue the last extent if the slots after it are free; how many are still to be found."""
+        if not holding.extents:
+            return count
+        index = bisect_left(self._free, (after(holding.extents[-1]), 0))
+        if index == len(self._free) or self._free[index][0] != after(holding.extents[-1]):
+            return count
+        return count - self._take(holding, index, count)
+
+    def _take_best(self, holding: Holding, count: int) -> int:
+        """The smallest free extent that is large enough, else the largest; how many it gave."""
+        best, best_length = 0, 0
+        for index, (_, length) in enumerate(self._free):
+            fits, best_fits = length >= count, best_length >= count
+            if (fits, -length if fits else length) > (best_fits, -best_length if best_fits else best_length):
+                best, best_length = index, length
+        return self._take(holding, best, count)
+
+    def _take(self, holding: Holding, index: int, count: int) -> int:
+        first, length = self._free[index]
+        taken = min(length, count)
+        if taken == length:
+            del self._free[index]
+        else:
+            self._free[index] = (first + taken, length - taken)
+        holding.append((first, taken))
+        return taken
+
+    def _put_back(self, extent: Extent) -> None:
+        insort(self._free, extent)
+        index = bisect_left(self._free, extent)
+        if index + 1 < len(self._free) and after(self._free[index]) == self._free[index + 1][0]:
+            self._free[index] = (self._free[index][0], self._free[index][1] + self._free[index + 1][1])
+            del self._free[index + 1]
+        if index > 0 and after(self._free[index - 1]) == self._free[index][0]:
+            self._free[index - 1] = (self._free[index - 1][0], self._free[index - 1][1] + self._free[index][1])
+            del self._free[index]
