@@ -67,6 +67,11 @@ class Load:
                 tasks.create_task(self._one(job, record))
         return self.records
 
+    @property
+    def failed(self) -> int:
+        """Requests that ended badly so far."""
+        return sum(record.outcome != "ok" for record in self.records if record.end_s)
+
     def now_s(self) -> float:
         """Seconds since the run began."""
         return time.monotonic() - self._start_s

@@ -10,12 +10,13 @@ from dunlin.workload.trace import Arrival
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One request as it will be sent: `max_tokens` tokens will come, neither fewer nor more."""
+    """One request as it will be sent: `max_tokens` tokens will come, neither fewer nor more. `seed` None is greedy."""
 
     at_s: float
     prompt: I32
     max_tokens: int
-    clipped: bool
+    clipped: bool = False
+    seed: int | None = None
 
 
 def clip(input_tokens: int, output_tokens: int, max_positions: int) -> tuple[int, int]:

@@ -74,7 +74,7 @@ def test_any_port_is_free_and_not_taken_twice() -> None:
 
 
 def test_a_host_that_is_not_ours_is_named() -> None:
-    with pytest.raises(LaunchError, match="192.0.2.1"):
+    with pytest.raises(LaunchError, match=r"192.0.2.1"):
         claim_port("192.0.2.1", 5, "the door")
 
 

@@ -1,0 +1,27 @@
+"""Reading recorded decisions: which instance holds a request, and when it was handed out again. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dunlin.messages.dispatch import Place
+from dunlin.messages.fleet import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class HandOut:
+    """One attempt: given to `instance` at `at_s` (wall clock of the dispatcher), `done` tokens after the prompt."""
+
+    attempt: int
+    instance: str
+    at_s: float
+    done: int
+
+
+def hand_outs(records: Sequence[tuple[Reason, object]]) -> list[HandOut]:
+    """The attempts of a request, in order, from its recorded messages."""
+    found = [
+        HandOut(message.attempt, reason.to.name, reason.at_s, len(message.tokens) - message.prompt_tokens)
+        for reason, message in records
+        if isinstance(message, Place)
+    ]
+    return sorted(found, key=lambda one: one.attempt)

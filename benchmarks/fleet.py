@@ -1,0 +1,72 @@
+"""What campaigns ask of a FleetStatus. Pure, but for `settle`, which waits."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Iterator
+
+from dunlin.launch.readiness import placeable
+from dunlin.messages.fleet import FleetStatus, InstanceReport, KvstoreReport, MemberStatus
+
+Look = Callable[[], Awaitable[FleetStatus]]
+
+
+class Unsettled(Exception):
+    """What was waited for did not come to pass."""
+
+
+def instances(status: FleetStatus) -> list[MemberStatus]:
+    """The instances that are connected."""
+    return [member for member in status.members if member.address.role == "instance" and member.connected]
+
+
+def reports(status: FleetStatus) -> Iterator[tuple[str, InstanceReport]]:
+    """Name and report of every connected instance that has reported."""
+    for member in instances(status):
+        if member.instance is not None:
+            yield member.address.name, member.instance
+
+
+def tier(status: FleetStatus) -> tuple[MemberStatus, KvstoreReport] | None:
+    """The connected kvstore, if it has reported."""
+    found = [(m, m.kvstore) for m in status.members if m.connected and m.kvstore is not None]
+    return found[0] if found else None
+
+
+def unbalanced(status: FleetStatus) -> list[str]:
+    """Instances whose slots do not add up to their capacity: there must be none, ever."""
+    return [
+        f"{name}: {parts} of {report.capacity_slots} slots"
+        for name, report in reports(status)
+        for parts in [
+            report.free_slots
+            + report.owned_slots
+            + report.reserved_slots
+            + report.moving_slots
+            + report.quarantined_slots
+        ]
+        if parts != report.capacity_slots
+    ]
+
+
+def occupied(status: FleetStatus) -> list[str]:
+    """Instances with slots that are not free."""
+    return [
+        f"{n}: {r.free_slots} of {r.capacity_slots} free"
+        for n, r in reports(status)
+        if r.free_slots != r.capacity_slots
+    ]
+
+
+def placeable_count(status: FleetStatus) -> int:
+    """How many instances can be given requests."""
+    return sum(placeable(member) for member in instances(status))
+
+
+async def settle(look: Look, condition: Callable[[FleetStatus], bool], what: str, limit_s: float = 60.0) -> FleetStatus:
+    """Look every 50 ms until the condition holds. Raises Unsettled saying what did not happen."""
+    deadline_s = time.monotonic() + limit_s
+    while not condition(status := await look()):
+        if time.monotonic() > deadline_s:
+            raise Unsettled(f"after {limit_s:g} s still waiting for {what}")
+        await asyncio.sleep(0.05)
+    return status

@@ -1,0 +1,115 @@
+"""A step that takes six seconds on a slow machine, and passes its safepoints: nobody may take it for a hang.
+
+    python -m benchmarks.long_step
+
+The engine gets so little of its core (it is stopped and woken many times a second) that one prefill step takes as long
+as asked. The model has many thin layers, so that safepoints go on passing.
+"""
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import output
+from benchmarks.cluster import ClusterProcess
+from benchmarks.fleet import reports
+from benchmarks.output import Outcome
+from benchmarks.session import Session
+from dunlin.messages.types import i32
+from dunlin.workload.generator import Load
+from dunlin.workload.prompts import Job
+from dunlin.workload.stats import Record
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One prompt that fits into one chunk, computed so slowly that it takes at least `step_s`."""
+
+    step_s: float = 6.0
+    prompt_tokens: int = 64
+    period_s: float = 0.25
+    layers: int = 48
+
+
+class Brake:
+    """Lets a process run only a share of the time. Owns no process: it must be woken before it is left alone."""
+
+    def __init__(self, pid: int, period_s: float) -> None:
+        self._pid = pid
+        self._period_s = period_s
+
+    async def run(self, share: float) -> None:
+        """Until cancelled; then the process runs freely again."""
+        try:
+            while True:
+                os.kill(self._pid, signal.SIGCONT)
+                await asyncio.sleep(share * self._period_s)
+                os.kill(self._pid, signal.SIGSTOP)
+                await asyncio.sleep((1 - share) * self._period_s)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._pid, signal.SIGCONT)
+
+
+async def first_token_s(session: Session, job: Job) -> Record:
+    """Send one request and wait for its end."""
+    (record,) = await Load([job], session.door).run()
+    if record.outcome != "ok":
+        raise RuntimeError(f"{record.request}: {record.outcome}: {record.detail}")
+    return record
+
+
+async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
+    """The measurement against a running cluster of one instance."""
+    outcome = Outcome(f"a legal step of {plan.step_s:g} s")
+    async with Session(cluster) as session:
+        job = Job(0.0, i32([i % session.vocabulary for i in range(plan.prompt_tokens)]), 1)
+        await first_token_s(session, job)
+        freely = await first_token_s(session, job)
+        before = await session.look()
+        pid = next(report.engine_pid for _, report in reports(before))
+        share = freely.token_s[0] / (plan.step_s * _SLOWER)
+        brake = asyncio.create_task(Brake(pid, plan.period_s).run(share))
+        try:
+            slowly = await first_token_s(session, job)
+        finally:
+            brake.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await brake
+        await asyncio.sleep(1.0)
+        after = await session.look()
+        attempts = [one.attempt for one in await session.hand_outs(slowly.request)]
+    outcome.figures |= {"step freely (s)": freely.token_s[0], "step slowed (s)": slowly.token_s[0]}
+    outcome.figures |= {"suspicions": after.suspicions_total - before.suspicions_total, "attempts": attempts}
+    outcome.figures |= {"engine restarts": sum(report.engine_restarts_total for _, report in reports(after))}
+    outcome.expect(slowly.token_s[0] >= plan.step_s, f"the step took only {slowly.token_s[0]:.1f} s")
+    outcome.expect(after.suspicions_total == before.suspicions_total, "the instance was suspected")
+    outcome.expect(attempts == [1], f"the request was handed out {attempts}")
+    outcome.expect(slowly.tokens == freely.tokens, "another token came")
+    return outcome
+
+
+_SLOWER = 1.4
+"""A woken process does a little more than its share: aim beyond."""
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    from dunlin.engine.checkpoint import Shape, init_checkpoint
+
+    given = output.parser(__doc__ or "").parse_args(argv)
+    plan = Plan()
+    with tempfile.TemporaryDirectory(prefix="dunlin-model-") as folder:
+        init_checkpoint(Path(folder), "llama", Shape(layers=plan.layers))
+        with ClusterProcess("--instances", "1", "--model", folder) as cluster:
+            outcome = asyncio.run(run(plan, cluster))
+    return output.finish(outcome, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

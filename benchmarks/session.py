@@ -1,0 +1,47 @@
+"""A campaign's view of a running cluster: its doors, its status, the recorded decisions about a request."""
+
+from types import TracebackType
+
+import dunlin
+from benchmarks.cluster import ClusterProcess
+from benchmarks.explaining import HandOut, hand_outs
+from dunlin.messages.fleet import DispatcherReport, FleetStatus
+from dunlin.wire.codec import decode
+from dunlin.workload.doors import HttpDoor, SdkDoor
+
+
+class Session:
+    """`async with Session(cluster) as session`. Owns one SDK client."""
+
+    def __init__(self, cluster: ClusterProcess) -> None:
+        self._cluster = cluster
+        self.client = dunlin.AsyncClient(cluster.grpc)
+        self.door = SdkDoor(self.client)
+        self.http_door: HttpDoor
+        self.vocabulary = 0
+        self.max_positions = 0
+
+    async def __aenter__(self) -> "Session":
+        info = await self.client.info()
+        self.vocabulary, self.max_positions = info.vocabulary, info.max_positions
+        self.http_door = HttpDoor(self._cluster.http, info.model)
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.client.close()
+
+    async def look(self) -> FleetStatus:
+        """The fleet now."""
+        return await self.client.status()
+
+    async def dispatcher(self) -> DispatcherReport:
+        """What the dispatcher says of itself."""
+        found = [member.dispatcher for member in (await self.look()).members if member.dispatcher is not None]
+        return found[0]
+
+    async def hand_outs(self, request: str) -> list[HandOut]:
+        """The attempts of a request so far, as far as the monitor has heard."""
+        reasons = (await self.client.explain(request)).reasons
+        return hand_outs([(reason, decode(reason.kind, reason.payload)) for reason in reasons])

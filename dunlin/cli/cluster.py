@@ -1,0 +1,59 @@
+"""Finding the cluster that a command is about, and opening the SDK on it."""
+
+import argparse
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dunlin.cli.errors import FAILED, UNREACHABLE, USAGE, CliError
+from dunlin.launch.state import ClusterState, default_data_dir, read_state
+
+if TYPE_CHECKING:
+    from dunlin.client import Client
+
+
+def find_endpoint(arguments: argparse.Namespace) -> str:
+    """The gRPC door, `host:port`. Raises CliError when no cluster runs where the arguments point."""
+    return str(arguments.endpoint) if arguments.endpoint else find_state(arguments.data_dir).grpc
+
+
+def find_state(given: Path | None) -> ClusterState:
+    """The running cluster. Raises CliError when there is none."""
+    data_dir = given or default_data_dir()
+    state = read_state(data_dir)
+    if state is None:
+        again = f" --data-dir {given}" if given else ""
+        raise CliError(
+            f"no cluster runs in {data_dir}: start one with `dunlin up{again}`, or name one with --endpoint HOST:PORT",
+            UNREACHABLE,
+        )
+    return state
+
+
+@contextmanager
+def connected(arguments: argparse.Namespace) -> "Iterator[Client]":
+    """The SDK on that cluster; what goes wrong inside comes out as a CliError."""
+    from dunlin.client import Client
+
+    endpoint = find_endpoint(arguments)
+    with translated(endpoint), Client(endpoint) as client:
+        yield client
+
+
+@contextmanager
+def translated(endpoint: str) -> "Iterator[None]":
+    """Turns the SDK's errors into CliErrors."""
+    from dunlin.client import DunlinError, InvalidRequest, Unavailable
+
+    try:
+        yield
+    except Unavailable as error:
+        raise CliError(
+            f"no cluster answers: {error}; is `dunlin up` running, and is {endpoint} its gRPC door?", UNREACHABLE
+        ) from None
+    except InvalidRequest as error:
+        raise CliError(str(error), USAGE) from None
+    except DunlinError as error:
+        name = f"{error.request}: " if error.request else ""
+        raise CliError(f"{name}{error}", FAILED) from None

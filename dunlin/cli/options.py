@@ -1,0 +1,59 @@
+"""Options that several subcommands share, and number types whose complaints say what is allowed."""
+
+import argparse
+import math
+from collections.abc import Callable
+from pathlib import Path
+
+Subparsers = argparse._SubParsersAction
+
+
+def add_cluster_options(parser: argparse.ArgumentParser) -> None:
+    """How to find the cluster that a command talks to."""
+    parser.add_argument(
+        "--endpoint",
+        metavar="HOST:PORT",
+        help="the gRPC door of a dispatcher (default: the cluster that runs in --data-dir)",
+    )
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="where `dunlin up` was started (default: its default)"
+    )
+
+
+def add_json(parser: argparse.ArgumentParser) -> None:
+    """Machine-readable output."""
+    parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def whole(lowest: int, highest: int | None = None) -> Callable[[str], int]:
+    """An argparse type: a whole number from `lowest` to `highest`."""
+
+    def parse(text: str) -> int:
+        try:
+            value = int(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a whole number") from None
+        if value < lowest or (highest is not None and value > highest):
+            limit = f"{lowest} or more" if highest is None else f"between {lowest} and {highest}"
+            raise argparse.ArgumentTypeError(f"{value} is not {limit}")
+        return value
+
+    return parse
+
+
+def number(lowest: float, above: bool = False) -> Callable[[str], float]:
+    """An argparse type: a finite number from `lowest` on, or above it."""
+
+    def parse(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            raise argparse.ArgumentTypeError(f"{text!r} is not a number") from None
+        if not math.isfinite(value) or value < lowest or (above and value == lowest):
+            raise argparse.ArgumentTypeError(f"{text} is not {'above' if above else 'at least'} {lowest:g}")
+        return value
+
+    return parse
+
+
+port = whole(0, 65535)

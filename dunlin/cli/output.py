@@ -1,0 +1,46 @@
+"""Printing: messages as JSON, and columns that line up. Knows no command."""
+
+import dataclasses
+import json
+from array import array
+from collections.abc import Mapping, Sequence
+from enum import IntEnum
+from typing import Any
+
+
+def plain(value: Any) -> Any:
+    """`value` in JSON's types: dataclasses as objects, enums by lower-case name, columns as lists, bytes as hex."""
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, IntEnum):
+        return value.name.lower()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if isinstance(value, (array, list, tuple)):
+        return [plain(item) for item in value]
+    return value
+
+
+def as_json(value: Any) -> str:
+    """`value` as indented JSON. NaN and infinity are refused (ValueError): they are no JSON."""
+    return json.dumps(plain(value), indent=2, allow_nan=False)
+
+
+def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as their longest cell; a column of numbers is flush right."""
+    lines = [header, *rows]
+    widths = [max(len(line[i]) for line in lines) for i in range(len(header))]
+    right = [bool(rows) and all(_number(row[i]) for row in rows) for i in range(len(header))]
+    return "\n".join(
+        "  ".join(_cell(*cell) for cell in zip(line, widths, right, strict=True)).rstrip() for line in lines
+    )
+
+
+def _number(text: str) -> bool:
+    return text in ("", "-") or text[0].isdigit()
+
+
+def _cell(text: str, width: int, right: bool) -> str:
+    return text.rjust(width) if right else text.ljust(width)

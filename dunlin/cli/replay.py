@@ -1,0 +1,134 @@
+"""`dunlin replay TRACE.csv.gz`: an open-loop load from a trace, and what became of it."""
+
+import argparse
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dunlin.cli.cluster import find_endpoint, translated
+from dunlin.cli.errors import FAILED, OK, USAGE, CliError
+from dunlin.cli.options import Subparsers, add_cluster_options, add_json, number, whole
+from dunlin.cli.output import as_json, table
+
+if TYPE_CHECKING:
+    from dunlin.workload.generator import Load
+    from dunlin.workload.stats import Record, Report
+    from dunlin.workload.trace import Arrival
+
+_DESCRIPTION = """\
+Send the requests of a trace when it says, whatever became of those before (open loop), and print percentiles.
+
+A trace is CSV, plain or .gz, with arrival_s,input_tokens,output_tokens in its first line, sorted by arrival. Prompts
+are random tokens of the length it says; lengths beyond the model's room are clipped, and the share of those is printed.
+
+examples:
+  dunlin replay trace.csv.gz --duration 120
+  dunlin replay trace.csv.gz --speed 0.5 --save run.json
+"""
+_MEASURES = ("ttft_s", "tpot_s", "itl_s", "jct_s", "lateness_s")
+
+
+def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
+    """The subcommand."""
+    parser = subparsers.add_parser(
+        "replay",
+        help="generate load from a trace",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("trace", type=Path, metavar="TRACE.csv.gz")
+    parser.add_argument(
+        "--duration", type=number(0, above=True), metavar="S", help="only the first S seconds of the trace"
+    )
+    parser.add_argument(
+        "--speed", type=number(0, above=True), default=1.0, metavar="X", help="X times as fast (default: 1)"
+    )
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the prompts (default: 0)")
+    parser.add_argument("--door", choices=("grpc", "http"), default="grpc", help="the way in (default: grpc)")
+    parser.add_argument("--save", type=Path, metavar="FILE", help="write figures and every request as JSON")
+    add_cluster_options(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Replay it; exit code 1 if a request failed or was refused."""
+    from dunlin.workload.stats import report
+    from dunlin.workload.trace import TraceError, read_trace
+
+    try:
+        arrivals = read_trace(arguments.trace, arguments.duration)
+    except TraceError as error:
+        raise CliError(str(error), USAGE) from None
+    endpoint = find_endpoint(arguments)
+    with translated(endpoint):
+        records = asyncio.run(_replay(arguments, arrivals, endpoint))
+    found = report(records)
+    if arguments.save:
+        _save(arguments.save, found, records)
+    print(as_json(found) if arguments.json else render(found))
+    return OK if found.completed == found.requests else FAILED
+
+
+async def _replay(arguments: argparse.Namespace, arrivals: "list[Arrival]", endpoint: str) -> "list[Record]":
+    import dunlin
+    from dunlin.workload.doors import HttpDoor, SdkDoor
+    from dunlin.workload.generator import Load
+    from dunlin.workload.prompts import make_jobs
+
+    async with dunlin.AsyncClient(endpoint) as client:
+        info = await client.info()
+        jobs = make_jobs(arrivals, info.max_positions, info.vocabulary, arguments.seed, arguments.speed)
+        door = SdkDoor(client) if arguments.door == "grpc" else HttpDoor(_http(arguments), info.model)
+        load = Load(jobs, door)
+        return await _watched(load, len(jobs), jobs[-1].at_s)
+
+
+async def _watched(load: "Load", total: int, last_s: float) -> "list[Record]":
+    from dunlin.workload.progress import ProgressLine, bar
+
+    line = ProgressLine(sys.stderr)
+    running = asyncio.create_task(load.run())
+    try:
+        while not running.done():
+            await asyncio.wait([running], timeout=0.2)
+            now_s, sent = load.now_s(), len(load.records)
+            counts = f"{sent}/{total} sent, {load.open} open, {load.failed} failed"
+            line.show(now_s, f"{bar(now_s / max(last_s, 0.1))} {now_s:5.0f}/{last_s:.0f} s  {counts}")
+    finally:
+        line.close()
+        running.cancel()
+    return await running
+
+
+def _http(arguments: argparse.Namespace) -> str:
+    from dunlin.cli.cluster import find_state
+
+    return find_state(arguments.data_dir).http
+
+
+def _save(path: Path, found: "Report", records: "list[Record]") -> None:
+    try:
+        path.write_text(as_json({"report": found, "requests": records}) + "\n")
+    except OSError as error:
+        raise CliError(f"{path}: cannot be written ({error.strerror})", USAGE) from None
+
+
+def render(found: "Report") -> str:
+    """The figures as a table, times in milliseconds."""
+    rows = [
+        (
+            name.removesuffix("_s").upper(),
+            *(f"{1000 * getattr(getattr(found, name), q):.1f}" for q in ("p50", "p90", "p99", "max")),
+        )
+        for name in _MEASURES
+    ]
+    head = (
+        f"{found.completed} of {found.requests} requests completed, {found.refused} refused, {found.errors} errors, "
+        f"in {found.span_s:.1f} s\n"
+        f"{found.requests_per_s:.2f} requests/s, {found.output_tokens_per_s:.1f} output tokens/s; "
+        f"{found.clipped_share:.1%} of the lengths clipped\n"
+    )
+    errors = "".join(f"\nerror: {text}" for text in found.first_errors)
+    return f"{head}\n{table(('ms', 'p50', 'p90', 'p99', 'max'), rows)}{errors}"

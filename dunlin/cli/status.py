@@ -1,0 +1,88 @@
+"""`dunlin status`: every process of the cluster, as the monitor sees it."""
+
+import argparse
+
+from dunlin.cli.cluster import connected
+from dunlin.cli.options import Subparsers, add_cluster_options, add_json
+from dunlin.cli.output import as_json, table
+from dunlin.messages.fleet import FleetStatus, MemberStatus
+
+_DESCRIPTION = """\
+Print every process of the cluster: pid, role, incarnation, state, slots, load.
+
+examples:
+  dunlin status
+  dunlin status --json | jq '.members[] | select(.address.role == "instance") | .pid'
+"""
+_HEADER = ("role", "name", "incarnation", "pid", "node", "state", "slots free/all", "running", "waiting", "more")
+
+
+def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
+    """The subcommand."""
+    parser = subparsers.add_parser(
+        "status",
+        help="print every process",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_cluster_options(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print it."""
+    with connected(arguments) as client:
+        status = client.status()
+    print(as_json(status) if arguments.json else render(status))
+    return 0
+
+
+def render(status: FleetStatus) -> str:
+    """As a table, with a line below on the view itself."""
+    rows = [_row(member) for member in status.members]
+    lost = f", {status.reasons_lost} lost" if status.reasons_lost else ""
+    last = f"view {status.version}; {status.suspicions_total} suspicions; {status.reasons_held} reasons held{lost}"
+    return f"{table(_HEADER, rows)}\n{last}"
+
+
+def _row(member: MemberStatus) -> tuple[str, ...]:
+    address = member.address
+    whole = (address.role, address.name, str(address.incarnation), str(member.pid), member.node, state(member))
+    return (*whole, *_load(member), _more(member))
+
+
+def state(member: MemberStatus) -> str:
+    """One word for how a member is."""
+    if not member.connected:
+        return "away"
+    if member.suspect:
+        return "suspect"
+    if member.instance is not None and not member.instance.ready:
+        return "starting"
+    return "up"
+
+
+def _load(member: MemberStatus) -> tuple[str, str, str]:
+    if member.instance is not None:
+        one = member.instance
+        return f"{one.free_slots}/{one.capacity_slots}", str(one.running), str(one.waiting)
+    if member.dispatcher is not None:
+        return "", str(member.dispatcher.running), str(member.dispatcher.queued)
+    return "", "", ""
+
+
+def _more(member: MemberStatus) -> str:
+    if member.instance is not None:
+        one = member.instance
+        part = f"group {one.group} {one.part.name.lower()}, plan {one.plan_version}"
+        return f"{part}, engine {one.engine_pid}, {one.steps_total} steps"
+    if member.dispatcher is not None:
+        two = member.dispatcher
+        return f"{two.finished_total} finished, {two.failed_total} failed, {two.replaced_total} handed out again"
+    if member.kvstore is not None:
+        used, capacity = (size >> 20 for size in (member.kvstore.used_bytes, member.kvstore.capacity_bytes))
+        return f"{used} of {capacity} MiB in {member.kvstore.regions} regions"
+    if member.manager is not None:
+        return f"leads, epoch {member.manager.epoch}" if member.manager.epoch else "does not lead"
+    return ""

@@ -1,0 +1,110 @@
+"""`dunlin up`: a whole cluster on this machine, in the foreground."""
+
+import argparse
+from pathlib import Path
+
+from dunlin.cli.errors import USAGE, CliError
+from dunlin.cli.options import Subparsers, number, port, whole
+
+_DESCRIPTION = """\
+Start a cluster on this machine: etcd, dispatcher, global manager, monitor, kvstore and the instances, each a process
+of its own. Prints one line that starts with `ready` once it can serve. Ctrl-C (or SIGTERM) stops it all.
+
+examples:
+  dunlin up                                      two instances of the small built-in model
+  dunlin up --instances 3 --deterministic        the same text whatever the batch, also after a crash
+  dunlin up --model ./checkpoint --dtype bf16    a Hugging Face checkpoint
+  dunlin up --http-port 0 --grpc-port 0          any free ports: the ready line names them
+"""
+
+
+def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
+    """The subcommand."""
+    parser = subparsers.add_parser(
+        "up",
+        help="start a cluster on this machine",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "--instances", type=whole(1, 64), default=2, metavar="N", help="how many instances (default: 2)"
+    )
+    parser.add_argument(
+        "--model",
+        default="builtin:tiny",
+        metavar="NAME|DIR",
+        help="builtin:tiny (default), or a checkpoint's directory",
+    )
+    parser.add_argument(
+        "--dtype", choices=("fp32", "bf16"), default="fp32", help="precision of weights and KV (default: fp32)"
+    )
+    parser.add_argument("--preset", default="chunked", metavar="NAME", help="the choice of policies (default: chunked)")
+    parser.add_argument(
+        "--deterministic", action="store_true", help="the same text whatever else runs (fp32 only, slower)"
+    )
+    parser.add_argument(
+        "--http-port", type=port, default=8000, metavar="P", help="OpenAI-compatible door (default: 8000; 0: any)"
+    )
+    parser.add_argument("--grpc-port", type=port, default=7070, metavar="P", help="gRPC door (default: 7070; 0: any)")
+    parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
+    parser.add_argument("--etcd", default="", metavar="HOST:PORT[,…]", help="your etcd (default: an embedded one)")
+    _add_resources(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_resources(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--slots", type=whole(16), metavar="N", help="token slots of each instance (default: the instance's)"
+    )
+    parser.add_argument(
+        "--tier-mib", type=whole(1), metavar="MIB", help="size of the host tier (default: the kvstore's)"
+    )
+    parser.add_argument(
+        "--threads",
+        type=whole(0),
+        default=0,
+        metavar="N",
+        help="compute threads of each instance (default: cores / instances)",
+    )
+    parser.add_argument(
+        "--ready-timeout",
+        type=number(1),
+        default=180.0,
+        metavar="S",
+        help="give up when not ready by then (default: 180)",
+    )
+    parser.add_argument(
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="state and logs (default: $DUNLIN_DATA_DIR, else ~/.local/state/dunlin)",
+    )
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Run the cluster until it is stopped."""
+    from dunlin.launch.errors import LaunchError
+    from dunlin.launch.options import UpOptions
+    from dunlin.launch.state import default_data_dir
+    from dunlin.launch.up import run_up
+
+    options = UpOptions(
+        data_dir=(arguments.data_dir or default_data_dir()).absolute(),
+        instances=arguments.instances,
+        model=arguments.model,
+        dtype=arguments.dtype,
+        preset=arguments.preset,
+        deterministic=arguments.deterministic,
+        host=arguments.host,
+        http_port=arguments.http_port,
+        grpc_port=arguments.grpc_port,
+        etcd=arguments.etcd,
+        slots=arguments.slots,
+        tier_mib=arguments.tier_mib,
+        threads=arguments.threads,
+        ready_timeout_s=arguments.ready_timeout,
+    )
+    try:
+        return run_up(options)
+    except LaunchError as error:
+        raise CliError(f"cannot start the cluster: {error}", USAGE) from None

@@ -1,0 +1,123 @@
+"""What campaigns conclude, from made-up statuses, records and traces: a campaign that cannot fail proves nothing."""
+
+import asyncio
+import dataclasses
+from collections import Counter
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import pytest
+
+from benchmarks.chorus import Chorus, make_songs
+from benchmarks.explaining import HandOut, hand_outs
+from benchmarks.failover import Plan, faults
+from benchmarks.fleet import Unsettled, occupied, placeable_count, settle, unbalanced
+from dunlin.effects import Address
+from dunlin.messages.dispatch import Cancel, Place
+from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus, Reason
+from dunlin.messages.types import i32
+from dunlin.workload.generator import Arrived, DoorFailed
+from dunlin.workload.prompts import Job
+
+
+def status(**changes: Any) -> FleetStatus:
+    report = dataclasses.replace(
+        InstanceReport(ready=True, plan_version=1, capacity_slots=10, free_slots=6, owned_slots=4), **changes
+    )
+    return FleetStatus(1, (MemberStatus(Address("instance", "i", 1), connected=True, instance=report),))
+
+
+def test_lost_and_doubled_slots_are_found() -> None:
+    assert unbalanced(status()) == []
+    assert unbalanced(status(reserved_slots=1, moving_slots=1, quarantined_slots=1, owned_slots=1)) == []
+    assert unbalanced(status(free_slots=5)) == ["i: 9 of 10 slots"]
+    assert unbalanced(status(quarantined_slots=1)) == ["i: 11 of 10 slots"]
+
+
+def test_slots_that_are_not_free_are_found() -> None:
+    assert occupied(status(free_slots=10, owned_slots=0)) == []
+    assert occupied(status()) == ["i: 6 of 10 free"]
+
+
+def test_settle_gives_up_and_says_on_what() -> None:
+    async def look() -> FleetStatus:
+        return status()
+
+    assert placeable_count(asyncio.run(settle(look, lambda s: True, "x"))) == 1
+    with pytest.raises(Unsettled, match=r"still waiting for the moon"):
+        asyncio.run(settle(look, lambda s: False, "the moon", limit_s=0.1))
+
+
+@pytest.mark.parametrize(("kills", "stops"), [(30, 10), (3, 1), (0, 2), (5, 0), (1, 1)])
+def test_faults_are_as_many_as_planned_of_each_part_in_turn(kills: int, stops: int) -> None:
+    found = list(faults(Plan(kills=kills, stops=stops)))
+    count = Counter(kind for kind, _ in found)
+    assert (count["kill"], count["stop"]) == (kills, stops)
+    for kind in ("kill", "stop"):
+        parts = [part for one, part in found if one == kind]
+        assert parts == [("instance", "engine")[i % 2] for i in range(len(parts))]
+
+
+def reason(attempt: int, at_s: float, to: str, tokens: int = 3) -> tuple[Reason, object]:
+    record = Reason(at_s, Address("dispatcher", "d", 1), Address("instance", to, 2), "Place", b"")
+    return record, Place(1, attempt, i32(range(tokens)), prompt_tokens=3, max_tokens=9)
+
+
+def test_hand_outs_are_the_places_in_order_of_attempt() -> None:
+    cancel = (reason(1, 5, "a")[0], Cancel(1, 1))
+    assert hand_outs([reason(2, 9, "b", tokens=5), cancel, reason(1, 1, "a")]) == [
+        HandOut(1, "a", 1, 0),
+        HandOut(2, "b", 9, 2),
+    ]
+
+
+class Choir:
+    """Answers with the prompt's first token and counting up; from the `spoil_from`-th song on with `spoil`."""
+
+    def __init__(self, spoil: list[int] | Exception | None = None, spoil_from: int = 99) -> None:
+        self.spoil = spoil
+        self.spoil_from = spoil_from
+        self.sung = 0
+
+    async def stream(self, job: Job) -> AsyncGenerator[Arrived, None]:
+        self.sung += 1
+        spoil = self.spoil if self.sung > self.spoil_from else None
+        yield Arrived((), f"req-{self.sung}")
+        await asyncio.sleep(0)
+        if isinstance(spoil, Exception):
+            raise spoil
+        yield Arrived(spoil or [job.prompt[0] + i for i in range(job.max_tokens)])
+
+
+def sing(choir: Choir, goal: int = 8) -> Chorus:
+    async def run() -> Chorus:
+        chorus = Chorus(choir, make_songs(4, 3, 5, vocabulary=50), width=2)
+        await chorus.learn()
+        singing = asyncio.create_task(chorus.run())
+        await chorus.until_finished(goal)
+        chorus.finish()
+        await singing
+        return chorus
+
+    return asyncio.run(run())
+
+
+def test_right_songs_are_no_failures() -> None:
+    chorus = sing(Choir())
+    assert chorus.finished >= 8
+    assert chorus.failures == []
+    assert chorus.open == {}
+
+
+@pytest.mark.parametrize(
+    ("spoil", "complaint"),
+    [
+        ([-1] * 5, "another text from token"),
+        ([1, 2], "error: 2 of 5 tokens"),
+        (DoorFailed("lost"), "error: lost"),
+    ],
+)
+def test_a_wrong_a_short_and_a_failed_song_are_failures(spoil: list[int] | Exception, complaint: str) -> None:
+    chorus = sing(Choir(spoil, spoil_from=4 + 3))
+    assert complaint in chorus.failures[0]
+    assert chorus.failures[0].startswith("req-8")

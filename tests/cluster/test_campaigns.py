@@ -1,0 +1,71 @@
+"""Each campaign, small: what it proves is checked, how long things took is not."""
+
+import asyncio
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from benchmarks import disconnects, etcd_away, failover, long_step, pressure, throughput
+from benchmarks.cluster import ClusterProcess
+from benchmarks.output import Outcome
+from dunlin.workload.arrivals import gamma, until
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+
+def held(outcome: Outcome) -> Outcome:
+    assert outcome.broken == []
+    return outcome
+
+
+def test_kills_and_a_stop_in_mid_sequence_fail_no_request(cluster: ClusterProcess) -> None:
+    plan = failover.Plan(kills=3, stops=1, songs=6)
+    figures = held(asyncio.run(failover.run(plan, cluster))).figures
+    assert figures["faults"] == 4
+    assert figures["requests finished"] > 4
+
+
+def test_disconnects_lose_no_slot(cluster: ClusterProcess) -> None:
+    figures = held(asyncio.run(disconnects.run(disconnects.Plan(count=100), cluster))).figures
+    assert (figures["left through grpc"], figures["left through http"]) == (50, 50)
+
+
+def test_a_bursty_trace_is_served_whole_and_in_batches(cluster: ClusterProcess, tmp_path: Path) -> None:
+    rows = "".join(f"{at_s},96,24\n" for at_s in until(gamma(6, 2, seed=1), 30))
+    (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
+    plan = throughput.Plan(tmp_path / "trace.csv", duration_s=10, capacity_s=5, width=16, stream_tokens=48)
+    figures = asyncio.run(throughput.run(plan, cluster)).figures
+    assert (figures["errors"], figures["refused"]) == (0, 0)
+    assert figures["completed"] == figures["requests"] > 0
+    assert figures["steps with prefill and decode"] > 0
+
+
+@pytest.mark.parametrize("corrupt", [False, True], ids=["restored", "flipped byte"])
+def test_under_pressure_the_tier_brings_sequences_back(corrupt: bool) -> None:
+    plan = pressure.Plan(rounds=1)
+    with ClusterProcess(*pressure.cluster_flags(plan)) as own:
+        held(asyncio.run(pressure.run(plan, own, corrupt)))
+
+
+def test_etcd_away_fails_no_request() -> None:
+    plan = etcd_away.Plan(away_s=7, calm_s=3, instances=2)
+    with tempfile.TemporaryDirectory() as folder:
+        etcd = etcd_away.OwnEtcd(Path(folder))
+        etcd.start()
+        try:
+            with ClusterProcess("--instances", "2", "--deterministic", "--etcd", etcd.endpoint) as own:
+                figures = held(asyncio.run(etcd_away.run(plan, own, etcd))).figures
+        finally:
+            etcd.kill()
+    assert figures["requests finished while etcd was stopped"] > 0
+    assert figures["requests finished while etcd was killed"] > 0
+
+
+def test_a_long_step_is_no_hang(tmp_path: Path) -> None:
+    from dunlin.engine.checkpoint import Shape, init_checkpoint
+
+    plan = long_step.Plan(layers=24)
+    init_checkpoint(tmp_path / "model", "llama", Shape(layers=plan.layers))
+    with ClusterProcess("--instances", "1", "--model", str(tmp_path / "model")) as own:
+        held(asyncio.run(long_step.run(plan, own)))
