@@ -83,6 +83,27 @@ FIELDS: dict[str, dict[str, str]] = {
 }
 
 
+FLEET = {
+    "dunlin_fleet_view_version": "newest FleetView",
+    "dunlin_suspicions_total": "suspicions raised",
+    "dunlin_reasons_held": "decisions that the monitor holds",
+    "dunlin_reasons_lost_total": "decisions that it no longer holds, or never got",
+}
+MEMBER = {
+    "dunlin_member_connected": "1 when the process has a stream to the monitor",
+    "dunlin_member_suspect": "1 when the process shows no progress",
+    "dunlin_member_silent_seconds": "time since its last report",
+}
+
+
+def documented() -> list[tuple[str, str, str]]:
+    """Name, kind and meaning of every family there can be; `docs/metrics.md` holds this table."""
+    names = FLEET | MEMBER
+    for role, fields in FIELDS.items():
+        names |= {f"dunlin_{role}_{field}": text for field, text in fields.items()}
+    return [(name, _kind(name), text) for name, text in names.items()]
+
+
 def families(status: FleetStatus) -> list[Family]:
     """Every family, in a fixed order; one without a sample is left out."""
     found = [*_monitor(status), *_members(status.members)]
@@ -92,23 +113,18 @@ def families(status: FleetStatus) -> list[Family]:
 
 
 def _monitor(status: FleetStatus) -> list[Family]:
+    values = (status.version, status.suspicions_total, status.reasons_held, status.reasons_lost)
     return [
-        Family("dunlin_fleet_view_version", "newest FleetView", "gauge", (Sample((), status.version),)),
-        Family("dunlin_suspicions_total", "suspicions raised", "counter", (Sample((), status.suspicions_total),)),
-        Family("dunlin_reasons_held", "decisions in the ring", "gauge", (Sample((), status.reasons_held),)),
-        Family("dunlin_reasons_lost_total", "decisions no longer held", "counter", (Sample((), status.reasons_lost),)),
+        Family(name, text, _kind(name), (Sample((), float(value)),))
+        for (name, text), value in zip(FLEET.items(), values, strict=True)
     ]
 
 
 def _members(members: Iterable[MemberStatus]) -> list[Family]:
     labelled = [((("role", one.address.role), *_labels(one)), one) for one in members]
     return [
-        Family(name, text, "gauge", tuple(Sample(labels, float(getattr(one, field))) for labels, one in labelled))
-        for name, text, field in (
-            ("dunlin_member_connected", "1 when the process has a stream to the monitor", "connected"),
-            ("dunlin_member_suspect", "1 when the process shows no progress", "suspect"),
-            ("dunlin_member_silent_seconds", "time since its last report", "silent_s"),
-        )
+        Family(name, text, _kind(name), tuple(Sample(labels, float(getattr(one, field))) for labels, one in labelled))
+        for (name, text), field in zip(MEMBER.items(), ("connected", "suspect", "silent_s"), strict=True)
     ]
 
 
@@ -117,8 +133,11 @@ def _reported(role: str, field: str, text: str, members: Iterable[MemberStatus])
     samples = tuple(
         Sample(_labels(one), float(getattr(report, field))) for one, report in reports if report is not None
     )
-    kind = "counter" if field.endswith("_total") else "gauge"
-    return Family(f"dunlin_{role}_{field}", text, kind, samples)
+    return Family(f"dunlin_{role}_{field}", text, _kind(field), samples)
+
+
+def _kind(name: str) -> str:
+    return "counter" if name.endswith("_total") else "gauge"
 
 
 def _labels(member: MemberStatus) -> tuple[tuple[str, str], ...]:

@@ -101,13 +101,13 @@ class Catalog:
                 self._entries[entry.host.handle] = replace(entry, absence=absence)
         return quarantined
 
-    def free_orphans(self, writer: Address, absence: int) -> int:
-        """Free the committed regions that this absence orphaned; returns how many."""
-        return self._free(entry for entry in self.entries_of(writer) if entry.absence == absence)
+    def free_orphans(self, writer: Address, absence: int) -> None:
+        """Free the committed regions that this absence orphaned."""
+        self._free(entry for entry in self.entries_of(writer) if entry.absence == absence)
 
-    def free_all(self, writer: Address) -> int:
-        """Free everything of a writer whose process surely ended; returns how many regions."""
-        return self._free(self.entries_of(writer))
+    def free_all(self, writer: Address) -> None:
+        """Free everything of a writer whose process surely ended."""
+        self._free(self.entries_of(writer))
 
     def entries_of(self, writer: Address) -> list[Entry]:
         """The writer's regions, oldest first."""
@@ -132,12 +132,9 @@ class Catalog:
         if 0 in counted or sum(counted) != len(self._entries):
             raise CatalogError(f"{len(self._entries)} entries, {counted} by writer")
 
-    def _free(self, entries: Iterable[Entry]) -> int:
-        count = 0
+    def _free(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             self._remove(entry)
-            count += 1
-        return count
 
     def _remove(self, entry: Entry) -> None:
         handle = entry.host.handle

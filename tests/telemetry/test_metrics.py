@@ -1,6 +1,7 @@
 """Metrics: every number of every report has a family, and the page parses."""
 
 from dataclasses import fields
+from pathlib import Path
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
@@ -15,7 +16,7 @@ from dunlin.messages.fleet import (
     MemberStatus,
 )
 from dunlin.telemetry.exposition import render
-from dunlin.telemetry.metrics import FIELDS, Family, families
+from dunlin.telemetry.metrics import FIELDS, Family, documented, families
 
 REPORTS = {
     "instance": InstanceReport,
@@ -47,6 +48,14 @@ def found() -> dict[str, Family]:
 @pytest.mark.parametrize("role", REPORTS)
 def test_every_number_of_a_report_is_documented(role: str) -> None:
     assert set(FIELDS[role]) == {field.name for field in fields(REPORTS[role])} - NOT_METRICS
+
+
+def test_the_page_of_documentation_lists_every_family(root: Path) -> None:
+    lines = (root / "docs/metrics.md").read_text().splitlines()
+    assert [f"| `{name}` | {kind} | {text} |" for name, kind, text in documented()] == [
+        line for line in lines if line.startswith("| `dunlin_")
+    ]
+    assert {family.name for family in families(status())} <= {name for name, _, _ in documented()}
 
 
 def test_names_and_kinds() -> None:
