@@ -345,7 +345,7 @@ def make_ready(**overrides: Any) -> EngineReady:
         "max_positions": 4096,
         "vocabulary": VOCABULARY,
     }
-    return EngineReady(**{**values, **overrides})  # type: ignore[arg-type]
+    return EngineReady(**{**values, **overrides})
 
 
 def _slots(starts: Iterable[int], lengths: Iterable[int]) -> list[int]:
@@ -403,7 +403,7 @@ class _Watched:
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         if isinstance(message, StopEngine):
-            self.seat.crash("stopped")
+            self.seat.crash()
             return []
         return self.engine.receive(now_s, sender, message)
 
