@@ -1,0 +1,45 @@
+"""The SDK: a cluster's public gRPC door from Python. Loads neither torch nor a service."""
+
+from dunlin.client.aio import AsyncClient
+from dunlin.client.errors import (
+    Cancelled,
+    DeadlineExceeded,
+    DunlinError,
+    GenerationFailed,
+    InvalidRequest,
+    PromptTooLong,
+    QueueFull,
+    ServerError,
+    Unavailable,
+)
+from dunlin.client.requests import Message, Options, Prompt
+from dunlin.client.results import Generation
+from dunlin.client.sync import Client
+from dunlin.messages.fleet import Explanation, FleetStatus
+from dunlin.messages.public import ChatMessage, GenerateEvent, InfoReply
+from dunlin.messages.types import Finish, RequestClass
+
+__all__ = [
+    "AsyncClient",
+    "Cancelled",
+    "ChatMessage",
+    "Client",
+    "DeadlineExceeded",
+    "DunlinError",
+    "Explanation",
+    "Finish",
+    "FleetStatus",
+    "GenerateEvent",
+    "Generation",
+    "GenerationFailed",
+    "InfoReply",
+    "InvalidRequest",
+    "Message",
+    "Options",
+    "Prompt",
+    "PromptTooLong",
+    "QueueFull",
+    "RequestClass",
+    "ServerError",
+    "Unavailable",
+]

@@ -162,6 +162,7 @@ async def doors(
     http: HttpConfig | None = None,
     served: Model | None = None,
     serving: bool = True,
+    monitor: str = "",
     **config: Any,
 ) -> AsyncIterator[Doors]:
     """Open both doors on free ports."""
@@ -174,7 +175,7 @@ async def doors(
         host.attach(A, instance)
         host.deliver(MONITOR, FleetView(1, (member(A, capacity_slots=100_000, free_slots=100_000),)))
     server = Server("127.0.0.1:0")
-    await server.start([PublicDoor(shared, lambda: "127.0.0.1:9").methods()], [])
+    await server.start([PublicDoor(shared, lambda: monitor).methods()], [])
     listening = bind("127.0.0.1", 0)
     web = HttpDoor(shared, listening, lambda: bool(core.fleet.placeable), host.clock, http)
     await web.start()

@@ -9,11 +9,13 @@ import aiohttp
 import openai
 import pytest
 
+from dunlin.effects import Gone
 from dunlin.messages.types import RequestClass
 from dunlin.wire.options import StartError
 from services.dispatcher.door import DoorConfig
 from services.dispatcher.http import HttpConfig, bind
 from tests.services.dispatcher.doors import Doors, doors, model
+from tests.services.dispatcher.factories import A
 
 MODEL = "builtin:tiny"
 
@@ -156,13 +158,13 @@ def test_extra_fields_reach_the_instance() -> None:
             "request_class": "batch", "timeout_s": 9.5,
         }  # fmt: skip
         await client(cluster).completions.create(
-            model=MODEL, prompt="x", extra_body=extra, logit_bias={"7": 2.5}, presence_penalty=0.5, top_p=0.9
+            model=MODEL, prompt="x", extra_body=extra, logit_bias={"7": 2}, presence_penalty=0.5, top_p=0.9
         )
         place = cluster.instance.placed[0]
         sampling = place.sampling
         assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (5, 0.1, 1.2)
         assert (sampling.presence_penalty, sampling.top_p) == (0.5, 0.9)
-        assert (list(sampling.bias_tokens), list(sampling.bias_values)) == ([7], [2.5])
+        assert (list(sampling.bias_tokens), list(sampling.bias_values)) == ([7], [2.0])
         assert list(place.stop_ids) == [9]
         assert place.request_class is RequestClass.BATCH
 
@@ -373,12 +375,12 @@ def test_a_choice_that_is_refused_withdraws_the_others() -> None:
 
 def test_nobody_to_serve_is_503() -> None:
     async def test(cluster: Doors) -> None:
-        await post(cluster, "/v1/completions", {"prompt": "x", "timeout_s": 0.001})
+        cluster.host.deliver(A, Gone())
         status, answer, headers = await post(cluster, "/v1/completions", {"prompt": "x"})
         assert (status, answer["error"]["code"]) == (503, "unavailable")
         assert headers["Retry-After"] == "1"
 
-    with_doors(test, serving=False, unavailable_after_s=1e-6)
+    with_doors(test, serving=False, unavailable_after_s=1e-9)
 
 
 def test_a_deadline_is_504() -> None:

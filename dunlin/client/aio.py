@@ -1,0 +1,115 @@
+"""The client for asyncio. It belongs to the event loop in which it is first used."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from types import TracebackType
+from typing import Any, TypeVar, Unpack
+
+from dunlin.client.errors import Unavailable, error_of, raise_if_failed
+from dunlin.client.requests import Message, Options, Prompt, request_of
+from dunlin.client.results import Gathering, Generation
+from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, StatusQuery
+from dunlin.messages.public import CancelRequest, GenerateEvent, GenerateRequest, InfoReply, InfoRequest
+from dunlin.wire.calls import AioChannel, CallFailed, call_async, stream_async
+from dunlin.wire.channels import open_channel
+from dunlin.wire.methods import CANCEL, EXPLAIN, GENERATE, INFO, STATUS, Method
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+
+class AsyncClient:
+    """One cluster, through the dispatcher at `endpoint` (`host:port`).
+
+    All methods raise `DunlinError`s. `call_timeout_s` bounds those that only ask; generating has its own `timeout_s`.
+    """
+
+    def __init__(self, endpoint: str, *, call_timeout_s: float = 10.0) -> None:
+        self.endpoint = endpoint
+        self._call_timeout_s = call_timeout_s
+        self._channels: dict[str, AioChannel] = {}
+
+    async def __aenter__(self) -> "AsyncClient":
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Close the connections; requests still open are cancelled."""
+        channels, self._channels = self._channels, {}
+        for channel in channels.values():
+            await channel.close(None)
+
+    async def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Generation:
+        """Generate after a text or token ids, and wait for the whole."""
+        return await _gathered(self.stream(prompt, **options))
+
+    async def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Generation:
+        """The assistant's next turn, whole."""
+        return await _gathered(self.stream(messages=messages, **options))
+
+    def stream(
+        self, prompt: Prompt | None = None, *, messages: Sequence[Message] | None = None, **options: Unpack[Options]
+    ) -> AsyncGenerator[GenerateEvent, None]:
+        """Events as they come: the first names the request, the last has `finish`. Closing it early cancels.
+
+        Leaving an `async for` does not close a generator at once: use `contextlib.aclosing`.
+        """
+        return self._stream(request_of(prompt, messages, options))
+
+    async def cancel(self, request: str) -> bool:
+        """Cancel a request by its id; False: no such request is running or queued at this dispatcher."""
+        return (await self._ask(self.endpoint, CANCEL, CancelRequest(request))).found
+
+    async def info(self) -> InfoReply:
+        """What is served."""
+        return await self._ask(self.endpoint, INFO, InfoRequest())
+
+    async def status(self) -> FleetStatus:
+        """Every process of the cluster, as the monitor sees it."""
+        return await self._ask_monitor(STATUS, StatusQuery())
+
+    async def explain(self, request: str) -> Explanation:
+        """The recorded decisions that touched a request."""
+        return await self._ask_monitor(EXPLAIN, ExplainQuery(request))
+
+    async def _stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
+        try:
+            async with aclosing(stream_async(self._channel(self.endpoint), GENERATE, request)) as events:
+                async for event in events:
+                    raise_if_failed(event)
+                    yield event
+        except CallFailed as error:
+            raise error_of(error, self.endpoint) from error
+
+    def _channel(self, endpoint: str) -> AioChannel:
+        channel = self._channels.get(endpoint)
+        if channel is None:
+            channel = self._channels[endpoint] = open_channel(endpoint)
+        return channel
+
+    async def _ask_monitor(self, method: Method[Q, R], query: Q) -> R:
+        endpoint = (await self.info()).monitor_endpoint
+        if not endpoint:
+            raise Unavailable(f"{self.endpoint}: no monitor is registered in this cluster")
+        # A restarted monitor may answer elsewhere: keep no channel to where it was.
+        for other in [one for one in self._channels if one not in (endpoint, self.endpoint)]:
+            await self._channels.pop(other).close(None)
+        return await self._ask(endpoint, method, query)
+
+    async def _ask(self, endpoint: str, method: Method[Any, R], query: Any) -> R:
+        try:
+            return await call_async(self._channel(endpoint), method, query, self._call_timeout_s)
+        except CallFailed as error:
+            raise error_of(error, endpoint) from error
+
+
+async def _gathered(events: AsyncGenerator[GenerateEvent, None]) -> Generation:
+    gathering = Gathering()
+    async with aclosing(events) as stream:
+        async for event in stream:
+            gathering.add(event)
+    return gathering.whole()

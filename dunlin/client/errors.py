@@ -1,0 +1,87 @@
+"""What can go wrong, by what the caller can do about it. The cause of each is kept in `__cause__`."""
+
+from dunlin.messages.public import GenerateEvent
+from dunlin.messages.types import Finish
+from dunlin.wire.calls import CallFailed
+
+
+class DunlinError(Exception):
+    """Any failure of a call. `request` is the request's id if it was admitted, else empty."""
+
+    def __init__(self, detail: str, request: str = "") -> None:
+        super().__init__(detail)
+        self.request = request
+
+
+class InvalidRequest(DunlinError):
+    """The request is wrong and was not taken; the text names the field. Sending it again will not help."""
+
+
+class PromptTooLong(InvalidRequest):
+    """Prompt and `max_tokens` together are more than the model, or any instance, can hold."""
+
+
+class QueueFull(DunlinError):
+    """The cluster is full. No work was spent; try again after `retry_after_s` seconds."""
+
+    def __init__(self, detail: str, retry_after_s: float) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
+class Unavailable(DunlinError):
+    """Nobody can serve: no dispatcher answers, or it knows of no instance that could."""
+
+    def __init__(self, detail: str, retry_after_s: float = 0.0) -> None:
+        super().__init__(detail)
+        self.retry_after_s = retry_after_s
+
+
+class DeadlineExceeded(DunlinError):
+    """The time that the caller gave is over."""
+
+
+class Cancelled(DunlinError):
+    """Somebody cancelled the request."""
+
+
+class GenerationFailed(DunlinError):
+    """The request was admitted and could not be finished."""
+
+
+class ServerError(DunlinError):
+    """The server failed in a way that it should not."""
+
+
+def error_of(failed: CallFailed, endpoint: str) -> DunlinError:
+    """The error for a failed call to `endpoint`."""
+    text = f"{endpoint}: {failed.detail}"
+    match failed.status:
+        case "INVALID_ARGUMENT":
+            return InvalidRequest(failed.detail)
+        case "OUT_OF_RANGE":
+            return PromptTooLong(failed.detail)
+        case "RESOURCE_EXHAUSTED" if failed.retry_after_s is None:  # gRPC's own limit on a message's size
+            return InvalidRequest(failed.detail)
+        case "RESOURCE_EXHAUSTED":
+            return QueueFull(failed.detail, failed.retry_after_s or 0.0)
+        case "UNAVAILABLE":
+            return Unavailable(text, failed.retry_after_s or 0.0)
+        case "DEADLINE_EXCEEDED":
+            return DeadlineExceeded(text)
+        case "CANCELLED":
+            return Cancelled(text)
+        case _:
+            return ServerError(f"{text} ({failed.status})")
+
+
+def raise_if_failed(event: GenerateEvent) -> None:
+    """Raise the error that the last event of a request tells, if it tells one."""
+    errors: dict[Finish, type[DunlinError]] = {
+        Finish.ERROR: GenerationFailed,
+        Finish.DEADLINE: DeadlineExceeded,
+        Finish.CANCELLED: Cancelled,
+    }
+    kind = errors.get(event.finish)
+    if kind is not None:
+        raise kind(event.detail or f"the request ended: {event.finish.name.lower()}", event.request)

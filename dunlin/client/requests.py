@@ -1,0 +1,102 @@
+"""What a caller may write, as the message that goes out. Ranges are the server's to check."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any, TypedDict
+
+from dunlin.client.errors import InvalidRequest
+from dunlin.messages.public import ChatMessage, GenerateRequest
+from dunlin.messages.types import I32, RequestClass, i32
+
+Prompt = str | Sequence[int]
+"""Text, or token ids."""
+
+Message = ChatMessage | tuple[str, str] | Mapping[str, str]
+"""One turn: `ChatMessage`, `(role, content)` or `{"role": …, "content": …}`."""
+
+
+class Options(TypedDict, total=False):
+    """How to generate; what is missing or None is the server's default.
+
+    `max_tokens`: by default what the context leaves. `temperature` 0 is greedy. `seed`: the same one draws the same
+    tokens. `logprobs`: 0 for the chosen token's, n for the n best besides. `timeout_s`: the server gives up then.
+    """
+
+    max_tokens: int | None
+    temperature: float | None
+    top_p: float | None
+    top_k: int | None
+    min_p: float | None
+    presence_penalty: float | None
+    frequency_penalty: float | None
+    repetition_penalty: float | None
+    seed: int | None
+    stop: str | Sequence[str] | None
+    stop_token_ids: Sequence[int]
+    ignore_eos: bool
+    logprobs: int | None
+    timeout_s: float | None
+    request_class: RequestClass
+    tenant: str
+
+
+WHOLE = ("max_tokens", "top_k", "seed", "logprobs")
+REAL = (
+    "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "timeout_s",
+)  # fmt: skip
+
+
+def request_of(prompt: Prompt | None, messages: Sequence[Message] | None, options: Options) -> GenerateRequest:
+    """The request.
+
+    Raises:
+        InvalidRequest: not exactly one of prompt and messages, or an option that is none.
+    """
+    if (prompt is None) == (messages is None):
+        raise InvalidRequest("give exactly one of prompt and messages")
+    values: dict[str, Any] = dict(options)
+    for name, value in values.items():
+        _check_number(name, value)
+    values["stop"] = _stops(values.get("stop"))
+    values["stop_token_ids"] = _ids("stop_token_ids", values.get("stop_token_ids") or ())
+    if isinstance(prompt, str):
+        values["prompt"] = prompt
+    elif prompt is not None:
+        values["prompt_tokens"] = _ids("prompt", prompt)
+    else:
+        values["messages"] = tuple(map(_message, messages or ()))
+    try:
+        return GenerateRequest(**values)
+    except TypeError as error:
+        raise InvalidRequest(str(error)) from error
+
+
+def _check_number(name: str, value: object) -> None:
+    """What the wire cannot even carry; ranges are the server's to check."""
+    if value is None:
+        return
+    if name in WHOLE and (not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63):
+        raise InvalidRequest(f"{name}: must be a whole number of at most 64 bits, not {value!r:.40}")
+    if name in REAL and not isinstance(value, int | float):
+        raise InvalidRequest(f"{name}: must be a number, not {value!r:.40}")
+
+
+def _stops(stop: str | Sequence[str] | None) -> tuple[str, ...]:
+    return (stop,) if isinstance(stop, str) else tuple(stop or ())
+
+
+def _ids(name: str, ids: Sequence[int]) -> I32:
+    try:
+        return i32(ids)
+    except (TypeError, OverflowError) as error:
+        raise InvalidRequest(f"{name}: not a list of token ids ({error})") from error
+
+
+def _message(message: Message) -> ChatMessage:
+    match message:
+        case ChatMessage():
+            return message
+        case (str(role), str(content)):
+            return ChatMessage(role, content)
+        case {"role": str(role), "content": str(content)} if len(message) == 2:
+            return ChatMessage(role, content)
+    raise InvalidRequest(f"messages: {message!r} is no (role, content)")

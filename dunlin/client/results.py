@@ -1,0 +1,65 @@
+"""What a finished request gave."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dunlin.messages.public import GenerateEvent
+from dunlin.messages.types import F32, I32, Finish, f32, i32
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    """A whole answer. `logprobs` and `top_logprobs` are empty unless asked for, else one entry per token.
+
+    `tokens` holds all that was generated, also the one that ended it and what a stop string cut off the text.
+    """
+
+    request: str
+    text: str
+    tokens: tuple[int, ...]
+    finish: Finish
+    prompt_tokens: int
+    logprobs: tuple[float, ...] = ()
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+
+@dataclass(slots=True)
+class Gathering:
+    """A `Generation` in the making."""
+
+    request: str = ""
+    prompt_tokens: int = 0
+    text: list[str] = field(default_factory=list)
+    tokens: I32 = field(default_factory=i32)
+    logprobs: F32 = field(default_factory=f32)
+    tops: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    finish: Finish = Finish.RUNNING
+
+    def add(self, event: GenerateEvent) -> None:
+        """Append an event."""
+        self.request, self.prompt_tokens, self.finish = event.request, event.prompt_tokens, event.finish
+        self.text.append(event.text)
+        self.tokens.extend(event.tokens)
+        self.logprobs.extend(event.logprobs)
+        self.tops.extend(tops_of(event))
+
+    def whole(self) -> Generation:
+        """The result."""
+        return Generation(
+            self.request,
+            "".join(self.text),
+            tuple(self.tokens),
+            self.finish,
+            self.prompt_tokens,
+            tuple(self.logprobs),
+            tuple(self.tops),
+        )
+
+
+def tops_of(event: GenerateEvent) -> Iterator[tuple[tuple[int, float], ...]]:
+    """The likely tokens at each token of the event, with their log-probabilities."""
+    start = 0
+    for count in event.top_count:
+        stop = start + count
+        yield tuple(zip(event.top_token[start:stop], event.top_logprob[start:stop], strict=True))
+        start = stop

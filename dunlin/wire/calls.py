@@ -1,0 +1,98 @@
+"""The calling side of `methods.py`, for threads and for asyncio, with one error that needs no gRPC to understand."""
+
+from collections.abc import AsyncGenerator, Generator
+from functools import partial
+from typing import Any, TypeVar, cast
+
+import grpc
+import grpc.aio
+
+from dunlin.wire.codec import CodecError, decode, encode
+from dunlin.wire.methods import RETRY_AFTER, Method
+
+Q = TypeVar("Q")
+R = TypeVar("R")
+
+Channel = grpc.Channel
+AioChannel = grpc.aio.Channel
+
+
+class CallFailed(Exception):
+    """A call that ended badly. `status` is the name of gRPC's code; `retry_after_s` None: the server named none."""
+
+    def __init__(self, status: str, detail: str, retry_after_s: float | None = None) -> None:
+        super().__init__(f"{status}: {detail}")
+        self.status = status
+        self.detail = detail
+        self.retry_after_s = retry_after_s
+
+
+def call(channel: Channel, method: Method[Q, R], request: Q, timeout_s: float | None = None) -> R:
+    """One answer, from a thread.
+
+    Raises:
+        CallFailed: whatever went wrong.
+    """
+    invoke: Any = channel.unary_unary(method.path, response_deserializer=_reader(method))
+    data = _encoded(request)
+    try:
+        return cast(R, invoke(data, timeout=timeout_s))
+    except grpc.RpcError as error:
+        raise _failed(error) from error
+
+
+def stream(channel: Channel, method: Method[Q, R], request: Q) -> Generator[R, None, None]:
+    """Answers as they come, from a thread. Closing the generator cancels the call.
+
+    Raises:
+        CallFailed: whatever went wrong.
+    """
+    invoke: Any = channel.unary_stream(method.path, response_deserializer=_reader(method))
+    ongoing = invoke(_encoded(request))
+    try:
+        yield from ongoing
+    except grpc.RpcError as error:
+        raise _failed(error) from error
+    finally:
+        ongoing.cancel()
+
+
+async def call_async(channel: AioChannel, method: Method[Q, R], request: Q, timeout_s: float | None = None) -> R:
+    """One answer. Raises like `call`."""
+    invoke: Any = channel.unary_unary(method.path, response_deserializer=_reader(method))
+    data = _encoded(request)
+    try:
+        return cast(R, await invoke(data, timeout=timeout_s))
+    except grpc.RpcError as error:
+        raise _failed(error) from error
+
+
+async def stream_async(channel: AioChannel, method: Method[Q, R], request: Q) -> AsyncGenerator[R, None]:
+    """Answers as they come. Closing the generator, or cancelling its task, cancels the call. Raises like `stream`."""
+    invoke: Any = channel.unary_stream(method.path, response_deserializer=_reader(method))
+    ongoing = invoke(_encoded(request))
+    try:
+        async for answer in ongoing:
+            yield answer
+    except grpc.RpcError as error:
+        raise _failed(error) from error
+    finally:
+        ongoing.cancel()
+
+
+def _reader(method: Method[Any, Any]) -> Any:
+    return partial(decode, method.response.__name__)
+
+
+def _encoded(request: object) -> bytes:
+    # Here and not in gRPC's serializer, which would turn the caller's mistake into an error of the server.
+    try:
+        return encode(cast(Any, request))
+    except (CodecError, TypeError, ValueError, OverflowError) as error:
+        raise CallFailed(grpc.StatusCode.INVALID_ARGUMENT.name, str(error)) from error
+
+
+def _failed(error: Any) -> CallFailed:
+    metadata = dict(error.trailing_metadata() or ())
+    after = metadata.get(RETRY_AFTER)
+    return CallFailed(error.code().name, error.details() or "no details", None if after is None else float(after))
