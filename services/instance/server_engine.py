@@ -12,6 +12,7 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
+from typing import cast
 
 from dunlin.effects import Address, Message
 from dunlin.engine.frames import FRAME_BYTES_MAX, FrameError, FrameReader, frame
@@ -61,8 +62,7 @@ class EngineChild(asyncio.Protocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """See `asyncio.Protocol`."""
-        assert isinstance(transport, asyncio.Transport)
-        self._transport = transport
+        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
 
     def data_received(self, data: bytes) -> None:
         """See `asyncio.Protocol`. Bytes that are no messages end the engine."""
