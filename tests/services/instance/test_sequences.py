@@ -1,0 +1,106 @@
+"""The states of a sequence, and the book of all sequences."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address
+from dunlin.messages.dispatch import Place
+from dunlin.messages.types import i32
+from services.instance.sequences import LEGAL, IllegalTransition, Sequence, Sequences, State
+
+DISPATCHER = Address("dispatcher", "d", 1)
+OTHER = Address("dispatcher", "e", 2)
+
+
+def make_place(request: int = 1, tokens: int = 5, **overrides: Any) -> Place:
+    values = {"attempt": 1, "tokens": i32(range(tokens)), "prompt_tokens": tokens, "max_tokens": 4, **overrides}
+    return Place(request=request, **values)
+
+
+def make_sequence(state: State = State.WAITING, **overrides: Any) -> Sequence:
+    return Sequence(1, 1, DISPATCHER, make_place(**overrides), state)
+
+
+@pytest.mark.parametrize("old", State)
+@pytest.mark.parametrize("new", State)
+def test_only_the_table_allows_a_transition(old: State, new: State) -> None:
+    sequence = make_sequence(old)
+    if new in LEGAL[old]:
+        sequence.go(new)
+        assert sequence.state is new
+    else:
+        with pytest.raises(IllegalTransition, match=f"{old.value} to {new.value}"):
+            sequence.go(new)
+        assert sequence.state is old
+
+
+def test_every_state_can_be_reached_and_left_but_the_last() -> None:
+    reached = {state for targets in LEGAL.values() for state in targets}
+    assert reached == set(State), "WAITING is reached again after a preemption"
+    assert [state for state, targets in LEGAL.items() if not targets] == [State.ENDED]
+    for state in State:
+        seen = {state}
+        while more := {new for old in seen for new in LEGAL[old]} - seen:
+            seen |= more
+        assert State.ENDED in seen, f"{state} is a trap"
+
+
+def test_remaining_counts_positions_until_the_next_token() -> None:
+    sequence = make_sequence(tokens=5)
+    assert (sequence.remaining, sequence.is_decode) == (5, False)
+    sequence.computed = 4
+    assert (sequence.remaining, sequence.is_decode) == (1, False), "the last prompt token is no decode row"
+    sequence.computed, sequence.pending = 5, 1
+    assert (sequence.remaining, sequence.is_decode) == (1, True)
+
+
+def test_nothing_remains_once_the_last_token_is_being_sampled() -> None:
+    sequence = make_sequence(tokens=5, max_tokens=2)
+    sequence.tokens.append(9)
+    sequence.computed, sequence.pending = 6, 1
+    assert sequence.remaining == 0
+
+
+def test_the_first_to_come_runs_first_also_after_a_preemption() -> None:
+    book = Sequences()
+    old, young = book.add(DISPATCHER, make_place(1)), book.add(DISPATCHER, make_place(2))
+    book.go(young, State.RUNNING)
+    book.go(old, State.RUNNING)
+    assert book.running == [old, young]
+    newest = book.add(DISPATCHER, make_place(3))
+    book.go(young, State.DRAINING)
+    book.go(young, State.WAITING)
+    young.preempted = True
+    assert book.waiting() == [young, newest]
+    assert (book.waiting_count, book.waiting_tokens()) == (2, 10)
+
+
+def test_a_sequence_that_stops_is_no_longer_its_requests_but_still_there() -> None:
+    book = Sequences()
+    sequence = book.add(DISPATCHER, make_place(1))
+    book.go(sequence, State.RUNNING)
+    book.go(sequence, State.ENDING)
+    assert book.of_key((DISPATCHER, 1)) is None
+    assert book.get(sequence.number) is sequence
+    newer = book.add(DISPATCHER, make_place(1, attempt=2))
+    book.go(sequence, State.ENDED)
+    assert book.of_key((DISPATCHER, 1)) is newer
+    assert book.all() == [newer]
+
+
+def test_a_renumbered_sequence_is_found_by_its_new_number_alone() -> None:
+    book = Sequences()
+    sequence = book.add(DISPATCHER, make_place())
+    old = sequence.number
+    book.renumber(sequence)
+    assert book.get(old) is None
+    assert book.get(sequence.number) is sequence
+    assert book.add(DISPATCHER, make_place(2)).number > sequence.number
+
+
+def test_dispatchers_number_their_requests_for_themselves() -> None:
+    book = Sequences()
+    mine, others = book.add(DISPATCHER, make_place(1)), book.add(OTHER, make_place(1))
+    assert book.of_key((DISPATCHER, 1)) is mine
+    assert book.of_dispatcher(OTHER) == [others]
