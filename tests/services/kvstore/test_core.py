@@ -135,6 +135,20 @@ def test_an_older_incarnation_that_wakes_is_fenced() -> None:
     assert (core.stale_total, free_units(core)) == (2, 4)
 
 
+def test_a_commit_may_be_repeated_but_not_changed() -> None:
+    core = joined()
+    reserve(core)
+    core.receive(2.0, WRITER, CommitRegion(1, 1, 5))
+    core.receive(2.0, WRITER, CommitRegion(1, 1, 5))
+    assert core.stale_total == 0
+    core.receive(2.0, WRITER, CommitRegion(1, 1, 6))
+    assert (core.stale_total, core.catalog.entries_of(WRITER)[0].host.checksum) == (1, 5)
+
+
+def test_one_byte_is_a_region() -> None:
+    assert reserve(joined(), length_bytes=1).length_bytes == 1
+
+
 def test_a_corrupt_region_is_counted_and_its_room_is_free() -> None:
     core = joined()
     reserve(core)
