@@ -115,9 +115,9 @@ def start(screen: Screen) -> Cluster:
     """The curtain."""
     screen.heading("A cluster on this machine")
     screen.note(
-        f"etcd, a dispatcher, a global manager, a monitor, a kvstore and {INSTANCES} instances, each with its engine in a "
-        "process of its own. The built-in model has a real architecture and learned next to nothing: expect speech, not "
-        "sense."
+        f"etcd, a dispatcher, a global manager, a monitor, a kvstore and {INSTANCES} instances, each with its engine "
+        "in a process of its own. The built-in model has a real architecture and learned next to nothing: expect "
+        "speech, not sense."
     )
     began_s = time.monotonic()
     cluster = Cluster()
@@ -225,14 +225,19 @@ async def holder(client: dunlin.AsyncClient, request: str) -> tuple[str, int]:
     return name, next(member.pid for member in members if member.address.name == name)
 
 
-async def acts(screen: Screen, cluster: Cluster) -> None:
-    """The play."""
+async def acts(screen: Screen, cluster: Cluster) -> str:
+    """The play, up to the kill; the request that survived it."""
     async with dunlin.AsyncClient(cluster.grpc) as client:
         print(render(await client.status()))
         await chat(screen, client)
         await side_by_side(screen, client)
         await burst(screen, client)
         request = await kill_in_mid_stream(screen, client)
+    return request
+
+
+def explain(screen: Screen, cluster: Cluster, request: str) -> None:
+    """The command that tells what happened."""
     screen.heading(f"dunlin explain {request}")
     subprocess.run(
         [sys.executable, "-m", "dunlin.cli.main", "explain", request, "--endpoint", cluster.grpc], cwd=ROOT, check=True
@@ -245,7 +250,7 @@ def main() -> int:
     began_s = time.monotonic()
     cluster = start(screen)
     try:
-        asyncio.run(acts(screen, cluster))
+        explain(screen, cluster, asyncio.run(acts(screen, cluster)))
     finally:
         screen.heading("The end")
         cluster.stop()

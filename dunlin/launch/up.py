@@ -112,7 +112,7 @@ class Cluster:
 
     def _too_late(self, seen: Readiness, limit_s: float) -> str:
         first = next((name for name in seen.missing if self._dir.log(name).exists()), "")
-        said = f"; last line of its log: {last_line(self._dir.log(first))}" if first else ""
+        said = f"; {first} last said: {last_line(self._dir.log(first))}" if first else ""
         missing = ", ".join(seen.missing)
         return f"not ready after {limit_s:g} s, missing: {missing}{said}; logs are in {self._dir.path / 'logs'}"
 
