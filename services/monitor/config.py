@@ -9,7 +9,9 @@ class MonitorConfig:
 
     An instance is suspect after `stuck_s` with work outstanding and no progress, or `silent_s` without a report. A tick
     that comes more than `slept_s` late means that the monitor itself slept. Changes of load are published at most every
-    `publish_interval_s`, all others at once. An explanation has at most `explain_records` records.
+    `publish_interval_s`, all others at once. A new monitor says nothing until every registered instance has reported,
+    at most `warm_up_s`: the last view of its predecessor is worth more than an empty one. An explanation has at most
+    `explain_records` records.
     """
 
     stuck_s: float = 3.0
@@ -17,12 +19,13 @@ class MonitorConfig:
     tick_s: float = 0.25
     slept_s: float = 1.0
     publish_interval_s: float = 0.1
+    warm_up_s: float = 2.0
     ring_records: int = 20_000
     ring_bytes: int = 64 << 20
     explain_records: int = 1_000
 
     def __post_init__(self) -> None:
-        for name in ("stuck_s", "silent_s", "tick_s", "slept_s", "publish_interval_s"):
+        for name in ("stuck_s", "silent_s", "tick_s", "slept_s", "publish_interval_s", "warm_up_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be positive")
         for name in ("ring_records", "ring_bytes", "explain_records"):

@@ -73,6 +73,9 @@ class MonitorCore:
         self._published_s = float("-inf")
         self._due_version = 0
         self._ticking = False
+        self._warm = False
+        self._warm_by_s = float("inf")
+        self._members_known = False
         self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
             Joined: self._on_joined,
             Gone: self._on_gone,
@@ -94,11 +97,11 @@ class MonitorCore:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
         handler = self._handlers.get(type(message))
         effects = handler(now_s, sender, message) if handler is not None else []
-        effects += self._publish(now_s)
         if not self._ticking:
             self._ticking = True
+            self._warm_by_s = now_s + self._config.warm_up_s
             effects.append(self._next_tick(now_s))
-        return effects
+        return effects + (self._publish(now_s) if self._warm else self._warm_up(now_s))
 
     def status(self, now_s: float) -> FleetStatus:
         """Everybody who is there, and how the monitor itself fares."""
@@ -113,7 +116,7 @@ class MonitorCore:
             return []
         self.registry.join(sender)
         self._refresh_process(now_s, sender)
-        return [Send(sender, self.views.full())] if sender.role in SUBSCRIBERS else []
+        return [Send(sender, self.views.full())] if sender.role in SUBSCRIBERS and self._warm else []
 
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self.registry.leave(sender)
@@ -139,6 +142,7 @@ class MonitorCore:
         return []
 
     def _on_members_reset(self, now_s: float, sender: Address, message: MembersReset) -> list[Effect]:
+        self._members_known = True
         present = {member.address: None for member in message.members}
         for address in self.registry.registered():
             if address not in present:
@@ -216,6 +220,17 @@ class MonitorCore:
         self._refresh(address)
         said = FleetView(self.views.version + 1, (self._view_of(address),), self.views.version)
         self.reasons.add(Reason(now_s, self.address, address, "FleetView", self._codec.encode(said)))
+
+    def _warm_up(self, now_s: float) -> list[Effect]:
+        """Begin to publish as soon as nobody who is registered is still unheard, or the time is up."""
+        unheard = [one for one in self._watches if self.registry.report_of(one) is None]
+        if now_s < self._warm_by_s and (unheard or not self._members_known):
+            return []
+        self._warm = True
+        self._published_s = now_s
+        if self.views.changed:
+            self.views.publish()
+        return [Send(peer, self.views.full()) for peer in self.registry.connected(*SUBSCRIBERS)]
 
     def _publish(self, now_s: float) -> list[Effect]:
         """Changes of note go out now; changes of load when the last version is old enough."""

@@ -84,7 +84,9 @@ class Bench:
 
 
 def make_bench(*peers: Address, **settings: Any) -> Bench:
+    """A bench whose monitor knows the (empty) membership, and to which these peers then joined."""
     bench = Bench(**settings)
+    bench.give(ETCD, MembersReset(()))
     for peer in peers or (DISPATCHER, INSTANCE):
         bench.give(peer, Joined())
     return bench
@@ -284,6 +286,54 @@ class TestViews:
     def test_an_old_timer_publishes_nothing(self) -> None:
         bench = make_bench()
         assert sends(bench.core.receive(100.0, ME, PublishDue(1))) == []
+
+
+class TestWarmUp:
+    def test_a_new_monitor_waits_for_those_who_are_registered(self) -> None:
+        bench = Bench()
+        bench.give(DISPATCHER, Joined())
+        bench.give(ETCD, MembersReset((member(INSTANCE), member(OTHER))))
+        bench.give(INSTANCE, Joined())
+        bench.give(INSTANCE, report())
+        bench.run(0.5)
+        assert bench.views() == []
+        bench.give(OTHER, Joined())
+        bench.give(OTHER, report(ready=False))
+        ((at_s, view),) = bench.views()
+        assert (at_s, view.base_version) == (100.5, 0)
+        assert {one.address: one.ready for one in view.members} == {INSTANCE: True, OTHER: False}
+
+    def test_it_waits_no_longer_than_it_was_told(self) -> None:
+        bench = Bench(warm_up_s=2.0)
+        bench.give(DISPATCHER, Joined())
+        bench.give(ETCD, MembersReset((member(INSTANCE), member(OTHER))))
+        bench.give(OTHER, Joined())
+        bench.give(OTHER, report())
+        bench.run(1.9)
+        assert bench.views() == []
+        bench.run(0.1)
+        ((at_s, view),) = bench.views()
+        assert (at_s, {one.address: one.ready for one in view.members}) == (102.0, {INSTANCE: False, OTHER: True})
+
+    def test_without_etcd_it_begins_when_the_time_is_up(self) -> None:
+        bench = Bench(warm_up_s=2.0)
+        bench.give(DISPATCHER, Joined())
+        bench.give(INSTANCE, Joined())
+        bench.give(INSTANCE, report())
+        bench.run(1.75)
+        assert bench.views() == []
+        bench.run(0.25)
+        assert [view.members[0].ready for _, view in bench.views()] == [True]
+
+    def test_who_joins_meanwhile_gets_the_first_version_once(self) -> None:
+        bench = Bench()
+        bench.give(ETCD, MembersReset((member(INSTANCE),)))
+        bench.give(MANAGER, Joined())
+        bench.give(INSTANCE, Joined())
+        bench.give(INSTANCE, report())
+        bench.give(DISPATCHER, Joined())
+        assert [view.version for _, view in bench.views(MANAGER)] == [2]
+        assert [view.version for _, view in bench.views(DISPATCHER)] == [2]
 
 
 class TestPresence:
