@@ -239,6 +239,16 @@ def test_a_step_that_cannot_be_run_is_refused_and_changes_nothing(loaded: Loaded
     assert list(done.token) == text[:1]
 
 
+def test_the_last_slots_are_as_good_as_any(loaded: Loaded, tier: Path, text: list[int]) -> None:
+    runner, last = make_runner(loaded), loaded.slots - N
+    (done,) = run(runner, make_open(), make_step(1, (1, 0, N, last)))
+    assert list(done.token) == text[:1]
+    (moved,) = run(runner, map_host(tier), make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (last, N)))
+    assert moved.status is MoveStatus.OK
+    (refused,) = run(runner, make_open(2), make_step(2, (2, 0, N, last + 1)))
+    assert isinstance(refused, Unsupported)
+
+
 def test_the_queue_of_steps_is_bounded(loaded: Loaded) -> None:
     runner = make_runner(loaded, limits=Limits(steps=2))
     runner.receive(make_open())
