@@ -2,41 +2,18 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable
 from typing import Any
 
 import aiohttp
 import openai
 import pytest
 
-from dunlin.effects import Gone
 from dunlin.messages.types import RequestClass
 from dunlin.wire.options import StartError
 from services.dispatcher.door import DoorConfig
-from services.dispatcher.http import HttpConfig, bind
-from tests.services.dispatcher.doors import Doors, doors, model
-from tests.services.dispatcher.factories import A
-
-MODEL = "builtin:tiny"
-
-
-def client(cluster: Doors) -> openai.AsyncOpenAI:
-    return openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=20)
-
-
-def with_doors(test: Callable[[Doors], Awaitable[None]], **options: Any) -> None:
-    async def run() -> None:
-        async with asyncio.timeout(30), doors(**options) as cluster:
-            await test(cluster)
-
-    asyncio.run(run())
-
-
-async def post(cluster: Doors, path: str, body: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
-    data = body if isinstance(body, bytes) else json.dumps(body).encode()
-    async with aiohttp.ClientSession() as session, session.post(cluster.url + path, data=data) as answer:
-        return answer.status, json.loads(await answer.text()), dict(answer.headers)
-
+from services.dispatcher.http import bind
+from tests.services.dispatcher.asking import MODEL, client, post, with_doors
+from tests.services.dispatcher.doors import Doors, model
 
 # --- the openai package ---
 
@@ -224,214 +201,6 @@ def test_the_model_is_listed_and_others_are_not_found() -> None:
         assert caught.value.code == "model_not_found"
         with pytest.raises(openai.NotFoundError, match="'gpt-0' does not exist here"):
             await client(cluster).completions.create(model="gpt-0", prompt="x")
-
-    with_doors(test)
-
-
-# --- errors ---
-
-
-@pytest.mark.parametrize(
-    ("body", "param", "message"),
-    [
-        ({}, "prompt", "must be a string"),
-        ({"prompt": []}, "prompt", "must be a string"),
-        ({"prompt": ""}, "prompt", "empty"),
-        ({"prompt": [[]]}, "prompt", "empty"),
-        ({"prompt": ["a", 3]}, "prompt.1", "list of token ids"),
-        ({"prompt": [1, "a"]}, "prompt", "must be a whole number"),
-        ({"prompt": [-1]}, "prompt", "between 0"),
-        ({"prompt": [2**31]}, "prompt", "between 0"),
-        ({"prompt": [999_999]}, "prompt", "outside the vocabulary"),
-        ({"prompt": "\ud800"}, "prompt", "not valid Unicode"),
-        ({"prompt": "x", "frobnicate": 1}, "frobnicate", "not a field that is known here"),
-        ({"prompt": "x", "echo": True}, "echo", "supported only as False"),
-        ({"prompt": "x", "best_of": 2}, "best_of", "supported only as 1"),
-        ({"prompt": "x", "max_tokens": -1}, "max_tokens", "between 1"),
-        ({"prompt": "x", "max_tokens": 0}, "max_tokens", "between 1"),
-        ({"prompt": "x", "max_tokens": 2.5}, "max_tokens", "whole number"),
-        ({"prompt": "x", "max_tokens": True}, "max_tokens", "whole number"),
-        ({"prompt": "x", "max_tokens": 10**400}, "max_tokens", "between 1"),
-        ({"prompt": "x", "max_tokens": 1000}, None, "the model holds 1000 tokens"),
-        ({"prompt": [5] * 1000}, None, "lower max_tokens"),
-        ({"prompt": "x", "temperature": -0.1}, "temperature", "at least 0"),
-        ({"prompt": "x", "temperature": "hot"}, "temperature", "must be a number"),
-        ({"prompt": "x", "temperature": 1e999}, None, "Infinity is no JSON number"),
-        ({"prompt": "x", "temperature": float("nan")}, None, "NaN is no JSON number"),
-        ({"prompt": "x", "top_p": 0}, "top_p", "above 0"),
-        ({"prompt": "x", "top_k": -2}, "top_k", "between -1"),
-        ({"prompt": "x", "min_p": 1.5}, "min_p", "at most 1"),
-        ({"prompt": "x", "repetition_penalty": 0}, "repetition_penalty", "above 0"),
-        ({"prompt": "x", "presence_penalty": 3}, "presence_penalty", "at most 2"),
-        ({"prompt": "x", "seed": 2**63}, "seed", "more than 64 bits"),
-        ({"prompt": "x", "n": 0}, "n", "between 1"),
-        ({"prompt": ["x"] * 65, "n": 2}, "n", "more than 128"),
-        ({"prompt": ["x"] * 129}, "prompt", "at most 128"),
-        ({"prompt": "x", "stop": ""}, "stop", "1 to 1024"),
-        ({"prompt": "x", "stop": 7}, "stop", "string or a list"),
-        ({"prompt": "x", "stop": ["a"] * 17}, "stop", "at most 16"),
-        ({"prompt": "x", "stop_token_ids": [1.5]}, "stop_token_ids", "whole number"),
-        ({"prompt": "x", "logprobs": 21}, "logprobs", "between 0 and 20"),
-        ({"prompt": "x", "logprobs": True}, "logprobs", "whole number"),
-        ({"prompt": "x", "stream": "yes"}, "stream", "true or false"),
-        ({"prompt": "x", "stream_options": {"include_usage": True}}, "stream_options", "stream: true only"),
-        ({"prompt": "x", "stream": True, "stream_options": {"x": 1}}, "stream_options.x", "not a field"),
-        ({"prompt": "x", "logit_bias": {"a": 1}}, "logit_bias", "not a token id"),
-        ({"prompt": "x", "logit_bias": {"1": 101}}, "logit_bias.1", "at most 100"),
-        ({"prompt": "x", "ignore_eos": 1}, "ignore_eos", "true or false"),
-        ({"prompt": "x", "timeout_s": 0}, "timeout_s", "above 0"),
-        ({"prompt": "x", "request_class": "vip"}, "request_class", "interactive, batch"),
-        ({"prompt": "x", "model": 7}, "model", "must be a string"),
-        ([], "body", "JSON object"),
-        (b"{", None, "not valid JSON"),
-        (b"", None, "not valid JSON"),
-        (b"\xff\xfe", None, "not valid JSON"),
-        (b"[" * 200_000, None, "not valid JSON"),
-    ],
-)
-def test_bad_completions_are_refused_by_name(body: Any, param: str | None, message: str) -> None:
-    async def test(cluster: Doors) -> None:
-        status, answer, _ = await post(cluster, "/v1/completions", body)
-        assert status == 400
-        assert set(answer["error"]) == {"message", "type", "param", "code"}
-        assert (answer["error"]["type"], answer["error"]["param"]) == ("invalid_request_error", param)
-        assert message in answer["error"]["message"]
-        assert cluster.instance.placed == []
-
-    with_doors(test)
-
-
-@pytest.mark.parametrize(
-    ("body", "param"),
-    [
-        ({}, "messages"),
-        ({"messages": []}, "messages"),
-        ({"messages": "hi"}, "messages"),
-        ({"messages": ["hi"]}, "messages.0"),
-        ({"messages": [{"content": "hi"}]}, "messages.0.role"),
-        ({"messages": [{"role": "user"}]}, "messages.0.content"),
-        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages.0.content"),
-        ({"messages": [{"role": "user", "content": "x", "audio": {}}]}, "messages.0.audio"),
-        ({"messages": [{"role": "wizard", "content": "x"}]}, "messages"),
-        ({"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": -1}, "max_completion_tokens"),
-        ({"messages": [{"role": "user", "content": "x"}], "top_logprobs": 1}, "top_logprobs"),
-        ({"messages": [{"role": "user", "content": "x"}], "logprobs": 1}, "logprobs"),
-        ({"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, "tools"),
-        ({"messages": [{"role": "user", "content": "x"}], "store": True}, "store"),
-        ({"messages": [{"role": "user", "content": "x"}], "prompt": "x"}, "prompt"),
-    ],
-)  # fmt: skip
-def test_bad_chats_are_refused_by_name(body: Any, param: str) -> None:
-    async def test(cluster: Doors) -> None:
-        status, answer, _ = await post(cluster, "/v1/chat/completions", body)
-        assert (status, answer["error"]["param"]) == (400, param)
-
-    with_doors(test)
-
-
-def test_what_changes_nothing_is_taken() -> None:
-    async def test(cluster: Doors) -> None:
-        await client(cluster).chat.completions.create(
-            model=MODEL,
-            messages=[{"role": "developer", "content": "Be brief"}, {"role": "user", "content": "Hi", "name": "Ann"}],
-            max_tokens=1,
-            user="ann",
-            store=False,
-            tools=[],
-            tool_choice="none",
-            response_format={"type": "text"},
-            metadata={"a": "b"},
-            stop=None,
-            n=1,
-        )
-        assert len(cluster.instance.placed) == 1
-
-    with_doors(test)
-
-
-def test_a_full_queue_is_429_with_retry_after() -> None:
-    async def test(cluster: Doors) -> None:
-        openai_client = client(cluster)
-        waiting = asyncio.create_task(openai_client.completions.create(model=MODEL, prompt="x"))
-        while not cluster.core.journal.queued:
-            await asyncio.sleep(0)
-        with pytest.raises(openai.RateLimitError) as caught:
-            await openai_client.completions.create(model=MODEL, prompt="x")
-        assert caught.value.response.headers["retry-after"] == "1"
-        assert caught.value.code == "queue_full"
-        waiting.cancel()
-
-    with_doors(test, serving=False, max_queued=1)
-
-
-def test_a_choice_that_is_refused_withdraws_the_others() -> None:
-    async def test(cluster: Doors) -> None:
-        with pytest.raises(openai.RateLimitError):
-            await client(cluster).completions.create(model=MODEL, prompt="x", n=3)
-        assert len(cluster.core.journal) == 0
-
-    with_doors(test, serving=False, max_queued=2)
-
-
-def test_nobody_to_serve_is_503() -> None:
-    async def test(cluster: Doors) -> None:
-        cluster.host.deliver(A, Gone())
-        status, answer, headers = await post(cluster, "/v1/completions", {"prompt": "x"})
-        assert (status, answer["error"]["code"]) == (503, "unavailable")
-        assert headers["Retry-After"] == "1"
-
-    with_doors(test, serving=False, unavailable_after_s=1e-9)
-
-
-def test_a_deadline_is_504() -> None:
-    async def test(cluster: Doors) -> None:
-        status, answer, _ = await post(cluster, "/v1/completions", {"prompt": "x", "timeout_s": 0.01})
-        assert (status, answer["error"]["code"]) == (504, "deadline_exceeded")
-        assert answer["error"]["message"] == "0.01 s are over: 0 of 16 tokens were generated"
-
-    with_doors(test, serving=False)
-
-
-def test_a_stream_that_fails_says_so_and_ends() -> None:
-    async def test(cluster: Doors) -> None:
-        cluster.instance.held = True
-        stream = await client(cluster).completions.create(model=MODEL, prompt="x", stream=True)
-        cluster.instance.one()
-        iterator = aiter(stream)
-        assert (await anext(iterator)).choices[0].text == cluster.text(1)
-        assert await cluster.door.cancel("req-2a-1")
-        with pytest.raises(openai.APIError, match="cancelled by its id"):
-            await anext(iterator)
-
-    with_doors(test)
-
-
-def test_an_unknown_path_and_a_wrong_method_have_the_same_shape() -> None:
-    async def test(cluster: Doors) -> None:
-        for path, status in (("/v1/embeddings", 404), ("/v1/models", 405)):
-            got, answer, _ = await post(cluster, path, {})
-            assert (got, answer["error"]["type"]) == (status, "invalid_request_error")
-
-    with_doors(test)
-
-
-def test_a_body_that_is_too_long_is_413() -> None:
-    async def test(cluster: Doors) -> None:
-        status, answer, _ = await post(cluster, "/v1/completions", b"x" * 2_000)
-        assert (status, answer["error"]["type"]) == (413, "invalid_request_error")
-
-    with_doors(test, http=HttpConfig(most_body_bytes=1_000))
-
-
-def test_an_error_that_nobody_expected_shows_nothing_of_the_inside(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def test(cluster: Doors) -> None:
-        async def broken(prompt: object) -> None:
-            raise RuntimeError("secret")
-
-        monkeypatch.setattr(cluster.door, "tokens_of", broken)
-        status, answer, _ = await post(cluster, "/v1/completions", {"prompt": "x"})
-        assert (status, answer["error"]["type"]) == (500, "server_error")
-        assert "secret" not in str(answer)
 
     with_doors(test)
 

@@ -1,0 +1,31 @@
+"""How the HTTP door's tests ask: the openai package, plain posts, and a loop around one test."""
+
+import asyncio
+import json
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import aiohttp
+import openai
+
+from tests.services.dispatcher.doors import Doors, doors
+
+MODEL = "builtin:tiny"
+
+
+def client(cluster: Doors) -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=20)
+
+
+def with_doors(test: Callable[[Doors], Awaitable[None]], **options: Any) -> None:
+    async def run() -> None:
+        async with asyncio.timeout(30), doors(**options) as cluster:
+            await test(cluster)
+
+    asyncio.run(run())
+
+
+async def post(cluster: Doors, path: str, body: Any) -> tuple[int, dict[str, Any], dict[str, str]]:
+    data = body if isinstance(body, bytes) else json.dumps(body).encode()
+    async with aiohttp.ClientSession() as session, session.post(cluster.url + path, data=data) as answer:
+        return answer.status, json.loads(await answer.text()), dict(answer.headers)
