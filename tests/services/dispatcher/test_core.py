@@ -23,7 +23,6 @@ from dunlin.messages.door import (
 )
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.types import Finish, GroupKind, Part, Sampling, f32, i32
-from services.dispatcher.journal import State
 from services.dispatcher.timers import DeadlineDue, DroughtOver, ReportDue
 from tests.services.dispatcher.factories import (
     MONITOR,
@@ -39,12 +38,6 @@ from tests.services.dispatcher.factories import (
     submit,
     target,
 )
-
-
-def state_of(bench: Bench, number: int) -> State:
-    request = bench.core.journal.get(number)
-    assert request is not None
-    return request.state
 
 
 def test_a_request_is_named_placed_and_streamed_to_its_end() -> None:
