@@ -1,6 +1,6 @@
 """Why did a request go the way it went? One sentence per recorded decision, out of the decision messages alone.
 
-Pure: a sentence depends on its own record (and on the time of the first). Which records concern a request is found out
+Pure: a sentence depends on its own record (and on the time at which the request was first handed out). Which records concern a request is found out
 where they are kept (the monitor); what is here only leaves out those that name another request.
 """
 
@@ -42,7 +42,7 @@ class Record:
 
 
 def explain(records: Sequence[Record], request: str) -> list[str]:
-    """One sentence per record, in the given order, with the seconds since the first.
+    """One sentence per record, in the given order, with the seconds since the first that names the request itself.
 
     Args:
         records: decision messages, oldest first.
@@ -52,8 +52,10 @@ def explain(records: Sequence[Record], request: str) -> list[str]:
         ValueError: `request` is no such id.
     """
     key = request_key(request)
-    mine = [record for record in records if _names(record) in (None, key)]
-    return [f"+{record.at_s - mine[0].at_s:.3f} s  {sentence(record)}" for record in mine]
+    mine = [(record, _names(record)) for record in records]
+    mine = [(record, named) for record, named in mine if named in (None, key)]
+    starts = [record.at_s for record, named in mine if named] or [record.at_s for record, _ in mine]
+    return [f"{record.at_s - starts[0]:+.3f} s  {sentence(record)}" for record, _ in mine]
 
 
 def request_key(request: str) -> tuple[int, int]:
@@ -156,10 +158,11 @@ def _region_refused(record: Record, message: RegionRefused) -> str:
 def _step(record: Record, message: Step) -> str:
     lengths = [stop - start for start, stop in zip(message.start, message.stop, strict=True)]
     longer = [length for length in lengths if length > 1]
-    rows = _count(len(lengths) - len(longer), "row of one token", "rows of one token")
+    single = len(lengths) - len(longer)
+    rows = [_count(single, "row of one token", "rows of one token")] if single else []
     if longer:
-        rows += " and " + _count(len(longer), "chunk", "chunks") + f" of {sum(longer)} tokens"
-    return f"{record.sender.name} composed step {message.step}: {rows}"
+        rows.append(_count(len(longer), "chunk", "chunks") + f" of {sum(longer)} tokens")
+    return f"{record.sender.name} composed step {message.step}: {' and '.join(rows) or 'no rows'}"
 
 
 def _count(number: int, one: str, many: str) -> str:

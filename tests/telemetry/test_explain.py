@@ -71,6 +71,8 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
     (I0, KV, region_asked(), "i0 asked kv for 4096 bytes of host tier for tokens 0 to 8"),
     (KV, I0, RegionRefused(3, WHY), "kv refused i0 room in the host tier"),
     (I0, ENGINE, step(1), "i0 composed step 7: 1 row of one token"),
+    (I0, ENGINE, step(64), "i0 composed step 7: 1 chunk of 64 tokens"),
+    (I0, ENGINE, step(), "i0 composed step 7: no rows"),
     (I0, ENGINE, step(1, 1, 64, 30), "i0 composed step 7: 2 rows of one token and 2 chunks of 94 tokens"),
     (
         MANAGER,
@@ -120,9 +122,11 @@ def test_a_record_that_is_removed_takes_exactly_its_sentence_along(story: list[A
     assert words == [line.split("  ", 1)[1] for line in told[1:]]
 
 
-def test_times_count_from_the_first_record() -> None:
-    told = explain(records(FAILED_OVER), "req-c-1")
-    assert [line.split()[0] for line in told[:3]] == ["+0.000", "+0.250", "+0.500"]
+def test_times_count_from_the_first_record_that_names_the_request() -> None:
+    order = (MANAGER, I0, Order(50, 2, 3, GroupKind.LOCAL, Part.LOCAL, (I0,), why=WHY))
+    told = explain(records([order, *FAILED_OVER]), "req-c-1")
+    assert [line.split()[0] for line in told[:4]] == ["-0.250", "+0.000", "+0.250", "+0.500"]
+    assert [line.split()[0] for line in explain(records([order, order]), "req-c-1")] == ["+0.000", "+0.250"]
 
 
 @pytest.mark.parametrize("other", [place(request=2), Cancel(2, 1)])
