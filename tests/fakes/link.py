@@ -43,6 +43,10 @@ class Link:
         """Put `core` at `address`; nobody is joined to it yet."""
         self._cores[address] = core
 
+    def is_up(self, address: Address) -> bool:
+        """Whether somebody is at `address`."""
+        return address in self._cores
+
     def join(self, one: Address, other: Address) -> None:
         """Open a stream: both learn it after the latency."""
         self._joined[one, other] = self._joined[other, one] = self._numbers

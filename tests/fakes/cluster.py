@@ -1,0 +1,210 @@
+"""A whole cluster in virtual time: the real cores of all five services, joined by a fake link, over fake engines.
+
+No server, wire, socket or clock is imported here. What a host does live (restart a dead process, forward reasons) the
+test does by hand, so that each fault happens at an exact time.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dunlin.effects import Address, Core, Effect, Gone, Message
+from dunlin.messages.door import Admitted, Delta, Rejected, Submit, Withdraw
+from dunlin.messages.fleet import Reason, Reasons
+from dunlin.messages.membership import Elected, Member, MembersReset
+from dunlin.messages.types import Finish, Sampling, i32
+from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.core import DispatcherCore
+from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.core import GlobalManagerCore
+from services.instance.config import InstanceConfig
+from services.instance.core import InstanceCore
+from services.kvstore.config import KvstoreConfig
+from services.kvstore.core import KvstoreCore
+from services.monitor.config import MonitorConfig
+from services.monitor.core import MonitorCore
+from tests.fakes.engine import EngineSeat, FakeTier, continuation
+from tests.fakes.link import Link
+
+ETCD = Address("etcd", "")
+NODE = "node-0"
+
+
+class KeptMessages:
+    """A codec that keeps the message and gives its number: the monitor needs bytes, not a wire."""
+
+    def __init__(self) -> None:
+        self._kept: list[Message] = []
+
+    def encode(self, message: Message) -> bytes:
+        self._kept.append(message)
+        return str(len(self._kept) - 1).encode()
+
+    def decode(self, kind: str, data: bytes) -> Message:
+        return self._kept[int(data)]
+
+
+@dataclass
+class Client:
+    """One request's client: what it asked, and what it was told, with the times of the tokens."""
+
+    address: Address
+    submit: Submit
+    request: str = ""
+    rejected: Rejected | None = None
+    tokens: list[int] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+    finish: Finish = Finish.RUNNING
+    detail: str = ""
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        if isinstance(message, Admitted):
+            self.request = message.request
+        elif isinstance(message, Rejected):
+            self.rejected = message
+        elif isinstance(message, Delta):
+            assert self.finish is Finish.RUNNING, "tokens after the end"
+            self.tokens += message.tokens
+            self.times_s += [now_s] * len(message.tokens)
+            self.finish, self.detail = message.finish, message.detail
+        return []
+
+    @property
+    def expected(self) -> list[int]:
+        """What an exact stream of this request says."""
+        return continuation(self.submit.tokens, self.submit.max_tokens, self.submit.sampling.seed)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every token came, once and in order."""
+        return self.tokens == self.expected and self.finish is Finish.LENGTH
+
+
+class Cluster:
+    """Cores, engines and clients. Settings of a role go by its name: `instance={"max_waiting": 1}`."""
+
+    def __init__(
+        self,
+        instances: int = 2,
+        tier_bytes: int = 1 << 20,
+        engine: dict[str, Any] | None = None,
+        instance: dict[str, Any] | None = None,
+        dispatcher: dict[str, Any] | None = None,
+    ) -> None:
+        self.link = Link()
+        self.tier = FakeTier()
+        self.codec = KeptMessages()
+        self.clients: list[Client] = []
+        self.seats: dict[str, EngineSeat] = {}
+        self.instances: dict[str, InstanceCore] = {}
+        self._engine = {"progress_s": 0.25, **(engine or {})}
+        self._instance = instance or {}
+        self._members: dict[tuple[str, str], Address] = {}
+        self._revision = 1
+        self.monitor = MonitorCore(self._new("monitor", "monitor-0"), MonitorConfig(), self.codec)
+        self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig())
+        self.kvstore = KvstoreCore(self._new("kvstore", "kvstore-0"), KvstoreConfig("/tier", tier_bytes, NODE))
+        self.dispatcher = DispatcherCore(
+            self._new("dispatcher", "dispatcher-0"), DispatcherConfig(**(dispatcher or {}))
+        )
+        for core in (self.monitor, self.manager, self.kvstore, self.dispatcher):
+            self._enter(core.address, core)
+        for index in range(instances):
+            self.start_instance(f"instance-{index}")
+        self.link.post(ETCD, self.manager.address, Elected(self._revision))
+
+    def start_instance(self, name: str) -> InstanceCore:
+        """An instance process starts, as another incarnation if there was one before."""
+        core = InstanceCore(self._new("instance", name), InstanceConfig(node=NODE, **self._instance))
+        self.instances[name] = core
+        self._enter(core.address, core)
+        self.seats[name] = EngineSeat(self.link, core.address, self.tier, **self._engine)
+        return core
+
+    def kill_instance(self, name: str) -> None:
+        """The process dies, and its engine with it; nobody starts another."""
+        core = self.instances.pop(name)
+        self.link.kill(core.engine)
+        self.link.kill(core.address)
+        del self._members["instance", name]
+
+    def submit(self, tokens: list[int], max_tokens: int = 20, seed: int = 0, timeout_s: float | None = None) -> Client:
+        """A client comes to the door."""
+        submit = Submit(i32(tokens), max_tokens, Sampling(seed=seed), timeout_s=timeout_s)
+        client = Client(Address("client", f"client-{len(self.clients)}"), submit)
+        self.clients.append(client)
+        self.link.add(client.address, client)
+        self.link.join(client.address, self.dispatcher.address)
+        self.link.post(client.address, self.dispatcher.address, submit)
+        return client
+
+    def leave(self, client: Client) -> None:
+        """The client's connection ends."""
+        self.link.post(client.address, self.dispatcher.address, Gone("client left"))
+
+    def withdraw(self, client: Client) -> None:
+        """The client cancels."""
+        self.link.post(client.address, self.dispatcher.address, Withdraw())
+
+    def run_until_ready(self) -> None:
+        """Until every instance may be given requests."""
+        assert self.link.run(lambda: len(self.dispatcher.fleet.placeable) == len(self.instances), for_s=10.0)
+
+    def run_until_done(self, for_s: float = 120.0) -> None:
+        """Until every client has its last token or its refusal."""
+        done = self.link.run(lambda: all(client.finish or client.rejected for client in self.clients), for_s=for_s)
+        assert done, [client for client in self.clients if not (client.finish or client.rejected)]
+
+    def holder(self, client: Client) -> str:
+        """The instance that runs the client's request now."""
+        for name, core in self.instances.items():
+            if core.sequences.of_key((self.dispatcher.address, self.number(client))) is not None:
+                return name
+        raise AssertionError(f"nobody holds {client.request}")
+
+    def number(self, client: Client) -> int:
+        """The dispatcher's number of the client's request."""
+        return int(client.request.rpartition("-")[2], 16)
+
+    def check_conservation(self) -> None:
+        """I8, at this instant."""
+        for core in self.instances.values():
+            core.slots.check_integrity()
+            report = core.report()
+            held = report.owned_slots + report.reserved_slots + report.moving_slots + report.quarantined_slots
+            assert report.free_slots + held == report.capacity_slots
+
+    def all_free(self) -> bool:
+        """Whether no slot is held anywhere."""
+        return all(core.slots.free == core.slots.capacity for core in self.instances.values())
+
+    def forward_reasons(self) -> None:
+        """Give the monitor every decision sent so far, as hosts do."""
+        reasons = tuple(
+            Reason(at_s, sender, to, type(message).__name__, self.codec.encode(message))
+            for at_s, sender, to, message in self.link.sent
+            if getattr(message, "why", None) is not None
+        )
+        self.monitor.receive(self.link.now_s, self.dispatcher.address, Reasons(reasons))
+
+    def _new(self, role: str, name: str) -> Address:
+        self._revision += 1
+        self._members[role, name] = Address(role, name, self._revision)
+        return self._members[role, name]
+
+    def _enter(self, address: Address, core: Core) -> None:
+        """A process comes up: everybody learns of it, and it opens the streams that its role opens."""
+        self.link.add(address, core)
+        reset = MembersReset(tuple(Member(one, "", NODE, pid=0) for one in self._members.values()))
+        for one in self._members.values():
+            self.link.post(ETCD, one, reset)
+        for other in list(self._members.values()):
+            if other != address and frozenset((address.role, other.role)) in STREAMS and self.link.is_up(other):
+                self.link.join(address, other)
+
+
+STREAMS = {
+    frozenset(("dispatcher", "instance")),
+    frozenset(("global_manager", "instance")),
+    frozenset(("instance", "kvstore")),
+    *(frozenset(("monitor", role)) for role in ("dispatcher", "global_manager", "instance", "kvstore")),
+}
