@@ -1,7 +1,7 @@
 """Why did a request go the way it went? One sentence per recorded decision, out of the decision messages alone.
 
-Pure: a sentence depends on its own record (and on the time at which the request was first handed out). Which records concern a request is found out
-where they are kept (the monitor); what is here only leaves out those that name another request.
+Pure: a sentence depends on its own record, and on the time at which the request was first handed out. Which records
+concern a request is found out where they are kept (the monitor); what is here only leaves out those that name another.
 """
 
 from collections.abc import Callable, Sequence
