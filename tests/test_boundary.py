@@ -1,4 +1,4 @@
-"""The boundary holds: whole requests through the real cores alone, with faults at exact times. No server is imported."""
+"""The boundary holds: whole requests through the real cores alone, faults at exact times, no server imported."""
 
 import subprocess
 import sys
@@ -6,13 +6,12 @@ import time
 
 import pytest
 
-from dunlin.effects import Address
+from dunlin.effects import Address, Send
 from dunlin.messages.door import Rejection
 from dunlin.messages.fleet import ExplainQuery, Explanation
 from dunlin.messages.types import Finish
 from dunlin.telemetry.explain import Record, explain
 from tests.fakes.cluster import Client, Cluster
-
 
 TOOL = Address("client", "tool")
 
@@ -238,8 +237,9 @@ def failed_over_request() -> tuple[Cluster, Client]:
 
 
 def records_about(cluster: Cluster, request: str) -> list[Record]:
-    (answer,) = cluster.monitor.receive(cluster.link.now_s, TOOL, ExplainQuery(request))[:1]
-    explanation = answer.message  # type: ignore[union-attr]
+    answer = cluster.monitor.receive(cluster.link.now_s, TOOL, ExplainQuery(request))[0]
+    assert isinstance(answer, Send)
+    explanation = answer.message
     assert isinstance(explanation, Explanation)
     return [
         Record(one.at_s, one.sender, one.to, cluster.codec.decode(one.kind, one.payload)) for one in explanation.reasons

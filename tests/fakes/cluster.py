@@ -71,6 +71,7 @@ class Client:
     @property
     def expected(self) -> list[int]:
         """What an exact stream of this request says."""
+        assert self.submit.max_tokens is not None
         return continuation(self.submit.tokens, self.submit.max_tokens, self.submit.sampling.seed)
 
     @property
