@@ -253,9 +253,14 @@ def test_explain_tells_of_a_failover_and_a_record_less_is_a_sentence_less() -> N
     assert sum(type(record.message).__name__ == "Place" for record in records) == 2
     lost = cluster.dispatcher.address.name
     assert any(lost in line and "attempt 2" in line for line in told), told
-    for missing in range(1, len(records)):
+    for missing in range(len(records)):
         fewer = explain(records[:missing] + records[missing + 1 :], client.request)
-        assert fewer == told[:missing] + told[missing + 1 :]
+        assert untimed(fewer) == untimed(told[:missing] + told[missing + 1 :])
+
+
+def untimed(lines: list[str]) -> list[str]:
+    """Sentences alone: their times count from the first hand-out, which may be the one that is missing."""
+    return [line.partition("  ")[2] for line in lines]
 
 
 def test_the_cores_are_fast_enough() -> None:
