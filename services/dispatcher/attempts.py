@@ -3,12 +3,10 @@
 Knows no client, no queue and no policy; a token that is not the very next one of its sequence reaches nobody.
 """
 
-from array import array
-
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.dispatch import Accepted, Continued, Ended, Preempted, Refusal, Refused, Returned, Tokens
 from dunlin.messages.door import Delta
-from dunlin.messages.types import Finish, i32
+from dunlin.messages.types import Finish, f32, i32
 from services.dispatcher.endings import Endings, Totals
 from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
@@ -138,12 +136,8 @@ class Attempts:
 
 
 def _delta(request: Request, row: Row) -> Delta:
-    wants = request.submit.sampling.logprobs is not None
-    return Delta(
-        i32((row.token,)),
-        array("f", (row.logprob,) if wants else ()),
-        i32((len(row.top_token),) if wants else ()),
-        row.top_token,
-        row.top_logprob,
-        row.finish,
-    )
+    token = i32((row.token,))
+    if request.submit.sampling.logprobs is None:
+        return Delta(token, finish=row.finish)
+    count = i32((len(row.top_token),))
+    return Delta(token, f32((row.logprob,)), count, row.top_token, row.top_logprob, row.finish)

@@ -146,9 +146,10 @@ def _logit_bias(name: str, value: Any) -> dict[int, float]:
 
 
 def _token(name: str, spelled: Any) -> int:
-    if not str(spelled).isdecimal() or int(spelled) > I32_MOST:
+    text = str(spelled)
+    if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= I32_MOST):
         raise BadField(name, f"{_shown(spelled)} is not a token id")
-    return int(spelled)
+    return int(text)
 
 
 def _tenant(name: str, value: Any) -> str:
@@ -161,7 +162,7 @@ def _class(name: str, value: Any) -> RequestClass:
     if isinstance(value, RequestClass):
         return value
     classes = {one.name.lower(): one for one in RequestClass}
-    if value not in classes:
+    if not isinstance(value, str) or value not in classes:
         raise BadField(name, f"must be one of {', '.join(classes)}, not {_shown(value)}")
     return classes[value]
 
