@@ -259,6 +259,19 @@ def test_a_closed_host_closes_its_outlets_and_tells_the_core_nothing_more() -> N
     assert host.peers("monitor") == []
 
 
+def test_what_waits_when_the_host_is_closed_is_never_heard() -> None:
+    core = ScriptCore(lambda sender, message: [Send(PEER, Note("out"))] if message == Note("go") else ())
+    host = make_host(core, FakeLoop())
+
+    def close(message: Message) -> None:
+        host.deliver(OTHER, Note("waiting"))
+        host.close()
+
+    host.attach(PEER, FakeOutlet(on_send=close))
+    host.deliver(OTHER, Note("go"))
+    assert core.messages() == [(PEER, Joined()), (OTHER, Note("go"))]
+
+
 def test_a_failed_task_crashes_and_a_cancelled_one_does_not() -> None:
     errors: list[Exception] = []
 

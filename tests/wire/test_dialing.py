@@ -52,6 +52,7 @@ def test_a_member_that_comes_up_again_is_dialled_again() -> None:
             dialing.apply(MemberUp(member(endpoint=endpoint)))
             await end.core.until(1)
             assert end.core.messages == [Joined()]
+            assert dialing.dialled == [INSTANCE]
             dialing.apply(MemberDown(INSTANCE))
             dialing.apply(MemberUp(member(endpoint=endpoint)))
             end.host.detach(INSTANCE, "broken")

@@ -124,11 +124,23 @@ def test_nothing_is_heard_of_a_stream_that_was_closed() -> None:
 
 def test_a_send_after_the_end_is_a_loss_and_no_full_queue() -> None:
     async def scenario(bench: Bench) -> None:
-        bench.stream.close("over")
         assert bench.end.host.send(DISPATCHER, Ended(1, 1))
+        bench.stream.close("over")
+        assert bench.end.host.send(DISPATCHER, Ended(2, 1))
         await settle()
         assert bench.end.host.overflowed == 0
         assert bench.heard == [Joined(), Gone("over")]
+
+    on_bench(scenario, Limits(messages=1))
+
+
+def test_no_task_outlives_its_stream() -> None:
+    async def scenario(bench: Bench) -> None:
+        assert len(asyncio.all_tasks()) == 4  # the test, the stream, its reader and its writer
+        bench.stream.close("over")
+        await bench.running
+        await settle()
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
     on_bench(scenario)
 
