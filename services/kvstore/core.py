@@ -41,7 +41,7 @@ class KvstoreCore:
         self.catalog = Catalog(Room(config.tier_bytes, config.alignment_bytes, config.max_regions))
         self.stale_total = 0
         self._config = config
-        self._orphans = Orphans(config.node)
+        self.orphans = Orphans(config.node)
         self._writers: dict[Address, None] = {}
         self._monitors: dict[Address, None] = {}
         self._beats = 0
@@ -101,7 +101,7 @@ class KvstoreCore:
         if not self.catalog.entries_of(sender):
             self._forget_if_over(sender)
             return []
-        absence = self._orphans.next_absence()
+        absence = self.orphans.next_absence()
         effects: list[Effect] = [After(self._config.orphan_grace_s, GraceOver(sender, absence))]
         if self.catalog.orphan(sender, absence):
             effects += self._await_end(sender)
@@ -142,15 +142,15 @@ class KvstoreCore:
     def _on_members_reset(self, sender: Address, message: MembersReset) -> list[Effect]:
         effects: list[Effect] = []
         present = {member.address: None for member in message.members}
-        for writer in self.catalog.writers() + self._orphans.known():
+        for writer in self.catalog.writers() + self.orphans.known():
             if writer not in present:
                 effects += self._deregistered(writer)
         for member in message.members:
-            self._orphans.learn(member)
+            self.orphans.learn(member)
         return effects
 
     def _on_member_up(self, sender: Address, message: MemberUp) -> list[Effect]:
-        self._orphans.learn(message.member)
+        self.orphans.learn(message.member)
         return []
 
     def _on_member_down(self, sender: Address, message: MemberDown) -> list[Effect]:
@@ -164,7 +164,7 @@ class KvstoreCore:
 
     def _deregistered(self, writer: Address) -> list[Effect]:
         """Its registration ended. A live stream counts for more; committed regions have their own time."""
-        self._orphans.lapse(writer)
+        self.orphans.lapse(writer)
         if writer in self._writers:
             return []
         if any(entry.state is State.QUARANTINED for entry in self.catalog.entries_of(writer)):
@@ -174,20 +174,20 @@ class KvstoreCore:
 
     def _await_end(self, writer: Address) -> list[Effect]:
         """Have the silent writer's process watched; without a process id a lapsed registration must do."""
-        pid = self._orphans.pid_of(writer)
+        pid = self.orphans.pid_of(writer)
         if pid is not None:
             return [Send(PROCESSES, AwaitEnd(writer, pid))]
-        if self._orphans.has_lapsed(writer):
+        if self.orphans.has_lapsed(writer):
             self._bury(writer)
         return []
 
     def _forget_if_over(self, writer: Address) -> None:
-        if writer not in self._writers and self._orphans.has_lapsed(writer) and not self.catalog.entries_of(writer):
-            self._orphans.forget(writer)
+        if writer not in self._writers and self.orphans.has_lapsed(writer) and not self.catalog.entries_of(writer):
+            self.orphans.forget(writer)
 
     def _bury(self, writer: Address) -> None:
         self._writers.pop(writer, None)
-        self._orphans.forget(writer)
+        self.orphans.forget(writer)
         self.catalog.free_all(writer)
 
     def _is_outlived(self, writer: Address) -> bool:

@@ -45,6 +45,10 @@ class Orphans:
         self._pids: dict[Address, int] = {}
         self._lapsed: dict[Address, None] = {}
 
+    def __len__(self) -> int:
+        """How many writers are remembered at all."""
+        return len(self._pids | dict.fromkeys(self._lapsed, 0))
+
     def learn(self, member: Member) -> None:
         """It is registered; note the process id of an instance on this node."""
         self._lapsed.pop(member.address, None)

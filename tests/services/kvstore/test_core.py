@@ -149,6 +149,50 @@ def test_one_byte_is_a_region() -> None:
     assert reserve(joined(), length_bytes=1).length_bytes == 1
 
 
+def test_a_joined_process_is_fenced_as_soon_as_its_successor_joins() -> None:
+    core = joined(WRITER)
+    reserve(core)
+    core.receive(1.0, RESTARTED, Joined())
+    assert core.receive(2.0, WRITER, ask()) == []
+    assert (core.stale_total, free_units(core)) == (1, 4)
+
+
+@pytest.mark.parametrize("end", ["killed", "left", "never joined", "replaced", "lapsed", "silent"])
+def test_a_process_that_is_over_is_forgotten(end: str) -> None:
+    core = make_core()
+    core.receive(0.0, ETCD, MemberUp(member(WRITER, 77)))
+    if end != "never joined":
+        core.receive(0.0, WRITER, Joined())
+        host = reserve(core)
+        if end in ("left", "silent"):
+            core.receive(1.0, WRITER, CommitRegion(host.handle, host.generation, 5))
+        if end == "left":
+            core.receive(1.0, WRITER, ReleaseRegion(host.handle, host.generation))
+    if end == "replaced":
+        core.receive(2.0, ETCD, MemberUp(member(RESTARTED, 78)))
+        core.receive(2.0, RESTARTED, Joined())
+        core.receive(2.0, RESTARTED, Gone())
+        core.receive(2.0, ETCD, MemberDown(RESTARTED))
+    elif end == "lapsed":
+        core.receive(2.0, ETCD, MemberDown(WRITER))
+        core.receive(2.0, WRITER, Gone())
+    else:
+        core.receive(2.0, WRITER, Gone())
+        core.receive(2.0, ETCD, MemberDown(WRITER))
+    if end in ("killed", "lapsed"):
+        core.receive(3.0, PROCESSES, ProcessEnded(WRITER))
+    core.receive(40.0, ME, GraceOver(WRITER, 1))
+    assert (len(core.orphans), free_units(core)) == (0, 4)
+
+
+@pytest.mark.parametrize("pid", [0, -1])
+def test_an_impossible_process_id_is_not_watched(pid: int) -> None:
+    core = joined()
+    core.receive(0.0, ETCD, MemberUp(member(WRITER, pid)))
+    reserve(core)
+    assert sends(core.receive(5.0, WRITER, Gone())) == []
+
+
 def test_a_corrupt_region_is_counted_and_its_room_is_free() -> None:
     core = joined()
     reserve(core)
