@@ -22,7 +22,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--model-name", default="", metavar="NAME", help="what clients call it (default: from --model)")
     made.add_argument("--policy", default="least_loaded", choices=tuple(POLICIES))
     made.add_argument("--max-queued", default=1024, type=int, metavar="N", help="requests that may wait here")
-    made.add_argument("--max-waiting", default=8, type=int, metavar="N", help="requests that may wait at an instance")
+    made.add_argument("--max-waiting", default=16, type=int, metavar="N", help="requests that may wait at an instance")
     return made
 
 

@@ -18,7 +18,7 @@ class DispatcherConfig:
     policy: str = "least_loaded"
     max_positions: int = 0
     max_queued: int = 1024
-    max_waiting: int = 8
+    max_waiting: int = 16
     max_losses: int = 16
     refusal_pause_s: float = 0.05
     view_lag_s: float = 0.1

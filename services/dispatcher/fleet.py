@@ -132,7 +132,7 @@ class Fleet:
             for address in self.placeable
             if not self._joined[address].paused and self.limit(address) >= longest and address not in unfit
             for candidate in [self._candidate(address)]
-            if candidate.free_slots >= slots or self._waiting(address) < self._max_waiting
+            if self._has_room(address, candidate, slots)
         ]
 
     def has_room(self) -> bool:
@@ -172,6 +172,12 @@ class Fleet:
         if member is None or member.suspect or not member.ready:
             return False
         return member.kind is GroupKind.LOCAL and member.part is Part.LOCAL and member.plan_version > 0
+
+    def _has_room(self, address: Address, candidate: Candidate, slots: int) -> bool:
+        """Slots for it, or a place in a queue that is short; what its report calls a long queue gets no longer."""
+        if self._members[address].waiting >= self._max_waiting:
+            return False
+        return candidate.free_slots >= slots or self._waiting(address) < self._max_waiting
 
     def _waiting(self, address: Address) -> int:
         return self._members[address].waiting + len(self._joined[address].reserved)

@@ -131,11 +131,20 @@ def test_only_so_many_wait_at_an_instance_without_room() -> None:
 
 
 def test_nothing_smaller_overtakes_a_request_that_waits_for_room() -> None:
-    bench = Bench(max_waiting=1).fleet(member(A, free_slots=50, waiting=1))
+    bench = Bench(max_waiting=1).fleet(member(A, free_slots=50))
+    assert target(bench.give(client("first"), submit()), Place) == [A]
     assert messages(bench.give(client("big"), submit(range(100))), Place) == []
     assert messages(bench.give(client("small"), submit()), Place) == []
-    sent = bench.view(member(A, free_slots=104, waiting=1))
-    assert [place.request for place in messages(sent, Place)] == [1, 2]
+    sent = bench.view(member(A, free_slots=103))
+    assert [place.request for place in messages(sent, Place)] == [2]
+    sent = bench.view(member(A, free_slots=106))
+    assert [place.request for place in messages(sent, Place)] == [3]
+
+
+def test_free_slots_are_no_reason_to_make_a_long_queue_longer() -> None:
+    bench = Bench(max_waiting=2).fleet(member(A, waiting=2))
+    assert messages(bench.give(client("c"), submit()), Place) == []
+    assert target(bench.view(member(A, waiting=1)), Place) == [A]
 
 
 def test_what_only_a_busy_instance_could_hold_keeps_no_other_waiting() -> None:
@@ -239,7 +248,7 @@ def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
 
 
 def test_the_time_to_come_back_follows_the_pace() -> None:
-    bench = Bench(max_queued=8).fleet(member(A, free_slots=0, waiting=7))
+    bench = Bench(max_queued=8, max_waiting=8).fleet(member(A, free_slots=0, waiting=7))
     for number in range(1, 5):
         bench.run(number)
         bench.give(A, rows((number, 1, 3, 70), finish=Finish.STOP), at_s=10.0 * number)
