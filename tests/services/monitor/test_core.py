@@ -204,6 +204,17 @@ class TestSuspicion:
         assert figures == {"unchanged_s": 3.0, "limit_s": 3.0, "outstanding_steps": 2, "safepoints": 5}
         assert (why.policy, why.chosen) == ("progress", "suspect")
 
+    def test_silence_and_trust_have_their_reasons_too(self) -> None:
+        bench = make_bench()
+        bench.run(3.0)
+        bench.give(INSTANCE, report(safepoints=5, steps_total=2))
+        whys = [one.why for _, view in bench.views() for one in view.members if one.why is not None]
+        told = [(why.policy, why.chosen, [(one.name, one.value) for one in why.figures]) for why in whys]
+        assert told == [
+            ("silence", "suspect", [("silent_s", 3.0), ("limit_s", 3.0)]),
+            ("progress", "trust", [("safepoints", 5), ("steps", 2)]),
+        ]
+
     def test_one_suspicion_is_counted_once(self) -> None:
         bench = make_bench()
         bench.run(10.0)
