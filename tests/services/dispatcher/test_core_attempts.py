@@ -240,3 +240,13 @@ def test_preempted_and_continued_change_the_state_and_nothing_else() -> None:
     bench.give(A, Preempted(1, 7))
     assert state_of(bench, 1) is State.RUNNING
     assert bench.core.report().stale_total == 1
+
+
+def test_tokens_before_the_word_count_as_accepted() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit())
+    bench.give(A, rows((1, 1, 3, 70)))
+    assert state_of(bench, 1) is State.RUNNING
+    assert bench.give(A, Refused(1, 1, Refusal.FULL)) == []
+    assert bench.give(A, Accepted(1, 1, 9)) == []
+    assert state_of(bench, 1) is State.RUNNING
