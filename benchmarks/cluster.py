@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from types import TracebackType
 
+from dunlin.tether import tethered
+
 ROOT = Path(__file__).resolve().parent.parent
 
 
@@ -40,7 +42,9 @@ class ClusterProcess:
 
     def start(self, limit_s: float = 240.0) -> None:
         """Start it and wait for the ready line. Raises ClusterError with its last words."""
-        command = dunlin("up", "--http-port", "0", "--grpc-port", "0", "--data-dir", str(self.data_dir), *self._flags)
+        line = dunlin("up", "--http-port", "0", "--grpc-port", "0", "--data-dir", str(self.data_dir), *self._flags)
+        # Tied: if whoever measures is killed, the cluster does not stay behind.
+        command = tethered(line, os.getpid())
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True

@@ -94,6 +94,11 @@ async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
     return outcome
 
 
+def cluster_flags(model: str) -> tuple[str, ...]:
+    """What `dunlin up` needs: one thread, because threads that wait for each other while stopped tell nothing."""
+    return ("--instances", "1", "--threads", "1", "--model", model)
+
+
 _SLOWER = 1.4
 """A woken process does a little more than its share: aim beyond."""
 
@@ -106,7 +111,7 @@ def main(argv: list[str] | None = None) -> int:
     plan = Plan()
     with tempfile.TemporaryDirectory(prefix="dunlin-model-") as folder:
         init_checkpoint(Path(folder), "llama", Shape(layers=plan.layers))
-        with ClusterProcess("--instances", "1", "--model", folder) as cluster:
+        with ClusterProcess(*cluster_flags(folder)) as cluster:
             outcome = asyncio.run(run(plan, cluster))
     return output.finish(outcome, given.json)
 

@@ -166,7 +166,7 @@ def _figures(outcome: Outcome, found: InstanceReport, pressed: Pressed) -> None:
 def cluster_flags(plan: Plan) -> tuple[str, ...]:
     """What `dunlin up` needs for this campaign."""
     sizes = ("--slots", str(plan.slots), "--tier-mib", str(plan.tier_mib))
-    return ("--instances", "1", "--deterministic", *sizes)
+    return ("--instances", "1", "--threads", "1", "--deterministic", *sizes)
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -22,6 +22,7 @@ sys.path.insert(0, str(ROOT))
 
 import dunlin  # noqa: E402
 from dunlin.cli.status import render  # noqa: E402
+from dunlin.tether import tethered  # noqa: E402
 from dunlin.workload.arrivals import on_off, until  # noqa: E402
 from dunlin.workload.doors import SdkDoor  # noqa: E402
 from dunlin.workload.generator import Load  # noqa: E402
@@ -30,6 +31,7 @@ from dunlin.workload.prompts import make_jobs  # noqa: E402
 from dunlin.workload.stats import report  # noqa: E402
 from dunlin.workload.trace import Arrival  # noqa: E402
 
+COMMAND = [sys.executable, "-m", "dunlin.cli.main"]
 INSTANCES = 3
 BURST_S = 20.0
 OPENINGS = ("Once upon a time", "The sea was calm and", "Dear diary, today", "In the beginning there")
@@ -84,7 +86,7 @@ class Cluster:
         flags = ("--instances", str(INSTANCES), "--deterministic", "--http-port", "0", "--grpc-port", "0")
         with (self.folder / "up.log").open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, "-m", "dunlin.cli.main", "up", *flags, "--data-dir", str(self.folder)],
+                tethered([*COMMAND, "up", *flags, "--data-dir", str(self.folder)], os.getpid()),
                 cwd=ROOT,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -239,9 +241,7 @@ async def acts(screen: Screen, cluster: Cluster) -> str:
 def explain(screen: Screen, cluster: Cluster, request: str) -> None:
     """The command that tells what happened."""
     screen.heading(f"dunlin explain {request}")
-    subprocess.run(
-        [sys.executable, "-m", "dunlin.cli.main", "explain", request, "--endpoint", cluster.grpc], cwd=ROOT, check=True
-    )
+    subprocess.run([*COMMAND, "explain", request, "--endpoint", cluster.grpc], cwd=ROOT, check=True)
 
 
 def main() -> int:

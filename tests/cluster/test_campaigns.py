@@ -67,5 +67,5 @@ def test_a_long_step_is_no_hang(tmp_path: Path) -> None:
 
     plan = long_step.Plan(layers=24)
     init_checkpoint(tmp_path / "model", "llama", Shape(layers=plan.layers))
-    with ClusterProcess("--instances", "1", "--model", str(tmp_path / "model")) as own:
+    with ClusterProcess(*long_step.cluster_flags(str(tmp_path / "model"))) as own:
         held(asyncio.run(long_step.run(plan, own)))
