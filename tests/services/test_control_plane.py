@@ -291,7 +291,7 @@ def test_a_silent_instance_is_suspect_and_a_stopped_monitor_is_not_fooled(etcd_e
             i1.reports = False
             silent_s = time.monotonic()
             await until(lambda: d1.latest("i1").suspect)
-            assert 2.8 <= time.monotonic() - silent_s <= 3.6
+            assert 2.8 <= time.monotonic() - silent_s <= 5.0
             i1.reports = True
             await until(lambda: not d1.latest("i1").suspect)
             monitor.send_signal(signal.SIGSTOP)
