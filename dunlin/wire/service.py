@@ -59,6 +59,7 @@ class Service:
         self._tasks: list[asyncio.Task[None]] = []
         self._stop = asyncio.Event()
         self._exit_code = 0
+        self._left = False
 
     async def start(
         self,
@@ -99,8 +100,7 @@ class Service:
     async def run_until_stopped(self) -> int:
         """Serve until SIGTERM, SIGINT or `request_stop`, then `stop`. Returns the exit code."""
         await self.wait_for_stop()
-        await self.stop()
-        return self._exit_code
+        return await self.stop()
 
     async def wait_for_stop(self) -> None:
         """Return when somebody wants the process to end; for services that have own things to end first."""
@@ -114,13 +114,20 @@ class Service:
         self._exit_code = exit_code
         self._stop.set()
 
-    async def stop(self) -> None:
-        """Leave the membership, send the last reasons, close every stream. Takes at most `stop_timeout_s`."""
+    async def stop(self) -> int:
+        """Leave the membership, send the last reasons, close every stream: within `stop_timeout_s`.
+
+        Returns the exit code: 0, or what `request_stop` was given (1 when another process took this one's name).
+        """
+        if self._left:
+            return self._exit_code
+        self._left = True
         try:
             async with asyncio.timeout(self.options.stop_timeout_s):
                 await self._leave()
         except TimeoutError:
             _log.warning("%s did not stop in %.1f s; leaving the rest", self.address, self.options.stop_timeout_s)
+        return self._exit_code
 
     async def _register(self, extra: Mapping[str, str]) -> Address:
         options = self.options

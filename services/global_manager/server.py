@@ -75,5 +75,4 @@ async def serve(options: ServiceOptions, config: GlobalManagerConfig) -> int:
     election.start()
     await service.wait_for_stop()
     await election.stop()
-    await service.stop()
-    return 0
+    return await service.stop()

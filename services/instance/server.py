@@ -47,7 +47,7 @@ async def serve(options: ServiceOptions, config: InstanceConfig, settings: Engin
         task.cancel()
     await asyncio.gather(*tasks, return_exceptions=True)
     keeper.close()
-    await service.stop()
+    exit_code = await service.stop()
     if failures:
         raise StartError(failures[0])
-    return 0
+    return exit_code

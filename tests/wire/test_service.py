@@ -237,7 +237,9 @@ def test_a_newer_process_of_the_same_name_ends_the_older_one(etcd_endpoint: str)
         async with serving(options) as (older, _), serving(options) as (newer, _):
             assert newer.address.incarnation > older.address.incarnation
             async with asyncio.timeout(PATIENCE_S):
-                assert await older.run_until_stopped() == 1
+                await older.wait_for_stop()
+            assert await older.stop() == 1
+            assert await newer.stop() == 0
 
     run(scenario)
 
