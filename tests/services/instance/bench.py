@@ -1,0 +1,275 @@
+"""One instance in virtual time: the real core, the real kvstore core, a fake engine, and dispatchers that check.
+
+After every event the slab is audited; every token is compared with the fake model's only right answer.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.messages.dispatch import (
+    Accepted,
+    Cancel,
+    Continued,
+    Ended,
+    Place,
+    Preempted,
+    Refused,
+    Returned,
+    Tokens,
+)
+from dunlin.messages.fleet import InstanceReport
+from dunlin.messages.plan import Order
+from dunlin.messages.types import Finish, GroupKind, Part, Sampling, i32
+from services.instance.config import InstanceConfig
+from services.instance.core import InstanceCore
+from services.kvstore.config import KvstoreConfig
+from services.kvstore.core import KvstoreCore
+from tests.fakes.engine import EngineSeat, FakeEngine, FakeTier, continuation
+from tests.fakes.link import Event, Link
+
+ME = Address("instance", "i", 5)
+ENGINE = Address("engine", "i")
+MANAGER = Address("global_manager", "m", 2)
+MONITOR = Address("monitor", "m", 3)
+LATENCY_S = 0.001
+STEP_S = 0.01
+
+M = TypeVar("M")
+
+
+def make_place(request: int = 1, tokens: int = 10, **overrides: Any) -> Place:
+    """A request whose prompt nobody else has."""
+    known = overrides.pop("known", None) or [request % 997, *range(tokens - 1)]
+    values = {"attempt": 1, "prompt_tokens": len(known), "max_tokens": 8, "sampling": Sampling(seed=request)}
+    return Place(request=request, tokens=i32(known), **{**values, **overrides})
+
+
+def make_order(**overrides: Any) -> Order:
+    values = {"epoch": 1, "plan_version": 1, "group": 1, "kind": GroupKind.LOCAL, "part": Part.LOCAL, "members": (ME,)}
+    return Order(**{**values, **overrides})
+
+
+@dataclass(slots=True)
+class Attempt:
+    """What one dispatcher heard of one attempt. `is_cut`: its stream was interrupted, tokens may be missing."""
+
+    place: Place
+    heard: list[Message] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    finish: Finish = Finish.RUNNING
+    is_over: bool = False
+    is_cut: bool = False
+
+    @property
+    def is_accepted(self) -> bool:
+        return any(isinstance(message, Accepted) for message in self.heard)
+
+    @property
+    def expected(self) -> list[int]:
+        """The whole rest of the text, as no stop and no cancel would leave it."""
+        place = self.place
+        count = place.prompt_tokens + place.max_tokens - len(place.tokens)
+        said = continuation(place.tokens, count, place.sampling.seed)
+        stops = [index for index, token in enumerate(said) if token in place.stop_ids]
+        return said[: stops[0] + 1] if stops else said
+
+
+class Dispatcher:
+    """Records what it is told; fails on a token that is wrong, repeated, missing or of an attempt that is over."""
+
+    def __init__(self, address: Address) -> None:
+        self.address = address
+        self.attempts: dict[tuple[int, int], Attempt] = {}
+        self.heard: list[tuple[float, Message]] = []
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        if isinstance(message, Gone):
+            for attempt in self.attempts.values():
+                attempt.is_cut = True
+        if isinstance(message, Joined | Gone):
+            return []
+        self.heard.append((now_s, message))
+        if isinstance(message, Tokens):
+            self._on_tokens(message)
+        elif isinstance(message, Accepted | Refused | Returned | Ended | Preempted | Continued):
+            self._on_word(message)
+        return []
+
+    def of(self, kind: type[M]) -> list[M]:
+        """The messages of one kind."""
+        return [message for _, message in self.heard if isinstance(message, kind)]
+
+    def times(self, kind: type[Any]) -> list[float]:
+        """When they came."""
+        return [now_s for now_s, message in self.heard if isinstance(message, kind)]
+
+    def _on_word(self, message: Accepted | Refused | Returned | Ended | Preempted | Continued) -> None:
+        attempt = self.attempts.get((message.request, message.attempt))
+        if attempt is None:
+            assert isinstance(message, Ended), f"{message} of an attempt that was never handed out"
+            return
+        assert not attempt.is_over or isinstance(message, Ended), f"{message} after the end"
+        attempt.heard.append(message)
+        if isinstance(message, Accepted | Refused):  # either way the instance has seen that older ones are stale
+            for (request, number), older in self.attempts.items():
+                older.is_over |= request == message.request and number < message.attempt
+        attempt.is_over |= isinstance(message, Refused | Returned | Ended)
+
+    def _on_tokens(self, message: Tokens) -> None:
+        columns = (message.request, message.attempt, message.position, message.token, message.finish)
+        for request, number, position, token, finish in zip(*columns, strict=True):
+            attempt = self.attempts[request, number]
+            assert not attempt.is_over, f"a token of request {request}, attempt {number}, which is over"
+            index = position - len(attempt.place.tokens)
+            assert attempt.is_cut or index == len(attempt.tokens), f"token {index} after {len(attempt.tokens)} others"
+            assert token == attempt.expected[index], f"request {request}: token {index} is wrong"
+            attempt.tokens.append(token)
+            attempt.finish = Finish(finish)
+            attempt.is_over = attempt.finish is not Finish.RUNNING
+            assert attempt.is_over == (index + 1 == len(attempt.expected))
+
+
+class Silent:
+    """A peer that only listens."""
+
+    def __init__(self) -> None:
+        self.heard: list[tuple[float, Message]] = []
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        self.heard.append((now_s, message))
+        return []
+
+
+class Bench:
+    """Settings: `engine` and `config` override theirs, `tier_bytes` None means no kvstore."""
+
+    def __init__(self, *, tier_bytes: int | None = None, engine: dict[str, Any] | None = None, **config: Any) -> None:
+        self.link = Link(LATENCY_S)
+        self.core = InstanceCore(ME, InstanceConfig(**config))
+        self.tier = FakeTier()
+        self.kvstore: KvstoreCore | None = None
+        self.kvstore_address = Address("kvstore", "kv", 4)
+        self.dispatchers: dict[str, Dispatcher] = {}
+        self.monitor, self.manager = Silent(), Silent()
+        self.link.add(ME, self.core)
+        self.link.add(MONITOR, self.monitor)
+        self.link.add(MANAGER, self.manager)
+        self.link.on_delivered = self._audit
+        if tier_bytes is not None:
+            self.start_kvstore(tier_bytes)
+        self.seat = EngineSeat(self.link, ME, self.tier, **{"step_s": STEP_S, "progress_s": 0.1, **(engine or {})})
+        self.link.join(MANAGER, ME)
+        self.link.post(MANAGER, ME, make_order(), 2 * LATENCY_S)
+        self.dispatcher = self.add_dispatcher("d")
+        self.run(0.05)
+
+    # --- who is there ---
+
+    def add_dispatcher(self, name: str) -> Dispatcher:
+        dispatcher = self.dispatchers[name] = Dispatcher(Address("dispatcher", name, 10 + len(self.dispatchers)))
+        self.link.add(dispatcher.address, dispatcher)
+        self.link.join(dispatcher.address, ME)
+        return dispatcher
+
+    def start_kvstore(self, tier_bytes: int) -> None:
+        """A kvstore process; one that comes later is another incarnation with an empty tier."""
+        address = self.kvstore_address
+        self.kvstore_address = Address(address.role, address.name, address.incarnation + 1)
+        config = KvstoreConfig("/proc/1/fd/9", tier_bytes, alignment_bytes=64)
+        self.kvstore = KvstoreCore(self.kvstore_address, config)
+        self.link.add(self.kvstore_address, self.kvstore)
+        self.link.join(ME, self.kvstore_address)
+
+    def kill_kvstore(self) -> None:
+        self.link.kill(self.kvstore_address)
+        self.kvstore = None
+
+    @property
+    def engine(self) -> FakeEngine:
+        return self.seat.engine
+
+    # --- what is asked ---
+
+    def place(self, request: int = 1, *, by: Dispatcher | None = None, **overrides: Any) -> Attempt:
+        """Hand an attempt out; it arrives after the latency."""
+        dispatcher = by or self.dispatcher
+        place = make_place(request, **overrides)
+        attempt = dispatcher.attempts[request, place.attempt] = Attempt(place)
+        self.link.post(dispatcher.address, ME, place)
+        return attempt
+
+    def again(self, attempt: Attempt, *, by: Dispatcher | None = None) -> Attempt:
+        """Hand out the next attempt of the same request, with the tokens that were delivered."""
+        place = attempt.place
+        return self.place(
+            place.request,
+            by=by,
+            attempt=place.attempt + 1,
+            known=[*place.tokens, *attempt.tokens],
+            prompt_tokens=place.prompt_tokens,
+            max_tokens=place.max_tokens,
+            sampling=place.sampling,
+            stop_ids=place.stop_ids,
+        )
+
+    def cancel(self, attempt: Attempt, *, by: Dispatcher | None = None) -> None:
+        dispatcher = by or self.dispatcher
+        self.link.post(dispatcher.address, ME, Cancel(attempt.place.request, attempt.place.attempt))
+
+    def run(self, for_s: float) -> None:
+        self.link.run(for_s=for_s)
+
+    def run_until_quiet(self, for_s: float = 120.0) -> None:
+        """Until no sequence is here any more; fails if that does not come to pass."""
+        self.run(2 * LATENCY_S)
+        assert self.link.run(lambda: len(self.core.sequences) == 0, for_s=for_s), f"still {self.core!r}"
+        self.run(0.05)
+
+    # --- what must hold ---
+
+    def check_empty(self) -> None:
+        """Everything was given back."""
+        slots = self.core.slots
+        assert slots.free == slots.capacity, f"{slots!r}"
+        assert self.engine.open_sequences == []
+        assert self.core.steps.outstanding == 0
+        if self.kvstore is not None:
+            assert len(self.kvstore.catalog) == 0, "a region was forgotten"
+
+    def sent(self, kind: type[M], to: Address | None = None) -> list[M]:
+        """What the instance sent, oldest first."""
+        found = []
+        for _, sender, receiver, message in self.link.sent:
+            if sender == ME and isinstance(message, kind) and to in (None, receiver):
+                found.append(message)
+        return found
+
+    def _audit(self, event: Event) -> None:
+        if event.to != ME:
+            return
+        self.core.slots.check_integrity()
+        check_report(self.core.report())
+        assert self.core.steps.outstanding <= 2
+        if self.kvstore is not None:
+            self.kvstore.catalog.check_integrity()
+
+
+def check_report(report: InstanceReport) -> None:
+    """I8."""
+    uses = (report.owned_slots, report.reserved_slots, report.moving_slots, report.quarantined_slots)
+    assert report.free_slots + sum(uses) == report.capacity_slots
+
+
+class Direct:
+    """The core alone, fed message by message: for what must be answered at once and to the letter."""
+
+    def __init__(self, **config: Any) -> None:
+        self.core = InstanceCore(ME, InstanceConfig(**config))
+        self.timers: list[After] = []
+
+    def give(self, sender: Address, message: Message, now_s: float = 0.0) -> list[Send]:
+        """Feed one message; the sends it caused."""
+        effects = self.core.receive(now_s, sender, message)
+        self.timers += [effect for effect in effects if isinstance(effect, After)]
+        return [effect for effect in effects if isinstance(effect, Send)]

@@ -1,0 +1,149 @@
+"""Anything in any order: places, cancels, lost streams, dying engines and kvstores, damaged regions.
+
+Whatever happens, no token is wrong, repeated or missing, no slot is lost or shared, every accepted attempt comes to an
+end, and nothing is left over.
+"""
+
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
+
+from dunlin.messages.types import Finish, i32
+from tests.services.instance.bench import ME, Attempt, Bench, Dispatcher
+
+SLOTS = 64
+
+
+class InstanceMachine(RuleBasedStateMachine):
+    """Drives one bench. The checks of tokens, slots and regions are the bench's."""
+
+    @initialize(
+        tier_bytes=st.sampled_from([None, 64 * 40, 1 << 16, 1 << 16]),
+        budget=st.sampled_from([4, 16, 512]),
+        ahead=st.sampled_from([1, 8]),
+        move_s=st.sampled_from([0.001, 0.015, 0.2]),
+        faults=st.sampled_from(["", "", "engine", "kvstore", "dispatcher", "engine kvstore dispatcher"]),
+    )
+    def begin(self, tier_bytes: int | None, budget: int, ahead: int, move_s: float, faults: str) -> None:
+        engine = {"slots": SLOTS, "move_s": move_s, "restart_s": 0.3}
+        self.bench = Bench(
+            tier_bytes=tier_bytes,
+            engine=engine,
+            budget_tokens=budget,
+            run_ahead_tokens=ahead,
+            max_running=6,
+            max_waiting=6,
+            orphan_grace_s=2.0,
+        )
+        self.bench.add_dispatcher("e")
+        self.bench.run(0.01)
+        self.requests = 0
+        self.is_damaged = False
+        self.faults = dict.fromkeys(faults.split(), 2)
+        self.away: dict[str, None] = {}
+        self.cancelled: list[tuple[Dispatcher, Attempt]] = []
+
+    @rule(
+        sizes=st.lists(st.tuples(st.integers(1, 24), st.integers(8, 40)), min_size=1, max_size=5),
+        who=st.sampled_from("de"),
+        stops=st.lists(st.integers(0, 999), max_size=10),
+    )
+    def place(self, sizes: list[tuple[int, int]], who: str, stops: list[int]) -> None:
+        for tokens, max_tokens in sizes if who not in self.away else []:
+            self.requests += 1
+            by = self.bench.dispatchers[who]
+            self.bench.place(self.requests, by=by, tokens=tokens, max_tokens=max_tokens, stop_ids=i32(stops))
+
+    @rule(tokens=st.integers(60, 70))
+    def place_a_long_one(self, tokens: int) -> None:
+        if "d" not in self.away:
+            self.requests += 1
+            self.bench.place(self.requests, tokens=tokens, max_tokens=2)
+
+    @rule(pick=st.integers(0, 100))
+    def hand_out_again(self, pick: int) -> None:
+        who, attempt = self._pick(pick)
+        if attempt is not None and attempt.finish is Finish.RUNNING and who.address.name not in self.away:
+            latest = max(number for request, number in who.attempts if request == attempt.place.request)
+            if latest == attempt.place.attempt and not attempt.is_cut:
+                self.bench.again(attempt, by=who)
+
+    @rule(pick=st.integers(0, 100))
+    def cancel(self, pick: int) -> None:
+        who, attempt = self._pick(pick)
+        if attempt is not None and who.address.name not in self.away:
+            self.bench.cancel(attempt, by=who)
+            self.cancelled.append((who, attempt))
+
+    @rule(for_s=st.sampled_from([0.001, 0.004, 0.011, 0.05, 0.15, 0.4]))
+    def run_on(self, for_s: float) -> None:
+        self.bench.run(for_s)
+
+    @precondition(lambda self: self.may("engine") and self.bench.core.steps.outstanding)
+    @rule(hangs=st.booleans())
+    def lose_engine(self, hangs: bool) -> None:
+        self.faults["engine"] -= 1
+        if hangs:
+            self.bench.engine.is_stuck = True
+        else:
+            self.bench.seat.crash()
+
+    @precondition(lambda self: self.may("kvstore"))
+    @rule()
+    def lose_or_start_kvstore(self) -> None:
+        self.faults["kvstore"] -= 1
+        if self.bench.kvstore is None:
+            self.bench.start_kvstore(64 * 40)
+        else:
+            self.bench.kill_kvstore()
+
+    @precondition(lambda self: self.bench.tier.contents)
+    @rule(pick=st.integers(0, 100))
+    def damage(self, pick: int) -> None:
+        self.is_damaged = True
+        offsets = sorted(self.bench.tier.contents)
+        self.bench.tier.flip(offsets[pick % len(offsets)])
+
+    @precondition(lambda self: self.may("dispatcher"))
+    @rule(who=st.sampled_from("de"))
+    def part_or_join(self, who: str) -> None:
+        self.faults["dispatcher"] -= 1
+        dispatcher = self.bench.dispatchers[who]
+        if who in self.away:
+            del self.away[who]
+            self.bench.link.join(dispatcher.address, ME)
+            self.bench.run(0.01)
+        else:
+            self.away[who] = None
+            self.bench.link.part(dispatcher.address, ME)
+
+    def may(self, fault: str) -> bool:
+        """Whether this example has such a fault left."""
+        return self.faults.get(fault, 0) > 0
+
+    def teardown(self) -> None:
+        if not hasattr(self, "bench"):
+            return
+        self.bench.run_until_quiet()
+        self.bench.run(5.0)  # an engine that was stopped has been ended and started again by now, if it had work
+        self.bench.check_empty()
+        if not self.is_damaged:
+            assert self.bench.core.tier.corrupt_total == 0, "a region was read that is not the one written"
+        if self.bench.kvstore is not None:
+            assert self.bench.kvstore.stale_total == 0, "the kvstore was told of regions that it does not have"
+        for dispatcher in self.bench.dispatchers.values():
+            for attempt in dispatcher.attempts.values():
+                assert attempt.is_over or attempt.is_cut, f"{attempt.place} was never ended: {attempt.heard}"
+                if attempt.finish is not Finish.RUNNING and not attempt.is_cut:
+                    assert attempt.tokens == attempt.expected
+        for who, attempt in self.cancelled:
+            assert attempt.is_over or attempt.is_cut, f"{who.address}: no end of {attempt.place}"
+
+    def _pick(self, pick: int) -> tuple[Dispatcher, Attempt | None]:
+        dispatcher = self.bench.dispatchers["de"[pick % 2]]
+        known = [attempt for attempt in dispatcher.attempts.values() if attempt.is_accepted]
+        return dispatcher, known[pick % len(known)] if known else None
+
+
+TestInstanceMachine = InstanceMachine.TestCase
+TestInstanceMachine.settings = settings(max_examples=60, stateful_step_count=30)
