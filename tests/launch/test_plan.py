@@ -52,7 +52,7 @@ def test_doors_keep_their_ports() -> None:
 
 def test_cores_are_shared_among_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
-    assert [options(instances=n).threads_each() for n in (1, 3, 8, 20)] == [8, 2, 1, 1]
+    assert [options(instances=n).threads_each() for n in (1, 3, 8, 20)] == [7, 2, 1, 1]
     assert options(instances=3, threads=5).threads_each() == 5
 
 
