@@ -64,6 +64,17 @@ async def first_token_s(session: Session, job: Job) -> Record:
     return record
 
 
+async def braked(brake: Brake, share: float, session: Session, job: Job) -> Record:
+    """The same with the engine held back."""
+    holding = asyncio.create_task(brake.run(share))
+    try:
+        return await first_token_s(session, job)
+    finally:
+        holding.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await holding
+
+
 async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
     """The measurement against a running cluster of one instance."""
     outcome = Outcome(f"a legal step of {plan.step_s:g} s")
@@ -73,14 +84,11 @@ async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
         freely = await first_token_s(session, job)
         before = await session.look()
         pid = next(report.engine_pid for _, report in reports(before))
-        share = freely.token_s[0] / (plan.step_s * _SLOWER)
-        brake = asyncio.create_task(Brake(pid, plan.period_s).run(share))
-        try:
-            slowly = await first_token_s(session, job)
-        finally:
-            brake.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await brake
+        for slower in _SLOWER:
+            share = freely.token_s[0] / (plan.step_s * slower)
+            slowly = await braked(Brake(pid, plan.period_s), share, session, job)
+            if slowly.token_s[0] >= plan.step_s:
+                break
         await asyncio.sleep(1.0)
         after = await session.look()
         attempts = [one.attempt for one in await session.hand_outs(slowly.request)]
@@ -99,8 +107,8 @@ def cluster_flags(model: str) -> tuple[str, ...]:
     return ("--instances", "1", "--threads", "1", "--model", model)
 
 
-_SLOWER = 1.4
-"""A woken process does a little more than its share: aim beyond."""
+_SLOWER = (1.4, 2.0, 3.0, 4.5)
+"""A woken process does a little more than its share, and the free run may have been slow: aim beyond, then further."""
 
 
 def main(argv: list[str] | None = None) -> int:

@@ -86,7 +86,7 @@ def test_another_model_is_not_here(cluster: ClusterProcess) -> None:
         ({"top_p": float("inf")}, "top_p"),
         ({"timeout_s": float("nan")}, "timeout_s"),
         ({"prompt": ""}, "prompt"),
-        ({"prompt": [-5]}, "prompt"),
+        ({"prompt": [-5]}, "token id -5"),
     ],
     ids=str,
 )
