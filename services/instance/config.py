@@ -13,7 +13,8 @@ class InstanceConfig:
     `max_waiting` more may wait; the next is refused. A step holds at most `budget_tokens`. A running sequence is given
     slots for `run_ahead_tokens` more tokens at a time, so that its extents stay long. `stuck_s` without a safepoint
     while steps are outstanding means a stuck engine. A dispatcher that stays away for `orphan_grace_s` loses its
-    requests here.
+    requests here. A kvstore that has not answered after
+    `tier_answer_s` is not waited for.
     """
 
     node: str = ""
@@ -26,6 +27,7 @@ class InstanceConfig:
     run_ahead_tokens: int = 32
     stuck_s: float = 3.0
     orphan_grace_s: float = 30.0
+    tier_answer_s: float = 0.5
     report_interval_s: float = 0.5
     report_after_change_s: float = 0.05
 
@@ -37,6 +39,6 @@ class InstanceConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
         if self.max_slots < 0:
             raise ValueError(f"max_slots is {self.max_slots}: needs 0 (no cap) or more")
-        for name in ("stuck_s", "orphan_grace_s", "report_interval_s", "report_after_change_s"):
+        for name in ("stuck_s", "orphan_grace_s", "tier_answer_s", "report_interval_s", "report_after_change_s"):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}: needs a positive, finite number of seconds")

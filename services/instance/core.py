@@ -37,7 +37,7 @@ from services.instance.reports import ReportDue, Reporter
 from services.instance.sequences import Sequences, State
 from services.instance.slots import SlotTable, Use
 from services.instance.steps import Steps
-from services.instance.tier import HostTier
+from services.instance.tier import AnswerDue, HostTier
 from services.instance.watch import EngineWatch
 
 
@@ -57,7 +57,7 @@ class InstanceCore:
         self.address = address
         self.engine = Address("engine", address.name)
         self.sequences = Sequences()
-        self.tier = HostTier(self.engine)
+        self.tier = HostTier(self.engine, config.tier_answer_s)
         self.lives = Lives(self.engine, self.sequences, self.tier)
         self.steps = Steps(BATCH_POLICIES[preset.batch], preset.batch, config.budget_tokens)
         self.stale_total = 0
@@ -83,6 +83,7 @@ class InstanceCore:
             Tier: lambda now_s, sender, message: self.tier.open(sender, message),
             RegionReserved: lambda now_s, sender, message: self.lives.reserved(message),
             RegionRefused: lambda now_s, sender, message: self.lives.refused(message.ticket),
+            AnswerDue: lambda now_s, sender, message: self.lives.unanswered(message.ticket),
             EngineReady: self._on_engine_ready,
             EngineFailed: self._on_engine_failed,
             EngineStarted: self._on_engine_started,
@@ -213,7 +214,7 @@ class InstanceCore:
     def _on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
         """An engine that refuses what it was asked to do no longer agrees with this core about what is where."""
         if message.what == "MapHost":
-            return self.lives.tier_gone(self.tier.unmapped())
+            return self.lives.tier_gone(self.tier.kvstore, self.tier.unmapped())
         if message.move:
             return self.lives.landed(MoveDone(message.move, MoveStatus.FAILED, detail=message.detail))
         rejected = Rejected("go on", f"{message.what}: {message.detail}")
@@ -247,7 +248,7 @@ class InstanceCore:
         if sender == self.engine:
             return self._engine_lost(now_s, f"engine gone: {message.reason}")
         if sender.role == "kvstore":
-            return self.lives.tier_gone(self.tier.close(sender))
+            return self.lives.tier_gone(sender, self.tier.close(sender))
         if sender.role == "dispatcher" and self.sequences.of_dispatcher(sender):
             self._absences += 1
             self._absent[sender] = self._absences

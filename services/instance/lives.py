@@ -79,22 +79,31 @@ class Lives:
         sequence = self._tier.answered(ticket)
         return self._give_up_slots(sequence) if sequence is not None else []
 
+    def unanswered(self, ticket: int) -> list[Effect]:
+        """Nobody says whether there is: go on without."""
+        sequence = self._tier.unanswered(ticket)
+        return self._give_up_slots(sequence) if sequence is not None else []
+
     def landed(self, done: MoveDone) -> list[Effect]:
         """A move ended."""
         sequence = self._tier.landed(done.move)
         if sequence is None:
             return []
+        return self._moved(sequence, done) + self._tier.map()
+
+    def _moved(self, sequence: Sequence, done: MoveDone) -> list[Effect]:
         if sequence.state is State.ENDING:
             return self._end(sequence)
         if sequence.state is State.SPILLING:
             return self._spilled(sequence, done)
         return self._restored(sequence, done)
 
-    def tier_gone(self, asked: list[Sequence]) -> list[Effect]:
+    def tier_gone(self, kvstore: Address | None, asked: list[Sequence]) -> list[Effect]:
         """The kvstore is gone: what was asked for will not come, what was kept there is lost."""
         effects: list[Effect] = []
         for sequence in self._sequences.waiting():
-            effects += self._tier.drop(sequence)
+            if sequence.keeper == kvstore:
+                effects += self._tier.drop(sequence)
         for sequence in asked:
             effects += self._give_up_slots(sequence)
         return effects

@@ -51,7 +51,8 @@ class Sequence:
 
     `tokens` are the known ones; `pending` more are being sampled by outstanding steps. `computed` positions have KV or
     will have it when the outstanding steps are done. `in_steps` outstanding steps name it. `say_ended`: the dispatcher
-    waits for `Ended`. `kv_tokens` had KV when it was last preempted.
+    waits for `Ended`. `keeper` is the kvstore process that has its region. `kv_tokens` had KV when it was last
+    preempted.
     """
 
     order: int
@@ -66,6 +67,7 @@ class Sequence:
     say_ended: bool = False
     host: HostRegion | None = None
     host_tokens: int = 0
+    keeper: Address | None = None
     kv_tokens: int = 0
     tokens: "list[int]" = field(init=False)
 

@@ -4,7 +4,9 @@ One region per sequence: all layers of its first tokens. Owns what is under way:
 engine. Knows no queue and no reason why a sequence was preempted.
 """
 
-from dunlin.effects import Address, Effect, Send
+from dataclasses import dataclass
+
+from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import EngineReady, MapHost, Move
 from dunlin.messages.pool import CommitRegion, RegionReserved, ReleaseRegion, ReserveRegion, Tier
 from dunlin.messages.types import HostRegion, MoveKind, Priority, Region, Why, i64
@@ -12,10 +14,22 @@ from services.instance.sequences import Sequence
 from services.instance.slots import Extent
 
 
-class HostTier:
-    """This instance's side of the Pool conversation. `restored_total` and `corrupt_total` count regions."""
+@dataclass(frozen=True, slots=True)
+class AnswerDue:
+    """The kvstore should have answered this question by now."""
 
-    def __init__(self, engine: Address) -> None:
+    ticket: int
+
+
+class HostTier:
+    """This instance's side of the Pool conversation. `restored_total` and `corrupt_total` count regions.
+
+    A region belongs to the kvstore process that gave the room: no other hears of it. The engine maps a new tier only
+    when no move is under way, which would go to the wrong memory. A kvstore that is silent is not asked again before it
+    has spoken.
+    """
+
+    def __init__(self, engine: Address, answer_s: float) -> None:
         self.restored_total = 0
         self.corrupt_total = 0
         self._engine = engine
@@ -25,11 +39,19 @@ class HostTier:
         self._asked: dict[int, Sequence] = {}
         self._moves: dict[int, Sequence] = {}
         self._numbers = 0
+        self._answer_s = answer_s
+        self._is_mapped = False
+        self._is_silent = False
 
     @property
     def usable(self) -> bool:
         """Whether a region can be asked for."""
-        return self._kvstore is not None and self._tier is not None and self._ready is not None
+        return self._is_mapped and not self._is_silent
+
+    @property
+    def kvstore(self) -> Address | None:
+        """Whose tier this is, if there is one."""
+        return self._kvstore
 
     @property
     def moves(self) -> int:
@@ -39,16 +61,18 @@ class HostTier:
     def open(self, kvstore: Address, tier: Tier) -> list[Effect]:
         """The kvstore says where its memory is."""
         self._kvstore, self._tier = kvstore, tier
-        return self._map()
+        self._is_mapped = self._is_silent = False
+        return self.map()
 
     def engine_ready(self, ready: EngineReady) -> list[Effect]:
         """A new engine: nothing is under way in it."""
         self._ready = ready
-        return self._map()
+        return self.map()
 
     def engine_gone(self) -> None:
         """No move will be answered."""
         self._ready = None
+        self._is_mapped = False
         self._moves.clear()
 
     def close(self, kvstore: Address) -> list[Sequence]:
@@ -56,12 +80,15 @@ class HostTier:
         if kvstore != self._kvstore:
             return []
         self._kvstore = self._tier = None
+        self._is_mapped = False
         asked, self._asked = list(self._asked.values()), {}
         return asked
 
     def unmapped(self) -> list[Sequence]:
         """The engine cannot map the tier: do without it; whose questions need no answer."""
-        return self.close(self._kvstore) if self._kvstore is not None else []
+        self._tier, self._is_mapped = None, False
+        asked, self._asked = list(self._asked.values()), {}
+        return asked
 
     def ask(self, sequence: Sequence, tokens: int, why: Why | None) -> list[Effect]:
         """Ask for room for the first `tokens` tokens."""
@@ -80,11 +107,18 @@ class HostTier:
             self._ready.weights_digest,
             why,
         )
-        return [Send(self._kvstore, ask)]
+        return [Send(self._kvstore, ask), After(self._answer_s, AnswerDue(self._numbers))]
 
     def answered(self, ticket: int) -> Sequence | None:
         """Who asked with this ticket, if it still waits for the answer."""
+        self._is_silent = False
         return self._asked.pop(ticket, None)
+
+    def unanswered(self, ticket: int) -> Sequence | None:
+        """The time for an answer is over: who waits for it. A late one finds nobody."""
+        sequence = self._asked.pop(ticket, None)
+        self._is_silent |= sequence is not None
+        return sequence
 
     def withdraw(self, sequence: Sequence) -> None:
         """It does not wait for an answer any more."""
@@ -92,7 +126,7 @@ class HostTier:
 
     def spill(self, sequence: Sequence, reserved: RegionReserved, tokens: int, extents: list[Extent]) -> list[Effect]:
         """Copy the first `tokens` tokens out into the room that was reserved."""
-        sequence.host, sequence.host_tokens = reserved.host, tokens
+        sequence.host, sequence.host_tokens, sequence.keeper = reserved.host, tokens, self._kvstore
         return [self._move(MoveKind.SLAB_TO_HOST, sequence, extents)]
 
     def restore(self, sequence: Sequence, extents: list[Extent]) -> list[Effect]:
@@ -104,16 +138,18 @@ class HostTier:
         return self._moves.pop(move, None)
 
     def commit(self, sequence: Sequence, checksum: int) -> list[Effect]:
-        """The copy is whole: the region counts from now on."""
+        """The copy is whole: the region counts from now on, if its kvstore is still there."""
         host = sequence.host
         assert host is not None
+        if sequence.keeper != self._kvstore:
+            return self.drop(sequence)
         sequence.host = HostRegion(host.handle, host.generation, host.offset_bytes, host.length_bytes, checksum)
         return self._say(CommitRegion(host.handle, host.generation, checksum))
 
     def drop(self, sequence: Sequence, corrupt: bool = False) -> list[Effect]:
         """The sequence's region, if it has one, is not needed any more."""
         host, sequence.host, sequence.host_tokens = sequence.host, None, 0
-        if host is None:
+        if host is None or sequence.keeper != self._kvstore:
             return []
         self.corrupt_total += corrupt
         return self._say(ReleaseRegion(host.handle, host.generation, corrupt))
@@ -122,13 +158,15 @@ class HostTier:
         """Room came for somebody who does not want it any more."""
         return self._say(ReleaseRegion(host.handle, host.generation))
 
+    def map(self) -> list[Effect]:
+        """Have the engine map the tier, once both are there and nothing moves."""
+        if self._tier is None or self._kvstore is None or self._ready is None or self._is_mapped or self._moves:
+            return []
+        self._is_mapped = True
+        return [Send(self._engine, MapHost(self._tier.path, self._tier.size_bytes, self._kvstore.incarnation))]
+
     def _say(self, message: CommitRegion | ReleaseRegion) -> list[Effect]:
         return [Send(self._kvstore, message)] if self._kvstore is not None else []
-
-    def _map(self) -> list[Effect]:
-        if self._tier is None or self._kvstore is None or self._ready is None:
-            return []
-        return [Send(self._engine, MapHost(self._tier.path, self._tier.size_bytes, self._kvstore.incarnation))]
 
     def _region(self, tokens: int) -> Region:
         assert self._ready is not None

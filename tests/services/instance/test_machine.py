@@ -97,6 +97,15 @@ class InstanceMachine(RuleBasedStateMachine):
         else:
             self.bench.kill_kvstore()
 
+    @precondition(lambda self: self.may("kvstore") and self.bench.kvstore is not None)
+    @rule()
+    def stop_or_continue_kvstore(self) -> None:
+        if self.is_kvstore_stopped():
+            self.bench.link.resume(self.bench.kvstore_address)
+        else:
+            self.faults["kvstore"] -= 1
+            self.bench.link.pause(self.bench.kvstore_address)
+
     @precondition(lambda self: self.bench.tier.contents)
     @rule(pick=st.integers(0, 100))
     def damage(self, pick: int) -> None:
@@ -125,6 +134,8 @@ class InstanceMachine(RuleBasedStateMachine):
         if not hasattr(self, "bench"):
             return
         self.bench.run_until_quiet()
+        if self.is_kvstore_stopped():
+            self.bench.link.resume(self.bench.kvstore_address)
         self.bench.run(5.0)  # an engine that was stopped has been ended and started again by now, if it had work
         self.bench.check_empty()
         if not self.is_damaged:
@@ -138,6 +149,10 @@ class InstanceMachine(RuleBasedStateMachine):
                     assert attempt.tokens == attempt.expected
         for who, attempt in self.cancelled:
             assert attempt.is_over or attempt.is_cut, f"{who.address}: no end of {attempt.place}"
+
+    def is_kvstore_stopped(self) -> bool:
+        """Whether the kvstore that there is stands still."""
+        return self.bench.kvstore is not None and self.bench.kvstore_address in self.bench.link._paused
 
     def _pick(self, pick: int) -> tuple[Dispatcher, Attempt | None]:
         dispatcher = self.bench.dispatchers["de"[pick % 2]]
