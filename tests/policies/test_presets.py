@@ -1,0 +1,32 @@
+"""Presets name policies that exist."""
+
+from dataclasses import fields
+
+import pytest
+
+from dunlin.policies.batch import BATCH_POLICIES
+from dunlin.policies.dispatch import POLICIES
+from dunlin.policies.evict import EVICT_POLICIES
+from dunlin.policies.group import GROUP_POLICIES
+from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, Preset
+
+CHUNKED = {"dispatch": "least_loaded", "batch": "chunked", "evict": "youngest", "group": "local_groups"}
+
+
+def test_the_default_exists_and_is_what_it_says() -> None:
+    assert PRESETS[DEFAULT_PRESET] == PRESETS["chunked"] == Preset(**CHUNKED)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_names_policies_of_the_tables(name: str) -> None:
+    preset = PRESETS[name]
+    assert preset.dispatch in POLICIES
+    assert preset.batch in BATCH_POLICIES
+    assert preset.evict in EVICT_POLICIES
+    assert preset.group in GROUP_POLICIES
+
+
+@pytest.mark.parametrize("point", [field.name for field in fields(Preset)])
+def test_an_unknown_policy_is_refused_with_the_choices(point: str) -> None:
+    with pytest.raises(ValueError, match=rf"no {point} policy 'nonesuch': choose one of .*{CHUNKED[point]}"):
+        Preset(**{**CHUNKED, point: "nonesuch"})
