@@ -121,6 +121,7 @@ class Door:
         self._numbers = count(1)
         self._threads = ThreadPoolExecutor(self._config.tokenizer_threads, thread_name_prefix="tokenizer")
         self._tokenizing = 0
+        self._is_shut = False
 
     async def tokens_of(self, prompt: Prompt) -> I32:
         """The prompt's tokens. A long text is tokenised in a thread while the doors go on.
@@ -133,6 +134,7 @@ class Door:
         elif isinstance(prompt, tuple):
             tokens = await self._encode(self._rendered(prompt), special=False)
         else:
+            self._check_length(prompt, None)
             tokens = self._known(prompt)
         if not tokens:
             raise DoorError(Rejection.INVALID, "the prompt is empty: send at least one token", "prompt")
@@ -144,7 +146,9 @@ class Door:
         Raises:
             DoorError: it does not fit the model, or the core said no.
         """
-        self._check_length(tokens, settings)
+        self._check_length(tokens, settings.max_tokens)
+        if self._is_shut:
+            raise DoorError(Rejection.UNAVAILABLE, "this dispatcher is stopping", retry_after_s=1.0)
         submit = self._submit(tokens, settings, choice)
         client = Address("client", f"{door}-{next(self._numbers)}")
         rendering = Rendering(self.model.tokenizer.detokenizer(), settings.stops)
@@ -185,7 +189,10 @@ class Door:
         return replace(settings, seed=secrets.randbits(63))
 
     def shut(self) -> None:
-        """Let go of the threads."""
+        """Take no more, end what is open with a clear error, let go of the threads."""
+        self._is_shut = True
+        for client in self._host.peers("client"):
+            self._host.detach(client, "the dispatcher is stopping")
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _submit(self, tokens: I32, settings: Settings, choice: int) -> Submit:
@@ -202,12 +209,12 @@ class Door:
             settings.timeout_s,
         )
 
-    def _check_length(self, tokens: I32, settings: Settings) -> None:
+    def _check_length(self, tokens: I32, max_tokens: int | None) -> None:
         most = self.model.max_positions
-        asked = len(tokens) + (settings.max_tokens or 1)
+        asked = len(tokens) + (max_tokens or 1)
         if asked > most:
             text = f"the model holds {most} tokens, and {len(tokens)} in the prompt"
-            text += f" with {settings.max_tokens} to generate" if settings.max_tokens else " leave none to generate"
+            text += f" with {max_tokens} to generate" if max_tokens else " leave none to generate"
             raise DoorError(Rejection.TOO_LONG, f"{text} are {asked}: shorten the prompt or lower max_tokens")
 
     def _known(self, tokens: I32) -> I32:
@@ -234,11 +241,16 @@ class Door:
             text = f"{self._tokenizing} long prompts are being tokenised already, the most that may"
             raise DoorError(Rejection.FULL, text, retry_after_s=1.0)
         self._tokenizing += 1
-        try:
-            loop = asyncio.get_running_loop()
-            return await loop.run_in_executor(self._threads, self._encode_now, text, special)
-        finally:
-            self._tokenizing -= 1
+        loop = asyncio.get_running_loop()
+        job = loop.run_in_executor(self._threads, self._encode_now, text, special)
+        job.add_done_callback(self._encoded)
+        # Shielded: a client that leaves does not stop its thread, and counts until that is done.
+        return await asyncio.shield(job)
+
+    def _encoded(self, job: "asyncio.Future[I32]") -> None:
+        self._tokenizing -= 1
+        if not job.cancelled():
+            job.exception()  # seen, in case nobody waits for it any more
 
     def _encode_now(self, text: str, special: bool) -> I32:
         try:

@@ -68,8 +68,8 @@ class Dispatcher:
         """Serve until told to stop; the exit code."""
         await self.start()
         await self.service.wait_for_stop()
-        await self.http.stop()
         self.door.shut()
+        await self.http.stop()
         return await self.service.run_until_stopped()
 
     def _make_core(self, address: Address) -> DispatcherCore:

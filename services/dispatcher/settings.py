@@ -127,8 +127,10 @@ def token_ids(name: str, value: Any, most: int = I32_MOST) -> I32:
         raise BadField(name, "must be a list of token ids")
     if len(value) > most:
         raise BadField(name, f"has {len(value)} token ids; at most {most} are allowed")
-    for token in value:
-        whole(0, I32_MOST)(name, token)
+    # Millions may come: in C where all is well, one by one only to say what is wrong.
+    if {*map(type, value)} - {int} or (value and not 0 <= min(value) <= max(value) <= I32_MOST):
+        for token in value:
+            whole(0, I32_MOST)(name, token)
     return i32(value)
 
 

@@ -7,6 +7,7 @@ import asyncio
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +16,7 @@ from dunlin.effects import Message
 from dunlin.host import Host, wall_clock
 from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Tokens
 from dunlin.messages.fleet import FleetView
-from dunlin.messages.types import Finish, i32
+from dunlin.messages.types import Finish
 from dunlin.text.tokenizer import Tokenizer, load_chat_template, load_tokenizer
 from dunlin.wire.server import Server
 from services.dispatcher.config import DispatcherConfig
@@ -33,7 +34,7 @@ TEXT = "Once upon a time there was a small heron, and it stood still: naïve, pa
 
 def model(**overrides: Any) -> Model:
     """The built-in tokenizer without any weights."""
-    tokenizer = load_tokenizer(DATA)
+    tokenizer = _tokenizer()
     eos = tokenizer.encode("<|end|>", add_special_tokens=False)
     values: dict[str, Any] = {
         "name": "builtin:tiny",
@@ -44,6 +45,11 @@ def model(**overrides: Any) -> Model:
         "template": load_chat_template(DATA),
     }
     return Model(**{**values, **overrides})
+
+
+@cache
+def _tokenizer() -> Tokenizer:
+    return load_tokenizer(DATA)
 
 
 class FakeInstance:
@@ -190,7 +196,3 @@ async def doors(
 
 def _raise(error: Exception) -> None:
     raise error
-
-
-def stop_ids(served: Model) -> list[int]:
-    return list(i32(served.eos_ids))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import threading
 from typing import Any
 
 import aiohttp
@@ -10,7 +11,7 @@ import pytest
 
 from dunlin.messages.types import RequestClass
 from dunlin.wire.options import StartError
-from services.dispatcher.door import DoorConfig
+from services.dispatcher.door import DoorConfig, DoorError
 from services.dispatcher.http import bind
 from tests.services.dispatcher.asking import MODEL, client, post, with_doors
 from tests.services.dispatcher.doors import Doors, model
@@ -291,3 +292,51 @@ def test_a_taken_port_is_a_clear_error() -> None:
 
 def test_the_model_needs_no_weights() -> None:
     assert model().vocabulary > 256
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_dispatcher_that_stops_ends_its_streams_with_a_clear_error(streamed: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.held = True
+        asked = asyncio.create_task(_all(cluster, streamed))
+        await cluster.instance.until(lambda: cluster.instance.placed)
+        cluster.door.shut()
+        with pytest.raises(openai.APIError, match="cut off: the dispatcher is stopping"):
+            await asked
+        assert len(cluster.instance.cancelled) == 1
+        with pytest.raises(openai.InternalServerError, match="this dispatcher is stopping"):
+            await client(cluster).completions.create(model=MODEL, prompt="x")
+
+    with_doors(test)
+
+
+async def _all(cluster: Doors, streamed: bool) -> None:
+    made: Any = await client(cluster).completions.create(model=MODEL, prompt="x", stream=streamed)
+    if streamed:
+        async for _ in made:
+            pass
+
+
+def test_a_client_that_leaves_while_its_prompt_is_tokenised_still_counts_until_that_is_done() -> None:
+    async def test(cluster: Doors) -> None:
+        begun, go_on = threading.Event(), threading.Event()
+        encode = cluster.door._encode_now
+
+        def slow(text: str, special: bool) -> Any:
+            begun.set()
+            go_on.wait(20)
+            return encode(text, special)
+
+        cluster.door._encode_now = slow  # type: ignore[method-assign]
+        leaving = asyncio.create_task(cluster.door.tokens_of("x" * 20))
+        await asyncio.to_thread(begun.wait, 20)
+        leaving.cancel()
+        await asyncio.wait([leaving])
+        with pytest.raises(DoorError, match="1 long prompts are being tokenised already"):
+            await cluster.door.tokens_of("x" * 20)
+        go_on.set()
+        while cluster.door._tokenizing:
+            await asyncio.sleep(0)
+        assert await cluster.door.tokens_of("x" * 20)
+
+    with_doors(test, door=DoorConfig(inline_characters=10, most_tokenizing=1))
