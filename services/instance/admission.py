@@ -35,6 +35,13 @@ class Admission:
         if longest > limit or len(place.tokens) >= longest or not place.tokens:
             figures = (Figure("tokens", len(place.tokens)), Figure("longest", longest), Figure("limit", limit))
             return [*effects, _refuse(sender, place, Refusal.TOO_LONG, *figures)]
+        if min(place.tokens) < 0 or max(place.tokens) >= ready.vocabulary:
+            # An engine cannot take it, today or ever; no other reason says so and has a dispatcher give up on this one.
+            known = Figure("vocabulary", ready.vocabulary)
+            return [
+                *effects,
+                _refuse(sender, place, Refusal.TOO_LONG, Figure("largest_token", max(place.tokens)), known),
+            ]
         if self._sequences.waiting_count >= self._config.max_waiting:
             queue = (Figure("waiting", self._sequences.waiting_count), Figure("max", self._config.max_waiting))
             return [*effects, _refuse(sender, place, Refusal.FULL, *queue)]

@@ -173,8 +173,10 @@ class InstanceCore:
             self.stale_total += 1
             text = f"stale: this instance follows epoch {held[0]}, version {held[1]}"
             return [Send(sender, OrderRefused(order.epoch, order.plan_version, text))]
-        if order.kind is not GroupKind.LOCAL or order.part is not Part.LOCAL or order.members != (self.address,):
-            text = f"a group of kind {order.kind.name} with {len(order.members)} members: only local groups of one"
+        is_local = order.kind is GroupKind.LOCAL and order.part is Part.LOCAL and order.members == (self.address,)
+        if not is_local or order.layers:
+            text = f"{order.kind.name}, {len(order.members)} members, {len(order.layers) or 'all'} layers: "
+            text += "only a local group of this instance alone with all layers"
             return [Send(sender, OrderRefused(order.epoch, order.plan_version, text))]
         self._order = order
         return [Send(sender, OrderDone(order.epoch, order.plan_version)), *self._report_now(now_s)]
@@ -206,8 +208,12 @@ class InstanceCore:
         effects: list[Effect] = deliveries(results)
         for result in results:
             sequence = result.sequence
-            if result.finish is not Finish.RUNNING and sequence.state in (State.RUNNING, State.DRAINING):
-                effects += self.lives.stop(sequence)
+            if sequence.state in (State.RUNNING, State.DRAINING):
+                if result.finish is not Finish.RUNNING:
+                    effects += self.lives.stop(sequence)
+                elif result.dropped:
+                    why = Why("engine contract", "the engine does not know the sequence", (Figure("step", done.step),))
+                    effects += self.lives.give_back(sequence, why)
             effects += self.lives.settle(sequence)
         return effects
 

@@ -25,7 +25,7 @@ from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT, Header
 
 _log = logging.getLogger(__name__)
 
-PROGRESS_INTERVAL_S = 0.25
+PROGRESS_INTERVAL_S = 0.1
 BACKOFF_MAX_S = 10.0
 _READ_BYTES = 1 << 20
 

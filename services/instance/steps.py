@@ -29,12 +29,13 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """What an answered step says of one row; `token` is None when it sampled none or did not run."""
+    """What an answered step says of one row; `token` is None when it sampled none or was `dropped`."""
 
     sequence: Sequence
     token: int | None = None
     logprob: float = 0.0
     finish: Finish = Finish.RUNNING
+    dropped: bool = False
     top_token: "array[int] | None" = None
     top_logprob: "array[float] | None" = None
 
@@ -128,13 +129,14 @@ class Steps:
         sequence.in_steps -= 1
         sequence.pending -= row.samples
         if index is None:
-            return Result(sequence)
+            return Result(sequence, dropped=row.number in done.dropped)
         sequence.tokens.append(done.token[index])
         return Result(
             sequence,
             done.token[index],
             done.logprob[index],
             Finish(done.finish[index]),
+            False,
             done.top_token[tops[index] : tops[index + 1]] if tops else None,
             done.top_logprob[tops[index] : tops[index + 1]] if tops else None,
         )

@@ -18,20 +18,23 @@ from dunlin.messages.dispatch import (
     Returned,
     Tokens,
 )
+from dunlin.messages.engine import StepDone
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import Order
-from dunlin.messages.types import Finish, GroupKind, Part, Sampling, i32
+from dunlin.messages.types import Finish, GroupKind, Part, Sampling, Why, f32, i8, i32, i64
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
-from tests.fakes.engine import EngineSeat, FakeEngine, FakeTier, continuation
+from tests.fakes.engine import EngineSeat, FakeEngine, FakeTier, continuation, make_ready
 from tests.fakes.link import Event, Link
 
 ME = Address("instance", "i", 5)
 ENGINE = Address("engine", "i")
 MANAGER = Address("global_manager", "m", 2)
 MONITOR = Address("monitor", "m", 3)
+D = Address("dispatcher", "d", 10)
+OTHER = Address("dispatcher", "e", 11)
 LATENCY_S = 0.001
 STEP_S = 0.01
 
@@ -273,3 +276,36 @@ class Direct:
         effects = self.core.receive(now_s, sender, message)
         self.timers += [effect for effect in effects if isinstance(effect, After)]
         return [effect for effect in effects if isinstance(effect, Send)]
+
+
+def ready_core(engine: dict[str, Any] | None = None, **config: Any) -> Direct:
+    """A core with an engine, a plan and a dispatcher."""
+    direct = Direct(**config)
+    direct.give(ENGINE, Joined())
+    direct.give(ENGINE, make_ready(**(engine or {})))
+    direct.give(MANAGER, make_order())
+    direct.give(D, Joined())
+    return direct
+
+
+def of(kind: type[Any], sends: list[Any]) -> list[Any]:
+    return [send.message for send in sends if isinstance(send.message, kind)]
+
+
+def only(kind: type[Any], sends: list[Any]) -> Any:
+    (message,) = of(kind, sends)
+    return message
+
+
+def done(
+    step: int, *tokens: tuple[int, int], finish: Finish = Finish.RUNNING, dropped: tuple[int, ...] = ()
+) -> StepDone:
+    """An answer of (sequence, token) rows."""
+    numbers, values = [number for number, _ in tokens], [token for _, token in tokens]
+    finishes = i8([finish] * len(tokens))
+    return StepDone(step, i64(numbers), i32(values), f32([-0.5] * len(tokens)), finishes, i64(dropped))
+
+
+def figures(why: Why | None) -> dict[str, float]:
+    assert why is not None
+    return {figure.name: figure.value for figure in why.figures}

@@ -1,0 +1,251 @@
+"""The instance's core and its peers: engines that die or hang, dispatchers that leave, orders, reports."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address, Gone, Joined, Message
+from dunlin.messages.dispatch import (
+    Ended,
+    Returned,
+)
+from dunlin.messages.engine import (
+    EngineFailed,
+    EngineStarted,
+    Progress,
+    StopEngine,
+    Unsupported,
+)
+from dunlin.messages.fleet import InstanceReport
+from dunlin.messages.plan import Order, OrderDone, OrderRefused
+from dunlin.messages.types import GroupKind, Part, i32
+from tests.services.instance.bench import (
+    ENGINE,
+    LATENCY_S,
+    MANAGER,
+    ME,
+    MONITOR,
+    Bench,
+    D,
+    Direct,
+    done,
+    figures,
+    make_order,
+    make_place,
+    of,
+    only,
+    ready_core,
+)
+
+# --- the engine ---
+
+
+def test_a_dead_engine_gives_everything_back_with_the_reason() -> None:
+    bench = Bench(engine={"slots": 32, "restart_s": 0.5})
+    attempts = [bench.place(request, tokens=12, max_tokens=12) for request in (1, 2)]
+    bench.run(0.03)
+    bench.seat.crash()
+    crashed_s = bench.link.now_s
+    bench.run(0.1)
+    assert [(message.request, message.attempt) for message in bench.dispatcher.of(Returned)] == [(1, 1), (2, 1)]
+    assert bench.dispatcher.times(Returned)[0] == pytest.approx(crashed_s + 2 * LATENCY_S)
+    assert all(
+        message.why is not None and "stream reset" in message.why.chosen for message in bench.dispatcher.of(Returned)
+    )
+    assert not bench.core.report().ready
+    bench.run(0.6)
+    assert bench.core.report().engine_restarts_total == 1
+    again = [bench.again(attempt) for attempt in attempts]
+    bench.run_until_quiet()
+    bench.check_empty()
+    assert all(attempt.tokens == attempt.expected for attempt in again)
+
+
+def test_an_engine_that_says_it_failed_gives_everything_back_once() -> None:
+    direct = ready_core()
+    direct.give(D, make_place())
+    returned = only(Returned, direct.give(ENGINE, EngineFailed("out of memory in layer 3")))
+    assert returned.why is not None
+    assert "out of memory in layer 3" in returned.why.chosen
+    assert direct.give(ENGINE, Gone("exit code 3")) == []
+    assert direct.core.report().engine_restarts_total == 1
+
+
+def test_an_engine_without_progress_is_ended_after_three_seconds() -> None:
+    bench = Bench()
+    bench.place(tokens=10, max_tokens=200)
+    bench.run(0.5)
+    bench.engine.is_stuck = True
+    stuck_s = bench.link.now_s
+    assert bench.link.run(lambda: bool(bench.sent(StopEngine)), for_s=10)
+    assert 2.9 <= bench.link.now_s - stuck_s <= 3.3
+    stop = bench.sent(StopEngine)[0]
+    assert figures(stop.why)["limit_s"] == 3.0
+    bench.run(0.1)
+    assert len(bench.dispatcher.of(Returned)) == 1
+
+
+def test_a_long_step_that_passes_safepoints_is_no_hang() -> None:
+    direct = ready_core()
+    direct.give(D, make_place())
+    for tenth in range(1, 100):
+        assert direct.give(ENGINE, Progress(tenth // 10), tenth / 10) == []
+
+
+def test_an_idle_engine_is_not_stuck() -> None:
+    direct = ready_core()
+    for tenth in range(1, 100):
+        assert not of(StopEngine, direct.give(ENGINE, Progress(7), tenth / 10))
+
+
+def test_an_instance_that_slept_forgives_its_engine() -> None:
+    direct = ready_core()
+    direct.give(D, make_place())
+    direct.give(ENGINE, Progress(7), 0.1)
+    for now_s in (60.0, 60.1, 62.0):
+        assert not of(StopEngine, direct.give(ENGINE, Progress(7), now_s))
+
+
+def test_an_engine_that_refuses_a_step_is_ended() -> None:
+    direct = ready_core()
+    direct.give(D, make_place())
+    stop = only(StopEngine, direct.give(ENGINE, Unsupported("Step", "a stride", step=1)))
+    assert "a stride" in stop.why.rejected[0].reason
+
+
+def test_a_row_that_the_engine_lost_is_given_back() -> None:
+    direct = ready_core()
+    direct.give(D, make_place())
+    sends = direct.give(ENGINE, done(1, dropped=(1,)))
+    assert only(Returned, sends).request == 1
+
+
+# --- dispatchers come and go ---
+
+
+def test_a_lost_dispatchers_requests_go_on_for_their_grace_and_no_longer() -> None:
+    direct = ready_core()
+    direct.give(D, make_place(max_tokens=100))
+    direct.give(D, Gone("reset"), 5.0)
+    (due,) = [timer for timer in direct.timers if timer.delay_s == 30.0]
+    assert len(direct.core.sequences) == 1
+    direct.give(ME, due.message, 35.0)
+    assert direct.core.sequences.running_count == 0
+
+
+def test_a_dispatcher_that_comes_back_in_time_keeps_its_requests() -> None:
+    direct = ready_core()
+    direct.give(D, make_place(max_tokens=100))
+    direct.give(D, Gone("reset"), 5.0)
+    direct.give(D, Joined(), 10.0)
+    direct.give(D, Gone("reset"), 20.0)
+    first, second = [timer for timer in direct.timers if timer.delay_s == 30.0]
+    direct.give(ME, first.message, 35.0)
+    assert direct.core.sequences.running_count == 1
+    direct.give(ME, second.message, 50.0)
+    assert direct.core.sequences.running_count == 0
+
+
+# --- orders ---
+
+
+def test_orders_are_fenced_by_epoch_and_plan_version() -> None:
+    direct = ready_core()
+    assert only(OrderDone, direct.give(MANAGER, make_order(epoch=3, plan_version=2))) == OrderDone(3, 2)
+    for epoch, version in ((3, 1), (2, 9)):
+        refused = only(OrderRefused, direct.give(MANAGER, make_order(epoch=epoch, plan_version=version)))
+        assert "stale" in refused.reason
+    assert only(OrderDone, direct.give(MANAGER, make_order(epoch=3, plan_version=2))) == OrderDone(3, 2)
+    report = direct.core.report()
+    assert (report.epoch, report.plan_version, report.group, report.stale_total) == (3, 2, 1, 2)
+
+
+@pytest.mark.parametrize(
+    "wanted",
+    [
+        {"kind": GroupKind.RING},
+        {"part": Part.MASTER},
+        {"members": (ME, Address("instance", "j", 6))},
+        {"members": (Address("instance", "i", 4),)},
+        {"layers": i32([0])},
+    ],
+)
+def test_what_it_cannot_be_it_refuses_and_stays_what_it_was(wanted: dict[str, Any]) -> None:
+    direct = ready_core()
+    order: Order = make_order(plan_version=2, **wanted)
+    assert only(OrderRefused, direct.give(MANAGER, order)).plan_version == 2
+    assert direct.core.report().plan_version == 1
+
+
+# --- reports ---
+
+
+def reports_of(bench: Bench) -> list[tuple[float, InstanceReport]]:
+    return [(now_s, message) for now_s, message in bench.monitor.heard if isinstance(message, InstanceReport)]
+
+
+def test_a_monitor_hears_at_once_and_then_every_half_second() -> None:
+    bench = Bench()
+    bench.link.join(MONITOR, ME)
+    joined_s = bench.link.now_s + 2 * LATENCY_S
+    bench.run(2.2)
+    times = [now_s for now_s, _ in reports_of(bench)]
+    assert times[0] == pytest.approx(joined_s)
+    assert len(times) >= 5
+    assert max(later - earlier for earlier, later in pairwise(times)) <= 0.5 + 1e-6
+
+
+def test_changes_are_reported_soon_and_not_too_often() -> None:
+    bench = Bench()
+    bench.link.join(MONITOR, ME)
+    bench.run(0.3)
+    bench.place(max_tokens=100)
+    start_s = bench.link.now_s
+    bench.run(0.8)
+    news = [(now_s, report) for now_s, report in reports_of(bench) if now_s > start_s]
+    assert news[0][0] - start_s <= 0.055
+    assert news[0][1].running == 1
+    gaps = [later[0] - earlier[0] for earlier, later in pairwise(news)]
+    assert min(gaps) >= 0.05 - 1e-9
+
+
+def test_reports_begin_anew_with_a_second_monitor() -> None:
+    bench = Bench()
+    bench.link.join(MONITOR, ME)
+    bench.run(1.0)
+    bench.link.part(MONITOR, ME)
+    bench.run(3.0)
+    before = len(reports_of(bench))
+    bench.link.join(MONITOR, ME)
+    bench.run(2.0)
+    assert len(reports_of(bench)) - before >= 4
+
+
+def test_a_report_carries_the_engines_process_and_progress() -> None:
+    direct = ready_core()
+    direct.give(ENGINE, EngineStarted(4711))
+    direct.give(ENGINE, Progress(33), 0.1)
+    report = direct.core.report()
+    assert (report.engine_pid, report.safepoints, report.ready, report.capacity_slots) == (4711, 33, True, 256)
+
+
+# --- whatever comes ---
+
+
+@pytest.mark.parametrize("message", [Joined(), Gone("x"), Ended(1, 1), Progress(0), done(1), EngineFailed("x")])
+def test_nothing_of_its_vocabulary_makes_it_raise(message: Message) -> None:
+    for sender in (D, ENGINE, MONITOR, MANAGER, ME, Address("etcd", ""), Address("kvstore", "kv", 4)):
+        Direct().give(sender, message)
+        ready_core().give(sender, message)
+
+
+def test_the_same_messages_make_the_same_effects() -> None:
+    def story() -> list[tuple[float, Address, Address, Message]]:
+        bench = Bench(tier_bytes=1 << 16, engine={"slots": 64}, run_ahead_tokens=4)
+        for request in range(1, 7):
+            bench.place(request, tokens=10, max_tokens=30)
+        bench.run_until_quiet()
+        return bench.link.sent
+
+    assert story() == story()
