@@ -22,11 +22,12 @@ sys.path.insert(0, str(ROOT))
 
 import dunlin  # noqa: E402
 from dunlin.cli.status import render  # noqa: E402
+from dunlin.messages.fleet import FleetStatus  # noqa: E402
 from dunlin.tether import tethered  # noqa: E402
 from dunlin.workload.arrivals import on_off, until  # noqa: E402
 from dunlin.workload.doors import SdkDoor  # noqa: E402
 from dunlin.workload.generator import Load  # noqa: E402
-from dunlin.workload.progress import ProgressLine, bar  # noqa: E402
+from dunlin.workload.progress import bar  # noqa: E402
 from dunlin.workload.prompts import make_jobs  # noqa: E402
 from dunlin.workload.stats import report  # noqa: E402
 from dunlin.workload.trace import Arrival  # noqa: E402
@@ -171,27 +172,35 @@ def panels(texts: Sequence[str], width: int, height: int = 3) -> list[str]:
 
 
 async def burst(screen: Screen, client: dunlin.AsyncClient) -> None:
-    """Load that comes in waves."""
+    """Load that comes in waves, and how the instances share it."""
     screen.heading(f"{BURST_S:g} seconds of bursty load")
     info = await client.info()
-    arrivals = [Arrival(at_s, 64, 24) for at_s in until(on_off(8.0, 0.5, 3.0, 4.0, seed=5), BURST_S)]
-    jobs = make_jobs(arrivals, info.max_positions, info.vocabulary, seed=5)
-    load = Load(jobs, SdkDoor(client))
-    line = ProgressLine(sys.stdout)
+    arrivals = [Arrival(at_s, 64, 32) for at_s in until(on_off(16.0, 1.0, 3.0, 4.0, seed=5), BURST_S)]
+    load = Load(make_jobs(arrivals, info.max_positions, info.vocabulary, seed=5), SdkDoor(client))
     running = asyncio.create_task(load.run())
     while not running.done():
-        await asyncio.wait([running], timeout=0.1)
-        done = sum(record.end_s > 0 for record in load.records)
-        waves = "▮" * min(load.open, 24)
-        now_s = load.now_s()
-        line.show(now_s, f"{bar(now_s / BURST_S, 20)} {done:3} done, {load.open:2} running {waves:24}")
-    line.close()
+        await asyncio.wait([running], timeout=0.15)
+        screen.draw(board(load, await client.status()))
     found = report(await running)
+    screen.settle(board(load, await client.status()))
     print(
         f"\n{found.completed} of {found.requests} requests done, {found.errors} errors, "
         f"{found.output_tokens_per_s:.0f} tokens/s; first token after {found.ttft_s.p50 * 1000:.0f} ms (median), "
         f"{found.ttft_s.p99 * 1000:.0f} ms (99th percentile)"
     )
+
+
+def board(load: Load, status: FleetStatus) -> list[str]:
+    """One line for the load, one for each instance."""
+    done = sum(record.end_s > 0 for record in load.records)
+    now_s = min(load.now_s(), BURST_S)
+    lines = [f"{bar(now_s / BURST_S, 20)} {now_s:4.1f} s   {len(load.records)} came, {done} done, {load.open} open"]
+    for member in status.members:
+        one = member.instance
+        if one is not None:
+            rows = "▮" * min(one.running, 40) + "▯" * min(one.waiting, 20)
+            lines.append(f"{member.address.name:12} {one.running:3} running {one.tokens_total:7} tokens  {rows}")
+    return lines
 
 
 async def kill_in_mid_stream(screen: Screen, client: dunlin.AsyncClient) -> str:

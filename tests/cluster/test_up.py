@@ -22,9 +22,9 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def own() -> Iterator[ClusterProcess]:
-    """A cluster to break."""
+    """A cluster to break; it heals."""
     with ClusterProcess("--instances", "2") as made:
         yield made
 
