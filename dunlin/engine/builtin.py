@@ -1,7 +1,11 @@
-"""The model that ships with dunlin, made on first use. Loads torch only to make it."""
+"""The model that ships with dunlin, made on first use, by a child process: who resolves a model loads no torch."""
 
+import fcntl
 import os
+import subprocess
+import sys
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 
 from dunlin.engine.errors import ModelError
@@ -29,18 +33,38 @@ def resolve_model(model: str, cache: Path) -> Path:
 
 
 def _make(directory: Path) -> None:
-    """Several processes may do this at once: each makes its own and the first rename wins."""
-    from dunlin.engine.checkpoint import init_checkpoint  # loads torch
-
+    """Several processes may ask at once: one makes it, in a process of its own, so that none of them loads torch."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryDirectory(dir=directory.parent, ignore_cleanup_errors=True) as scratch:
-            made = Path(scratch) / directory.name
-            init_checkpoint(made)
-            try:
-                os.rename(made, directory)
-            except OSError:
-                if not directory.is_dir():
-                    raise
+        with (directory.parent / f"{directory.name}.lock").open("w") as lock:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            if not directory.is_dir():
+                _make_in_child(directory)
     except OSError as error:
         raise ModelError(directory, f"cannot be made ({error})", "give a data directory that can be written") from None
+
+
+def _make_in_child(directory: Path) -> None:
+    command = [sys.executable, "-m", "dunlin.engine.builtin", str(directory.absolute())]
+    # From where dunlin lies: what the user's own directory holds must not shadow it.
+    home = Path(__file__).parents[2]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, stdin=subprocess.DEVNULL, cwd=home)
+    if done.returncode != 0:
+        said = (done.stderr.strip() or f"exit code {done.returncode}").splitlines()[-1]
+        raise ModelError(directory, f"cannot be made ({said})", "give a data directory that can be written")
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Make the checkpoint in the directory named: whole, or not at all."""
+    from dunlin.engine.checkpoint import init_checkpoint  # loads torch
+
+    directory = Path(arguments[0])
+    with tempfile.TemporaryDirectory(dir=directory.parent, ignore_cleanup_errors=True) as scratch:
+        made = Path(scratch) / directory.name
+        init_checkpoint(made)
+        os.rename(made, directory)
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
