@@ -78,7 +78,7 @@ class ClusterProcess:
         return (self.data_dir / "logs" / f"{name}.log").read_text(errors="replace")
 
     def stop(self, limit_s: float = 40.0) -> int:
-        """SIGTERM, wait, SIGKILL at last; the exit code. The data directory goes if it was temporary."""
+        """SIGTERM, wait, SIGKILL at last; the exit code. Again: nothing happens."""
         code = 0
         if self._process is not None:
             self._process.terminate()

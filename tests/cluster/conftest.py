@@ -3,19 +3,31 @@
 import os
 import subprocess
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
 from benchmarks.cluster import ROOT, ClusterProcess, dunlin
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
+SHARED = pytest.StashKey[ClusterProcess]()
 
 
 @pytest.fixture(scope="session")
-def cluster() -> Iterator[ClusterProcess]:
+def cluster(request: pytest.FixtureRequest) -> Iterator[ClusterProcess]:
     """Three deterministic instances. Tests that use it leave it whole."""
     with ClusterProcess("--instances", "3", "--deterministic") as made:
+        request.config.stash[SHARED] = made
         yield made
+
+
+def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
+    """After the last test of this folder the shared cluster goes: it would idle beside all that follows."""
+    here = Path(__file__).parent
+    if nextitem is None or not nextitem.path.is_relative_to(here):
+        made = item.config.stash.get(SHARED, None)
+        if made is not None:
+            made.stop()
 
 
 @pytest.fixture(scope="session")
