@@ -162,6 +162,7 @@ class Journal:
         assert len(queued) == self.queued
         assert self._again == sorted(self._again)
         assert len(self._by_client) == len(self._requests)
+        assert all(self._by_instance.values()), "an instance that holds nothing is kept"
         held = {number for requests in self._by_instance.values() for number in requests}
         assert held == self._requests.keys() - queued
         for request in self._requests.values():

@@ -72,6 +72,7 @@ def test_an_ended_request_is_forgotten_everywhere() -> None:
     journal = Journal()
     (request,) = opened(journal, 1)
     assert journal.end(request) is None
+    assert request.state is State.ENDED
     assert journal.get(1) is None
     assert journal.of_client(client(0)) is None
     assert (len(journal), journal.queued, journal.waiting(9)) == (0, 0, [])
