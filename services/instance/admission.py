@@ -6,7 +6,7 @@ from dunlin.messages.engine import EngineReady
 from dunlin.messages.types import Figure, Rejected, Why
 from services.instance.config import InstanceConfig
 from services.instance.lives import Lives
-from services.instance.sequences import Sequence, Sequences
+from services.instance.sequences import Sequences
 from services.instance.steps import Steps
 
 
@@ -48,26 +48,21 @@ class Admission:
         return [*effects, self._accept(sender, place)]
 
     def cancel(self, sender: Address, cancel: Cancel) -> list[Effect]:
-        """End the attempt; its dispatcher hears `Ended` when its slots are free."""
-        sequence = self._sequences.of_key((sender, cancel.request))
-        if sequence is None:
-            ending = self._ending(sender, cancel)
-            if ending is None:
-                return [Send(sender, Ended(cancel.request, cancel.attempt))]
-            ending.say_ended = True
-            return []
-        if sequence.place.attempt > cancel.attempt:
-            self.stale_total += 1
-            return []
-        sequence.say_ended = True
-        return self._lives.stop(sequence)
-
-    def _ending(self, sender: Address, cancel: Cancel) -> Sequence | None:
-        """The attempt, if it has been stopped and its slots are not free yet."""
-        for sequence in self._sequences.of_dispatcher(sender):
-            if (sequence.place.request, sequence.place.attempt) == (cancel.request, cancel.attempt):
-                return sequence
-        return None
+        """End the attempt and older ones; their dispatcher hears `Ended` when their slots are free."""
+        meant = [
+            sequence
+            for sequence in self._sequences.of_dispatcher(sender)
+            if sequence.place.request == cancel.request and sequence.place.attempt <= cancel.attempt
+        ]
+        if not meant:
+            newer = self._sequences.of_key((sender, cancel.request))
+            self.stale_total += newer is not None
+            return [Send(sender, Ended(cancel.request, cancel.attempt))]
+        effects: list[Effect] = []
+        for sequence in meant:
+            sequence.say_ended = True
+            effects += self._lives.stop(sequence)
+        return effects
 
     def _accept(self, sender: Address, place: Place) -> Effect:
         before = self._sequences.waiting_tokens()

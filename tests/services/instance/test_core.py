@@ -101,6 +101,29 @@ def test_an_acceptance_says_why_and_how_long_it_may_take() -> None:
     assert figures(accepted.why)["free_slots"] == 256
 
 
+def test_no_more_than_max_running_hold_slots_at_once() -> None:
+    bench = Bench(max_running=3)
+    attempts = [bench.place(request, tokens=4, max_tokens=10) for request in range(1, 9)]
+    most = 0
+    while not all(attempt.is_over for attempt in attempts):
+        bench.run(0.005)
+        most = max(most, bench.core.sequences.running_count)
+    assert most == max(len(step.sequence) for step in bench.engine.steps) == 3
+
+
+def test_a_newcomer_leaves_room_for_those_that_run_to_grow() -> None:
+    direct = ready_core({"slots": 64}, run_ahead_tokens=8)
+    direct.give(D, make_place(1, tokens=10, max_tokens=40))
+    assert direct.core.slots.free == 46
+    direct.give(D, make_place(2, tokens=35, max_tokens=8))
+    direct.give(ENGINE, done(1, (1, 5)))
+    assert direct.core.report().waiting == 1, "43 of 46 slots would fit, but leave less than the headroom of 4"
+    direct.give(D, Cancel(2, 1))
+    direct.give(D, make_place(3, tokens=34, max_tokens=8))
+    direct.give(ENGINE, done(2, (1, 6)))
+    assert direct.core.report().waiting == 0
+
+
 # --- fences ---
 
 
@@ -149,6 +172,15 @@ def test_an_answer_to_a_step_that_nobody_waits_for_is_counted() -> None:
     direct = ready_core()
     assert direct.give(ENGINE, done(9, (1, 5))) == []
     assert direct.core.report().stale_total == 1
+
+
+def test_a_cancel_of_a_replaced_attempt_is_answered_when_its_slots_are_free() -> None:
+    direct = ready_core()
+    direct.give(D, make_place(attempt=1, max_tokens=100))
+    direct.give(D, make_place(attempt=2, max_tokens=100))
+    assert direct.give(D, Cancel(1, 1)) == []
+    assert not of(Ended, direct.give(ENGINE, done(1, dropped=(1,))))
+    assert only(Ended, direct.give(ENGINE, done(2, dropped=(1,)))) == Ended(1, 1)
 
 
 # --- steps ---

@@ -147,6 +147,16 @@ def test_a_dispatcher_that_comes_back_in_time_keeps_its_requests() -> None:
     assert direct.core.sequences.running_count == 0
 
 
+def test_a_grace_ends_when_the_dispatcher_is_back() -> None:
+    direct = ready_core()
+    direct.give(D, make_place(max_tokens=100))
+    direct.give(D, Gone("reset"), 5.0)
+    (due,) = [timer for timer in direct.timers if timer.delay_s == 30.0]
+    direct.give(D, Joined(), 10.0)
+    direct.give(ME, due.message, 35.0)
+    assert direct.core.sequences.running_count == 1
+
+
 # --- orders ---
 
 

@@ -75,6 +75,11 @@ def test_no_slot_is_free_before_it_is_copied() -> None:
     assert report.moving_slots == bench.core.slots.held(2) > 0
     run_until_state(bench, State.WAITING)
     assert bench.core.report().moving_slots == 0
+    run_until_state(bench, State.RESTORING)
+    assert bench.core.report().moving_slots > 0
+    bench.link.run(lambda: bool(bench.dispatcher.of(Continued)), for_s=5)
+    report = bench.core.report()
+    assert (report.moving_slots, report.owned_slots > 0) == (0, True)
 
 
 def test_without_a_kvstore_it_is_computed_again() -> None:
