@@ -46,15 +46,21 @@ class Managed:
         """Notice a death; start again when it is time."""
         if self._due_s is not None:
             if now_s >= self._due_s:
-                self.start(now_s)
-                say(f"{self.spec.name} started again (pid {self.child.pid if self.child else 0})")
+                self._start_again(now_s, say)
         elif not self.given_up and self.child is not None and self.child.exited():
-            self._bury(self.child, now_s, say)
+            self._bury(f"{self.spec.name} (pid {self.child.pid}) ended with {self.child.how}", now_s, say)
 
-    def _bury(self, child: Child, now_s: float, say: Say) -> None:
-        delay_s = self.restarts.died(now_s, now_s - self._started_s)
+    def _start_again(self, now_s: float, say: Say) -> None:
+        try:
+            self.start(now_s)
+        except LaunchError as error:  # no memory or process to be had just now: as good as dead at once
+            self._bury(str(error), now_s, say)
+            return
+        say(f"{self.spec.name} started again (pid {self.child.pid if self.child else 0})")
+
+    def _bury(self, words: str, now_s: float, say: Say) -> None:
+        delay_s = self.restarts.died(now_s - self._started_s)
         said = last_line(self.log)
-        words = f"{self.spec.name} (pid {child.pid}) ended with {child.how}"
         if delay_s is None:
             self.given_up = True
             say(f"{words}; it died too often and stays down; its last words: {said}; see {self.log}")
