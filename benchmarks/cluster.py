@@ -42,9 +42,9 @@ class ClusterProcess:
 
     def start(self, limit_s: float = 240.0) -> None:
         """Start it and wait for the ready line. Raises ClusterError with its last words."""
-        line = dunlin("up", "--http-port", "0", "--grpc-port", "0", "--data-dir", str(self.data_dir), *self._flags)
+        started = dunlin("up", "--http-port", "0", "--grpc-port", "0", "--data-dir", str(self.data_dir), *self._flags)
         # Tied: if whoever measures is killed, the cluster does not stay behind.
-        command = tethered(line, os.getpid())
+        command = tethered(started, os.getpid())
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(
                 command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=said, text=True

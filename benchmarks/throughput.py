@@ -26,6 +26,8 @@ from dunlin.workload.prompts import Job, make_jobs
 from dunlin.workload.stats import Record, Report, report
 from dunlin.workload.trace import Arrival, read_trace
 
+_REPORTED_S = 0.7
+"""After so long every instance has reported what it did."""
 DEFAULT_TRACE = "data/traces/azure2023_conv_0_1699s.csv.gz"
 
 
@@ -58,6 +60,11 @@ class Steps:
             sum(one.mixed_steps_total for one in found),
             sum(one.multi_row_steps_total for one in found),
         )
+
+    @property
+    def multi_row_share(self) -> float:
+        """Steps of two rows or more among all."""
+        return self.multi_row / self.total if self.total else 0.0
 
     def since(self, before: "Steps") -> "Steps":
         """What came after `before`."""
@@ -102,15 +109,23 @@ def scaled(arrivals: Sequence[Arrival], wanted_tokens_per_s: float, duration_s: 
     return [replace(arrival, at_s=arrival.at_s * factor) for arrival in taken]
 
 
-async def batching(session: Session, plan: Plan) -> tuple[float, float]:
-    """Output tokens per second of one stream, and of `plan.streams` at once."""
+async def counted(session: Session, jobs: Sequence[Job]) -> tuple[Report, Steps]:
+    """What became of `jobs`, and the steps that were made of them."""
+    before = Steps.of(await session.look())
+    found = report(await Load(jobs, session.door).run())
+    await asyncio.sleep(_REPORTED_S)
+    return found, Steps.of(await session.look()).since(before)
+
+
+async def batching(session: Session, plan: Plan) -> tuple[float, float, Steps]:
+    """Output tokens per second of one stream and of `plan.streams` at once, and the steps of the latter."""
     draw = random.Random(3)
     prompts = [draw.choices(range(session.vocabulary), k=32) for _ in range(plan.streams)]
     arrivals = [Arrival(0.0, len(prompt), plan.stream_tokens) for prompt in prompts]
     jobs = make_jobs(arrivals, session.max_positions, session.vocabulary, seed=3)
-    alone = report(await Load(jobs[:1], session.door).run())
-    together = report(await Load(jobs, session.door).run())
-    return alone.output_tokens_per_s, together.output_tokens_per_s
+    alone, _ = await counted(session, jobs[:1])
+    together, steps = await counted(session, jobs)
+    return alone.output_tokens_per_s, together.output_tokens_per_s, steps
 
 
 async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
@@ -119,21 +134,20 @@ async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
     arrivals = read_trace(plan.trace)
     async with Session(cluster) as session:
         await batching(session, replace(plan, stream_tokens=16))  # warm
-        alone, together = await batching(session, plan)
+        alone, together, batched = await batching(session, plan)
         say(f"one stream {alone:.0f} tokens/s, {plan.streams} streams {together:.0f}")
         lengths = [replace(arrival, at_s=0.0) for arrival in arrivals[:2000]]
         jobs = make_jobs(lengths, session.max_positions, session.vocabulary, seed=1)
         capacity = await ClosedLoop(session.door, jobs, plan.width, plan.capacity_s).tokens_per_s()
         say(f"capacity {capacity:.0f} tokens/s (prompt and output)")
         start = scaled(arrivals, plan.share * capacity, plan.duration_s, session.max_positions)
-        before = Steps.of(await session.look())
-        load = Load(make_jobs(start, session.max_positions, session.vocabulary, seed=2), session.door)
-        found = report(await load.run())
-        steps = Steps.of(await session.look()).since(before)
+        found, replayed = await counted(session, make_jobs(start, session.max_positions, session.vocabulary, seed=2))
     outcome.figures |= {"one stream (tokens/s)": alone, f"{plan.streams} streams (tokens/s)": together}
     outcome.figures |= {"ratio": together / alone, "capacity (tokens/s, prompt + output)": capacity}
     _replayed(outcome, found, capacity, plan)
-    _stepped(outcome, steps)
+    _stepped(outcome, f"{plan.streams} streams", batched)
+    _stepped(outcome, "replay", replayed)
+    outcome.expect(batched.multi_row_share > 0.5, f"{batched.multi_row_share:.0%} of the steps held 2 rows or more")
     outcome.expect(together >= 3 * alone, f"{plan.streams} streams give {together / alone:.2f} times one, not 3")
     return outcome
 
@@ -151,12 +165,10 @@ def _replayed(outcome: Outcome, found: Report, capacity: float, plan: Plan) -> N
     outcome.expect(asked >= 0.5 * capacity, f"the replay asked only for {asked / capacity:.0%} of the capacity")
 
 
-def _stepped(outcome: Outcome, steps: Steps) -> None:
-    share = steps.multi_row / steps.total if steps.total else 0.0
-    outcome.figures |= {"steps": steps.total, "steps with prefill and decode": steps.mixed}
-    outcome.figures |= {"share of steps with 2 rows or more": share}
-    outcome.expect(steps.mixed > 0, "no step held prefill and decode rows")
-    outcome.expect(share > 0.5, f"only {share:.0%} of the steps held 2 rows or more")
+def _stepped(outcome: Outcome, of: str, steps: Steps) -> None:
+    outcome.figures |= {f"{of}: steps": steps.total, f"{of}: steps with prefill and decode": steps.mixed}
+    outcome.figures |= {f"{of}: share of steps with 2 rows or more": steps.multi_row_share}
+    outcome.expect(steps.mixed > 0, f"{of}: no step held prefill and decode rows")
 
 
 def find_trace(given: str | None) -> Path:

@@ -38,7 +38,8 @@ def test_a_bursty_trace_is_served_whole_and_in_batches(cluster: ClusterProcess, 
     figures = asyncio.run(throughput.run(plan, cluster)).figures
     assert (figures["errors"], figures["refused"]) == (0, 0)
     assert figures["completed"] == figures["requests"] > 0
-    assert figures["steps with prefill and decode"] > 0
+    assert figures["replay: steps with prefill and decode"] > 0
+    assert figures["16 streams: share of steps with 2 rows or more"] > 0.5
 
 
 @pytest.mark.parametrize("corrupt", [False, True], ids=["restored", "flipped byte"])
