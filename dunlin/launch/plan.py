@@ -4,6 +4,7 @@ import sys
 from dataclasses import dataclass
 
 from dunlin.launch.options import UpOptions
+from dunlin.policies.presets import PRESETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -13,6 +14,7 @@ class Ports:
     http: int
     grpc: int
     monitor: int
+    metrics: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +28,7 @@ class ProcessSpec:
 
 def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent_pid: int) -> tuple[ProcessSpec, ...]:
     """Every service of one machine, those that others report to first."""
+    preset = PRESETS[options.preset]
     common = ("--node", node, "--etcd", etcd, "--data-dir", str(options.data_dir), "--parent-pid", str(parent_pid))
 
     def spec(role: str, name: str, port: int, *flags: str) -> ProcessSpec:
@@ -34,14 +37,16 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
         return ProcessSpec(name, role, (*start, *common, *flags))
 
     return (
-        spec("monitor", "monitor-0", ports.monitor),
-        spec("global_manager", "global-manager-0", 0),
+        spec("monitor", "monitor-0", ports.monitor, "--metrics-port", str(ports.metrics)),
+        spec("global_manager", "global-manager-0", 0, "--group-policy", preset.group),
         spec("kvstore", "kvstore-0", 0, *_tier(options)),
-        spec(
-            "dispatcher", "dispatcher-0", ports.grpc, "--http", f"{options.host}:{ports.http}", "--model", options.model
-        ),
+        spec("dispatcher", "dispatcher-0", ports.grpc, "--policy", preset.dispatch, *_doors(options, ports)),
         *(spec("instance", f"instance-{i}", 0, *_instance(options)) for i in range(options.instances)),
     )
+
+
+def _doors(options: UpOptions, ports: Ports) -> tuple[str, ...]:
+    return ("--http", f"{options.host}:{ports.http}", "--model", options.model)
 
 
 def _tier(options: UpOptions) -> tuple[str, ...]:

@@ -18,12 +18,13 @@ LOCK_FILE = "lock"
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """One running cluster. Endpoints are `host:port`; `http` is a URL; `pid` is the supervisor's."""
+    """One running cluster. Endpoints are `host:port`; `http` and `metrics` (the monitor's page) are URLs; `pid` is the supervisor's."""
 
     pid: int
     http: str
     grpc: str
     monitor: str
+    metrics: str
     etcd: str
     data_dir: str
     model: str

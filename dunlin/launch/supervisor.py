@@ -103,22 +103,22 @@ class Supervisor:
             if managed.cannot_start() or managed.given_up:
                 raise LaunchError(f"{managed.spec.name} cannot start: {last_line(managed.log)} (log: {managed.log})")
 
-    def stop(self, grace_s: float) -> None:
-        """End all: ask, wait at most `grace_s`, kill what is left with everything it started."""
+    def stop(self, grace_s: float, impatient: Callable[[], bool] = lambda: False) -> None:
+        """End all: ask, wait at most `grace_s` or until `impatient`, kill what is left with everything it started."""
         children = [managed.child for managed in self.managed if managed.child is not None]
         for child in children:
             if child.stopped():
                 child.kill()
             child.terminate()
-        self._await(children, grace_s)
+        self._await(children, grace_s, impatient)
         for child in children:
             child.kill()
-        self._await(children, grace_s)
+        self._await(children, grace_s, lambda: False)
 
     @staticmethod
-    def _await(children: Sequence[Child], limit_s: float) -> None:
+    def _await(children: Sequence[Child], limit_s: float, impatient: Callable[[], bool]) -> None:
         deadline_s = time.monotonic() + limit_s
         left = list(children)
-        while left and time.monotonic() < deadline_s:
+        while left and time.monotonic() < deadline_s and not impatient():
             left = [child for child in left if not child.exited()]
             time.sleep(_POLL_S if left else 0)

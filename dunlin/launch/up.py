@@ -69,7 +69,8 @@ class Cluster:
         grpc = claim_port(host, options.grpc_port, "the gRPC door", {http})
         if http == grpc:
             raise LaunchError(f"--http-port and --grpc-port are both {http}; choose two")
-        return Ports(http, grpc, claim_port(host, 0, "the monitor", {http, grpc}))
+        monitor = claim_port(host, 0, "the monitor", {http, grpc})
+        return Ports(http, grpc, monitor, claim_port(host, 0, "the metrics", {http, grpc, monitor}))
 
     def start(self) -> bool:
         """Start everything and wait until it can serve. False when asked to stop meanwhile. Raises LaunchError."""
@@ -129,6 +130,7 @@ class Cluster:
             http=f"http://{host}:{self._ports.http}",
             grpc=self.endpoint_grpc,
             monitor=f"{host}:{self._ports.monitor}",
+            metrics=f"http://{host}:{self._ports.metrics}/metrics",
             etcd=self.etcd,
             data_dir=str(self._dir.path),
             model=options.model,
@@ -149,7 +151,7 @@ class Cluster:
     def close(self) -> None:
         """End every process, etcd last."""
         for supervisor in reversed(self._supervisors):
-            supervisor.stop(self.options.stop_grace_s if self._stop.count < 2 else 0.0)
+            supervisor.stop(self.options.stop_grace_s, lambda: self._stop.count > 1)
 
 
 def run_up(options: UpOptions) -> int:

@@ -15,6 +15,7 @@ from dunlin.launch.plan import Ports, ProcessSpec, service_specs
 from dunlin.launch.ports import claim_port
 from dunlin.launch.readiness import judge
 from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus
+from dunlin.policies.presets import PRESETS
 
 
 def options(**changes: Any) -> UpOptions:
@@ -22,7 +23,7 @@ def options(**changes: Any) -> UpOptions:
 
 
 def specs(**changes: Any) -> list[ProcessSpec]:
-    return list(service_specs(options(**changes), Ports(1, 2, 3), "h:9", "node", 77))
+    return list(service_specs(options(**changes), Ports(1, 2, 3, 4), "h:9", "node", 77))
 
 
 def flag(spec: ProcessSpec, name: str) -> str:
@@ -39,6 +40,17 @@ def test_every_process_is_tied_and_finds_etcd() -> None:
     for spec in specs():
         assert (flag(spec, "--parent-pid"), flag(spec, "--etcd"), flag(spec, "--name")) == ("77", "h:9", spec.name)
         assert "-P" in spec.command
+
+
+def test_the_preset_chooses_every_services_policies() -> None:
+    chosen = {spec.role: spec for spec in specs(preset="chunked")}
+    assert flag(chosen["dispatcher"], "--policy") == PRESETS["chunked"].dispatch
+    assert flag(chosen["global_manager"], "--group-policy") == PRESETS["chunked"].group
+    assert flag(chosen["instance"], "--preset") == "chunked"
+
+
+def test_the_monitor_serves_metrics() -> None:
+    assert flag(specs()[0], "--metrics-port") == "4"
 
 
 def test_doors_keep_their_ports() -> None:

@@ -19,6 +19,7 @@ def state(data_dir: Path, **changes: object) -> ClusterState:
         http="http://127.0.0.1:1",
         grpc="127.0.0.1:2",
         monitor="127.0.0.1:3",
+        metrics="http://127.0.0.1:5/metrics",
         etcd="127.0.0.1:4",
         data_dir=str(data_dir),
         model="builtin:tiny",
