@@ -72,10 +72,6 @@ class Fleet:
         """The stream is gone, and with it all that was promised on it."""
         self._joined.pop(address, None)
 
-    def is_joined(self, address: Address) -> bool:
-        """Whether a message can reach it."""
-        return address in self._joined
-
     def take(self, monitor: Address, view: FleetView, now_s: float) -> list[Address]:
         """Believe `view`; who of its members is suspect. An old view changes nothing."""
         if not self._is_news(monitor, view):

@@ -141,6 +141,20 @@ def test_nothing_smaller_overtakes_a_request_that_waits_for_room() -> None:
     assert [place.request for place in messages(sent, Place)] == [3]
 
 
+def test_what_just_fits_is_placed() -> None:
+    bench = Bench().fleet(member(A))
+    assert target(bench.give(client("c"), submit(max_tokens=997)), Place) == [A]
+
+
+def test_one_pass_places_however_many_wait() -> None:
+    bench = Bench()
+    for name in range(200):
+        bench.give(client(name), submit())
+    bench.give(A, Joined())
+    sent = bench.view(member(A))
+    assert [place.request for place in messages(sent, Place)] == [*range(1, 201)]
+
+
 def test_free_slots_are_no_reason_to_make_a_long_queue_longer() -> None:
     bench = Bench(max_waiting=2).fleet(member(A, waiting=2))
     assert messages(bench.give(client("c"), submit()), Place) == []

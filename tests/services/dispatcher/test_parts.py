@@ -85,6 +85,13 @@ def test_the_limit_is_the_lesser_of_model_and_fleet() -> None:
             assert "6 prompt tokens and max_tokens 4 are more than the 9 tokens" in refusal.detail
 
 
+def test_the_least_that_is_worth_running_fits() -> None:
+    admission = Admission(DispatcherConfig(max_positions=10))
+    assert admission.refusal(submit(range(9), max_tokens=None), 0, None, 0.0) is None
+    assert admission.refusal(submit(range(10), max_tokens=None), 0, None, 0.0) is not None
+    assert admission.refusal(submit(timeout_s=0.001), 0, None, 0.0) is None
+
+
 def test_the_queue_takes_exactly_so_many() -> None:
     admission = Admission(DispatcherConfig(max_queued=3))
     assert admission.refusal(submit(), 2, None, 0.0) is None
@@ -153,6 +160,10 @@ def test_rows_come_out_with_their_own_tops() -> None:
 def test_an_unknown_finish_spoils_the_batch(finish: int) -> None:
     assert rows_of(replace(rows((1, 1, 1, 1)), finish=array("b", [finish]))) is None
     assert rows_of(replace(rows((1, 1, 1, 1)), finish=array("b", [len(Finish) - 1]))) is not None
+
+
+def test_counts_that_cancel_out_spoil_the_batch() -> None:
+    assert rows_of(replace(rows((1, 1, 1, 1), (2, 1, 1, 1)), top_count=i32([1, -1]))) is None
 
 
 # --- the directory ---
