@@ -7,10 +7,14 @@ import time
 import pytest
 
 from dunlin.effects import Address, Send
+from dunlin.messages.dispatch import Preempted
 from dunlin.messages.door import Rejection
+from dunlin.messages.engine import EngineStarted
 from dunlin.messages.fleet import ExplainQuery, Explanation
-from dunlin.messages.types import Finish
+from dunlin.messages.pool import RegionRefused, RegionReserved
+from dunlin.messages.types import Finish, HostRegion
 from dunlin.telemetry.explain import Record, explain
+from services.instance.sequences import State
 from tests.fakes.cluster import Client, Cluster
 
 TOOL = Address("client", "tool")
@@ -110,6 +114,30 @@ def test_a_stuck_engine_is_ended_after_three_seconds_without_a_safepoint() -> No
     assert client.is_exact
 
 
+def test_an_engine_that_hangs_while_it_loads_is_ended_after_a_minute() -> None:
+    cluster = Cluster(instances=1, engine={"load_s": 1e9})
+    core, seat = cluster.instances["instance-0"], cluster.seats["instance-0"]
+    cluster.link.post(core.engine, core.address, EngineStarted(pid=7))
+    cluster.link.run(for_s=59.0)
+    assert not seat.ended
+    cluster.link.run(for_s=3.0)
+    assert len(seat.ended) == 1
+
+
+def test_an_answer_of_a_kvstore_that_is_no_more_names_no_room() -> None:
+    cluster = ready_cluster(instances=1, engine={"slots": 160}, instance={"run_ahead_tokens": 8})
+    clients = submit_many(cluster, 8, length=20, max_tokens=60)
+    core = cluster.instances["instance-0"]
+    older = Address("kvstore", "kvstore-0", 1)
+    for ticket in range(1, 20):
+        cluster.link.post(older, core.address, RegionReserved(ticket, HostRegion(9, 9, 0, 1 << 16)), delay_s=0.1)
+        cluster.link.post(older, core.address, RegionRefused(ticket), delay_s=0.2)
+    cluster.run_until_done()
+    assert all(client.is_exact for client in clients)
+    assert core.stale_total == 38
+    assert core.report().recomputed_tokens_total == 0
+
+
 def test_a_long_step_that_passes_safepoints_is_no_hang() -> None:
     cluster = ready_cluster(instances=2, engine={"step_s": 6.0})
     seat_safepoints = cluster.seats["instance-0"].engine, cluster.seats["instance-1"].engine
@@ -195,6 +223,30 @@ def test_under_memory_pressure_kv_goes_to_the_host_tier_and_back() -> None:
     assert report.restored_regions_total > 0
     assert report.recomputed_tokens_total == 0
     assert cluster.link.run(lambda: cluster.kvstore.report().used_bytes == 0)
+
+
+def test_the_youngest_is_preempted_also_while_a_younger_one_is_on_its_way_back() -> None:
+    cluster = ready_cluster(instances=1, engine={"slots": 160, "move_s": 0.3}, instance={"run_ahead_tokens": 8})
+    clients = submit_many(cluster, 8, length=20, max_tokens=60)
+    core = cluster.instances["instance-0"]
+    seen = len(cluster.link.sent)
+    preempted = []
+
+    def check(_: object) -> None:
+        nonlocal seen
+        for _, _, _, message in cluster.link.sent[seen:]:
+            if isinstance(message, Preempted):
+                victim = core.sequences.of_key((cluster.dispatcher.address, message.request))
+                assert victim is not None
+                preempted.append(victim.order)
+                others = [one for one in core.sequences.all() if one.state in (State.RUNNING, State.RESTORING)]
+                assert all(one.order < victim.order for one in others), f"{victim.name} of {core!r}"
+        seen = len(cluster.link.sent)
+
+    cluster.link.on_delivered = check
+    cluster.run_until_done()
+    assert preempted
+    assert all(client.is_exact for client in clients)
 
 
 def test_a_flipped_byte_in_the_tier_means_recompute_and_the_same_text() -> None:

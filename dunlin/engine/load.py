@@ -1,5 +1,6 @@
 """A decoder out of a checkpoint directory: weights and KV laid out in one arena."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -27,7 +28,14 @@ class Loaded:
     quantum: int
 
 
-def load_model(directory: Path, dtype: str, kv_bytes: int, numerics: Numerics, arena_fd: int) -> Loaded:
+def load_model(
+    directory: Path,
+    dtype: str,
+    kv_bytes: int,
+    numerics: Numerics,
+    arena_fd: int,
+    safepoint: Callable[[], None] = lambda: None,
+) -> Loaded:
     """Load the checkpoint in `directory`; KV gets `kv_bytes` over all layers, rounded down to granules.
 
     The same arguments lay the arena out in the same way, so KV that an earlier process left in the memfd is found
@@ -48,7 +56,7 @@ def load_model(directory: Path, dtype: str, kv_bytes: int, numerics: Numerics, a
         )
     weights_in_granules = weight_granules(config, torch_dtype.itemsize)
     arena = Arena(arena_fd, weights_in_granules + per_layer * config.layers)
-    weights = load_weights(directory, config, torch_dtype, arena)
+    weights = load_weights(directory, config, torch_dtype, arena, safepoint)
     kv = [_kv_view(arena, config, torch_dtype, per_layer) for _ in range(config.layers)]
     arena.check_integrity()
     decoder = Decoder(config, weights, kv, numerics)

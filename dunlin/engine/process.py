@@ -16,6 +16,7 @@ import torch
 
 from dunlin.effects import Address, Message
 from dunlin.engine import numerics
+from dunlin.engine.attention.base import Safepoint
 from dunlin.engine.errors import ModelError
 from dunlin.engine.frames import FrameReader, frame
 from dunlin.engine.load import Loaded, load_model
@@ -84,7 +85,7 @@ def _start_and_serve(options: EngineOptions, channel: Channel) -> int:
     progress = ProgressCounter(options.progress_fd)
     try:
         _prepare_process(options.threads)
-        loaded = _load(options)
+        loaded = _load(options, progress.pass_safepoint)
         progress.pass_safepoint()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
@@ -122,12 +123,12 @@ def _prepare_process(threads: int) -> None:
         libc.mallopt(option, value)
 
 
-def _load(options: EngineOptions) -> Loaded:
+def _load(options: EngineOptions, safepoint: Safepoint) -> Loaded:
     """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
     if options.deterministic and options.dtype != "float32":
         raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
     chosen = numerics.deterministic() if options.deterministic else numerics.fast()
-    loaded = load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd)
+    loaded = load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
     if options.deterministic and not self_test(loaded.decoder):
         raise ValueError("this machine's kernels do not keep the deterministic mode's promise: run without it")
     return loaded

@@ -154,7 +154,7 @@ class Runner:
             return done
         if done.status is MoveStatus.OK:
             done = self._adopt(move, done)
-        if done.status is not MoveStatus.OK:
+        if done.status is not MoveStatus.OK and move.sequence in self._sequences:
             self._failed[move.move] = move.sequence
         return done
 

@@ -3,7 +3,7 @@
 Knows the checkpoint and the blocks; knows neither steps nor KV.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,8 +36,12 @@ def weight_granules(config: ModelConfig, item_bytes: int) -> int:
     return sum(granules_for(total_bytes(blocks, item_bytes)) for blocks in groups)
 
 
-def load_weights(directory: Path, config: ModelConfig, dtype: torch.dtype, arena: Arena) -> Weights:
+def load_weights(
+    directory: Path, config: ModelConfig, dtype: torch.dtype, arena: Arena, safepoint: Callable[[], None]
+) -> Weights:
     """Read the checkpoint in `directory` into ranges of `arena`: one for the outer blocks, one per layer.
+
+    Passes a `safepoint` after each of them: loading for long is no hang.
 
     :raises ModelError: a missing or broken file, a missing tensor, a wrong shape.
     :raises MemoryError: the arena is too small.
@@ -46,10 +50,10 @@ def load_weights(directory: Path, config: ModelConfig, dtype: torch.dtype, arena
     hasher = xxhash.xxh3_128()
     try:
         outer = _load_blocks(checkpoint, outer_blocks(config), dtype, arena, hasher)
-        layers = [
-            _load_blocks(checkpoint, layer_blocks(config, layer), dtype, arena, hasher)
-            for layer in range(config.layers)
-        ]
+        layers = []
+        for layer in range(config.layers):
+            safepoint()
+            layers.append(_load_blocks(checkpoint, layer_blocks(config, layer), dtype, arena, hasher))
     finally:
         checkpoint.close()
     return Weights(outer, layers, hasher.hexdigest())

@@ -18,7 +18,10 @@ LOCK_FILE = "lock"
 
 @dataclass(frozen=True, slots=True)
 class ClusterState:
-    """One running cluster. Endpoints are `host:port`; `http` and `metrics` (the monitor's page) are URLs; `pid` is the supervisor's."""
+    """One running cluster. Endpoints are `host:port`, `http` and `metrics` (the monitor's page) URLs.
+
+    `pid` is the supervisor's.
+    """
 
     pid: int
     http: str

@@ -98,15 +98,18 @@ class Batcher:
 
     def _make_room(self, sequence: Sequence) -> list[Effect]:
         """Preempt one, unless slots are on their way back already."""
-        if self._is_room_coming():
+        if self._is_room_coming(sequence):
             return []
         running = self._sequences.running
         candidates = [Candidate(each.name, each.order, self._slots.held(each.number)) for each in running]
         choice = self._evict(candidates, 1)
         return self._lives.preempt(running[choice.index], choice.why)
 
-    def _is_room_coming(self) -> bool:
-        return any(
-            sequence.state in (State.DRAINING, State.ASKING, State.SPILLING, State.ENDING)
-            for sequence in self._sequences.all()
-        )
+    def _is_room_coming(self, sequence: Sequence) -> bool:
+        """Whether slots are being given back, or a younger one that could give some is on its way into the slab."""
+        for other in self._sequences.all():
+            if other.state in (State.DRAINING, State.ASKING, State.SPILLING, State.ENDING):
+                return True
+            if other.state is State.RESTORING and other.order > sequence.order:
+                return True
+        return False

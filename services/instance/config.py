@@ -12,9 +12,9 @@ class InstanceConfig:
     `max_slots` caps the slots that the engine offers (0: all of them). `max_running` sequences hold slots at once and
     `max_waiting` more may wait; the next is refused. A step holds at most `budget_tokens`. A running sequence is given
     slots for `run_ahead_tokens` more tokens at a time, so that its extents stay long. `stuck_s` without a safepoint
-    while steps are outstanding means a stuck engine. A dispatcher that stays away for `orphan_grace_s` loses its
-    requests here. A kvstore that has not answered after
-    `tier_answer_s` is not waited for.
+    while steps are outstanding means a stuck engine, `load_stuck_s` one that is stuck while it loads (importing passes
+    none). A dispatcher that stays away for `orphan_grace_s` loses its requests here. A kvstore that has not answered
+    after `tier_answer_s` is not waited for.
     """
 
     node: str = ""
@@ -26,8 +26,9 @@ class InstanceConfig:
     budget_tokens: int = 512
     run_ahead_tokens: int = 32
     stuck_s: float = 3.0
+    load_stuck_s: float = 60.0
     orphan_grace_s: float = 30.0
-    tier_answer_s: float = 0.5
+    tier_answer_s: float = 3.0
     report_interval_s: float = 0.5
     report_after_change_s: float = 0.05
 
@@ -39,6 +40,7 @@ class InstanceConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
         if self.max_slots < 0:
             raise ValueError(f"max_slots is {self.max_slots}: needs 0 (no cap) or more")
-        for name in ("stuck_s", "orphan_grace_s", "tier_answer_s", "report_interval_s", "report_after_change_s"):
+        reports = ("report_interval_s", "report_after_change_s")
+        for name in ("stuck_s", "load_stuck_s", "orphan_grace_s", "tier_answer_s", *reports):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}: needs a positive, finite number of seconds")

@@ -68,6 +68,7 @@ class InstanceCore:
             self.engine, config, self.sequences, self.lives, self.steps, EVICT_POLICIES[preset.evict]
         )
         self._watch = EngineWatch(config.stuck_s)
+        self._load_watch = EngineWatch(config.load_stuck_s)
         self._reporter = Reporter(config.report_interval_s, config.report_after_change_s)
         self._ready: EngineReady | None = None
         self._pid = 0
@@ -81,8 +82,8 @@ class InstanceCore:
             Order: self._on_order,
             Reserve: self._on_reserve,
             Tier: lambda now_s, sender, message: self.tier.open(sender, message),
-            RegionReserved: lambda now_s, sender, message: self.lives.reserved(message),
-            RegionRefused: lambda now_s, sender, message: self.lives.refused(message.ticket),
+            RegionReserved: self._on_region_reserved,
+            RegionRefused: self._on_region_refused,
             AnswerDue: lambda now_s, sender, message: self.lives.unanswered(message.ticket),
             EngineReady: self._on_engine_ready,
             EngineFailed: self._on_engine_failed,
@@ -217,6 +218,17 @@ class InstanceCore:
             effects += self.lives.settle(sequence)
         return effects
 
+    def _on_region_reserved(self, now_s: float, sender: Address, reserved: RegionReserved) -> list[Effect]:
+        return self.lives.reserved(reserved) if self._is_keeper(sender) else []
+
+    def _on_region_refused(self, now_s: float, sender: Address, refused: RegionRefused) -> list[Effect]:
+        return self.lives.refused(refused.ticket) if self._is_keeper(sender) else []
+
+    def _is_keeper(self, kvstore: Address) -> bool:
+        """Whether it is the kvstore whose tier is used; an older one's answer names room in memory that is no more."""
+        self.stale_total += kvstore != self.tier.kvstore
+        return kvstore == self.tier.kvstore
+
     def _on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
         """An engine that refuses what it was asked to do no longer agrees with this core about what is where."""
         if message.what == "MapHost":
@@ -228,7 +240,9 @@ class InstanceCore:
 
     def _on_progress(self, now_s: float, sender: Address, progress: Progress) -> list[Effect]:
         outstanding = self.steps.outstanding + self.tier.moves
-        why = self._watch.look(now_s, progress.safepoints, outstanding)
+        loads = self._ready is None and self._pid > 0
+        stuck = self._load_watch.look(now_s, progress.safepoints, int(loads))
+        why = self._watch.look(now_s, progress.safepoints, outstanding) or stuck
         return [Send(self.engine, StopEngine(why))] if why is not None else []
 
     def _engine_lost(self, now_s: float, reason: str) -> list[Effect]:

@@ -144,8 +144,10 @@ class Lives:
         if not self._tier.usable or sequence.computed == 0:
             return self._give_up_slots(sequence)
         self._sequences.go(sequence, State.ASKING)
-        why = Why("spill", "host tier", (Figure("tokens", sequence.computed),), (Rejected("recompute", "costs more"),))
-        return self._tier.ask(sequence, sequence.computed, why)
+        size_bytes = self._tier.size_bytes(sequence.computed)
+        figures = (Figure("tokens", sequence.computed), Figure("bytes", size_bytes))
+        rejected = Rejected("recompute", f"{sequence.computed} tokens would be computed again")
+        return self._tier.ask(sequence, sequence.computed, Why("spill", "host tier", figures, (rejected,)))
 
     def _spilled(self, sequence: Sequence, done: MoveDone) -> list[Effect]:
         copied = done.status is MoveStatus.OK

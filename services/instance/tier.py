@@ -90,6 +90,10 @@ class HostTier:
         asked, self._asked = list(self._asked.values()), {}
         return asked
 
+    def size_bytes(self, tokens: int) -> int:
+        """Of the region that holds that many tokens."""
+        return tokens * self._ready.kv_bytes_per_token if self._ready is not None else 0
+
     def ask(self, sequence: Sequence, tokens: int, why: Why | None) -> list[Effect]:
         """Ask for room for the first `tokens` tokens."""
         assert self._kvstore is not None
@@ -102,7 +106,7 @@ class HostTier:
             sequence.place.request,
             sequence.place.attempt,
             self._region(tokens),
-            tokens * self._ready.kv_bytes_per_token,
+            self.size_bytes(tokens),
             self._ready.kv_dtype,
             self._ready.weights_digest,
             why,

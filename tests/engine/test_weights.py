@@ -26,7 +26,7 @@ def directory(tmp_path: Path) -> Path:
 def read(directory: Path, dtype: torch.dtype = torch.float32) -> Weights:
     config = load_config(directory)
     arena = Arena(os.memfd_create("weights"), weight_granules(config, dtype.itemsize))
-    loaded = load_weights(directory, config, dtype, arena)
+    loaded = load_weights(directory, config, dtype, arena, lambda: None)
     arena.check_integrity()
     assert arena.free == 0, "the plan says exactly what loading takes"
     return loaded
