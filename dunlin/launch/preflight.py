@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dunlin.launch.errors import LaunchError
 from dunlin.launch.options import UpOptions
+from dunlin.policies.presets import PRESETS
 
 _NEEDED = ("aiohttp", "grpc_health", "torch", "tokenizers", "xxhash")
 
@@ -15,6 +16,10 @@ def check(options: UpOptions) -> None:
     _check_installed()
     if options.instances < 1:
         raise LaunchError(f"--instances {options.instances}: a cluster needs at least 1")
+    if options.preset not in PRESETS:
+        raise LaunchError(f"--preset {options.preset}: there is none; choose one of {', '.join(PRESETS)}")
+    if options.deterministic and options.dtype != "fp32":
+        raise LaunchError(f"--deterministic computes in fp32, not {options.dtype}: drop one of the two")
     _check_model(options.model)
     if options.etcd:
         _check_etcd(options.etcd)

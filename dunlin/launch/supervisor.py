@@ -70,7 +70,7 @@ class Managed:
 
     def cannot_start(self) -> bool:
         """Whether it said that starting it again is of no use."""
-        return self.child is not None and self.child.code == CANNOT_START
+        return self.child is not None and self.child.exited() and self.child.code == CANNOT_START
 
 
 class Supervisor:

@@ -101,9 +101,9 @@ class Cluster:
     def _until(self, look: Callable[[], Readiness], limit_s: float) -> bool:
         deadline_s = time.monotonic() + limit_s
         while not self._stop.wait(_PROBE_EVERY_S):
-            self._tick()
             for supervisor in self._supervisors:
                 supervisor.check_start()
+            self._tick()
             seen = look()
             if seen.ready:
                 return True

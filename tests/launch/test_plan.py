@@ -98,6 +98,8 @@ def test_a_host_that_is_not_ours_is_named() -> None:
         ({"etcd": "nonsense"}, "'nonsense' is not host:port"),
         ({"etcd": "127.0.0.1:1"}, "etcd unreachable .*127.0.0.1:1: connection refused"),
         ({"instances": 0}, "at least 1"),
+        ({"preset": "nosuch"}, "--preset nosuch: there is none; choose one of .*chunked"),
+        ({"dtype": "bf16", "deterministic": True}, "--deterministic computes in fp32, not bf16"),
     ],
 )
 def test_what_cannot_start_is_said_before_anything_starts(changes: dict[str, Any], complaint: str) -> None:
