@@ -26,9 +26,13 @@ class Outcome:
             self.broken.append(otherwise)
 
 
+class _Formatter(argparse.ArgumentDefaultsHelpFormatter, argparse.RawDescriptionHelpFormatter):
+    """Defaults in the help, the description as it is written."""
+
+
 def parser(description: str) -> argparse.ArgumentParser:
     """What every campaign takes."""
-    made = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    made = argparse.ArgumentParser(description=description, formatter_class=_Formatter)
     made.add_argument("--instances", type=int, default=3, metavar="N", help="instances of the cluster")
     made.add_argument("--json", action="store_true", help="print JSON instead of a table")
     return made
