@@ -2,7 +2,6 @@
 
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -315,14 +314,11 @@ def untimed(lines: list[str]) -> list[str]:
     return [line.partition("  ")[2] for line in lines]
 
 
-def test_the_cores_are_fast_enough() -> None:
-    """Not a threshold on this machine's mood: 50,000 events/s is a fifth of what it does when idle."""
-    cluster = Cluster(instances=3, engine={"slots": 65536, "audit": False}, instance={"max_running": 64})
+def test_hundreds_of_requests_at_once_stay_exact() -> None:
+    """How fast the cores are at this is `python -m benchmarks.cores`'s to say."""
+    cluster = ready_cluster(instances=3, engine={"slots": 4096, "audit": False}, instance={"max_running": 64})
     cluster.link.keep_sent = False
-    cluster.run_until_ready()
-    submit_many(cluster, 90, length=16, max_tokens=200)
-    before, started_s = cluster.link.delivered, time.perf_counter()
+    submit_many(cluster, 300, length=16, max_tokens=30)
     cluster.run_until_done()
-    tokens = sum(len(client.tokens) for client in cluster.clients)
-    print(f"{(cluster.link.delivered - before) / (time.perf_counter() - started_s):.0f} events/s, {tokens} tokens")
     assert all(client.is_exact for client in cluster.clients)
+    assert cluster.link.run(cluster.all_free)

@@ -58,5 +58,8 @@ def deliveries(results: list[Result]) -> list[Effect]:
     for result in results:
         sequence = result.sequence
         if result.token is not None and sequence.state in (State.RUNNING, State.DRAINING):
-            columns.setdefault(sequence.dispatcher, Columns()).append(result, result.token)
+            column = columns.get(sequence.dispatcher)
+            if column is None:
+                column = columns[sequence.dispatcher] = Columns()
+            column.append(result, result.token)
     return [Send(dispatcher, column.tokens()) for dispatcher, column in columns.items()]

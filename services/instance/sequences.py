@@ -100,9 +100,9 @@ class Sequence:
         return self.length - self.computed if self.length < self.longest else 0
 
     @property
-    def is_decode(self) -> bool:
-        """Whether its next row is a decode row: one position, whose token was or will be sampled here."""
-        return self.remaining == 1 and self.length > len(self.place.tokens)
+    def has_sampled(self) -> bool:
+        """Whether its last token was or is being sampled here: a row of one position is then a decode row."""
+        return self.length > len(self.place.tokens)
 
     def go(self, state: State) -> None:
         """Change the state.

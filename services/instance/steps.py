@@ -73,10 +73,15 @@ class Steps:
 
     def choose(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
         """Which sequences may have how many tokens in the next step; empty if none may."""
-        able = [sequence for sequence in running if sequence.remaining > 0]
+        able: list[Sequence] = []
+        candidates: list[Candidate] = []
+        for sequence in running:
+            remaining = sequence.remaining
+            if remaining > 0:
+                able.append(sequence)
+                candidates.append(Candidate(remaining, remaining == 1 and sequence.has_sampled))
         if not able:
             return []
-        candidates = [Candidate(sequence.remaining, sequence.is_decode) for sequence in able]
         taken = self._policy(candidates, self._budget_tokens)
         return [(sequence, tokens) for sequence, tokens in zip(able, taken, strict=True) if tokens > 0]
 

@@ -256,7 +256,7 @@ class FakeEngine:
         )
 
     def _compute(self, sequence: FakeSequence, start: int, stop: int, slots: list[int]) -> None:
-        name = f"sequence {sequence.opened.sequence}"
+        name = sequence.opened.sequence
         assert 0 <= start < stop <= len(sequence.tokens), f"{name}: {start} to {stop} of {len(sequence.tokens)} tokens"
         assert start <= len(sequence.slots), f"{name}: token {start} is computed, KV ends at {len(sequence.slots)}"
         assert len(slots) >= stop - start, f"{name}: {stop - start} tokens into {len(slots)} slots"
@@ -287,8 +287,9 @@ class FakeEngine:
         done.finish.append(finish)
         tops = sampling.logprobs or 0
         done.top_count.append(tops)
-        done.top_token.extend((token + other) % self.ready.vocabulary for other in range(tops))
-        done.top_logprob.extend(-float(other) for other in range(tops))
+        if tops:
+            done.top_token.extend((token + other) % self.ready.vocabulary for other in range(tops))
+            done.top_logprob.extend(-float(other) for other in range(tops))
 
     # --- moves ---
 

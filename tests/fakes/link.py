@@ -6,20 +6,19 @@ What sits at an address is anything with a core's `receive`: a real core, a fake
 import heapq
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from dunlin.effects import Address, After, Core, Gone, Joined, Message, Send
 
 
-@dataclass(order=True)
-class Event:
-    """One delivery. Ties are broken by the order of sending."""
+class Event(NamedTuple):
+    """One delivery. Ties are broken by the order of sending: no two events have the same number."""
 
     at_s: float
     number: int
-    to: Address = field(compare=False)
-    sender: Address = field(compare=False)
-    message: Message = field(compare=False)
+    to: Address
+    sender: Address
+    message: Message
 
 
 class Link:
