@@ -182,6 +182,7 @@ async def burst(screen: Screen, client: dunlin.AsyncClient) -> None:
         await asyncio.wait([running], timeout=0.15)
         screen.draw(board(load, await client.status()))
     found = report(await running)
+    await asyncio.sleep(0.7)  # until the last reports of the instances are in
     screen.settle(board(load, await client.status()))
     print(
         f"\n{found.completed} of {found.requests} requests done, {found.errors} errors, "
