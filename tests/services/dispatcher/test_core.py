@@ -22,6 +22,7 @@ from dunlin.messages.door import (
     Withdraw,
 )
 from dunlin.messages.fleet import DispatcherReport, FleetView
+from dunlin.messages.membership import Member, MemberDown, MembersReset
 from dunlin.messages.types import Finish, GroupKind, Part, Sampling, f32, i32
 from services.dispatcher.timers import DeadlineDue, DroughtOver, ReportDue
 from tests.services.dispatcher.factories import (
@@ -388,6 +389,14 @@ def test_it_reports_at_once_and_every_half_second_while_a_monitor_listens() -> N
     bench.give(MONITOR, Joined())
     assert bench.fire(ReportDue) == []  # a newer timer runs
     assert target(bench.fire(ReportDue), DispatcherReport) == [MONITOR]
+
+
+def test_it_remembers_where_the_monitor_answers() -> None:
+    bench = Bench()
+    assert bench.give(Address("etcd", ""), MembersReset((Member(MONITOR, "host:9", "n", 1),))) == []
+    assert bench.core.directory.monitor_endpoint == "host:9"
+    bench.give(Address("etcd", ""), MemberDown(MONITOR))
+    assert bench.core.directory.monitor_endpoint == ""
 
 
 def test_what_it_does_not_know_is_ignored() -> None:

@@ -250,3 +250,11 @@ def test_tokens_before_the_word_count_as_accepted() -> None:
     assert bench.give(A, Refused(1, 1, Refusal.FULL)) == []
     assert bench.give(A, Accepted(1, 1, 9)) == []
     assert state_of(bench, 1) is State.RUNNING
+
+
+def test_a_new_stream_of_the_same_instance_hears_a_cancel_again() -> None:
+    bench = Bench().fleet(member(A))
+    assert target(bench.give(A, rows((77, 3, 5, 1))), Cancel) == [A]
+    bench.give(A, Gone())
+    bench.give(A, Joined())
+    assert target(bench.give(A, rows((77, 3, 6, 1))), Cancel) == [A]
