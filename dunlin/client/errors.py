@@ -61,8 +61,8 @@ def error_of(failed: CallFailed, endpoint: str) -> DunlinError:
             return InvalidRequest(failed.detail)
         case "OUT_OF_RANGE":
             return PromptTooLong(failed.detail)
-        case "RESOURCE_EXHAUSTED" if failed.retry_after_s is None:  # gRPC's own limit on a message's size
-            return InvalidRequest(failed.detail)
+        case "RESOURCE_EXHAUSTED" if failed.retry_after_s is None and "message" in failed.detail.lower():
+            return InvalidRequest(failed.detail)  # gRPC's own limit on a message's size
         case "RESOURCE_EXHAUSTED":
             return QueueFull(failed.detail, failed.retry_after_s or 0.0)
         case "UNAVAILABLE":

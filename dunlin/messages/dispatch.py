@@ -19,6 +19,7 @@ class Refusal(IntEnum):
     NOT_READY = 2
     NOT_IN_PLAN = 3
     STALE = 4
+    INVALID = 5
 
 
 @dataclass(frozen=True, slots=True)

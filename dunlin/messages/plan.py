@@ -41,6 +41,7 @@ class OrderRefused:
     epoch: int
     plan_version: int
     reason: str
+    why: Why | None = None
 
 
 PLAN_COMMANDS = (Order,)

@@ -64,6 +64,8 @@ class Attempts:
         if message.reason is Refusal.TOO_LONG:
             request.unfit.append(sender)
             return []
+        if message.reason is Refusal.INVALID:
+            return self._endings.tell(now_s, request, Finish.ERROR, f"{sender.name} cannot run it: {_because(message)}")
         return [After(self._refusal_pause_s, PauseOver(sender, self._fleet.pause(sender)))]
 
     def on_returned(self, now_s: float, sender: Address, message: Returned) -> list[Effect]:
@@ -102,9 +104,10 @@ class Attempts:
             return self._stale(sender, row.request, row.attempt)
         if row.position != len(request.tokens):
             return self._on_misplaced(now_s, request, row)
-        if request.state is not State.RUNNING:
+        if request.state is State.OFFERED:
             self._runs(now_s, request)
         request.tokens.append(row.token)
+        request.losses = 0
         self._totals.tokens += 1
         if row.finish is not Finish.RUNNING:
             self._endings.done(now_s, request, row.finish)
@@ -133,6 +136,11 @@ class Attempts:
     def _stale(self, sender: Address, number: int, attempt: int) -> list[Effect]:
         self._totals.stale += 1
         return self._fences.cancel(sender, number, attempt, "this attempt is over")
+
+
+def _because(refused: Refused) -> str:
+    rejected = refused.why.rejected if refused.why is not None else ()
+    return rejected[0].reason if rejected else refused.reason.name
 
 
 def _delta(request: Request, row: Row) -> Delta:

@@ -12,7 +12,8 @@ class DispatcherConfig:
     `max_queued` requests may wait for an instance; more are refused at the door. `max_waiting` is how many may wait at
     an instance for slots there: enough to bridge the time until its load is known here, no more, since what waits here
     can still go anywhere. `max_positions` is the model's limit for prompt and generated tokens, 0 if unknown.
-    `max_losses` hand-outs of one request may be lost with their instance before it ends with an error.
+    `max_losses` hand-outs of one request in a row, without a token between, may be lost with their instance before it
+    ends with an error.
     """
 
     policy: str = "least_loaded"

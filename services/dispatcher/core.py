@@ -155,6 +155,7 @@ class DispatcherCore:
         if sender.role == "client":
             return self._on_withdraw(now_s, sender, Withdraw())
         self._monitors.pop(sender, None)
+        self.fleet.forget_monitor(sender)
         self.fleet.leave(sender)
         self._fences.forget(sender)
         effects: list[Effect] = []

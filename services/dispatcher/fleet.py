@@ -157,6 +157,11 @@ class Fleet:
             self._monitor, self._version = monitor, 0
         return view.version > self._version
 
+    def forget_monitor(self, monitor: Address) -> None:
+        """Its stream is gone: an older one that still speaks is better than none. What it said last stays."""
+        if self._monitor == monitor:
+            self._monitor = None
+
     def _refresh(self, address: Address, now_s: float) -> None:
         instance = self._joined.get(address)
         if instance is not None:

@@ -46,7 +46,9 @@ class HttpError(Exception):
 def ending_error(finish: Finish, detail: str) -> HttpError:
     """A request that was admitted and ended badly."""
     status, kind, code = ENDINGS[finish]
-    return HttpError(status, error_body(detail or f"the request ended: {finish.name.lower()}", kind, None, code))
+    body = error_body(detail or f"the request ended: {finish.name.lower()}", kind, None, code)
+    # OpenAI's clients repeat every 5xx by themselves; this request had its chance, and its deadline.
+    return HttpError(status, body, {"x-should-retry": "false"})
 
 
 def not_found(text: str, param: str | None = None, code: str | None = None) -> HttpError:

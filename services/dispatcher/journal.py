@@ -37,8 +37,8 @@ NEXT: dict[State, tuple[State, ...]] = {
 class Request:
     """One request. `tokens` is its sequence: the prompt, then every token delivered.
 
-    `attempt` counts hand-outs, `losses` those that ended with their instance; `unfit` names instances that cannot hold
-    it; `lost` says what became of the last hand-out, for the next one's reason.
+    `attempt` counts hand-outs, `losses` those that ended with their instance since the last token came. `unfit` names
+    instances that cannot hold it; `lost` says what became of the last hand-out, for the next one's reason.
     """
 
     number: int

@@ -40,7 +40,7 @@ class Admission:
             known = Figure("vocabulary", ready.vocabulary)
             return [
                 *effects,
-                _refuse(sender, place, Refusal.TOO_LONG, Figure("largest_token", max(place.tokens)), known),
+                _refuse(sender, place, Refusal.INVALID, Figure("largest_token", max(place.tokens)), known),
             ]
         if self._sequences.waiting_count >= self._config.max_waiting:
             queue = (Figure("waiting", self._sequences.waiting_count), Figure("max", self._config.max_waiting))
@@ -89,4 +89,5 @@ _BECAUSE = {
     Refusal.NOT_READY: "no engine runs",
     Refusal.NOT_IN_PLAN: "no order of the global manager has come",
     Refusal.STALE: "this attempt or a newer one is here",
+    Refusal.INVALID: "the model has no such token",
 }

@@ -22,7 +22,7 @@ from dunlin.messages.engine import (
 )
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.group import Reserve, ReserveRefused
-from dunlin.messages.plan import Order, OrderDone, OrderRefused
+from dunlin.messages.plan import Order
 from dunlin.messages.pool import RegionRefused, RegionReserved, Tier
 from dunlin.messages.types import Figure, Finish, GroupKind, MoveStatus, Part, Rejected, Why
 from dunlin.policies.batch import BATCH_POLICIES
@@ -33,6 +33,7 @@ from services.instance.batcher import Batcher
 from services.instance.config import InstanceConfig
 from services.instance.delivery import deliveries
 from services.instance.lives import Lives
+from services.instance.orders import Orders
 from services.instance.reports import ReportDue, Reporter
 from services.instance.sequences import Sequences, State
 from services.instance.slots import SlotTable, Use
@@ -72,7 +73,7 @@ class InstanceCore:
         self._reporter = Reporter(config.report_interval_s, config.report_after_change_s)
         self._ready: EngineReady | None = None
         self._pid = 0
-        self._order: Order | None = None
+        self._orders = Orders(address)
         self._monitors: dict[Address, None] = {}
         self._absent: dict[Address, int] = {}
         self._absences = 0
@@ -116,13 +117,13 @@ class InstanceCore:
         if isinstance(message, self._unchanging):
             return effects
         if self._ready is not None:
-            order = self._order
-            effects += self._batcher.settle(order.epoch if order else 0, order.plan_version if order else 0)
+            effects += self._batcher.settle(*self._orders.version)
         return effects + self._reporter.changed(now_s)
 
     def report(self) -> InstanceReport:
         """What this instance says of itself."""
-        slots, steps, lives, order, ready = self.slots, self.steps, self.lives, self._order, self._ready
+        slots, steps, lives, ready = self.slots, self.steps, self.lives, self._ready
+        order = self._orders.followed
         return InstanceReport(
             ready=ready is not None,
             capacity_slots=slots.capacity,
@@ -157,30 +158,19 @@ class InstanceCore:
             restored_regions_total=self.tier.restored_total,
             corrupt_regions_total=self.tier.corrupt_total,
             engine_restarts_total=self.engine_restarts_total,
-            stale_total=self.stale_total + self._admission.stale_total,
+            stale_total=self.stale_total + self._admission.stale_total + self._orders.stale_total,
         )
 
     # --- dispatchers and the manager ---
 
     def _on_place(self, now_s: float, sender: Address, place: Place) -> list[Effect]:
-        return self._admission.place(sender, place, self._ready, self._order is not None)
+        return self._admission.place(sender, place, self._ready, self._orders.followed is not None)
 
     def _on_cancel(self, now_s: float, sender: Address, cancel: Cancel) -> list[Effect]:
         return self._admission.cancel(sender, cancel)
 
     def _on_order(self, now_s: float, sender: Address, order: Order) -> list[Effect]:
-        held = (self._order.epoch, self._order.plan_version) if self._order else (0, 0)
-        if (order.epoch, order.plan_version) < held:
-            self.stale_total += 1
-            text = f"stale: this instance follows epoch {held[0]}, version {held[1]}"
-            return [Send(sender, OrderRefused(order.epoch, order.plan_version, text))]
-        is_local = order.kind is GroupKind.LOCAL and order.part is Part.LOCAL and order.members == (self.address,)
-        if not is_local or order.layers:
-            text = f"{order.kind.name}, {len(order.members)} members, {len(order.layers) or 'all'} layers: "
-            text += "only a local group of this instance alone with all layers"
-            return [Send(sender, OrderRefused(order.epoch, order.plan_version, text))]
-        self._order = order
-        return [Send(sender, OrderDone(order.epoch, order.plan_version)), *self._report_now(now_s)]
+        return [*self._orders.take(sender, order), *self._report_now(now_s)]
 
     def _on_reserve(self, now_s: float, sender: Address, reserve: Reserve) -> list[Effect]:
         why = Why("groups", "refuse", (Figure("tokens", reserve.tokens),))

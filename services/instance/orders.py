@@ -1,0 +1,40 @@
+"""What the global manager has this instance be, and the fence of (epoch, plan version) before it. Knows no slot."""
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.plan import Order, OrderDone, OrderRefused
+from dunlin.messages.types import Figure, GroupKind, Part, Rejected, Why
+
+
+class Orders:
+    """Holds the order that is followed, `None` before the first. `stale_total` counts those that came too late."""
+
+    def __init__(self, own: Address) -> None:
+        self.followed: Order | None = None
+        self.stale_total = 0
+        self._own = own
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """(epoch, plan version) of the order followed."""
+        return (self.followed.epoch, self.followed.plan_version) if self.followed is not None else (0, 0)
+
+    def take(self, sender: Address, order: Order) -> list[Effect]:
+        """Follow the order, or say why not and stay what it was."""
+        refusal = self._refusal(order)
+        if refusal is None:
+            self.followed = order
+            return [Send(sender, OrderDone(order.epoch, order.plan_version))]
+        figures = (Figure("epoch", order.epoch), Figure("plan_version", order.plan_version))
+        why = Why("orders", "refuse", figures, (Rejected("obey", refusal),))
+        return [Send(sender, OrderRefused(order.epoch, order.plan_version, refusal, why))]
+
+    def _refusal(self, order: Order) -> str | None:
+        epoch, version = self.version
+        if (order.epoch, order.plan_version) < (epoch, version):
+            self.stale_total += 1
+            return f"stale: this instance follows epoch {epoch}, version {version}"
+        is_local = order.kind is GroupKind.LOCAL and order.part is Part.LOCAL and order.members == (self._own,)
+        if is_local and not order.layers:
+            return None
+        what = f"{order.kind.name}, {len(order.members)} members, {len(order.layers) or 'all'} layers"
+        return f"{what}: only a local group of this instance alone with all layers"
