@@ -20,11 +20,12 @@ from dunlin.messages.dispatch import (
 from dunlin.messages.door import (
     Delta,
 )
-from dunlin.messages.fleet import DispatcherReport
-from dunlin.messages.types import Finish, f32, i32
+from dunlin.messages.fleet import DispatcherReport, FleetView
+from dunlin.messages.types import Finish, Rejected, Why, f32, i32
 from services.dispatcher.journal import State
 from services.dispatcher.timers import PauseOver
 from tests.services.dispatcher.factories import (
+    MONITOR,
     A,
     B,
     Bench,
@@ -258,3 +259,53 @@ def test_a_new_stream_of_the_same_instance_hears_a_cancel_again() -> None:
     bench.give(A, Gone())
     bench.give(A, Joined())
     assert target(bench.give(A, rows((77, 3, 6, 1))), Cancel) == [A]
+
+
+def test_only_losses_in_a_row_count_against_a_request() -> None:
+    bench = Bench(max_losses=2).fleet(member(A), member(B))
+    bench.run("c")
+    holder, position = A, 3
+    for attempt in range(1, 6):
+        bench.give(holder, rows((1, attempt, position, 70)))
+        sent = bench.give(holder, Returned(1, attempt))
+        assert messages(sent, Delta) == []
+        (holder,) = target(sent, Place)
+        position += 1
+    (ended,) = messages(bench.give(holder, Returned(1, 6)), Delta)
+    assert ended.finish is Finish.ERROR
+    assert "2 lost hand-outs" in ended.detail
+
+
+def test_tokens_of_steps_queued_before_a_preemption_do_not_end_it() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    bench.give(A, Preempted(1, 1))
+    assert len(messages(bench.give(A, rows((1, 1, 3, 70))), Delta)) == 1
+    assert state_of(bench, 1) is State.PREEMPTED
+    bench.give(A, Continued(1, 1))
+    assert state_of(bench, 1) is State.RUNNING
+    assert bench.core.report().stale_total == 0
+
+
+def test_what_an_instance_finds_invalid_ends_with_its_reason() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    place = only(bench.give(client("c"), submit()), Place)
+    why = Why("admission", "refuse: INVALID", (), (Rejected("accept", "the model has no such token"),))
+    sent = bench.give(A, Refused(place.request, place.attempt, Refusal.INVALID, why))
+    delta = only(sent, Delta)
+    assert (delta.finish, delta.detail) == (Finish.ERROR, "a cannot run it: the model has no such token")
+    assert messages(sent, Place) == []
+
+
+def test_an_older_monitor_is_believed_once_the_newer_one_is_gone() -> None:
+    bench = Bench().fleet(member(A))
+    newer = replace(MONITOR, incarnation=MONITOR.incarnation + 1)
+    bench.give(newer, FleetView(1, (member(A),)))
+    bench.run("c")
+    stale = bench.core.report().stale_total
+    suspicion = FleetView(9, (member(A, suspect=True),))
+    bench.give(MONITOR, suspicion)
+    assert bench.core.report().stale_total == stale + 1
+    bench.give(newer, Gone("killed"))
+    bench.give(MONITOR, suspicion)
+    assert bench.core.report().replaced_total == 1

@@ -167,8 +167,9 @@ def test_nobody_to_serve_is_503() -> None:
 
 def test_a_deadline_is_504() -> None:
     async def test(cluster: Doors) -> None:
-        status, answer, _ = await post(cluster, "/v1/completions", {"prompt": "x", "timeout_s": 0.01})
+        status, answer, headers = await post(cluster, "/v1/completions", {"prompt": "x", "timeout_s": 0.01})
         assert (status, answer["error"]["code"]) == (504, "deadline_exceeded")
+        assert headers["x-should-retry"] == "false", "OpenAI's clients would wait for it three times"
         assert answer["error"]["message"] == "0.01 s are over: 0 of 16 tokens were generated"
 
     with_doors(test, serving=False)
