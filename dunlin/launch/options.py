@@ -33,7 +33,7 @@ class UpOptions:
     restart: RestartPolicy = field(default_factory=RestartPolicy)
 
     def threads_each(self) -> int:
-        """Compute threads of one instance: one core is the services', for a compute thread that has to wait for a core
-        makes all the others of its engine wait (with both of two cores, 16 streams ran at a twentieth of the speed).
+        """Compute threads of one instance. One core is left to the services: a compute thread that has to wait for a
+        core makes all the others of its engine wait with it.
         """
         return self.threads or max(1, (len(os.sched_getaffinity(0)) - 1) // self.instances)
