@@ -160,8 +160,12 @@ def test_nothing_is_left_behind(stop: signal.Signals) -> None:
     assert len(everybody) >= 8
 
 
-def test_nothing_outlives_a_killed_supervisor() -> None:
+def test_nothing_outlives_a_killed_supervisor_and_its_place_can_be_used_again() -> None:
     with ClusterProcess("--instances", "1") as own:
         everybody = descendants(own.pid)
         os.kill(own.pid, signal.SIGKILL)
         assert wait_gone(everybody, 20) == []
+        with ClusterProcess("--instances", "1", data_dir=own.data_dir) as again:
+            with dunlin.Client(again.grpc) as client:
+                assert client.generate("again", max_tokens=2, ignore_eos=True).tokens
+                assert {one.pid for one in client.status().members} <= set(descendants(again.pid))
