@@ -70,7 +70,7 @@ class Decoder:
         """Queries, keys and values, the first two rotated: `[tokens, heads + 2 kv_heads, head_dim]`."""
         config = self.config
         rotated = config.heads + config.kv_heads
-        fused = F.linear(self._norm(hidden, weights["input_norm"]), weights["qkv"], weights.get("qkv_bias"))
+        fused = self.numerics.linear(self._norm(hidden, weights["input_norm"]), weights["qkv"], weights.get("qkv_bias"))
         split = fused.view(-1, rotated + config.kv_heads, config.head_dim)
         split[:, :rotated] = rotate(split[:, :rotated], turn)
         return split
@@ -83,16 +83,17 @@ class Decoder:
 
     def _finish(self, weights: dict[str, Tensor], hidden: Tensor, mixed: Tensor) -> Tensor:
         """The rest of a layer after attention: output projection and MLP, both with their residual."""
-        hidden = hidden + F.linear(mixed.reshape(mixed.shape[0], -1), weights["out"])
-        gate, up = F.linear(self._norm(hidden, weights["mlp_norm"]), weights["gate_up"]).chunk(2, dim=-1)
-        return hidden + F.linear(F.silu(gate) * up, weights["down"])
+        linear = self.numerics.linear
+        hidden = hidden + linear(mixed.reshape(mixed.shape[0], -1), weights["out"], None)
+        gate, up = linear(self._norm(hidden, weights["mlp_norm"]), weights["gate_up"], None).chunk(2, dim=-1)
+        return hidden + linear(F.silu(gate) * up, weights["down"], None)
 
     def _norm(self, hidden: Tensor, weight: Tensor) -> Tensor:
         return F.rms_norm(hidden, (self.config.hidden,), weight, self.config.norm_eps)
 
     def _logits(self, hidden: Tensor) -> Tensor:
         head = self._weights.outer.get("head", self._weights.outer["embed"])
-        return F.linear(self._norm(hidden, self._weights.outer["norm"]), head).float()
+        return self.numerics.linear(self._norm(hidden, self._weights.outer["norm"]), head, None).float()
 
     def _no_logits(self) -> Tensor:
         return torch.empty(0, self.config.vocab)

@@ -24,6 +24,7 @@ from dunlin.engine.options import EngineOptions
 from dunlin.engine.progress import ProgressCounter
 from dunlin.engine.runner import Runner
 from dunlin.engine.selftest import self_test
+from dunlin.engine.warmup import warm_up
 from dunlin.messages.engine import EngineFailed, EngineReady
 from dunlin.messages.types import i32
 from dunlin.tether import ParentGone, tie_to_parent
@@ -131,6 +132,8 @@ def _load(options: EngineOptions, safepoint: Safepoint) -> Loaded:
     loaded = load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
     if options.deterministic and not self_test(loaded.decoder):
         raise ValueError("this machine's kernels do not keep the deterministic mode's promise: run without it")
+    if not options.deterministic:  # which computes one shape only
+        warm_up(loaded.decoder, safepoint)
     return loaded
 
 
