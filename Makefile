@@ -17,8 +17,8 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 STUBS := dunlin/v1/.made
 PROTOS := $(wildcard proto/dunlin/v1/*.proto)
-CODE := $(wildcard dunlin services simulator tests benchmarks examples hatch_build.py)
-TYPED := $(wildcard dunlin services simulator tests benchmarks examples)
+CODE := $(wildcard dunlin services simulator tests benchmarks examples deploy hatch_build.py)
+TYPED := $(wildcard dunlin services simulator tests benchmarks examples deploy)
 
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Asked once and only when something is to be installed: pip itself would retry an unreachable index for minutes.
