@@ -16,6 +16,7 @@ from pathlib import Path
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.connection import Timeouts
 from dunlin.membership.errors import EtcdError, EtcdStartError
+from dunlin.processes import ended
 from dunlin.tether import tethered
 
 _HOST = "127.0.0.1"
@@ -76,7 +77,7 @@ class EmbeddedEtcd:
 
     async def wait(self) -> int:
         """Return etcd's exit code once it has ended."""
-        return await _ended(self._process)
+        return await ended(self._process)
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """SIGTERM, and SIGKILL when it is still there after `grace_s` (a stopped process does not heed the first)."""
@@ -84,11 +85,11 @@ class EmbeddedEtcd:
             self._process.terminate()  # both of these do nothing once the process is collected
             try:
                 async with asyncio.timeout(grace_s):
-                    await _ended(self._process)
+                    await ended(self._process)
             except TimeoutError:
                 pass
         self._process.kill()
-        await _ended(self._process)
+        await ended(self._process)
 
     async def _ready(self) -> None:
         client = EtcdClient([self.endpoint], timeouts=Timeouts(connect_s=0.5, call_s=1.0))
@@ -113,21 +114,6 @@ class EmbeddedEtcd:
         path = log_path(self.config.data_dir)
         text = path.read_bytes()[-_LOG_TAIL_BYTES:].decode(errors="replace").strip()
         return f"{text or 'nothing in its log'} (log: {path})"
-
-
-async def _ended(process: "subprocess.Popen[bytes]") -> int:
-    """The exit code, once there is one; waits on the kernel's handle of the process, so any event loop will do."""
-    if process.poll() is None:
-        loop = asyncio.get_running_loop()
-        ended = asyncio.Event()
-        handle = os.pidfd_open(process.pid)
-        try:
-            loop.add_reader(handle, ended.set)
-            await ended.wait()
-        finally:
-            loop.remove_reader(handle)
-            os.close(handle)
-    return process.wait()
 
 
 def log_path(data_dir: Path) -> Path:

@@ -20,6 +20,7 @@ from dunlin.engine.options import EngineOptions
 from dunlin.engine.progress import ProgressCounter
 from dunlin.host import Host
 from dunlin.messages.engine import EngineFailed, EngineReady, EngineStarted, Progress, StopEngine
+from dunlin.processes import ended
 from dunlin.wire.codec import CodecError
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT, Header
 
@@ -181,18 +182,3 @@ class EngineKeeper:
             threads=settings.threads,
         )
         return subprocess.Popen(options.command(), pass_fds=options.fds, stdin=subprocess.DEVNULL)
-
-
-async def ended(process: "subprocess.Popen[bytes]") -> int:
-    """The exit code, once there is one; waits on the kernel's handle of the process."""
-    if process.poll() is None:
-        loop = asyncio.get_running_loop()
-        over = asyncio.Event()
-        handle = os.pidfd_open(process.pid)
-        try:
-            loop.add_reader(handle, over.set)
-            await over.wait()
-        finally:
-            loop.remove_reader(handle)
-            os.close(handle)
-    return process.wait()
