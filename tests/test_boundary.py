@@ -248,6 +248,17 @@ def test_the_youngest_is_preempted_also_while_a_younger_one_is_on_its_way_back()
     assert all(client.is_exact for client in clients)
 
 
+def test_one_that_comes_back_leaves_room_to_those_who_made_it_go() -> None:
+    """The little one's slots are all that is free: if it took them again at once, nobody would ever get on."""
+    tight = {"run_ahead_tokens": 1, "budget_tokens": 4}
+    cluster = ready_cluster(instances=1, engine={"slots": 64, "move_s": 0.2}, instance=tight)
+    for salt, (length, max_tokens) in enumerate([(1, 8), (9, 17), (23, 33), (2, 8)]):
+        cluster.submit(prompt(length, salt), max_tokens, seed=salt)
+    cluster.run_until_done(for_s=20.0)
+    assert all(client.is_exact for client in cluster.clients)
+    assert cluster.instances["instance-0"].report().preemptions_total <= 4
+
+
 def test_a_flipped_byte_in_the_tier_means_recompute_and_the_same_text() -> None:
     cluster = ready_cluster(instances=1, engine={"slots": 160}, instance={"run_ahead_tokens": 8})
     clients = submit_many(cluster, 8, length=20, max_tokens=60)

@@ -60,7 +60,7 @@ class Batcher:
             wanted = self._first_slots(sequence)
             if self._sequences.running_count >= self._config.max_running:
                 break
-            if self._slots.free < wanted + self._headroom():
+            if self._slots.free < wanted + self._headroom(sequence):
                 break
             effects += self._lives.start(sequence, wanted)
         return effects
@@ -69,11 +69,21 @@ class Batcher:
         """Room for the known tokens and a run ahead, never more than the sequence can need."""
         return min(len(sequence.tokens) + self._config.run_ahead_tokens, sequence.longest)
 
-    def _headroom(self) -> int:
-        """Slots kept for those that run, so that a newcomer is not preempted at once. None when the slab is empty."""
+    def _headroom(self, sequence: Sequence) -> int:
+        """Slots kept for those that run, so that a newcomer is not preempted at once. None when the slab is empty.
+
+        More is kept before one that was preempted: its way to the host tier and back costs what many steps do, so those
+        that run should get far, or to their end, before they need its slots again.
+        """
         if self._slots.free == self._slots.capacity:
             return 0
-        return min(self._sequences.running_count * self._config.run_ahead_tokens // 2, self._slots.capacity // 8)
+        ahead = self._sequences.running_count * self._config.run_ahead_tokens
+        if not sequence.preempted:
+            return min(ahead // 2, self._slots.capacity // 8)
+        to_come = 0
+        for running in self._sequences.running:
+            to_come += running.longest - self._slots.held(running.number)
+        return min(to_come, max(ahead, self._slots.capacity // 4))
 
     def _secure(self, chosen: list[tuple[Sequence, int]]) -> tuple[list[tuple[Sequence, int]], list[Effect]]:
         """Find slots for each row, the oldest first; who gets none has no row in this step."""
