@@ -4,6 +4,7 @@ A request's attempt is one sequence; whenever it is opened in the engine again, 
 number there.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
 
@@ -128,6 +129,9 @@ class Sequences:
 
     def __len__(self) -> int:
         return len(self._by_number)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._by_number.values())
 
     def __repr__(self) -> str:
         states = [sequence.state for sequence in self._by_number.values()]
