@@ -1,0 +1,48 @@
+"""Names for the beginnings of token strings: two with the same name hold the same keys and values.
+
+A chain is a hash of everything that a prefix's KV depends on: whose it is, which weights, which rope frequencies, and
+each of its tokens in order. It grows block by block, so that a longer prefix's name is made from a shorter one's.
+Knows no slot, no region and no cache.
+"""
+
+from collections.abc import Sequence
+from hashlib import blake2b
+
+from dunlin.messages.types import i32
+
+BLOCK_TOKENS = 16
+"""Tokens per link of a chain: shared prefixes are found in multiples of it."""
+
+CHAIN_BYTES = 16
+
+
+def root(tenant: str, weights_digest: str, rope: str = "") -> bytes:
+    """The chain of no token. `rope` names the set of frequencies where it depends on the sequence's length."""
+    parts = [part.encode() for part in (tenant, weights_digest, rope)]
+    lengths = b"".join(len(part).to_bytes(4, "little") for part in parts)
+    return blake2b(lengths + b"".join(parts), digest_size=CHAIN_BYTES, person=b"dunlin-root").digest()
+
+
+def extend(chain: bytes, tokens: Sequence[int]) -> bytes:
+    """The chain one block further: `tokens` are at most `BLOCK_TOKENS` token ids; a shorter block ends its chain.
+
+    Raises:
+        ValueError: no token, or more than a block.
+    """
+    if not 0 < len(tokens) <= BLOCK_TOKENS:
+        raise ValueError(f"a block of {len(tokens)} tokens: 1 to {BLOCK_TOKENS} are possible")
+    return blake2b(chain + i32(tokens).tobytes(), digest_size=CHAIN_BYTES).digest()
+
+
+def chain_of(start: bytes, tokens: Sequence[int], stop: int) -> bytes:
+    """The chain of `tokens[:stop]`, from a `root`.
+
+    Raises:
+        ValueError: there are fewer than `stop` tokens.
+    """
+    if not 0 <= stop <= len(tokens):
+        raise ValueError(f"the chain of {stop} tokens of {len(tokens)}")
+    chain = start
+    for first in range(0, stop, BLOCK_TOKENS):
+        chain = extend(chain, tokens[first : min(first + BLOCK_TOKENS, stop)])
+    return chain

@@ -1,0 +1,44 @@
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dunlin import prefix
+
+ROOT = prefix.root("tenant", "digest")
+TOKENS = st.lists(st.integers(0, 2**31 - 1), max_size=70)
+
+
+@given(TOKENS, st.integers(0, 70))
+def test_a_chain_depends_on_its_own_tokens_alone(tokens: list[int], stop: int) -> None:
+    stop = min(stop, len(tokens))
+    assert prefix.chain_of(ROOT, tokens, stop) == prefix.chain_of(ROOT, tokens[:stop], stop)
+
+
+@given(TOKENS.filter(bool), st.data())
+def test_any_other_token_gives_another_chain(tokens: list[int], data: st.DataObject) -> None:
+    changed = list(tokens)
+    at = data.draw(st.integers(0, len(tokens) - 1))
+    changed[at] = (changed[at] + 1) % 2**31
+    assert prefix.chain_of(ROOT, tokens, len(tokens)) != prefix.chain_of(ROOT, changed, len(tokens))
+
+
+def test_a_longer_chain_is_made_from_a_shorter_one() -> None:
+    tokens = list(range(2 * prefix.BLOCK_TOKENS))
+    first = prefix.chain_of(ROOT, tokens, prefix.BLOCK_TOKENS)
+    assert prefix.extend(first, tokens[prefix.BLOCK_TOKENS :]) == prefix.chain_of(ROOT, tokens, len(tokens))
+
+
+def test_every_part_of_the_root_counts_and_parts_do_not_run_together() -> None:
+    roots = {
+        prefix.root(*parts)
+        for parts in [("a", "b", "c"), ("ab", "", "c"), ("a", "bc", ""), ("", "ab", "c"), ("", "", "")]
+    }
+    assert len(roots) == 5
+
+
+def test_a_block_has_bounds() -> None:
+    for tokens in ([], list(range(prefix.BLOCK_TOKENS + 1))):
+        with pytest.raises(ValueError, match="a block of"):
+            prefix.extend(ROOT, tokens)
+    with pytest.raises(ValueError, match="the chain of 3 tokens of 2"):
+        prefix.chain_of(ROOT, [1, 2], 3)
