@@ -97,7 +97,7 @@ def test_a_crashed_engine_hands_its_requests_back() -> None:
     cluster.seats[cluster.holder(clients[0])].crash()
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
-    assert sum(core.engine_restarts_total for core in cluster.instances.values()) == 1
+    assert sum(core.report().engine_restarts_total for core in cluster.instances.values()) == 1
 
 
 def test_a_stuck_engine_is_ended_after_three_seconds_without_a_safepoint() -> None:
@@ -149,7 +149,7 @@ def test_a_long_step_that_passes_safepoints_is_no_hang() -> None:
     client = cluster.submit(prompt(10), max_tokens=2)
     cluster.run_until_done()
     assert client.is_exact
-    assert sum(core.engine_restarts_total for core in cluster.instances.values()) == 0
+    assert sum(core.report().engine_restarts_total for core in cluster.instances.values()) == 0
     assert cluster.dispatcher.report().replaced_total == 0
 
 

@@ -5,7 +5,7 @@ socket, no tensor and no other instance.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
@@ -17,29 +17,27 @@ from dunlin.messages.engine import (
     MoveDone,
     Progress,
     StepDone,
-    StopEngine,
     Unsupported,
 )
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.group import Reserve, ReserveRefused
 from dunlin.messages.plan import Order
 from dunlin.messages.pool import RegionRefused, RegionReserved, Tier
-from dunlin.messages.types import Figure, Finish, GroupKind, MoveStatus, Part, Rejected, Why
+from dunlin.messages.types import Figure, Why
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.presets import PRESETS
 from services.instance.admission import Admission
 from services.instance.batcher import Batcher
 from services.instance.config import InstanceConfig
-from services.instance.delivery import deliveries
+from services.instance.engine_side import EngineSide
 from services.instance.lives import Lives
 from services.instance.orders import Orders
-from services.instance.reports import ReportDue, Reporter
-from services.instance.sequences import Sequences, State
-from services.instance.slots import SlotTable, Use
+from services.instance.reports import ReportDue, Reporter, build_report
+from services.instance.sequences import Sequences
+from services.instance.slots import SlotTable
 from services.instance.steps import Steps
 from services.instance.tier import AnswerDue, HostTier
-from services.instance.watch import EngineWatch
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,17 +60,14 @@ class InstanceCore:
         self.lives = Lives(self.engine, self.sequences, self.tier)
         self.steps = Steps(BATCH_POLICIES[preset.batch], preset.batch, config.budget_tokens)
         self.stale_total = 0
-        self.engine_restarts_total = 0
         self._config = config
+        engine_side = EngineSide(self.engine, config, self.sequences, self.lives, self.steps, self.tier)
+        self._engine_side = engine_side
         self._admission = Admission(config, self.sequences, self.lives, self.steps)
         self._batcher = Batcher(
             self.engine, config, self.sequences, self.lives, self.steps, EVICT_POLICIES[preset.evict]
         )
-        self._watch = EngineWatch(config.stuck_s)
-        self._load_watch = EngineWatch(config.load_stuck_s)
         self._reporter = Reporter(config.report_interval_s, config.report_after_change_s)
-        self._ready: EngineReady | None = None
-        self._pid = 0
         self._orders = Orders(address)
         self._monitors: dict[Address, None] = {}
         self._absent: dict[Address, int] = {}
@@ -88,11 +83,11 @@ class InstanceCore:
             AnswerDue: lambda now_s, sender, message: self.lives.unanswered(message.ticket),
             EngineReady: self._on_engine_ready,
             EngineFailed: self._on_engine_failed,
-            EngineStarted: self._on_engine_started,
-            StepDone: self._on_step_done,
-            MoveDone: lambda now_s, sender, message: self.lives.landed(message),
-            Unsupported: self._on_unsupported,
-            Progress: self._on_progress,
+            EngineStarted: lambda now_s, sender, message: engine_side.started(message),
+            StepDone: lambda now_s, sender, message: engine_side.answered(message),
+            MoveDone: lambda now_s, sender, message: engine_side.landed(message),
+            Unsupported: lambda now_s, sender, message: engine_side.refuses(message),
+            Progress: lambda now_s, sender, message: engine_side.progressed(now_s, message),
             Joined: self._on_joined,
             Gone: self._on_gone,
             OrphansDue: self._on_orphans_due,
@@ -116,55 +111,19 @@ class InstanceCore:
         effects = handler(now_s, sender, message)
         if isinstance(message, self._unchanging):
             return effects
-        if self._ready is not None:
+        if self._engine_side.ready is not None:
             effects += self._batcher.settle(*self._orders.version)
         return effects + self._reporter.changed(now_s)
 
     def report(self) -> InstanceReport:
         """What this instance says of itself."""
-        slots, steps, lives, ready = self.slots, self.steps, self.lives, self._ready
-        order = self._orders.followed
-        return InstanceReport(
-            ready=ready is not None,
-            capacity_slots=slots.capacity,
-            free_slots=slots.free,
-            owned_slots=slots.count(Use.OWNED),
-            reserved_slots=slots.count(Use.RESERVED),
-            moving_slots=slots.count(Use.MOVING),
-            quarantined_slots=slots.count(Use.QUARANTINED),
-            max_positions=ready.max_positions if ready else 0,
-            running=len(self.sequences) - self.sequences.waiting_count,
-            waiting=self.sequences.waiting_count,
-            waiting_tokens=self.sequences.waiting_tokens(),
-            outstanding_steps=steps.outstanding + self.tier.moves,
-            safepoints=self._watch.safepoints,
-            engine_pid=self._pid,
-            epoch=order.epoch if order else 0,
-            plan_version=order.plan_version if order else 0,
-            group=order.group if order else 0,
-            kind=order.kind if order else GroupKind.LOCAL,
-            part=order.part if order else Part.LOCAL,
-            model=self._config.model,
-            weights_digest=ready.weights_digest if ready else "",
-            kv_dtype=ready.kv_dtype if ready else "",
-            steps_total=steps.done_total,
-            mixed_steps_total=steps.mixed_total,
-            multi_row_steps_total=steps.multi_row_total,
-            tokens_total=steps.tokens_total,
-            prefill_tokens_total=steps.prefill_tokens_total,
-            preemptions_total=lives.preemptions_total,
-            restored_tokens_total=lives.restored_tokens_total,
-            recomputed_tokens_total=lives.recomputed_tokens_total,
-            restored_regions_total=self.tier.restored_total,
-            corrupt_regions_total=self.tier.corrupt_total,
-            engine_restarts_total=self.engine_restarts_total,
-            stale_total=self.stale_total + self._admission.stale_total + self._orders.stale_total,
-        )
+        report = build_report(self._config, self._engine_side, self.sequences, self.lives, self.steps, self.tier)
+        return replace(self._orders.placed(report), stale_total=report.stale_total + self._stale())
 
     # --- dispatchers and the manager ---
 
     def _on_place(self, now_s: float, sender: Address, place: Place) -> list[Effect]:
-        return self._admission.place(sender, place, self._ready, self._orders.followed is not None)
+        return self._admission.place(sender, place, self._engine_side.ready, self._orders.followed is not None)
 
     def _on_cancel(self, now_s: float, sender: Address, cancel: Cancel) -> list[Effect]:
         return self._admission.cancel(sender, cancel)
@@ -176,37 +135,18 @@ class InstanceCore:
         why = Why("groups", "refuse", (Figure("tokens", reserve.tokens),))
         return [Send(sender, ReserveRefused(reserve.sequence, why))]
 
-    # --- the engine ---
+    # --- the engine and the host tier ---
 
     def _on_engine_ready(self, now_s: float, sender: Address, ready: EngineReady) -> list[Effect]:
-        self._ready = ready
-        capacity = min(ready.slots, self._config.max_slots) if self._config.max_slots else ready.slots
-        self.lives.slots = SlotTable(capacity)
-        return [*self.tier.engine_ready(ready), *self._report_now(now_s)]
-
-    def _on_engine_started(self, now_s: float, sender: Address, started: EngineStarted) -> list[Effect]:
-        self._pid = started.pid
-        return []
+        return [*self._engine_side.becomes_ready(ready), *self._report_now(now_s)]
 
     def _on_engine_failed(self, now_s: float, sender: Address, failed: EngineFailed) -> list[Effect]:
         return self._engine_lost(now_s, f"engine failed: {failed.reason}")
 
-    def _on_step_done(self, now_s: float, sender: Address, done: StepDone) -> list[Effect]:
-        if not self.steps.has(done.step):
-            self.stale_total += 1
+    def _engine_lost(self, now_s: float, reason: str) -> list[Effect]:
+        if self._engine_side.ready is None:
             return []
-        results = self.steps.take(done)
-        effects: list[Effect] = deliveries(results)
-        for result in results:
-            sequence = result.sequence
-            if sequence.state in (State.RUNNING, State.DRAINING):
-                if result.finish is not Finish.RUNNING:
-                    effects += self.lives.stop(sequence)
-                elif result.dropped:
-                    why = Why("engine contract", "the engine does not know the sequence", (Figure("step", done.step),))
-                    effects += self.lives.give_back(sequence, why)
-            effects += self.lives.settle(sequence)
-        return effects
+        return [*self._engine_side.lost(reason), *self._report_now(now_s)]
 
     def _on_region_reserved(self, now_s: float, sender: Address, reserved: RegionReserved) -> list[Effect]:
         return self.lives.reserved(reserved) if self._is_keeper(sender) else []
@@ -218,31 +158,6 @@ class InstanceCore:
         """Whether it is the kvstore whose tier is used; an older one's answer names room in memory that is no more."""
         self.stale_total += kvstore != self.tier.kvstore
         return kvstore == self.tier.kvstore
-
-    def _on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
-        """An engine that refuses what it was asked to do no longer agrees with this core about what is where."""
-        if message.what == "MapHost":
-            return self.lives.tier_gone(self.tier.kvstore, self.tier.unmapped())
-        if message.move:
-            return self.lives.landed(MoveDone(message.move, MoveStatus.FAILED, detail=message.detail))
-        rejected = Rejected("go on", f"{message.what}: {message.detail}")
-        return [Send(self.engine, StopEngine(Why("engine contract", "end the engine", (), (rejected,))))]
-
-    def _on_progress(self, now_s: float, sender: Address, progress: Progress) -> list[Effect]:
-        outstanding = self.steps.outstanding + self.tier.moves
-        loads = self._ready is None and self._pid > 0
-        stuck = self._load_watch.look(now_s, progress.safepoints, int(loads))
-        why = self._watch.look(now_s, progress.safepoints, outstanding) or stuck
-        return [Send(self.engine, StopEngine(why))] if why is not None else []
-
-    def _engine_lost(self, now_s: float, reason: str) -> list[Effect]:
-        if self._ready is None:
-            return []
-        self._ready = None
-        self.engine_restarts_total += 1
-        self.steps.forget()
-        why = Why("engine lost", reason, (Figure("sequences", len(self.sequences)),))
-        return [*self.lives.engine_gone(why), *self._report_now(now_s)]
 
     # --- streams and timers ---
 
@@ -276,6 +191,9 @@ class InstanceCore:
 
     def _on_report_due(self, now_s: float, sender: Address, due: ReportDue) -> list[Effect]:
         return self._report_now(now_s) if self._reporter.is_due(due) else []
+
+    def _stale(self) -> int:
+        return self.stale_total + self._admission.stale_total + self._orders.stale_total
 
     def _report_now(self, now_s: float) -> list[Effect]:
         if not self._monitors:

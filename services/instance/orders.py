@@ -1,6 +1,9 @@
 """What the global manager has this instance be, and the fence of (epoch, plan version) before it. Knows no slot."""
 
+from dataclasses import replace
+
 from dunlin.effects import Address, Effect, Send
+from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import Order, OrderDone, OrderRefused
 from dunlin.messages.types import Figure, GroupKind, Part, Rejected, Why
 
@@ -17,6 +20,20 @@ class Orders:
     def version(self) -> tuple[int, int]:
         """(epoch, plan version) of the order followed."""
         return (self.followed.epoch, self.followed.plan_version) if self.followed is not None else (0, 0)
+
+    def placed(self, report: InstanceReport) -> InstanceReport:
+        """The report, with this instance's place in the plan."""
+        order = self.followed
+        if order is None:
+            return report
+        return replace(
+            report,
+            epoch=order.epoch,
+            plan_version=order.plan_version,
+            group=order.group,
+            kind=order.kind,
+            part=order.part,
+        )
 
     def take(self, sender: Address, order: Order) -> list[Effect]:
         """Follow the order, or say why not and stay what it was."""

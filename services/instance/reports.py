@@ -1,8 +1,16 @@
-"""When an instance reports: soon after a change, and as a heartbeat. What it says is the core's."""
+"""What an instance says of itself, and when: soon after a change, and as a heartbeat. Knows no monitor."""
 
 from dataclasses import dataclass
 
 from dunlin.effects import After, Effect
+from dunlin.messages.fleet import InstanceReport
+from services.instance.config import InstanceConfig
+from services.instance.engine_side import EngineSide
+from services.instance.lives import Lives
+from services.instance.sequences import Sequences
+from services.instance.slots import Use
+from services.instance.steps import Steps
+from services.instance.tier import HostTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,3 +48,41 @@ class Reporter:
         self._due_s = due_s
         self._counter += 1
         return [After(due_s - now_s, ReportDue(self._counter))]
+
+
+def build_report(
+    config: InstanceConfig, engine: EngineSide, sequences: Sequences, lives: Lives, steps: Steps, tier: HostTier
+) -> InstanceReport:
+    """Everything but the place in the plan."""
+    slots, ready = lives.slots, engine.ready
+    return InstanceReport(
+        ready=ready is not None,
+        capacity_slots=slots.capacity,
+        free_slots=slots.free,
+        owned_slots=slots.count(Use.OWNED),
+        reserved_slots=slots.count(Use.RESERVED),
+        moving_slots=slots.count(Use.MOVING),
+        quarantined_slots=slots.count(Use.QUARANTINED),
+        max_positions=ready.max_positions if ready else 0,
+        running=len(sequences) - sequences.waiting_count,
+        waiting=sequences.waiting_count,
+        waiting_tokens=sequences.waiting_tokens(),
+        outstanding_steps=engine.outstanding,
+        safepoints=engine.safepoints,
+        engine_pid=engine.pid,
+        model=config.model,
+        weights_digest=ready.weights_digest if ready else "",
+        kv_dtype=ready.kv_dtype if ready else "",
+        steps_total=steps.done_total,
+        mixed_steps_total=steps.mixed_total,
+        multi_row_steps_total=steps.multi_row_total,
+        tokens_total=steps.tokens_total,
+        prefill_tokens_total=steps.prefill_tokens_total,
+        preemptions_total=lives.preemptions_total,
+        restored_tokens_total=lives.restored_tokens_total,
+        recomputed_tokens_total=lives.recomputed_tokens_total,
+        restored_regions_total=tier.restored_total,
+        corrupt_regions_total=tier.corrupt_total,
+        engine_restarts_total=engine.restarts_total,
+        stale_total=engine.stale_total,
+    )

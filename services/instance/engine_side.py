@@ -1,0 +1,116 @@
+"""This instance's engine as its core sees it: whether it is ready, what it answers, and what its end means.
+
+Knows no dispatcher's queue, no batch and no stream; what a sequence's turn is, `lives.py` knows.
+"""
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.engine import (
+    EngineReady,
+    EngineStarted,
+    MoveDone,
+    Progress,
+    StepDone,
+    StopEngine,
+    Unsupported,
+)
+from dunlin.messages.types import Figure, Finish, MoveStatus, Rejected, Why
+from services.instance.config import InstanceConfig
+from services.instance.delivery import deliveries
+from services.instance.lives import Lives
+from services.instance.sequences import Sequences, State
+from services.instance.slots import SlotTable
+from services.instance.steps import Result, Steps
+from services.instance.tier import HostTier
+from services.instance.watch import EngineWatch
+
+
+class EngineSide:
+    """Owns the engine's state: `ready` is None while none can take a step. `stale_total` counts late answers."""
+
+    def __init__(
+        self, engine: Address, config: InstanceConfig, sequences: Sequences, lives: Lives, steps: Steps, tier: HostTier
+    ) -> None:
+        self.ready: EngineReady | None = None
+        self.pid = 0
+        self.restarts_total = 0
+        self.stale_total = 0
+        self._engine = engine
+        self._config = config
+        self._sequences = sequences
+        self._lives = lives
+        self._steps = steps
+        self._tier = tier
+        self._watch = EngineWatch(config.stuck_s)
+        self._load_watch = EngineWatch(config.load_stuck_s)
+
+    @property
+    def safepoints(self) -> int:
+        """Safepoints passed, as last read."""
+        return self._watch.safepoints
+
+    @property
+    def outstanding(self) -> int:
+        """Steps and moves that it has not answered."""
+        return self._steps.outstanding + self._tier.moves
+
+    def started(self, message: EngineStarted) -> list[Effect]:
+        """Its process runs, and loads."""
+        self.pid = message.pid
+        return []
+
+    def becomes_ready(self, ready: EngineReady) -> list[Effect]:
+        """It can take steps: a new slab, with nothing in it."""
+        self.ready = ready
+        capacity = min(ready.slots, self._config.max_slots) if self._config.max_slots else ready.slots
+        self._lives.slots = SlotTable(capacity)
+        return self._tier.engine_ready(ready)
+
+    def lost(self, reason: str) -> list[Effect]:
+        """It was ready and is gone, and with it the slab."""
+        self.ready = None
+        self.restarts_total += 1
+        self._steps.forget()
+        why = Why("engine lost", reason, (Figure("sequences", len(self._sequences)),))
+        return self._lives.engine_gone(why)
+
+    def answered(self, done: StepDone) -> list[Effect]:
+        """A step's answer: tokens to those who wait for them, and what follows for each sequence."""
+        if not self._steps.has(done.step):
+            self.stale_total += 1
+            return []
+        results = self._steps.take(done)
+        effects: list[Effect] = deliveries(results)
+        for result in results:
+            effects += self._settle(done, result)
+        return effects
+
+    def landed(self, done: MoveDone) -> list[Effect]:
+        """A move's answer."""
+        return self._lives.landed(done)
+
+    def refuses(self, message: Unsupported) -> list[Effect]:
+        """An engine that refuses what it was asked to do no longer agrees with this core about what is where."""
+        if message.what == "MapHost":
+            return self._lives.tier_gone(self._tier.kvstore, self._tier.unmapped())
+        if message.move:
+            return self._lives.landed(MoveDone(message.move, MoveStatus.FAILED, detail=message.detail))
+        rejected = Rejected("go on", f"{message.what}: {message.detail}")
+        return [Send(self._engine, StopEngine(Why("engine contract", "end the engine", (), (rejected,))))]
+
+    def progressed(self, now_s: float, progress: Progress) -> list[Effect]:
+        """The counter as it is now: end an engine that is stuck."""
+        loads = self.ready is None and self.pid > 0
+        stuck = self._load_watch.look(now_s, progress.safepoints, int(loads))
+        why = self._watch.look(now_s, progress.safepoints, self.outstanding) or stuck
+        return [Send(self._engine, StopEngine(why))] if why is not None else []
+
+    def _settle(self, done: StepDone, result: Result) -> list[Effect]:
+        sequence = result.sequence
+        effects: list[Effect] = []
+        if sequence.state in (State.RUNNING, State.DRAINING):
+            if result.finish is not Finish.RUNNING:
+                effects += self._lives.stop(sequence)
+            elif result.dropped:
+                why = Why("engine contract", "the engine does not know the sequence", (Figure("step", done.step),))
+                effects += self._lives.give_back(sequence, why)
+        return effects + self._lives.settle(sequence)
