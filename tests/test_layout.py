@@ -107,7 +107,7 @@ def named_workshop(root: Path) -> list[str]:
 def _files(root: Path) -> Iterator[Path]:
     for folder, inner, names in os.walk(root):
         inner[:] = sorted(name for name in inner if name not in SKIPPED)
-        yield from (path for path in map(Path(folder).joinpath, sorted(names)) if path.is_file())
+        yield from (path for path in map(Path(folder).joinpath, sorted(set(names) - SKIPPED)) if path.is_file())
 
 
 CHECKS: list[Callable[[Path], list[str]]] = [
