@@ -38,6 +38,7 @@ class ClusterProcess:
         self._flags = flags
         self._process: subprocess.Popen[str] | None = None
         self.http = ""
+        self.http_doors: list[str] = []
         self.grpc = ""
 
     def start(self, limit_s: float = 240.0) -> None:
@@ -57,7 +58,8 @@ class ClusterProcess:
             self.stop()
             raise ClusterError(f"dunlin up {' '.join(self._flags)}: not ready ({self.said()})")
         words = dict(word.split("=", 1) for word in line.split()[1:])
-        self.http, self.grpc = words["http"], words["grpc"]
+        self.http_doors = words["http"].split(",")
+        self.http, self.grpc = self.http_doors[0], words["grpc"]
 
     @property
     def _said(self) -> Path:

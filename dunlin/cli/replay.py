@@ -105,7 +105,7 @@ async def _watched(load: "Load", total: int, last_s: float) -> "list[Record]":
 def _http(arguments: argparse.Namespace) -> str:
     from dunlin.cli.cluster import find_state
 
-    return find_state(arguments.data_dir).http
+    return find_state(arguments.data_dir).http.split(",")[0]
 
 
 def _save(path: Path, found: "Report", records: "list[Record]") -> None:

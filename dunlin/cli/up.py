@@ -29,6 +29,13 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--instances", type=whole(1, 64), default=2, metavar="N", help="how many instances (default: 2)"
     )
+    parser.add_argument("--dispatchers", type=whole(1, 16), default=1, metavar="N", help="how many (default: 1)")
+    parser.add_argument(
+        "--managers", type=whole(1, 16), default=1, metavar="N", help="global managers, one of which leads (default: 1)"
+    )
+    parser.add_argument(
+        "--nodes", type=whole(1, 16), default=1, metavar="N", help="play so many machines on this one (default: 1)"
+    )
     parser.add_argument(
         "--model",
         default="builtin:tiny",
@@ -91,6 +98,9 @@ def run(arguments: argparse.Namespace) -> int:
     options = UpOptions(
         data_dir=(arguments.data_dir or default_data_dir()).absolute(),
         instances=arguments.instances,
+        dispatchers=arguments.dispatchers,
+        managers=arguments.managers,
+        nodes=arguments.nodes,
         model=arguments.model,
         dtype=arguments.dtype,
         preset=arguments.preset,

@@ -11,12 +11,16 @@ from dunlin.launch.restarts import RestartPolicy
 class UpOptions:
     """One cluster on this machine.
 
-    Port 0 means any. `slots` and `tier_mib` None leave the choice to the services. `etcd` empty means an embedded one.
-    `threads` 0 shares the cores among the instances.
+    Port 0 means any; further dispatchers get the ports after the first one's. `nodes` above 1 plays several machines on
+    this one: each has a kvstore of its own, and the instances are spread over them. `slots` and `tier_mib` None leave
+    the choice to the services. `etcd` empty means an embedded one. `threads` 0 shares the cores among the instances.
     """
 
     data_dir: Path
     instances: int = 2
+    dispatchers: int = 1
+    managers: int = 1
+    nodes: int = 1
     model: str = "builtin:tiny"
     dtype: str = "fp32"
     preset: str = "chunked"

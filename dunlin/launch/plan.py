@@ -9,10 +9,10 @@ from dunlin.policies.presets import PRESETS
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """Ports that stay the same when the process behind them restarts."""
+    """Ports that stay the same when the process behind them restarts. `http` and `grpc`: one per dispatcher."""
 
-    http: int
-    grpc: int
+    http: tuple[int, ...]
+    grpc: tuple[int, ...]
     monitor: int
     metrics: int
 
@@ -27,26 +27,36 @@ class ProcessSpec:
 
 
 def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent_pid: int) -> tuple[ProcessSpec, ...]:
-    """Every service of one machine, those that others report to first."""
+    """Every service, those that others report to first."""
     preset = PRESETS[options.preset]
-    common = ("--node", node, "--etcd", etcd, "--data-dir", str(options.data_dir), "--parent-pid", str(parent_pid))
+    nodes = node_names(node, options.nodes)
+    common = ("--etcd", etcd, "--data-dir", str(options.data_dir), "--parent-pid", str(parent_pid))
 
-    def spec(role: str, name: str, port: int, *flags: str) -> ProcessSpec:
+    def spec(role: str, number: int, port: int, *flags: str) -> ProcessSpec:
+        name, place = f"{role.replace('_', '-')}-{number}", nodes[number % len(nodes)]
         # -P: a folder called `services` where the user happens to stand must not shadow ours.
         start = (sys.executable, "-P", "-m", f"services.{role}", "--name", name, "--listen", f"{options.host}:{port}")
-        return ProcessSpec(name, role, (*start, *common, *flags))
+        return ProcessSpec(name, role, (*start, "--node", place, *common, *flags))
 
     return (
-        spec("monitor", "monitor-0", ports.monitor, "--metrics-port", str(ports.metrics)),
-        spec("global_manager", "global-manager-0", 0, "--group-policy", preset.group),
-        spec("kvstore", "kvstore-0", 0, *_tier(options)),
-        spec("dispatcher", "dispatcher-0", ports.grpc, "--policy", preset.dispatch, *_doors(options, ports)),
-        *(spec("instance", f"instance-{i}", 0, *_instance(options)) for i in range(options.instances)),
+        spec("monitor", 0, ports.monitor, "--metrics-port", str(ports.metrics)),
+        *(spec("global_manager", i, 0, "--group-policy", preset.group) for i in range(options.managers)),
+        *(spec("kvstore", i, 0, *_tier(options)) for i in range(options.nodes)),
+        *(
+            spec("dispatcher", i, ports.grpc[i], "--policy", preset.dispatch, *_doors(options, ports.http[i]))
+            for i in range(options.dispatchers)
+        ),
+        *(spec("instance", i, 0, *_instance(options)) for i in range(options.instances)),
     )
 
 
-def _doors(options: UpOptions, ports: Ports) -> tuple[str, ...]:
-    return ("--http", f"{options.host}:{ports.http}", "--model", options.model)
+def node_names(node: str, count: int) -> tuple[str, ...]:
+    """This machine's name, or names of the parts that play nodes of their own."""
+    return (node,) if count == 1 else tuple(f"{node}-{i}" for i in range(count))
+
+
+def _doors(options: UpOptions, http_port: int) -> tuple[str, ...]:
+    return ("--http", f"{options.host}:{http_port}", "--model", options.model)
 
 
 def _tier(options: UpOptions) -> tuple[str, ...]:

@@ -26,6 +26,14 @@ def claim_port(host: str, wanted: int, what: str, taken: Collection[int] = ()) -
     raise LaunchError(f"{what}: no free port on {host} between {_LOWEST} and {_HIGHEST}; name one yourself")
 
 
+def claim_ports(host: str, first: int, count: int, what: str, taken: Collection[int] = ()) -> tuple[int, ...]:
+    """`count` ports from `first` on, or any if it is 0. Raises LaunchError when one is not free."""
+    claimed: list[int] = []
+    for number in range(count):
+        claimed.append(claim_port(host, first and first + number, what, {*taken, *claimed}))
+    return tuple(claimed)
+
+
 def _cannot_bind(host: str, port: int) -> str:
     """Why nothing can listen there, or nothing."""
     try:

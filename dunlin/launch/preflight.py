@@ -14,8 +14,13 @@ _NEEDED = ("aiohttp", "grpc_health", "torch", "tokenizers", "xxhash")
 def check(options: UpOptions) -> None:
     """Raises LaunchError for options that no cluster can start with."""
     _check_installed()
-    if options.instances < 1:
-        raise LaunchError(f"--instances {options.instances}: a cluster needs at least 1")
+    for name in ("instances", "dispatchers", "managers", "nodes"):
+        if getattr(options, name) < 1:
+            raise LaunchError(f"--{name} {getattr(options, name)}: a cluster needs at least 1")
+    if options.nodes > options.instances:
+        raise LaunchError(
+            f"--nodes {options.nodes} with --instances {options.instances}: some nodes would have none; use fewer nodes"
+        )
     if options.preset not in PRESETS:
         raise LaunchError(f"--preset {options.preset}: there is none; choose one of {', '.join(PRESETS)}")
     if options.deterministic and options.dtype != "fp32":

@@ -20,7 +20,7 @@ LOCK_FILE = "lock"
 class ClusterState:
     """One running cluster. Endpoints are `host:port`, `http` and `metrics` (the monitor's page) URLs.
 
-    `pid` is the supervisor's.
+    `http` and `grpc` name a door of each dispatcher, separated by commas. `pid` is the supervisor's.
     """
 
     pid: int

@@ -19,7 +19,7 @@ from dunlin.launch.child import last_line
 from dunlin.launch.errors import LaunchError
 from dunlin.launch.options import UpOptions
 from dunlin.launch.plan import Ports, ProcessSpec, service_specs
-from dunlin.launch.ports import claim_port
+from dunlin.launch.ports import claim_port, claim_ports
 from dunlin.launch.probe import ask
 from dunlin.launch.readiness import Readiness, http_answers, judge
 from dunlin.launch.state import ClusterState, DataDir, write_state
@@ -65,12 +65,15 @@ class Cluster:
 
     def _claim(self) -> Ports:
         host, options = self.options.host, self.options
-        http = claim_port(host, options.http_port, "the HTTP door")
-        grpc = claim_port(host, options.grpc_port, "the gRPC door", {http})
-        if http == grpc:
-            raise LaunchError(f"--http-port and --grpc-port are both {http}; choose two")
-        monitor = claim_port(host, 0, "the monitor", {http, grpc})
-        return Ports(http, grpc, monitor, claim_port(host, 0, "the metrics", {http, grpc, monitor}))
+        http = claim_ports(host, options.http_port, options.dispatchers, "the HTTP door")
+        grpc = claim_ports(host, options.grpc_port, options.dispatchers, "the gRPC door", http)
+        if set(http) & set(grpc):
+            raise LaunchError(
+                f"--http-port {http[0]} and --grpc-port {grpc[0]} meet; choose two further apart "
+                f"(each dispatcher takes one port more)"
+            )
+        monitor = claim_port(host, 0, "the monitor", {*http, *grpc})
+        return Ports(http, grpc, monitor, claim_port(host, 0, "the metrics", {*http, *grpc, monitor}))
 
     def start(self) -> bool:
         """Start everything and wait until it can serve. False when asked to stop meanwhile. Raises LaunchError."""
@@ -95,8 +98,8 @@ class Cluster:
         return self._until(lambda: Readiness(() if http_answers(health) else ("etcd",)), _ETCD_WAIT_S)
 
     def _probe(self, names: tuple[str, ...]) -> Readiness:
-        http = f"http://{_reachable(self.options.host)}:{self._ports.http}/health"
-        return judge(ask(self.endpoint_grpc), names, http_answers(http))
+        doors_answer = all(http_answers(f"{url}/health") for url in self._urls())
+        return judge(ask(self._endpoints()[0]), names, doors_answer)
 
     def _until(self, look: Callable[[], Readiness], limit_s: float) -> bool:
         deadline_s = time.monotonic() + limit_s
@@ -117,18 +120,19 @@ class Cluster:
         missing = ", ".join(seen.missing)
         return f"not ready after {limit_s:g} s, missing: {missing}{said}; logs are in {self._dir.path / 'logs'}"
 
-    @property
-    def endpoint_grpc(self) -> str:
-        """Where the SDK connects."""
-        return f"{_reachable(self.options.host)}:{self._ports.grpc}"
+    def _endpoints(self) -> list[str]:
+        return [f"{_reachable(self.options.host)}:{port}" for port in self._ports.grpc]
+
+    def _urls(self) -> list[str]:
+        return [f"http://{_reachable(self.options.host)}:{port}" for port in self._ports.http]
 
     def state(self) -> ClusterState:
         """What other commands need to find this cluster."""
         host, options = _reachable(self.options.host), self.options
         return ClusterState(
             pid=os.getpid(),
-            http=f"http://{host}:{self._ports.http}",
-            grpc=self.endpoint_grpc,
+            http=",".join(self._urls()),
+            grpc=",".join(self._endpoints()),
             monitor=f"{host}:{self._ports.monitor}",
             metrics=f"http://{host}:{self._ports.metrics}/metrics",
             etcd=self.etcd,

@@ -12,7 +12,7 @@ from dunlin.launch import preflight
 from dunlin.launch.errors import LaunchError
 from dunlin.launch.options import UpOptions
 from dunlin.launch.plan import Ports, ProcessSpec, service_specs
-from dunlin.launch.ports import claim_port
+from dunlin.launch.ports import claim_port, claim_ports
 from dunlin.launch.readiness import judge
 from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus
 from dunlin.policies.presets import PRESETS
@@ -23,7 +23,7 @@ def options(**changes: Any) -> UpOptions:
 
 
 def specs(**changes: Any) -> list[ProcessSpec]:
-    return list(service_specs(options(**changes), Ports(1, 2, 3, 4), "h:9", "node", 77))
+    return list(service_specs(options(**changes), Ports((1, 11, 21), (2, 12, 22), 3, 4), "h:9", "node", 77))
 
 
 def flag(spec: ProcessSpec, name: str) -> str:
@@ -34,6 +34,23 @@ def test_a_cluster_has_one_of_each_and_n_instances() -> None:
     roles = [spec.role for spec in specs(instances=3)]
     assert roles == ["monitor", "global_manager", "kvstore", "dispatcher", "instance", "instance", "instance"]
     assert len({spec.name for spec in specs(instances=3)}) == 7
+
+
+def test_further_dispatchers_have_doors_of_their_own() -> None:
+    dispatchers = [spec for spec in specs(dispatchers=3) if spec.role == "dispatcher"]
+    assert [flag(spec, "--listen") for spec in dispatchers] == ["127.0.0.1:2", "127.0.0.1:12", "127.0.0.1:22"]
+    assert [flag(spec, "--http") for spec in dispatchers] == ["127.0.0.1:1", "127.0.0.1:11", "127.0.0.1:21"]
+
+
+def test_nodes_that_are_played_have_a_kvstore_each_and_share_the_instances() -> None:
+    there = [(spec.role, flag(spec, "--node")) for spec in specs(instances=3, nodes=2, managers=2)]
+    assert [node for role, node in there if role == "kvstore"] == ["node-0", "node-1"]
+    assert [node for role, node in there if role == "instance"] == ["node-0", "node-1", "node-0"]
+    assert [node for role, node in there if role == "global_manager"] == ["node-0", "node-1"]
+
+
+def test_one_node_keeps_its_name() -> None:
+    assert {flag(spec, "--node") for spec in specs()} == {"node"}
 
 
 def test_every_process_is_tied_and_finds_etcd() -> None:
@@ -85,6 +102,18 @@ def test_any_port_is_free_and_not_taken_twice() -> None:
     assert first != second
 
 
+def test_several_ports_follow_the_first() -> None:
+    first = claim_port("127.0.0.1", 0, "a")
+    assert claim_ports("127.0.0.1", first, 1, "b") == (first,)
+    with socket.socket() as held:
+        held.bind(("127.0.0.1", 0))
+        held.listen()
+        after = held.getsockname()[1]
+        with pytest.raises(LaunchError, match=str(after)):
+            claim_ports("127.0.0.1", after - 1, 2, "b", {after - 1})
+    assert len(set(claim_ports("127.0.0.1", 0, 4, "c"))) == 4
+
+
 def test_a_host_that_is_not_ours_is_named() -> None:
     with pytest.raises(LaunchError, match=r"192.0.2.1"):
         claim_port("192.0.2.1", 5, "the door")
@@ -97,7 +126,9 @@ def test_a_host_that_is_not_ours_is_named() -> None:
         ({"model": "/no/such/model"}, "/no/such/model.*no such directory"),
         ({"etcd": "nonsense"}, "'nonsense' is not host:port"),
         ({"etcd": "127.0.0.1:1"}, "etcd unreachable .*127.0.0.1:1: connection refused"),
-        ({"instances": 0}, "at least 1"),
+        ({"instances": 0}, "--instances 0: .*at least 1"),
+        ({"dispatchers": 0}, "--dispatchers 0: .*at least 1"),
+        ({"nodes": 3}, "--nodes 3 with --instances 2: .*use fewer nodes"),
         ({"preset": "nosuch"}, "--preset nosuch: there is none; choose one of .*chunked"),
         ({"dtype": "bf16", "deterministic": True}, "--deterministic computes in fp32, not bf16"),
     ],
