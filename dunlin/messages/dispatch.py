@@ -28,7 +28,8 @@ class Place:
 
     `tokens` is the prompt followed by the tokens already delivered (after an earlier attempt); `prompt_tokens` says
     where the latter start. `may_preempt` lets the instance take slots from batch-class work. `handle` names room that
-    already holds its KV at this instance (migration), 0 for none.
+    already holds its KV at this instance (migration), 0 for none. `trace` is the W3C traceparent that the client sent,
+    empty if none did: the trace's name then follows from the request's.
     """
 
     request: int
@@ -42,6 +43,7 @@ class Place:
     tenant: str = ""
     may_preempt: bool = False
     handle: int = 0
+    trace: str = ""
     why: Why | None = None
 
 

@@ -6,6 +6,7 @@ The doors (gRPC, HTTP) own text, templates and stop strings; the core owns the r
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from dunlin.messages.told import Admitted
 from dunlin.messages.types import F32, I32, Finish, RequestClass, Sampling, f32, i32
 
 
@@ -23,7 +24,7 @@ class Submit:
     """A new request from a client's address. `timeout_s` None: no deadline.
 
     `max_tokens` None: what the context of the instance that gets it leaves. The door has drawn the seed where the
-    client gave none.
+    client gave none. `trace` is the W3C traceparent that the client sent, empty if none.
     """
 
     tokens: I32
@@ -33,6 +34,7 @@ class Submit:
     request_class: RequestClass = RequestClass.INTERACTIVE
     tenant: str = ""
     timeout_s: float | None = None
+    trace: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +57,6 @@ class CancelResult:
 
     request: str
     found: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Admitted:
-    """The request is journalled under this public id, `req-<dispatcher incarnation>-<number>`, both hex."""
-
-    request: str
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,9 +18,19 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
 from dunlin.effects import Address, Message
-from dunlin.messages import dispatch, engine, fleet, group, plan, pool, public
+from dunlin.messages import dispatch, engine, fleet, group, plan, pool, public, told
 from dunlin.messages import types as nouns
-from dunlin.v1 import dispatch_pb2, engine_pb2, fleet_pb2, group_pb2, plan_pb2, pool_pb2, public_pb2, types_pb2
+from dunlin.v1 import (
+    dispatch_pb2,
+    engine_pb2,
+    fleet_pb2,
+    group_pb2,
+    plan_pb2,
+    pool_pb2,
+    public_pb2,
+    told_pb2,
+    types_pb2,
+)
 
 PAIRS = (
     (nouns, types_pb2),
@@ -31,6 +41,7 @@ PAIRS = (
     (plan, plan_pb2),
     (fleet, fleet_pb2),
     (public, public_pb2),
+    (told, told_pb2),
 )
 """Each vocabulary module and the generated module that holds its twins."""
 

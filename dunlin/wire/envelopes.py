@@ -17,10 +17,9 @@ from dunlin.wire.codec import CodecError, coder_of, type_named
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Who sent the message (with the incarnation that the receiver's core fences by), and its W3C trace context."""
+    """Who sent the message, with the incarnation that the receiver's core fences by."""
 
     sender: Address
-    trace: str = ""
 
 
 class Envelope:
@@ -50,8 +49,6 @@ class Envelope:
         envelope: Any = self._twin()
         sender = envelope.header.sender
         sender.role, sender.name, sender.incarnation = header.sender.role, header.sender.name, header.sender.incarnation
-        if header.trace:
-            envelope.header.trace = header.trace
         body = getattr(envelope, name)
         body.SetInParent()
         try:
@@ -72,7 +69,7 @@ class Envelope:
             if name is None:
                 raise CodecError(f"a {self._twin.__name__} of {len(data)} bytes without a message this version knows")
             sender = envelope.header.sender
-            header = Header(Address(sender.role, sender.name, sender.incarnation), envelope.header.trace)
+            header = Header(Address(sender.role, sender.name, sender.incarnation))
             return header, coder_of(self._kinds[name]).read(getattr(envelope, name))
         except (DecodeError, ValueError, TypeError) as error:
             raise CodecError(f"malformed {self._twin.__name__} of {len(data)} bytes: {error}") from error

@@ -70,6 +70,7 @@ class Placement:
             submit.stop_ids,
             submit.request_class,
             submit.tenant,
+            trace=submit.trace,
             why=_with_past(why, request),
         )
         return Send(instance, place)

@@ -117,7 +117,7 @@ def test_the_engines_whole_contract_travels_in_its_envelopes() -> None:
 
 
 def test_the_header_names_the_sender_and_its_incarnation() -> None:
-    header = Header(Address("dispatcher", "d0", 7), trace="00-ab-cd-01")
+    header = Header(Address("dispatcher", "d0", 7))
     frame = DISPATCH.command.encode(header, Cancel(request=3, attempt=1))
     assert DISPATCH.command.decode(frame) == (header, Cancel(request=3, attempt=1))
 

@@ -1,0 +1,48 @@
+"""What a dispatcher's core tells a client's address of its request's way: decisions with reasons, which the monitor keeps.
+
+One message per phase of a request, never one per token. They cross a wire only as recorded reasons.
+"""
+
+from dataclasses import dataclass
+
+from dunlin.effects import Address
+from dunlin.messages.types import Finish, Why
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """The request is journalled under this public id, `req-<dispatcher incarnation>-<number>`, both hex.
+
+    `trace` is the W3C traceparent that came with it, empty if none did.
+    """
+
+    request: str
+    trace: str = ""
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FirstToken:
+    """An attempt's prompt is computed: its first new token came from `instance` and goes to the client."""
+
+    request: str
+    attempt: int
+    instance: Address
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The request ended, after `tokens` tokens for the client. `request` empty: the door did not take it.
+
+    `trace` is that of its `Admitted`.
+    """
+
+    request: str
+    finish: Finish
+    tokens: int = 0
+    trace: str = ""
+    why: Why | None = None
+
+
+__all__ = ["Admitted", "Closed", "FirstToken"]
