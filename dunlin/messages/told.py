@@ -1,4 +1,4 @@
-"""What a dispatcher's core tells a client's address of its request's way: decisions with reasons, which the monitor keeps.
+"""What a dispatcher's core tells a client's address of its request: decisions with reasons, which the monitor keeps.
 
 One message per phase of a request, never one per token. They cross a wire only as recorded reasons.
 """
