@@ -2,6 +2,7 @@
 
 codec, envelopes              bytes of messages, and of frames
 channels, methods             gRPC's settings; unary and streaming methods for clients and tools
+security                      TLS, and who may call whom
 streams, acceptor, dialer     one conversation between two processes
 dialing, reasons, server      who is dialled; decisions to the monitors; the listening port
 options, process, service     the common runtime of every service

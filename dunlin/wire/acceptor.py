@@ -1,5 +1,6 @@
 """The answering side of conversations: a gRPC handler that turns each `Attach` call into a peer of the host."""
 
+import logging
 from collections.abc import Awaitable, Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -9,11 +10,15 @@ import grpc.aio
 from dunlin.effects import Address
 from dunlin.host import Host
 from dunlin.wire.envelopes import Conversation
+from dunlin.wire.security import Security, is_of, names_of_peer
 from dunlin.wire.streams import Counters, Limits, Stream, identities, identity
 
 if TYPE_CHECKING:  # generic for the type checker alone
     Context = grpc.aio.ServicerContext[Any, Any]
     Handler = grpc.RpcMethodHandler[Any, Any]
+
+
+_log = logging.getLogger(__name__)
 
 
 class Acceptor(grpc.GenericRpcHandler):
@@ -25,8 +30,11 @@ class Acceptor(grpc.GenericRpcHandler):
         conversations: Iterable[Conversation],
         counters: Counters | None = None,
         limits: Limits | None = None,
+        security: Security | None = None,
     ) -> None:
         self.counters = counters or Counters()
+        self._security = security
+        self._refused_last = ""
         self._host = host
         self._limits = limits or Limits()
         self._handlers: dict[str, Handler] = {
@@ -40,7 +48,7 @@ class Acceptor(grpc.GenericRpcHandler):
 
     def _attach(self, conversation: Conversation) -> "Callable[[object, Context], Awaitable[None]]":
         async def attach(_: object, context: "Context") -> None:
-            peer = await self._caller(context)
+            peer = await self._caller(context, conversation)
             await context.send_initial_metadata(identity(self._host.address, peer))
             stream = Stream(self._host, peer, conversation.event, conversation.command, self._limits, self.counters)
             end = await stream.run(context)
@@ -49,7 +57,7 @@ class Acceptor(grpc.GenericRpcHandler):
 
         return attach
 
-    async def _caller(self, context: "Context") -> Address:
+    async def _caller(self, context: "Context", conversation: Conversation) -> Address:
         try:
             caller, meant = identities(context.invocation_metadata())
         except ValueError as error:
@@ -63,4 +71,22 @@ class Acceptor(grpc.GenericRpcHandler):
             # Incarnation 0 is for addresses inside this process (its engine, etcd, clients): nobody else may use them.
             self.counters.misdirected += 1
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{caller} is not the address of another process")
+        refusal = self._refusal(context, caller, conversation)
+        if refusal:
+            self.counters.refused += 1
+            level = logging.DEBUG if refusal == self._refused_last else logging.WARNING  # it may dial for ever
+            self._refused_last = refusal
+            _log.log(level, "refused %s from %s: %s", conversation.name, context.peer(), refusal)
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, refusal)
         return caller
+
+    def _refusal(self, context: "Context", caller: Address, conversation: Conversation) -> str:
+        """Why this caller may not have this conversation; empty: it may."""
+        if caller.role not in conversation.callers:
+            return f"a {caller.role} does not dial {conversation.name}: only {', '.join(conversation.callers)}"
+        if self._security is None:
+            return ""
+        names = names_of_peer(context)
+        if is_of(names, caller.role, caller.name):
+            return ""
+        return f"{caller} shows the certificate of {', '.join(names) or 'nobody'}"

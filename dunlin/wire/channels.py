@@ -3,6 +3,8 @@
 import grpc
 import grpc.aio
 
+from dunlin.wire.security import Security, server_name
+
 Options = list[tuple[str, int]]
 
 MESSAGE_LIMIT_BYTES = 64 << 20
@@ -36,11 +38,27 @@ SERVER_OPTIONS: Options = [
 ]
 
 
-def open_channel(endpoint: str) -> grpc.aio.Channel:
-    """A channel to `host:port` for the running event loop. Connects on first use."""
-    return grpc.aio.insecure_channel(endpoint, options=CLIENT_OPTIONS)
+def open_channel(
+    endpoint: str, security: Security | None = None, role: str = "dispatcher", name: str = ""
+) -> grpc.aio.Channel:
+    """A channel to `host:port` for the running event loop. Connects on first use.
+
+    With `security`, only a process of `role` (called `name`, if given) can answer there. Without: plaintext.
+    """
+    if security is None:
+        return grpc.aio.insecure_channel(endpoint, options=CLIENT_OPTIONS)
+    return grpc.aio.secure_channel(endpoint, security.channel_credentials(), options=_secured(role, name))
 
 
-def open_blocking_channel(endpoint: str) -> grpc.Channel:
-    """A channel to `host:port` for threads."""
-    return grpc.insecure_channel(endpoint, options=CLIENT_OPTIONS)
+def open_blocking_channel(
+    endpoint: str, security: Security | None = None, role: str = "dispatcher", name: str = ""
+) -> grpc.Channel:
+    """A channel to `host:port` for threads. Otherwise like `open_channel`."""
+    if security is None:
+        return grpc.insecure_channel(endpoint, options=CLIENT_OPTIONS)
+    return grpc.secure_channel(endpoint, security.channel_credentials(), options=_secured(role, name))
+
+
+def _secured(role: str, name: str) -> list[tuple[str, int | str]]:
+    # Not the host's name: hosts change, and any process on them could answer.
+    return [*CLIENT_OPTIONS, ("grpc.ssl_target_name_override", server_name(role, name))]

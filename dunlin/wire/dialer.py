@@ -14,6 +14,7 @@ from dunlin.effects import Address
 from dunlin.host import Host
 from dunlin.wire.channels import open_channel
 from dunlin.wire.envelopes import Conversation
+from dunlin.wire.security import Security
 from dunlin.wire.streams import BROKEN, Counters, End, Limits, Stream, describe, identities, identity
 
 if TYPE_CHECKING:
@@ -48,6 +49,7 @@ class Dialer:
         counters: Counters | None = None,
         limits: Limits | None = None,
         backoff: Backoff | None = None,
+        security: Security | None = None,
         on_end: Callable[["Dialer"], None] | None = None,
     ) -> None:
         self.peer = peer
@@ -58,6 +60,7 @@ class Dialer:
         self._conversation = conversation
         self._limits = limits or Limits()
         self._backoff = backoff or Backoff()
+        self._security = security
         self._wanted = True
         self._task = asyncio.create_task(self._run(), name=f"dialer of {peer}")
         self._task.add_done_callback(host.guard)
@@ -82,7 +85,7 @@ class Dialer:
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        channel = open_channel(self.endpoint)
+        channel = open_channel(self.endpoint, self._security, self.peer.role, self.peer.name)
         try:
             await self._keep_dialing(channel)
         finally:

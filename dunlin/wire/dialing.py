@@ -10,6 +10,7 @@ from dunlin.host import Host
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
 from dunlin.wire.dialer import Backoff, Dialer
 from dunlin.wire.envelopes import Conversation
+from dunlin.wire.security import Security
 from dunlin.wire.streams import Counters, Limits
 
 
@@ -26,6 +27,7 @@ class Dialing:
         counters: Counters | None = None,
         limits: Limits | None = None,
         backoff: Backoff | None = None,
+        security: Security | None = None,
     ) -> None:
         self.counters = counters or Counters()
         self._host = host
@@ -34,6 +36,7 @@ class Dialing:
         self._same_node = frozenset(same_node)
         self._limits = limits
         self._backoff = backoff
+        self._security = security
         self._dialers: dict[Address, Dialer] = {}
 
     @property
@@ -78,6 +81,7 @@ class Dialing:
             counters=self.counters,
             limits=self._limits,
             backoff=self._backoff,
+            security=self._security,
             on_end=self._ended,
         )
 

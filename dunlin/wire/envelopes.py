@@ -81,11 +81,15 @@ ENGINE_EVENT = Envelope(engine_pb2.EngineEvent)
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """A stream between two services: its method, what the dialer sends and what the acceptor sends."""
+    """A stream between two services: its method, what the dialer sends and what the acceptor sends.
+
+    `callers` are the roles that may dial it.
+    """
 
     name: str
     command: Envelope
     event: Envelope
+    callers: tuple[str, ...]
 
     @property
     def method(self) -> str:
@@ -93,9 +97,16 @@ class Conversation:
         return f"/dunlin.v1.{self.name}/Attach"
 
 
-DISPATCH = Conversation("Dispatch", Envelope(dispatch_pb2.DispatchCommand), Envelope(dispatch_pb2.DispatchEvent))
-GROUP = Conversation("Group", Envelope(group_pb2.GroupCommand), Envelope(group_pb2.GroupEvent))
-POOL = Conversation("Pool", Envelope(pool_pb2.PoolCommand), Envelope(pool_pb2.PoolEvent))
-PLAN = Conversation("Plan", Envelope(plan_pb2.PlanCommand), Envelope(plan_pb2.PlanEvent))
-FLEET = Conversation("Fleet", Envelope(fleet_pb2.FleetCommand), Envelope(fleet_pb2.FleetEvent))
+DISPATCH = Conversation(
+    "Dispatch", Envelope(dispatch_pb2.DispatchCommand), Envelope(dispatch_pb2.DispatchEvent), ("dispatcher",)
+)
+GROUP = Conversation("Group", Envelope(group_pb2.GroupCommand), Envelope(group_pb2.GroupEvent), ("instance",))
+POOL = Conversation("Pool", Envelope(pool_pb2.PoolCommand), Envelope(pool_pb2.PoolEvent), ("instance",))
+PLAN = Conversation("Plan", Envelope(plan_pb2.PlanCommand), Envelope(plan_pb2.PlanEvent), ("global_manager",))
+FLEET = Conversation(
+    "Fleet",
+    Envelope(fleet_pb2.FleetCommand),
+    Envelope(fleet_pb2.FleetEvent),
+    ("dispatcher", "global_manager", "instance", "kvstore"),
+)
 CONVERSATIONS = (DISPATCH, GROUP, POOL, PLAN, FLEET)

@@ -3,7 +3,7 @@
 The SDK uses it too. Knows no service: the answers are coroutine functions that a server gives.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Collection, Mapping
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Generic, TypeVar
@@ -21,6 +21,7 @@ from dunlin.messages.public import (
     InfoRequest,
 )
 from dunlin.wire.codec import CodecError, decode, encode
+from dunlin.wire.security import has_role, names_of_peer
 
 if TYPE_CHECKING:  # generic for the type checker alone
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -76,19 +77,25 @@ class Methods(grpc.GenericRpcHandler):
 
     An answer is `async def answer(request, context)`. It returns the response; that of a streaming method returns None
     and sends with `await context.write(response)`, so that its `finally` runs as soon as the client is gone.
+
+    A caller that shows a certificate must be of one of the roles `callers`; who may come without one, the port says.
     """
 
-    def __init__(self, answers: Mapping[Method[Any, Any], Answer]) -> None:
-        self._handlers = {method.path: _handler(method, answer) for method, answer in answers.items()}
+    def __init__(self, answers: Mapping[Method[Any, Any], Answer], callers: Collection[str] = ("client",)) -> None:
+        self._handlers = {method.path: _handler(method, answer, callers) for method, answer in answers.items()}
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
         """gRPC's question: who handles this method? None: not this handler."""
         return self._handlers.get(handler_call_details.method)
 
 
-def _handler(method: Method[Any, Any], answer: Answer) -> "Handler":
+def _handler(method: Method[Any, Any], answer: Answer, callers: Collection[str]) -> "Handler":
     # Bytes come in, so that a malformed request is the client's fault (gRPC's own deserialising calls it INTERNAL).
     async def handle(data: bytes, context: "Context") -> Any:
+        names = names_of_peer(context)
+        if names and not has_role(names, callers):
+            text = f"{method.name} is for {', '.join(callers)} certificates, this one is of {', '.join(names)}"
+            await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
         try:
             request = decode(method.request.__name__, data)
         except CodecError as error:

@@ -6,6 +6,8 @@ import socket
 from dataclasses import dataclass
 from pathlib import Path
 
+TLS_HELP = "ca.pem, cert.pem and key.pem of this process, see `dunlin certs` (default: no TLS)"
+
 
 class StartError(Exception):
     """The service cannot start; the text says what, where and what to do. Ends the process with code 2."""
@@ -13,7 +15,10 @@ class StartError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class ServiceOptions:
-    """Where one service runs. `listen` is `host:port`, port 0 for any; `advertise` the host that others dial."""
+    """Where one service runs. `listen` is `host:port`, port 0 for any; `advertise` the host that others dial.
+
+    `tls_dir` holds this process's certificates; None: plaintext everywhere.
+    """
 
     role: str
     name: str
@@ -23,6 +28,7 @@ class ServiceOptions:
     advertise: str = ""
     data_dir: Path = Path("dunlin-data")
     parent_pid: int = 0
+    tls_dir: Path | None = None
     lease_ttl_s: int = 5
     start_timeout_s: float = 10.0
     stop_timeout_s: float = 2.0
@@ -43,6 +49,7 @@ def add_service_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--advertise", default="", metavar="HOST", help="host that others dial (default: --listen's)")
     parser.add_argument("--etcd", default="127.0.0.1:2379", metavar="HOST:PORT[,HOST:PORT...]", type=_etcd)
     parser.add_argument("--data-dir", default=Path("dunlin-data"), metavar="DIR", type=Path)
+    parser.add_argument("--tls-dir", type=Path, metavar="DIR", help=TLS_HELP)
     parser.add_argument("--lease-ttl-s", default=5, type=int, help="seconds until etcd forgets a dead process")
     parser.add_argument("--parent-pid", default=0, type=int, metavar="PID", help="die with this parent process")
 
@@ -59,6 +66,7 @@ def service_options(role: str, arguments: argparse.Namespace) -> ServiceOptions:
         data_dir=arguments.data_dir,
         parent_pid=arguments.parent_pid,
         lease_ttl_s=arguments.lease_ttl_s,
+        tls_dir=arguments.tls_dir,
     )
 
 

@@ -15,16 +15,22 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 
 
 class Server:
-    """Owns one listening port. It is bound when made, and answers from `start` on."""
+    """Owns one listening port. It is bound when made, and answers from `start` on.
 
-    def __init__(self, listen: str) -> None:
+    `credentials` None: plaintext.
+    """
+
+    def __init__(self, listen: str, credentials: grpc.ServerCredentials | None = None) -> None:
         self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=_CALLS_AT_ONCE)
         self._health = health.aio.HealthServicer()
-        self.port = self._bind(listen)
+        self.port = self._bind(listen, credentials)
 
-    def _bind(self, listen: str) -> int:
+    def _bind(self, listen: str, credentials: grpc.ServerCredentials | None) -> int:
         try:
-            port = self._server.add_insecure_port(listen)
+            if credentials is None:
+                port = self._server.add_insecure_port(listen)
+            else:
+                port = self._server.add_secure_port(listen, credentials)
         except RuntimeError as error:
             raise StartError(_cannot_bind(listen)) from error
         if port == 0:

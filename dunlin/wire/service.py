@@ -29,6 +29,7 @@ from dunlin.wire.dialing import Dialing
 from dunlin.wire.envelopes import FLEET, Conversation
 from dunlin.wire.options import ServiceOptions, StartError
 from dunlin.wire.reasons import ReasonPump
+from dunlin.wire.security import Security
 from dunlin.wire.server import Server
 from dunlin.wire.streams import Counters
 
@@ -50,6 +51,7 @@ class Service:
     def __init__(self, options: ServiceOptions) -> None:
         self.options = options
         self.counters = Counters()
+        self.security: Security | None = None
         self.etcd: EtcdClient
         self.registration: Registration
         self.endpoint = ""
@@ -71,6 +73,7 @@ class Service:
         make_handlers: MakeHandlers | None = None,
         services: Iterable[str] = (),
         extra: Mapping[str, str] | None = None,
+        demands_certificate: bool = True,
     ) -> None:
         """Bind, register, make the core, answer, and follow the membership. Everybody but a monitor dials monitors.
 
@@ -83,16 +86,20 @@ class Service:
                 the place to attach outlets that the core needs from its first message on.
             services: full names of their gRPC services, for health and reflection.
             extra: further doors for the member record, such as {"http": "host:port"}.
+            demands_certificate: False for a door that knows its clients by something else; conversations are refused
+                there. Without TLS it changes nothing.
 
         Raises:
-            StartError: the port is taken, or etcd cannot be reached or refuses.
+            StartError: the port is taken, etcd cannot be reached or refuses, or the certificates are no good.
         """
         accepted = tuple(accepts)
-        self._server = Server(self.options.listen)
+        self.security = self._load_security()
+        self._server = Server(self.options.listen, self._credentials(demands_certificate))
         self.endpoint = self.options.endpoint(self._server.port)
         self.address = await self._register(extra or {})
         self.host = Host(make_core(self.address), self.address, wall_clock())
-        handlers = [Acceptor(self.host, accepted, self.counters), *(make_handlers(self.host) if make_handlers else ())]
+        acceptor = Acceptor(self.host, accepted, self.counters, security=self.security)
+        handlers = [acceptor, *(make_handlers(self.host) if make_handlers else ())]
         await self._server.start(handlers, [*(f"dunlin.v1.{one.name}" for one in accepted), *services])
         self._follow({**self._monitors(), **(dials or {})}, same_node)
         _log.info("%s listens on %s", self.address, self.endpoint)
@@ -129,11 +136,21 @@ class Service:
             _log.warning("%s did not stop in %.1f s; leaving the rest", self.address, self.options.stop_timeout_s)
         return self._exit_code
 
+    def _load_security(self) -> Security | None:
+        options = self.options
+        return None if options.tls_dir is None else Security.load_for(options.tls_dir, options.role, options.name)
+
+    def _credentials(self, demands_certificate: bool) -> grpc.ServerCredentials | None:
+        if self.security is None:
+            return None
+        return self.security.server_credentials(demands_certificate=demands_certificate)
+
     async def _register(self, extra: Mapping[str, str]) -> Address:
         options = self.options
         try:
             record = MemberRecord(options.role, options.name, options.node, self.endpoint, os.getpid(), extra=extra)
-            self.etcd = EtcdClient(options.etcd)
+            credentials = self.security.channel_credentials() if self.security is not None else None
+            self.etcd = EtcdClient(options.etcd, credentials=credentials)
         except ValueError as error:
             raise StartError(str(error)) from error
         self.registration = register(self.etcd, record, ttl_s=options.lease_ttl_s, on_state=self._registration_changed)
@@ -153,7 +170,14 @@ class Service:
         return {} if self.options.role == "monitor" else {"monitor": FLEET}
 
     def _follow(self, dials: Mapping[str, Conversation], same_node: Collection[str]) -> None:
-        self._dialing = Dialing(self.host, dials, node=self.options.node, same_node=same_node, counters=self.counters)
+        self._dialing = Dialing(
+            self.host,
+            dials,
+            node=self.options.node,
+            same_node=same_node,
+            counters=self.counters,
+            security=self.security,
+        )
         self._pump = ReasonPump(self.host)
         for name, work in (("membership", self._watch()), ("reasons", self._pump.run())):
             task = asyncio.create_task(work, name=name)

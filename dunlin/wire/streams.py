@@ -31,10 +31,13 @@ class Limits:
 
 @dataclass(slots=True)
 class Counters:
-    """What streams of a process met: frames that could not be read, and calls for or from somebody else."""
+    """What streams of a process met: frames that could not be read, calls for or from somebody else, and callers that
+    may not call.
+    """
 
     malformed: int = 0
     misdirected: int = 0
+    refused: int = 0
 
 
 @dataclass(frozen=True, slots=True)

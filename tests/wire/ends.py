@@ -15,6 +15,7 @@ from dunlin.wire.acceptor import Acceptor
 from dunlin.wire.channels import SERVER_OPTIONS, open_channel
 from dunlin.wire.dialer import Backoff, Dialer
 from dunlin.wire.envelopes import DISPATCH
+from dunlin.wire.security import Security
 from dunlin.wire.streams import Limits, identity
 
 DISPATCHER = Address("dispatcher", "d 1/ü", 7)
@@ -64,15 +65,22 @@ class End:
 class Acceptance(End):
     """The answering process."""
 
-    def __init__(self, address: Address = INSTANCE, limits: Limits | None = None) -> None:
+    def __init__(
+        self, address: Address = INSTANCE, limits: Limits | None = None, security: Security | None = None
+    ) -> None:
         super().__init__(address)
-        self.acceptor = Acceptor(self.host, [DISPATCH], limits=limits)
+        self.acceptor = Acceptor(self.host, [DISPATCH], limits=limits, security=security)
+        self._security = security
         self.server = grpc.aio.server(options=SERVER_OPTIONS)
         self.server.add_generic_rpc_handlers((self.acceptor,))
         self.port = 0
 
     async def start(self, port: int = 0) -> str:
-        self.port = self.server.add_insecure_port(f"127.0.0.1:{port}")
+        listen = f"127.0.0.1:{port}"
+        if self._security is None:
+            self.port = self.server.add_insecure_port(listen)
+        else:
+            self.port = self.server.add_secure_port(listen, self._security.server_credentials())
         await self.server.start()
         return f"127.0.0.1:{self.port}"
 

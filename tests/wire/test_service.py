@@ -24,7 +24,7 @@ from dunlin.messages.types import Why, i32
 from dunlin.wire import reasons
 from dunlin.wire.channels import open_channel
 from dunlin.wire.codec import decode
-from dunlin.wire.envelopes import DISPATCH, FLEET
+from dunlin.wire.envelopes import DISPATCH, FLEET, POOL
 from dunlin.wire.options import ServiceOptions, StartError
 from dunlin.wire.service import ETCD, Service
 
@@ -113,9 +113,9 @@ def test_only_members_of_the_own_node_are_dialled_where_that_is_asked(etcd_endpo
         there = options_of("kvstore", etcd_endpoint, node="there")
         instance = options_of("instance", etcd_endpoint, node="here")
         async with (
-            serving(there, accepts=[DISPATCH]) as (_, far_ear),
-            serving(here, accepts=[DISPATCH]) as (_, near_ear),
-            serving(instance, dials={"kvstore": DISPATCH}, same_node=("kvstore",)) as (dialling, _),
+            serving(there, accepts=[POOL]) as (_, far_ear),
+            serving(here, accepts=[POOL]) as (_, near_ear),
+            serving(instance, dials={"kvstore": POOL}, same_node=("kvstore",)) as (dialling, _),
         ):
             await eventually(lambda: near_ear.of(dialling.address) == [Joined()])
             await asyncio.sleep(0.2)

@@ -1,0 +1,93 @@
+"""Certificates: what they say, that nothing is overwritten, and that keys are for their owner alone."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from dunlin.certificates import ANY_NAME, CertificateError, Leaf, issue, make_ca, names_of
+
+
+@pytest.fixture(scope="module")
+def ca(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    directory = tmp_path_factory.mktemp("ca")
+    make_ca(directory)
+    return directory
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
+
+
+def test_keys_are_for_their_owner_alone(ca: Path, tmp_path: Path) -> None:
+    issue(ca, tmp_path / "leaf", Leaf("instance", "instance-0"))
+    assert mode(ca / "ca-key.pem") == mode(tmp_path / "leaf" / "key.pem") == 0o600
+    assert sorted(path.name for path in (tmp_path / "leaf").iterdir()) == ["ca.pem", "cert.pem", "key.pem"]
+    assert (tmp_path / "leaf" / "ca.pem").read_bytes() == (ca / "ca.pem").read_bytes()
+
+
+def test_a_certificate_names_role_name_and_hosts(ca: Path, tmp_path: Path) -> None:
+    from cryptography import x509
+
+    issue(ca, tmp_path, Leaf("global_manager", "Boss-1", ("10.0.0.1", "::1", "node.example"), days=30))
+    certificate = x509.load_pem_x509_certificate((tmp_path / "cert.pem").read_bytes())
+    names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    assert names.get_values_for_type(x509.DNSName) == [
+        "global-manager.dunlin",
+        "boss-1.global-manager.dunlin",
+        "node.example",
+    ]
+    assert [str(one) for one in names.get_values_for_type(x509.IPAddress)] == ["10.0.0.1", "::1"]
+    assert not certificate.extensions.get_extension_for_class(x509.BasicConstraints).value.ca
+    assert 29 <= (certificate.not_valid_after_utc - certificate.not_valid_before_utc).days <= 30
+
+
+def test_nothing_is_overwritten_unless_that_is_said(tmp_path: Path) -> None:
+    make_ca(tmp_path)
+    first = (tmp_path / "ca.pem").read_bytes()
+    with pytest.raises(CertificateError, match=r"ca\.pem exists already.*--force"):
+        make_ca(tmp_path)
+    issue(tmp_path, tmp_path / "one", Leaf("client", "me"))
+    key = (tmp_path / "one" / "key.pem").read_bytes()
+    with pytest.raises(CertificateError, match=r"one/cert\.pem exists already"):
+        issue(tmp_path, tmp_path / "one", Leaf("client", "me"))
+    assert (tmp_path / "ca.pem").read_bytes() == first
+    assert (tmp_path / "one" / "key.pem").read_bytes() == key
+    issue(tmp_path, tmp_path / "one", Leaf("client", "me"), force=True)
+    assert (tmp_path / "one" / "key.pem").read_bytes() != key
+    make_ca(tmp_path, force=True)
+    assert (tmp_path / "ca.pem").read_bytes() != first
+
+
+@pytest.mark.parametrize("name", ["", "a b", "a.b", "-a", "a-", "ü", "a_b", "x" * 64, "*x"])
+def test_a_name_that_cannot_stand_in_a_certificate_is_refused(name: str) -> None:
+    with pytest.raises(CertificateError, match="cannot stand in a certificate"):
+        names_of("instance", name)
+
+
+def test_names_say_role_and_process() -> None:
+    assert names_of("kvstore", "kvstore-0") == ("kvstore.dunlin", "kvstore-0.kvstore.dunlin")
+    assert names_of("instance", ANY_NAME) == ("instance.dunlin", "*.instance.dunlin")
+    with pytest.raises(CertificateError, match="no role 'king': choose one of dispatcher"):
+        names_of("king", "a")
+
+
+@pytest.mark.parametrize("host", ["", "a b", "instance.dunlin", "x.instance.dunlin", "http://a"])
+def test_a_host_that_is_none_or_would_claim_a_role_is_refused(ca: Path, tmp_path: Path, host: str) -> None:
+    with pytest.raises(CertificateError, match="host"):
+        issue(ca, tmp_path, Leaf("client", "me", (host,)))
+    assert not list(tmp_path.iterdir())
+
+
+def test_without_a_ca_it_says_what_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(CertificateError, match=r"no CA in .*ca\.pem is missing"):
+        issue(tmp_path, tmp_path / "leaf", Leaf("client", "me"))
+    (tmp_path / "ca.pem").write_text("no certificate")
+    with pytest.raises(CertificateError, match="cannot read the CA"):
+        issue(tmp_path, tmp_path / "leaf", Leaf("client", "me"))
+
+
+def test_the_package_is_loaded_only_to_make_certificates() -> None:
+    code = "import sys, dunlin.wire.security, dunlin.certificates; sys.exit('cryptography' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
