@@ -189,7 +189,8 @@ class Move:
     """Copy one region of a sequence between the slab and elsewhere, in the background.
 
     The extents name the own slots in order of position. `host` for host-tier kinds (its checksum is compared after
-    the copy of HOST_TO_SLAB), `peer` and `peer_handle` for peer kinds.
+    the copy of HOST_TO_SLAB), `peer` and `peer_handle` for peer kinds. `chain` names the tokens up to the region's end
+    and is part of what the checksum speaks of.
     """
 
     move: int
@@ -202,6 +203,7 @@ class Move:
     peer: Address | None = None
     peer_handle: int = 0
     priority: Priority = Priority.KV
+    chain: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -213,7 +215,10 @@ class CancelMove:
 
 @dataclass(frozen=True, slots=True)
 class MoveDone:
-    """A move ended. `checksum` is xxh3-64 (signed) of the bytes copied."""
+    """A move ended. `checksum` is xxh3-64 (signed) of the region's identity and the bytes copied.
+
+    `seconds` passed since it was asked for; for `busy_s` of them the engine did nothing else.
+    """
 
     move: int
     status: MoveStatus
@@ -221,6 +226,7 @@ class MoveDone:
     moved_bytes: int = 0
     seconds: float = 0.0
     detail: str = ""
+    busy_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,10 @@ class InstanceReport:
     corrupt_regions_total: int = 0
     engine_restarts_total: int = 0
     stale_total: int = 0
+    checkpointed_tokens_total: int = 0
+    checkpointed_bytes_total: int = 0
+    checkpoint_busy_s_total: float = 0.0
+    claimed_tokens_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,7 +7,7 @@ engine copies them into and out of the shared memory that `Tier` names.
 from dataclasses import dataclass
 
 from dunlin.effects import Address
-from dunlin.messages.types import HostRegion, Region, Why
+from dunlin.messages.types import HostRegion, KeptRegion, Priority, Region, Why
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,7 +20,11 @@ class Tier:
 
 @dataclass(frozen=True, slots=True)
 class ReserveRegion:
-    """Room for `region` of one attempt, `length_bytes` long. `ticket` is the asker's number for the answer."""
+    """Room for `region` of one attempt, `length_bytes` long. `ticket` is the asker's number for the answer.
+
+    `key` is the request's public id, the same for every attempt and dispatcher; `chain` names the tokens up to the
+    region's end. A reservation of `priority` CHECKPOINT leaves room for those of KV.
+    """
 
     ticket: int
     dispatcher: Address
@@ -31,6 +35,9 @@ class ReserveRegion:
     kv_dtype: str
     weights_digest: str
     why: Why | None = None
+    key: str = ""
+    chain: bytes = b""
+    priority: Priority = Priority.KV
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +74,71 @@ class ReleaseRegion:
     corrupt: bool = False
 
 
-POOL_COMMANDS = (ReserveRegion, CommitRegion, ReleaseRegion)
-POOL_EVENTS = (Tier, RegionReserved, RegionRefused)
+@dataclass(frozen=True, slots=True)
+class FindRegions:
+    """Claim every committed region of the request `key`, whoever wrote it.
+
+    What an attempt of the same dispatcher that is newer than `attempt` has written is not handed out.
+    """
+
+    ticket: int
+    key: str
+    dispatcher: Address
+    request: int
+    attempt: int
+    weights_digest: str
+    kv_dtype: str
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionsFound:
+    """The regions that belong to the asker from now on, by their start; it releases those that it cannot use.
+
+    Their generations are new: whoever had them before can neither commit nor release them any more.
+    """
+
+    ticket: int
+    regions: tuple[KeptRegion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class SendRegions:
+    """Copy the asker's committed regions of `key` that `to` does not have yet to that kvstore, of another node.
+
+    An instance there claims them with `FindRegions`. The asker's own stay what they are.
+    """
+
+    ticket: int
+    key: str
+    to: Address
+    priority: Priority = Priority.KV
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class RegionsSent:
+    """What of the key lies at the other kvstore now, in tokens from 0 on; `detail` says what stopped the rest."""
+
+    ticket: int
+    tokens: int
+    detail: str = ""
+
+
+POOL_COMMANDS = (ReserveRegion, CommitRegion, ReleaseRegion, FindRegions, SendRegions)
+POOL_EVENTS = (Tier, RegionReserved, RegionRefused, RegionsFound, RegionsSent)
 
 __all__ = [
     "POOL_COMMANDS",
     "POOL_EVENTS",
     "CommitRegion",
+    "FindRegions",
     "RegionRefused",
     "RegionReserved",
+    "RegionsFound",
+    "RegionsSent",
     "ReleaseRegion",
     "ReserveRegion",
+    "SendRegions",
     "Tier",
 ]

@@ -162,8 +162,9 @@ class Region:
 class HostRegion:
     """A region in a host tier, named by its handle.
 
-    `offset_bytes` and `length_bytes` lie inside the tier's shared memory; `checksum` is xxh3-64 of the bytes (as a
-    signed 64-bit integer), 0 until committed; `generation` counts the uses of that room.
+    `offset_bytes` and `length_bytes` lie inside the tier's shared memory; `checksum` is xxh3-64 of the region's
+    identity and its bytes (see `dunlin.identity`; as a signed 64-bit integer), 0 until committed; `generation` counts
+    the uses of that room.
     """
 
     handle: int
@@ -171,6 +172,18 @@ class HostRegion:
     offset_bytes: int
     length_bytes: int
     checksum: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class KeptRegion:
+    """A committed host region that a sequence can start from.
+
+    `chain` names the tokens `[0, region.stop)` (see `dunlin.prefix`): KV that fits other tokens is of no use.
+    """
+
+    region: Region
+    host: HostRegion
+    chain: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
