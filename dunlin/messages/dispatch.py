@@ -20,6 +20,7 @@ class Refusal(IntEnum):
     NOT_IN_PLAN = 3
     STALE = 4
     INVALID = 5
+    DRAINING = 6
 
 
 @dataclass(frozen=True, slots=True)

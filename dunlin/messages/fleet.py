@@ -14,7 +14,9 @@ class InstanceReport:
     """What an instance says of itself, on every change of note and at least every `report_interval_s`.
 
     Slots: `free + owned + reserved + moving + quarantined == capacity`. `safepoints` counts safepoints passed by the
-    engine, `outstanding_steps` the steps sent and not answered. Counters (`…_total`) only grow.
+    engine, `outstanding_steps` the steps sent and not answered. `draining`: it takes nothing new. `leaving` sequences
+    are on their way to another instance, `arriving` ones on their way here; `head_waiting_tokens` is what the first of
+    those waiting needs. Counters (`…_total`) only grow.
     """
 
     ready: bool = False
@@ -55,6 +57,14 @@ class InstanceReport:
     checkpointed_bytes_total: int = 0
     checkpoint_busy_s_total: float = 0.0
     claimed_tokens_total: int = 0
+    draining: bool = False
+    head_waiting_tokens: int = 0
+    leaving: int = 0
+    arriving: int = 0
+    migrations_total: int = 0
+    migrations_failed_total: int = 0
+    migrated_tokens_total: int = 0
+    arrivals_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +141,9 @@ class MemberView:
     kind: GroupKind = GroupKind.LOCAL
     part: Part = Part.LOCAL
     why: Why | None = None
+    draining: bool = False
+    head_waiting_tokens: int = 0
+    leaving: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,9 +1,10 @@
-"""Global manager ↔ instance: which group an instance is in.
+"""Global manager ↔ instance: which group an instance is in, which sequences move away; and what tools ask a manager.
 
-Orders are ordered by (epoch, plan version); older ones change nothing.
+Orders are ordered by (epoch, plan version), moves by (epoch, ticket); older ones change nothing.
 """
 
 from dataclasses import dataclass, field
+from enum import IntEnum
 
 from dunlin.effects import Address
 from dunlin.messages.types import I32, GroupKind, Part, Why, i32
@@ -44,7 +45,103 @@ class OrderRefused:
     why: Why | None = None
 
 
-PLAN_COMMANDS = (Order,)
-PLAN_EVENTS = (OrderDone, OrderRefused)
+@dataclass(frozen=True, slots=True)
+class Shed:
+    """Move sequences that hold (or wait for) about `slots` slots to `target`, while they run.
 
-__all__ = ["PLAN_COMMANDS", "PLAN_EVENTS", "Order", "OrderDone", "OrderRefused"]
+    The instance chooses which: the cheapest to move first. `ticket` numbers the moves of a term.
+    """
+
+    epoch: int
+    ticket: int
+    target: Address
+    slots: int
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ShedDone:
+    """Every sequence that was chosen has left, ended, or stays after all; `detail` says why those stay."""
+
+    epoch: int
+    ticket: int
+    moved: int = 0
+    moved_slots: int = 0
+    stayed: int = 0
+    detail: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Drain:
+    """Take nothing new from now on, until `Undrain`; what runs goes on, and leaves by `Shed`."""
+
+    epoch: int
+    ticket: int
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Undrain:
+    """Take requests again."""
+
+    epoch: int
+    ticket: int
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DrainDone:
+    """Whether the instance drains now; `detail` is not empty when it did not do what it was told."""
+
+    epoch: int
+    ticket: int
+    draining: bool
+    detail: str = ""
+
+
+class DrainOutcome(IntEnum):
+    """What a manager says to a tool that wants an instance drained."""
+
+    ORDERED = 0
+    ALREADY = 1
+    NOT_LEADER = 2
+    UNKNOWN_INSTANCE = 3
+    NOWHERE_TO_GO = 4
+
+
+@dataclass(frozen=True, slots=True)
+class DrainRequest:
+    """A tool's wish: empty the instance called `instance`, or (`undo`) let it take requests again."""
+
+    instance: str
+    undo: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class DrainReply:
+    """What became of the wish; progress is the instance's own report. `others` may take what it holds."""
+
+    outcome: DrainOutcome
+    detail: str = ""
+    instance: Address | None = None
+    others: tuple[Address, ...] = ()
+
+
+PLAN_COMMANDS = (Order, Shed, Drain, Undrain)
+PLAN_EVENTS = (OrderDone, OrderRefused, ShedDone, DrainDone)
+
+__all__ = [
+    "PLAN_COMMANDS",
+    "PLAN_EVENTS",
+    "Drain",
+    "DrainDone",
+    "DrainOutcome",
+    "DrainReply",
+    "DrainRequest",
+    "Order",
+    "OrderDone",
+    "OrderRefused",
+    "Shed",
+    "ShedDone",
+    "Undrain",
+]

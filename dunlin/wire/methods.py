@@ -12,6 +12,7 @@ import grpc
 import grpc.aio
 
 from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, StatusQuery
+from dunlin.messages.plan import DrainReply, DrainRequest
 from dunlin.messages.public import (
     CancelReply,
     CancelRequest,
@@ -58,6 +59,9 @@ RETRY_AFTER = "dunlin-retry-after-s"
 MONITOR_SERVICE = "dunlin.v1.Monitor"
 EXPLAIN = Method(MONITOR_SERVICE, "Explain", ExplainQuery, Explanation)
 STATUS = Method(MONITOR_SERVICE, "Status", StatusQuery, FleetStatus)
+
+MANAGER_SERVICE = "dunlin.v1.GlobalManager"
+DRAIN = Method(MANAGER_SERVICE, "Drain", DrainRequest, DrainReply)
 
 
 def stub(channel: "grpc.aio.Channel | grpc.Channel", method: Method[Q, R]) -> Any:

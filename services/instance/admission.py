@@ -90,4 +90,5 @@ _BECAUSE = {
     Refusal.NOT_IN_PLAN: "no order of the global manager has come",
     Refusal.STALE: "this attempt or a newer one is here",
     Refusal.INVALID: "the model has no such token",
+    Refusal.DRAINING: "it is being emptied",
 }

@@ -30,6 +30,9 @@ def member_view(
         kind=report.kind,
         part=report.part,
         why=why,
+        draining=report.draining,
+        head_waiting_tokens=report.head_waiting_tokens,
+        leaving=report.leaving,
     )
 
 
@@ -88,4 +91,4 @@ class Views:
 
 
 def _without_load(view: MemberView) -> MemberView:
-    return replace(view, free_slots=0, running=0, waiting=0, waiting_tokens=0)
+    return replace(view, free_slots=0, running=0, waiting=0, waiting_tokens=0, head_waiting_tokens=0, leaving=0)
