@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from dunlin.effects import Address
-from dunlin.messages.types import F32, I8, I32, I64, RequestClass, Sampling, Why, f32, i32
+from dunlin.messages.types import F32, I8, I32, I64, Finish, RequestClass, Sampling, Why, f32, i32
 
 
 class Refusal(IntEnum):
@@ -31,6 +31,9 @@ class Place:
     where the latter start. `may_preempt` lets the instance take slots from batch-class work. `handle` names room that
     already holds its KV at this instance (migration), 0 for none. `trace` is the W3C traceparent that the client sent,
     empty if none did: the trace's name then follows from the request's.
+
+    `key` is the request's public id, the same for every attempt at every dispatcher. `idempotency` is its client's own
+    name for it, unique within the tenant ("" for none), and `digest` a hash of what was asked for under that name.
     """
 
     request: int
@@ -44,8 +47,11 @@ class Place:
     tenant: str = ""
     may_preempt: bool = False
     handle: int = 0
-    trace: str = ""
     why: Why | None = None
+    trace: str = ""
+    key: str = ""
+    idempotency: str = ""
+    digest: bytes = b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +60,27 @@ class Cancel:
 
     request: int
     attempt: int
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Adopt:
+    """Whoever runs, or just finished, the request `key` gives it to the sender, as attempt `attempt` of its `request`.
+
+    Where `key` is "", the tenant's request named `idempotency` is meant. The client has `length` tokens, prompt
+    included, of which `received` were generated; `chain` is `dunlin.prefix`'s chain of them from the tenant's root
+    without weights: proof that it is the request's own client.
+    """
+
+    request: int
+    attempt: int
+    key: str
+    tenant: str
+    length: int
+    received: int
+    chain: bytes
+    idempotency: str = ""
+    digest: bytes = b""
     why: Why | None = None
 
 
@@ -150,21 +177,61 @@ class Ready:
     why: Why | None = None
 
 
-DISPATCH_COMMANDS = (Place, Cancel)
-DISPATCH_EVENTS = (Accepted, Refused, Tokens, Ended, Returned, Preempted, Continued, Ready)
+@dataclass(frozen=True, slots=True)
+class Adopted:
+    """The attempt is here and the asker's: `Tokens` of it follow. `tokens` come after those that the client has.
+
+    `finish` other than RUNNING: it ended here with them, and nothing of it is held any more.
+    """
+
+    request: int
+    attempt: int
+    key: str
+    tokens: I32
+    max_tokens: int
+    finish: Finish = Finish.RUNNING
+    sequence: int = 0
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class NotHeld:
+    """What `Adopt` named is not here. `conflict`: it is, and something else was asked for under its name."""
+
+    request: int
+    attempt: int
+    conflict: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Another dispatcher adopted this attempt: it is the receiver's no more."""
+
+    request: int
+    attempt: int
+    by: Address
+    why: Why | None = None
+
+
+DISPATCH_COMMANDS = (Place, Cancel, Adopt)
+DISPATCH_EVENTS = (Accepted, Refused, Tokens, Ended, Returned, Preempted, Continued, Ready, Adopted, NotHeld, Taken)
 
 __all__ = [
     "DISPATCH_COMMANDS",
     "DISPATCH_EVENTS",
     "Accepted",
+    "Adopt",
+    "Adopted",
     "Cancel",
     "Continued",
     "Ended",
+    "NotHeld",
     "Place",
     "Preempted",
     "Ready",
     "Refusal",
     "Refused",
     "Returned",
+    "Taken",
     "Tokens",
 ]

@@ -17,6 +17,7 @@ class Rejection(IntEnum):
     FULL = 1
     TOO_LONG = 2
     UNAVAILABLE = 3
+    CONFLICT = 4
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,6 +26,10 @@ class Submit:
 
     `max_tokens` None: what the context of the instance that gets it leaves. The door has drawn the seed where the
     client gave none. `trace` is the W3C traceparent that the client sent, empty if none.
+
+    `key` is the public id of a request that goes on here after another dispatcher, "" for a new one; `received` are its
+    tokens that the client has. `idempotency` and `digest` are as in `dunlin.messages.dispatch.Place`: a Submit with
+    the idempotency of a request that runs, or ran lately, joins that one.
     """
 
     tokens: I32
@@ -34,6 +39,10 @@ class Submit:
     request_class: RequestClass = RequestClass.INTERACTIVE
     tenant: str = ""
     timeout_s: float | None = None
+    key: str = ""
+    received: I32 = field(default_factory=i32)
+    idempotency: str = ""
+    digest: bytes = b""
     trace: str = ""
 
 

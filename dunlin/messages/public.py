@@ -18,6 +18,10 @@ class GenerateRequest:
     """Generate from exactly one of `prompt`, `prompt_tokens` or `messages`.
 
     None means the server's default: `max_tokens` then is what the context leaves, `seed` is drawn and journalled.
+
+    `resume_request` and `resume_tokens` go on with a request whose dispatcher was lost: its id and the tokens received.
+    All else must be as it was, and `seed` what its first event said. `idempotency_key`: a second request of the tenant
+    with the same one joins the first.
     """
 
     prompt: str | None = None
@@ -39,11 +43,16 @@ class GenerateRequest:
     timeout_s: float | None = None
     request_class: RequestClass = RequestClass.INTERACTIVE
     tenant: str = ""
+    idempotency_key: str = ""
+    resume_request: str = ""
+    resume_tokens: I32 = field(default_factory=i32)
 
 
 @dataclass(frozen=True, slots=True)
 class GenerateEvent:
-    """The first event names the request; later ones carry new text and tokens; the last has `finish`.
+    """The first event names the request and its `seed`; later ones carry new text and tokens; the last has `finish`.
+
+    One with none of these says only that the dispatcher lives. It comes at least every second.
 
     `text` may lag behind `tokens` by an unfinished character or a possible stop string. `top_count[i]` entries of
     `top_token` and `top_logprob` belong to token i.
@@ -59,6 +68,7 @@ class GenerateEvent:
     finish: Finish = Finish.RUNNING
     prompt_tokens: int = 0
     detail: str = ""
+    seed: int | None = None
 
 
 @dataclass(frozen=True, slots=True)

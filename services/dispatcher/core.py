@@ -31,7 +31,7 @@ class DispatcherCore:
 
     def __init__(self, address: Address, config: DispatcherConfig) -> None:
         self.address = address
-        self.journal = Journal()
+        self.journal = Journal(address.incarnation)
         self.fleet = Fleet(config.max_waiting, config.view_lag_s)
         self.directory = Directory()
         self.totals = Totals()
@@ -90,10 +90,6 @@ class DispatcherCore:
             stale_total=self.totals.stale + self.fleet.stale_total,
         )
 
-    def public_id(self, request: Request) -> str:
-        """The name of a request outside."""
-        return f"req-{self.address.incarnation:x}-{request.number:x}"
-
     # --- clients ---
 
     def _on_submit(self, now_s: float, sender: Address, submit: Submit) -> list[Effect]:
@@ -109,7 +105,7 @@ class DispatcherCore:
         request = self.journal.open(sender, submit, now_s)
         if submit.timeout_s is not None:
             effects.append(After(submit.timeout_s, DeadlineDue(request.number)))
-        return [*effects, Send(sender, Admitted(self.public_id(request)))]
+        return [*effects, Send(sender, Admitted(request.key))]
 
     def _on_withdraw(self, now_s: float, sender: Address, message: Withdraw) -> list[Effect]:
         request = self.journal.of_client(sender)
@@ -125,12 +121,12 @@ class DispatcherCore:
         return [*self._endings.tell(now_s, request, Finish.CANCELLED, "cancelled by its id"), answer]
 
     def _by_public_id(self, name: str) -> Request | None:
-        """The request of that name; only the exact spelling that `public_id` gives."""
+        """The request of that name; only the exact spelling that the journal gives."""
         try:
             request = self.journal.get(int(name.rpartition("-")[2], 16))
         except ValueError:
             return None
-        return request if request is not None and self.public_id(request) == name else None
+        return request if request is not None and request.key == name else None
 
     def _on_deadline_due(self, now_s: float, sender: Address, message: DeadlineDue) -> list[Effect]:
         request = self.journal.get(message.request)

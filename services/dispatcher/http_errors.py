@@ -21,6 +21,7 @@ REJECTIONS = {
     Rejection.TOO_LONG: (400, CLIENT, "context_length_exceeded"),
     Rejection.FULL: (429, "rate_limit_error", "queue_full"),
     Rejection.UNAVAILABLE: (503, SERVER, "unavailable"),
+    Rejection.CONFLICT: (422, CLIENT, "idempotency_key_reused"),
 }
 ENDINGS = {
     Finish.ERROR: (500, SERVER, "generation_failed"),

@@ -35,13 +35,14 @@ NEXT: dict[State, tuple[State, ...]] = {
 
 @dataclass(slots=True)
 class Request:
-    """One request. `tokens` is its sequence: the prompt, then every token delivered.
+    """One request. `key` is its public id, `tokens` its sequence: the prompt, then every token delivered.
 
     `attempt` counts hand-outs, `losses` those that ended with their instance since the last token came. `unfit` names
     instances that cannot hold it; `lost` says what became of the last hand-out, for the next one's reason.
     """
 
     number: int
+    key: str
     client: Address
     submit: Submit
     submitted_s: float
@@ -73,7 +74,8 @@ class Request:
 class Journal:
     """Requests by number, by client, by instance, and those that wait: once handed out before never handed out."""
 
-    def __init__(self) -> None:
+    def __init__(self, incarnation: int = 0) -> None:
+        self._incarnation = incarnation
         self._requests: dict[int, Request] = {}
         self._by_client: dict[Address, Request] = {}
         self._by_instance: dict[Address, dict[int, Request]] = {}
@@ -92,7 +94,8 @@ class Journal:
     def open(self, client: Address, submit: Submit, now_s: float) -> Request:
         """Journal a new request; it waits."""
         self._numbers += 1
-        request = Request(self._numbers, client, submit, now_s, submit.tokens[:], submit.max_tokens)
+        key = submit.key or f"req-{self._incarnation:x}-{self._numbers:x}"
+        request = Request(self._numbers, key, client, submit, now_s, submit.tokens[:], submit.max_tokens)
         self._requests[request.number] = request
         self._by_client[client] = request
         self._fresh[request.number] = request

@@ -70,8 +70,11 @@ class Placement:
             submit.stop_ids,
             submit.request_class,
             submit.tenant,
-            trace=submit.trace,
             why=_with_past(why, request),
+            key=request.key,
+            idempotency=submit.idempotency,
+            digest=submit.digest,
+            trace=submit.trace,
         )
         return Send(instance, place)
 

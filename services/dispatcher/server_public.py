@@ -32,6 +32,7 @@ CODES = {
     Rejection.TOO_LONG: grpc.StatusCode.OUT_OF_RANGE,
     Rejection.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Rejection.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Rejection.CONFLICT: grpc.StatusCode.ALREADY_EXISTS,
 }
 SETTINGS = (
     "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
