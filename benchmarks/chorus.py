@@ -81,7 +81,7 @@ class Chorus:
             if record.outcome != "ok":
                 self.failures.append(f"{record.request}: {record.outcome}: {record.detail}")
             elif record.tokens != self.references[song]:
-                self.failures.append(f"{record.request}: {_difference(record.tokens, self.references[song])}")
+                self.failures.append(f"{record.request}: {difference(record.tokens, self.references[song])}")
 
     async def _sing(self, number: int, song: int) -> Record:
         job = self._songs[song]
@@ -116,6 +116,7 @@ class Chorus:
         return sorted(going, key=lambda record: len(record.tokens))
 
 
-def _difference(got: Sequence[int], wanted: Sequence[int]) -> str:
+def difference(got: Sequence[int], wanted: Sequence[int]) -> str:
+    """Where two texts part, in words."""
     at = next((i for i, (a, b) in enumerate(zip(got, wanted, strict=False)) if a != b), min(len(got), len(wanted)))
     return f"another text from token {at} on: {list(got[at : at + 4])} instead of {list(wanted[at : at + 4])}"

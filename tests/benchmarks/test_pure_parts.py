@@ -8,16 +8,21 @@ from typing import Any
 
 import pytest
 
+from benchmarks import roles
 from benchmarks.chorus import Chorus, make_songs
+from benchmarks.cluster import ClusterProcess
 from benchmarks.explaining import HandOut, hand_outs
 from benchmarks.failover import Plan, faults
 from benchmarks.fleet import Unsettled, occupied, placeable_count, settle, unbalanced
+from benchmarks.stage import gap_s
+from benchmarks.victims import ROLES, epoch_of, pid_of
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Cancel, Place
-from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus, Reason
+from dunlin.messages.fleet import FleetStatus, InstanceReport, ManagerReport, MemberStatus, Reason
 from dunlin.messages.types import i32
 from dunlin.workload.generator import Arrived, DoorFailed
 from dunlin.workload.prompts import Job
+from dunlin.workload.stats import Record
 
 
 def status(**changes: Any) -> FleetStatus:
@@ -121,3 +126,46 @@ def test_a_wrong_a_short_and_a_failed_song_are_failures(spoil: list[int] | Excep
     chorus = sing(Choir(spoil, spoil_from=4 + 3))
     assert complaint in chorus.failures[0]
     assert chorus.failures[0].startswith("req-8")
+
+
+def sung(*token_s: float, at_s: float = 0.0) -> Record:
+    return Record(at_s, 1, len(token_s), token_s=list(token_s))
+
+
+@pytest.mark.parametrize(
+    ("record", "gap"),
+    [
+        (sung(1.0, 2.0, 5.0, 6.0), 3.0),  # the fault at 2.5 s fell into its longest silence
+        (sung(1.0, 9.0, 9.5), 8.0),
+        (sung(3.0, 4.0), 2.0),  # no token yet: how much later than in the undisturbed run the first one came
+        (sung(3.0, 4.0, at_s=2.9), 0.0),
+        (sung(1.0, 2.0), None),  # had ended
+        (sung(), None),
+    ],
+)
+def test_a_faults_gap_is_what_a_stream_waited_for_its_sake(record: Record, gap: float | None) -> None:
+    assert gap_s(record, at_s=2.5, undisturbed_s=1.0) == gap
+
+
+def test_the_table_of_faults_names_every_cell_but_the_void_ones() -> None:
+    cells = roles.table(list(ROLES), list(roles.PHASES), ["kill", "stop"])
+    assert len(cells) == len(set(cells)) == (len(ROLES) * len(roles.PHASES) - len(roles.VOID)) * 2
+    assert not {(role, phase) for role, phase, _ in cells} & set(roles.VOID)
+
+
+def test_a_victim_is_found_by_its_role() -> None:
+    managers = [
+        MemberStatus(Address("global_manager", name, 3), pid=pid, connected=True, manager=ManagerReport(epoch=epoch))
+        for name, pid, epoch in (("a", 11, 0), ("b", 12, 9))
+    ]
+    engine = MemberStatus(Address("instance", "i", 4), pid=13, connected=True, instance=InstanceReport(engine_pid=14))
+    lost = MemberStatus(Address("instance", "j", 5), pid=15, connected=False, instance=InstanceReport(engine_pid=16))
+    status, nowhere = FleetStatus(1, (*managers, engine, lost)), ClusterProcess()
+    assert [pid_of(role, status, nowhere, 1) for role in ("standby", "leader", "instance", "engine", "monitor")] == [
+        11,
+        12,
+        13,
+        14,
+        0,
+    ]
+    assert epoch_of(status) == 9

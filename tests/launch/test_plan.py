@@ -108,9 +108,8 @@ def test_several_ports_follow_the_first() -> None:
     with socket.socket() as held:
         held.bind(("127.0.0.1", 0))
         held.listen()
-        after = held.getsockname()[1]
-        with pytest.raises(LaunchError, match=str(after)):
-            claim_ports("127.0.0.1", after - 1, 2, "b", {after - 1})
+        with pytest.raises(LaunchError, match="address already in use"):
+            claim_ports("127.0.0.1", held.getsockname()[1], 2, "b")
     assert len(set(claim_ports("127.0.0.1", 0, 4, "c"))) == 4
 
 

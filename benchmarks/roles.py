@@ -1,0 +1,280 @@
+"""Kill and stop every role in every phase, under load: no request may fail, no token may be lost, doubled or different.
+
+    python -m benchmarks.roles                        the table: 8 roles x 7 phases, kill -9 and SIGSTOP
+    python -m benchmarks.roles --kills 100            random instances instead, while streams decode
+
+The cluster is deterministic, so every text is compared with an undisturbed run. The resume gap of a stream is its
+longest silence after the fault. A cell is void where its role is not there to be hit in that phase; voids are named.
+"""
+
+import asyncio
+import contextlib
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from benchmarks import output
+from benchmarks.cluster import ClusterProcess, dunlin, gone
+from benchmarks.fleet import Unsettled, placeable_count, settle, unbalanced
+from benchmarks.output import Outcome, say
+from benchmarks.session import Session
+from benchmarks.stage import Song, Stage
+from benchmarks.victims import ROLES, epoch_of, pid_of
+from dunlin.client import DunlinError
+from dunlin.messages.fleet import FleetStatus
+from dunlin.workload.stats import Record, spread
+
+PHASES = ("idle", "admission", "prefill", "decode", "migration", "drain", "election")
+VOID = {
+    ("leader", "election"): "there is no leader while one is elected",
+}
+STOP_S = 5.0
+SING_LIMIT_S = 90.0
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The cluster and the load."""
+
+    instances: int = 3
+    dispatchers: int = 2
+    managers: int = 2
+    width: int = 6
+
+    def flags(self) -> tuple[str, ...]:
+        """For `dunlin up`."""
+        counts = {"instances": self.instances, "dispatchers": self.dispatchers, "managers": self.managers}
+        return (*(word for name, count in counts.items() for word in (f"--{name}", str(count))), "--deterministic")
+
+
+@dataclass(slots=True)
+class Cell:
+    """What one fault did: gaps in seconds of the streams that it met."""
+
+    role: str
+    phase: str
+    fault: str
+    gaps_s: list[float] = field(default_factory=list)
+    failures: list[str] = field(default_factory=list)
+
+    @property
+    def name(self) -> str:
+        """For people."""
+        return f"{self.fault} {self.role} in {self.phase}"
+
+
+class Campaign:
+    """One cluster, one stage, faults one after the other."""
+
+    def __init__(self, session: Session, cluster: ClusterProcess, plan: Plan) -> None:
+        self.cells: list[Cell] = []
+        self.broken: list[str] = []
+        self.stage = Stage(session.door, session.vocabulary, plan.width)
+        self._session = session
+        self._cluster = cluster
+        self._plan = plan
+        self._turn = 0
+        self._draining = ""
+        self._phases: dict[str, Callable[[], Awaitable[list[asyncio.Task[Record]]]]] = {
+            "idle": self._idle,
+            "admission": self._admission,
+            "prefill": self._prefill,
+            "decode": self._decode,
+            "migration": self._migration,
+            "drain": self._drain,
+            "election": self._election,
+        }
+
+    async def cell(self, role: str, phase: str, fault: str) -> None:
+        """One fault of `role` in `phase`."""
+        status = await self._whole()
+        self._turn += 1
+        pid = pid_of(role, status, self._cluster, self._turn)
+        singing = await self._phases[phase]()
+        at_s = self.stage.now_s()
+        waking = self._strike(pid, fault)
+        if not singing:
+            singing = self.stage.begin(Song.DECODE)
+        records = await self._finish(singing)
+        await waking
+        await self._undrain()
+        self._judge(Cell(role, phase, fault), records, at_s)
+
+    def _judge(self, cell: Cell, records: list[Record], at_s: float) -> None:
+        gaps = self.stage.gaps_s(Song.PREFILL if cell.phase == "prefill" else Song.DECODE, records, at_s)
+        cell.gaps_s = gaps
+        cell.failures, self.stage.failures = self.stage.failures, []
+        self.cells.append(cell)
+        worst = f"longest silence {max(gaps):.2f} s" if gaps else "met no stream"
+        say(f"{len(self.cells):4} {cell.name}: {worst}" + "".join(f"\n     FAILED {text}" for text in cell.failures))
+
+    def _strike(self, pid: int, fault: str) -> "asyncio.Task[None]":
+        os.kill(pid, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
+        return asyncio.create_task(self._wake(pid) if fault == "stop" else asyncio.sleep(0))
+
+    async def _wake(self, pid: int) -> None:
+        await asyncio.sleep(STOP_S)
+        if not gone(pid):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGCONT)
+
+    async def _finish(self, singing: "list[asyncio.Task[Record]]") -> list[Record]:
+        done, late = await asyncio.wait(singing, timeout=SING_LIMIT_S)
+        for task in late:
+            task.cancel()
+            self.stage.failures.append(f"a stream did not end within {SING_LIMIT_S:g} s")
+        await asyncio.gather(*late, return_exceptions=True)
+        self.stage.open.clear()
+        return [task.result() for task in done]
+
+    # --- phases: each returns when the phase holds, with the streams that are open ---
+
+    async def _idle(self) -> "list[asyncio.Task[Record]]":
+        return []
+
+    async def _admission(self) -> "list[asyncio.Task[Record]]":
+        singing = self.stage.begin(Song.DECODE)
+        await asyncio.sleep(0.003)
+        return singing
+
+    async def _prefill(self) -> "list[asyncio.Task[Record]]":
+        singing = self.stage.begin(Song.PREFILL)
+        await self._until(lambda: bool(self.stage.open) and all(record.request for record in self.stage.open))
+        await asyncio.sleep(0.1)
+        return singing
+
+    async def _decode(self) -> "list[asyncio.Task[Record]]":
+        singing = self.stage.begin(Song.DECODE)
+        await self._until(lambda: bool(self.stage.open) and all(map(_has_begun, self.stage.open)))
+        return singing
+
+    async def _migration(self) -> "list[asyncio.Task[Record]]":
+        singing = await self._decode()
+        self._order_drain()
+        await asyncio.sleep(0.4)
+        return singing
+
+    async def _drain(self) -> "list[asyncio.Task[Record]]":
+        singing = await self._decode()
+        self._order_drain()
+        await asyncio.sleep(0.8)
+        return singing
+
+    async def _election(self) -> "list[asyncio.Task[Record]]":
+        singing = await self._decode()
+        os.kill(pid_of("leader", await self._session.look(), self._cluster), signal.SIGKILL)
+        return singing
+
+    def _order_drain(self) -> None:
+        self._draining = f"instance-{self._turn % self._plan.instances}"
+        self._command("drain", self._draining, "--no-wait")
+
+    async def _undrain(self) -> None:
+        if self._draining:
+            name, self._draining = self._draining, ""
+            await self._whole(but=1)
+            self._command("drain", name, "--undo")
+
+    def _command(self, *words: str) -> None:
+        command = dunlin(*words, "--endpoint", self._cluster.grpc)
+        # Not waited for: the very process that should answer may be the one that is hit.
+        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+
+    async def _until(self, holds: Callable[[], bool], limit_s: float = 30.0) -> None:
+        deadline_s = time.monotonic() + limit_s
+        while not holds():
+            if time.monotonic() > deadline_s:
+                return
+            await asyncio.sleep(0.005)
+
+    async def _whole(self, but: int = 0) -> FleetStatus:
+        def complete(status: FleetStatus) -> bool:
+            roles = [member.address.role for member in status.members if member.connected and not member.suspect]
+            counts = (roles.count("dispatcher"), roles.count("global_manager"), roles.count("kvstore"))
+            everybody = counts == (self._plan.dispatchers, self._plan.managers, 1)
+            return everybody and epoch_of(status) > 0 and placeable_count(status) >= self._plan.instances - but
+
+        return await settle(self._look, complete, "the whole cluster", 120)
+
+    async def _look(self) -> FleetStatus:
+        while True:
+            with contextlib.suppress(DunlinError):
+                status = await self._session.look()
+                self.broken += unbalanced(status)
+                return status
+            await asyncio.sleep(0.2)
+
+
+def _has_begun(record: Record) -> bool:
+    return len(record.tokens) > record.output_tokens // 8
+
+
+async def run(plan: Plan, cluster: ClusterProcess, cells: list[tuple[str, str, str]]) -> Outcome:
+    """The campaign against a running cluster."""
+    outcome = Outcome(f"roles: {len(cells)} faults under {plan.width} streams")
+    async with Session(cluster) as session:
+        campaign = Campaign(session, cluster, plan)
+        await campaign.stage.learn()
+        for role, phase, fault in cells:
+            try:
+                await campaign.cell(role, phase, fault)
+            except Unsettled as unsettled:
+                outcome.broken.append(f"before {fault} {role} in {phase}: {unsettled}")
+                break
+    _report(outcome, campaign)
+    return outcome
+
+
+def _report(outcome: Outcome, campaign: Campaign) -> None:
+    cells = campaign.cells
+    outcome.broken += campaign.broken
+    outcome.broken += [f"{cell.name}: {text}" for cell in cells for text in cell.failures]
+    outcome.figures["faults done"] = len(cells)
+    outcome.figures["requests"] = campaign.stage.sung
+    outcome.figures["requests failed or with another text"] = sum(len(cell.failures) for cell in cells)
+    for fault in ("kill", "stop"):
+        met = spread(max(cell.gaps_s) for cell in cells if cell.fault == fault and cell.gaps_s)
+        outcome.figures[f"longest silence per {fault}, p50 / p99 / max (s)"] = (met.p50, met.p99, met.max)
+    for role in dict.fromkeys(cell.role for cell in cells):
+        of = [cell for cell in cells if cell.role == role]
+        worst = {c.phase + "/" + c.fault: max(c.gaps_s) for c in of if c.gaps_s}
+        outcome.figures[f"{role}: silence (s)"] = ", ".join(f"{name} {gap:.2f}" for name, gap in worst.items())
+    for (role, phase), because in VOID.items():
+        outcome.figures[f"void: {role} in {phase}"] = because
+
+
+def table(roles: list[str], phases: list[str], faults: list[str]) -> list[tuple[str, str, str]]:
+    """Every cell that is not void."""
+    return [(r, p, f) for p in phases for r in roles for f in faults if (r, p) not in VOID]
+
+
+def random_kills(count: int, seed: int) -> list[tuple[str, str, str]]:
+    """Instances, in phases drawn at random."""
+    draw = random.Random(seed)
+    return [("instance", draw.choice(["admission", "prefill", "decode", "decode"]), "kill") for _ in range(count)]
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    arguments = output.parser(__doc__ or "")
+    arguments.add_argument("--kills", type=int, default=0, help="so many random instance kills, not the table")
+    arguments.add_argument("--dispatchers", type=int, default=2, metavar="N", help="dispatchers of the cluster")
+    arguments.add_argument("--seed", type=int, default=1, help="of the random kills")
+    arguments.add_argument("--roles", nargs="+", choices=ROLES, default=list(ROLES))
+    arguments.add_argument("--phases", nargs="+", choices=PHASES, default=list(PHASES))
+    arguments.add_argument("--faults", nargs="+", choices=("kill", "stop"), default=["kill", "stop"])
+    given = arguments.parse_args(argv)
+    cells = random_kills(given.kills, given.seed) if given.kills else table(given.roles, given.phases, given.faults)
+    plan = Plan(instances=given.instances, dispatchers=given.dispatchers)
+    with ClusterProcess(*plan.flags()) as cluster:
+        outcome = asyncio.run(run(plan, cluster, cells))
+    return output.finish(outcome, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
