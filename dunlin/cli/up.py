@@ -55,6 +55,13 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument("--grpc-port", type=port, default=7070, metavar="P", help="gRPC door (default: 7070; 0: any)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--etcd", default="", metavar="HOST:PORT[,…]", help="your etcd (default: an embedded one)")
+    parser.add_argument("--etcd-user", default="", metavar="NAME", help="for an etcd that asks who you are")
+    parser.add_argument(
+        "--etcd-password-file",
+        type=Path,
+        metavar="FILE",
+        help="holds that user's password (default: $DUNLIN_ETCD_PASSWORD)",
+    )
     _add_resources(parser)
     parser.set_defaults(run=run)
 
@@ -109,6 +116,8 @@ def run(arguments: argparse.Namespace) -> int:
         http_port=arguments.http_port,
         grpc_port=arguments.grpc_port,
         etcd=arguments.etcd,
+        etcd_user=arguments.etcd_user,
+        etcd_password_file=arguments.etcd_password_file and arguments.etcd_password_file.absolute(),
         slots=arguments.slots,
         tier_mib=arguments.tier_mib,
         threads=arguments.threads,

@@ -29,6 +29,8 @@ class UpOptions:
     http_port: int = 8000
     grpc_port: int = 7070
     etcd: str = ""
+    etcd_user: str = ""
+    etcd_password_file: Path | None = None
     slots: int | None = None
     tier_mib: int | None = None
     threads: int = 0

@@ -30,7 +30,7 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
     """Every service, those that others report to first."""
     preset = PRESETS[options.preset]
     nodes = node_names(node, options.nodes)
-    common = ("--etcd", etcd, "--data-dir", str(options.data_dir), "--parent-pid", str(parent_pid))
+    common = (*_etcd(options, etcd), "--data-dir", str(options.data_dir), "--parent-pid", str(parent_pid))
 
     def spec(role: str, number: int, port: int, *flags: str) -> ProcessSpec:
         name, place = f"{role.replace('_', '-')}-{number}", nodes[number % len(nodes)]
@@ -53,6 +53,16 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
 def node_names(node: str, count: int) -> tuple[str, ...]:
     """This machine's name, or names of the parts that play nodes of their own."""
     return (node,) if count == 1 else tuple(f"{node}-{i}" for i in range(count))
+
+
+def _etcd(options: UpOptions, endpoints: str) -> tuple[str, ...]:
+    """Without a password file the services look for the password in the environment, which they inherit."""
+    flags = ["--etcd", endpoints]
+    if options.etcd_user:
+        flags += ["--etcd-user", options.etcd_user]
+    if options.etcd_password_file is not None:
+        flags += ["--etcd-password-file", str(options.etcd_password_file)]
+    return tuple(flags)
 
 
 def _doors(options: UpOptions, http_port: int) -> tuple[str, ...]:

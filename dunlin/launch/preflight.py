@@ -6,6 +6,7 @@ from pathlib import Path
 
 from dunlin.launch.errors import LaunchError
 from dunlin.launch.options import UpOptions
+from dunlin.membership.endpoints import parse_endpoints, split_endpoint
 from dunlin.policies.presets import PRESETS
 
 _NEEDED = ("aiohttp", "grpc_health", "torch", "tokenizers", "xxhash")
@@ -54,18 +55,23 @@ def _check_model(model: str) -> None:
         raise LaunchError(f"--model {error}") from None
 
 
-def _check_etcd(endpoints: str) -> None:
+def _check_etcd(text: str) -> None:
     """One of the endpoints must answer; which of them is the services' own choice."""
-    problems = []
-    for endpoint in endpoints.split(","):
-        host, _, port = endpoint.strip().removeprefix("http://").rstrip("/").rpartition(":")
-        if not host or not port.isdecimal() or not 0 < int(port) < 65536:
-            raise LaunchError(f"--etcd {endpoints}: {endpoint!r} is not host:port (example: 127.0.0.1:2379)")
-        try:
-            socket.create_connection((host, int(port)), timeout=3).close()
-            return
-        except OSError as error:
-            problems.append(f"{host}:{port}: {(error.strerror or str(error)).lower()}")
-    raise LaunchError(
-        f"etcd unreachable ({'; '.join(problems)}): start it, correct --etcd, or leave --etcd out for an embedded one"
-    )
+    try:
+        endpoints = parse_endpoints(text)
+    except ValueError as error:
+        raise LaunchError(f"--etcd {text}: {error}") from None
+    problems = [_why_unreachable(endpoint) for endpoint in endpoints]
+    if all(problems):
+        raise LaunchError(
+            f"etcd unreachable ({'; '.join(problems)}): start it, correct --etcd, or leave it out for an embedded one"
+        )
+
+
+def _why_unreachable(endpoint: str) -> str:
+    """Empty when somebody listens there."""
+    try:
+        socket.create_connection(split_endpoint(endpoint), timeout=3).close()
+    except OSError as error:
+        return f"{endpoint}: {(error.strerror or str(error)).lower()}"
+    return ""

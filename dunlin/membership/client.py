@@ -1,4 +1,4 @@
-"""An asyncio client of etcd's v3 API: keys, transactions, leases, and the raw watch stream.
+"""An asyncio client of etcd's v3 API: keys, transactions, leases. `connection` is for watch streams.
 
 Keys are text, values bytes. Knows nothing of members or leaders, and keeps no state but its connection.
 """
@@ -11,6 +11,7 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
+from dunlin.membership.auth import Metadata, User
 from dunlin.membership.connection import Connection, Timeouts
 from dunlin.membership.errors import EtcdError, EtcdUnavailable, LeaseLost
 from dunlin.membership.txn import Compare, Operation
@@ -18,7 +19,6 @@ from dunlin.membership.values import KeyValue, Snapshot, key_bytes, prefix_end
 from dunlin.v1 import etcd_pb2 as pb
 
 R = TypeVar("R", bound=Message)
-WatchCall = grpc.aio.StreamStreamCall[Message, pb.WatchResponse]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,8 +61,9 @@ class EtcdClient:
         *,
         timeouts: Timeouts | None = None,
         credentials: grpc.ChannelCredentials | None = None,
+        user: User | None = None,
     ) -> None:
-        self.connection = Connection(endpoints, timeouts or Timeouts(), credentials)
+        self.connection = Connection(endpoints, timeouts or Timeouts(), credentials, user)
 
     async def close(self) -> None:
         """Close the connection. End the tasks that use the client first."""
@@ -122,8 +123,8 @@ class EtcdClient:
         """Extend a lease to its full TTL, which is returned in seconds. Raises LeaseLost when it is gone."""
         deadline_s = timeout_s or self.connection.timeouts.call_s
 
-        async def attempt(channel: grpc.aio.Channel) -> float:
-            return await _extend(channel, lease_id, deadline_s)
+        async def attempt(channel: grpc.aio.Channel, metadata: Metadata) -> float:
+            return await _extend(channel, metadata, lease_id, deadline_s)
 
         return await self.connection.call(attempt, repeatable=True)
 
@@ -140,41 +141,30 @@ class EtcdClient:
         response = await self._unary("Maintenance/Status", pb.StatusRequest(), pb.StatusResponse, repeatable=True)
         return EtcdStatus(response.version, response.header.revision, response.leader)
 
-    async def open_watch(self) -> tuple[WatchCall, str]:
-        """A raw watch stream, and its endpoint for error texts; the caller speaks first, and cancels it."""
-        channel, endpoint = await self.connection.channel()
-        # hasleader: an etcd member cut off from the others ends the stream instead of leaving it silent.
-        stub = channel.stream_stream(
-            "/etcdserverpb.Watch/Watch",
-            request_serializer=pb.WatchRequest.SerializeToString,
-            response_deserializer=pb.WatchResponse.FromString,
-        )
-        return stub(metadata=(("hasleader", "true"),)), endpoint
-
     async def _range(self, request: pb.RangeRequest) -> pb.RangeResponse:
         return await self._unary("KV/Range", request, pb.RangeResponse, repeatable=True)
 
     async def _unary(self, method: str, request: Message, response: type[R], *, repeatable: bool = False) -> R:
         timeout_s = self.connection.timeouts.call_s
 
-        async def attempt(channel: grpc.aio.Channel) -> R:
+        async def attempt(channel: grpc.aio.Channel, metadata: Metadata) -> R:
             stub = channel.unary_unary(
                 f"/etcdserverpb.{method}",
                 request_serializer=type(request).SerializeToString,
                 response_deserializer=response.FromString,
             )
-            return await stub(request, timeout=timeout_s)
+            return await stub(request, timeout=timeout_s, metadata=metadata)
 
         return await self.connection.call(attempt, repeatable=repeatable)
 
 
-async def _extend(channel: grpc.aio.Channel, lease_id: int, timeout_s: float) -> float:
+async def _extend(channel: grpc.aio.Channel, metadata: Metadata, lease_id: int, timeout_s: float) -> float:
     # One short stream per sign of life: a second or so apart, simple, and it fails over like any call.
     call = channel.stream_stream(
         "/etcdserverpb.Lease/LeaseKeepAlive",
         request_serializer=pb.LeaseKeepAliveRequest.SerializeToString,
         response_deserializer=pb.LeaseKeepAliveResponse.FromString,
-    )(timeout=timeout_s)
+    )(timeout=timeout_s, metadata=metadata)
     try:
         await call.write(pb.LeaseKeepAliveRequest(ID=lease_id))
         response = await call.read()

@@ -1,6 +1,6 @@
 """Channels to the endpoints of one etcd cluster, and the choice among them.
 
-Knows addresses, timeouts and gRPC's errors; knows no method and no message of etcd.
+Knows addresses, timeouts, tokens and gRPC's errors; knows no method and no message of etcd.
 """
 
 import asyncio
@@ -11,7 +11,9 @@ from typing import NoReturn, TypeVar
 import grpc
 import grpc.aio
 
-from dunlin.membership.errors import Compacted, EtcdError, EtcdUnavailable, LeaseLost
+from dunlin.membership.auth import Metadata, Token, User
+from dunlin.membership.endpoints import check_endpoint
+from dunlin.membership.errors import Compacted, EtcdError, EtcdUnavailable, LeaseLost, TokenRefused
 
 T = TypeVar("T")
 
@@ -30,6 +32,11 @@ _CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", 2 << 20),
 ]
 
+Attempt = Callable[[grpc.aio.Channel, Metadata], Awaitable[T]]
+
+# etcd's words for "who are you?": the token is unknown (members forget them), outdated, or missing.
+_REFUSED = ("invalid auth token", "revision of auth store is old", "user name is empty")
+
 _AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
@@ -41,24 +48,13 @@ class Timeouts:
     call_s: float = 3.0
 
 
-def parse_endpoints(text: str) -> tuple[str, ...]:
-    """`host:port,host:port` (also with `http://`) as a tuple. Raises ValueError naming the entry that is wrong."""
-    return tuple(_endpoint(entry.strip()) for entry in text.split(","))
-
-
-def _endpoint(text: str) -> str:
-    bare = text.removeprefix("http://").rstrip("/")
-    host, _, port = bare.rpartition(":")
-    if not host or not port.isdecimal() or not 0 < int(port) < 65536 or "/" in bare:
-        raise ValueError(f"etcd endpoint {text!r} is not host:port (example: 127.0.0.1:2379; several with commas)")
-    return bare
-
-
 def translate(error: grpc.aio.AioRpcError, endpoint: str) -> EtcdError:
     """The error of ours that says what the caller can do about `error`."""
     details = error.details() or error.code().name
     if error.code() in _AWAY:
         return EtcdUnavailable(f"etcd at {endpoint}: {details}")
+    if any(text in details for text in _REFUSED):
+        return TokenRefused(f"etcd at {endpoint}: {details} (does it want a user and a password?)")
     if error.code() is grpc.StatusCode.NOT_FOUND and "lease" in details:
         return LeaseLost(f"etcd at {endpoint}: {details}")
     if error.code() is grpc.StatusCode.OUT_OF_RANGE and "compacted" in details:
@@ -86,12 +82,17 @@ class Connection:
     """Owns one channel per endpoint, made on first use inside the running event loop."""
 
     def __init__(
-        self, endpoints: Sequence[str], timeouts: Timeouts, credentials: grpc.ChannelCredentials | None = None
+        self,
+        endpoints: Sequence[str],
+        timeouts: Timeouts,
+        credentials: grpc.ChannelCredentials | None = None,
+        user: User | None = None,
     ) -> None:
         if not endpoints:
             raise ValueError("no etcd endpoint given")
-        self.endpoints = tuple(_endpoint(endpoint) for endpoint in endpoints)
+        self.endpoints = tuple(check_endpoint(endpoint) for endpoint in endpoints)
         self.timeouts = timeouts
+        self.token = Token(user or User(), timeouts.call_s)
         self._credentials = credentials
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._current = 0
@@ -101,7 +102,7 @@ class Connection:
         """The endpoint that the next call tries first."""
         return self.endpoints[self._current]
 
-    async def call(self, attempt: Callable[[grpc.aio.Channel], Awaitable[T]], *, repeatable: bool) -> T:
+    async def call(self, attempt: Attempt[T], *, repeatable: bool) -> T:
         """Run `attempt` on the first endpoint that can be reached.
 
         A repeatable call (a read) goes on to the next endpoint when the answer is lost; any other one does not, since
@@ -111,13 +112,35 @@ class Connection:
         for _ in self.endpoints:
             channel, endpoint = await self.channel()
             try:
-                return await answer(attempt(channel), endpoint)
+                metadata = await self.metadata(channel, endpoint)
+            except EtcdUnavailable as away:
+                failures.append(str(away))
+                continue
+            try:
+                return await self._with_token(attempt, channel, metadata, endpoint)
             except EtcdUnavailable as away:
                 self.rotate(endpoint)
                 if not repeatable:
                     raise
                 failures.append(str(away))
         self._raise_unavailable(failures)
+
+    async def metadata(self, channel: grpc.aio.Channel, endpoint: str) -> Metadata:
+        """What a call over `channel` carries to say whose it is. Raises EtcdError; no other call was sent then."""
+        try:
+            return await answer(self.token.metadata(channel), endpoint)
+        except EtcdUnavailable:
+            self.rotate(endpoint)
+            raise
+
+    async def _with_token(self, attempt: Attempt[T], channel: grpc.aio.Channel, metadata: Metadata, endpoint: str) -> T:
+        """One call; once more with a new token if etcd did not take this one, which it says before it does anything."""
+        try:
+            return await answer(attempt(channel, metadata), endpoint)
+        except TokenRefused:
+            if not self.token.refused(metadata):
+                raise
+        return await answer(attempt(channel, await self.metadata(channel, endpoint)), endpoint)
 
     async def channel(self) -> tuple[grpc.aio.Channel, str]:
         """A connected channel and its endpoint's name. Raises EtcdUnavailable naming all endpoints."""

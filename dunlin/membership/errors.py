@@ -13,6 +13,10 @@ class LeaseLost(EtcdError):
     """The lease does not exist any more; its keys are gone."""
 
 
+class TokenRefused(EtcdError):
+    """etcd does not know whose call it was; it has carried nothing out."""
+
+
 class Compacted(EtcdError):
     """The revision asked for is older than etcd's history."""
 

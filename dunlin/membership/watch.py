@@ -11,10 +11,10 @@ from collections.abc import AsyncGenerator, AsyncIterator
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from dunlin.membership.client import EtcdClient, WatchCall
-from dunlin.membership.connection import answer
+from dunlin.membership.client import EtcdClient
 from dunlin.membership.errors import Compacted, EtcdError, EtcdUnavailable
-from dunlin.membership.values import KeyValue, key_bytes, key_text, prefix_end
+from dunlin.membership.values import KeyValue, key_text
+from dunlin.membership.watch_stream import WatchStream
 from dunlin.v1 import etcd_pb2 as pb
 
 _log = logging.getLogger(__name__)
@@ -92,32 +92,21 @@ class PrefixWatch:
 
     async def _follow(self) -> AsyncGenerator[Put | Deleted, None]:
         """Changes from `self._next` on, until the stream breaks. Raises EtcdError then."""
-        call, endpoint = await self._client.open_watch()
+        connection = self._client.connection
+        stream, revision = await WatchStream.open(connection, self._prefix, self._next)
         try:
-            await self._begin(call, endpoint)
+            if revision < self._next - 1:
+                await self._check_not_behind()
             self.connected = True
             while True:
-                for event in self._changes(_checked(await answer(call.read(), endpoint), endpoint)):
+                for event in self._changes(await stream.read()):
                     yield event
         except EtcdUnavailable:
-            self._client.connection.rotate(endpoint)
+            connection.rotate(stream.endpoint)
             raise
         finally:
             self.connected = False
-            call.cancel()
-
-    async def _begin(self, call: WatchCall, endpoint: str) -> None:
-        create = pb.WatchCreateRequest(
-            key=key_bytes(self._prefix), range_end=prefix_end(self._prefix), start_revision=self._next
-        )
-        try:
-            async with asyncio.timeout(self._client.connection.timeouts.call_s):
-                await answer(call.write(pb.WatchRequest(create_request=create)), endpoint)
-                created = _checked(await answer(call.read(), endpoint), endpoint)
-        except TimeoutError:
-            raise EtcdUnavailable(f"etcd at {endpoint} did not begin the watch in time") from None
-        if created.header.revision < self._next - 1:
-            await self._check_not_behind()
+            stream.close()
 
     async def _check_not_behind(self) -> None:
         # A member may lag and catch up. But an etcd that came back with less than we saw (wiped, restored from a
@@ -139,14 +128,3 @@ def _change(event: pb.Event) -> Put | Deleted:
     if event.type == pb.Event.DELETE:
         return Deleted(key_text(event.kv.key), event.kv.mod_revision)
     return Put(KeyValue.of(event.kv))
-
-
-def _checked(response: object, endpoint: str) -> pb.WatchResponse:
-    """The response, unless it says that the watch is over."""
-    if not isinstance(response, pb.WatchResponse):
-        raise EtcdUnavailable(f"etcd at {endpoint} ended the watch")
-    if response.compact_revision > 0:
-        raise Compacted(f"the history before revision {response.compact_revision} is compacted")
-    if response.canceled:
-        raise EtcdUnavailable(f"etcd at {endpoint} cancelled the watch: {response.cancel_reason or 'no reason given'}")
-    return response

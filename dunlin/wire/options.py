@@ -3,8 +3,12 @@
 import argparse
 import os
 import socket
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+
+from dunlin.membership.endpoints import parse_endpoints
+
+ETCD_PASSWORD_VARIABLE = "DUNLIN_ETCD_PASSWORD"
 
 TLS_HELP = "ca.pem, cert.pem and key.pem of this process, see `dunlin certs` (default: no TLS)"
 
@@ -32,6 +36,8 @@ class ServiceOptions:
     lease_ttl_s: int = 5
     start_timeout_s: float = 10.0
     stop_timeout_s: float = 2.0
+    etcd_user: str = ""
+    etcd_password: str = field(default="", repr=False)
 
     def endpoint(self, port: int) -> str:
         """The `host:port` to register for a server that listens on `port`."""
@@ -48,6 +54,14 @@ def add_service_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", type=_listen, help="port 0: any")
     parser.add_argument("--advertise", default="", metavar="HOST", help="host that others dial (default: --listen's)")
     parser.add_argument("--etcd", default="127.0.0.1:2379", metavar="HOST:PORT[,HOST:PORT...]", type=_etcd)
+    parser.add_argument("--etcd-user", default="", metavar="NAME", help="for an etcd that asks who you are")
+    parser.add_argument(
+        "--etcd-password-file",
+        dest="etcd_password",
+        type=_password,
+        metavar="FILE",
+        help=f"holds that user's password (default: ${ETCD_PASSWORD_VARIABLE})",
+    )
     parser.add_argument("--data-dir", default=Path("dunlin-data"), metavar="DIR", type=Path)
     parser.add_argument("--tls-dir", type=Path, metavar="DIR", help=TLS_HELP)
     parser.add_argument("--lease-ttl-s", default=5, type=int, help="seconds until etcd forgets a dead process")
@@ -66,6 +80,8 @@ def service_options(role: str, arguments: argparse.Namespace) -> ServiceOptions:
         data_dir=arguments.data_dir,
         parent_pid=arguments.parent_pid,
         lease_ttl_s=arguments.lease_ttl_s,
+        etcd_user=arguments.etcd_user,
+        etcd_password=_password_of(arguments),
         tls_dir=arguments.tls_dir,
     )
 
@@ -78,4 +94,24 @@ def _listen(text: str) -> str:
 
 
 def _etcd(text: str) -> tuple[str, ...]:
-    return tuple(entry.strip() for entry in text.split(",") if entry.strip())
+    try:
+        return parse_endpoints(text)
+    except ValueError as error:
+        raise argparse.ArgumentTypeError(str(error)) from None
+
+
+def _password(path: str) -> str:
+    """The file's first line."""
+    try:
+        password = Path(path).read_text().partition("\n")[0]
+    except (OSError, UnicodeError) as error:
+        raise argparse.ArgumentTypeError(f"cannot read the password of etcd's user from {path}: {error}") from None
+    if not password:
+        raise argparse.ArgumentTypeError(f"{path} holds no password: its first line is empty")
+    return password
+
+
+def _password_of(arguments: argparse.Namespace) -> str:
+    if not arguments.etcd_user:
+        return ""
+    return arguments.etcd_password or os.environ.get(ETCD_PASSWORD_VARIABLE, "")

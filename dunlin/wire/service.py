@@ -20,6 +20,7 @@ import grpc
 
 from dunlin.effects import Address, Core
 from dunlin.host import Host, wall_clock
+from dunlin.membership.auth import User
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.errors import EtcdError
 from dunlin.membership.lease import Registration, RegistrationState
@@ -150,7 +151,8 @@ class Service:
         try:
             record = MemberRecord(options.role, options.name, options.node, self.endpoint, os.getpid(), extra=extra)
             credentials = self.security.channel_credentials() if self.security is not None else None
-            self.etcd = EtcdClient(options.etcd, credentials=credentials)
+            user = User(options.etcd_user, options.etcd_password)
+            self.etcd = EtcdClient(options.etcd, credentials=credentials, user=user)
         except ValueError as error:
             raise StartError(str(error)) from error
         self.registration = register(self.etcd, record, ttl_s=options.lease_ttl_s, on_state=self._registration_changed)

@@ -53,6 +53,11 @@ def test_one_node_keeps_its_name() -> None:
     assert {flag(spec, "--node") for spec in specs()} == {"node"}
 
 
+def test_every_process_knows_the_user_of_etcd() -> None:
+    for spec in specs(etcd_user="u", etcd_password_file=Path("/p")):
+        assert (flag(spec, "--etcd-user"), flag(spec, "--etcd-password-file")) == ("u", "/p")
+
+
 def test_every_process_is_tied_and_finds_etcd() -> None:
     for spec in specs():
         assert (flag(spec, "--parent-pid"), flag(spec, "--etcd"), flag(spec, "--name")) == ("77", "h:9", spec.name)
@@ -123,6 +128,7 @@ def test_a_host_that_is_not_ours_is_named() -> None:
     [
         ({"model": "builtin:huge"}, "builtin:huge.*only built-in model is builtin:tiny"),
         ({"model": "/no/such/model"}, "/no/such/model.*no such directory"),
+        ({"etcd": "a:1,https://b:2"}, "write host:port; TLS is chosen by its own flags"),
         ({"etcd": "nonsense"}, "'nonsense' is not host:port"),
         ({"etcd": "127.0.0.1:1"}, "etcd unreachable .*127.0.0.1:1: connection refused"),
         ({"instances": 0}, "--instances 0: .*at least 1"),

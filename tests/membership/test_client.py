@@ -2,7 +2,7 @@ import asyncio
 
 import pytest
 
-from dunlin.membership.connection import Timeouts, parse_endpoints
+from dunlin.membership.connection import Timeouts
 from dunlin.membership.errors import Compacted, EtcdError, EtcdUnavailable, LeaseLost
 from dunlin.membership.txn import CreatedAt, Delete, Get, ModifiedAt, Put, ValueIs
 from dunlin.membership.values import KeyValue, key_bytes, key_text, prefix_end
@@ -174,13 +174,3 @@ def test_cancelling_a_call_cancels_the_task() -> None:
                 await task
 
     asyncio.run(scenario())
-
-
-def test_endpoints_are_parsed() -> None:
-    assert parse_endpoints("a:1, http://b.example:2379/ ,[::1]:3") == ("a:1", "b.example:2379", "[::1]:3")
-
-
-@pytest.mark.parametrize("text", ["", "a", "a:", ":1", "a:0", "a:65536", "a:x", "a:1,,b:2", "https://a:1", "a:1/b"])
-def test_wrong_endpoints_are_refused(text: str) -> None:
-    with pytest.raises(ValueError, match="is not host:port"):
-        parse_endpoints(text)

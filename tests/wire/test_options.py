@@ -56,3 +56,31 @@ def test_a_listen_that_is_no_address_is_refused(listen: str) -> None:
 def test_the_endpoint_is_what_others_can_dial(listen: str, advertise: str, endpoint: str) -> None:
     options = ServiceOptions("instance", "a", ("h:1",), listen=listen, advertise=advertise)
     assert options.endpoint(7000) == endpoint
+
+
+@pytest.mark.parametrize("etcd", ["nonsense", "a:1,", "https://a:1"])
+def test_an_etcd_that_is_no_address_is_refused(etcd: str) -> None:
+    with pytest.raises(argparse.ArgumentError, match=r"etcd endpoint .* host:port"):
+        parse("--etcd", etcd)
+
+
+def test_the_password_of_etcd_comes_from_a_file_else_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("DUNLIN_ETCD_PASSWORD", "from the environment")
+    file = tmp_path / "password"
+    file.write_text("from a file\n")
+    assert parse().etcd_password == ""
+    assert parse("--etcd-user", "u").etcd_password == "from the environment"
+    options = parse("--etcd-user", "u", "--etcd-password-file", str(file))
+    assert (options.etcd_user, options.etcd_password) == ("u", "from a file")
+    assert "from a file" not in repr(options)
+
+
+@pytest.mark.parametrize(("content", "problem"), [(None, "cannot read"), ("\n", "holds no password")])
+def test_a_password_file_without_password_is_refused(tmp_path: Path, content: str | None, problem: str) -> None:
+    file = tmp_path / "password"
+    if content is not None:
+        file.write_text(content)
+    with pytest.raises(argparse.ArgumentError, match=problem):
+        parse("--etcd-user", "u", "--etcd-password-file", str(file))

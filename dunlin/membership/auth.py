@@ -1,0 +1,69 @@
+"""A user's token for etcd: asked for with the password, used for every call, asked for again when it is refused.
+
+Knows no endpoint and no call but its own; whoever makes calls says when a token was refused.
+"""
+
+import asyncio
+import logging
+from dataclasses import dataclass, field
+
+import grpc
+import grpc.aio
+
+from dunlin.v1 import etcd_pb2 as pb
+
+_log = logging.getLogger(__name__)
+
+Metadata = tuple[tuple[str, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class User:
+    """Whom etcd is told that calls come from. The name empty: nobody, for an etcd that asks for none."""
+
+    name: str = ""
+    password: str = field(default="", repr=False)
+
+
+class Token:
+    """Owns the token of one user. Every member of the etcd cluster takes it, until the member forgets it."""
+
+    def __init__(self, user: User, timeout_s: float) -> None:
+        self._user = user
+        self._timeout_s = timeout_s
+        self._metadata: Metadata | None = () if not user.name else None
+        self._asking = asyncio.Lock()
+
+    async def metadata(self, channel: grpc.aio.Channel) -> Metadata:
+        """What a call carries to say whose it is; asks for a token over `channel` when there is none.
+
+        Raises grpc.aio.AioRpcError.
+        """
+        async with self._asking:  # a token costs etcd a slow hash: one for all who wait
+            if self._metadata is None:
+                self._metadata = await self._ask(channel)
+            return self._metadata
+
+    def refused(self, metadata: Metadata) -> bool:
+        """A call with this metadata was refused. Returns whether another try may fare better."""
+        if not self._user.name:
+            return False
+        if self._metadata == metadata:
+            self._metadata = None
+        return True
+
+    async def _ask(self, channel: grpc.aio.Channel) -> Metadata:
+        authenticate = channel.unary_unary(
+            "/etcdserverpb.Auth/Authenticate",
+            request_serializer=pb.AuthenticateRequest.SerializeToString,
+            response_deserializer=pb.AuthenticateResponse.FromString,
+        )
+        request = pb.AuthenticateRequest(name=self._user.name, password=self._user.password)
+        try:
+            response = await authenticate(request, timeout=self._timeout_s)
+        except grpc.aio.AioRpcError as error:
+            if "authentication is not enabled" not in (error.details() or ""):
+                raise
+            _log.warning("etcd asks nobody who they are; user %r is not used", self._user.name)
+            return ()
+        return (("token", response.token),)

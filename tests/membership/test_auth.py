@@ -1,0 +1,140 @@
+import asyncio
+import subprocess
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from dunlin.membership.auth import User
+from dunlin.membership.client import EtcdClient
+from dunlin.membership.embedded import find_binary
+from dunlin.membership.errors import EtcdError, TokenRefused
+from dunlin.membership.watch import PrefixWatch, Put, Reset, WatchEvent
+from tests.membership.helpers import PrivateEtcd, private_etcd, until
+
+pytestmark = pytest.mark.cluster
+
+ROOT = User("root", "secret")
+
+
+def etcdctl(etcd: PrivateEtcd, *arguments: str) -> None:
+    command = [str(Path(find_binary()).with_name("etcdctl")), f"--endpoints={etcd.endpoint}", *arguments]
+    subprocess.run(command, check=True, capture_output=True, env={"ETCDCTL_API": "3"})
+
+
+@asynccontextmanager
+async def guarded_etcd(data_dir: Path) -> AsyncIterator[PrivateEtcd]:
+    """One that wants root's password, and knows a user who may use the keys below /mine/ only."""
+    async with private_etcd(data_dir) as etcd:
+        etcdctl(etcd, "user", "add", "root:secret")
+        etcdctl(etcd, "user", "grant-role", "root", "root")
+        etcdctl(etcd, "user", "add", "guest:hello")
+        etcdctl(etcd, "role", "add", "guests")
+        etcdctl(etcd, "role", "grant-permission", "guests", "readwrite", "/mine/", "--prefix")
+        etcdctl(etcd, "user", "grant-role", "guest", "guests")
+        etcdctl(etcd, "auth", "enable")
+        yield etcd
+
+
+@asynccontextmanager
+async def client_as(etcd: PrivateEtcd, user: User) -> AsyncIterator[EtcdClient]:
+    client = EtcdClient([etcd.endpoint], user=user)
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+def test_a_user_with_the_password_may_and_others_may_not(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with guarded_etcd(tmp_path) as etcd:
+            async with client_as(etcd, ROOT) as client:
+                lease = await client.grant(10)
+                await client.put("/a", b"1", lease.lease_id)
+                assert await client.keep_alive(lease.lease_id) == 10
+                found = await client.get("/a")
+                assert found is not None
+                assert found.value == b"1"
+            async with client_as(etcd, User()) as nobody:
+                with pytest.raises(TokenRefused, match="does it want a user and a password"):
+                    await nobody.get("/a")
+            async with client_as(etcd, User("root", "wrong")) as wrong:
+                with pytest.raises(EtcdError, match="invalid user ID or password"):
+                    await wrong.get("/a")
+            async with client_as(etcd, User("guest", "hello")) as guest:
+                await guest.put("/mine/a", b"")
+                with pytest.raises(EtcdError, match="permission denied"):
+                    await guest.put("/a", b"2")
+
+    asyncio.run(scenario())
+
+
+def test_a_token_that_etcd_forgot_is_asked_for_again(tmp_path: Path) -> None:
+    # Tokens live in a member's memory: a restart forgets them all.
+    async def scenario() -> None:
+        async with guarded_etcd(tmp_path) as etcd, client_as(etcd, ROOT) as client:
+            seen: list[WatchEvent] = []
+
+            async def collect() -> None:
+                async for event in PrefixWatch(client, "/k/"):
+                    seen.append(event)
+
+            watching = asyncio.create_task(collect())
+            await client.put("/k/n", b"1")
+            await until(lambda: len(seen) > 0)
+            for number in (b"2", b"3"):
+                await etcd.kill()
+                await etcd.restart()
+                await client.get("/k/n")  # not a write: the loss of the connection may show only here
+                await client.put("/k/n", number)
+            await until(lambda: isinstance(seen[-1], Put) and seen[-1].item.value == b"3")
+            assert sum(isinstance(event, Reset) for event in seen) == 1
+            assert [event.item.value for event in seen if isinstance(event, Put)][-2:] == [b"2", b"3"]
+            watching.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_many_calls_at_once_ask_for_one_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def scenario() -> None:
+        async with guarded_etcd(tmp_path) as etcd, client_as(etcd, ROOT) as client:
+            asked = 0
+            ask = client.connection.token._ask
+
+            async def count(channel: object) -> object:
+                nonlocal asked
+                asked += 1
+                return await ask(channel)  # type: ignore[arg-type]
+
+            monkeypatch.setattr(client.connection.token, "_ask", count)
+            await asyncio.gather(*(client.get(f"/{number}") for number in range(20)))
+            assert asked == 1
+
+    asyncio.run(scenario())
+
+
+def test_a_user_does_no_harm_where_nobody_is_asked(etcd_endpoint: str, caplog: pytest.LogCaptureFixture) -> None:
+    async def scenario() -> None:
+        client = EtcdClient([etcd_endpoint], user=ROOT)
+        await client.put("/asked/nobody", b"")
+        await client.close()
+
+    asyncio.run(scenario())
+    assert "user 'root' is not used" in caplog.text
+
+
+def test_authentication_switched_on_later_is_noticed(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        async with private_etcd(tmp_path) as etcd, client_as(etcd, ROOT) as client:
+            await client.put("/a", b"1")
+            etcdctl(etcd, "user", "add", "root:secret")
+            etcdctl(etcd, "user", "grant-role", "root", "root")
+            etcdctl(etcd, "auth", "enable")
+            await client.put("/a", b"2")
+
+    asyncio.run(scenario())
+
+
+def test_a_password_is_never_shown() -> None:
+    assert "secret" not in repr(ROOT)
