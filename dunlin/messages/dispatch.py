@@ -34,6 +34,7 @@ class Place:
 
     `key` is the request's public id, the same for every attempt at every dispatcher. `idempotency` is its client's own
     name for it, unique within the tenant ("" for none), and `digest` a hash of what was asked for under that name.
+    `suspicion` is what the last `Returned` said.
     """
 
     request: int
@@ -52,6 +53,7 @@ class Place:
     key: str = ""
     idempotency: str = ""
     digest: bytes = b""
+    suspicion: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +139,20 @@ class Ended:
 
 @dataclass(frozen=True, slots=True)
 class Returned:
-    """The instance gives an accepted attempt back (its engine died or hung): hand it out again."""
+    """The instance gives an accepted attempt back (its engine died or hung): hand it out again.
+
+    `suspicion` 0: nobody blames the request. 1: it was in a step that crashed an engine. 1 + n: it crashed n alone.
+    """
+
+    request: int
+    attempt: int
+    why: Why | None = None
+    suspicion: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Poisoned:
+    """This attempt crashes engines whenever it runs: it is over, and the request must not be handed out again."""
 
     request: int
     attempt: int
@@ -155,7 +170,9 @@ class Preempted:
 
 @dataclass(frozen=True, slots=True)
 class Continued:
-    """A preempted attempt runs again, with tokens that came back from the host tier and tokens to compute anew."""
+    """An attempt goes on, after a preemption or in a new engine: tokens that came back from the host tier, tokens
+    that were still in the slab, and tokens to compute anew.
+    """
 
     request: int
     attempt: int
@@ -163,6 +180,7 @@ class Continued:
     restored_tokens: int = 0
     recomputed_tokens: int = 0
     why: Why | None = None
+    revived_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,7 +232,20 @@ class Taken:
 
 
 DISPATCH_COMMANDS = (Place, Cancel, Adopt)
-DISPATCH_EVENTS = (Accepted, Refused, Tokens, Ended, Returned, Preempted, Continued, Ready, Adopted, NotHeld, Taken)
+DISPATCH_EVENTS = (
+    Accepted,
+    Refused,
+    Tokens,
+    Ended,
+    Returned,
+    Preempted,
+    Continued,
+    Ready,
+    Adopted,
+    NotHeld,
+    Taken,
+    Poisoned,
+)
 
 __all__ = [
     "DISPATCH_COMMANDS",
@@ -227,6 +258,7 @@ __all__ = [
     "Ended",
     "NotHeld",
     "Place",
+    "Poisoned",
     "Preempted",
     "Ready",
     "Refusal",

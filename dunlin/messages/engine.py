@@ -290,6 +290,18 @@ class EngineStarted:
 
 
 @dataclass(frozen=True, slots=True)
+class EngineExited:
+    """How the engine's process ended: by its own exit `code`, or by `signal` (0: by none). `Gone` follows.
+
+    `ended_by_us`: its host killed it, because it was told to or because the stream was lost. Never crosses a wire.
+    """
+
+    code: int
+    signal: int = 0
+    ended_by_us: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Progress:
     """The shared counter of safepoints passed, as the host last read it. Never crosses a wire."""
 
@@ -312,6 +324,7 @@ __all__ = [
     "CancelMove",
     "Close",
     "Discard",
+    "EngineExited",
     "EngineFailed",
     "EngineReady",
     "EngineStarted",

@@ -65,6 +65,8 @@ class InstanceReport:
     migrations_failed_total: int = 0
     migrated_tokens_total: int = 0
     arrivals_total: int = 0
+    revived_tokens_total: int = 0
+    poisoned_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,6 +15,7 @@ from dunlin.messages.dispatch import (
     Cancel,
     Continued,
     Place,
+    Poisoned,
     Preempted,
     Ready,
     Refusal,
@@ -105,7 +106,7 @@ def _names(record: Record) -> tuple[int, int] | None:
         return message.dispatcher.incarnation, message.request
     if isinstance(message, DISPATCHED):
         return record.sender.incarnation, message.request
-    if isinstance(message, (Accepted, Refused, Returned, Preempted, Continued, Ready)):
+    if isinstance(message, (Accepted, Refused, Returned, Preempted, Continued, Ready, Poisoned)):
         return record.to.incarnation, message.request
     return None
 
@@ -133,12 +134,18 @@ def _returned(record: Record, message: Returned) -> str:
     return f"{record.sender.name} gave attempt {message.attempt} back"
 
 
+def _poisoned(record: Record, message: Poisoned) -> str:
+    return f"{record.sender.name} stopped attempt {message.attempt} as poison: it crashes engines"
+
+
 def _preempted(record: Record, message: Preempted) -> str:
     return f"{record.sender.name} took the slots of attempt {message.attempt} away, to go on with it later"
 
 
 def _continued(record: Record, message: Continued) -> str:
     ways = f"{message.restored_tokens} tokens restored from the host tier, {message.recomputed_tokens} to compute again"
+    if message.revived_tokens:
+        ways = f"{message.revived_tokens} tokens found in the slab by its new engine, {ways}"
     return f"{record.sender.name} went on with attempt {message.attempt}: {ways}"
 
 
@@ -195,6 +202,7 @@ SENTENCES: dict[type[Any], Callable[[Record, Any], str]] = {
     Accepted: _accepted,
     Refused: _refused,
     Returned: _returned,
+    Poisoned: _poisoned,
     Preempted: _preempted,
     Continued: _continued,
     Ready: _ready,

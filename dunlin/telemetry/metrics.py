@@ -56,6 +56,8 @@ FIELDS: dict[str, dict[str, str]] = {
         "corrupt_regions_total": "regions whose copy did not match the checksum",
         "engine_restarts_total": "engine processes started after the first",
         "stale_total": "messages dropped because they belong to an older attempt, incarnation or order",
+        "revived_tokens_total": "tokens whose KV a restarted engine found in the slab",
+        "poisoned_total": "requests stopped because they crash engines",
     },
     "dispatcher": {
         "queued": "requests that wait for an instance",

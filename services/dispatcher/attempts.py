@@ -4,7 +4,7 @@ Knows no client, no queue and no policy; a token that is not the very next one o
 """
 
 from dunlin.effects import Address, After, Effect, Send
-from dunlin.messages.dispatch import Accepted, Continued, Ended, Preempted, Refusal, Refused, Returned, Tokens
+from dunlin.messages.dispatch import Accepted, Continued, Ended, Poisoned, Preempted, Refusal, Refused, Returned, Tokens
 from dunlin.messages.door import Delta
 from dunlin.messages.types import Finish, f32, i32
 from services.dispatcher.endings import Endings, Totals
@@ -75,7 +75,18 @@ class Attempts:
             self._totals.stale += 1
             return []
         reason = message.why.chosen if message.why else "no reason given"
+        request.suspicion = message.suspicion
         return self._endings.lost(now_s, request, f"returned: {reason}")
+
+    def on_poisoned(self, now_s: float, sender: Address, message: Poisoned) -> list[Effect]:
+        """It crashes engines: nobody else shall try it."""
+        request = self._journal.current(sender, message.request, message.attempt)
+        if request is None:
+            self._totals.stale += 1
+            return []
+        self._endings.refused(request, "poisoned")
+        reason = message.why.chosen if message.why else "no reason given"
+        return self._endings.tell(now_s, request, Finish.ERROR, f"poison request, stopped by {sender.name}: {reason}")
 
     def on_preempted(self, now_s: float, sender: Address, message: Preempted) -> list[Effect]:
         """It waits there."""
@@ -83,8 +94,10 @@ class Attempts:
         return []
 
     def on_continued(self, now_s: float, sender: Address, message: Continued) -> list[Effect]:
-        """It runs there again."""
-        self._advance(sender, message.request, message.attempt, State.RUNNING)
+        """It runs there again, after a preemption or in a new engine."""
+        request = self._journal.current(sender, message.request, message.attempt)
+        if request is None or request.state is not State.RUNNING:
+            self._advance(sender, message.request, message.attempt, State.RUNNING)
         return []
 
     def on_ended(self, now_s: float, sender: Address, message: Ended) -> list[Effect]:

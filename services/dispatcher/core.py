@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.messages.dispatch import Accepted, Continued, Ended, Preempted, Refused, Returned, Tokens
+from dunlin.messages.dispatch import Accepted, Continued, Ended, Poisoned, Preempted, Refused, Returned, Tokens
 from dunlin.messages.door import Admitted, CancelById, CancelResult, Rejected, Rejection, Submit, Withdraw
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
@@ -51,6 +51,7 @@ class DispatcherCore:
             Accepted: attempts.on_accepted,
             Refused: attempts.on_refused,
             Returned: attempts.on_returned,
+            Poisoned: attempts.on_poisoned,
             Preempted: attempts.on_preempted,
             Continued: attempts.on_continued,
             Ended: attempts.on_ended,

@@ -39,6 +39,7 @@ class Request:
 
     `attempt` counts hand-outs, `losses` those that ended with their instance since the last token came. `unfit` names
     instances that cannot hold it; `lost` says what became of the last hand-out, for the next one's reason.
+    `suspicion`: see `Returned`.
     """
 
     number: int
@@ -51,6 +52,7 @@ class Request:
     state: State = State.QUEUED
     attempt: int = 0
     losses: int = 0
+    suspicion: int = 0
     instance: Address | None = None
     lost: tuple[str, str] | None = None
     unfit: list[Address] = field(default_factory=list)

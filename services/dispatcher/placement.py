@@ -75,6 +75,7 @@ class Placement:
             idempotency=submit.idempotency,
             digest=submit.digest,
             trace=submit.trace,
+            suspicion=request.suspicion,
         )
         return Send(instance, place)
 

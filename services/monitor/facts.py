@@ -91,6 +91,7 @@ READERS: dict[str, Callable[[Reason, Any], Facts]] = {
     "Accepted": _from_instance,
     "Refused": _from_instance,
     "Returned": _from_instance,
+    "Poisoned": _from_instance,
     "Preempted": _from_instance,
     "Continued": _from_instance,
     "Ready": _from_instance,

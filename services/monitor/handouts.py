@@ -7,7 +7,7 @@ from dunlin.effects import Address
 from services.monitor.facts import Facts
 
 OPENING = ("Place", "Accepted")
-CLOSING = ("Refused", "Returned", "Cancel")
+CLOSING = ("Refused", "Returned", "Cancel", "Poisoned")
 WAITING = ("Place", "Preempted")
 """After one of these no step holds the request, and yet its instance still has it."""
 

@@ -10,6 +10,7 @@ from dunlin.messages.dispatch import (
     Cancel,
     Continued,
     Place,
+    Poisoned,
     Preempted,
     Ready,
     Refusal,
@@ -60,6 +61,14 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
     (I0, D, Accepted(1, 1, 40, why=WHY), "i0 accepted attempt 1 as its sequence 40"),
     (I0, D, Refused(1, 1, Refusal.NOT_IN_PLAN, WHY), "i0 refused attempt 1 (not in plan)"),
     (I0, D, Returned(1, 1, WHY), "i0 gave attempt 1 back"),
+    (I0, D, Poisoned(1, 1, WHY), "i0 stopped attempt 1 as poison: it crashes engines"),
+    (
+        I0,
+        D,
+        Continued(1, 1, 41, 0, 1, WHY, 9),
+        "i0 went on with attempt 1: 9 tokens found in the slab by its new engine, "
+        "0 tokens restored from the host tier, 1 to compute again",
+    ),
     (I0, D, Preempted(1, 1, WHY), "i0 took the slots of attempt 1 away, to go on with it later"),
     (
         I0,

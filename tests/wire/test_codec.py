@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from dunlin.effects import Address
 from dunlin.messages import engine
 from dunlin.messages.dispatch import Cancel, Tokens
-from dunlin.messages.engine import EngineStarted, Progress
+from dunlin.messages.engine import EngineExited, EngineStarted, Progress
 from dunlin.messages.group import Reach
 from dunlin.messages.types import Finish, f32, i8, i32, i64
 from dunlin.wire.codec import PAIRS, CodecError, coder_of, decode, encode
 from dunlin.wire.envelopes import CONVERSATIONS, DISPATCH, ENGINE_COMMAND, ENGINE_EVENT, Envelope, Header
 
-LOCAL = {EngineStarted, Progress, Reach}
+LOCAL = {EngineExited, EngineStarted, Progress, Reach}
 """Messages between a core and its own host, which never cross a wire."""
 
 BITS = {"b": 8, "i": 32, "q": 64}

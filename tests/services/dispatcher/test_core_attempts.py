@@ -12,6 +12,7 @@ from dunlin.messages.dispatch import (
     Continued,
     Ended,
     Place,
+    Poisoned,
     Preempted,
     Refusal,
     Refused,
@@ -229,6 +230,39 @@ def test_a_refusal_of_what_runs_already_changes_nothing() -> None:
     bench.run("c")
     assert bench.give(A, Refused(1, 1, Refusal.FULL)) == []
     assert bench.core.report() == DispatcherReport(running=1, stale_total=1)
+
+
+def test_a_poisoned_request_ends_with_an_error_and_is_tried_nowhere_else() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    place = bench.run("c")
+    sent = bench.give(A, Poisoned(place.request, place.attempt, Why("poison", "it crashed 2 engines alone")))
+    end = only(sent, Delta)
+    assert end.finish is Finish.ERROR
+    assert end.detail == f"poison request, stopped by {A.name}: it crashed 2 engines alone"
+    assert messages(sent, Place) == messages(sent, Cancel) == []
+    assert bench.core.report() == DispatcherReport(failed_total=1)
+
+
+def test_an_older_attempt_cannot_poison_its_request() -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c")
+    assert bench.give(A, Poisoned(place.request, place.attempt + 1)) == []
+    assert bench.core.report() == DispatcherReport(running=1, stale_total=1)
+
+
+def test_the_next_hand_out_tells_what_the_last_one_was_suspected_of() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    place = bench.run("c")
+    assert place.suspicion == 0
+    assert only(bench.give(A, Returned(place.request, place.attempt, suspicion=2)), Place).suspicion == 2
+
+
+def test_an_attempt_that_goes_on_in_a_new_engine_stays_what_it_is() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert bench.give(A, Continued(1, 1, revived_tokens=8)) == []
+    assert state_of(bench, 1) is State.RUNNING
+    assert bench.core.report().stale_total == 0
 
 
 def test_preempted_and_continued_change_the_state_and_nothing_else() -> None:
