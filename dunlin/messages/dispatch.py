@@ -90,13 +90,25 @@ class Adopt:
 class Accepted:
     """The instance will finish this attempt, unless it dies or says `Returned`.
 
-    `sequence` is the engine's number for it, `eta_s` the expected wait for its first step.
+    `sequence` is the engine's number for it, `eta_s` the expected wait for its first step. `reused_tokens` are held
+    here already, as a prefix of other sequences; `Reused` says how many still are when it starts.
     """
 
     request: int
     attempt: int
     sequence: int
     eta_s: float = 0.0
+    why: Why | None = None
+    reused_tokens: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Reused:
+    """The attempt starts after its first `tokens` tokens: their KV is here already. Not sent when there is none."""
+
+    request: int
+    attempt: int
+    tokens: int
     why: Why | None = None
 
 
@@ -245,6 +257,7 @@ DISPATCH_EVENTS = (
     NotHeld,
     Taken,
     Poisoned,
+    Reused,
 )
 
 __all__ = [
@@ -264,6 +277,7 @@ __all__ = [
     "Refusal",
     "Refused",
     "Returned",
+    "Reused",
     "Taken",
     "Tokens",
 ]

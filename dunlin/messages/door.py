@@ -82,6 +82,7 @@ class Delta:
     """New tokens for the client, in order.
 
     `finish` other than RUNNING ends the request; `detail` explains ERROR and DEADLINE.
+    `cached_tokens` of the prompt were not computed for this request: an instance held them already.
     """
 
     tokens: I32
@@ -91,6 +92,7 @@ class Delta:
     top_logprob: F32 = field(default_factory=f32)
     finish: Finish = Finish.RUNNING
     detail: str = ""
+    cached_tokens: int = 0
 
 
 __all__ = ["Admitted", "CancelById", "CancelResult", "Delta", "Rejected", "Rejection", "Submit", "Withdraw"]

@@ -37,7 +37,9 @@ class Open:
 
     `tokens` is the prompt followed by tokens generated earlier (after a failover or a preemption); `prompt_tokens`
     says where the generated part starts. `max_tokens` bounds the generated part, earlier ones included. A sampled
-    token in `stop_ids` ends the sequence with STOP, the token at `max_tokens` with LENGTH.
+    token in `stop_ids` ends the sequence with STOP, the token at `max_tokens` with LENGTH. The extents are the slots in
+    which the KV of the first tokens lies already, in order: written for another sequence with the same beginning, or
+    for this one before the engine was restarted. Rows may start after them; nothing is written there.
     """
 
     sequence: int
@@ -46,6 +48,8 @@ class Open:
     max_tokens: int
     sampling: Sampling = field(default_factory=Sampling)
     stop_ids: I32 = field(default_factory=i32)
+    extent_start: I64 = field(default_factory=i64)
+    extent_length: I64 = field(default_factory=i64)
 
 
 @dataclass(frozen=True, slots=True)

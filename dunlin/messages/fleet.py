@@ -13,7 +13,8 @@ from dunlin.messages.types import GroupKind, Part, Why
 class InstanceReport:
     """What an instance says of itself, on every change of note and at least every `report_interval_s`.
 
-    Slots: `free + owned + reserved + moving + quarantined == capacity`. `safepoints` counts safepoints passed by the
+    Slots: `free + owned + reserved + moving + quarantined == capacity`; `cached_slots` of the owned ones hold prefixes
+    that nobody uses and are given away when somebody needs room. `safepoints` counts safepoints passed by the
     engine, `outstanding_steps` the steps sent and not answered. `draining`: it takes nothing new. `leaving` sequences
     are on their way to another instance, `arriving` ones on their way here; `head_waiting_tokens` is what the first of
     those waiting needs. Counters (`…_total`) only grow.
@@ -67,6 +68,9 @@ class InstanceReport:
     arrivals_total: int = 0
     revived_tokens_total: int = 0
     poisoned_total: int = 0
+    cached_slots: int = 0
+    prefix_hit_tokens_total: int = 0
+    prefix_query_tokens_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

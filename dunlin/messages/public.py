@@ -55,7 +55,7 @@ class GenerateEvent:
     One with none of these says only that the dispatcher lives. It comes at least every second.
 
     `text` may lag behind `tokens` by an unfinished character or a possible stop string. `top_count[i]` entries of
-    `top_token` and `top_logprob` belong to token i.
+    `top_token` and `top_logprob` belong to token i. `cached_tokens` of the prompt were held by an instance already.
     """
 
     request: str
@@ -69,6 +69,7 @@ class GenerateEvent:
     prompt_tokens: int = 0
     detail: str = ""
     seed: int | None = None
+    cached_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
