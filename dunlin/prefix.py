@@ -34,6 +34,30 @@ def extend(chain: bytes, tokens: Sequence[int]) -> bytes:
     return blake2b(chain + i32(tokens).tobytes(), digest_size=CHAIN_BYTES).digest()
 
 
+class Chains:
+    """The chains of one text that only grows: each block is hashed once, however often it is asked for."""
+
+    def __init__(self) -> None:
+        self._links: list[bytes] = []
+
+    def at(self, start: bytes, tokens: Sequence[int], stop: int) -> bytes:
+        """What `chain_of` says, for the same text and more of it.
+
+        Raises:
+            ValueError: there are fewer than `stop` tokens.
+        """
+        if not 0 <= stop <= len(tokens):
+            raise ValueError(f"the chain of {stop} tokens of {len(tokens)}")
+        if not self._links or self._links[0] != start:
+            self._links = [start]
+        blocks = stop // BLOCK_TOKENS
+        for block in range(len(self._links) - 1, blocks):
+            first = block * BLOCK_TOKENS
+            self._links.append(extend(self._links[block], tokens[first : first + BLOCK_TOKENS]))
+        rest = tokens[blocks * BLOCK_TOKENS : stop]
+        return extend(self._links[blocks], rest) if rest else self._links[blocks]
+
+
 def chain_of(start: bytes, tokens: Sequence[int], stop: int) -> bytes:
     """The chain of `tokens[:stop]`, from a `root`.
 

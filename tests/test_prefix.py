@@ -42,3 +42,15 @@ def test_a_block_has_bounds() -> None:
             prefix.extend(ROOT, tokens)
     with pytest.raises(ValueError, match="the chain of 3 tokens of 2"):
         prefix.chain_of(ROOT, [1, 2], 3)
+
+
+def test_chains_of_a_growing_text_are_those_of_the_whole() -> None:
+    text: list[int] = []
+    chains, start = prefix.Chains(), prefix.root("t", "w")
+    for length in (0, 3, 16, 17, 40, 64, 65):
+        text += range(len(text), length)
+        for stop in (length, length // 2):
+            assert chains.at(start, text, stop) == prefix.chain_of(start, text, stop)
+    assert chains.at(prefix.root("u", "w"), text, 40) == prefix.chain_of(prefix.root("u", "w"), text, 40)
+    with pytest.raises(ValueError, match="the chain of 66 tokens of 65"):
+        chains.at(start, text, 66)

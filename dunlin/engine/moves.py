@@ -1,8 +1,8 @@
 """Copies KV between the slab and the node's host tier, a layer at a time, so that steps need not wait for a long one.
 
 In the tier a region is its layers one after another, each `[token, 2, kv_heads, head_dim]`. Whoever writes hashes what
-it wrote; whoever reads copies first and hashes the copy, so that a checksum speaks of the very bytes used. Knows no
-step.
+the region is and what it wrote; whoever reads copies first and hashes what it wants and the copy, so that a checksum
+speaks of the very bytes used. Knows no step.
 """
 
 import mmap
@@ -17,6 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
+from dunlin.identity import identity
 from dunlin.messages.engine import MapHost, Move, MoveDone
 from dunlin.messages.types import MoveKind, MoveStatus
 
@@ -68,6 +69,7 @@ class _Pending:
     started_s: float
     hasher: Any = field(default_factory=xxhash.xxh3_64)
     moved_bytes: int = 0
+    busy_s: float = 0.0
     pieces: Iterator[int] | None = None
 
 
@@ -77,6 +79,7 @@ class Mover:
     def __init__(self, kv: Sequence[Tensor], slots: int, tier: HostTier, clock: Callable[[], float]) -> None:
         self._kv = kv
         self._slots = slots
+        self._kv_dtype = str(kv[0].dtype).removeprefix("torch.")
         self._tier = tier
         self._clock = clock
         self._pending: dict[int, _Pending] = {}
@@ -91,7 +94,8 @@ class Mover:
     def add(self, move: Move) -> None:
         """Queue a move between slab and host tier."""
         self._count += 1
-        self._pending[move.move] = _Pending(move, self._count, self._clock())
+        pending = self._pending[move.move] = _Pending(move, self._count, self._clock())
+        pending.hasher.update(identity(move.region, self._kv_dtype, move.chain))
 
     def cancel(self, move: int) -> tuple[Move, MoveDone] | None:
         """Stop a move that has not landed; None if it has."""
@@ -101,12 +105,15 @@ class Mover:
     def advance(self) -> tuple[Move, MoveDone] | None:
         """Copy one layer of the first move. Returns the move and its answer once it ended."""
         pending = min(self._pending.values(), key=lambda each: (each.move.priority, each.order))
+        began_s = self._clock()
         try:
             if pending.pieces is None:
                 pending.pieces = self._pieces(pending)
             copied = next(pending.pieces, None)
         except MoveError as error:
             return pending.move, self._end(pending, MoveStatus.FAILED, str(error))
+        finally:
+            pending.busy_s += self._clock() - began_s
         if copied is not None:
             pending.moved_bytes += copied
             return None
@@ -122,9 +129,8 @@ class Mover:
     def _end(self, pending: _Pending, status: MoveStatus, detail: str = "") -> MoveDone:
         del self._pending[pending.move.move]
         checksum = signed(pending.hasher.intdigest())
-        return MoveDone(
-            pending.move.move, status, checksum, pending.moved_bytes, self._clock() - pending.started_s, detail
-        )
+        passed_s = self._clock() - pending.started_s
+        return MoveDone(pending.move.move, status, checksum, pending.moved_bytes, passed_s, detail, pending.busy_s)
 
     def _pieces(self, pending: _Pending) -> Iterator[int]:
         """Copy layer by layer, yielding bytes copied."""

@@ -6,7 +6,7 @@ process; its only clock is the one it is given.
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dunlin.engine.attention.base import Safepoint
@@ -197,4 +197,4 @@ class Runner:
 
 
 def _failed(done: MoveDone, detail: str) -> MoveDone:
-    return MoveDone(done.move, MoveStatus.FAILED, done.checksum, done.moved_bytes, done.seconds, detail)
+    return replace(done, status=MoveStatus.FAILED, detail=detail)

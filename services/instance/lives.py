@@ -7,10 +7,10 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned
 from dunlin.messages.engine import Close, MoveDone, Open
 from dunlin.messages.pool import RegionReserved
-from dunlin.messages.types import Figure, MoveStatus, Rejected, Why, i32
+from dunlin.messages.types import Figure, MoveStatus, Priority, Rejected, Why, i32
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.slots import SlotTable, Use
-from services.instance.tier import HostTier
+from services.instance.tier import Ask, Flight, HostTier, Purpose
 
 
 class Lives:
@@ -38,13 +38,12 @@ class Lives:
             place.sampling,
             place.stop_ids,
         )
-        if sequence.host is None:
+        if not sequence.kept:
             self._sequences.go(sequence, State.RUNNING)
             return [Send(self._engine, opened), *self._continued(sequence, 0)]
         self._sequences.go(sequence, State.RESTORING)
-        extents = self.slots.holding(sequence.number).span(0, sequence.host_tokens)
         self.slots.mark(sequence.number, Use.MOVING)
-        return [Send(self._engine, opened), *self._tier.restore(sequence, extents)]
+        return [Send(self._engine, opened), *self._restore(sequence)]
 
     def preempt(self, sequence: Sequence, why: Why) -> list[Effect]:
         """Take a running sequence's slots, as soon as no step uses them."""
@@ -66,46 +65,51 @@ class Lives:
 
     def reserved(self, message: RegionReserved) -> list[Effect]:
         """There is room in the host tier."""
-        sequence = self._tier.answered(message.ticket)
-        if sequence is None:
-            return self._tier.refuse(message.host)
+        ask = self._tier.answered(message.ticket)
+        if ask is None:
+            return self._tier.release(message.host)
+        sequence = ask.sequence
         self._sequences.go(sequence, State.SPILLING)
-        extents = self.slots.holding(sequence.number).span(0, sequence.computed)
+        extents = self.slots.holding(sequence.number).span(ask.region.start, ask.region.stop)
         self.slots.mark(sequence.number, Use.MOVING)
-        return self._tier.spill(sequence, message, sequence.computed, extents)
+        sequence.in_moves += 1
+        return self._tier.copy_out(ask, message.host, extents, Priority.KV)
 
     def refused(self, ticket: int) -> list[Effect]:
         """There is none."""
-        sequence = self._tier.answered(ticket)
-        return self._give_up_slots(sequence) if sequence is not None else []
+        ask = self._tier.answered(ticket)
+        return self._give_up_slots(ask.sequence) if ask is not None else []
 
     def unanswered(self, ticket: int) -> list[Effect]:
         """Nobody says whether there is: go on without."""
-        sequence = self._tier.unanswered(ticket)
-        return self._give_up_slots(sequence) if sequence is not None else []
+        ask = self._tier.unanswered(ticket)
+        return self._give_up_slots(ask.sequence) if ask is not None else []
 
     def landed(self, done: MoveDone) -> list[Effect]:
         """A move ended."""
-        sequence = self._tier.landed(done.move)
-        if sequence is None:
+        flight = self._tier.landed(done.move)
+        if flight is None:
             return []
-        return self._moved(sequence, done) + self._tier.map()
+        return self._moved(flight, done) + self._tier.map()
 
-    def _moved(self, sequence: Sequence, done: MoveDone) -> list[Effect]:
-        if sequence.state is State.ENDING:
-            return self._end(sequence)
-        if sequence.state is State.SPILLING:
-            return self._spilled(sequence, done)
-        return self._restored(sequence, done)
+    def _moved(self, flight: Flight, done: MoveDone) -> list[Effect]:
+        sequence = flight.sequence
+        sequence.in_moves -= 1
+        if flight.purpose is Purpose.SPILL:
+            return self._spilled(flight, done)
+        effects = self._came_back(flight, done)
+        if sequence.in_moves:
+            return effects
+        return effects + (self._end(sequence) if sequence.state is State.ENDING else self._restored(sequence))
 
-    def tier_gone(self, kvstore: Address | None, asked: list[Sequence]) -> list[Effect]:
+    def tier_gone(self, kvstore: Address | None, asked: list[Ask]) -> list[Effect]:
         """The kvstore is gone: what was asked for will not come, what was kept there is lost."""
         effects: list[Effect] = []
-        for sequence in self._sequences.waiting():
-            if sequence.keeper == kvstore:
-                effects += self._tier.drop(sequence)
-        for sequence in asked:
-            effects += self._give_up_slots(sequence)
+        for sequence in self._sequences:
+            if sequence.kept and sequence.kept[0].keeper == kvstore:
+                effects += self._tier.cut(sequence)
+        for ask in asked:
+            effects += self._give_up_slots(ask.sequence)
         return effects
 
     def stop(self, sequence: Sequence) -> list[Effect]:
@@ -127,11 +131,10 @@ class Lives:
 
     def engine_gone(self, why: Why) -> list[Effect]:
         """Nothing in the slab can be reached any more: every attempt goes back, every slot is free."""
-        self._tier.engine_gone()
+        effects = self._tier.engine_gone()
         self.slots = SlotTable(0)
-        effects: list[Effect] = []
         for sequence in self._sequences.all():
-            sequence.in_steps = 0
+            sequence.in_steps = sequence.in_moves = 0
             if sequence.state is not State.ENDING:
                 place = sequence.place
                 effects.append(Send(sequence.dispatcher, Returned(place.request, place.attempt, why)))
@@ -143,31 +146,55 @@ class Lives:
         sequence.kv_tokens = sequence.computed
         if not self._tier.usable or sequence.computed == 0:
             return self._give_up_slots(sequence)
+        tail = sequence.computed - sequence.kept_tokens
+        if tail == 0:
+            return self._give_up_slots(sequence)
         self._sequences.go(sequence, State.ASKING)
-        size_bytes = self._tier.size_bytes(sequence.computed)
-        figures = (Figure("tokens", sequence.computed), Figure("bytes", size_bytes))
-        rejected = Rejected("recompute", f"{sequence.computed} tokens would be computed again")
-        return self._tier.ask(sequence, sequence.computed, Why("spill", "host tier", figures, (rejected,)))
+        figures = (
+            Figure("tokens", sequence.computed),
+            Figure("tail", tail),
+            Figure("bytes", self._tier.size_bytes(tail)),
+        )
+        rejected = Rejected("recompute", f"{tail} tokens would be computed again")
+        why = Why("spill", "host tier", figures, (rejected,))
+        return self._tier.ask(sequence, sequence.computed, Purpose.SPILL, Priority.KV, why)
 
-    def _spilled(self, sequence: Sequence, done: MoveDone) -> list[Effect]:
-        copied = done.status is MoveStatus.OK
-        effects = self._tier.commit(sequence, done.checksum) if copied else self._tier.drop(sequence)
-        return effects + self._give_up_slots(sequence)
+    def _spilled(self, flight: Flight, done: MoveDone) -> list[Effect]:
+        sequence = flight.sequence
+        is_ending = sequence.state is State.ENDING
+        copied = done.status is MoveStatus.OK and not is_ending
+        effects = self._tier.commit(flight, done.checksum) if copied else self._tier.abandon(flight)
+        return effects + (self._end(sequence) if is_ending else self._give_up_slots(sequence))
 
     def _give_up_slots(self, sequence: Sequence) -> list[Effect]:
         closed = Send(self._engine, Close(sequence.number))
         self.slots.release(sequence.number)
-        sequence.computed = 0
+        sequence.computed = sequence.answered = 0
         sequence.preempted = True
         self._sequences.renumber(sequence)
         self._sequences.go(sequence, State.WAITING)
         return [closed]
 
-    def _restored(self, sequence: Sequence, done: MoveDone) -> list[Effect]:
-        restored = sequence.host_tokens if done.status is MoveStatus.OK else 0
-        self._tier.restored_total += restored > 0
-        effects = self._tier.drop(sequence, done.status is MoveStatus.CORRUPT)
-        sequence.computed = restored
+    def _restore(self, sequence: Sequence) -> list[Effect]:
+        effects: list[Effect] = []
+        holding = self.slots.holding(sequence.number)
+        for kept in sequence.kept:
+            sequence.in_moves += 1
+            effects += self._tier.copy_in(sequence, kept, holding.span(kept.region.start, kept.region.stop))
+        return effects
+
+    def _came_back(self, flight: Flight, done: MoveDone) -> list[Effect]:
+        """One region is in the slab, or is not: then nothing behind it counts either."""
+        sequence, region = flight.sequence, flight.kept.region
+        if done.status is MoveStatus.OK and sequence.answered == region.start:
+            sequence.answered = region.stop
+            self._tier.restored_total += 1
+            return []
+        return self._tier.cut(sequence, region.start, done.status is MoveStatus.CORRUPT)
+
+    def _restored(self, sequence: Sequence) -> list[Effect]:
+        restored = sequence.computed = sequence.answered
+        effects = self._tier.cut(sequence)
         self.slots.mark(sequence.number, Use.OWNED)
         self._sequences.go(sequence, State.RUNNING)
         return effects + self._continued(sequence, restored)
@@ -190,7 +217,7 @@ class Lives:
         known = sequence.state not in (State.WAITING, State.ENDING)
         effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
         self.slots.release(sequence.number)
-        effects += self._tier.drop(sequence)
+        effects += self._tier.cut(sequence)
         self._sequences.go(sequence, State.ENDED)
         if sequence.say_ended:
             effects.append(Send(sequence.dispatcher, Ended(sequence.place.request, sequence.place.attempt)))

@@ -10,7 +10,8 @@ from enum import Enum
 
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Place
-from dunlin.messages.types import HostRegion
+from dunlin.messages.types import HostRegion, Region
+from dunlin.prefix import Chains
 
 
 class State(Enum):
@@ -42,6 +43,16 @@ class IllegalTransition(RuntimeError):
     """A sequence cannot go from its state to that one; it stays what it was."""
 
 
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A committed region of a sequence in the host tier of `keeper`; `chain` names the tokens up to its end."""
+
+    region: Region
+    host: HostRegion
+    keeper: Address
+    chain: bytes
+
+
 Key = tuple[Address, int]
 """(dispatcher, request)."""
 
@@ -51,9 +62,9 @@ class Sequence:
     """One attempt at this instance.
 
     `tokens` are the known ones; `pending` more are being sampled by outstanding steps. `computed` positions have KV or
-    will have it when the outstanding steps are done. `in_steps` outstanding steps name it. `say_ended`: the dispatcher
-    waits for `Ended`. `keeper` is the kvstore process that has its region. `kv_tokens` had KV when it was last
-    preempted.
+    will have it when the outstanding steps are done; `answered` ones have it. `in_steps` outstanding steps name it, and
+    `in_moves` moves that it waits for. `say_ended`: the dispatcher waits for `Ended`. `kept` are regions in the host
+    tier, of all layers, that together cover its first tokens. `kv_tokens` had KV when it was last preempted.
     """
 
     order: int
@@ -62,14 +73,15 @@ class Sequence:
     place: Place
     state: State = State.WAITING
     computed: int = 0
+    answered: int = 0
     pending: int = 0
     in_steps: int = 0
+    in_moves: int = 0
     preempted: bool = False
     say_ended: bool = False
-    host: HostRegion | None = None
-    host_tokens: int = 0
-    keeper: Address | None = None
     kv_tokens: int = 0
+    kept: list[Kept] = field(default_factory=list)
+    chains: Chains = field(default_factory=Chains)
     tokens: "list[int]" = field(init=False)
 
     def __post_init__(self) -> None:
@@ -79,6 +91,16 @@ class Sequence:
     def key(self) -> Key:
         """Whose attempt it is."""
         return self.dispatcher, self.place.request
+
+    @property
+    def public_key(self) -> str:
+        """The name of the request that every attempt of it has: what its regions are found by."""
+        return getattr(self.place, "key", "") or f"{self.dispatcher}/{self.place.request}"
+
+    @property
+    def kept_tokens(self) -> int:
+        """The first tokens whose KV lies in the host tier too."""
+        return self.kept[-1].region.stop if self.kept else 0
 
     @property
     def name(self) -> str:

@@ -133,8 +133,11 @@ class Steps:
         sequence = row.sequence
         sequence.in_steps -= 1
         sequence.pending -= row.samples
+        dropped = row.number in done.dropped
+        if not dropped:
+            sequence.answered = max(sequence.answered, row.stop)
         if index is None:
-            return Result(sequence, dropped=row.number in done.dropped)
+            return Result(sequence, dropped=dropped)
         sequence.tokens.append(done.token[index])
         return Result(
             sequence,

@@ -1,16 +1,18 @@
-"""The host tier as one instance uses it: a preempted sequence's KV goes there and comes back.
+"""What this instance keeps in the node's host tier: asking the kvstore for room, having the engine copy, committing.
 
-One region per sequence: all layers of its first tokens. Owns what is under way: questions to the kvstore, moves in the
-engine. Knows no queue and no reason why a sequence was preempted.
+Knows of a sequence only what its regions are about; when it is copied out, back or given up, `lives.py` and
+`checkpointer.py` decide.
 """
 
 from dataclasses import dataclass
+from enum import Enum
 
+from dunlin import prefix
 from dunlin.effects import Address, After, Effect, Send
-from dunlin.messages.engine import EngineReady, MapHost, Move
-from dunlin.messages.pool import CommitRegion, RegionReserved, ReleaseRegion, ReserveRegion, Tier
-from dunlin.messages.types import HostRegion, MoveKind, Priority, Region, Why, i64
-from services.instance.sequences import Sequence
+from dunlin.messages.engine import CancelMove, EngineReady, MapHost, Move
+from dunlin.messages.pool import CommitRegion, FindRegions, ReleaseRegion, ReserveRegion, Tier
+from dunlin.messages.types import HostRegion, KeptRegion, MoveKind, Priority, Region, Why, i64
+from services.instance.sequences import Kept, Sequence
 from services.instance.slots import Extent
 
 
@@ -19,6 +21,35 @@ class AnswerDue:
     """The kvstore should have answered this question by now."""
 
     ticket: int
+
+
+class Purpose(Enum):
+    """What a question or a move is for."""
+
+    SPILL = "spill"  # a preempted sequence leaves the slab
+    RESTORE = "restore"  # a sequence comes into the slab
+    CHECKPOINT = "checkpoint"  # a running sequence is copied beside its steps
+    CLAIM = "claim"  # a new attempt asks what earlier ones left
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A question that the kvstore has not answered."""
+
+    sequence: Sequence
+    purpose: Purpose
+    region: Region
+    chain: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Flight:
+    """A move that the engine has not answered. `number` is the sequence's in the engine when it began."""
+
+    sequence: Sequence
+    purpose: Purpose
+    kept: Kept
+    number: int
 
 
 class HostTier:
@@ -36,8 +67,8 @@ class HostTier:
         self._kvstore: Address | None = None
         self._tier: Tier | None = None
         self._ready: EngineReady | None = None
-        self._asked: dict[int, Sequence] = {}
-        self._moves: dict[int, Sequence] = {}
+        self._asked: dict[int, Ask] = {}
+        self._moves: dict[int, Flight] = {}
         self._numbers = 0
         self._answer_s = answer_s
         self._is_mapped = False
@@ -58,6 +89,8 @@ class HostTier:
         """Moves that the engine has not answered."""
         return len(self._moves)
 
+    # --- who is there ---
+
     def open(self, kvstore: Address, tier: Tier) -> list[Effect]:
         """The kvstore says where its memory is."""
         self._kvstore, self._tier = kvstore, tier
@@ -69,98 +102,28 @@ class HostTier:
         self._ready = ready
         return self.map()
 
-    def engine_gone(self) -> None:
-        """No move will be answered."""
+    def engine_gone(self) -> list[Effect]:
+        """No move will be answered: what was being copied out is nothing."""
         self._ready = None
         self._is_mapped = False
-        self._moves.clear()
+        flights, self._moves = list(self._moves.values()), {}
+        effects: list[Effect] = []
+        for flight in flights:
+            effects += self.abandon(flight) if flight.purpose is not Purpose.RESTORE else []
+        return effects
 
-    def close(self, kvstore: Address) -> list[Sequence]:
-        """The kvstore is gone; whose questions it will not answer."""
+    def close(self, kvstore: Address) -> list[Ask]:
+        """The kvstore is gone; which questions it will not answer."""
         if kvstore != self._kvstore:
             return []
-        self._kvstore = self._tier = None
-        self._is_mapped = False
-        asked, self._asked = list(self._asked.values()), {}
-        return asked
+        self._kvstore = None
+        return self.unmapped()
 
-    def unmapped(self) -> list[Sequence]:
-        """The engine cannot map the tier: do without it; whose questions need no answer."""
+    def unmapped(self) -> list[Ask]:
+        """The engine cannot map the tier: do without it; which questions need no answer."""
         self._tier, self._is_mapped = None, False
         asked, self._asked = list(self._asked.values()), {}
         return asked
-
-    def size_bytes(self, tokens: int) -> int:
-        """Of the region that holds that many tokens."""
-        return tokens * self._ready.kv_bytes_per_token if self._ready is not None else 0
-
-    def ask(self, sequence: Sequence, tokens: int, why: Why | None) -> list[Effect]:
-        """Ask for room for the first `tokens` tokens."""
-        assert self._kvstore is not None
-        assert self._ready is not None
-        self._numbers += 1
-        self._asked[self._numbers] = sequence
-        ask = ReserveRegion(
-            self._numbers,
-            sequence.dispatcher,
-            sequence.place.request,
-            sequence.place.attempt,
-            self._region(tokens),
-            self.size_bytes(tokens),
-            self._ready.kv_dtype,
-            self._ready.weights_digest,
-            why,
-        )
-        return [Send(self._kvstore, ask), After(self._answer_s, AnswerDue(self._numbers))]
-
-    def answered(self, ticket: int) -> Sequence | None:
-        """Who asked with this ticket, if it still waits for the answer."""
-        self._is_silent = False
-        return self._asked.pop(ticket, None)
-
-    def unanswered(self, ticket: int) -> Sequence | None:
-        """The time for an answer is over: who waits for it. A late one finds nobody."""
-        sequence = self._asked.pop(ticket, None)
-        self._is_silent |= sequence is not None
-        return sequence
-
-    def withdraw(self, sequence: Sequence) -> None:
-        """It does not wait for an answer any more."""
-        self._asked = {ticket: asker for ticket, asker in self._asked.items() if asker is not sequence}
-
-    def spill(self, sequence: Sequence, reserved: RegionReserved, tokens: int, extents: list[Extent]) -> list[Effect]:
-        """Copy the first `tokens` tokens out into the room that was reserved."""
-        sequence.host, sequence.host_tokens, sequence.keeper = reserved.host, tokens, self._kvstore
-        return [self._move(MoveKind.SLAB_TO_HOST, sequence, extents)]
-
-    def restore(self, sequence: Sequence, extents: list[Extent]) -> list[Effect]:
-        """Copy the sequence's region back into new slots."""
-        return [self._move(MoveKind.HOST_TO_SLAB, sequence, extents)]
-
-    def landed(self, move: int) -> Sequence | None:
-        """Whose move that was."""
-        return self._moves.pop(move, None)
-
-    def commit(self, sequence: Sequence, checksum: int) -> list[Effect]:
-        """The copy is whole: the region counts from now on, if its kvstore is still there."""
-        host = sequence.host
-        assert host is not None
-        if sequence.keeper != self._kvstore:
-            return self.drop(sequence)
-        sequence.host = HostRegion(host.handle, host.generation, host.offset_bytes, host.length_bytes, checksum)
-        return self._say(CommitRegion(host.handle, host.generation, checksum))
-
-    def drop(self, sequence: Sequence, corrupt: bool = False) -> list[Effect]:
-        """The sequence's region, if it has one, is not needed any more."""
-        host, sequence.host, sequence.host_tokens = sequence.host, None, 0
-        if host is None or sequence.keeper != self._kvstore:
-            return []
-        self.corrupt_total += corrupt
-        return self._say(ReleaseRegion(host.handle, host.generation, corrupt))
-
-    def refuse(self, host: HostRegion) -> list[Effect]:
-        """Room came for somebody who does not want it any more."""
-        return self._say(ReleaseRegion(host.handle, host.generation))
 
     def map(self) -> list[Effect]:
         """Have the engine map the tier, once both are there and nothing moves."""
@@ -169,17 +132,159 @@ class HostTier:
         self._is_mapped = True
         return [Send(self._engine, MapHost(self._tier.path, self._tier.size_bytes, self._kvstore.incarnation))]
 
-    def _say(self, message: CommitRegion | ReleaseRegion) -> list[Effect]:
-        return [Send(self._kvstore, message)] if self._kvstore is not None else []
+    # --- questions ---
 
-    def _region(self, tokens: int) -> Region:
+    def size_bytes(self, tokens: int) -> int:
+        """Of the region that holds that many tokens."""
+        return tokens * self._ready.kv_bytes_per_token if self._ready is not None else 0
+
+    def chain(self, sequence: Sequence, stop: int) -> bytes:
+        """The name of its first `stop` tokens."""
         assert self._ready is not None
-        return Region(0, len(self._ready.layers), 0, tokens)
+        return sequence.chains.at(prefix.root(sequence.place.tenant, self._ready.weights_digest), sequence.tokens, stop)
 
-    def _move(self, kind: MoveKind, sequence: Sequence, extents: list[Extent]) -> Send:
+    def ask(self, sequence: Sequence, stop: int, purpose: Purpose, priority: Priority, why: Why | None) -> list[Effect]:
+        """Ask for room for the tokens from the end of what is kept up to `stop`."""
+        assert self._kvstore is not None
+        assert self._ready is not None
+        region = Region(0, len(self._ready.layers), sequence.kept_tokens, stop)
+        ask = Ask(sequence, purpose, region, self.chain(sequence, stop))
+        place = sequence.place
+        reserve = ReserveRegion(
+            self._numbers + 1,
+            sequence.dispatcher,
+            place.request,
+            place.attempt,
+            region,
+            self.size_bytes(region.stop - region.start),
+            self._ready.kv_dtype,
+            self._ready.weights_digest,
+            why,
+            sequence.public_key,
+            ask.chain,
+            priority,
+        )
+        return self._question(ask, reserve)
+
+    def find(self, sequence: Sequence, why: Why | None) -> list[Effect]:
+        """Claim what earlier attempts of the same request left in the tier."""
+        assert self._ready is not None
+        region = Region(0, len(self._ready.layers), 0, len(sequence.tokens))
+        place, ready = sequence.place, self._ready
+        names = (sequence.public_key, sequence.dispatcher, place.request, place.attempt)
+        find = FindRegions(self._numbers + 1, *names, ready.weights_digest, ready.kv_dtype, why)
+        return self._question(Ask(sequence, Purpose.CLAIM, region), find)
+
+    def answered(self, ticket: int) -> Ask | None:
+        """What was asked with this ticket, if its asker still waits for the answer."""
+        self._is_silent = False
+        return self._asked.pop(ticket, None)
+
+    def unanswered(self, ticket: int) -> Ask | None:
+        """The time for an answer is over: what it was about. A late one finds nobody."""
+        ask = self._asked.pop(ticket, None)
+        self._is_silent |= ask is not None
+        return ask
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """It does not wait for an answer any more."""
+        self._asked = {ticket: ask for ticket, ask in self._asked.items() if ask.sequence is not sequence}
+
+    # --- moves ---
+
+    def copy_out(self, ask: Ask, host: HostRegion, extents: list[Extent], priority: Priority) -> list[Effect]:
+        """Copy a region out into the room that was reserved for it."""
+        assert self._kvstore is not None
+        kept = Kept(ask.region, host, self._kvstore, ask.chain)
+        return [self._move(MoveKind.SLAB_TO_HOST, ask.sequence, ask.purpose, kept, extents, priority)]
+
+    def copy_in(self, sequence: Sequence, kept: Kept, extents: list[Extent]) -> list[Effect]:
+        """Copy one of the sequence's regions into new slots."""
+        return [self._move(MoveKind.HOST_TO_SLAB, sequence, Purpose.RESTORE, kept, extents, Priority.KV)]
+
+    def cancel(self, sequence: Sequence, purpose: Purpose) -> list[Effect]:
+        """Stop the sequence's moves of that purpose; the engine still answers them, and touches no slot meanwhile."""
+        moves = [
+            move for move, flight in self._moves.items() if flight.sequence is sequence and flight.purpose is purpose
+        ]
+        return [Send(self._engine, CancelMove(move)) for move in moves]
+
+    def landed(self, move: int) -> Flight | None:
+        """Whose move that was."""
+        return self._moves.pop(move, None)
+
+    # --- what is kept ---
+
+    def commit(self, flight: Flight, checksum: int) -> list[Effect]:
+        """The copy is whole: the region counts from now on, if its kvstore is still there."""
+        kept, sequence = flight.kept, flight.sequence
+        if kept.keeper != self._kvstore:
+            return []
+        host = kept.host
+        host = HostRegion(host.handle, host.generation, host.offset_bytes, host.length_bytes, checksum)
+        sequence.kept.append(Kept(kept.region, host, kept.keeper, kept.chain))
+        return [Send(self._kvstore, CommitRegion(host.handle, host.generation, checksum))]
+
+    def adopt(self, sequence: Sequence, regions: tuple[KeptRegion, ...]) -> list[Effect]:
+        """Keep what of the regions covers the sequence's own tokens from the first on; let the others go."""
+        assert self._kvstore is not None
+        effects: list[Effect] = []
+        for found in regions:
+            region, fits = found.region, found.region.start == sequence.kept_tokens
+            if fits and region.stop <= len(sequence.tokens) and found.chain == self.chain(sequence, region.stop):
+                sequence.kept.append(Kept(region, found.host, self._kvstore, found.chain))
+            else:
+                effects += self.release(found.host)
+        return effects
+
+    def cut(self, sequence: Sequence, start: int = 0, corrupt: bool = False) -> list[Effect]:
+        """Let go of what is kept of the tokens from `start` on; `corrupt`: the first of it was damaged."""
+        effects: list[Effect] = []
+        while sequence.kept and sequence.kept[-1].region.stop > start:
+            kept = sequence.kept.pop()
+            if kept.keeper == self._kvstore:
+                is_first = not sequence.kept or sequence.kept[-1].region.stop <= start
+                self.corrupt_total += corrupt and is_first
+                effects += self.release(kept.host, corrupt and is_first)
+        return effects
+
+    def abandon(self, flight: Flight) -> list[Effect]:
+        """Room whose copy nobody wants; the engine writes there no more."""
+        return self.release(flight.kept.host) if flight.kept.keeper == self._kvstore else []
+
+    def release(self, host: HostRegion, corrupt: bool = False) -> list[Effect]:
+        """Give room back to the kvstore."""
+        if self._kvstore is None:
+            return []
+        return [Send(self._kvstore, ReleaseRegion(host.handle, host.generation, corrupt))]
+
+    def _question(self, ask: Ask, message: ReserveRegion | FindRegions) -> list[Effect]:
+        assert self._kvstore is not None
         self._numbers += 1
-        self._moves[self._numbers] = sequence
+        self._asked[self._numbers] = ask
+        return [Send(self._kvstore, message), After(self._answer_s, AnswerDue(self._numbers))]
+
+    def _move(
+        self,
+        kind: MoveKind,
+        sequence: Sequence,
+        purpose: Purpose,
+        kept: Kept,
+        extents: list[Extent],
+        priority: Priority,
+    ) -> Send:
+        self._numbers += 1
+        self._moves[self._numbers] = Flight(sequence, purpose, kept, sequence.number)
         starts, lengths = i64([first for first, _ in extents]), i64([length for _, length in extents])
-        region = self._region(sequence.host_tokens)
-        move = Move(self._numbers, kind, sequence.number, region, starts, lengths, sequence.host, priority=Priority.KV)
+        move = Move(
+            self._numbers,
+            kind,
+            sequence.number,
+            kept.region,
+            starts,
+            lengths,
+            kept.host,
+            priority=priority,
+            chain=kept.chain,
+        )
         return Send(self._engine, move)

@@ -375,6 +375,21 @@ def test_one_flipped_byte_is_noticed_and_its_rows_do_not_run(loaded: Loaded, tie
     assert list(again.token) == [text[1]], "recomputed, the text is the same"
 
 
+@pytest.mark.parametrize(
+    "other",
+    [{"chain": b"other tokens"}, {"region": Region(0, 3, 1, N + 1)}, {"region": Region(0, 3, 0, N), "chain": b"\0"}],
+)
+def test_another_regions_bytes_are_not_taken_for_its_own(loaded: Loaded, tier: Path, other: dict[str, Any]) -> None:
+    runner = make_runner(loaded)
+    saved = save(runner, tier)
+    runner.receive(make_open(2, PROMPT * 2))
+    if other.get("region", Region(0, 3, 0, N)).start:
+        run(runner, make_step(2, (2, 0, 1, 500)))
+    back = make_move(2, MoveKind.HOST_TO_SLAB, 2, N, (900, N), checksum=saved.checksum, **other)
+    (done,) = run(runner, back)
+    assert done.status is MoveStatus.CORRUPT
+
+
 def test_a_cancelled_move_answers_and_its_rows_do_not_run(loaded: Loaded, tier: Path) -> None:
     runner = make_runner(loaded)
     back = make_move(2, MoveKind.HOST_TO_SLAB, 2, N, (900, N))

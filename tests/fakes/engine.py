@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.identity import identity
 from dunlin.messages.engine import (
     CancelMove,
     Close,
@@ -66,10 +67,9 @@ class FakeTier:
     def __init__(self) -> None:
         self.contents: dict[int, list[int]] = {}
 
-    def write(self, host: HostRegion, content: list[int]) -> int:
-        """Store a region; its checksum."""
+    def write(self, host: HostRegion, content: list[int]) -> None:
+        """Store a region."""
         self.contents[host.offset_bytes] = list(content)
-        return digest_of(content)
 
     def read(self, host: HostRegion) -> list[int]:
         """What lies there, whoever wrote it."""
@@ -310,15 +310,16 @@ class FakeEngine:
         return self._end_move(number, *copy(move, host, slots))
 
     def _copy_out(self, move: Move, host: HostRegion, slots: list[int]) -> tuple[MoveStatus, int]:
-        content = [self._slab[slot] for slot in slots]
-        assert None not in content, f"move {move.move} copies slots that nobody wrote"
-        return MoveStatus.OK, self._tier.write(host, [one for one in content if one is not None])
+        content = [digest for slot in slots if (digest := self._slab[slot]) is not None]
+        assert len(content) == len(slots), f"move {move.move} copies slots that nobody wrote"
+        self._tier.write(host, content)
+        return MoveStatus.OK, self._checksum(move, content)
 
     def _copy_in(self, move: Move, host: HostRegion, slots: list[int]) -> tuple[MoveStatus, int]:
         content = self._tier.read(host)
         for slot, digest in zip(slots, content, strict=False):
             self._slab[slot] = digest
-        checksum = digest_of(content)
+        checksum = self._checksum(move, content)
         if checksum != host.checksum:
             return MoveStatus.CORRUPT, checksum
         sequence = self._sequences.get(move.sequence)
@@ -327,6 +328,9 @@ class FakeEngine:
         assert move.region.start <= len(sequence.slots), f"move {move.move} leaves a gap"
         sequence.slots[move.region.start :] = slots
         return MoveStatus.OK, checksum
+
+    def _checksum(self, move: Move, content: list[int]) -> int:
+        return digest_of([*identity(move.region, self.ready.kv_dtype, move.chain), *content])
 
     def _end_move(self, number: int, status: MoveStatus, checksum: int = 0) -> list[Effect]:
         if self._moves.pop(number, None) is None:
