@@ -20,6 +20,9 @@ STDLIB_PURE = (
     "fractions", "functools", "hashlib", "heapq", "itertools", "json", "keyword", "math", "operator", "re", "reprlib",
     "string", "struct", "textwrap", "types", "typing", "unicodedata", "warnings", "weakref", "zlib",
 )  # fmt: skip
+PROMISED = (
+    "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py", "dunlin/prefix.py",
+)  # fmt: skip
 IMPURE_CALLS = ("open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint")
 
 
@@ -245,9 +248,7 @@ def loaded(tree: Tree, module: str, lazily: bool = False) -> dict[str, str]:
 
 def pure_roots(tree: Tree) -> list[str]:
     """Where purity begins: the cores, and the parts of the library that are promised to them."""
-    return tree.matching(
-        "services/*/core.py", "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py"
-    )
+    return tree.matching("services/*/core.py", *PROMISED)
 
 
 def _allowed_in_a_core(name: str, service: str | None) -> bool:
@@ -256,7 +257,7 @@ def _allowed_in_a_core(name: str, service: str | None) -> bool:
     if service and _under(name, service):
         return not _is_server(name)
     if _first_party(name):
-        return _under(name, "dunlin.messages", "dunlin.effects", "dunlin.policies", "dunlin.cost.models")
+        return _under(name, *(path.removesuffix("/**").removesuffix(".py").replace("/", ".") for path in PROMISED))
     return name.split(".")[0] in STDLIB_PURE
 
 
