@@ -13,8 +13,9 @@ class InstanceConfig:
     `max_waiting` more may wait; the next is refused. A step holds at most `budget_tokens`. A running sequence is given
     slots for `run_ahead_tokens` more tokens at a time, so that its extents stay long. `stuck_s` without a safepoint
     while steps are outstanding means a stuck engine, `load_stuck_s` one that is stuck while it loads (importing passes
-    none). A dispatcher that stays away for `orphan_grace_s` loses its requests here. A kvstore that has not answered
-    after `tier_answer_s` is not waited for.
+    none). A dispatcher that stays away for `orphan_grace_s` loses its requests here; for as long, the last
+    `most_retained` answers, of `most_retained_tokens` tokens in all, are kept for another one. A kvstore that has not
+    answered after `tier_answer_s` is not waited for.
     """
 
     node: str = ""
@@ -28,6 +29,8 @@ class InstanceConfig:
     stuck_s: float = 3.0
     load_stuck_s: float = 60.0
     orphan_grace_s: float = 30.0
+    most_retained: int = 1024
+    most_retained_tokens: int = 1 << 20
     tier_answer_s: float = 3.0
     report_interval_s: float = 0.5
     report_after_change_s: float = 0.05
@@ -35,7 +38,7 @@ class InstanceConfig:
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
             raise ValueError(f"no preset {self.preset!r}: choose one of {', '.join(PRESETS)}")
-        for name in ("max_running", "max_waiting", "budget_tokens", "run_ahead_tokens"):
+        for name in ("max_running", "max_waiting", "budget_tokens", "run_ahead_tokens", "most_retained"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
         if self.max_slots < 0:

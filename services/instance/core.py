@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.messages.dispatch import Cancel, Place
+from dunlin.messages.dispatch import Adopt, Cancel, Place
 from dunlin.messages.engine import (
     EngineFailed,
     EngineReady,
@@ -28,12 +28,14 @@ from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.presets import PRESETS
 from services.instance.admission import Admission
+from services.instance.adoption import Adoption
 from services.instance.batcher import Batcher
 from services.instance.config import InstanceConfig
 from services.instance.engine_side import EngineSide
 from services.instance.lives import Lives
 from services.instance.orders import Orders
 from services.instance.reports import ReportDue, Reporter, build_report
+from services.instance.retained import Retained
 from services.instance.sequences import Sequences
 from services.instance.slots import SlotTable
 from services.instance.steps import Steps
@@ -61,9 +63,11 @@ class InstanceCore:
         self.steps = Steps(BATCH_POLICIES[preset.batch], preset.batch, config.budget_tokens)
         self.stale_total = 0
         self._config = config
-        engine_side = EngineSide(self.engine, config, self.sequences, self.lives, self.steps, self.tier)
+        retained = Retained(config.orphan_grace_s, config.most_retained, config.most_retained_tokens)
+        engine_side = EngineSide(self.engine, config, self.sequences, self.lives, self.steps, self.tier, retained)
         self._engine_side = engine_side
         self._admission = Admission(config, self.sequences, self.lives, self.steps)
+        adoption = Adoption(self.sequences, self.lives, retained)
         self._batcher = Batcher(
             self.engine, config, self.sequences, self.lives, self.steps, EVICT_POLICIES[preset.evict]
         )
@@ -75,6 +79,7 @@ class InstanceCore:
         self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
             Place: self._on_place,
             Cancel: self._on_cancel,
+            Adopt: adoption.ask,
             Order: self._on_order,
             Reserve: self._on_reserve,
             Tier: lambda now_s, sender, message: self.tier.open(sender, message),
@@ -84,7 +89,7 @@ class InstanceCore:
             EngineReady: self._on_engine_ready,
             EngineFailed: self._on_engine_failed,
             EngineStarted: lambda now_s, sender, message: engine_side.started(message),
-            StepDone: lambda now_s, sender, message: engine_side.answered(message),
+            StepDone: lambda now_s, sender, message: engine_side.answered(now_s, message),
             MoveDone: lambda now_s, sender, message: engine_side.landed(message),
             Unsupported: lambda now_s, sender, message: engine_side.refuses(message),
             Progress: lambda now_s, sender, message: engine_side.progressed(now_s, message),

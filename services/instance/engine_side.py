@@ -17,6 +17,7 @@ from dunlin.messages.types import Figure, Finish, MoveStatus, Rejected, Why
 from services.instance.config import InstanceConfig
 from services.instance.delivery import deliveries
 from services.instance.lives import Lives
+from services.instance.retained import Retained
 from services.instance.sequences import Sequences, State
 from services.instance.slots import SlotTable
 from services.instance.steps import Result, Steps
@@ -28,7 +29,14 @@ class EngineSide:
     """Owns the engine's state: `ready` is None while none can take a step. `stale_total` counts late answers."""
 
     def __init__(
-        self, engine: Address, config: InstanceConfig, sequences: Sequences, lives: Lives, steps: Steps, tier: HostTier
+        self,
+        engine: Address,
+        config: InstanceConfig,
+        sequences: Sequences,
+        lives: Lives,
+        steps: Steps,
+        tier: HostTier,
+        retained: Retained,
     ) -> None:
         self.ready: EngineReady | None = None
         self.pid = 0
@@ -40,6 +48,7 @@ class EngineSide:
         self._lives = lives
         self._steps = steps
         self._tier = tier
+        self._retained = retained
         self._watch = EngineWatch(config.stuck_s)
         self._load_watch = EngineWatch(config.load_stuck_s)
 
@@ -73,7 +82,7 @@ class EngineSide:
         why = Why("engine lost", reason, (Figure("sequences", len(self._sequences)),))
         return self._lives.engine_gone(why)
 
-    def answered(self, done: StepDone) -> list[Effect]:
+    def answered(self, now_s: float, done: StepDone) -> list[Effect]:
         """A step's answer: tokens to those who wait for them, and what follows for each sequence."""
         if not self._steps.has(done.step):
             self.stale_total += 1
@@ -81,7 +90,7 @@ class EngineSide:
         results = self._steps.take(done)
         effects: list[Effect] = deliveries(results)
         for result in results:
-            effects += self._settle(done, result)
+            effects += self._settle(now_s, done, result)
         return effects
 
     def landed(self, done: MoveDone) -> list[Effect]:
@@ -104,11 +113,12 @@ class EngineSide:
         why = self._watch.look(now_s, progress.safepoints, self.outstanding) or stuck
         return [Send(self._engine, StopEngine(why))] if why is not None else []
 
-    def _settle(self, done: StepDone, result: Result) -> list[Effect]:
+    def _settle(self, now_s: float, done: StepDone, result: Result) -> list[Effect]:
         sequence = result.sequence
         effects: list[Effect] = []
         if sequence.state in (State.RUNNING, State.DRAINING):
             if result.finish is not Finish.RUNNING:
+                self._retained.keep(now_s, sequence, result.finish)
                 effects += self._lives.stop(sequence)
             elif result.dropped:
                 why = Why("engine contract", "the engine does not know the sequence", (Figure("step", done.step),))

@@ -209,6 +209,13 @@ class Sequences:
         self._waiting[sequence] = None
         return sequence
 
+    def rename(self, sequence: Sequence, dispatcher: Address, place: Place) -> None:
+        """It is another dispatcher's attempt from now on."""
+        if self._by_key.get(sequence.key) is sequence:
+            del self._by_key[sequence.key]
+        sequence.dispatcher, sequence.place = dispatcher, place
+        self._by_key[sequence.key] = sequence
+
     def renumber(self, sequence: Sequence) -> None:
         """It will be opened in the engine anew."""
         del self._by_number[sequence.number]

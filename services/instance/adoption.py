@@ -1,0 +1,109 @@
+"""A request changes hands: another dispatcher asks for what this instance runs, or ran until a moment ago.
+
+What the old dispatcher still says of it names an attempt that is here no more. Knows no step, no slot and no client;
+that the asker speaks for the request's own client, the chain of the tokens that it has proves.
+"""
+
+from dataclasses import replace
+
+from dunlin import prefix
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.dispatch import Adopt, Adopted, NotHeld, Place, Preempted, Taken
+from dunlin.messages.types import I32, Figure, Finish, Why, i32
+from services.instance.lives import Lives
+from services.instance.retained import Retained
+from services.instance.sequences import Sequence, Sequences, State
+
+
+class Adoption:
+    """Answers `Adopt`. `adopted_total` counts what changed hands."""
+
+    def __init__(self, sequences: Sequences, lives: Lives, retained: Retained) -> None:
+        self.adopted_total = 0
+        self._sequences = sequences
+        self._lives = lives
+        self._retained = retained
+
+    def ask(self, now_s: float, sender: Address, adopt: Adopt) -> list[Effect]:
+        """Give the request to the sender, or say that it is not here."""
+        sequence = self._running(adopt)
+        if sequence is not None:
+            return self._hand_over(sender, adopt, sequence)
+        answer = self._retained.find(now_s, adopt.key, adopt.tenant, adopt.idempotency)
+        if answer is None:
+            return [_not_held(sender, adopt)]
+        if _conflicts(adopt, answer.place):
+            return [_not_held(sender, adopt, conflict=True)]
+        if not _fits(adopt, answer.place, answer.tokens):
+            return [_not_held(sender, adopt)]
+        return [_adopted(sender, adopt, answer.place, answer.tokens, answer.finish)]
+
+    def _running(self, adopt: Adopt) -> Sequence | None:
+        """The newest attempt that still runs; an older one of the same request may be ending."""
+        found = [
+            sequence
+            for sequence in self._sequences.all()
+            if sequence.state not in (State.ENDING, State.ENDED) and _is_named(adopt, sequence.place)
+        ]
+        return found[-1] if found else None
+
+    def _hand_over(self, sender: Address, adopt: Adopt, sequence: Sequence) -> list[Effect]:
+        place, tokens = sequence.place, i32(sequence.tokens)
+        if _conflicts(adopt, place):
+            return [_not_held(sender, adopt, conflict=True)]
+        if not _fits(adopt, place, tokens):
+            return [_not_held(sender, adopt)]
+        if place.sampling.logprobs is not None and len(tokens) > adopt.length:
+            # The log-probabilities of the tokens in between went out with them, and nobody has them.
+            return [*self._taken(sender, sequence), *self._lives.stop(sequence), _not_held(sender, adopt)]
+        effects = self._taken(sender, sequence)
+        self._sequences.rename(sequence, sender, replace(place, request=adopt.request, attempt=adopt.attempt))
+        self.adopted_total += 1
+        effects.append(_adopted(sender, adopt, place, tokens, Finish.RUNNING, sequence.number))
+        if sequence.preempted:
+            effects.append(Send(sender, Preempted(adopt.request, adopt.attempt)))
+        return effects
+
+    def _taken(self, sender: Address, sequence: Sequence) -> list[Effect]:
+        if sequence.dispatcher == sender:
+            return []
+        place = sequence.place
+        figures = (Figure("tokens", len(sequence.tokens)),)
+        why = Why("adoption", f"given to {sender}", figures)
+        return [Send(sequence.dispatcher, Taken(place.request, place.attempt, sender, why))]
+
+
+def _is_named(adopt: Adopt, place: Place) -> bool:
+    if adopt.key:
+        return place.key == adopt.key
+    return bool(adopt.idempotency) and (place.tenant, place.idempotency) == (adopt.tenant, adopt.idempotency)
+
+
+def _conflicts(adopt: Adopt, place: Place) -> bool:
+    return bool(adopt.idempotency) and place.idempotency == adopt.idempotency and place.digest != adopt.digest
+
+
+def _fits(adopt: Adopt, place: Place, tokens: I32) -> bool:
+    """Whether the tokens that the client has are the first of these, and the prompt ends where it says."""
+    if place.tenant != adopt.tenant or not 0 <= adopt.received <= adopt.length <= len(tokens):
+        return False
+    if adopt.length - adopt.received != place.prompt_tokens:
+        return False
+    return prefix.chain_of(prefix.root(adopt.tenant, ""), tokens, adopt.length) == adopt.chain
+
+
+def _adopted(sender: Address, adopt: Adopt, place: Place, tokens: I32, finish: Finish, sequence: int = 0) -> Effect:
+    figures = (
+        Figure("tokens", len(tokens)),
+        Figure("client_has", adopt.length),
+        Figure("attempt_before", place.attempt),
+    )
+    chosen = "go on under another dispatcher" if finish is Finish.RUNNING else "deliver what ended here"
+    why = Why("adoption", chosen, figures)
+    rest = tokens[adopt.length :]
+    held = Adopted(adopt.request, adopt.attempt, place.key, rest, place.max_tokens, finish, sequence, why)
+    return Send(sender, held)
+
+
+def _not_held(sender: Address, adopt: Adopt, conflict: bool = False) -> Effect:
+    return Send(sender, NotHeld(adopt.request, adopt.attempt, conflict))
