@@ -70,7 +70,7 @@ class Admission:
         eta_s = before * self._steps.s_per_token
         figures = (
             Figure("tokens", len(place.tokens)),
-            Figure("free_slots", self._lives.slots.free),
+            Figure("free_slots", self._lives.slab.room),
             Figure("waiting_tokens", before),
             Figure("eta_s", eta_s),
         )

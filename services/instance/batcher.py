@@ -8,7 +8,7 @@ from dunlin.policies.evict import Candidate, EvictPolicy
 from services.instance.config import InstanceConfig
 from services.instance.lives import Lives
 from services.instance.sequences import Sequence, Sequences, State
-from services.instance.slots import SlotTable
+from services.instance.slab import Slab
 from services.instance.steps import OUTSTANDING_MAX, Steps
 
 
@@ -43,13 +43,17 @@ class Batcher:
             effects += turns
             if not granted:
                 break
-            step = self._steps.compose(granted, self._slots, epoch, plan_version)
+            step = self._steps.compose(granted, self._slab, epoch, plan_version)
             effects.append(Send(self._engine, step))
         return effects
 
     @property
-    def _slots(self) -> SlotTable:
-        return self._lives.slots
+    def _slab(self) -> Slab:
+        return self._lives.slab
+
+    @property
+    def _capacity(self) -> int:
+        return self._slab.table.capacity
 
     def _admit(self) -> list[Effect]:
         """Start waiting sequences in their order until one does not fit: nobody overtakes."""
@@ -60,7 +64,7 @@ class Batcher:
             wanted = self._first_slots(sequence)
             if self._sequences.running_count >= self._config.max_running:
                 break
-            if self._slots.free < wanted + self._headroom(sequence):
+            if self._slab.room < wanted + self._headroom(sequence):
                 break
             effects += self._lives.start(sequence, wanted)
         return effects
@@ -75,15 +79,15 @@ class Batcher:
         More is kept before one that was preempted: its way to the host tier and back costs what many steps do, so those
         that run should get far, or to their end, before they need its slots again.
         """
-        if self._slots.free == self._slots.capacity:
+        if self._slab.room == self._capacity:
             return 0
         ahead = self._sequences.running_count * self._config.run_ahead_tokens
         if not sequence.preempted:
-            return min(ahead // 2, self._slots.capacity // 8)
+            return min(ahead // 2, self._capacity // 8)
         to_come = 0
         for running in self._sequences.running:
-            to_come += running.longest - self._slots.held(running.number)
-        return min(to_come, max(ahead, self._slots.capacity // 4))
+            to_come += running.longest - self._slab.held(running)
+        return min(to_come, max(ahead, self._capacity // 4))
 
     def _secure(self, chosen: list[tuple[Sequence, int]]) -> tuple[list[tuple[Sequence, int]], list[Effect]]:
         """Find slots for each row, the oldest first; who gets none has no row in this step."""
@@ -100,18 +104,18 @@ class Batcher:
         return [(sequence, tokens) for sequence, tokens in granted if sequence.state is State.RUNNING], effects
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
-        needed = sequence.computed + tokens - self._slots.held(sequence.number)
+        needed = sequence.computed + tokens - self._slab.held(sequence)
         if needed <= 0:
             return True
-        ahead = min(self._config.run_ahead_tokens, sequence.longest - self._slots.held(sequence.number))
-        return self._slots.grow(sequence.number, max(needed, ahead)) or self._slots.grow(sequence.number, needed)
+        ahead = min(self._config.run_ahead_tokens, sequence.longest - self._slab.held(sequence))
+        return self._slab.grow(sequence, max(needed, ahead)) or self._slab.grow(sequence, needed)
 
     def _make_room(self, sequence: Sequence) -> list[Effect]:
         """Preempt one, unless slots are on their way back already."""
         if self._is_room_coming(sequence):
             return []
         running = self._sequences.running
-        candidates = [Candidate(each.name, each.order, self._slots.held(each.number)) for each in running]
+        candidates = [Candidate(each.name, each.order, self._slab.held(each)) for each in running]
         choice = self._evict(candidates, 1)
         return self._lives.preempt(running[choice.index], choice.why)
 

@@ -19,7 +19,7 @@ from services.instance.delivery import deliveries
 from services.instance.lives import Lives
 from services.instance.retained import Retained
 from services.instance.sequences import Sequences, State
-from services.instance.slots import SlotTable
+from services.instance.slab import Slab
 from services.instance.steps import Result, Steps
 from services.instance.tier import HostTier
 from services.instance.watch import EngineWatch
@@ -71,7 +71,7 @@ class EngineSide:
         """It can take steps: a new slab, with nothing in it."""
         self.ready = ready
         capacity = min(ready.slots, self._config.max_slots) if self._config.max_slots else ready.slots
-        self._lives.slots = SlotTable(capacity)
+        self._lives.slab = Slab(capacity)
         return self._tier.engine_ready(ready)
 
     def lost(self, reason: str) -> list[Effect]:

@@ -9,15 +9,16 @@ from dunlin.messages.engine import Close, MoveDone, Open
 from dunlin.messages.pool import RegionReserved
 from dunlin.messages.types import Figure, MoveStatus, Priority, Rejected, Why, i32
 from services.instance.sequences import Sequence, Sequences, State
+from services.instance.slab import Slab
 from services.instance.slots import SlotTable, Use
 from services.instance.tier import Ask, Flight, HostTier, Purpose
 
 
 class Lives:
-    """Carries the turns out. `slots` is another table after each start of the engine."""
+    """Carries the turns out. `slab` is another one after each start of the engine."""
 
     def __init__(self, engine: Address, sequences: Sequences, tier: HostTier) -> None:
-        self.slots = SlotTable(0)
+        self.slab = Slab()
         self.preemptions_total = 0
         self.restored_tokens_total = 0
         self.recomputed_tokens_total = 0
@@ -25,10 +26,15 @@ class Lives:
         self._sequences = sequences
         self._tier = tier
 
+    @property
+    def slots(self) -> SlotTable:
+        """The slab's table."""
+        return self.slab.table
+
     def start(self, sequence: Sequence, slots: int) -> list[Effect]:
         """Give a waiting sequence `slots` slots (the caller knows that they are free) and let it run, or restore it."""
-        granted = self.slots.grow(sequence.number, slots)
-        assert granted, f"{sequence.name}: {slots} slots of {self.slots!r}"
+        granted = self.slab.grow(sequence, slots)
+        assert granted, f"{sequence.name}: {slots} slots of {self.slab!r}"
         place = sequence.place
         opened = Open(
             sequence.number,
@@ -42,7 +48,7 @@ class Lives:
             self._sequences.go(sequence, State.RUNNING)
             return [Send(self._engine, opened), *self._continued(sequence, 0)]
         self._sequences.go(sequence, State.RESTORING)
-        self.slots.mark(sequence.number, Use.MOVING)
+        self.slab.mark(sequence, Use.MOVING)
         return [Send(self._engine, opened), *self._restore(sequence)]
 
     def preempt(self, sequence: Sequence, why: Why) -> list[Effect]:
@@ -70,8 +76,8 @@ class Lives:
             return self._tier.release(message.host)
         sequence = ask.sequence
         self._sequences.go(sequence, State.SPILLING)
-        extents = self.slots.holding(sequence.number).span(ask.region.start, ask.region.stop)
-        self.slots.mark(sequence.number, Use.MOVING)
+        extents = self.slab.extents(sequence, ask.region.start, ask.region.stop)
+        self.slab.mark(sequence, Use.MOVING)
         sequence.in_moves += 1
         return self._tier.copy_out(ask, message.host, extents, Priority.KV)
 
@@ -132,7 +138,7 @@ class Lives:
     def engine_gone(self, why: Why) -> list[Effect]:
         """Nothing in the slab can be reached any more: every attempt goes back, every slot is free."""
         effects = self._tier.engine_gone()
-        self.slots = SlotTable(0)
+        self.slab = Slab()
         for sequence in self._sequences.all():
             sequence.in_steps = sequence.in_moves = 0
             if sequence.state is not State.ENDING:
@@ -168,7 +174,7 @@ class Lives:
 
     def _give_up_slots(self, sequence: Sequence) -> list[Effect]:
         closed = Send(self._engine, Close(sequence.number))
-        self.slots.release(sequence.number)
+        self.slab.release(sequence)
         sequence.computed = sequence.answered = 0
         sequence.preempted = True
         self._sequences.renumber(sequence)
@@ -177,10 +183,10 @@ class Lives:
 
     def _restore(self, sequence: Sequence) -> list[Effect]:
         effects: list[Effect] = []
-        holding = self.slots.holding(sequence.number)
         for kept in sequence.kept:
             sequence.in_moves += 1
-            effects += self._tier.copy_in(sequence, kept, holding.span(kept.region.start, kept.region.stop))
+            extents = self.slab.extents(sequence, kept.region.start, kept.region.stop)
+            effects += self._tier.copy_in(sequence, kept, extents)
         return effects
 
     def _came_back(self, flight: Flight, done: MoveDone) -> list[Effect]:
@@ -195,7 +201,7 @@ class Lives:
     def _restored(self, sequence: Sequence) -> list[Effect]:
         restored = sequence.computed = sequence.answered
         effects = self._tier.cut(sequence)
-        self.slots.mark(sequence.number, Use.OWNED)
+        self.slab.mark(sequence, Use.OWNED)
         self._sequences.go(sequence, State.RUNNING)
         return effects + self._continued(sequence, restored)
 
@@ -209,14 +215,14 @@ class Lives:
         place = sequence.place
         figures = (Figure("restored_tokens", restored), Figure("recomputed_tokens", recomputed))
         chosen = "restored from the host tier" if restored else "recomputed"
-        why = Why("resume", chosen, (*figures, Figure("free_slots", self.slots.free)))
+        why = Why("resume", chosen, (*figures, Figure("free_slots", self.slab.room)))
         said = Continued(place.request, place.attempt, sequence.number, restored, recomputed, why)
         return [Send(sequence.dispatcher, said)]
 
     def _end(self, sequence: Sequence) -> list[Effect]:
         known = sequence.state not in (State.WAITING, State.ENDING)
         effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
-        self.slots.release(sequence.number)
+        self.slab.release(sequence)
         effects += self._tier.cut(sequence)
         self._sequences.go(sequence, State.ENDED)
         if sequence.say_ended:

@@ -11,7 +11,7 @@ from dunlin.messages.engine import Step, StepDone
 from dunlin.messages.types import Figure, Finish, Why, i8, i32, i64
 from dunlin.policies.batch import BatchPolicy, Candidate
 from services.instance.sequences import Sequence
-from services.instance.slots import SlotTable
+from services.instance.slab import Slab
 
 OUTSTANDING_MAX = 2
 
@@ -85,7 +85,7 @@ class Steps:
         taken = self._policy(candidates, self._budget_tokens)
         return [(sequence, tokens) for sequence, tokens in zip(able, taken, strict=True) if tokens > 0]
 
-    def compose(self, chosen: list[tuple[Sequence, int]], slots: SlotTable, epoch: int, plan_version: int) -> Step:
+    def compose(self, chosen: list[tuple[Sequence, int]], slab: Slab, epoch: int, plan_version: int) -> Step:
         """The next step of rows whose slots are there already; from now on it is outstanding."""
         self._numbers += 1
         rows: list[Row] = []
@@ -97,7 +97,7 @@ class Steps:
             starts.append(row.start)
             stops.append(row.stop)
             samples.append(row.samples)
-            for first, length in slots.holding(sequence.number).span(row.start, row.stop):
+            for first, length in slab.extents(sequence, row.start, row.stop):
                 extent_row.append(index)
                 extent_start.append(first)
                 extent_length.append(length)
