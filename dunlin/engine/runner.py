@@ -105,6 +105,9 @@ class Runner:
             return [Unsupported("Open", f"{len(message.tokens)} tokens, the model takes 1 to {positions}")]
         if min(message.tokens) < 0 or max(message.tokens) >= vocabulary:
             return [Unsupported("Open", f"a token outside the vocabulary of {vocabulary}")]
+        wrong = _wrong_extents(message, self._slots)
+        if wrong:
+            return [Unsupported("Open", wrong)]
         self._sequences[message.sequence] = SequenceState(message, positions)
         return []
 
@@ -194,6 +197,18 @@ class Runner:
         done = answer(plan, choices, finishes, ended_s - started_s, started_s - self._idle_since_s)
         self._idle_since_s = ended_s
         return [done]
+
+
+def _wrong_extents(opened: Open, slots: int) -> str:
+    """What is wrong with the slots in which the first tokens' KV is said to lie; empty if nothing is."""
+    if len(opened.extent_start) != len(opened.extent_length):
+        return "extent columns of different lengths"
+    held = 0
+    for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
+        if start < 0 or length <= 0 or start + length > slots:
+            return f"an extent of {length} slots from {start} in a slab of {slots}"
+        held += length
+    return f"{held} slots for {len(opened.tokens)} tokens" if held > len(opened.tokens) else ""
 
 
 def _failed(done: MoveDone, detail: str) -> MoveDone:

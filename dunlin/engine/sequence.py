@@ -64,6 +64,8 @@ class SequenceState:
         self.finish = Finish.RUNNING
         self._stop_ids = frozenset(opened.stop_ids)
         self._tokens_max = min(opened.prompt_tokens + opened.max_tokens, max_positions)
+        for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
+            self.slots.assign(self.slots.length, start, length)
 
     @property
     def ended(self) -> bool:

@@ -83,7 +83,9 @@ def _fill(checkpoint: Checkpoint, block: Block, view: torch.Tensor) -> None:
         if tuple(source.shape) != shape:
             what = f"tensor `{name}` has shape {tuple(source.shape)}, config.json implies {shape}"
             raise ModelError(checkpoint.entries[name].path, what, "use the config.json that belongs to these weights")
-        target.copy_(source)
+        wanted = source.to(target.dtype)
+        if not torch.equal(target, wanted):  # what an earlier process left is not written again: another may read it
+            target.copy_(wanted)
 
 
 def part_shapes(block: Block) -> Iterator[tuple[str, tuple[int, ...]]]:

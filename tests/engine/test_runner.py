@@ -274,6 +274,36 @@ def test_a_sequence_that_cannot_be_is_refused(loaded: Loaded, detail: str) -> No
     assert detail in refused.detail
 
 
+def test_a_sequence_goes_on_in_another_runner_with_the_kv_that_lies_in_the_slab(
+    loaded: Loaded, text: list[int]
+) -> None:
+    first = run(make_runner(loaded), make_open(), make_step(1, (1, 0, 4, 100), sample=[0]), make_step(2, (1, 4, N, 50)))
+    known = [*PROMPT, first[1].token[0]]
+    extents = {"extent_start": i64([100, 50]), "extent_length": i64([4, N - 4])}
+    (done,) = run(make_runner(loaded), make_open(7, known, prompt_tokens=N, **extents), make_step(9, (7, N, N + 1, 60)))
+    assert done.token[0] == text[1]
+    assert done.tokens_computed == 1
+
+
+@pytest.mark.parametrize(
+    ("start", "length", "detail"),
+    [
+        ([0, 8], [4], "extent columns of different lengths"),
+        ([-1], [4], "an extent of 4 slots from -1 in a slab of"),
+        ([10**9], [4], "an extent of 4 slots from 1000000000 in a slab of"),
+        ([0], [0], "an extent of 0 slots from 0 in a slab of"),
+        ([0, 20], [N, 1], f"{N + 1} slots for {N} tokens"),
+    ],
+)
+def test_slots_that_cannot_hold_the_first_tokens_are_refused(
+    loaded: Loaded, start: list[int], length: list[int], detail: str
+) -> None:
+    (refused,) = run(make_runner(loaded), make_open(extent_start=i64(start), extent_length=i64(length)))
+    assert isinstance(refused, Unsupported)
+    assert refused.what == "Open"
+    assert refused.detail.startswith(detail)
+
+
 def test_too_many_sequences_are_refused(loaded: Loaded) -> None:
     runner = make_runner(loaded, limits=Limits(sequences=1))
     assert runner.receive(make_open(1)) == []

@@ -53,6 +53,26 @@ def test_another_dtype_is_a_conversion(directory: Path) -> None:
     assert torch.equal(loaded.outer["head"], tensors_of(directory)["lm_head.weight"].bfloat16())
 
 
+def test_weights_that_are_there_already_are_not_written_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = load_config(directory)
+    fd = os.memfd_create("weights")
+    granules = weight_granules(config, 4)
+    first = load_weights(directory, config, torch.float32, Arena(fd, granules), lambda: None)
+    first.layers[1]["qkv"][0, 0] += 1.0  # a damaged one is
+    written: list[tuple[int, ...]] = []
+    copy = torch.Tensor.copy_
+
+    def noticed(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
+        written.append(tuple(target.shape))
+        return copy(target, source)
+
+    monkeypatch.setattr(torch.Tensor, "copy_", noticed)
+    second = load_weights(directory, config, torch.float32, Arena(fd, granules), lambda: None)
+    assert len(written) == 1, "the one part that was damaged"
+    assert second.digest == first.digest
+    assert torch.equal(second.layers[1]["qkv"], first.layers[1]["qkv"])
+
+
 def shard(directory: Path) -> None:
     """The same tensors in two files and an index."""
     tensors = tensors_of(directory)

@@ -194,6 +194,9 @@ class FakeEngine:
         opened = self._sequences[message.sequence] = FakeSequence(message, tokens_max, [])
         for token in message.tokens:
             opened.append(token)
+        opened.slots = _slots(message.extent_start, message.extent_length)
+        assert len(opened.slots) <= len(opened.tokens), f"sequence {message.sequence}: KV of more tokens than it has"
+        assert all(0 <= slot < len(self._slab) for slot in opened.slots), f"slots beyond a slab of {len(self._slab)}"
         return []
 
     # --- steps ---
