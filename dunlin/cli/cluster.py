@@ -1,10 +1,11 @@
 """Finding the cluster that a command is about, and opening the SDK on it."""
 
 import argparse
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypedDict
 
 from dunlin.cli.errors import FAILED, UNREACHABLE, USAGE, CliError
 from dunlin.launch.state import ClusterState, default_data_dir, read_state
@@ -13,9 +14,25 @@ if TYPE_CHECKING:
     from dunlin.client import Client
 
 
+class Access(TypedDict):
+    """Keywords of the SDK's clients."""
+
+    tls_dir: Path | None
+    monitor: str
+
+
 def find_endpoint(arguments: argparse.Namespace) -> str:
     """The gRPC door, `host:port`. Raises CliError when no cluster runs where the arguments point."""
     return str(arguments.endpoint) if arguments.endpoint else find_state(arguments.data_dir).grpc
+
+
+def found_access(arguments: argparse.Namespace) -> Access:
+    """How to talk to it: keywords for the SDK."""
+    state = None if arguments.endpoint else find_state(arguments.data_dir)
+    tls_dir: Path | None = arguments.tls_dir
+    if tls_dir is None and state is not None and state.tls_dir and "DUNLIN_TLS_DIR" not in os.environ:
+        tls_dir = Path(state.tls_dir)
+    return {"tls_dir": tls_dir, "monitor": state.monitor if state is not None else ""}
 
 
 def find_state(given: Path | None) -> ClusterState:
@@ -37,7 +54,7 @@ def connected(arguments: argparse.Namespace) -> "Iterator[Client]":
     from dunlin.client import Client
 
     endpoint = find_endpoint(arguments)
-    with translated(endpoint), Client(endpoint) as client:
+    with translated(endpoint), Client(endpoint, **found_access(arguments)) as client:
         yield client
 
 

@@ -18,6 +18,12 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="where `dunlin up` was started (default: its default)"
     )
+    parser.add_argument(
+        "--tls-dir",
+        type=Path,
+        metavar="DIR",
+        help="ca.pem, cert.pem and key.pem of a client (default: $DUNLIN_TLS_DIR, else the found cluster's own)",
+    )
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

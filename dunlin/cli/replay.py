@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dunlin.cli.cluster import find_endpoint, translated
+from dunlin.cli.cluster import find_endpoint, found_access, translated
 from dunlin.cli.errors import FAILED, OK, USAGE, CliError
 from dunlin.cli.options import Subparsers, add_cluster_options, add_json, number, whole
 from dunlin.cli.output import as_json, table
@@ -77,7 +77,7 @@ async def _replay(arguments: argparse.Namespace, arrivals: "list[Arrival]", endp
     from dunlin.workload.generator import Load
     from dunlin.workload.prompts import make_jobs
 
-    async with dunlin.AsyncClient(endpoint) as client:
+    async with dunlin.AsyncClient(endpoint, **found_access(arguments)) as client:
         info = await client.info()
         jobs = make_jobs(arrivals, info.max_positions, info.vocabulary, arguments.seed, arguments.speed)
         door = SdkDoor(client) if arguments.door == "grpc" else HttpDoor(_http(arguments), info.model)

@@ -62,6 +62,8 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         metavar="FILE",
         help="holds that user's password (default: $DUNLIN_ETCD_PASSWORD)",
     )
+    parser.add_argument("--tls", action="store_true", help="certificates for all, made under the data directory")
+    parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys and quotas of tenants (see `dunlin keys`)")
     _add_resources(parser)
     parser.set_defaults(run=run)
 
@@ -118,6 +120,8 @@ def run(arguments: argparse.Namespace) -> int:
         etcd=arguments.etcd,
         etcd_user=arguments.etcd_user,
         etcd_password_file=arguments.etcd_password_file and arguments.etcd_password_file.absolute(),
+        tls=arguments.tls,
+        keys=arguments.keys,
         slots=arguments.slots,
         tier_mib=arguments.tier_mib,
         threads=arguments.threads,

@@ -2,9 +2,11 @@
 
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
+from dunlin.client.access import access_of
 from dunlin.client.errors import Unavailable, error_of, raise_if_failed
 from dunlin.client.requests import Message, Options, Prompt, request_of
 from dunlin.client.results import Gathering, Generation
@@ -22,10 +24,23 @@ class AsyncClient:
     """One cluster, through the dispatcher at `endpoint` (`host:port`).
 
     All methods raise `DunlinError`s. `call_timeout_s` bounds those that only ask; generating has its own `timeout_s`.
+    `tls_dir` (None: `$DUNLIN_TLS_DIR`) holds `ca.pem` and, where clients need certificates, `cert.pem` and `key.pem`;
+    `api_key` (None: `$DUNLIN_API_KEY`) is for dispatchers that ask for one. `monitor` is the monitor's `host:port`, ""
+    to ask the dispatcher for it.
     """
 
-    def __init__(self, endpoint: str, *, call_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        call_timeout_s: float = 10.0,
+        tls_dir: str | Path | None = None,
+        api_key: str | None = None,
+        monitor: str = "",
+    ) -> None:
         self.endpoint = endpoint
+        self._access = access_of(tls_dir, api_key)
+        self._monitor = monitor
         self._call_timeout_s = call_timeout_s
         self._channels: dict[str, AioChannel] = {}
 
@@ -78,31 +93,35 @@ class AsyncClient:
 
     async def _stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
         try:
-            async with aclosing(stream_async(self._channel(self.endpoint), GENERATE, request)) as events:
+            async with aclosing(self._open(request)) as events:
                 async for event in events:
                     raise_if_failed(event)
                     yield event
         except CallFailed as error:
             raise error_of(error, self.endpoint) from error
 
-    def _channel(self, endpoint: str) -> AioChannel:
+    def _open(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
+        return stream_async(self._channel(self.endpoint), GENERATE, request, self._access.metadata)
+
+    def _channel(self, endpoint: str, role: str = "dispatcher") -> AioChannel:
         channel = self._channels.get(endpoint)
         if channel is None:
-            channel = self._channels[endpoint] = open_channel(endpoint)
+            channel = self._channels[endpoint] = open_channel(endpoint, self._access.security, role)
         return channel
 
     async def _ask_monitor(self, method: Method[Q, R], query: Q) -> R:
-        endpoint = (await self.info()).monitor_endpoint
+        endpoint = self._monitor or (await self.info()).monitor_endpoint
         if not endpoint:
             raise Unavailable(f"{self.endpoint}: no monitor is registered in this cluster")
         # A restarted monitor may answer elsewhere: keep no channel to where it was.
         for other in [one for one in self._channels if one not in (endpoint, self.endpoint)]:
             await self._channels.pop(other).close(None)
-        return await self._ask(endpoint, method, query)
+        return await self._ask(endpoint, method, query, "monitor")
 
-    async def _ask(self, endpoint: str, method: Method[Any, R], query: Any) -> R:
+    async def _ask(self, endpoint: str, method: Method[Any, R], query: Any, role: str = "dispatcher") -> R:
+        metadata = self._access.metadata if role == "dispatcher" else ()
         try:
-            return await call_async(self._channel(endpoint), method, query, self._call_timeout_s)
+            return await call_async(self._channel(endpoint, role), method, query, self._call_timeout_s, metadata)
         except CallFailed as error:
             raise error_of(error, endpoint) from error
 

@@ -29,6 +29,18 @@ class QueueFull(DunlinError):
         self.retry_after_s = retry_after_s
 
 
+class QuotaExceeded(QueueFull):
+    """The tenant has used up its quota, which the text names. No work was spent; try again after `retry_after_s`."""
+
+
+class NotAuthenticated(DunlinError):
+    """The dispatcher asks for an API key, and there was none or one that it does not know."""
+
+
+class NotAllowed(DunlinError):
+    """Who asks is known, and may not do this."""
+
+
 class Unavailable(DunlinError):
     """Nobody can serve: no dispatcher answers, or it knows of no instance that could."""
 
@@ -63,10 +75,16 @@ def error_of(failed: CallFailed, endpoint: str) -> DunlinError:
             return PromptTooLong(failed.detail)
         case "RESOURCE_EXHAUSTED" if failed.retry_after_s is None and "message" in failed.detail.lower():
             return InvalidRequest(failed.detail)  # gRPC's own limit on a message's size
+        case "RESOURCE_EXHAUSTED" if failed.reason == "quota":
+            return QuotaExceeded(failed.detail, failed.retry_after_s or 0.0)
         case "RESOURCE_EXHAUSTED":
             return QueueFull(failed.detail, failed.retry_after_s or 0.0)
         case "UNAVAILABLE":
             return Unavailable(text, failed.retry_after_s or 0.0)
+        case "UNAUTHENTICATED":
+            return NotAuthenticated(text)
+        case "PERMISSION_DENIED":
+            return NotAllowed(text)
         case "DEADLINE_EXCEEDED":
             return DeadlineExceeded(text)
         case "CANCELLED":

@@ -1,9 +1,11 @@
 """The client for ordinary code and threads."""
 
 from collections.abc import Generator, Sequence
+from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
+from dunlin.client.access import Metadata, access_of
 from dunlin.client.errors import Unavailable, error_of, raise_if_failed
 from dunlin.client.requests import Message, Options, Prompt, request_of
 from dunlin.client.results import Gathering, Generation
@@ -21,12 +23,25 @@ class Client:
     """One cluster, through the dispatcher at `endpoint` (`host:port`). Threads may share it.
 
     All methods raise `DunlinError`s. `call_timeout_s` bounds those that only ask; generating has its own `timeout_s`.
+    `tls_dir` (None: `$DUNLIN_TLS_DIR`) holds `ca.pem` and, where clients need certificates, `cert.pem` and `key.pem`;
+    `api_key` (None: `$DUNLIN_API_KEY`) is for dispatchers that ask for one. `monitor` is the monitor's `host:port`, ""
+    to ask the dispatcher for it.
     """
 
-    def __init__(self, endpoint: str, *, call_timeout_s: float = 10.0) -> None:
+    def __init__(
+        self,
+        endpoint: str,
+        *,
+        call_timeout_s: float = 10.0,
+        tls_dir: str | Path | None = None,
+        api_key: str | None = None,
+        monitor: str = "",
+    ) -> None:
         self.endpoint = endpoint
         self._call_timeout_s = call_timeout_s
-        self._channel = open_blocking_channel(endpoint)
+        self._access = access_of(tls_dir, api_key)
+        self._monitor_endpoint = monitor
+        self._channel = open_blocking_channel(endpoint, self._access.security)
         self._monitor: tuple[str, Channel] | None = None
 
     def __enter__(self) -> "Client":
@@ -74,7 +89,7 @@ class Client:
         return self._ask_monitor(EXPLAIN, ExplainQuery(request))
 
     def _stream(self, request: GenerateRequest) -> Generator[GenerateEvent, None, None]:
-        events = stream(self._channel, GENERATE, request)
+        events = stream(self._channel, GENERATE, request, self._access.metadata)
         try:
             for event in events:
                 raise_if_failed(event)
@@ -85,21 +100,21 @@ class Client:
             events.close()
 
     def _ask(self, method: Method[Q, R], query: Q) -> R:
-        return self._asked(self.endpoint, self._channel, method, query)
+        return self._asked(self.endpoint, self._channel, method, query, self._access.metadata)
 
     def _ask_monitor(self, method: Method[Q, R], query: Q) -> R:
-        endpoint = self.info().monitor_endpoint
+        endpoint = self._monitor_endpoint or self.info().monitor_endpoint
         if not endpoint:
             raise Unavailable(f"{self.endpoint}: no monitor is registered in this cluster")
         if self._monitor is None or self._monitor[0] != endpoint:
             if self._monitor is not None:
                 self._monitor[1].close()
-            self._monitor = (endpoint, open_blocking_channel(endpoint))
+            self._monitor = (endpoint, open_blocking_channel(endpoint, self._access.security, "monitor"))
         return self._asked(endpoint, self._monitor[1], method, query)
 
-    def _asked(self, endpoint: str, channel: Channel, method: Method[Any, R], query: Any) -> R:
+    def _asked(self, endpoint: str, channel: Channel, method: Method[Any, R], query: Any, metadata: Metadata = ()) -> R:
         try:
-            return call(channel, method, query, self._call_timeout_s)
+            return call(channel, method, query, self._call_timeout_s, metadata)
         except CallFailed as error:
             raise error_of(error, endpoint) from error
 

@@ -14,6 +14,7 @@ class UpOptions:
     Port 0 means any; further dispatchers get the ports after the first one's. `nodes` above 1 plays several machines on
     this one: each has a kvstore of its own, and the instances are spread over them. `slots` and `tier_mib` None leave
     the choice to the services. `etcd` empty means an embedded one. `threads` 0 shares the cores among the instances.
+    `tls` makes a CA and certificates under the data directory; `keys` is the file of the tenants' API keys.
     """
 
     data_dir: Path
@@ -31,6 +32,8 @@ class UpOptions:
     etcd: str = ""
     etcd_user: str = ""
     etcd_password_file: Path | None = None
+    tls: bool = False
+    keys: Path | None = None
     slots: int | None = None
     tier_mib: int | None = None
     threads: int = 0

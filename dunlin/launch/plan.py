@@ -3,6 +3,7 @@
 import sys
 from dataclasses import dataclass
 
+from dunlin.launch.certificates import tls_dir
 from dunlin.launch.options import UpOptions
 from dunlin.policies.presets import PRESETS
 
@@ -36,7 +37,8 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
         name, place = f"{role.replace('_', '-')}-{number}", nodes[number % len(nodes)]
         # -P: a folder called `services` where the user happens to stand must not shadow ours.
         start = (sys.executable, "-P", "-m", f"services.{role}", "--name", name, "--listen", f"{options.host}:{port}")
-        return ProcessSpec(name, role, (*start, "--node", place, *common, *flags))
+        secured = ("--tls-dir", str(tls_dir(options.data_dir, name))) if options.tls else ()
+        return ProcessSpec(name, role, (*start, "--node", place, *common, *secured, *flags))
 
     return (
         spec("monitor", 0, ports.monitor, "--metrics-port", str(ports.metrics)),
@@ -66,7 +68,8 @@ def _etcd(options: UpOptions, endpoints: str) -> tuple[str, ...]:
 
 
 def _doors(options: UpOptions, http_port: int) -> tuple[str, ...]:
-    return ("--http", f"{options.host}:{http_port}", "--model", options.model)
+    keys = () if options.keys is None else ("--keys", str(options.keys.absolute()))
+    return ("--http", f"{options.host}:{http_port}", "--model", options.model, *keys)
 
 
 def _tier(options: UpOptions) -> tuple[str, ...]:

@@ -2,6 +2,7 @@
 
 import importlib.util
 import socket
+from collections.abc import Sequence
 from pathlib import Path
 
 from dunlin.launch.errors import LaunchError
@@ -14,7 +15,7 @@ _NEEDED = ("aiohttp", "grpc_health", "torch", "tokenizers", "xxhash")
 
 def check(options: UpOptions) -> None:
     """Raises LaunchError for options that no cluster can start with."""
-    _check_installed()
+    _check_installed((*_NEEDED, "cryptography") if options.tls else _NEEDED)
     for name in ("instances", "dispatchers", "managers", "nodes"):
         if getattr(options, name) < 1:
             raise LaunchError(f"--{name} {getattr(options, name)}: a cluster needs at least 1")
@@ -27,12 +28,16 @@ def check(options: UpOptions) -> None:
     if options.deterministic and options.dtype != "fp32":
         raise LaunchError(f"--deterministic computes in fp32, not {options.dtype}: drop one of the two")
     _check_model(options.model)
+    if options.keys is not None and not options.keys.is_file():
+        raise LaunchError(f"--keys {options.keys}: no such file; `dunlin keys add --keys {options.keys}` makes one")
+    if options.tls and options.etcd:
+        raise LaunchError("--tls with --etcd: its CA is made here, and your etcd does not know it; leave one out")
     if options.etcd:
         _check_etcd(options.etcd)
 
 
-def _check_installed() -> None:
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
+def _check_installed(needed: Sequence[str]) -> None:
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
         raise LaunchError(
             f"this installation lacks {', '.join(missing)}: install the servers with pip install 'dunlin[server]'"

@@ -3,6 +3,7 @@
 The judging is pure; `Prober` asks over the network.
 """
 
+import ssl
 import urllib.error
 import urllib.request
 from dataclasses import dataclass
@@ -30,7 +31,7 @@ def placeable(member: MemberStatus) -> bool:
 def judge(status: FleetStatus | None, names: tuple[str, ...], http_answers: bool) -> Readiness:
     """Judge one look at the cluster whose instances are called `names`."""
     if status is None:
-        return Readiness(("an answer of the dispatcher and the monitor",))
+        return Readiness(("an answer of the monitor",))
     good = {member.address.name for member in status.members if placeable(member)}
     missing = [name for name in names if name not in good]
     if not http_answers:
@@ -38,10 +39,10 @@ def judge(status: FleetStatus | None, names: tuple[str, ...], http_answers: bool
     return Readiness(tuple(missing))
 
 
-def http_answers(url: str, timeout_s: float = 2.0) -> bool:
-    """Whether `url` answers 200."""
+def http_answers(url: str, context: ssl.SSLContext | None = None, timeout_s: float = 2.0) -> bool:
+    """Whether `url` answers 200; `context` for https."""
     # No proxy: the door is on this machine, whatever http_proxy says.
-    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
+    opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     try:
         with opener.open(url, timeout=timeout_s) as answer:
             return bool(answer.status == 200)

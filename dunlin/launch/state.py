@@ -21,6 +21,7 @@ class ClusterState:
     """One running cluster. Endpoints are `host:port`, `http` and `metrics` (the monitor's page) URLs.
 
     `http` and `grpc` name a door of each dispatcher, separated by commas. `pid` is the supervisor's.
+    `tls_dir` holds a client's certificates, empty without TLS.
     """
 
     pid: int
@@ -34,6 +35,7 @@ class ClusterState:
     instances: int
     deterministic: bool
     started_at_s: float
+    tls_dir: str = ""
 
 
 def default_data_dir() -> Path:

@@ -6,6 +6,7 @@ Knows which services there are and how a cluster is asked; how a process is kept
 import os
 import signal
 import socket
+import ssl
 import sys
 import threading
 import time
@@ -15,6 +16,7 @@ from types import FrameType
 
 import dunlin
 from dunlin.launch import preflight
+from dunlin.launch.certificates import CLIENT, issue_all, tls_dir
 from dunlin.launch.child import last_line
 from dunlin.launch.errors import LaunchError
 from dunlin.launch.options import UpOptions
@@ -24,7 +26,9 @@ from dunlin.launch.probe import ask
 from dunlin.launch.readiness import Readiness, http_answers, judge
 from dunlin.launch.state import ClusterState, DataDir, write_state
 from dunlin.launch.supervisor import Say, Supervisor
+from dunlin.wire.security import Security
 
+_ETCD = "etcd"
 _TICK_S = 0.1
 _ETCD_WAIT_S = 20.0
 _PROBE_EVERY_S = 0.3
@@ -61,6 +65,7 @@ class Cluster:
         self._say = say
         self._ports = self._claim()
         self._supervisors: list[Supervisor] = []
+        self._context: ssl.SSLContext | None = None
         self.etcd = options.etcd
 
     def _claim(self) -> Ports:
@@ -77,12 +82,22 @@ class Cluster:
 
     def start(self) -> bool:
         """Start everything and wait until it can serve. False when asked to stop meanwhile. Raises LaunchError."""
+        if self.options.tls:
+            self._secure()
         if not self.etcd and not self._start_etcd():
             return False
-        specs = service_specs(self.options, self._ports, self.etcd, socket.gethostname(), os.getpid())
+        specs = self._specs()
         self._supervise(specs)
         names = tuple(spec.name for spec in specs if spec.role == "instance")
         return self._until(lambda: self._probe(names), self.options.ready_timeout_s)
+
+    def _specs(self) -> tuple[ProcessSpec, ...]:
+        return service_specs(self.options, self._ports, self.etcd, socket.gethostname(), os.getpid())
+
+    def _secure(self) -> None:
+        processes = [(spec.role, spec.name) for spec in self._specs()]
+        issue_all(self._dir.path, self.options.host, [*processes, (_ETCD, _ETCD)])
+        self._context = Security.load(tls_dir(self._dir.path, CLIENT)).client_context()
 
     def _supervise(self, specs: Sequence[ProcessSpec]) -> None:
         supervisor = Supervisor(specs, self._dir, _environment(), self.options.restart, self._say)
@@ -91,15 +106,16 @@ class Cluster:
         supervisor.start()
 
     def _start_etcd(self) -> bool:
-        spec, port = _etcd_spec(self.options.data_dir)
+        spec, port = _etcd_spec(self.options)
         self.etcd = f"127.0.0.1:{port}"
         self._supervise([spec])
-        health = f"http://{self.etcd}/health"
-        return self._until(lambda: Readiness(() if http_answers(health) else ("etcd",)), _ETCD_WAIT_S)
+        health = f"{self._scheme}://{self.etcd}/health"
+        return self._until(lambda: Readiness(() if http_answers(health, self._context) else ("etcd",)), _ETCD_WAIT_S)
 
     def _probe(self, names: tuple[str, ...]) -> Readiness:
-        doors_answer = all(http_answers(f"{url}/health") for url in self._urls())
-        return judge(ask(self._endpoints()[0]), names, doors_answer)
+        doors_answer = all(http_answers(f"{url}/health", self._context) for url in self._urls())
+        status = ask(self._endpoints()[0], self._monitor(), self._client_dir())
+        return judge(status, names, doors_answer)
 
     def _until(self, look: Callable[[], Readiness], limit_s: float) -> bool:
         deadline_s = time.monotonic() + limit_s
@@ -124,7 +140,17 @@ class Cluster:
         return [f"{_reachable(self.options.host)}:{port}" for port in self._ports.grpc]
 
     def _urls(self) -> list[str]:
-        return [f"http://{_reachable(self.options.host)}:{port}" for port in self._ports.http]
+        return [f"{self._scheme}://{_reachable(self.options.host)}:{port}" for port in self._ports.http]
+
+    def _monitor(self) -> str:
+        return f"{_reachable(self.options.host)}:{self._ports.monitor}"
+
+    @property
+    def _scheme(self) -> str:
+        return "https" if self.options.tls else "http"
+
+    def _client_dir(self) -> Path | None:
+        return tls_dir(self._dir.path, CLIENT) if self.options.tls else None
 
     def state(self) -> ClusterState:
         """What other commands need to find this cluster."""
@@ -133,7 +159,7 @@ class Cluster:
             pid=os.getpid(),
             http=",".join(self._urls()),
             grpc=",".join(self._endpoints()),
-            monitor=f"{host}:{self._ports.monitor}",
+            monitor=self._monitor(),
             metrics=f"http://{host}:{self._ports.metrics}/metrics",
             etcd=self.etcd,
             data_dir=str(self._dir.path),
@@ -141,6 +167,7 @@ class Cluster:
             instances=options.instances,
             deterministic=options.deterministic,
             started_at_s=time.time(),
+            tls_dir=str(self._client_dir() or ""),
         )
 
     def _tick(self) -> None:
@@ -197,7 +224,7 @@ def _reachable(host: str) -> str:
     return "127.0.0.1" if host in ("0.0.0.0", "::") else host
 
 
-def _etcd_spec(data_dir: Path) -> tuple[ProcessSpec, int]:
+def _etcd_spec(options: UpOptions) -> tuple[ProcessSpec, int]:
     from dunlin.membership.embedded import EmbeddedConfig, command
     from dunlin.membership.errors import EtcdStartError
     from dunlin.tether import tethered
@@ -205,10 +232,11 @@ def _etcd_spec(data_dir: Path) -> tuple[ProcessSpec, int]:
     client = claim_port("127.0.0.1", 0, "etcd")
     peer = claim_port("127.0.0.1", 0, "etcd's peer port", {client})
     try:
-        line = command(EmbeddedConfig(data_dir, client, peer))
+        certificates = tls_dir(options.data_dir, _ETCD) if options.tls else None
+        line = command(EmbeddedConfig(options.data_dir, client, peer, tls_dir=certificates))
     except EtcdStartError as error:
         raise LaunchError(str(error)) from None
-    return ProcessSpec("etcd", "etcd", tuple(tethered(line, os.getpid()))), client
+    return ProcessSpec(_ETCD, _ETCD, tuple(tethered(line, os.getpid()))), client
 
 
 def _environment() -> dict[str, str]:

@@ -10,9 +10,12 @@ import shutil
 import socket
 import subprocess
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
+import grpc
+
+from dunlin.certificates import CA, CERTIFICATE, KEY
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.connection import Timeouts
 from dunlin.membership.errors import EtcdError, EtcdStartError
@@ -27,12 +30,16 @@ _FREE_PORT_TRIES = 3
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedConfig:
-    """Ports 0 mean any free ones. `data_dir` is made when missing; what an earlier run left there is served again."""
+    """Ports 0 mean any free ones. `data_dir` is made when missing; what an earlier run left there is served again.
+
+    `tls_dir` holds `ca.pem`, `cert.pem` and `key.pem`: only clients with a certificate of that CA are answered.
+    """
 
     data_dir: Path
     client_port: int = 0
     peer_port: int = 0
     ready_s: float = 20.0
+    tls_dir: Path | None = None
 
 
 class EmbeddedEtcd:
@@ -58,8 +65,11 @@ class EmbeddedEtcd:
         return self._process.poll()
 
     @staticmethod
-    async def start(config: EmbeddedConfig) -> "EmbeddedEtcd":
-        """Start etcd and return when it serves. Raises EtcdStartError saying why it does not."""
+    async def start(config: EmbeddedConfig, credentials: grpc.ChannelCredentials | None = None) -> "EmbeddedEtcd":
+        """Start etcd and return when it serves. Raises EtcdStartError saying why it does not.
+
+        With a `tls_dir`, `credentials` are what a client needs to ask it.
+        """
         binary = find_binary()
         for port in (config.client_port, config.peer_port):
             _check_free(port)
@@ -67,7 +77,7 @@ class EmbeddedEtcd:
         for _ in range(_FREE_PORT_TRIES):
             etcd = _spawn(binary, _with_ports(config))
             try:
-                await etcd._ready()
+                await etcd._ready(credentials)
                 return etcd
             except BaseException as error:
                 await etcd.stop(grace_s=0.0)
@@ -91,8 +101,9 @@ class EmbeddedEtcd:
         self._process.kill()
         await ended(self._process)
 
-    async def _ready(self) -> None:
-        client = EtcdClient([self.endpoint], timeouts=Timeouts(connect_s=0.5, call_s=1.0))
+    async def _ready(self, credentials: grpc.ChannelCredentials | None) -> None:
+        timeouts = Timeouts(connect_s=0.5, call_s=1.0)
+        client = EtcdClient([self.endpoint], timeouts=timeouts, credentials=credentials)
         try:
             async with asyncio.timeout(self.config.ready_s):
                 while not await self._leads(client):  # noqa: ASYNC110 (etcd tells nobody when it is ready)
@@ -166,7 +177,8 @@ def _spawn(binary: str, config: EmbeddedConfig) -> EmbeddedEtcd:
 
 
 def _flags(config: EmbeddedConfig) -> list[str]:
-    client, peer = (f"http://{_HOST}:{port}" for port in (config.client_port, config.peer_port))
+    scheme = "http" if config.tls_dir is None else "https"
+    client, peer = (f"{scheme}://{_HOST}:{port}" for port in (config.client_port, config.peer_port))
     return [
         "--name=dunlin",
         f"--data-dir={config.data_dir / 'etcd'}",
@@ -183,14 +195,24 @@ def _flags(config: EmbeddedConfig) -> list[str]:
         "--logger=zap",
         "--log-level=warn",
         "--log-outputs=stderr",
+        *(_tls_flags(config.tls_dir) if config.tls_dir is not None else ()),
     ]
+
+
+def _tls_flags(directory: Path) -> Iterator[str]:
+    ca, certificate, key = (directory / name for name in (CA, CERTIFICATE, KEY))
+    for kind in ("", "peer-"):
+        yield f"--{kind}cert-file={certificate}"
+        yield f"--{kind}key-file={key}"
+        yield f"--{kind}trusted-ca-file={ca}"
+        yield f"--{kind}client-cert-auth=true"
 
 
 def _with_ports(config: EmbeddedConfig) -> EmbeddedConfig:
     wanted = (config.client_port, config.peer_port)
     free = _free_ports(wanted.count(0))
     client, peer = (port or next(free) for port in wanted)
-    return EmbeddedConfig(config.data_dir, client, peer, config.ready_s)
+    return replace(config, client_port=client, peer_port=peer)
 
 
 def _free_ports(count: int) -> Iterator[int]:

@@ -8,27 +8,34 @@ import grpc
 import grpc.aio
 
 from dunlin.wire.codec import CodecError, decode, encode
-from dunlin.wire.methods import RETRY_AFTER, Method
+from dunlin.wire.methods import REASON, RETRY_AFTER, Method
 
 Q = TypeVar("Q")
 R = TypeVar("R")
 
 Channel = grpc.Channel
 AioChannel = grpc.aio.Channel
+Metadata = tuple[tuple[str, str], ...]
 
 
 class CallFailed(Exception):
-    """A call that ended badly. `status` is the name of gRPC's code; `retry_after_s` None: the server named none."""
+    """A call that ended badly. `status` is the name of gRPC's code; `retry_after_s` None: the server named none.
 
-    def __init__(self, status: str, detail: str, retry_after_s: float | None = None) -> None:
+    `reason` is the server's own word for why it was refused, empty if it gave none.
+    """
+
+    def __init__(self, status: str, detail: str, retry_after_s: float | None = None, reason: str = "") -> None:
         super().__init__(f"{status}: {detail}")
         self.status = status
         self.detail = detail
         self.retry_after_s = retry_after_s
+        self.reason = reason
 
 
-def call(channel: Channel, method: Method[Q, R], request: Q, timeout_s: float | None = None) -> R:
-    """One answer, from a thread.
+def call(
+    channel: Channel, method: Method[Q, R], request: Q, timeout_s: float | None = None, metadata: Metadata = ()
+) -> R:
+    """One answer, from a thread. `metadata` goes with the request.
 
     Raises:
         CallFailed: whatever went wrong.
@@ -36,19 +43,19 @@ def call(channel: Channel, method: Method[Q, R], request: Q, timeout_s: float | 
     invoke: Any = channel.unary_unary(method.path, response_deserializer=_reader(method))
     data = _encoded(request)
     try:
-        return cast(R, invoke(data, timeout=timeout_s))
+        return cast(R, invoke(data, timeout=timeout_s, metadata=metadata))
     except grpc.RpcError as error:
         raise _failed(error) from error
 
 
-def stream(channel: Channel, method: Method[Q, R], request: Q) -> Generator[R, None, None]:
+def stream(channel: Channel, method: Method[Q, R], request: Q, metadata: Metadata = ()) -> Generator[R, None, None]:
     """Answers as they come, from a thread. Closing the generator cancels the call.
 
     Raises:
         CallFailed: whatever went wrong.
     """
     invoke: Any = channel.unary_stream(method.path, response_deserializer=_reader(method))
-    ongoing = invoke(_encoded(request))
+    ongoing = invoke(_encoded(request), metadata=metadata)
     try:
         yield from ongoing
     except grpc.RpcError as error:
@@ -57,20 +64,24 @@ def stream(channel: Channel, method: Method[Q, R], request: Q) -> Generator[R, N
         ongoing.cancel()
 
 
-async def call_async(channel: AioChannel, method: Method[Q, R], request: Q, timeout_s: float | None = None) -> R:
+async def call_async(
+    channel: AioChannel, method: Method[Q, R], request: Q, timeout_s: float | None = None, metadata: Metadata = ()
+) -> R:
     """One answer. Raises like `call`."""
     invoke: Any = channel.unary_unary(method.path, response_deserializer=_reader(method))
     data = _encoded(request)
     try:
-        return cast(R, await invoke(data, timeout=timeout_s))
+        return cast(R, await invoke(data, timeout=timeout_s, metadata=metadata))
     except grpc.RpcError as error:
         raise _failed(error) from error
 
 
-async def stream_async(channel: AioChannel, method: Method[Q, R], request: Q) -> AsyncGenerator[R, None]:
+async def stream_async(
+    channel: AioChannel, method: Method[Q, R], request: Q, metadata: Metadata = ()
+) -> AsyncGenerator[R, None]:
     """Answers as they come. Closing the generator, or cancelling its task, cancels the call. Raises like `stream`."""
     invoke: Any = channel.unary_stream(method.path, response_deserializer=_reader(method))
-    ongoing = invoke(_encoded(request))
+    ongoing = invoke(_encoded(request), metadata=metadata)
     try:
         async for answer in ongoing:
             yield answer
@@ -95,4 +106,6 @@ def _encoded(request: object) -> bytes:
 def _failed(error: Any) -> CallFailed:
     metadata = dict(error.trailing_metadata() or ())
     after = metadata.get(RETRY_AFTER)
-    return CallFailed(error.code().name, error.details() or "no details", None if after is None else float(after))
+    retry_after_s = None if after is None else float(after)
+    reason = str(metadata.get(REASON, ""))
+    return CallFailed(error.code().name, error.details() or "no details", retry_after_s, reason)

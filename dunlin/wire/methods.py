@@ -56,6 +56,9 @@ INFO = Method(DISPATCHER_SERVICE, "Info", InfoRequest, InfoReply)
 RETRY_AFTER = "dunlin-retry-after-s"
 """Trailing metadata of a refusal: when to come back, seconds as text."""
 
+REASON = "dunlin-reason"
+"""Trailing metadata of a refusal: why, in one word (a `Rejection`'s name in lower case)."""
+
 MONITOR_SERVICE = "dunlin.v1.Monitor"
 EXPLAIN = Method(MONITOR_SERVICE, "Explain", ExplainQuery, Explanation)
 STATUS = Method(MONITOR_SERVICE, "Status", StatusQuery, FleetStatus)

@@ -2,6 +2,7 @@
 
 import asyncio
 import socket
+import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
@@ -42,7 +43,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class HttpDoor:
-    """Owns the HTTP server on a socket that `bind` made."""
+    """Owns the HTTP server on a socket that `bind` made. `tls` makes it HTTPS."""
 
     def __init__(
         self,
@@ -51,8 +52,10 @@ class HttpDoor:
         can_serve: Callable[[], bool],
         clock: Callable[[], float],
         config: HttpConfig | None = None,
+        tls: ssl.SSLContext | None = None,
     ) -> None:
         self._door = door
+        self._tls = tls
         self._listening = listening
         self._config = config or HttpConfig()
         self._can_serve = can_serve
@@ -65,7 +68,7 @@ class HttpDoor:
     async def start(self) -> None:
         """Answer."""
         await self._runner.setup()
-        await web.SockSite(self._runner, self._listening).start()
+        await web.SockSite(self._runner, self._listening, ssl_context=self._tls).start()
 
     async def stop(self) -> None:
         """Stop listening and end what runs."""

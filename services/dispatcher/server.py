@@ -61,7 +61,10 @@ class Dispatcher:
             extra={"http": f"{self._doors.http_host}:{self.http_port}"},
         )
         host = self.service.host
-        self.http = HttpDoor(self.door, listening, lambda: bool(self.core.fleet.placeable), host.clock)
+        security = self.service.security
+        # Browsers and OpenAI's clients have no certificates: here it is the server that proves itself.
+        tls = security.server_context(demands_certificate=False) if security is not None else None
+        self.http = HttpDoor(self.door, listening, lambda: bool(self.core.fleet.placeable), host.clock, tls=tls)
         await self.http.start()
 
     async def run(self) -> int:

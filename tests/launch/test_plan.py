@@ -156,7 +156,7 @@ def test_ready_means_every_instance_placeable_and_the_door_open() -> None:
     assert missing(member("i"), member("j")) == ()
     assert missing(member("i")) == ("j",)
     assert missing(member("i"), member("j"), http=False) == ("the HTTP door",)
-    assert judge(None, ("i",), True).missing == ("an answer of the dispatcher and the monitor",)
+    assert judge(None, ("i",), True).missing == ("an answer of the monitor",)
 
 
 @pytest.mark.parametrize(
@@ -171,3 +171,15 @@ def test_ready_means_every_instance_placeable_and_the_door_open() -> None:
 )
 def test_an_instance_that_cannot_be_placed_on_is_missing(changes: dict[str, Any]) -> None:
     assert missing(member("i", **changes), member("j")) == ("i",)
+
+
+def test_with_tls_every_service_gets_a_directory_of_its_own() -> None:
+    made = specs(tls=True)
+    data_dir = Path(flag(made[0], "--data-dir"))
+    assert [flag(spec, "--tls-dir") for spec in made] == [str(data_dir / "tls" / spec.name) for spec in made]
+    assert not any("--tls-dir" in spec.command for spec in specs())
+
+
+def test_keys_go_to_dispatchers_alone() -> None:
+    made = specs(keys=Path("/k.json"), dispatchers=2)
+    assert [spec.role for spec in made if "/k.json" in spec.command] == ["dispatcher", "dispatcher"]
