@@ -4,7 +4,7 @@ endpoints, auth, connection   which etcd, as whom, over which channel
 client, errors                key-value, transactions, leases
 watch_stream, watch           a prefix, followed without gaps
 keeper, lease                 one lease kept alive; a registration that survives losing it
-members                       member records, and the watch of all of them
+members, confirm              member records, the watch of all of them, and who is gone for good
 election                      one leader per epoch
 embedded                      the etcd that `dunlin up` brings along
 """

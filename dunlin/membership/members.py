@@ -14,13 +14,11 @@ from dunlin.membership.client import EtcdClient
 from dunlin.membership.lease import OnState, Registration
 from dunlin.membership.values import KeyValue
 from dunlin.membership.watch import Deleted, PrefixWatch, Put, Reset, WatchEvent
-from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
+from dunlin.messages.membership import Member, MemberDown, MemberMessage, MembersReset, MemberUp
 
 _log = logging.getLogger(__name__)
 
 PREFIX = "/dunlin/members/"
-
-MemberMessage = MembersReset | MemberUp | MemberDown
 
 
 @dataclass(frozen=True, slots=True)

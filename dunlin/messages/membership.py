@@ -1,7 +1,7 @@
 """What the etcd watch tells a core: who is registered, and whether this process leads.
 
 These messages stay inside one process (from the watcher in `dunlin/membership` to the core), so no proto file mirrors
-them. A lease is a hint: `MemberDown` says that a registration ended, not that the process is dead.
+them. A lease is a hint: whoever lost it is probed (`dunlin/membership/confirm.py`) before a core hears of it.
 """
 
 from dataclasses import dataclass
@@ -21,7 +21,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class MembersReset:
-    """The whole membership, ordered by role and name: forget everybody else. Comes first, and after a lost history."""
+    """The whole membership, ordered by role and name: forget everybody else. Comes first, and after a lost history.
+
+    Whoever was a member before and is not registered now stays one until a probe has found nobody.
+    """
 
     members: tuple[Member, ...]
 
@@ -35,7 +38,7 @@ class MemberUp:
 
 @dataclass(frozen=True, slots=True)
 class MemberDown:
-    """The registration of `address` ended: its lease ran out, it left, or a newer incarnation took its name."""
+    """`address` is no member any more: its registration ended and a probe found nobody, or its name was taken."""
 
     address: Address
 
@@ -54,4 +57,5 @@ class Deposed:
     epoch: int
 
 
-MembershipMessage = MembersReset | MemberUp | MemberDown | Elected | Deposed
+MemberMessage = MembersReset | MemberUp | MemberDown
+MembershipMessage = MemberMessage | Elected | Deposed

@@ -5,6 +5,7 @@ channels, methods             gRPC's settings; unary and streaming methods for c
 security                      TLS, and who may call whom
 streams, acceptor, dialer     one conversation between two processes
 dialing, reasons, server      who is dialled; decisions to the monitors; the listening port
+membership, prober            who is a member, every death confirmed
 options, process, service     the common runtime of every service
 """
 

@@ -37,15 +37,21 @@ class Server:
             raise StartError(_cannot_bind(listen))
         return port
 
-    async def start(self, handlers: Sequence[grpc.GenericRpcHandler], services: Iterable[str]) -> None:
-        """Answer calls. `services` are the full names that health and reflection tell."""
+    async def start(
+        self, handlers: Sequence[grpc.GenericRpcHandler], services: Iterable[str], own_name: str = ""
+    ) -> None:
+        """Answer calls. `services` are the full names that health and reflection tell, `own_name` health alone."""
         names = [*services, "grpc.health.v1.Health"]
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._server)
         reflection.enable_server_reflection((*names, reflection.SERVICE_NAME), self._server)
         self._server.add_generic_rpc_handlers(tuple(handlers))
         await self._server.start()
-        for name in ("", *names):
+        for name in {"": None, own_name: None} | dict.fromkeys(names):
             await self._health.set(name, _SERVING)
+
+    async def say_farewell(self) -> None:
+        """From now on health says that nothing is served here; calls are still answered."""
+        await self._health.enter_graceful_shutdown()
 
     async def stop(self, grace_s: float) -> None:
         """Refuse new calls, give the running ones `grace_s` seconds."""

@@ -25,10 +25,13 @@ from dunlin.membership.client import EtcdClient
 from dunlin.membership.errors import EtcdError
 from dunlin.membership.lease import Registration, RegistrationState
 from dunlin.membership.members import MemberRecord, MemberWatch, register
+from dunlin.messages.membership import MemberMessage
 from dunlin.wire.acceptor import Acceptor
 from dunlin.wire.dialing import Dialing
 from dunlin.wire.envelopes import FLEET, Conversation
+from dunlin.wire.membership import Membership
 from dunlin.wire.options import ServiceOptions, StartError
+from dunlin.wire.prober import Prober, health_name
 from dunlin.wire.reasons import ReasonPump
 from dunlin.wire.security import Security
 from dunlin.wire.server import Server
@@ -101,7 +104,8 @@ class Service:
         self.host = Host(make_core(self.address), self.address, wall_clock())
         acceptor = Acceptor(self.host, accepted, self.counters, security=self.security)
         handlers = [acceptor, *(make_handlers(self.host) if make_handlers else ())]
-        await self._server.start(handlers, [*(f"dunlin.v1.{one.name}" for one in accepted), *services])
+        names = [*(f"dunlin.v1.{one.name}" for one in accepted), *services]
+        await self._server.start(handlers, names, health_name(self.address))
         self._follow({**self._monitors(), **(dials or {})}, same_node)
         _log.info("%s listens on %s", self.address, self.endpoint)
 
@@ -181,16 +185,20 @@ class Service:
             security=self.security,
         )
         self._pump = ReasonPump(self.host)
-        for name, work in (("membership", self._watch()), ("reasons", self._pump.run())):
+        prober = Prober(self._is_connected, self.security)
+        membership = Membership(MemberWatch(self.etcd), prober, self._tell, self.host.clock, self.host.guard)
+        for name, work in (("membership", membership.run()), ("reasons", self._pump.run())):
             task = asyncio.create_task(work, name=name)
             task.add_done_callback(self.host.guard)
             self._tasks.append(task)
 
-    async def _watch(self) -> None:
+    def _is_connected(self, address: Address) -> bool:
+        return address == self.address or address in self.host.peers(address.role)
+
+    def _tell(self, message: MemberMessage) -> None:
         # The core first: it should know a member before its stream joins.
-        async for message in MemberWatch(self.etcd):
-            self.host.deliver(ETCD, message)
-            self._dialing.apply(message)
+        self.host.deliver(ETCD, message)
+        self._dialing.apply(message)
 
     def _signalled(self, number: int) -> None:
         _log.info("%s: %s", self.address, signal.Signals(number).name)
@@ -200,6 +208,7 @@ class Service:
         for task in self._tasks:
             task.cancel()
         self._pump.flush()
+        await self._server.say_farewell()  # before the registration ends, so that nobody who asks finds us alive
         # A moment for the last frames, while etcd forgets this process.
         await asyncio.gather(self.registration.stop(), asyncio.sleep(0.05))
         self.host.close()

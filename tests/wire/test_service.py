@@ -2,9 +2,11 @@
 
 import asyncio
 import itertools
+import os
 import signal
 import socket
 import sys
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
@@ -19,7 +21,7 @@ from dunlin.effects import Address, Effect, Gone, Joined, Message, Send
 from dunlin.membership.embedded import EmbeddedConfig, EmbeddedEtcd
 from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place
 from dunlin.messages.fleet import Reasons
-from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
+from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
 from dunlin.messages.types import Why, i32
 from dunlin.wire import reasons
 from dunlin.wire.channels import open_channel
@@ -264,6 +266,31 @@ def test_losing_etcd_ends_no_stream_and_no_process(tmp_path: Path) -> None:
     run(scenario)
 
 
+def test_a_lease_lost_under_a_live_process_costs_it_nothing(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        instance_options = options_of("instance", etcd_endpoint, lease_ttl_s=2)
+        async with (
+            serving(instance_options, accepts=[DISPATCH]) as (instance, _),
+            serving(options_of("dispatcher", etcd_endpoint), dials={"instance": DISPATCH}) as (dispatcher, d_ear),
+            serving(options_of("monitor", etcd_endpoint)) as (_, stranger_ear),
+        ):
+            await eventually(lambda: d_ear.of(instance.address) == [Joined()])
+            key = f"/dunlin/members/instance/{instance.address.name}"
+            record = await dispatcher.etcd.get(key)
+            assert record is not None
+            # The dispatcher knows by its stream that the instance lives, the other one has to ask.
+            before = {ear.address: len(ear.of(ETCD)) for ear in (d_ear, stranger_ear)}
+            await dispatcher.etcd.revoke(record.lease_id)
+            back = MemberUp(Member(instance.address, instance.endpoint, "here", os.getpid()))
+            for ear in (d_ear, stranger_ear):
+                await eventually(lambda ear=ear: back in ear.of(ETCD)[before[ear.address] :])  # type: ignore[misc]
+                assert MemberDown(instance.address) not in ear.of(ETCD)
+            assert dispatcher.host.send(instance.address, Cancel(1, 1))
+            assert d_ear.of(instance.address) == [Joined()]
+
+    run(scenario)
+
+
 class Program:
     """`tests/wire/program.py` as a process."""
 
@@ -320,6 +347,28 @@ def test_a_process_that_ends_is_gone_at_its_peers(etcd_endpoint: str, number: si
             await eventually(lambda: isinstance(ear.of(instance.address)[-1], Gone))
             assert await instance.exit_code() == code
             assert len(ear.of(instance.address)) == 3
+
+    run(scenario)
+
+
+@pytest.mark.cluster
+def test_a_hung_process_without_a_lease_counts_as_gone_and_comes_back(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        async with (
+            program(etcd_endpoint) as instance,
+            serving(options_of("monitor", etcd_endpoint)) as (stranger, ear),
+        ):
+            record = await stranger.etcd.get(f"/dunlin/members/instance/{instance.address.name}")
+            assert record is not None
+            instance.process.send_signal(signal.SIGSTOP)
+            await stranger.etcd.revoke(record.lease_id)
+            began_s = time.monotonic()
+            await eventually(lambda: MemberDown(instance.address) in ear.of(ETCD))
+            assert 1.5 < time.monotonic() - began_s < 6.0
+            count = len(ear.of(ETCD))
+            instance.process.send_signal(signal.SIGCONT)
+            back = MemberUp(Member(instance.address, instance.endpoint, socket.gethostname(), instance.process.pid))
+            await eventually(lambda: back in ear.of(ETCD)[count:])
 
     run(scenario)
 
