@@ -109,7 +109,7 @@ def read_json(path: Path) -> dict[str, Any]:
         value = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
         raise ModelError(path, "no such file", "give a directory with a Hugging Face checkpoint") from None
-    except (OSError, UnicodeDecodeError, json.JSONDecodeError) as error:
+    except (OSError, UnicodeDecodeError, json.JSONDecodeError, RecursionError) as error:
         raise ModelError(path, f"cannot be read as JSON ({error})", "fetch or write the file again") from None
     if not isinstance(value, dict):
         raise ModelError(path, "holds no JSON object", "fetch or write the file again")
@@ -168,8 +168,11 @@ def parse_config(values: Mapping[str, Any], path: Path) -> ModelConfig:
 def _family(reader: _Reader) -> str:
     named = reader.values.get("model_type")
     architectures = reader.values.get("architectures") or []
+    if not isinstance(architectures, list):
+        raise reader.fail(f"`architectures` must be a list, not {architectures!r}")
     supported = ", ".join(family.architecture for family in FAMILIES.values())
-    if named not in FAMILIES or (architectures and FAMILIES[named].architecture not in architectures):
+    known = FAMILIES.get(named) if isinstance(named, str) else None
+    if known is None or (architectures and known.architecture not in architectures):
         label = ", ".join(map(str, architectures)) or f"model_type {named!r}"
         raise reader.fail(f"architecture {label} is not supported", f"dunlin runs {supported}")
     return str(named)
@@ -198,11 +201,11 @@ def _rope(reader: _Reader, max_positions: int) -> RopeConfig:
         raise reader.fail("the rope parameters are not an object")
     scaling = _Reader(reader.path, given)
     kind = given.get("rope_type", given.get("type", "default"))
-    if kind not in ROPE_KINDS:
+    if not isinstance(kind, str) or kind not in ROPE_KINDS:
         raise reader.fail(f"rope type {kind!r} is not supported", f"dunlin runs {', '.join(ROPE_KINDS)}")
     return RopeConfig(
         theta=scaling.number("rope_theta", reader.number("rope_theta", 10_000.0)),
-        kind=str(kind),
+        kind=kind,
         factor=scaling.number("factor", 1.0),
         low_freq_factor=scaling.number("low_freq_factor", 1.0),
         high_freq_factor=scaling.number("high_freq_factor", 4.0),

@@ -8,12 +8,13 @@ from typing import Any
 
 import pytest
 
-from benchmarks import roles
+from benchmarks import fuzz, roles
 from benchmarks.chorus import Chorus, make_songs
 from benchmarks.cluster import ClusterProcess
 from benchmarks.explaining import HandOut, hand_outs
 from benchmarks.failover import Plan, faults
 from benchmarks.fleet import Unsettled, occupied, placeable_count, settle, unbalanced
+from benchmarks.parsers import PARSERS
 from benchmarks.stage import gap_s
 from benchmarks.victims import ROLES, epoch_of, pid_of
 from dunlin.effects import Address
@@ -169,3 +170,17 @@ def test_a_victim_is_found_by_its_role() -> None:
         0,
     ]
     assert epoch_of(status) == 9
+
+
+@pytest.mark.parametrize("name", PARSERS)
+def test_a_parser_takes_its_seeds_and_nonsense(name: str) -> None:
+    parser = PARSERS[name]
+    for data in (*parser.seeds, b"", b"\x00", b"{}", b"\xff" * 64):
+        parser.parse(data)
+
+
+def test_a_crash_and_a_leak_of_a_parser_are_seen() -> None:
+    said = "#1 cov: 3\n#2 NEW cov: 17 ft: 2\nValueError: bad\nat x\nstat::number_of_executed_units: 512\n"
+    flat, growing = [100] * 8, [100, 100, 100, 100, 200, 200, 300, 300]
+    assert fuzz.judge(0, said, flat) == fuzz.Verdict(512, 17, 0, "")
+    assert fuzz.judge(77, said, growing) == fuzz.Verdict(512, 17, 200, "exit code 77: ValueError: bad")
