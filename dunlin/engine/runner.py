@@ -162,6 +162,8 @@ class Runner:
         return done
 
     def _adopt(self, move: Move, done: MoveDone) -> MoveDone:
+        if move.sequence == 0:
+            return done  # nobody's yet: a later `Open` names the slots
         state = self._sequences.get(move.sequence)
         if state is None:
             return _failed(done, f"sequence {move.sequence} is not open")

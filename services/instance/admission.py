@@ -4,21 +4,26 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Refusal, Refused
 from dunlin.messages.engine import EngineReady
 from dunlin.messages.types import Figure, Rejected, Why
+from services.instance.arrivals import Arrival
 from services.instance.config import InstanceConfig
 from services.instance.lives import Lives
-from services.instance.sequences import Sequences
+from services.instance.migration import Migration
+from services.instance.sequences import Sequence, Sequences
 from services.instance.steps import Steps
 
 
 class Admission:
     """The instance's side of a hand-out."""
 
-    def __init__(self, config: InstanceConfig, sequences: Sequences, lives: Lives, steps: Steps) -> None:
+    def __init__(
+        self, config: InstanceConfig, sequences: Sequences, lives: Lives, steps: Steps, migration: Migration
+    ) -> None:
         self.stale_total = 0
         self._config = config
         self._sequences = sequences
         self._lives = lives
         self._steps = steps
+        self._migration = migration
 
     def place(self, sender: Address, place: Place, ready: EngineReady | None, in_plan: bool) -> list[Effect]:
         """Accept an attempt into the waiting queue, or refuse it. A newer attempt ends the older one."""
@@ -26,11 +31,15 @@ class Admission:
         if older is not None and older.place.attempt >= place.attempt:
             self.stale_total += 1
             return [_refuse(sender, place, Refusal.STALE, Figure("attempt_held", older.place.attempt))]
+        if older is not None and self._migration.recalls(older, place):
+            return self._go_on(sender, older, place)
         effects = self._lives.stop(older) if older is not None else []
         if ready is None:
             return [*effects, _refuse(sender, place, Refusal.NOT_READY)]
         if not in_plan:
             return [*effects, _refuse(sender, place, Refusal.NOT_IN_PLAN)]
+        if self._migration.draining:
+            return [*effects, _refuse(sender, place, Refusal.DRAINING)]
         longest, limit = place.prompt_tokens + place.max_tokens, min(ready.max_positions, self._lives.slots.capacity)
         if longest > limit or len(place.tokens) >= longest or not place.tokens:
             figures = (Figure("tokens", len(place.tokens)), Figure("longest", longest), Figure("limit", limit))
@@ -42,6 +51,8 @@ class Admission:
                 *effects,
                 _refuse(sender, place, Refusal.INVALID, Figure("largest_token", max(place.tokens)), known),
             ]
+        if (arrival := self._migration.arrivals.take(sender, place)) is not None:
+            return [*effects, *self._arrive(sender, place, arrival)]
         if self._sequences.waiting_count >= self._config.max_waiting:
             queue = (Figure("waiting", self._sequences.waiting_count), Figure("max", self._config.max_waiting))
             return [*effects, _refuse(sender, place, Refusal.FULL, *queue)]
@@ -63,6 +74,21 @@ class Admission:
             sequence.say_ended = True
             effects += self._lives.stop(sequence)
         return effects
+
+    def _go_on(self, sender: Address, older: Sequence, place: Place) -> list[Effect]:
+        """What was about to leave stays after all, as the newer attempt."""
+        why = Why("migration", "goes on here", (Figure("tokens", len(older.tokens)),))
+        older.place = place
+        accepted = Send(sender, Accepted(place.request, place.attempt, older.number, 0.0, why))
+        return [accepted, *self._migration.departures.recall(older)]
+
+    def _arrive(self, sender: Address, place: Place, arrival: Arrival) -> list[Effect]:
+        """Its room is here already: nobody is overtaken."""
+        sequence = self._sequences.add(sender, place)
+        figures = (Figure("tokens", len(place.tokens)), Figure("filled_tokens", arrival.filled))
+        why = Why("migration", f"go on from handle {arrival.handle}", figures)
+        accepted = Send(sender, Accepted(place.request, place.attempt, sequence.number, 0.0, why))
+        return [accepted, *self._lives.arrive(sequence, arrival.owner, arrival.filled)]
 
     def _accept(self, sender: Address, place: Place) -> Effect:
         before = self._sequences.waiting_tokens()

@@ -4,6 +4,9 @@ from dataclasses import dataclass
 
 from dunlin.policies.presets import PRESETS
 
+_MOVES = ("max_leaving", "max_arriving", "tail_tokens")
+_MOVES_S = ("move_stage_s", "arrival_s")
+
 
 @dataclass(frozen=True, slots=True)
 class InstanceConfig:
@@ -16,6 +19,10 @@ class InstanceConfig:
     none). A dispatcher that stays away for `orphan_grace_s` loses its requests here; for as long, the last
     `most_retained` answers, of `most_retained_tokens` tokens in all, are kept for another one. A kvstore that has not
     answered after `tier_answer_s` is not waited for.
+
+    `max_leaving` sequences move to other instances at once, and `max_arriving` come here. The row of one that leaves
+    stops when at most `tail_tokens` of it are missing at its target; a stage of its move lasts `move_stage_s` at most,
+    and room that nobody uses is kept for `arrival_s`.
     """
 
     node: str = ""
@@ -32,18 +39,23 @@ class InstanceConfig:
     most_retained: int = 1024
     most_retained_tokens: int = 1 << 20
     tier_answer_s: float = 3.0
+    max_leaving: int = 4
+    max_arriving: int = 16
+    tail_tokens: int = 32
+    move_stage_s: float = 5.0
+    arrival_s: float = 15.0
     report_interval_s: float = 0.5
     report_after_change_s: float = 0.05
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
             raise ValueError(f"no preset {self.preset!r}: choose one of {', '.join(PRESETS)}")
-        for name in ("max_running", "max_waiting", "budget_tokens", "run_ahead_tokens", "most_retained"):
+        for name in ("max_running", "max_waiting", "budget_tokens", "run_ahead_tokens", "most_retained", *_MOVES):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
         if self.max_slots < 0:
             raise ValueError(f"max_slots is {self.max_slots}: needs 0 (no cap) or more")
         reports = ("report_interval_s", "report_after_change_s")
-        for name in ("stuck_s", "load_stuck_s", "orphan_grace_s", "tier_answer_s", *reports):
+        for name in ("stuck_s", "load_stuck_s", "orphan_grace_s", "tier_answer_s", *_MOVES_S, *reports):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}: needs a positive, finite number of seconds")

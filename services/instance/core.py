@@ -20,10 +20,8 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.fleet import InstanceReport
-from dunlin.messages.group import Reserve, ReserveRefused
 from dunlin.messages.plan import Order
 from dunlin.messages.pool import RegionRefused, RegionReserved, Tier
-from dunlin.messages.types import Figure, Why
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.presets import PRESETS
@@ -33,6 +31,7 @@ from services.instance.batcher import Batcher
 from services.instance.config import InstanceConfig
 from services.instance.engine_side import EngineSide
 from services.instance.lives import Lives
+from services.instance.migration import Migration
 from services.instance.orders import Orders
 from services.instance.reports import ReportDue, Reporter, build_report
 from services.instance.retained import Retained
@@ -66,13 +65,14 @@ class InstanceCore:
         retained = Retained(config.orphan_grace_s, config.most_retained, config.most_retained_tokens)
         engine_side = EngineSide(self.engine, config, self.sequences, self.lives, self.steps, self.tier, retained)
         self._engine_side = engine_side
-        self._admission = Admission(config, self.sequences, self.lives, self.steps)
+        self._orders = Orders(address)
+        self.migration = Migration(config, self.sequences, self.lives, self.tier, engine_side, self._orders)
+        self._admission = Admission(config, self.sequences, self.lives, self.steps, self.migration)
         adoption = Adoption(self.sequences, self.lives, retained)
         self._batcher = Batcher(
             self.engine, config, self.sequences, self.lives, self.steps, EVICT_POLICIES[preset.evict]
         )
         self._reporter = Reporter(config.report_interval_s, config.report_after_change_s)
-        self._orders = Orders(address)
         self._monitors: dict[Address, None] = {}
         self._absent: dict[Address, int] = {}
         self._absences = 0
@@ -81,7 +81,6 @@ class InstanceCore:
             Cancel: self._on_cancel,
             Adopt: adoption.ask,
             Order: self._on_order,
-            Reserve: self._on_reserve,
             Tier: lambda now_s, sender, message: self.tier.open(sender, message),
             RegionReserved: self._on_region_reserved,
             RegionRefused: self._on_region_refused,
@@ -90,13 +89,14 @@ class InstanceCore:
             EngineFailed: self._on_engine_failed,
             EngineStarted: lambda now_s, sender, message: engine_side.started(message),
             StepDone: lambda now_s, sender, message: engine_side.answered(now_s, message),
-            MoveDone: lambda now_s, sender, message: engine_side.landed(message),
+            MoveDone: self._on_move_done,
             Unsupported: lambda now_s, sender, message: engine_side.refuses(message),
             Progress: lambda now_s, sender, message: engine_side.progressed(now_s, message),
             Joined: self._on_joined,
             Gone: self._on_gone,
             OrphansDue: self._on_orphans_due,
             ReportDue: self._on_report_due,
+            **self.migration.handlers,
         }
         self._unchanging = (Progress, ReportDue)
 
@@ -116,6 +116,7 @@ class InstanceCore:
         effects = handler(now_s, sender, message)
         if isinstance(message, self._unchanging):
             return effects
+        effects += self.migration.settle()
         if self._engine_side.ready is not None:
             effects += self._batcher.settle(*self._orders.version)
         return effects + self._reporter.changed(now_s)
@@ -123,7 +124,8 @@ class InstanceCore:
     def report(self) -> InstanceReport:
         """What this instance says of itself."""
         report = build_report(self._config, self._engine_side, self.sequences, self.lives, self.steps, self.tier)
-        return replace(self._orders.placed(report), stale_total=report.stale_total + self._stale())
+        placed = self.migration.told(self._orders.placed(report))
+        return replace(placed, stale_total=placed.stale_total + self._stale())
 
     # --- dispatchers and the manager ---
 
@@ -136,10 +138,6 @@ class InstanceCore:
     def _on_order(self, now_s: float, sender: Address, order: Order) -> list[Effect]:
         return [*self._orders.take(sender, order), *self._report_now(now_s)]
 
-    def _on_reserve(self, now_s: float, sender: Address, reserve: Reserve) -> list[Effect]:
-        why = Why("groups", "refuse", (Figure("tokens", reserve.tokens),))
-        return [Send(sender, ReserveRefused(reserve.sequence, why))]
-
     # --- the engine and the host tier ---
 
     def _on_engine_ready(self, now_s: float, sender: Address, ready: EngineReady) -> list[Effect]:
@@ -151,7 +149,11 @@ class InstanceCore:
     def _engine_lost(self, now_s: float, reason: str) -> list[Effect]:
         if self._engine_side.ready is None:
             return []
-        return [*self._engine_side.lost(reason), *self._report_now(now_s)]
+        return [*self.migration.engine_gone(), *self._engine_side.lost(reason), *self._report_now(now_s)]
+
+    def _on_move_done(self, now_s: float, sender: Address, done: MoveDone) -> list[Effect]:
+        effects = self.migration.landed(done)
+        return effects if effects is not None else self._engine_side.landed(done)
 
     def _on_region_reserved(self, now_s: float, sender: Address, reserved: RegionReserved) -> list[Effect]:
         return self.lives.reserved(reserved) if self._is_keeper(sender) else []
@@ -171,10 +173,11 @@ class InstanceCore:
         if sender.role == "monitor":
             self._monitors[sender] = None
             return self._report_now(now_s)
-        return []
+        return self.migration.joined(sender)
 
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._monitors.pop(sender, None)
+        effects = self.migration.gone(sender)
         if sender == self.engine:
             return self._engine_lost(now_s, f"engine gone: {message.reason}")
         if sender.role == "kvstore":
@@ -182,8 +185,8 @@ class InstanceCore:
         if sender.role == "dispatcher" and self.sequences.of_dispatcher(sender):
             self._absences += 1
             self._absent[sender] = self._absences
-            return [After(self._config.orphan_grace_s, OrphansDue(sender, self._absences))]
-        return []
+            effects.append(After(self._config.orphan_grace_s, OrphansDue(sender, self._absences)))
+        return effects
 
     def _on_orphans_due(self, now_s: float, sender: Address, due: OrphansDue) -> list[Effect]:
         if self._absent.get(due.dispatcher) != due.absence:

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Tokens
 from dunlin.messages.types import F32, I8, I32, I64, f32, i8, i32, i64
-from services.instance.sequences import State
+from services.instance.sequences import LIVES_ON
 from services.instance.steps import Result
 
 
@@ -57,7 +57,7 @@ def deliveries(results: list[Result]) -> list[Effect]:
     columns: dict[Address, Columns] = {}
     for result in results:
         sequence = result.sequence
-        if result.token is not None and sequence.state in (State.RUNNING, State.DRAINING):
+        if result.token is not None and sequence.state in LIVES_ON:
             column = columns.get(sequence.dispatcher)
             if column is None:
                 column = columns[sequence.dispatcher] = Columns()

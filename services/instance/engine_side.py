@@ -18,7 +18,7 @@ from services.instance.config import InstanceConfig
 from services.instance.delivery import deliveries
 from services.instance.lives import Lives
 from services.instance.retained import Retained
-from services.instance.sequences import Sequences, State
+from services.instance.sequences import LIVES_ON, Sequences
 from services.instance.slab import Slab
 from services.instance.steps import Result, Steps
 from services.instance.tier import HostTier
@@ -116,7 +116,7 @@ class EngineSide:
     def _settle(self, now_s: float, done: StepDone, result: Result) -> list[Effect]:
         sequence = result.sequence
         effects: list[Effect] = []
-        if sequence.state in (State.RUNNING, State.DRAINING):
+        if sequence.state in LIVES_ON:
             if result.finish is not Finish.RUNNING:
                 self._retained.keep(now_s, sequence, result.finish)
                 effects += self._lives.stop(sequence)

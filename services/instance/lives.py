@@ -7,7 +7,7 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned
 from dunlin.messages.engine import Close, MoveDone, Open
 from dunlin.messages.pool import RegionReserved
-from dunlin.messages.types import Figure, MoveStatus, Priority, Rejected, Why, i32
+from dunlin.messages.types import Figure, MoveStatus, Priority, Rejected, Why, i32, i64
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.slab import Slab
 from services.instance.slots import SlotTable, Use
@@ -117,6 +117,34 @@ class Lives:
         for ask in asked:
             effects += self._give_up_slots(ask.sequence)
         return effects
+
+    def arrive(self, sequence: Sequence, owner: int, tokens: int) -> list[Effect]:
+        """Let a waiting sequence run with the slots of `owner`, where the KV of its first `tokens` tokens lies already.
+
+        The last token is computed in any case: its step samples the next one.
+        """
+        self.slab.take_over(sequence, owner)
+        place = sequence.place
+        held = min(tokens, len(sequence.tokens) - 1)
+        extents = self.slab.extents(sequence, 0, held)
+        opened = Open(
+            sequence.number,
+            i32(sequence.tokens),
+            place.prompt_tokens,
+            place.max_tokens,
+            place.sampling,
+            place.stop_ids,
+            i64([first for first, _ in extents]),
+            i64([length for _, length in extents]),
+        )
+        sequence.computed = sequence.answered = held
+        self._sequences.go(sequence, State.RUNNING)
+        return [Send(self._engine, opened)]
+
+    def go_on(self, sequence: Sequence) -> None:
+        """One that was about to leave stays: it runs, or waits as before."""
+        held = self.slab.held(sequence)
+        self._sequences.go(sequence, State.RUNNING if held else State.WAITING)
 
     def stop(self, sequence: Sequence) -> list[Effect]:
         """Nobody wants more of it: it ends, at once or when its slots are out of use."""

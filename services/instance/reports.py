@@ -67,6 +67,7 @@ def build_report(
         running=len(sequences) - sequences.waiting_count,
         waiting=sequences.waiting_count,
         waiting_tokens=sequences.waiting_tokens(),
+        head_waiting_tokens=sequences.head_waiting_tokens(),
         outstanding_steps=engine.outstanding,
         safepoints=engine.safepoints,
         engine_pid=engine.pid,

@@ -23,20 +23,26 @@ class State(Enum):
     ASKING = "asking"  # for room in the host tier
     SPILLING = "spilling"  # its KV moves to the host tier
     RESTORING = "restoring"  # its KV moves back
+    LEAVING = "leaving"  # no more rows here: another instance is about to go on with it
     ENDING = "ending"  # nobody wants more tokens; a step or a move still uses its slots
     ENDED = "ended"
 
 
 LEGAL: dict[State, tuple[State, ...]] = {
-    State.WAITING: (State.RUNNING, State.RESTORING, State.ENDED),
-    State.RUNNING: (State.DRAINING, State.ENDING, State.ENDED),
+    State.WAITING: (State.RUNNING, State.RESTORING, State.LEAVING, State.ENDED),
+    State.RUNNING: (State.DRAINING, State.LEAVING, State.ENDING, State.ENDED),
     State.DRAINING: (State.ASKING, State.WAITING, State.ENDING, State.ENDED),
     State.ASKING: (State.SPILLING, State.WAITING, State.ENDED),
     State.SPILLING: (State.WAITING, State.ENDING, State.ENDED),
     State.RESTORING: (State.RUNNING, State.ENDING, State.ENDED),
+    State.LEAVING: (State.RUNNING, State.WAITING, State.ENDING, State.ENDED),
     State.ENDING: (State.ENDED,),
     State.ENDED: (),
 }
+
+
+LIVES_ON = (State.RUNNING, State.DRAINING, State.LEAVING)
+"""Outstanding steps may name it, and its dispatcher wants the tokens."""
 
 
 class IllegalTransition(RuntimeError):
@@ -176,7 +182,7 @@ class Sequences:
 
     def waiting(self) -> list[Sequence]:
         """Those that wait for slots: preempted ones first, then by arrival."""
-        return sorted(self._waiting, key=lambda sequence: (not sequence.preempted, sequence.order))
+        return sorted(self._waiting, key=_turn)
 
     def waiting_tokens(self) -> int:
         """Tokens that those waiting have to compute or restore."""
@@ -184,6 +190,11 @@ class Sequences:
         for sequence in self._waiting:
             total += len(sequence.tokens)
         return total
+
+    def head_waiting_tokens(self) -> int:
+        """Tokens of the first of those waiting; 0 if nobody waits."""
+        first = min(self._waiting, key=_turn, default=None)
+        return len(first.tokens) if first is not None else 0
 
     def all(self) -> list[Sequence]:
         """Everyone, in order of arrival."""
@@ -243,3 +254,7 @@ class Sequences:
     def _next_number(self) -> int:
         self._numbers += 1
         return self._numbers
+
+
+def _turn(sequence: Sequence) -> tuple[bool, int]:
+    return not sequence.preempted, sequence.order

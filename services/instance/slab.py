@@ -39,6 +39,14 @@ class Slab:
         """Give the sequence slots for `count` more positions. False: there is no room for them, none given."""
         return self.table.grow(sequence.number, count)
 
+    def take_over(self, sequence: Sequence, owner: int) -> None:
+        """Give the sequence, which has none, the slots that were reserved for `owner`.
+
+        Raises:
+            KeyError: nothing was.
+        """
+        self.table.hand_over(owner, sequence.number, Use.OWNED)
+
     def mark(self, sequence: Sequence, use: Use) -> None:
         """The sequence's own slots do something else now."""
         self.table.mark(sequence.number, use)

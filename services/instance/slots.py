@@ -130,6 +130,18 @@ class SlotTable:
         self._counts[use] += holding.slots
         holding.use = use
 
+    def hand_over(self, owner: int, heir: int, use: Use) -> None:
+        """All that `owner` holds is `heir`'s from now on, who held nothing.
+
+        Raises:
+            KeyError: `owner` holds nothing.
+            ValueError: `heir` does hold something.
+        """
+        if heir in self._holdings:
+            raise ValueError(f"owner {heir} holds {self.held(heir)} slots already")
+        self._holdings[heir] = self._holdings.pop(owner)
+        self.mark(heir, use)
+
     def release(self, owner: int) -> int:
         """Take everything back from `owner`; how many slots that were."""
         holding = self._holdings.pop(owner, None)

@@ -69,6 +69,7 @@ class HostTier:
         self._ready: EngineReady | None = None
         self._asked: dict[int, Ask] = {}
         self._moves: dict[int, Flight] = {}
+        self._rooms: dict[int, int] = {}
         self._numbers = 0
         self._answer_s = answer_s
         self._is_mapped = False
@@ -87,7 +88,7 @@ class HostTier:
     @property
     def moves(self) -> int:
         """Moves that the engine has not answered."""
-        return len(self._moves)
+        return len(self._moves) + len(self._rooms)
 
     # --- who is there ---
 
@@ -106,6 +107,7 @@ class HostTier:
         """No move will be answered: what was being copied out is nothing."""
         self._ready = None
         self._is_mapped = False
+        self._rooms.clear()
         flights, self._moves = list(self._moves.values()), {}
         effects: list[Effect] = []
         for flight in flights:
@@ -127,7 +129,7 @@ class HostTier:
 
     def map(self) -> list[Effect]:
         """Have the engine map the tier, once both are there and nothing moves."""
-        if self._tier is None or self._kvstore is None or self._ready is None or self._is_mapped or self._moves:
+        if self._tier is None or self._kvstore is None or self._ready is None or self._is_mapped or self.moves:
             return []
         self._is_mapped = True
         return [Send(self._engine, MapHost(self._tier.path, self._tier.size_bytes, self._kvstore.incarnation))]
@@ -190,6 +192,11 @@ class HostTier:
         """It does not wait for an answer any more."""
         self._asked = {ticket: ask for ticket, ask in self._asked.items() if ask.sequence is not sequence}
 
+    def is_about(self, sequence: Sequence) -> bool:
+        """Whether a question or a move about it is open."""
+        asks = any(ask.sequence is sequence for ask in self._asked.values())
+        return asks or any(flight.sequence is sequence for flight in self._moves.values())
+
     # --- moves ---
 
     def copy_out(self, ask: Ask, host: HostRegion, extents: list[Extent], priority: Priority) -> list[Effect]:
@@ -201,6 +208,16 @@ class HostTier:
     def copy_in(self, sequence: Sequence, kept: Kept, extents: list[Extent]) -> list[Effect]:
         """Copy one of the sequence's regions into new slots."""
         return [self._move(MoveKind.HOST_TO_SLAB, sequence, Purpose.RESTORE, kept, extents, Priority.KV)]
+
+    def copy_into_room(self, handle: int, kept: KeptRegion, extents: list[Extent]) -> list[Effect]:
+        """Copy a region into slots that no sequence has yet: the room of `handle`."""
+        self._numbers += 1
+        self._rooms[self._numbers] = handle
+        return [Send(self._engine, _move(self._numbers, MoveKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
+
+    def landed_in_room(self, move: int) -> int | None:
+        """The handle of the room that this move wrote to."""
+        return self._rooms.pop(move, None)
 
     def cancel(self, sequence: Sequence, purpose: Purpose) -> list[Effect]:
         """Stop the sequence's moves of that purpose; the engine still answers them, and touches no slot meanwhile."""
@@ -275,16 +292,11 @@ class HostTier:
     ) -> Send:
         self._numbers += 1
         self._moves[self._numbers] = Flight(sequence, purpose, kept, sequence.number)
-        starts, lengths = i64([first for first, _ in extents]), i64([length for _, length in extents])
-        move = Move(
-            self._numbers,
-            kind,
-            sequence.number,
-            kept.region,
-            starts,
-            lengths,
-            kept.host,
-            priority=priority,
-            chain=kept.chain,
-        )
-        return Send(self._engine, move)
+        return Send(self._engine, _move(self._numbers, kind, sequence.number, kept, extents, priority))
+
+
+def _move(
+    number: int, kind: MoveKind, sequence: int, kept: Kept | KeptRegion, extents: list[Extent], priority: Priority
+) -> Move:
+    starts, lengths = i64([first for first, _ in extents]), i64([length for _, length in extents])
+    return Move(number, kind, sequence, kept.region, starts, lengths, kept.host, priority=priority, chain=kept.chain)

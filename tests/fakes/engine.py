@@ -325,6 +325,8 @@ class FakeEngine:
         checksum = self._checksum(move, content)
         if checksum != host.checksum:
             return MoveStatus.CORRUPT, checksum
+        if move.sequence == 0:
+            return MoveStatus.OK, checksum
         sequence = self._sequences.get(move.sequence)
         if sequence is None:
             return MoveStatus.FAILED, checksum

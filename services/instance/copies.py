@@ -1,0 +1,35 @@
+"""Copying a sequence that leaves into the host tier: now, ahead of every checkpoint. Decides nothing about leaving."""
+
+from dunlin.effects import Effect
+from dunlin.messages.types import Figure, KeptRegion, Priority, Why
+from services.instance.sequences import Sequence
+from services.instance.tier import HostTier, Purpose
+
+
+class Copies:
+    """The host tier as a departure uses it."""
+
+    def __init__(self, tier: HostTier) -> None:
+        self._tier = tier
+
+    @property
+    def usable(self) -> bool:
+        """Whether anything can be copied."""
+        return self._tier.usable
+
+    def is_busy(self, sequence: Sequence) -> bool:
+        """Whether a copy of it is asked for or under way."""
+        return self._tier.is_about(sequence)
+
+    def copy(self, sequence: Sequence) -> list[Effect]:
+        """Copy what is computed and not kept yet."""
+        tokens = sequence.answered - sequence.kept_tokens
+        why = Why("migration", "host tier", (Figure("tokens", tokens), Figure("bytes", self._tier.size_bytes(tokens))))
+        return self._tier.ask(sequence, sequence.answered, Purpose.CHECKPOINT, Priority.KV, why)
+
+    def kept(self, sequence: Sequence, start: int) -> tuple[KeptRegion, ...]:
+        """The committed regions that follow token `start`, in order."""
+        kept = [one for one in sequence.kept if one.region.start >= start]
+        if not kept or kept[0].region.start != start:
+            return ()
+        return tuple(KeptRegion(one.region, one.host, one.chain) for one in kept)

@@ -1,0 +1,129 @@
+"""Sequences that move between instances: routes what is said about it to those who know, on both sides of a move.
+
+Owns nothing but its parts: who leaves (`departures.py`), who arrives (`arrivals.py`), and what the manager has this
+instance give away (`sheds.py`).
+"""
+
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from dunlin.effects import Address, Effect
+from dunlin.messages.dispatch import Place
+from dunlin.messages.engine import MoveDone
+from dunlin.messages.fleet import InstanceReport
+from dunlin.messages.group import Fill, Filled, Release, Reserve, Reserved, ReserveRefused, Vacated
+from dunlin.messages.plan import Drain, Shed, Undrain
+from services.instance.arrivals import ArrivalDue, Arrivals, Here
+from services.instance.config import InstanceConfig
+from services.instance.copies import Copies
+from services.instance.departures import DepartureDue, Departures, Patience, Sender
+from services.instance.engine_side import EngineSide
+from services.instance.lives import Lives
+from services.instance.orders import Orders
+from services.instance.sequences import Sequence, Sequences, State
+from services.instance.sheds import Sheds
+from services.instance.tier import HostTier
+
+Handler = Callable[[float, Address, Any], list[Effect]]
+
+
+class Migration:
+    """This instance's part in moves."""
+
+    def __init__(
+        self,
+        config: InstanceConfig,
+        sequences: Sequences,
+        lives: Lives,
+        tier: HostTier,
+        engine_side: EngineSide,
+        orders: Orders,
+    ) -> None:
+        patience = Patience(config.move_stage_s, config.tail_tokens)
+        self.departures = Departures(sequences, lives, Copies(tier), patience, self._sender)
+        self.arrivals = Arrivals(lives, tier, self._here, config.max_arriving, config.arrival_s)
+        self.sheds = Sheds(sequences, self.departures, config.max_leaving)
+        self._engine_side = engine_side
+        self._orders = orders
+        self._tier = tier
+
+    @property
+    def handlers(self) -> dict[type[Any], Handler]:
+        """Per message what becomes of it."""
+        departures, arrivals, sheds = self.departures, self.arrivals, self.sheds
+        return {
+            Shed: lambda now_s, sender, message: sheds.shed(sender, message, self._epoch),
+            Drain: lambda now_s, sender, message: sheds.drain(sender, message, self._epoch),
+            Undrain: lambda now_s, sender, message: sheds.drain(sender, message, self._epoch),
+            Reserve: lambda now_s, sender, message: arrivals.reserve(sender, message),
+            Fill: lambda now_s, sender, message: arrivals.fill(sender, message),
+            Release: lambda now_s, sender, message: arrivals.release(sender, message),
+            ArrivalDue: lambda now_s, sender, message: arrivals.due(message),
+            Reserved: lambda now_s, sender, message: departures.reserved(sender, message),
+            ReserveRefused: lambda now_s, sender, message: departures.refused(sender, message),
+            Filled: lambda now_s, sender, message: departures.filled(sender, message),
+            Vacated: lambda now_s, sender, message: departures.vacated(sender, message),
+            DepartureDue: lambda now_s, sender, message: departures.due(message),
+        }
+
+    @property
+    def draining(self) -> bool:
+        """Whether this instance takes nothing new."""
+        return self.sheds.draining
+
+    def recalls(self, older: Sequence, place: Place) -> bool:
+        """Whether this attempt only says that one that was about to leave should go on here."""
+        return older.state is State.LEAVING and older.in_steps == 0 and list(place.tokens) == older.tokens
+
+    def settle(self) -> list[Effect]:
+        """After every change: go on with those who leave, then begin with others."""
+        return [*self.departures.settle(), *self.sheds.settle()]
+
+    def joined(self, peer: Address) -> list[Effect]:
+        """A stream is open."""
+        return self.departures.joined(peer) if peer.role == "instance" else []
+
+    def gone(self, peer: Address) -> list[Effect]:
+        """A stream ended."""
+        return self.departures.gone(peer)
+
+    def engine_gone(self) -> list[Effect]:
+        """The slab is lost, and with it the rooms in it."""
+        return self.arrivals.engine_gone()
+
+    def landed(self, done: MoveDone) -> list[Effect] | None:
+        """The answer to a move into a room; None: it is another's."""
+        handle = self._tier.landed_in_room(done.move)
+        return None if handle is None else [*self.arrivals.landed(handle, done), *self._tier.map()]
+
+    def told(self, report: InstanceReport) -> InstanceReport:
+        """The report, with what moves."""
+        return replace(
+            report,
+            draining=self.sheds.draining,
+            leaving=len(self.departures) + self.sheds.waiting,
+            arriving=len(self.arrivals),
+            migrations_total=self.departures.moved_total,
+            migrations_failed_total=self.departures.failed_total,
+            migrated_tokens_total=self.departures.moved_tokens_total,
+            arrivals_total=self.arrivals.taken_total,
+            stale_total=report.stale_total + self._stale(),
+        )
+
+    @property
+    def _epoch(self) -> int:
+        return self._orders.version[0]
+
+    def _stale(self) -> int:
+        return self.departures.stale_total + self.arrivals.stale_total + self.sheds.stale_total
+
+    def _sender(self) -> Sender | None:
+        ready = self._engine_side.ready
+        return None if ready is None else Sender(ready, *self._orders.version)
+
+    def _here(self) -> Here:
+        refuses = "it is being emptied" if self.sheds.draining else ""
+        if self._orders.followed is None:
+            refuses = "no order of the global manager has come"
+        return Here(self._engine_side.ready, self._epoch, refuses)
