@@ -98,6 +98,7 @@ class KvstoreReport:
     reserved_total: int = 0
     refused_total: int = 0
     corrupt_total: int = 0
+    claimed_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,15 @@ between: a writer that is only asleep may still write there. Knows no stream, ti
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import TypeVar
 
 from dunlin.effects import Address
-from dunlin.messages.pool import ReserveRegion
-from dunlin.messages.types import HostRegion
+from dunlin.messages.pool import FindRegions, ReserveRegion
+from dunlin.messages.types import HostRegion, KeptRegion
 from services.kvstore.room import Room
+
+
+K = TypeVar("K")
 
 
 class State(IntEnum):
@@ -35,6 +39,11 @@ class Entry:
     state: State = State.RESERVED
     absence: int = 0
 
+    @property
+    def kept(self) -> KeptRegion:
+        """What its owner may start from."""
+        return KeptRegion(self.asked.region, self.host, self.asked.chain)
+
 
 class CatalogError(Exception):
     """The catalog and the allocator contradict each other: a defect here."""
@@ -47,6 +56,7 @@ class Catalog:
         self.room = room
         self._entries: dict[int, Entry] = {}
         self._of: dict[Address, dict[int, None]] = {}
+        self._of_key: dict[str, dict[int, None]] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -58,9 +68,28 @@ class Catalog:
             return None
         host = HostRegion(taken.handle, taken.generation, taken.offset_bytes, taken.length_bytes)
         entry = Entry(host, writer, asked)
-        self._entries[host.handle] = entry
-        self._of.setdefault(writer, {})[host.handle] = None
+        self._enter(entry)
         return entry
+
+    def claim(self, asker: Address, wanted: FindRegions) -> list[Entry]:
+        """Give the asker every committed region of the request that it may have, by start, the longest first.
+
+        Each gets a new generation: the names that its writer, or an earlier sequence of the asker, has are worth
+        nothing from now on.
+        """
+        found = [entry for entry in self.entries_of_key(wanted.key) if _may_claim(entry, wanted)]
+        claimed = []
+        for entry in found:
+            held = self.room.rename(entry.host.handle, entry.host.generation)
+            assert held is not None, f"region {entry.host.handle} has no room"
+            self._drop(entry)
+            asked = replace(
+                entry.asked, dispatcher=wanted.dispatcher, request=wanted.request, attempt=wanted.attempt
+            )
+            host = replace(entry.host, generation=held.generation)
+            claimed.append(Entry(host, asker, asked, State.COMMITTED))
+            self._enter(claimed[-1])
+        return sorted(claimed, key=lambda entry: (entry.asked.region.start, -entry.asked.region.stop))
 
     def find(self, writer: Address, handle: int, generation: int) -> Entry | None:
         """The writer's region of this name; None when it is another's, unknown or of an older generation."""
@@ -105,13 +134,17 @@ class Catalog:
         """Free the committed regions that this absence orphaned."""
         self._free(entry for entry in self.entries_of(writer) if entry.absence == absence)
 
-    def free_all(self, writer: Address) -> None:
-        """Free everything of a writer whose process surely ended."""
-        self._free(self.entries_of(writer))
+    def free_unwritten(self, writer: Address) -> None:
+        """Free what a writer whose process surely ended had not committed."""
+        self._free(entry for entry in self.entries_of(writer) if entry.state is not State.COMMITTED)
 
     def entries_of(self, writer: Address) -> list[Entry]:
         """The writer's regions, oldest first."""
         return [self._entries[handle] for handle in self._of.get(writer, ())]
+
+    def entries_of_key(self, key: str) -> list[Entry]:
+        """The regions of one request, oldest first."""
+        return [self._entries[handle] for handle in self._of_key.get(key, ())]
 
     def writers(self) -> list[Address]:
         """Everybody who has regions here, in order of their first one."""
@@ -128,19 +161,41 @@ class Catalog:
                 raise CatalogError(f"region {handle} is entered as {host} and held as {held}")
             if handle not in self._of.get(entry.writer, {}):
                 raise CatalogError(f"region {handle} is not among those of {entry.writer}")
-        counted = [len(handles) for handles in self._of.values()]
-        if 0 in counted or sum(counted) != len(self._entries):
-            raise CatalogError(f"{len(self._entries)} entries, {counted} by writer")
+            if handle not in self._of_key.get(entry.asked.key, {}):
+                raise CatalogError(f"region {handle} is not among those of request {entry.asked.key}")
+        for index in (self._of, self._of_key):
+            counted = [len(handles) for handles in index.values()]
+            if 0 in counted or sum(counted) != len(self._entries):
+                raise CatalogError(f"{len(self._entries)} entries, {counted} in an index")
 
     def _free(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
             self._remove(entry)
 
     def _remove(self, entry: Entry) -> None:
-        handle = entry.host.handle
-        del self._entries[handle]
-        mine = self._of[entry.writer]
-        del mine[handle]
-        if not mine:
-            del self._of[entry.writer]
-        self.room.free(handle, entry.host.generation)
+        self._drop(entry)
+        self.room.free(entry.host.handle, entry.host.generation)
+
+    def _enter(self, entry: Entry) -> None:
+        self._entries[entry.host.handle] = entry
+        self._of.setdefault(entry.writer, {})[entry.host.handle] = None
+        self._of_key.setdefault(entry.asked.key, {})[entry.host.handle] = None
+
+    def _drop(self, entry: Entry) -> None:
+        del self._entries[entry.host.handle]
+        _drop_from(self._of, entry.writer, entry.host.handle)
+        _drop_from(self._of_key, entry.asked.key, entry.host.handle)
+
+
+def _drop_from(index: dict[K, dict[int, None]], name: K, handle: int) -> None:
+    del index[name][handle]
+    if not index[name]:
+        del index[name]
+
+
+def _may_claim(entry: Entry, wanted: FindRegions) -> bool:
+    """Committed, of the same weights and type, and not of an attempt that is newer than the asker's."""
+    asked = entry.asked
+    same = (asked.dispatcher, asked.request) == (wanted.dispatcher, wanted.request)
+    fits = (asked.weights_digest, asked.kv_dtype) == (wanted.weights_digest, wanted.kv_dtype)
+    return entry.state is State.COMMITTED and fits and not (same and asked.attempt > wanted.attempt)

@@ -10,7 +10,8 @@ class KvstoreConfig:
     """Settings of one node's host tier.
 
     `tier_path` is how an instance of the same node opens the shared memory. `orphan_grace_s` is how long committed
-    regions outlive the stream of their writer, for reads under way: nobody else adopts them yet.
+    regions outlive the stream of their writer: for reads under way, and for who claims them. `spill_share` of the room
+    is never given to checkpoints.
     """
 
     tier_path: str
@@ -19,6 +20,7 @@ class KvstoreConfig:
     alignment_bytes: int = 4096
     max_regions: int = 65536
     orphan_grace_s: float = 30.0
+    spill_share: float = 0.25
     report_interval_s: float = 0.5
 
     def __post_init__(self) -> None:
@@ -26,5 +28,7 @@ class KvstoreConfig:
             raise ValueError(f"alignment of {self.alignment_bytes} bytes: choose one of {ALIGNMENTS_BYTES}")
         if self.tier_bytes < self.alignment_bytes:
             raise ValueError(f"a host tier of {self.tier_bytes} bytes: needs at least {self.alignment_bytes}")
+        if not 0 <= self.spill_share <= 1:
+            raise ValueError(f"a share of {self.spill_share} for what is preempted: choose 0 to 1")
         if self.max_regions < 1:
             raise ValueError(f"a catalog of {self.max_regions} regions: needs at least 1")

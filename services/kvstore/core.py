@@ -10,8 +10,17 @@ from typing import Any
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.fleet import KvstoreReport
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
-from dunlin.messages.pool import CommitRegion, RegionRefused, RegionReserved, ReleaseRegion, ReserveRegion, Tier
-from dunlin.messages.types import Figure, Rejected, Why
+from dunlin.messages.pool import (
+    CommitRegion,
+    FindRegions,
+    RegionRefused,
+    RegionReserved,
+    RegionsFound,
+    ReleaseRegion,
+    ReserveRegion,
+    Tier,
+)
+from dunlin.messages.types import Figure, Priority, Rejected, Why
 from services.kvstore.catalog import Catalog, State
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded
@@ -29,8 +38,9 @@ class KvstoreCore:
     """One node's host tier.
 
     A region belongs to the stream over which it was committed: a writer that lost its stream has given up what it kept
-    here, also when it comes back, and the room is free `orphan_grace_s` later. What it had reserved it may still write:
-    that room is quarantined until the writer commits or releases it, or surely ended.
+    here, also when it comes back, and the room is free `orphan_grace_s` later unless an instance claimed it by the
+    request's key. What it had reserved it may still write: that room is quarantined until the writer commits or
+    releases it, or surely ended.
 
     `stale_total` counts commits and releases that named an old generation, another's region or none, and whatever came
     from a process that is not joined.
@@ -48,12 +58,14 @@ class KvstoreCore:
         self._reserved_total = 0
         self._refused_total = 0
         self._corrupt_total = 0
+        self._claimed_total = 0
         self._handlers: dict[type[Any], Callable[[Address, Any], list[Effect]]] = {
             Joined: self._on_joined,
             Gone: self._on_gone,
             ReserveRegion: self._on_reserve,
             CommitRegion: self._on_commit,
             ReleaseRegion: self._on_release,
+            FindRegions: self._on_find,
             GraceOver: self._on_grace_over,
             ProcessEnded: self._on_process_ended,
             MembersReset: self._on_members_reset,
@@ -77,6 +89,7 @@ class KvstoreCore:
             reserved_total=self._reserved_total,
             refused_total=self._refused_total,
             corrupt_total=self._corrupt_total,
+            claimed_total=self._claimed_total,
         )
 
     def _on_joined(self, sender: Address, message: Joined) -> list[Effect]:
@@ -87,11 +100,13 @@ class KvstoreCore:
         if sender.role != "instance" or self._is_outlived(sender):
             self.stale_total += sender.role == "instance"
             return []
+        effects: list[Effect] = []
         for other in self.catalog.writers() + list(self._writers):
             if _older(other, sender):
+                effects += self._on_gone(other, Gone("another incarnation"))
                 self._bury(other)
         self._writers[sender] = None
-        return [Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
+        return [*effects, Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
 
     def _on_gone(self, sender: Address, message: Gone) -> list[Effect]:
         self._monitors.pop(sender, None)
@@ -111,7 +126,7 @@ class KvstoreCore:
         if sender not in self._writers:
             self.stale_total += 1
             return []
-        entry = self.catalog.reserve(sender, message)
+        entry = self.catalog.reserve(sender, message) if self._may_reserve(message) else None
         if entry is None:
             self._refused_total += 1
             return [Send(sender, RegionRefused(message.ticket, self._why_refused(message)))]
@@ -128,6 +143,21 @@ class KvstoreCore:
         self.stale_total += not released
         self._corrupt_total += released and message.corrupt
         return []
+
+    def _on_find(self, sender: Address, message: FindRegions) -> list[Effect]:
+        if sender not in self._writers:
+            self.stale_total += 1
+            return []
+        claimed = self.catalog.claim(sender, message)
+        self._claimed_total += len(claimed)
+        return [Send(sender, RegionsFound(message.ticket, tuple(entry.kept for entry in claimed)))]
+
+    def _may_reserve(self, asked: ReserveRegion) -> bool:
+        """Checkpoints, which nobody waits for, leave room for what is preempted."""
+        if asked.priority is not Priority.CHECKPOINT:
+            return True
+        room = self.catalog.room
+        return room.free_bytes - asked.length_bytes >= self._config.spill_share * room.capacity_bytes
 
     def _on_grace_over(self, sender: Address, message: GraceOver) -> list[Effect]:
         self.catalog.free_orphans(message.writer, message.absence)
@@ -186,9 +216,9 @@ class KvstoreCore:
             self.orphans.forget(writer)
 
     def _bury(self, writer: Address) -> None:
-        self._writers.pop(writer, None)
+        """Its process surely ended: it writes nowhere any more. What it committed waits for its grace."""
         self.orphans.forget(writer)
-        self.catalog.free_all(writer)
+        self.catalog.free_unwritten(writer)
 
     def _is_outlived(self, writer: Address) -> bool:
         return any(_older(writer, other) for other in self._writers)

@@ -6,7 +6,7 @@ again after its room was freed, and its generation counts the uses, so that an o
 
 from array import array
 from bisect import bisect_left
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -71,6 +71,15 @@ class Room:
         taken = Range(handle, self._generations[handle - 1], offset, length_bytes, room_bytes)
         self._held[handle] = taken
         return taken
+
+    def rename(self, handle: int, generation: int) -> Range | None:
+        """The same range under its next generation: who knows only the old name cannot reach it; None as `find`."""
+        held = self.find(handle, generation)
+        if held is None:
+            return None
+        self._generations[handle - 1] += 1
+        renamed = self._held[handle] = replace(held, generation=self._generations[handle - 1])
+        return renamed
 
     def free(self, handle: int, generation: int) -> bool:
         """Give a range back; False when the name is unknown or old."""
