@@ -83,9 +83,7 @@ class Catalog:
             held = self.room.rename(entry.host.handle, entry.host.generation)
             assert held is not None, f"region {entry.host.handle} has no room"
             self._drop(entry)
-            asked = replace(
-                entry.asked, dispatcher=wanted.dispatcher, request=wanted.request, attempt=wanted.attempt
-            )
+            asked = replace(entry.asked, dispatcher=wanted.dispatcher, request=wanted.request, attempt=wanted.attempt)
             host = replace(entry.host, generation=held.generation)
             claimed.append(Entry(host, asker, asked, State.COMMITTED))
             self._enter(claimed[-1])

@@ -1,4 +1,6 @@
-"""Writers come, write, fall silent, wake and die in any order: nobody gets room that another may still write."""
+"""Writers come, write, claim, fall silent, wake and die in any order: nobody gets room that another may write."""
+
+from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -6,7 +8,7 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, 
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
-from dunlin.messages.pool import CommitRegion, RegionReserved, ReleaseRegion, ReserveRegion
+from dunlin.messages.pool import CommitRegion, FindRegions, RegionReserved, RegionsFound, ReleaseRegion, ReserveRegion
 from dunlin.messages.types import HostRegion, Region
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
@@ -27,6 +29,7 @@ class Process:
         self.address = address
         self.pid = pid
         self.joined = False
+        self.registered = True
         self.writes: list[HostRegion] = []
         self.keeps: list[HostRegion] = []
 
@@ -41,6 +44,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         self.living: dict[str, Process] = {}
         self.watched: list[AwaitEnd] = []
         self.timers: list[Message] = []
+        self.dead: list[tuple[Address, HostRegion]] = []
 
     def give(self, sender: Address, message: Message) -> list[Effect]:
         self.now_s += 0.125
@@ -73,16 +77,20 @@ class KvstoreMachine(RuleBasedStateMachine):
         process = self.living.get(name)
         if process is not None and process.joined:
             process.joined = False
+            process.keeps.clear()  # given up with the stream
             self.give(process.address, Gone("reset"))
 
     @rule(name=NAMES)
     def lose_the_lease(self, name: str) -> None:
         process = self.living.get(name)
-        if process is not None:
+        if process is not None and process.registered:
+            process.registered = False
             self.give(ETCD, MemberDown(process.address))
 
     @rule()
     def regain_history(self) -> None:
+        for process in self.living.values():
+            process.registered = True
         members = [Member(one.address, "127.0.0.1:1", "n", one.pid) for one in self.living.values()]
         self.give(ETCD, MembersReset(tuple(members)))
 
@@ -92,6 +100,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         if process is None or not process.joined:
             return
         asked = ReserveRegion(1, Address("dispatcher", "d", 1), 1, 1, Region(0, 1, 0, 1), size, "fp32", "w")
+        asked = replace(asked, key=f"k{size % 2}", chain=bytes([size]))
         (effect,) = self.give(process.address, asked)
         assert isinstance(effect, Send)
         if isinstance(effect.message, RegionReserved):
@@ -106,6 +115,32 @@ class KvstoreMachine(RuleBasedStateMachine):
             self.give(process.address, CommitRegion(host.handle, host.generation, 5))
             assert self.core.stale_total == stale
             process.keeps.append(host)
+
+    @rule(name=NAMES, key=st.sampled_from(["k0", "k1"]))
+    def claim(self, name: str, key: str) -> None:
+        """Whoever claims has the regions, and nobody else has them any more."""
+        process = self.living.get(name)
+        if process is None or not process.joined:
+            return
+        wanted = FindRegions(1, key, Address("dispatcher", "d", 1), 1, 1, "w", "fp32")
+        (effect,) = self.give(process.address, wanted)
+        assert isinstance(effect, Send)
+        assert isinstance(effect.message, RegionsFound)
+        found = [kept.host for kept in effect.message.regions]
+        handles = [host.handle for host in found]
+        for other in self.living.values():
+            self.dead += [(other.address, host) for host in other.keeps if host.handle in handles]
+            other.keeps = [host for host in other.keeps if host.handle not in handles]
+        process.keeps += found
+
+    @precondition(lambda self: self.dead)
+    @rule(choice=CHOICE)
+    def use_a_dead_name(self, choice: int) -> None:
+        owner, host = self.dead.pop(choice % len(self.dead))
+        before, stale = len(self.core.catalog), self.core.stale_total
+        self.give(owner, ReleaseRegion(host.handle, host.generation))
+        self.give(owner, CommitRegion(host.handle, host.generation, 6))
+        assert (len(self.core.catalog), self.core.stale_total) == (before, stale + 2)
 
     @rule(name=NAMES, choice=CHOICE)
     def release(self, name: str, choice: int) -> None:
@@ -154,6 +189,13 @@ class KvstoreMachine(RuleBasedStateMachine):
                 entry = self.core.catalog.find(process.address, host.handle, host.generation)
                 assert entry is not None
                 assert entry.host.offset_bytes == host.offset_bytes
+
+    @invariant()
+    def what_a_joined_process_keeps_is_there(self) -> None:
+        for process in self.living.values():
+            for host in process.keeps:
+                if process.joined:
+                    assert self.core.catalog.find(process.address, host.handle, host.generation) is not None
 
     def teardown(self) -> None:
         """When everybody is dead and the watcher has told, nothing is left."""
