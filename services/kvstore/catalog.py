@@ -14,7 +14,6 @@ from dunlin.messages.pool import FindRegions, ReserveRegion
 from dunlin.messages.types import HostRegion, KeptRegion
 from services.kvstore.room import Room
 
-
 K = TypeVar("K")
 
 

@@ -382,7 +382,7 @@ class TestClaims:
 
     def test_what_is_not_committed_stays_its_writers(self) -> None:
         core = joined(WRITER, OTHER)
-        (effect,) = core.receive(1.0, WRITER, ask(key="k"))
+        core.receive(1.0, WRITER, ask(key="k"))
         assert self.claim(core) == []
         core.receive(7.0, WRITER, CommitRegion(1, 1, 5))
         assert (core.stale_total, len(self.claim(core))) == (0, 1)
