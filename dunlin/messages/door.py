@@ -18,6 +18,9 @@ class Rejection(IntEnum):
     TOO_LONG = 2
     UNAVAILABLE = 3
     CONFLICT = 4
+    QUOTA = 5
+    UNAUTHENTICATED = 6
+    FORBIDDEN = 7
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +33,9 @@ class Submit:
     `key` is the public id of a request that goes on here after another dispatcher, "" for a new one; `received` are its
     tokens that the client has. `idempotency` and `digest` are as in `dunlin.messages.dispatch.Place`: a Submit with
     the idempotency of a request that runs, or ran lately, joins that one.
+
+    It is number `call_index` of the `call_requests` that one call of the client makes, one at once after the other, with
+    `call_tokens` prompt tokens in all: the tenant's quota must hold for all of them, or none is taken.
     """
 
     tokens: I32
@@ -44,6 +50,9 @@ class Submit:
     idempotency: str = ""
     digest: bytes = b""
     trace: str = ""
+    call_index: int = 0
+    call_requests: int = 1
+    call_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +64,32 @@ class Withdraw:
 
 @dataclass(frozen=True, slots=True)
 class CancelById:
-    """Cancel a request by its public id, whoever submitted it; `CancelResult` answers."""
+    """Cancel a request by its public id; `CancelResult` answers. `tenant` None: whoever submitted it."""
 
     request: str
+    tenant: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quota:
+    """What one tenant may use of this dispatcher; None: no limit.
+
+    `tokens_per_minute` counts prompt and generated tokens, `running` requests that are queued or running at once,
+    `max_tokens` is the most that one request may generate.
+    """
+
+    tenant: str
+    requests_per_minute: int | None = None
+    tokens_per_minute: int | None = None
+    running: int | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Quotas:
+    """All tenants that there are, from now on. Before the first one anybody may ask for anything."""
+
+    tenants: tuple[Quota, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,4 +127,15 @@ class Delta:
     cached_tokens: int = 0
 
 
-__all__ = ["Admitted", "CancelById", "CancelResult", "Delta", "Rejected", "Rejection", "Submit", "Withdraw"]
+__all__ = [
+    "Admitted",
+    "CancelById",
+    "CancelResult",
+    "Delta",
+    "Quota",
+    "Quotas",
+    "Rejected",
+    "Rejection",
+    "Submit",
+    "Withdraw",
+]

@@ -7,6 +7,7 @@ from collections import deque
 
 from dunlin.messages.door import Rejected, Rejection, Submit
 from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.quotas import TenantQuotas
 
 PACE_KEPT = 32
 LEAST_RETRY_S = 0.5
@@ -14,9 +15,10 @@ MOST_RETRY_S = 30.0
 
 
 class Admission:
-    """Owns the pace (when the last requests ended) and the drought (since when no instance could be asked)."""
+    """Owns the pace (when the last requests ended), the drought (since when no instance could be asked), the quotas."""
 
     def __init__(self, config: DispatcherConfig) -> None:
+        self.quotas = TenantQuotas()
         self._config = config
         self._ends_s: deque[float] = deque(maxlen=PACE_KEPT)
         self._drought_since_s: float | None = None
@@ -29,11 +31,21 @@ class Admission:
             or self._too_long(submit, limit)
             or self._unavailable(now_s)
             or self._full(queued, now_s)
+            or self.quotas.refusal(submit, now_s)
         )
 
-    def ended(self, now_s: float) -> None:
-        """A request left."""
+    def bounded(self, submit: Submit, limit: int | None) -> Submit:
+        """The request as its tenant's quota bounds it; ask `refusal` about that one."""
+        return self.quotas.bounded(submit, limit or self._config.max_positions)
+
+    def admitted(self, number: int, submit: Submit) -> None:
+        """The request that `refusal` had nothing against came in under this number."""
+        self.quotas.admit(number, submit)
+
+    def ended(self, number: int, generated: int, now_s: float) -> None:
+        """A request left, with so many tokens."""
         self._ends_s.append(now_s)
+        self.quotas.settle(number, generated, now_s)
 
     def retry_after_s(self, queued: int, now_s: float) -> float:
         """When the queue should have drained by half, at the pace of the last requests; seconds, within bounds."""

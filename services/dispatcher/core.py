@@ -9,7 +9,7 @@ from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.dispatch import Accepted, Continued, Ended, Poisoned, Preempted, Refused, Returned, Tokens
-from dunlin.messages.door import Admitted, CancelById, CancelResult, Rejected, Rejection, Submit, Withdraw
+from dunlin.messages.door import Admitted, CancelById, CancelResult, Quotas, Rejected, Rejection, Submit, Withdraw
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.types import Finish
@@ -47,6 +47,7 @@ class DispatcherCore:
             Submit: self._on_submit,
             Withdraw: self._on_withdraw,
             CancelById: self._on_cancel_by_id,
+            Quotas: self._on_quotas,
             Tokens: attempts.on_tokens,
             Accepted: attempts.on_accepted,
             Refused: attempts.on_refused,
@@ -99,11 +100,13 @@ class DispatcherCore:
             refusal: Rejected | None = Rejected(Rejection.INVALID, "this client address has a request already")
         else:
             limit = self.fleet.limit_of_all([])
+            submit = self._admission.bounded(submit, limit)
             refusal = self._admission.refusal(submit, self.journal.queued, limit, now_s)
         if refusal is not None:
             self.totals.refused += 1
             return [*effects, Send(sender, refusal)]
         request = self.journal.open(sender, submit, now_s)
+        self._admission.admitted(request.number, submit)
         if submit.timeout_s is not None:
             effects.append(After(submit.timeout_s, DeadlineDue(request.number)))
         return [*effects, Send(sender, Admitted(request.key))]
@@ -116,10 +119,16 @@ class DispatcherCore:
 
     def _on_cancel_by_id(self, now_s: float, sender: Address, message: CancelById) -> list[Effect]:
         request = self._by_public_id(message.request)
+        if request is not None and message.tenant not in (None, request.submit.tenant):
+            request = None  # another tenant's: not even that there is one is told
         answer = Send(sender, CancelResult(message.request, request is not None))
         if request is None:
             return [answer]
         return [*self._endings.tell(now_s, request, Finish.CANCELLED, "cancelled by its id"), answer]
+
+    def _on_quotas(self, now_s: float, sender: Address, message: Quotas) -> list[Effect]:
+        self._admission.quotas.take(message, now_s)
+        return []
 
     def _by_public_id(self, name: str) -> Request | None:
         """The request of that name; only the exact spelling that the journal gives."""

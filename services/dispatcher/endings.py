@@ -45,7 +45,7 @@ class Endings:
         instance = self._journal.end(request)
         if instance is not None:
             self._fleet.release(instance, request.number)
-        self._admission.ended(now_s)
+        self._admission.ended(request.number, request.generated, now_s)
         self._totals.finished += finish in (Finish.STOP, Finish.LENGTH)
         self._totals.cancelled += finish is Finish.CANCELLED
         self._totals.failed += finish in (Finish.DEADLINE, Finish.ERROR)
