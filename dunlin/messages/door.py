@@ -34,7 +34,7 @@ class Submit:
     tokens that the client has. `idempotency` and `digest` are as in `dunlin.messages.dispatch.Place`: a Submit with
     the idempotency of a request that runs, or ran lately, joins that one.
 
-    It is number `call_index` of the `call_requests` that one call of the client makes, one at once after the other, with
+    It is number `call_index` of the `call_requests` that one call of the client makes, one right after the other, with
     `call_tokens` prompt tokens in all: the tenant's quota must hold for all of them, or none is taken.
     """
 

@@ -103,7 +103,7 @@ def test_the_queue_takes_exactly_so_many() -> None:
 def test_the_time_to_come_back_is_half_the_queue_at_the_last_pace() -> None:
     admission = Admission(DispatcherConfig())
     for second in range(40):
-        admission.ended(float(second))
+        admission.ended(second, 0, float(second))
     assert admission.retry_after_s(10, 40.0) == 10 / 2 * PACE_KEPT / PACE_KEPT
     assert admission.retry_after_s(1000, 40.0) == MOST_RETRY_S
     assert admission.retry_after_s(0, 40.0) == LEAST_RETRY_S

@@ -1,0 +1,253 @@
+"""Quotas: never more than was allowed, whatever runs at once, and nothing lost of what was not used (I11)."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from dunlin.effects import Address, Send
+from dunlin.messages.dispatch import Place
+from dunlin.messages.door import (
+    Admitted,
+    CancelById,
+    CancelResult,
+    Quota,
+    Quotas,
+    Rejected,
+    Rejection,
+    Submit,
+    Withdraw,
+)
+from dunlin.messages.types import Finish
+from services.dispatcher.quotas import RUNNING_RETRY_S, TenantQuotas
+from tests.services.dispatcher.factories import A, Bench, client, member, messages, only, rows, submit
+
+
+def quotas_of(**limits: Any) -> TenantQuotas:
+    """One tenant, "t", from second 0 on."""
+    made = TenantQuotas()
+    made.take(Quotas((Quota("t", **limits),)), 0.0)
+    return made
+
+
+def asked(prompt: int = 1, max_tokens: int | None = 4, **more: Any) -> Submit:
+    return submit(range(prompt), max_tokens=max_tokens, tenant="t", **more)
+
+
+def refused(quotas: TenantQuotas, wanted: Submit, now_s: float = 0.0) -> Rejected:
+    found = quotas.refusal(wanted, now_s)
+    assert found is not None
+    return found
+
+
+def test_nothing_is_enforced_before_the_first_word_on_quotas() -> None:
+    quotas = TenantQuotas()
+    assert quotas.refusal(asked(10_000), 0.0) is None
+    quotas.admit(1, asked(10_000))
+    quotas.settle(1, 4, 0.0)
+
+
+def test_a_tenant_that_is_gone_gets_nothing_more_and_its_requests_end_well() -> None:
+    quotas = quotas_of(running=1)
+    quotas.admit(1, asked())
+    quotas.take(Quotas(()), 1.0)
+    assert refused(quotas, asked(), 1.0).code is Rejection.FORBIDDEN
+    quotas.settle(1, 4, 2.0)
+    quotas.take(Quotas((Quota("t", running=1),)), 3.0)
+    assert quotas.refusal(asked(), 3.0) is None
+
+
+def test_requests_come_back_evenly() -> None:
+    quotas = quotas_of(requests_per_minute=6)
+    for number in range(6):
+        assert quotas.refusal(asked(), 0.0) is None
+        quotas.admit(number, asked())
+    too_soon = refused(quotas, asked(), 0.0)
+    assert (too_soon.code, too_soon.retry_after_s) == (Rejection.QUOTA, 10.0)
+    assert "'t' may use 6 requests a minute; 0 are left, 1 are needed" in too_soon.detail
+    assert refused(quotas, asked(), 9.0).retry_after_s == pytest.approx(1.0)
+    assert quotas.refusal(asked(), 10.0) is None
+    quotas.admit(6, asked())
+    assert refused(quotas, asked(), 10.0).retry_after_s == pytest.approx(10.0)
+
+
+def test_tokens_are_taken_whole_and_the_rest_comes_back() -> None:
+    quotas = quotas_of(tokens_per_minute=60)
+    quotas.admit(1, asked(10, 40))
+    assert refused(quotas, asked(10, 10), 0.0).retry_after_s == pytest.approx(10.0)
+    quotas.settle(1, 5, 0.0)
+    assert quotas.refusal(asked(10, 35), 0.0) is None
+    assert refused(quotas, asked(10, 36), 0.0).code is Rejection.QUOTA
+
+
+def test_what_comes_back_never_fills_more_than_a_minute() -> None:
+    quotas = quotas_of(tokens_per_minute=60)
+    quotas.admit(1, asked(10, 40))
+    quotas.settle(1, 0, 300.0)
+    quotas.check_integrity()
+    assert refused(quotas, asked(21, 40), 300.0).code is Rejection.INVALID
+    assert quotas.refusal(asked(20, 40), 300.0) is None
+
+
+def test_running_requests_are_counted_until_they_end() -> None:
+    quotas = quotas_of(running=2)
+    quotas.admit(1, asked())
+    quotas.admit(2, asked())
+    too_many = refused(quotas, asked(), 0.0)
+    assert (too_many.code, too_many.retry_after_s) == (Rejection.QUOTA, RUNNING_RETRY_S)
+    quotas.settle(1, 4, 0.0)
+    assert quotas.refusal(asked(), 0.0) is None
+
+
+@pytest.mark.parametrize(
+    ("limits", "wanted", "text"),
+    [
+        ({"max_tokens": 8}, asked(1, 9), "max_tokens is 9: more than tenant 't' may ask for, 8"),
+        ({"tokens_per_minute": 20}, asked(15, 6), "15 prompt tokens and max_tokens 6 are more than tenant 't' may use"),
+        ({"tokens_per_minute": 20}, asked(30, 1), "30 prompt tokens"),
+        ({"running": 2}, asked(call_requests=3, call_tokens=3), "3 requests at once are more than tenant 't' may have"),
+        ({"requests_per_minute": 2}, asked(call_requests=3, call_tokens=3), "3 requests at once"),
+    ],
+)
+def test_what_waiting_does_not_help_is_invalid(limits: dict[str, int], wanted: Submit, text: str) -> None:
+    found = refused(quotas_of(**limits), wanted)
+    assert found.code is Rejection.INVALID
+    assert text in found.detail
+
+
+@pytest.mark.parametrize(
+    ("limits", "most", "max_tokens"),
+    [
+        ({"max_tokens": 8}, 100, 8),
+        ({"max_tokens": 8}, 12, 2),
+        ({"tokens_per_minute": 50}, 100, 40),
+        ({"tokens_per_minute": 50, "max_tokens": 30}, 0, 30),
+        ({"tokens_per_minute": 5}, 100, 1),
+        ({"requests_per_minute": 5}, 100, None),
+    ],
+)
+def test_a_request_without_a_limit_gets_what_its_tenant_leaves(
+    limits: dict[str, int], most: int, max_tokens: int | None
+) -> None:
+    assert quotas_of(**limits).bounded(asked(10, None), most).max_tokens == max_tokens
+
+
+def test_a_call_of_several_requests_is_taken_whole_or_not_at_all() -> None:
+    quotas = quotas_of(tokens_per_minute=100, running=3)
+    quotas.admit(1, asked(10, 20))
+    call = [quotas.bounded(asked(10, None, call_index=i, call_requests=2, call_tokens=20), 1000) for i in range(2)]
+    assert [one.max_tokens for one in call] == [40, 40]
+    assert refused(quotas, call[0]).code is Rejection.QUOTA
+    quotas.settle(1, 20, 0.0)
+    quotas.take(Quotas((Quota("t", tokens_per_minute=100, running=3),)), 60.0)
+    for number, one in enumerate(call, 2):
+        assert quotas.refusal(one, 60.0) is None
+        quotas.admit(number, one)
+    quotas.check_integrity()
+    assert refused(quotas, asked(1, 1), 60.0).code is Rejection.QUOTA
+
+
+def test_smaller_quotas_hold_at_once_and_larger_ones_fill_up() -> None:
+    quotas = quotas_of(tokens_per_minute=60)
+    quotas.take(Quotas((Quota("t", tokens_per_minute=30),)), 0.0)
+    assert refused(quotas, asked(1, 30)).code is Rejection.INVALID
+    quotas.take(Quotas((Quota("t", tokens_per_minute=120),)), 0.0)
+    assert refused(quotas, asked(20, 20)).retry_after_s == pytest.approx(5.0)
+    quotas.take(Quotas((Quota("t"),)), 0.0)
+    assert quotas.refusal(asked(10_000), 0.0) is None
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.sampled_from(["ask", "ask", "end", "wait"]),
+        st.integers(1, 30),
+        st.integers(1, 30),
+        st.floats(0, 40, allow_nan=False),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=300, deadline=None)
+@given(STEPS, st.integers(20, 80), st.integers(1, 6), st.integers(1, 5))
+def test_no_order_of_events_uses_more_than_was_allowed(
+    steps: list[tuple[str, int, int, float]], tokens: int, requests: int, running: int
+) -> None:
+    """From the start on: used <= a minute's worth + what filled up since, at every moment."""
+    quotas = quotas_of(tokens_per_minute=tokens, requests_per_minute=requests, running=running)
+    now_s, number, used, admitted = 0.0, 0, 0.0, 0
+    open_: dict[int, tuple[int, int]] = {}
+    for kind, prompt, generate, wait_s in steps:
+        if kind == "wait":
+            now_s += wait_s
+        elif kind == "end" and open_:
+            ending = sorted(open_)[prompt % len(open_)]
+            taken, most = open_.pop(ending)
+            generated = min(generate, most)
+            used += taken + generated
+            quotas.settle(ending, generated, now_s)
+        elif kind == "ask":
+            wanted = asked(prompt, generate)
+            if quotas.refusal(wanted, now_s) is None:
+                number, admitted = number + 1, admitted + 1
+                quotas.admit(number, wanted)
+                open_[number] = (prompt, generate)
+        quotas.check_integrity()
+        at_most = used + sum(taken + most for taken, most in open_.values())
+        assert at_most <= tokens + now_s * tokens / 60 + 1e-3
+        assert admitted <= requests + now_s * requests / 60 + 1e-3
+        assert len(open_) <= running
+
+
+# --- in the core ---
+
+
+def limited(**limits: Any) -> Bench:
+    bench = Bench(max_positions=100).fleet(member(A))
+    bench.give(Address("dispatcher", "d", 0x2A), Quotas((Quota("t", **limits), Quota("other"))))
+    return bench
+
+
+def test_over_the_limit_costs_no_engine_time() -> None:
+    bench = limited(running=1)
+    bench.run("first", tenant="t")
+    sent = bench.give(client("second"), submit(tenant="t"))
+    assert only(sent, Rejected).code is Rejection.QUOTA
+    assert not messages(sent, Place)
+    assert bench.core.report().refused_total == 1
+    assert only(bench.give(client("third"), submit(tenant="other")), Place).tenant == "other"
+
+
+def test_a_request_gives_back_however_it_ends() -> None:
+    bench = limited(running=1, tokens_per_minute=20)
+    place = bench.run("a", tenant="t", max_tokens=10)
+    bench.give(A, rows((place.request, 1, 3, 9), finish=Finish.STOP))
+    bench.run("b", tenant="t", max_tokens=10)
+    bench.give(client("b"), Withdraw())
+    # 3 + 1 of the first, 3 of the second: 13 are left
+    assert only(bench.give(client("c"), submit(tenant="t", max_tokens=11)), Rejected).code is Rejection.QUOTA
+    assert only(bench.give(client("d"), submit(tenant="t", max_tokens=10)), Admitted)
+
+
+def test_a_request_without_max_tokens_is_placed_with_its_tenants() -> None:
+    bench = limited(max_tokens=7)
+    assert bench.run("a", tenant="t", max_tokens=None).max_tokens == 7
+
+
+def test_what_is_refused_for_something_else_takes_nothing() -> None:
+    bench = limited(requests_per_minute=1)
+    for name in range(3):
+        sent = bench.give(client(name), submit(range(90), tenant="t", max_tokens=50))
+        assert only(sent, Rejected).code is Rejection.TOO_LONG
+    bench.run("a", tenant="t")
+
+
+def test_a_tenant_cancels_its_own_requests_alone() -> None:
+    bench = limited()
+    sent = bench.give(client("a"), submit(tenant="t"))
+    name = only(sent, Admitted).request
+    for tenant, found in (("other", False), ("t", True)):
+        answer = bench.give(client("tool"), CancelById(name, tenant))
+        assert only(answer, CancelResult).found is found
+    assert [effect for effect in bench.last if isinstance(effect, Send)]
