@@ -3,7 +3,7 @@
     python -m benchmarks.fuzz --seconds 600                       every parser, one after the other
     python -m benchmarks.fuzz --seconds 60 --parsers wire trace
 
-Needs `pip install atheris`. Each parser runs in a process of its own, started with what it is known to accept. A leak
+Needs the extra `fuzz`. Each parser runs in a process of its own, started with what it is known to accept. A leak
 is resident memory that still grows between the first and the last quarter of the run.
 """
 

@@ -16,6 +16,7 @@ from services.dispatcher.http_answer import Answer
 from services.dispatcher.http_errors import CLIENT, HttpError, not_found, read_json, shape_errors
 from services.dispatcher.openai_reply import ChatReply, CompletionReply, error_body
 from services.dispatcher.openai_request import Asked, chat_of, completion_of
+from services.dispatcher.openapi import document
 
 SHUTDOWN_S = 0.5
 
@@ -82,6 +83,7 @@ class HttpDoor:
                 web.get("/v1/models/{model:.+}", self._model),
                 web.post("/v1/completions", self._completions),
                 web.post("/v1/chat/completions", self._chat),
+                web.get("/openapi.json", self._openapi),
                 web.get("/health", self._health),
                 web.get("/metrics", self._metrics),
                 web.get("/version", self._version),
@@ -135,6 +137,9 @@ class HttpDoor:
 
     async def _metrics(self, request: web.Request) -> web.Response:
         return web.Response(body=self._door.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+
+    async def _openapi(self, request: web.Request) -> web.Response:
+        return web.json_response(document())
 
     async def _version(self, request: web.Request) -> web.Response:
         return web.json_response({"version": dunlin.__version__})

@@ -6,7 +6,7 @@ from typing import Any
 
 from dunlin.messages.public import ChatMessage
 from services.dispatcher.door import Prompt
-from services.dispatcher.settings import MOST_LOGPROBS, BadField, Settings, flag, settings_of, token_ids, whole
+from services.dispatcher.settings import MOST_LOGPROBS, BadField, Settings, Whole, flag, settings_of, token_ids
 
 MOST_CHOICES = 128
 DEFAULT_COMPLETION_TOKENS = 16
@@ -51,7 +51,7 @@ def chat_of(body: Mapping[str, Any]) -> Asked:
     given = _given(body, (*SHARED, *OURS, *own), CHAT_NEUTRAL)
     values = {name: given[name] for name in SHARED if name in given}
     if "max_completion_tokens" in given:
-        values["max_tokens"] = whole(1, (1 << 31) - 1)("max_completion_tokens", given["max_completion_tokens"])
+        values["max_tokens"] = Whole(1, (1 << 31) - 1)("max_completion_tokens", given["max_completion_tokens"])
     values["logprobs"] = _chat_logprobs(given)
     return _asked((_messages(given.get("messages")),), values, given)
 
@@ -70,7 +70,7 @@ def _given(body: Any, known: tuple[str, ...], neutral: "Mapping[str, Neutral]") 
 
 
 def _asked(prompts: tuple[Prompt, ...], values: dict[str, Any], given: Mapping[str, Any]) -> Asked:
-    choices = whole(1, MOST_CHOICES)("n", given.get("n", 1))
+    choices = Whole(1, MOST_CHOICES)("n", given.get("n", 1))
     if choices * len(prompts) > MOST_CHOICES:
         raise BadField("n", f"{choices} choices of {len(prompts)} prompts are more than {MOST_CHOICES}")
     model = given.get("model")
@@ -143,7 +143,7 @@ def _content(name: str, content: Any) -> str:
 
 def _chat_logprobs(given: Mapping[str, Any]) -> int | None:
     wanted = flag("logprobs", given.get("logprobs", False))
-    best = whole(0, MOST_LOGPROBS)("top_logprobs", given.get("top_logprobs", 0))
+    best = Whole(0, MOST_LOGPROBS)("top_logprobs", given.get("top_logprobs", 0))
     if "top_logprobs" in given and not wanted:
         raise BadField("top_logprobs", "is allowed with logprobs: true only")
     return best if wanted else None

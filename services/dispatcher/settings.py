@@ -66,31 +66,38 @@ def settings_of(values: Mapping[str, Any]) -> Settings:
 Check = Callable[[str, Any], Any]
 
 
-def whole(lowest: int, highest: int) -> Check:
+@dataclass(frozen=True, slots=True)
+class Whole:
     """A whole number; 3.0 is none, and neither is true."""
 
-    def check(name: str, value: Any) -> int:
+    lowest: int
+    highest: int
+
+    def __call__(self, name: str, value: Any) -> int:
+        """The value, or BadField."""
         if isinstance(value, bool) or not isinstance(value, int):
             raise BadField(name, f"must be a whole number, not {_shown(value)}")
-        if not lowest <= value <= highest:
-            raise BadField(name, f"must be between {lowest} and {highest}, not {_shown(value)}")
+        if not self.lowest <= value <= self.highest:
+            raise BadField(name, f"must be between {self.lowest} and {self.highest}, not {_shown(value)}")
         return value
 
-    return check
 
-
-def number(lowest: float, highest: float, above: bool = False) -> Check:
+@dataclass(frozen=True, slots=True)
+class Number:
     """A finite number; `above`: greater than `lowest`."""
 
-    def check(name: str, value: Any) -> float:
+    lowest: float
+    highest: float
+    above: bool = False
+
+    def __call__(self, name: str, value: Any) -> float:
+        """The value, or BadField."""
         if isinstance(value, bool) or not isinstance(value, int | float):
             raise BadField(name, f"must be a number, not {_shown(value)}")
-        if isnan(value) or not lowest <= value <= highest or (above and value == lowest):
-            least = f"above {lowest:g}" if above else f"at least {lowest:g}"
-            raise BadField(name, f"must be {least} and at most {highest:g}, not {_shown(value)}")
+        if isnan(value) or not self.lowest <= value <= self.highest or (self.above and value == self.lowest):
+            least = f"above {self.lowest:g}" if self.above else f"at least {self.lowest:g}"
+            raise BadField(name, f"must be {least} and at most {self.highest:g}, not {_shown(value)}")
         return float(value)
-
-    return check
 
 
 def flag(name: str, value: Any) -> bool:
@@ -101,13 +108,12 @@ def flag(name: str, value: Any) -> bool:
 
 
 def _temperature(name: str, value: Any) -> float:
-    checked: float = number(0.0, 10.0)(name, value)
+    checked = TEMPERATURE(name, value)
     return 0.0 if checked < GREEDY_BELOW else checked
 
 
 def _top_k(name: str, value: Any) -> int:
-    checked: int = whole(-1, I32_MOST)(name, value)
-    return max(0, checked)  # other servers write "no limit" as -1
+    return max(0, TOP_K(name, value))  # other servers write "no limit" as -1
 
 
 def _stops(name: str, value: Any) -> tuple[str, ...]:
@@ -130,7 +136,7 @@ def token_ids(name: str, value: Any, most: int = I32_MOST) -> I32:
     # Millions may come: in C where all is well, one by one only to say what is wrong.
     if {*map(type, value)} - {int} or (value and not 0 <= min(value) <= max(value) <= I32_MOST):
         for token in value:
-            whole(0, I32_MOST)(name, token)
+            TOKEN(name, token)
     return i32(value)
 
 
@@ -143,8 +149,7 @@ def _logit_bias(name: str, value: Any) -> dict[int, float]:
         raise BadField(name, "must be an object of token ids and numbers")
     if len(value) > MOST_BIASES:
         raise BadField(name, f"has {len(value)} entries; at most {MOST_BIASES} are allowed")
-    check = number(-100.0, 100.0)
-    return {_token(name, token): check(f"{name}.{token}", bias) for token, bias in value.items()}
+    return {_token(name, token): BIAS(f"{name}.{token}", bias) for token, bias in value.items()}
 
 
 def _token(name: str, spelled: Any) -> int:
@@ -175,24 +180,28 @@ def _shown(value: Any) -> str:
     return text if len(text) <= 40 else f"{text[:40]}…"
 
 
+TEMPERATURE = Number(0.0, 10.0)
+TOP_K = Whole(-1, I32_MOST)
+TOKEN = Whole(0, I32_MOST)
+BIAS = Number(-100.0, 100.0)
 SAMPLING: dict[str, Check] = {
     "temperature": _temperature,
     "top_k": _top_k,
-    "top_p": number(0.0, 1.0, above=True),
-    "min_p": number(0.0, 1.0),
-    "presence_penalty": number(-2.0, 2.0),
-    "frequency_penalty": number(-2.0, 2.0),
-    "repetition_penalty": number(0.0, 10.0, above=True),
-    "logprobs": whole(0, MOST_LOGPROBS),
+    "top_p": Number(0.0, 1.0, above=True),
+    "min_p": Number(0.0, 1.0),
+    "presence_penalty": Number(-2.0, 2.0),
+    "frequency_penalty": Number(-2.0, 2.0),
+    "repetition_penalty": Number(0.0, 10.0, above=True),
+    "logprobs": Whole(0, MOST_LOGPROBS),
 }
 CHECKS: dict[str, Check] = {
     **SAMPLING,
-    "seed": whole(I64_LEAST, I64_MOST),
-    "max_tokens": whole(1, I32_MOST),
+    "seed": Whole(I64_LEAST, I64_MOST),
+    "max_tokens": Whole(1, I32_MOST),
     "stop": _stops,
     "stop_token_ids": _stop_ids,
     "ignore_eos": flag,
-    "timeout_s": number(0.0, 86_400.0, above=True),
+    "timeout_s": Number(0.0, 86_400.0, above=True),
     "request_class": _class,
     "tenant": _tenant,
     "logit_bias": _logit_bias,

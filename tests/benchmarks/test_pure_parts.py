@@ -2,13 +2,14 @@
 
 import asyncio
 import dataclasses
+import random
 from collections import Counter
 from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
 
-from benchmarks import fuzz, roles
+from benchmarks import doors, fuzz, roles
 from benchmarks.chorus import Chorus, make_songs
 from benchmarks.cluster import ClusterProcess
 from benchmarks.explaining import HandOut, hand_outs
@@ -184,3 +185,10 @@ def test_a_crash_and_a_leak_of_a_parser_are_seen() -> None:
     flat, growing = [100] * 8, [100, 100, 100, 100, 200, 200, 300, 300]
     assert fuzz.judge(0, said, flat) == fuzz.Verdict(512, 17, 0, "")
     assert fuzz.judge(77, said, growing) == fuzz.Verdict(512, 17, 200, "exit code 77: ValueError: bad")
+
+
+def test_mutations_depend_on_their_seed_and_leave_some_messages_whole() -> None:
+    made = [[doors.mutate(b"a message", draw) for draw in [random.Random(5)] for _ in range(50)] for _ in range(2)]
+    assert made[0] == made[1]
+    assert b"a message" in made[0]
+    assert len(set(made[0])) > 20

@@ -1,0 +1,174 @@
+"""Fuzz both public doors of a running cluster: no crash, no 5xx that is not meant, no slot and no memory lost.
+
+    python -m benchmarks.doors --seconds 600
+
+HTTP: schemathesis on the door's own OpenAPI document (in the extra `fuzz`). gRPC: mutated and random
+requests over several connections. Afterwards every process is the one that was started, every slot is free, and a
+request is served.
+"""
+
+import asyncio
+import random
+import subprocess
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+import grpc
+import grpc.aio
+
+from benchmarks import output
+from benchmarks.cluster import ClusterProcess
+from benchmarks.fleet import occupied, settle, unbalanced
+from benchmarks.output import Outcome
+from benchmarks.session import Session
+from dunlin.messages.fleet import FleetStatus
+from dunlin.messages.public import ChatMessage, GenerateRequest
+from dunlin.messages.types import i32
+from dunlin.wire.codec import encode
+from dunlin.wire.methods import CANCEL, GENERATE, INFO, Method
+
+CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
+MEANT = {
+    grpc.StatusCode.OK,
+    grpc.StatusCode.INVALID_ARGUMENT,
+    grpc.StatusCode.OUT_OF_RANGE,
+    grpc.StatusCode.RESOURCE_EXHAUSTED,
+    grpc.StatusCode.DEADLINE_EXCEEDED,
+    grpc.StatusCode.ALREADY_EXISTS,
+    grpc.StatusCode.CANCELLED,
+    grpc.StatusCode.NOT_FOUND,
+}
+SEEDS = [
+    encode(GenerateRequest(prompt="once", max_tokens=3)),
+    encode(GenerateRequest(prompt_tokens=i32((1, 2, 3)), max_tokens=2, stop=("a", "b"), logprobs=3, seed=5)),
+    encode(GenerateRequest(messages=(ChatMessage("user", "hello"),), max_tokens=2, top_p=0.5, timeout_s=3.0)),
+]
+LEAK_BYTES = 64 << 20
+CALL_LIMIT_S = 5.0
+
+
+class GrpcFuzzer:
+    """Owns one channel: calls with bytes that nobody checked, until the time is up."""
+
+    def __init__(self, endpoint: str, seed: int) -> None:
+        self.calls = 0
+        self.wrong: list[str] = []
+        self._endpoint = endpoint
+        self._draw = random.Random(seed)
+
+    async def run(self, seconds: float) -> None:
+        """Call until the time is up."""
+        until_s = time.monotonic() + seconds
+        async with grpc.aio.insecure_channel(self._endpoint) as channel:
+            while time.monotonic() < until_s:
+                await self._call(channel)
+
+    async def _call(self, channel: grpc.aio.Channel) -> None:
+        method: Method[Any, Any] = self._draw.choices([GENERATE, CANCEL, INFO], [8, 1, 1])[0]
+        data = mutate(self._draw.choice(SEEDS), self._draw)
+        self.calls += 1
+        try:
+            if method.streams:
+                stream: Any = channel.unary_stream(method.path)
+                answer = stream(data, timeout=CALL_LIMIT_S)
+                async for _ in answer:
+                    if self._draw.random() < 0.1:
+                        answer.cancel()
+                        return
+            else:
+                call: Any = channel.unary_unary(method.path)
+                await call(data, timeout=CALL_LIMIT_S)
+        except grpc.aio.AioRpcError as error:
+            if error.code() not in MEANT:
+                self.wrong.append(f"{method.name}({data[:60]!r}): {error.code().name}: {error.details()}")
+
+
+def mutate(seed: bytes, draw: random.Random) -> bytes:
+    """A message with a few bytes changed, cut, doubled or replaced by noise."""
+    data = bytearray(seed)
+    for _ in range(draw.randrange(4)):
+        at = draw.randrange(len(data) + 1)
+        match draw.randrange(4):
+            case 0:
+                data[at : at + 1] = bytes([draw.randrange(256)])
+            case 1:
+                del data[at:]
+            case 2:
+                data[at:at] = draw.randbytes(draw.randrange(1, 9))
+            case 3:
+                data += data[at:]
+    return bytes(data)
+
+
+def fuzz_http(url: str, seconds: int, folder: Path) -> str:
+    """Run schemathesis on the door; what failed, nothing if all is well."""
+    command = [
+        *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--checks", CHECKS),
+        *("--max-time", str(seconds), "--max-examples", "1000000", "--phases", "examples,coverage,fuzzing"),
+        *("--request-timeout", "30", "--max-failures", "20", "--no-color", "--suppress-health-check", "all"),
+    ]
+    with (folder / "schemathesis.txt").open("w+") as said:
+        code = subprocess.run(command, cwd=folder, stdin=subprocess.DEVNULL, stdout=said, stderr=said).returncode
+        said.seek(0)
+        text = said.read()
+    summary = text[text.rfind("SUMMARY") - 40 :] if "SUMMARY" in text else text[-800:]
+    output.say(summary)
+    return "" if code == 0 else text[text.find("FAILURES") :][:4000]
+
+
+async def run(cluster: ClusterProcess, seconds: int, width: int) -> Outcome:
+    """Both doors, one after the other, against a running cluster."""
+    outcome = Outcome(f"doors: {seconds} s of nonsense each")
+    async with Session(cluster) as session:
+        before = _processes(await session.look())
+        start_bytes = _resident(before)
+        with tempfile.TemporaryDirectory() as folder:
+            failed = await asyncio.to_thread(fuzz_http, cluster.http, seconds, Path(folder))
+        outcome.expect(not failed, f"HTTP: {failed}")
+        warm_bytes = _resident(before)
+        fuzzers = [GrpcFuzzer(cluster.grpc.split(",")[0], seed) for seed in range(width)]
+        await asyncio.gather(*(fuzzer.run(seconds) for fuzzer in fuzzers))
+        await session.client.generate("still there?", max_tokens=4)
+        status = await settle(session.look, lambda s: not occupied(s), "every slot free")
+        after = _processes(status)
+    outcome.broken += [text for fuzzer in fuzzers for text in fuzzer.wrong][:20] + unbalanced(status)
+    outcome.expect(after == before, f"processes changed: {before} to {after}")
+    grown = {name: now - warm_bytes[name] for name, now in _resident(after).items() if name in warm_bytes}
+    outcome.figures["gRPC calls"] = sum(fuzzer.calls for fuzzer in fuzzers)
+    for name, size in grown.items():
+        outcome.figures[f"{name}: grew in the HTTP and in the gRPC half (MiB)"] = (
+            (warm_bytes[name] - start_bytes[name]) / (1 << 20),
+            size / (1 << 20),
+        )
+        outcome.expect(size < LEAK_BYTES, f"{name} grew by {size >> 20} MiB")
+    return outcome
+
+
+def _processes(status: FleetStatus) -> dict[str, int]:
+    return {member.address.name: member.pid for member in status.members if member.connected}
+
+
+def _resident(processes: dict[str, int]) -> dict[str, int]:
+    found = {}
+    for name, pid in processes.items():
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+        found[name] = next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
+    return found
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    arguments = output.parser(__doc__ or "")
+    arguments.add_argument("--seconds", type=int, default=600, help="for each door")
+    arguments.add_argument("--width", type=int, default=8, help="connections of the gRPC half")
+    given = arguments.parse_args(argv)
+    with ClusterProcess("--instances", str(given.instances)) as cluster:
+        outcome = asyncio.run(run(cluster, given.seconds, given.width))
+    return output.finish(outcome, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
