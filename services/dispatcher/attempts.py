@@ -11,6 +11,7 @@ from services.dispatcher.endings import Endings, Totals
 from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
 from services.dispatcher.journal import Journal, Request, State
+from services.dispatcher.moves import Moves
 from services.dispatcher.timers import PauseOver
 from services.dispatcher.tokens import Row, rows_of
 
@@ -26,6 +27,7 @@ class Attempts:
         endings: Endings,
         totals: Totals,
         refusal_pause_s: float,
+        moves: Moves,
     ) -> None:
         self._journal = journal
         self._fleet = fleet
@@ -33,6 +35,7 @@ class Attempts:
         self._endings = endings
         self._totals = totals
         self._refusal_pause_s = refusal_pause_s
+        self._moves = moves
 
     def on_tokens(self, now_s: float, sender: Address, message: Tokens) -> list[Effect]:
         """Append what is due and pass it on, row by row."""
@@ -52,7 +55,7 @@ class Attempts:
         if request is None:
             return self._stale(sender, message.request, message.attempt)
         self._runs(now_s, request)
-        return []
+        return self._moves.accepted(request)
 
     def on_refused(self, now_s: float, sender: Address, message: Refused) -> list[Effect]:
         """Back into the queue; the instance is left alone until it moves or a short pause is over."""

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.messages.dispatch import Accepted, Continued, Ended, Poisoned, Preempted, Refused, Returned, Tokens
+from dunlin.messages.dispatch import Accepted, Continued, Ended, Poisoned, Preempted, Ready, Refused, Returned, Tokens
 from dunlin.messages.door import Admitted, CancelById, CancelResult, Quotas, Rejected, Rejection, Submit, Withdraw
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
@@ -22,6 +22,7 @@ from services.dispatcher.endings import Endings, Totals
 from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
 from services.dispatcher.journal import Journal, Request
+from services.dispatcher.moves import Moves
 from services.dispatcher.placement import Placement
 from services.dispatcher.timers import DeadlineDue, DroughtOver, PauseOver, ReportDue
 
@@ -40,7 +41,10 @@ class DispatcherCore:
         self._admission = Admission(config)
         self._placement = Placement(self.journal, self.fleet, POLICIES[config.policy])
         self._endings = Endings(self.journal, self.fleet, self._fences, self._admission, self.totals, config.max_losses)
-        attempts = Attempts(self.journal, self.fleet, self._fences, self._endings, self.totals, config.refusal_pause_s)
+        self._moves = Moves(self.journal, self.fleet, self._fences, self._placement, self.totals)
+        attempts = Attempts(
+            self.journal, self.fleet, self._fences, self._endings, self.totals, config.refusal_pause_s, self._moves
+        )
         self._monitors: dict[Address, None] = {}
         self._beats = 0
         self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
@@ -56,6 +60,7 @@ class DispatcherCore:
             Preempted: attempts.on_preempted,
             Continued: attempts.on_continued,
             Ended: attempts.on_ended,
+            Ready: self._moves.on_ready,
             FleetView: self._on_view,
             Joined: self._on_joined,
             Gone: self._on_gone,
@@ -206,7 +211,9 @@ class DispatcherCore:
     # --- what happens to a request ---
 
     def _settle(self, now_s: float) -> list[Effect]:
-        effects, hopeless = self._placement.settle()
+        effects = self._moves.homeward()
+        placed, hopeless = self._placement.settle()
+        effects += placed
         for request in hopeless:
             text = f"{request.longest} tokens are more than any instance can hold"
             effects += self._endings.tell(now_s, request, Finish.ERROR, text)

@@ -25,6 +25,7 @@ class Totals:
     replaced: int = 0
     tokens: int = 0
     stale: int = 0
+    moved: int = 0
 
 
 class Endings:
@@ -52,9 +53,12 @@ class Endings:
 
     def stop(self, now_s: float, request: Request, finish: Finish, cause: str) -> list[Effect]:
         """End it before its last token, in silence: whoever holds it must stop."""
-        instance, attempt = request.instance, request.attempt
+        holders = [(request.instance, request.attempt), request.home or (None, 0)]
         self.done(now_s, request, finish)
-        return [] if instance is None else self._fences.cancel(instance, request.number, attempt, cause)
+        effects: list[Effect] = []
+        for instance, attempt in holders:
+            effects += self._fences.cancel(instance, request.number, attempt, cause) if instance is not None else []
+        return effects
 
     def tell(self, now_s: float, request: Request, finish: Finish, text: str) -> list[Effect]:
         """`stop`, and say so to its client."""

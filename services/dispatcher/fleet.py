@@ -135,6 +135,11 @@ class Fleet:
         """Whether anybody may be asked for anything."""
         return bool(self.asks(1, 0, []))
 
+    def can_take_over(self, address: Address) -> bool:
+        """Whether it may be given what it holds the KV of already: a stream is open, and it serves."""
+        member = self._members.get(address)
+        return address in self._joined and member is not None and member.ready and not member.suspect
+
     def limit(self, address: Address) -> int:
         """The longest sequence that this instance can hold."""
         member = self._members[address]
@@ -170,7 +175,7 @@ class Fleet:
 
     def _can_serve(self, address: Address) -> bool:
         member = self._members.get(address)
-        if member is None or member.suspect or not member.ready:
+        if member is None or member.suspect or member.draining or not member.ready:
             return False
         return member.kind is GroupKind.LOCAL and member.part is Part.LOCAL and member.plan_version > 0
 

@@ -39,7 +39,7 @@ class Request:
 
     `attempt` counts hand-outs, `losses` those that ended with their instance since the last token came. `unfit` names
     instances that cannot hold it; `lost` says what became of the last hand-out, for the next one's reason.
-    `suspicion`: see `Returned`.
+    `suspicion`: see `Returned`. `home` is an instance that still has an older attempt, which another was to take over.
     """
 
     number: int
@@ -55,6 +55,7 @@ class Request:
     suspicion: int = 0
     instance: Address | None = None
     lost: tuple[str, str] | None = None
+    home: tuple[Address, int] | None = None
     unfit: list[Address] = field(default_factory=list)
 
     @property
@@ -127,6 +128,11 @@ class Journal:
         """The first `most` that wait, in the order in which they are to be placed: oldest first among each kind."""
         again = (self._requests[number] for number in self._again)
         return list(islice(chain(again, self._fresh.values()), most))
+
+    def away_from_home(self) -> list[Request]:
+        """Those that wait and have a home: an instance that still has an older attempt of theirs."""
+        again = [self._requests[number] for number in self._again]
+        return [request for request in again if request.home is not None]
 
     def hand_out(self, request: Request, instance: Address) -> None:
         """A new attempt, at `instance`."""

@@ -52,9 +52,10 @@ class Placement:
         if not asks:
             return None
         choice = self._policy(slots, [candidate for _, candidate in asks])
-        return self._offer(request, asks[choice.index][0], choice.why)
+        return self.offer(request, asks[choice.index][0], choice.why)
 
-    def _offer(self, request: Request, instance: Address, why: Why) -> Effect:
+    def offer(self, request: Request, instance: Address, why: Why, handle: int = 0) -> Effect:
+        """Hand a waiting request out to `instance`; `handle` names room there that holds its KV already."""
         if request.max_tokens is None:
             request.max_tokens = self._fleet.limit(instance) - request.prompt_tokens
         self._journal.hand_out(request, instance)
@@ -70,6 +71,7 @@ class Placement:
             submit.stop_ids,
             submit.request_class,
             submit.tenant,
+            handle=handle,
             why=_with_past(why, request),
             key=request.key,
             idempotency=submit.idempotency,

@@ -103,8 +103,10 @@ class Arrivals:
 
     def release(self, sender: Address, message: Release) -> list[Effect]:
         """The source does not need the room."""
-        arrival = self._known(sender, message.handle)
-        return self._give_up(arrival) if arrival is not None else []
+        arrival = self._arrivals.get(message.handle)
+        if arrival is None or arrival.source != sender or arrival.is_over:
+            return []  # an attempt has taken it over
+        return self._give_up(arrival)
 
     def landed(self, handle: int, done: MoveDone) -> list[Effect]:
         """A region was copied, or was not."""

@@ -10,6 +10,7 @@ from typing import Any
 from dunlin.effects import Address, Core, Effect, Gone, Message
 from dunlin.messages.door import Admitted, Delta, Rejected, Submit, Withdraw
 from dunlin.messages.fleet import Reason, Reasons
+from dunlin.messages.group import Reach
 from dunlin.messages.membership import Elected, Member, MembersReset
 from dunlin.messages.types import Finish, Sampling, i32
 from services.dispatcher.config import DispatcherConfig
@@ -26,6 +27,7 @@ from tests.fakes.engine import EngineSeat, FakeTier, continuation
 from tests.fakes.link import Link
 
 ETCD = Address("etcd", "")
+DIALING = Address("dialing", "")
 NODE = "node-0"
 
 
@@ -80,6 +82,18 @@ class Client:
         return self.tokens == self.expected and self.finish is Finish.LENGTH
 
 
+class Dialing:
+    """Opens streams between instances on demand, as an instance's server does."""
+
+    def __init__(self, link: Link) -> None:
+        self._link = link
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        if isinstance(message, Reach) and self._link.is_up(message.peer):
+            self._link.join(sender, message.peer)
+        return []
+
+
 class Cluster:
     """Cores, engines and clients. Settings of a role go by its name: `instance={"max_waiting": 1}`."""
 
@@ -99,6 +113,7 @@ class Cluster:
         self.instances: dict[str, InstanceCore] = {}
         self._engine = {"progress_s": 0.25, **(engine or {})}
         self._instance = instance or {}
+        self.link.add(DIALING, Dialing(self.link))
         self._members: dict[tuple[str, str], Address] = {}
         self._revision = 1
         self.monitor = MonitorCore(self._new("monitor", "monitor-0"), MonitorConfig(), self.codec)
@@ -118,6 +133,7 @@ class Cluster:
         core = InstanceCore(self._new("instance", name), InstanceConfig(node=NODE, **self._instance))
         self.instances[name] = core
         self._enter(core.address, core)
+        self.link.join(core.address, DIALING)
         self.seats[name] = EngineSeat(self.link, core.address, self.tier, **self._engine)
         return core
 
