@@ -7,10 +7,11 @@ have lost its lease, by its own clock, is deposed at once and stands again with 
 import asyncio
 import logging
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 from dunlin.membership.client import EtcdClient
-from dunlin.membership.errors import EtcdError
+from dunlin.membership.errors import EtcdError, LeaseLost
 from dunlin.membership.keeper import Clock, LeaseKeeper, boot_clock_s
 from dunlin.membership.txn import CreatedAt, Put
 from dunlin.membership.watch import Deleted, PrefixWatch, Reset, WatchEvent
@@ -59,6 +60,7 @@ class Election:
         self._clock = clock
         self._task: asyncio.Task[None] | None = None
         self._term: _Candidacy | None = None
+        self._left_over: list[int] = []
 
     def start(self) -> None:
         """Stand for election from now on. Trouble with etcd only means waiting."""
@@ -83,6 +85,7 @@ class Election:
     async def _stand_for_ever(self) -> None:
         while True:
             try:
+                await self._clear()
                 keeper = await LeaseKeeper.grant(self._client, self._ttl_s, self._clock)
                 await self._stand(keeper)
             except EtcdError as error:
@@ -99,7 +102,19 @@ class Election:
             why = await self._until_lost(_Candidacy(key, revision, keeper))
         finally:
             self._depose(why)
-            await keeper.revoke()
+            if not await keeper.revoke():
+                self._left_over.append(keeper.lease_id)
+
+    async def _clear(self) -> None:
+        """End the leases of our candidacies that were over while etcd was away.
+
+        A restarted etcd gives each its whole TTL again, and their keys would stand before everybody's new ones. Nobody
+        else's key is touched: its process may still live. Raises EtcdError.
+        """
+        while self._left_over:
+            with suppress(LeaseLost):
+                await self._client.revoke(self._left_over[0])
+            del self._left_over[0]
 
     async def _until_lost(self, ours: _Candidacy) -> str:
         ways = (ours.keeper.keep(), _expired(ours.keeper), _over(ours), self._queue(ours))

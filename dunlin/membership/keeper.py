@@ -69,14 +69,20 @@ class LeaseKeeper:
         while self.valid():  # noqa: ASYNC110 (time itself is awaited; each sign of life moves the end further away)
             await asyncio.sleep(self.valid_until_s - self._clock())
 
-    async def revoke(self) -> None:
-        """End the lease now if etcd answers, else leave it to its TTL. Its holder has nothing to say from here on."""
+    async def revoke(self) -> bool:
+        """End the lease now if etcd answers, else leave it to its TTL. Its holder has nothing to say from here on.
+
+        Returns whether the lease surely is gone.
+        """
         self.valid_until_s = 0.0
         try:
             async with asyncio.timeout(_REVOKE_TIMEOUT_S):
                 await self._client.revoke(self.lease_id)
+        except LeaseLost:
+            return True
         except (EtcdError, TimeoutError):
-            pass
+            return False
+        return True
 
     def _confirm(self, sent_s: float, ttl_s: float) -> None:
         self._ttl_s = ttl_s

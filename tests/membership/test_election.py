@@ -20,9 +20,9 @@ pytestmark = pytest.mark.cluster
 class Candidate:
     """An election under test, with all it was told and when."""
 
-    def __init__(self, client: EtcdClient, prefix: str, name: str, clock: Clock = boot_clock_s) -> None:
+    def __init__(self, client: EtcdClient, prefix: str, name: str, clock: Clock = boot_clock_s, ttl_s: int = 2) -> None:
         self.told: list[tuple[float, Elected | Deposed]] = []
-        self.election = Election(client, prefix, name, self._hear, ttl_s=2, clock=clock)
+        self.election = Election(client, prefix, name, self._hear, ttl_s=ttl_s, clock=clock)
 
     def _hear(self, change: Elected | Deposed) -> None:
         self.told.append((time.monotonic(), change))
@@ -51,8 +51,10 @@ class Candidate:
 
 
 @asynccontextmanager
-async def standing(client: EtcdClient, prefix: str, name: str, clock: Clock = boot_clock_s) -> AsyncIterator[Candidate]:
-    one = Candidate(client, prefix, name, clock)
+async def standing(
+    client: EtcdClient, prefix: str, name: str, clock: Clock = boot_clock_s, ttl_s: int = 2
+) -> AsyncIterator[Candidate]:
+    one = Candidate(client, prefix, name, clock, ttl_s)
     one.election.start()
     try:
         yield one
@@ -179,5 +181,29 @@ def test_while_etcd_is_away_nobody_leads_and_then_exactly_one(tmp_path: Path, ho
             await until(lambda: len(one.epochs + two.epochs) > 1 and (one.leads or two.leads), 20.0)
             assert max(one.epochs + two.epochs) > min(one.epochs + two.epochs)
             check_never_two([one, two])
+
+    asyncio.run(scenario())
+
+
+def test_after_etcd_was_away_nobody_waits_for_the_leases_of_those_who_still_live(tmp_path: Path) -> None:
+    ttl_s = 5
+
+    async def scenario() -> None:
+        async with (
+            private_etcd(tmp_path) as etcd,
+            client_of(etcd.endpoint, timeouts=QUICK) as client,
+            standing(client, "/el/g", "one", ttl_s=ttl_s) as one,
+            standing(client, "/el/g", "two", ttl_s=ttl_s) as two,
+        ):
+            await until(lambda: one.leads or two.leads)
+            await etcd.kill()
+            await asyncio.sleep(ttl_s + 1.0)
+            assert not one.leads
+            assert not two.leads
+            await etcd.restart()
+            # etcd gives every lease that it finds its whole TTL again.
+            assert await until(lambda: one.leads or two.leads) < ttl_s / 2
+            check_never_two([one, two])
+            assert len((await client.get_prefix("/el/g/")).items) <= 2
 
     asyncio.run(scenario())
