@@ -40,11 +40,12 @@ class TxnResult:
 
 @dataclass(frozen=True, slots=True)
 class EtcdStatus:
-    """One etcd member's word about itself. `leader` 0 means that it knows of none."""
+    """One etcd member's word about itself. `leader` is a member too; 0 means that it knows of none."""
 
     version: str
     revision: int
     leader: int
+    member: int
 
 
 class EtcdClient:
@@ -139,7 +140,8 @@ class EtcdClient:
     async def status(self) -> EtcdStatus:
         """What the first reachable endpoint says of itself."""
         response = await self._unary("Maintenance/Status", pb.StatusRequest(), pb.StatusResponse, repeatable=True)
-        return EtcdStatus(response.version, response.header.revision, response.leader)
+        header = response.header
+        return EtcdStatus(response.version, header.revision, response.leader, header.member_id)
 
     async def _range(self, request: pb.RangeRequest) -> pb.RangeResponse:
         return await self._unary("KV/Range", request, pb.RangeResponse, repeatable=True)

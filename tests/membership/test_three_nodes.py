@@ -1,0 +1,96 @@
+"""An etcd of three that loses its leader, members and history; `benchmarks/etcd_chaos.py` is the longer one."""
+
+import asyncio
+import time
+from pathlib import Path
+
+import pytest
+
+from benchmarks.cluster import stopped
+from benchmarks.etcd_chaos import Plan, Tale, read_tale, run
+from benchmarks.etcd_cluster import EtcdCluster, etcd_cluster
+from dunlin.membership.errors import EtcdUnavailable
+from dunlin.membership.values import KeyValue
+from dunlin.membership.watch import Deleted, PrefixWatch, Put, Reset, WatchEvent
+from tests.membership.helpers import QUICK, client_of, until
+
+
+def put(number: int, revision: int | None = None) -> Put:
+    return Put(KeyValue("/chaos/counter", b"%d" % number, 1, number + 10 if revision is None else revision))
+
+
+def reset(*numbers: int) -> Reset:
+    return Reset(99, tuple(put(number).item for number in numbers))
+
+
+def tale(*events: WatchEvent, written: int) -> Tale:
+    return Tale({number: (number + 10, 0.0) for number in range(1, written + 1)}, [(0.0, event) for event in events])
+
+
+def test_a_tale_without_gaps_is_right() -> None:
+    reading = read_tale(tale(reset(0), put(1), put(2), reset(2), put(3), reset(5), put(6), written=6))
+    assert (reading.wrong, reading.as_changes, reading.under_snapshots) == ([], 4, 2)
+
+
+@pytest.mark.parametrize(
+    ("events", "wrong"),
+    [
+        ([reset(0), put(1), put(3)], "3 came after 1"),
+        ([reset(0), put(1), put(1), put(2), put(3)], "1 came after 1"),
+        ([reset(0), put(1), put(2)], "the last one seen is 2, the last one written 3"),
+        ([reset(0), put(1), put(2), put(3, 99)], "3 came with revision 99, not its own"),
+        ([reset(0), put(1), put(2), reset(1), put(2), put(3)], "a snapshot with 1 came after 2"),
+        ([reset(0), put(1), Deleted("/chaos/counter", 12), put(2), put(3)], "the counter was deleted after 1"),
+    ],
+)
+def test_a_tale_with_a_fault_is_told(events: list[WatchEvent], wrong: str) -> None:
+    assert wrong in read_tale(tale(*events, written=3)).wrong
+
+
+@pytest.mark.cluster
+def test_a_counter_is_seen_once_and_in_order_through_all_troubles(tmp_path: Path) -> None:
+    plan = Plan(values=150, pace_s=0.2, away_s=3.5, kinds=("kill leader", "compact behind", "stop leader", "compact"))
+    outcome = asyncio.run(run(plan, tmp_path))
+    assert outcome.broken == []
+    assert outcome.figures["resets"] >= 1
+    assert outcome.figures["covered by a snapshot"] >= 1
+
+
+@pytest.mark.cluster
+def test_a_member_that_hangs_is_left_within_the_time_of_one_call(tmp_path: Path) -> None:
+    async def scenario(cluster: EtcdCluster) -> None:
+        leader = await cluster.leader()  # which the others would have to replace first, so another one hangs
+        hanging, *others = sorted(cluster.nodes, key=lambda node: node is leader)
+        endpoints = [hanging.endpoint, *(node.endpoint for node in others)]
+        async with (
+            client_of(*endpoints, timeouts=QUICK) as watcher,
+            client_of(*endpoints, timeouts=QUICK) as reader,
+            client_of(*endpoints, timeouts=QUICK) as keeper,
+            client_of(*endpoints, timeouts=QUICK) as writer,
+        ):
+            seen: list[WatchEvent] = []
+
+            async def collect() -> None:
+                async for event in PrefixWatch(watcher, "/hang/"):
+                    seen.append(event)
+
+            watching = asyncio.create_task(collect())
+            await until(lambda: bool(seen))
+            lease = await keeper.grant(30)
+            await asyncio.gather(reader.get("/a"), writer.get("/a"))
+            with stopped(hanging.pid):
+                began_s = time.monotonic()
+                assert await reader.get("/a") is None  # a read goes on to the next member by itself
+                assert await keeper.keep_alive(lease.lease_id, 1.0) == 30
+                with pytest.raises(EtcdUnavailable):  # a write may have happened: that is for the caller to find out
+                    await writer.put("/hang/a", b"1")
+                await writer.put("/hang/a", b"2")
+                await until(lambda: isinstance(seen[-1], Put) and seen[-1].item.value == b"2")
+                assert time.monotonic() - began_s < 6.0
+            watching.cancel()
+
+    async def on_a_cluster() -> None:
+        async with etcd_cluster(tmp_path) as cluster:
+            await scenario(cluster)
+
+    asyncio.run(on_a_cluster())
