@@ -93,15 +93,17 @@ class Admission:
     def _accept(self, sender: Address, place: Place) -> Effect:
         before = self._sequences.waiting_tokens()
         sequence = self._sequences.add(sender, place)
+        reused = self._lives.slab.reusable(sequence)
         eta_s = before * self._steps.s_per_token
         figures = (
             Figure("tokens", len(place.tokens)),
             Figure("free_slots", self._lives.slab.room),
+            Figure("reused_tokens", reused),
             Figure("waiting_tokens", before),
             Figure("eta_s", eta_s),
         )
         why = Why("free slots", f"queue behind {self._sequences.waiting_count - 1}", figures)
-        return Send(sender, Accepted(place.request, place.attempt, sequence.number, eta_s, why))
+        return Send(sender, Accepted(place.request, place.attempt, sequence.number, eta_s, why, reused))
 
 
 def _refuse(sender: Address, place: Place, reason: Refusal, *figures: Figure) -> Effect:

@@ -16,7 +16,6 @@ from dunlin.messages.engine import EngineReady, MoveDone
 from dunlin.messages.group import Fill, Filled, Release, Reserve, Reserved, ReserveRefused, Vacated
 from dunlin.messages.types import Figure, KeptRegion, MoveStatus, Rejected, Why
 from services.instance.lives import Lives
-from services.instance.slots import Use
 from services.instance.tier import HostTier
 
 
@@ -84,12 +83,12 @@ class Arrivals:
                 return [self._answer(arrival)]
         refusal = self._refusal(message)
         if refusal is not None:
-            figures = (Figure("tokens", message.tokens), Figure("free_slots", self._lives.slots.free))
+            figures = (Figure("tokens", message.tokens), Figure("free_slots", self._lives.slab.room))
             why = Why("arrivals", "refuse", figures, (Rejected("reserve", refusal),))
             return [Send(sender, ReserveRefused(message.sequence, why))]
         self._handles += 1
         arrival = self._arrivals[self._handles] = Arrival(self._handles, sender, message)
-        granted = self._lives.slots.grow(arrival.owner, message.tokens, Use.RESERVED)
+        granted = self._lives.slab.reserve(arrival.owner, message.tokens)
         assert granted, f"{message.tokens} slots of {self._lives.slots!r}"
         return [self._answer(arrival), self._wait(arrival)]
 
@@ -176,7 +175,7 @@ class Arrivals:
             return f"it holds {len(here.ready.layers)} layers"
         if message.longest > min(here.ready.max_positions, slots.capacity):
             return "it can never fit here"
-        if not 0 < message.tokens <= slots.free:
+        if not 0 < message.tokens <= self._lives.slab.room:
             return "too few free slots"
         return "too many arrive already" if len(self._arrivals) >= self._most else None
 
@@ -196,7 +195,7 @@ class Arrivals:
         if start != arrival.filled or not self._tier.usable:
             return self._cut(arrival, f"tokens {start} to {stop} do not follow {arrival.filled}, or no host tier")
         missing = stop - self._lives.slots.held(arrival.owner)
-        if missing > 0 and not self._lives.slots.grow(arrival.owner, missing):
+        if missing > 0 and not self._lives.slab.reserve(arrival.owner, missing):
             return self._cut(arrival, f"{missing} slots are missing")
         arrival.moving = region
         extents = self._lives.slots.holding(arrival.owner).span(start, stop)

@@ -64,7 +64,7 @@ class Batcher:
             wanted = self._first_slots(sequence)
             if self._sequences.running_count >= self._config.max_running:
                 break
-            if self._slab.room < wanted + self._headroom(sequence):
+            if self._slab.room < self._slab.needed(sequence, wanted) + self._headroom(sequence):
                 break
             effects += self._lives.start(sequence, wanted)
         return effects
@@ -115,7 +115,7 @@ class Batcher:
         if self._is_room_coming(sequence):
             return []
         running = self._sequences.running
-        candidates = [Candidate(each.name, each.order, self._slab.held(each)) for each in running]
+        candidates = [Candidate(each.name, each.order, self._slab.gain(each)) for each in running]
         choice = self._evict(candidates, 1)
         return self._lives.preempt(running[choice.index], choice.why)
 

@@ -14,11 +14,12 @@ class InstanceConfig:
 
     `max_slots` caps the slots that the engine offers (0: all of them). `max_running` sequences hold slots at once and
     `max_waiting` more may wait; the next is refused. A step holds at most `budget_tokens`. A running sequence is given
-    slots for `run_ahead_tokens` more tokens at a time, so that its extents stay long. `stuck_s` without a safepoint
-    while steps are outstanding means a stuck engine, `load_stuck_s` one that is stuck while it loads (importing passes
-    none). A dispatcher that stays away for `orphan_grace_s` loses its requests here; for as long, the last
-    `most_retained` answers, of `most_retained_tokens` tokens in all, are kept for another one. A kvstore that has not
-    answered after `tier_answer_s` is not waited for.
+    slots for `run_ahead_tokens` more tokens at a time, so that its extents stay long. `prefix_reuse`: sequences that
+    begin with the same tokens, of the same tenant, share their slots. `stuck_s` without a safepoint while steps are
+    outstanding means a stuck engine, `load_stuck_s` one that is stuck while it loads (importing passes none). A
+    dispatcher that stays away for `orphan_grace_s` loses its requests here; for as long, the last `most_retained`
+    answers, of `most_retained_tokens` tokens in all, are kept for another one. A kvstore that has not answered after
+    `tier_answer_s` is not waited for.
 
     `max_leaving` sequences move to other instances at once, and `max_arriving` come here. The row of one that leaves
     stops when at most `tail_tokens` of it are missing at its target; a stage of its move lasts `move_stage_s` at most,
@@ -35,6 +36,7 @@ class InstanceConfig:
     run_ahead_tokens: int = 32
     stuck_s: float = 3.0
     load_stuck_s: float = 60.0
+    prefix_reuse: bool = True
     orphan_grace_s: float = 30.0
     most_retained: int = 1024
     most_retained_tokens: int = 1 << 20

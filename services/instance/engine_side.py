@@ -71,7 +71,7 @@ class EngineSide:
         """It can take steps: a new slab, with nothing in it."""
         self.ready = ready
         capacity = min(ready.slots, self._config.max_slots) if self._config.max_slots else ready.slots
-        self._lives.slab = Slab(capacity)
+        self._lives.slab = Slab(capacity, ready.weights_digest if self._config.prefix_reuse else None)
         return self._tier.engine_ready(ready)
 
     def lost(self, reason: str) -> list[Effect]:
@@ -123,4 +123,6 @@ class EngineSide:
             elif result.dropped:
                 why = Why("engine contract", "the engine does not know the sequence", (Figure("step", done.step),))
                 effects += self._lives.give_back(sequence, why)
+            elif sequence.answered <= len(sequence.place.tokens):  # its prompt, or a chunk of it, was computed
+                self._lives.slab.donate(sequence, sequence.answered)
         return effects + self._lives.settle(sequence)

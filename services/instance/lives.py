@@ -4,7 +4,7 @@ Keeps slots, engine, host tier and dispatcher in step with the state. Knows no b
 """
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned
+from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned, Reused
 from dunlin.messages.engine import Close, MoveDone, Open
 from dunlin.messages.pool import RegionReserved
 from dunlin.messages.types import Figure, MoveStatus, Priority, Rejected, Why, i32, i64
@@ -22,6 +22,8 @@ class Lives:
         self.preemptions_total = 0
         self.restored_tokens_total = 0
         self.recomputed_tokens_total = 0
+        self.prefix_hit_tokens_total = 0
+        self.prefix_query_tokens_total = 0
         self._engine = engine
         self._sequences = sequences
         self._tier = tier
@@ -33,23 +35,18 @@ class Lives:
 
     def start(self, sequence: Sequence, slots: int) -> list[Effect]:
         """Give a waiting sequence `slots` slots (the caller knows that they are free) and let it run, or restore it."""
-        granted = self.slab.grow(sequence, slots)
+        reused = self.slab.share(sequence)
+        granted = self.slab.grow(sequence, slots - reused)
         assert granted, f"{sequence.name}: {slots} slots of {self.slab!r}"
-        place = sequence.place
-        opened = Open(
-            sequence.number,
-            i32(sequence.tokens),
-            place.prompt_tokens,
-            place.max_tokens,
-            place.sampling,
-            place.stop_ids,
-        )
-        if not sequence.kept:
+        sequence.computed = sequence.answered = reused
+        opened = Send(self._engine, self._open(sequence))
+        moves = self._restore(sequence)
+        if not moves:
             self._sequences.go(sequence, State.RUNNING)
-            return [Send(self._engine, opened), *self._continued(sequence, 0)]
+            return [opened, *self._reused(sequence), *self._continued(sequence, 0)]
         self._sequences.go(sequence, State.RESTORING)
         self.slab.mark(sequence, Use.MOVING)
-        return [Send(self._engine, opened), *self._restore(sequence)]
+        return [opened, *self._reused(sequence), *moves]
 
     def preempt(self, sequence: Sequence, why: Why) -> list[Effect]:
         """Take a running sequence's slots, as soon as no step uses them."""
@@ -181,7 +178,7 @@ class Lives:
         if not self._tier.usable or sequence.computed == 0:
             return self._give_up_slots(sequence)
         tail = sequence.computed - sequence.kept_tokens
-        if tail == 0:
+        if tail <= 0:
             return self._give_up_slots(sequence)
         self._sequences.go(sequence, State.ASKING)
         figures = (
@@ -195,6 +192,7 @@ class Lives:
 
     def _spilled(self, flight: Flight, done: MoveDone) -> list[Effect]:
         sequence = flight.sequence
+        self.slab.mark(sequence, Use.OWNED)
         is_ending = sequence.state is State.ENDING
         copied = done.status is MoveStatus.OK and not is_ending
         effects = self._tier.commit(flight, done.checksum) if copied else self._tier.abandon(flight)
@@ -202,16 +200,49 @@ class Lives:
 
     def _give_up_slots(self, sequence: Sequence) -> list[Effect]:
         closed = Send(self._engine, Close(sequence.number))
-        self.slab.release(sequence)
+        self.slab.retire(sequence)
         sequence.computed = sequence.answered = 0
         sequence.preempted = True
         self._sequences.renumber(sequence)
         self._sequences.go(sequence, State.WAITING)
         return [closed]
 
+    def _open(self, sequence: Sequence) -> Open:
+        """Make it known to the engine, with the KV of its first tokens that lies in the slab."""
+        place, extents = sequence.place, self.slab.extents(sequence, 0, sequence.answered)
+        return Open(
+            sequence.number,
+            i32(sequence.tokens),
+            place.prompt_tokens,
+            place.max_tokens,
+            place.sampling,
+            place.stop_ids,
+            i64([first for first, _ in extents]),
+            i64([length for _, length in extents]),
+        )
+
+    def _reused(self, sequence: Sequence) -> list[Effect]:
+        """Tell what of a newcomer's text was here already."""
+        if sequence.preempted:
+            return []
+        place, tokens = sequence.place, sequence.answered
+        self.prefix_query_tokens_total += len(sequence.tokens)
+        self.prefix_hit_tokens_total += tokens
+        if not tokens:
+            return []
+        figures = (Figure("reused_tokens", tokens), Figure("tokens", len(sequence.tokens)))
+        rejected = Rejected("compute all", f"the KV of the first {tokens} tokens is here")
+        why = Why("prefix reuse", f"start at token {tokens}", figures, (rejected,))
+        return [Send(sequence.dispatcher, Reused(place.request, place.attempt, tokens, why))]
+
     def _restore(self, sequence: Sequence) -> list[Effect]:
+        """Bring back what is kept beyond the tokens whose KV is in the slab already."""
         effects: list[Effect] = []
+        at = sequence.answered
         for kept in sequence.kept:
+            if kept.region.start != at:
+                continue
+            at = kept.region.stop
             sequence.in_moves += 1
             extents = self.slab.extents(sequence, kept.region.start, kept.region.stop)
             effects += self._tier.copy_in(sequence, kept, extents)
@@ -227,7 +258,8 @@ class Lives:
         return self._tier.cut(sequence, region.start, done.status is MoveStatus.CORRUPT)
 
     def _restored(self, sequence: Sequence) -> list[Effect]:
-        restored = sequence.computed = sequence.answered
+        restored = sequence.answered - sequence.computed
+        sequence.computed = sequence.answered
         effects = self._tier.cut(sequence)
         self.slab.mark(sequence, Use.OWNED)
         self._sequences.go(sequence, State.RUNNING)
@@ -237,12 +269,17 @@ class Lives:
         if not sequence.preempted:
             return []
         sequence.preempted = False
-        recomputed = sequence.kv_tokens - restored
+        reused = sequence.answered - restored
+        recomputed = max(0, sequence.kv_tokens - sequence.answered)
         self.restored_tokens_total += restored
         self.recomputed_tokens_total += recomputed
         place = sequence.place
-        figures = (Figure("restored_tokens", restored), Figure("recomputed_tokens", recomputed))
-        chosen = "restored from the host tier" if restored else "recomputed"
+        figures = (
+            Figure("restored_tokens", restored),
+            Figure("reused_tokens", reused),
+            Figure("recomputed_tokens", recomputed),
+        )
+        chosen = "restored from the host tier" if restored else "found in the slab" if reused else "recomputed"
         why = Why("resume", chosen, (*figures, Figure("free_slots", self.slab.room)))
         said = Continued(place.request, place.attempt, sequence.number, restored, recomputed, why)
         return [Send(sequence.dispatcher, said)]
@@ -250,7 +287,7 @@ class Lives:
     def _end(self, sequence: Sequence) -> list[Effect]:
         known = sequence.state not in (State.WAITING, State.ENDING)
         effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
-        self.slab.release(sequence)
+        self.slab.retire(sequence)
         effects += self._tier.cut(sequence)
         self._sequences.go(sequence, State.ENDED)
         if sequence.say_ended:

@@ -86,4 +86,7 @@ def build_report(
         corrupt_regions_total=tier.corrupt_total,
         engine_restarts_total=engine.restarts_total,
         stale_total=engine.stale_total,
+        cached_slots=lives.slab.cached,
+        prefix_hit_tokens_total=lives.prefix_hit_tokens_total,
+        prefix_query_tokens_total=lives.prefix_query_tokens_total,
     )

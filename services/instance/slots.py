@@ -54,6 +54,18 @@ class Holding:
             index += 1
         return found
 
+    def cut(self, count: int) -> list[Extent]:
+        """Take the first `count` slots away.
+
+        Raises:
+            ValueError: it does not hold that many.
+        """
+        taken, left = self.span(0, count), self.span(count, self.slots)
+        self.extents, self.ends = [], []
+        for extent in left:
+            self.append(extent)
+        return taken
+
     def append(self, extent: Extent) -> None:
         """Add slots at the end; an extent that continues the last one makes it longer."""
         first, length = extent
@@ -68,6 +80,29 @@ class Holding:
 def after(extent: Extent) -> int:
     """The slot after the extent's last."""
     return extent[0] + extent[1]
+
+
+def joined(extents: list[Extent]) -> list[Extent]:
+    """The same slots in the same order, in as few extents as possible."""
+    whole = Holding(0, Use.OWNED)
+    for extent in extents:
+        whole.append(extent)
+    return whole.extents
+
+
+def _pieces(extents: list[Extent], each: int) -> list[list[Extent]]:
+    """The extents cut into pieces of `each` slots."""
+    pieces: list[list[Extent]] = []
+    room = 0
+    for first, length in extents:
+        while length:
+            if not room:
+                pieces.append([])
+                room = each
+            taken = min(room, length)
+            pieces[-1].append((first, taken))
+            first, length, room = first + taken, length - taken, room - taken
+    return pieces
 
 
 class SlotTable:
@@ -141,6 +176,32 @@ class SlotTable:
             raise ValueError(f"owner {heir} holds {self.held(heir)} slots already")
         self._holdings[heir] = self._holdings.pop(owner)
         self.mark(heir, use)
+
+    def use(self, owner: int) -> Use | None:
+        """What the owner's slots are doing; None if it has none."""
+        holding = self._holdings.get(owner)
+        return holding.use if holding is not None else None
+
+    def portion_out(self, owner: int, heirs: list[int | None], each: int) -> None:
+        """Give the owner's first slots away: to each heir, who holds nothing yet, the next `each`; None frees them.
+
+        Raises:
+            ValueError: the owner does not hold that many.
+        """
+        holding = self._holdings[owner]
+        pieces = _pieces(holding.cut(each * len(heirs)), each)
+        for heir, piece in zip(heirs, pieces, strict=True):
+            if heir is None:
+                self._counts[holding.use] -= each
+                self.free += each
+            else:
+                self._generations += 1
+                self._holdings[heir] = Holding(self._generations, holding.use)
+            for extent in piece:
+                if heir is None:
+                    self._put_back(extent)
+                else:
+                    self._holdings[heir].append(extent)
 
     def release(self, owner: int) -> int:
         """Take everything back from `owner`; how many slots that were."""

@@ -19,7 +19,7 @@ def member_view(
         suspect=suspect,
         ready=report.ready,
         capacity_slots=report.capacity_slots,
-        free_slots=report.free_slots,
+        free_slots=report.free_slots + report.cached_slots,
         max_positions=report.max_positions,
         running=report.running,
         waiting=report.waiting,

@@ -234,7 +234,7 @@ class Bench:
     def check_empty(self) -> None:
         """Everything was given back."""
         slots = self.core.slots
-        assert slots.free == slots.capacity, f"{slots!r}"
+        assert self.core.lives.slab.room == slots.capacity, f"{slots!r}"
         assert self.engine.open_sequences == []
         assert self.core.steps.outstanding == 0
         if self.kvstore is not None:
@@ -251,7 +251,7 @@ class Bench:
     def _audit(self, event: Event) -> None:
         if event.to != ME:
             return
-        self.core.slots.check_integrity()
+        self.core.lives.slab.check_integrity()
         check_report(self.core.report())
         assert self.core.steps.outstanding <= 2
         if self.kvstore is not None:

@@ -1,0 +1,154 @@
+"""Which beginnings of texts lie in the slab, whoever computed them: a tree of blocks, named by chains of tokens.
+
+A block's name says everything that its KV depends on (`dunlin/prefix.py`), so that two texts that share it can share
+its slots. Only complete blocks are here. Knows no sequence and no slot, only the numbers that own a block's slots.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from heapq import heapify, heappop, heappush
+
+_FIRST_OWNER = 1 << 62
+"""Nobody else who owns slots has a number as large."""
+
+Link = Callable[[int], bytes]
+"""The chain of a text's first n blocks, n from 1."""
+
+
+@dataclass(slots=True, eq=False)
+class Block:
+    """One block. `owner` owns its slots. `pins` sequences use it, or one of those behind it; `used`: the last time."""
+
+    owner: int
+    chain: bytes
+    parent: "Block | None"
+    children: int = 0
+    pins: int = 0
+    used: int = 0
+    is_held: bool = True
+
+
+class Prefixes:
+    """Owns the tree. A block stays as long as it is pinned or has others behind it; `evict` takes the rest.
+
+    `unpinned` counts the blocks that nobody uses: all of them can be evicted, the last ones of each text first.
+    """
+
+    def __init__(self) -> None:
+        self.unpinned = 0
+        self._blocks: dict[bytes, Block] = {}
+        self._leaves: list[tuple[int, int, Block]] = []  # a heap by (used, owner); those that are none any more too
+        self._owners = _FIRST_OWNER
+        self._uses = 0
+
+    def __len__(self) -> int:
+        return len(self._blocks)
+
+    def __repr__(self) -> str:
+        return f"[blocks: {len(self._blocks)} | unpinned: {self.unpinned}]"
+
+    def find(self, chain: bytes) -> Block | None:
+        """The block of that name."""
+        return self._blocks.get(chain)
+
+    def held(self, link: Link, most: int) -> int:
+        """How many of a text's first `most` blocks are here."""
+        return _depth(most, lambda count: link(count) in self._blocks)
+
+    def in_use(self, link: Link, held: int) -> int:
+        """How many of a text's first `held` blocks, all of them here, somebody uses."""
+        return _depth(held, lambda count: self._blocks[link(count)].pins > 0)
+
+    def pin(self, block: Block) -> list[Block]:
+        """Keep a block and those before it until they are unpinned; all of them, in the order of the text."""
+        path: list[Block] = []
+        above: Block | None = block
+        while above is not None:
+            self._pin(above)
+            path.append(above)
+            above = above.parent
+        path.reverse()
+        return path
+
+    def unpin(self, path: list[Block]) -> None:
+        """Somebody does not use these any more: all that `pin` and `add` gave him."""
+        self._uses += 1
+        for block in path:
+            block.pins -= 1
+            block.used = self._uses
+            self.unpinned += block.pins == 0
+        if path:
+            self._offer(path[-1])
+
+    def add(self, chain: bytes, parent: Block | None) -> Block:
+        """A new block behind `parent`, which is pinned; so is the block."""
+        assert chain not in self._blocks, "the block is here already"
+        self._owners += 1
+        block = self._blocks[chain] = Block(self._owners, chain, parent, pins=1)
+        if parent is not None:
+            parent.children += 1
+        return block
+
+    def evict(self) -> int | None:
+        """Drop the block that was not used for longest of those that nothing depends on; who owned its slots."""
+        while self._leaves:
+            used, _, block = heappop(self._leaves)
+            if used == block.used and self._is_loose(block):
+                return self._drop(block)
+        return None
+
+    def check_integrity(self) -> None:
+        """The counts are those of the tree.
+
+        Raises:
+            AssertionError: they contradict each other.
+        """
+        children: dict[int, int] = {}
+        unpinned = 0
+        for block in self._blocks.values():
+            assert block.is_held
+            unpinned += block.pins == 0
+            if block.parent is not None:
+                assert self._blocks.get(block.parent.chain) is block.parent, "a block without the one before it"
+                assert block.parent.pins >= block.pins, "a block is pinned more than the one before it"
+                children[block.parent.owner] = children.get(block.parent.owner, 0) + 1
+        for block in self._blocks.values():
+            assert block.children == children.get(block.owner, 0), f"{block.children} counted behind {block.owner}"
+        assert unpinned == self.unpinned, f"{self.unpinned} counted unpinned, {unpinned} are"
+
+    def _pin(self, block: Block) -> None:
+        self.unpinned -= block.pins == 0
+        block.pins += 1
+
+    def _is_loose(self, block: Block) -> bool:
+        return block.is_held and block.pins == 0 and block.children == 0
+
+    def _offer(self, block: Block) -> None:
+        if not self._is_loose(block):
+            return
+        heappush(self._leaves, (block.used, block.owner, block))
+        if len(self._leaves) > 2 * len(self._blocks) + 64:
+            live = {block.owner: (used, owner, block) for used, owner, block in self._leaves if used == block.used}
+            self._leaves = [entry for entry in live.values() if self._is_loose(entry[2])]
+            heapify(self._leaves)
+
+    def _drop(self, block: Block) -> int:
+        del self._blocks[block.chain]
+        block.is_held = False
+        self.unpinned -= 1
+        if block.parent is not None:
+            block.parent.children -= 1
+            self._offer(block.parent)
+        return block.owner
+
+
+def _depth(most: int, holds: Callable[[int], bool]) -> int:
+    """The largest count up to `most` for which `holds` is true; it is for every smaller one then. 0: for none."""
+    low, high = 0, most
+    while low < high:
+        middle = (low + high + 1) // 2
+        if holds(middle):
+            low = middle
+        else:
+            high = middle - 1
+    return low
