@@ -1,0 +1,71 @@
+"""The file of tenants on disk: read at the start, and again whenever it changed. Knows who wants to know, not why."""
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+from dunlin.tenants import Tenant, TenantsError, parse
+from dunlin.wire.options import StartError
+
+_log = logging.getLogger(__name__)
+
+LOOK_EVERY_S = 1.0
+
+Signature = tuple[int, int, int]
+
+
+class KeysFile:
+    """Follows one file. A new text that is no good changes nothing: it is logged, and the last good one holds."""
+
+    def __init__(self, path: Path, on_tenants: Callable[[tuple[Tenant, ...]], None]) -> None:
+        self._path = path
+        self._on_tenants = on_tenants
+        self._seen: Signature | None = None
+
+    def load(self) -> None:
+        """The first reading.
+
+        Raises:
+            StartError: no such file, or no good one.
+        """
+        try:
+            tenants = self._read()
+        except (OSError, TenantsError) as error:
+            raise StartError(f"--keys {self._path}: {_said(error)}") from error
+        self._on_tenants(tenants)
+
+    async def follow(self) -> None:
+        """Look for changes until cancelled."""
+        while True:
+            await asyncio.sleep(LOOK_EVERY_S)
+            await self.look()
+
+    async def look(self) -> None:
+        """Read the file if it changed."""
+        try:
+            if self._signature() == self._seen:
+                return
+            # In a thread: thousands of tenants take a while, and tokens are flowing here.
+            tenants = await asyncio.to_thread(self._read)
+        except (OSError, TenantsError) as error:
+            _log.error("%s: %s; the tenants and keys read before still hold", self._path, _said(error))
+        else:
+            _log.info("%s: read anew, %d tenants", self._path, len(tenants))
+            self._on_tenants(tenants)
+
+    def _read(self) -> tuple[Tenant, ...]:
+        # Before the text: a change between the two is seen at the next look.
+        self._seen = self._signature()
+        return parse(self._path.read_bytes(), self._path.suffix == ".toml")
+
+    def _signature(self) -> Signature | None:
+        try:
+            found = self._path.stat()
+        except FileNotFoundError:
+            return None
+        return found.st_mtime_ns, found.st_size, found.st_ino
+
+
+def _said(error: OSError | TenantsError) -> str:
+    return error.strerror or str(error) if isinstance(error, OSError) else str(error)
