@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
 from dunlin.policies.dispatch import POLICIES
 from dunlin.wire.options import add_service_flags, service_options
@@ -23,6 +24,7 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--policy", default="least_loaded", choices=tuple(POLICIES))
     made.add_argument("--max-queued", default=1024, type=int, metavar="N", help="requests that may wait here")
     made.add_argument("--max-waiting", default=16, type=int, metavar="N", help="requests that may wait at an instance")
+    made.add_argument("--keys", type=Path, metavar="FILE", help="API keys and quotas of tenants, see `dunlin keys`")
     return made
 
 
@@ -30,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run to the end; the exit code."""
     given = parser().parse_args(arguments)
     options = service_options("dispatcher", given)
-    doors = DoorOptions(given.model, given.http[0], given.http[1], given.model_name)
+    doors = DoorOptions(given.model, given.http[0], given.http[1], given.model_name, given.keys)
     try:
         config = DispatcherConfig(policy=given.policy, max_queued=given.max_queued, max_waiting=given.max_waiting)
     except ValueError as error:

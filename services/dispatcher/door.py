@@ -46,6 +46,18 @@ class DoorConfig:
     most_tokenizing: int = 64
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which of a call's requests one is; `tokens` counts the prompts of all. They are opened right after each other."""
+
+    index: int = 0
+    requests: int = 1
+    tokens: int = 0
+
+
+ALONE = Part()
+
+
 class Stream:
     """One request's way back: the outlet at its client address, and what a door reads.
 
@@ -140,7 +152,9 @@ class Door:
             raise DoorError(Rejection.INVALID, "the prompt is empty: send at least one token", "prompt")
         return tokens
 
-    async def open(self, tokens: I32, settings: Settings, door: str, choice: int = 0) -> tuple[Address, Stream]:
+    async def open(
+        self, tokens: I32, settings: Settings, door: str, choice: int = 0, part: Part = ALONE
+    ) -> tuple[Address, Stream]:
         """Submit a request and wait until it is admitted; `close` its address when done with it.
 
         Raises:
@@ -149,7 +163,7 @@ class Door:
         self._check_length(tokens, settings.max_tokens)
         if self._is_shut:
             raise DoorError(Rejection.UNAVAILABLE, "this dispatcher is stopping", retry_after_s=1.0)
-        submit = self._submit(tokens, settings, choice)
+        submit = self._submit(tokens, settings, choice, part)
         client = Address("client", f"{door}-{next(self._numbers)}")
         rendering = Rendering(self.model.tokenizer.detokenizer(), settings.stops)
         watch = self.metrics.watch(door, len(tokens), self._host.clock)
@@ -171,13 +185,13 @@ class Door:
         """The client is done with its request or gone; whatever still runs for it is cancelled."""
         self._host.detach(client, "the client is gone")
 
-    async def cancel(self, request: str) -> bool:
-        """Cancel by public id; whether there was such a request."""
+    async def cancel(self, request: str, tenant: str | None = None) -> bool:
+        """Cancel by public id, a request of `tenant` if one is given; whether there was such a request."""
         client = Address("client", f"cancel-{next(self._numbers)}")
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._host.attach(client, _Answer(answer))
         try:
-            self._host.deliver(client, CancelById(request))
+            self._host.deliver(client, CancelById(request, tenant))
             return await answer
         finally:
             self.close(client)
@@ -195,7 +209,7 @@ class Door:
             self._host.detach(client, "the dispatcher is stopping")
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _submit(self, tokens: I32, settings: Settings, choice: int) -> Submit:
+    def _submit(self, tokens: I32, settings: Settings, choice: int, part: Part) -> Submit:
         seeded = self.with_seed(settings)
         assert seeded.seed is not None
         eos = () if settings.ignore_eos else self.model.eos_ids
@@ -207,6 +221,9 @@ class Door:
             settings.request_class,
             settings.tenant,
             settings.timeout_s,
+            call_index=part.index,
+            call_requests=part.requests,
+            call_tokens=part.tokens,
         )
 
     def _check_length(self, tokens: I32, max_tokens: int | None) -> None:

@@ -3,16 +3,17 @@
 import asyncio
 import socket
 import ssl
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiohttp import web
 
 import dunlin
 from dunlin.wire.options import StartError
-from services.dispatcher.door import Door
-from services.dispatcher.http_answer import Answer
+from services.dispatcher.callers import Callers, as_tenant
+from services.dispatcher.door import Door, DoorError
+from services.dispatcher.http_answer import NAME, Answer
 from services.dispatcher.http_errors import CLIENT, HttpError, not_found, read_json, shape_errors
 from services.dispatcher.openai_reply import ChatReply, CompletionReply, error_body
 from services.dispatcher.openai_request import Asked, chat_of, completion_of
@@ -49,6 +50,7 @@ class HttpDoor:
     def __init__(
         self,
         door: Door,
+        callers: Callers,
         listening: socket.socket,
         can_serve: Callable[[], bool],
         clock: Callable[[], float],
@@ -56,6 +58,7 @@ class HttpDoor:
         tls: ssl.SSLContext | None = None,
     ) -> None:
         self._door = door
+        self._callers = callers
         self._tls = tls
         self._listening = listening
         self._config = config or HttpConfig()
@@ -76,7 +79,9 @@ class HttpDoor:
         await self._runner.cleanup()
 
     def _application(self) -> web.Application:
-        application = web.Application(middlewares=[shape_errors], client_max_size=self._config.most_body_bytes)
+        application = web.Application(
+            middlewares=[shape_errors, self._know_caller], client_max_size=self._config.most_body_bytes
+        )
         application.add_routes(
             [
                 web.get("/v1/models", self._models),
@@ -91,12 +96,31 @@ class HttpDoor:
         )
         return application
 
+    @web.middleware
+    async def _know_caller(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Ask for the key before a body is read. Health, metrics and documents are for everybody."""
+        if request.path.startswith("/v1/"):
+            try:
+                self._tenant(request)
+            except DoorError as error:
+                self._door.metrics.refused(NAME, error.code)
+                raise
+        return await handler(request)
+
+    def _tenant(self, request: web.Request) -> str | None:
+        return self._callers.tenant(request.headers.get("Authorization"))
+
+    def _of_caller(self, request: web.Request, asked: Asked) -> Asked:
+        return replace(asked, settings=as_tenant(asked.settings, self._tenant(request)))
+
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        asked = completion_of(await self._body(request))
+        asked = self._of_caller(request, completion_of(await self._body(request)))
         return await self._answer(asked, CompletionReply).serve(request)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        asked = chat_of(await self._body(request))
+        asked = self._of_caller(request, chat_of(await self._body(request)))
         return await self._answer(asked, ChatReply).serve(request)
 
     def _answer(self, asked: Asked, kind: type[CompletionReply] | type[ChatReply]) -> Answer:

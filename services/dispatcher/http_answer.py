@@ -10,7 +10,7 @@ from aiohttp import web
 
 from dunlin.effects import Address
 from dunlin.messages.types import I32, Finish
-from services.dispatcher.door import Door, Stream
+from services.dispatcher.door import Door, Part, Stream
 from services.dispatcher.http_errors import HttpError, ending_error, not_found
 from services.dispatcher.openai_reply import ChatReply, CompletionReply, usage
 from services.dispatcher.openai_request import Asked
@@ -62,11 +62,15 @@ class Answer:
         try:
             for tokens in prompts:
                 for choice in range(self._asked.choices):
-                    opened.append(await self._door.open(tokens, settings, NAME, choice))
+                    part = Part(len(opened), len(prompts) * self._asked.choices, self._call_tokens())
+                    opened.append(await self._door.open(tokens, settings, NAME, choice, part))
             yield [stream for _, stream in opened]
         finally:
             for client, _ in opened:
                 self._door.close(client)
+
+    def _call_tokens(self) -> int:
+        return self._prompt_tokens * self._asked.choices
 
     def _reply(self, streams: list[Stream]) -> CompletionReply | ChatReply:
         wants = self._asked.settings.sampling.logprobs is not None

@@ -21,6 +21,9 @@ REJECTIONS = {
     Rejection.TOO_LONG: (400, CLIENT, "context_length_exceeded"),
     Rejection.FULL: (429, "rate_limit_error", "queue_full"),
     Rejection.UNAVAILABLE: (503, SERVER, "unavailable"),
+    Rejection.QUOTA: (429, "rate_limit_error", "rate_limit_exceeded"),
+    Rejection.UNAUTHENTICATED: (401, CLIENT, "invalid_api_key"),
+    Rejection.FORBIDDEN: (403, "permission_error", "forbidden"),
     Rejection.CONFLICT: (422, CLIENT, "idempotency_key_reused"),
 }
 ENDINGS = {
@@ -103,6 +106,8 @@ def _no_constant(spelled: str) -> None:
 def _refused(error: DoorError) -> HttpError:
     status, kind, code = REJECTIONS[error.code]
     headers = {"Retry-After": str(max(1, math.ceil(error.retry_after_s)))} if status in (429, 503) else {}
+    if status == 401:
+        headers["WWW-Authenticate"] = "Bearer"
     return HttpError(status, error_body(error.detail, kind, error.field or None, code), headers)
 
 

@@ -7,14 +7,18 @@ from pathlib import Path
 from dunlin.effects import Address
 from dunlin.engine.errors import ModelError
 from dunlin.host import Host
+from dunlin.messages.door import Quotas
+from dunlin.tenants import Tenant
 from dunlin.wire.envelopes import DISPATCH
 from dunlin.wire.methods import DISPATCHER_SERVICE, Methods
 from dunlin.wire.options import ServiceOptions, StartError
 from dunlin.wire.service import Service
+from services.dispatcher.callers import Callers
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
 from services.dispatcher.door import Door
 from services.dispatcher.http import HttpDoor, bind
+from services.dispatcher.keys_file import KeysFile
 from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import Model, load_model
 from services.dispatcher.server_public import PublicDoor
@@ -22,12 +26,13 @@ from services.dispatcher.server_public import PublicDoor
 
 @dataclass(frozen=True, slots=True)
 class DoorOptions:
-    """What is served and where HTTP listens; port 0: any."""
+    """What is served, where HTTP listens (port 0: any), and the file of tenants (None: anybody may come)."""
 
     model: str
     http_host: str
     http_port: int
     model_name: str = ""
+    keys: Path | None = None
 
 
 class Dispatcher:
@@ -39,7 +44,12 @@ class Dispatcher:
 
     def __init__(self, options: ServiceOptions, doors: DoorOptions, config: DispatcherConfig) -> None:
         self.service = Service(options)
+        self.callers = Callers()
         self.http_port = 0
+        self._keys = KeysFile(doors.keys, self._take) if doors.keys is not None else None
+        self._quotas: Quotas | None = None
+        self._host: Host | None = None
+        self._following: asyncio.Task[None] | None = None
         self._doors = doors
         self._config = config
 
@@ -49,6 +59,8 @@ class Dispatcher:
         Raises:
             StartError: what is wrong and what to do.
         """
+        if self._keys is not None:
+            self._keys.load()
         model = await _load(self._doors, self.service.options.data_dir)
         self._config = replace(self._config, max_positions=model.max_positions)
         listening = bind(self._doors.http_host, self._doors.http_port)
@@ -59,18 +71,27 @@ class Dispatcher:
             make_handlers=lambda host: [self._open(host, model)],
             services=[DISPATCHER_SERVICE],
             extra={"http": f"{self._doors.http_host}:{self.http_port}"},
+            # At one port one thing says who a client is: its key where keys are asked for, else its certificate.
+            demands_certificate=self._keys is None,
         )
         host = self.service.host
         security = self.service.security
         # Browsers and OpenAI's clients have no certificates: here it is the server that proves itself.
         tls = security.server_context(demands_certificate=False) if security is not None else None
-        self.http = HttpDoor(self.door, listening, lambda: bool(self.core.fleet.placeable), host.clock, tls=tls)
+        self.http = HttpDoor(
+            self.door, self.callers, listening, lambda: bool(self.core.fleet.placeable), host.clock, tls=tls
+        )
         await self.http.start()
+        if self._keys is not None:
+            self._following = asyncio.create_task(self._keys.follow(), name="the file of tenants")
+            self._following.add_done_callback(host.guard)
 
     async def run(self) -> int:
         """Serve until told to stop; the exit code."""
         await self.start()
         await self.service.wait_for_stop()
+        if self._following is not None:
+            self._following.cancel()
         self.door.shut()
         await self.http.stop()
         return await self.service.run_until_stopped()
@@ -81,7 +102,15 @@ class Dispatcher:
 
     def _open(self, host: Host, model: Model) -> Methods:
         self.door = Door(host, model, Metrics(self.core.report))
-        return PublicDoor(self.door, lambda: self.core.directory.monitor_endpoint).methods()
+        self._host = host
+        if self._quotas is not None:
+            host.deliver(host.address, self._quotas)
+        return PublicDoor(self.door, self.callers, lambda: self.core.directory.monitor_endpoint).methods()
+
+    def _take(self, tenants: tuple[Tenant, ...]) -> None:
+        self._quotas = self.callers.take(tenants)
+        if self._host is not None:
+            self._host.deliver(self._host.address, self._quotas)
 
 
 async def _load(doors: DoorOptions, data_dir: Path) -> Model:

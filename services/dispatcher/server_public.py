@@ -18,7 +18,8 @@ from dunlin.messages.public import (
     InfoRequest,
 )
 from dunlin.messages.types import Finish
-from dunlin.wire.methods import CANCEL, GENERATE, INFO, RETRY_AFTER, Methods
+from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Methods
+from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.door import Door, DoorError, Prompt, Stream
 from services.dispatcher.rendering import Piece
 from services.dispatcher.settings import BadField, Settings, settings_of
@@ -32,6 +33,9 @@ CODES = {
     Rejection.TOO_LONG: grpc.StatusCode.OUT_OF_RANGE,
     Rejection.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
     Rejection.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    Rejection.QUOTA: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    Rejection.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    Rejection.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
     Rejection.CONFLICT: grpc.StatusCode.ALREADY_EXISTS,
 }
 SETTINGS = (
@@ -44,8 +48,9 @@ SETTINGS = (
 class PublicDoor:
     """Answers clients over gRPC."""
 
-    def __init__(self, door: Door, monitor_endpoint: Callable[[], str]) -> None:
+    def __init__(self, door: Door, callers: Callers, monitor_endpoint: Callable[[], str]) -> None:
         self._door = door
+        self._callers = callers
         self._monitor_endpoint = monitor_endpoint
 
     def methods(self) -> Methods:
@@ -55,26 +60,35 @@ class PublicDoor:
     async def generate(self, request: GenerateRequest, context: "Context") -> None:
         """Stream one request's events; a client that is gone cancels it."""
         try:
-            settings, prompt = _settings_of(request), _prompt_of(request)
+            tenant = self._callers.tenant(_authorization(context))
+            settings, prompt = as_tenant(_settings_of(request), tenant), _prompt_of(request)
             tokens = await self._door.tokens_of(prompt)
             client, stream = await self._door.open(tokens, settings, NAME)
         except BadField as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except DoorError as error:
-            metadata = ((RETRY_AFTER, f"{error.retry_after_s:g}"),) if error.retry_after_s else ()
-            await context.abort(CODES[error.code], error.detail, metadata)
+            await _abort(context, error)
         await self._stream(context, client, stream, len(tokens))
 
     async def cancel(self, request: CancelRequest, context: "Context") -> CancelReply:
-        """Cancel whoever's request."""
-        return CancelReply(await self._door.cancel(request.request))
+        """Cancel a request of the caller's tenant; without keys, anybody's."""
+        tenant = await self._tenant(context)
+        return CancelReply(await self._door.cancel(request.request, tenant))
 
     async def info(self, request: InfoRequest, context: "Context") -> InfoReply:
         """What is served here."""
+        await self._tenant(context)
         model = self._door.model
         return InfoReply(
             model.name, model.max_positions, model.vocabulary, dunlin.__version__, self._monitor_endpoint()
         )
+
+    async def _tenant(self, context: "Context") -> str | None:
+        try:
+            return self._callers.tenant(_authorization(context))
+        except DoorError as error:
+            await _abort(context, error)
+            raise
 
     async def _stream(self, context: "Context", client: Address, stream: Stream, prompt_tokens: int) -> None:
         try:
@@ -86,6 +100,16 @@ class PublicDoor:
                 finish = piece.finish
         finally:
             self._door.close(client)
+
+
+async def _abort(context: "Context", error: DoorError) -> None:
+    after = ((RETRY_AFTER, f"{error.retry_after_s:g}"),) if error.retry_after_s else ()
+    await context.abort(CODES[error.code], error.detail, (*after, (REASON, error.code.name.lower())))
+
+
+def _authorization(context: "Context") -> str | None:
+    found = dict(context.invocation_metadata() or ()).get("authorization")
+    return found if isinstance(found, str) else None
 
 
 def _settings_of(request: GenerateRequest) -> Settings:

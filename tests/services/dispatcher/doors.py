@@ -17,8 +17,10 @@ from dunlin.host import Host, wall_clock
 from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Tokens
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.types import Finish
+from dunlin.tenants import Tenant
 from dunlin.text.tokenizer import Tokenizer, load_chat_template, load_tokenizer
 from dunlin.wire.server import Server
+from services.dispatcher.callers import Callers
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
 from services.dispatcher.door import Door, DoorConfig
@@ -147,7 +149,17 @@ class FakeInstance:
 class Doors:
     """What a test may touch."""
 
-    def __init__(self, host: Host, core: DispatcherCore, door: Door, instance: FakeInstance, http: int, grpc: int):
+    def __init__(
+        self,
+        host: Host,
+        core: DispatcherCore,
+        door: Door,
+        callers: Callers,
+        instance: FakeInstance,
+        http: int,
+        grpc: int,
+    ) -> None:
+        self.callers = callers
         self.host = host
         self.core = core
         self.door = door
@@ -169,6 +181,7 @@ async def doors(
     served: Model | None = None,
     serving: bool = True,
     monitor: str = "",
+    tenants: tuple[Tenant, ...] | None = None,
     **config: Any,
 ) -> AsyncIterator[Doors]:
     """Open both doors on free ports."""
@@ -180,13 +193,16 @@ async def doors(
     if serving:
         host.attach(A, instance)
         host.deliver(MONITOR, FleetView(1, (member(A, capacity_slots=100_000, free_slots=100_000),)))
+    callers = Callers()
+    if tenants is not None:
+        host.deliver(SELF, callers.take(tenants))
     server = Server("127.0.0.1:0")
-    await server.start([PublicDoor(shared, lambda: monitor).methods()], [])
+    await server.start([PublicDoor(shared, callers, lambda: monitor).methods()], [])
     listening = bind("127.0.0.1", 0)
-    web = HttpDoor(shared, listening, lambda: bool(core.fleet.placeable), host.clock, http)
+    web = HttpDoor(shared, callers, listening, lambda: bool(core.fleet.placeable), host.clock, http)
     await web.start()
     try:
-        yield Doors(host, core, shared, instance, listening.getsockname()[1], server.port)
+        yield Doors(host, core, shared, callers, instance, listening.getsockname()[1], server.port)
     finally:
         await web.stop()
         await server.stop(0.0)
