@@ -1,4 +1,4 @@
-"""Keys at both doors: who has none is turned away before anything is read, and a request counts for its key's tenant."""
+"""Keys at both doors: who has none is turned away before anything is read; a request counts for its tenant."""
 
 import asyncio
 import json
