@@ -1,0 +1,158 @@
+"""Two managers: the one that leads is killed, then stopped, under load; the other one leads and no stream notices.
+
+python -m benchmarks.managers --rounds 5
+"""
+
+import asyncio
+import itertools
+import os
+import signal
+import sys
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from benchmarks import output
+from benchmarks.chorus import Chorus, make_songs
+from benchmarks.cluster import ClusterProcess, stopped
+from benchmarks.fleet import placeable_count, settle
+from benchmarks.output import Outcome, say
+from benchmarks.session import Session
+from dunlin.messages.fleet import FleetStatus, MemberStatus
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`rounds` of a kill and a stop each; a stop lasts until the other one leads and `stopped_s` more."""
+
+    rounds: int = 5
+    stopped_s: float = 1.0
+    instances: int = 2
+    width: int = 4
+    songs: int = 6
+    prompt_tokens: int = 32
+    output_tokens: int = 128
+
+
+@dataclass(slots=True)
+class Findings:
+    """Epochs in the order in which they were seen, seconds from each fault to the next epoch, and the disturbed."""
+
+    epochs: list[int] = field(default_factory=list)
+    successions_s: dict[str, list[float]] = field(default_factory=lambda: {"killed": [], "stopped": []})
+    disturbed: list[str] = field(default_factory=list)
+    watched: int = 0
+
+
+def leaders(status: FleetStatus) -> list[MemberStatus]:
+    """The managers that say that they lead, the one with the highest epoch last."""
+    found = [member for member in status.members if member.manager is not None and member.manager.epoch > 0]
+    return sorted(found, key=epoch_of)
+
+
+def epoch_of(member: MemberStatus) -> int:
+    """The term that a manager says it leads; 0: none."""
+    return member.manager.epoch if member.manager is not None else 0
+
+
+async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
+    """The campaign against a running, deterministic cluster with two managers."""
+    outcome = Outcome(f"two managers: the leader killed and stopped, {plan.rounds} times each")
+    findings = Findings()
+    async with Session(cluster) as session:
+        songs = make_songs(plan.songs, plan.prompt_tokens, plan.output_tokens, session.vocabulary)
+        chorus = Chorus(session.door, songs, plan.width)
+        await chorus.learn()
+        singing = asyncio.create_task(chorus.run())
+        try:
+            for _ in range(plan.rounds):
+                for how, fault in (("killed", _killed), ("stopped", _stopped)):
+                    await _one(plan, session, chorus, findings, how, fault)
+        finally:
+            chorus.finish()
+            await singing
+    _judge(outcome, chorus, findings)
+    return outcome
+
+
+Fault = Callable[[Plan, Session, MemberStatus], Awaitable[tuple[float, int]]]
+
+
+async def _one(plan: Plan, session: Session, chorus: Chorus, findings: Findings, how: str, fault: Fault) -> None:
+    """One fault; then everybody is given time to be as before."""
+    status = await settle(session.look, lambda s: _whole(plan, s), "two managers, of which one leads")
+    leader = leaders(status)[-1]
+    running = [record.request for record in chorus.open.values() if record.request]
+    say(f"{leader.address.name}, which leads in epoch {epoch_of(leader)}, is {how}")
+    took_s, epoch = await fault(plan, session, leader)
+    findings.successions_s[how].append(took_s)
+    findings.epochs += [epoch_of(leader), epoch]
+    running += [record.request for record in chorus.open.values() if record.request]
+    for request in dict.fromkeys(running):
+        findings.watched += 1
+        if len(await session.hand_outs(request)) != 1:
+            findings.disturbed.append(request)
+
+
+async def _killed(plan: Plan, session: Session, leader: MemberStatus) -> tuple[float, int]:
+    began_s = time.monotonic()
+    os.kill(leader.pid, signal.SIGKILL)
+    return await _succession(session, epoch_of(leader), began_s)
+
+
+async def _stopped(plan: Plan, session: Session, leader: MemberStatus) -> tuple[float, int]:
+    began_s = time.monotonic()
+    with stopped(leader.pid):
+        found = await _succession(session, epoch_of(leader), began_s)
+        await asyncio.sleep(plan.stopped_s)
+    return found
+
+
+async def _succession(session: Session, epoch: int, began_s: float) -> tuple[float, int]:
+    """Seconds until somebody leads in a higher epoch, and that epoch."""
+    status = await settle(
+        session.look, lambda s: any(epoch_of(member) > epoch for member in leaders(s)), "the next leader"
+    )
+    return time.monotonic() - began_s, epoch_of(leaders(status)[-1])
+
+
+def _whole(plan: Plan, status: FleetStatus) -> bool:
+    managers = [member for member in status.members if member.address.role == "global_manager" and member.connected]
+    return len(managers) == 2 and len(leaders(status)) == 1 and placeable_count(status) == plan.instances
+
+
+def _judge(outcome: Outcome, chorus: Chorus, findings: Findings) -> None:
+    outcome.broken = list(chorus.failures)
+    outcome.expect(findings.epochs == sorted(findings.epochs), f"epochs do not rise: {findings.epochs}")
+    outcome.expect(not findings.disturbed, f"handed out more than once: {', '.join(findings.disturbed)}")
+    gaps = [later - earlier for record in chorus.records for earlier, later in itertools.pairwise(record.token_s)]
+    outcome.figures |= {
+        "requests finished": chorus.finished,
+        "failed or different": len(chorus.failures),
+        "requests under a fault": findings.watched,
+        "of these handed out more than once": len(findings.disturbed),
+        "terms": len(set(findings.epochs)),
+        "from a kill to the next epoch (s)": findings.successions_s["killed"],
+        "from a stop to the next epoch (s)": findings.successions_s["stopped"],
+        "longest gap within a stream (s)": max(gaps, default=0.0),
+    }
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    arguments = output.parser(__doc__ or "")
+    arguments.add_argument("--rounds", type=int, default=Plan().rounds, metavar="N", help="kills, and as many stops")
+    given = arguments.parse_args(argv)
+    plan = Plan(rounds=given.rounds, instances=given.instances)
+    with ClusterProcess(*cluster_flags(plan)) as cluster:
+        outcome = asyncio.run(run(plan, cluster))
+    return output.finish(outcome, given.json)
+
+
+def cluster_flags(plan: Plan) -> tuple[str, ...]:
+    """For `dunlin up`."""
+    return ("--instances", str(plan.instances), "--managers", "2", "--deterministic")
+
+
+if __name__ == "__main__":
+    sys.exit(main())
