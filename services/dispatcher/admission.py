@@ -30,7 +30,7 @@ class Admission:
             self._invalid(submit)
             or self._too_long(submit, limit)
             or self._unavailable(now_s)
-            or self._full(queued, now_s)
+            or self._full(submit, queued, now_s)
             or self.quotas.refusal(submit, now_s)
         )
 
@@ -93,8 +93,10 @@ class Admission:
         text = f"no instance has been able to serve for {now_s - since_s:.0f} s"
         return Rejected(Rejection.UNAVAILABLE, text, self._config.unavailable_after_s)
 
-    def _full(self, queued: int, now_s: float) -> Rejected | None:
-        if queued < self._config.max_queued:
+    def _full(self, submit: Submit, queued: int, now_s: float) -> Rejected | None:
+        # One that was admitted elsewhere has been promised an answer.
+        most = self._config.max_queued * (2 if submit.key else 1)
+        if queued < most:
             return None
         text = f"{queued} requests wait already, the most that may"
         return Rejected(Rejection.FULL, text, self.retry_after_s(queued, now_s))

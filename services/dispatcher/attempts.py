@@ -124,10 +124,12 @@ class Attempts:
             self._runs(now_s, request)
         request.tokens.append(row.token)
         request.losses = 0
+        _note_scores(request, row)
         self._totals.tokens += 1
         if row.finish is not Finish.RUNNING:
             self._endings.done(now_s, request, row.finish)
-        return [Send(request.client, _delta(request, row))]
+        delta = _delta(request, row)
+        return [Send(reader, delta) for reader in request.readers]
 
     def _on_misplaced(self, now_s: float, request: Request, row: Row) -> list[Effect]:
         """A repeat is dropped. A gap means tokens are missing for good: this attempt is over, the next one fills it."""
@@ -157,6 +159,15 @@ class Attempts:
 def _because(refused: Refused) -> str:
     rejected = refused.why.rejected if refused.why is not None else ()
     return rejected[0].reason if rejected else refused.reason.name
+
+
+def _note_scores(request: Request, row: Row) -> None:
+    scores = request.scores
+    if scores is not None:
+        scores.logprobs.append(row.logprob)
+        scores.top_count.append(len(row.top_token))
+        scores.top_token.extend(row.top_token)
+        scores.top_logprob.extend(row.top_logprob)
 
 
 def _delta(request: Request, row: Row) -> Delta:

@@ -4,6 +4,10 @@ from dataclasses import dataclass
 
 from dunlin.policies.dispatch import POLICIES
 
+PERIODS = (
+    "refusal_pause_s", "report_interval_s", "unavailable_after_s", "give_up_after_s", "ask_s", "grace_s", "replay_s",
+)  # fmt: skip
+
 
 @dataclass(frozen=True, slots=True)
 class DispatcherConfig:
@@ -13,7 +17,9 @@ class DispatcherConfig:
     an instance for slots there: enough to bridge the time until its load is known here, no more, since what waits here
     can still go anywhere. `max_positions` is the model's limit for prompt and generated tokens, 0 if unknown.
     `max_losses` hand-outs of one request in a row, without a token between, may be lost with their instance before it
-    ends with an error.
+    ends with an error. A request that may run elsewhere already waits `ask_s` for the instances to say so. One with an
+    idempotency key runs on for `grace_s` when its last reader has left, and its answer is kept for `replay_s`: the last
+    `most_replays` of them, of `most_replay_tokens` tokens in all.
     """
 
     policy: str = "least_loaded"
@@ -26,13 +32,18 @@ class DispatcherConfig:
     report_interval_s: float = 0.5
     unavailable_after_s: float = 10.0
     give_up_after_s: float = 60.0
+    ask_s: float = 2.0
+    grace_s: float = 30.0
+    replay_s: float = 60.0
+    most_replays: int = 1024
+    most_replay_tokens: int = 1 << 20
 
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ValueError(f"no dispatch policy {self.policy!r}: choose one of {', '.join(POLICIES)}")
-        for name in ("max_queued", "max_waiting", "max_losses"):
+        for name in ("max_queued", "max_waiting", "max_losses", "most_replays"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
-        for name in ("refusal_pause_s", "report_interval_s", "unavailable_after_s", "give_up_after_s"):
+        for name in PERIODS:
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}: needs a positive, finite number of seconds")

@@ -8,23 +8,39 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.messages.dispatch import Accepted, Continued, Ended, Poisoned, Preempted, Ready, Refused, Returned, Tokens
+from dunlin.messages.dispatch import (
+    Accepted,
+    Adopted,
+    Continued,
+    Ended,
+    NotHeld,
+    Poisoned,
+    Preempted,
+    Ready,
+    Refused,
+    Returned,
+    Taken,
+    Tokens,
+)
 from dunlin.messages.door import Admitted, CancelById, CancelResult, Quotas, Rejected, Rejection, Submit, Withdraw
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.types import Finish
 from dunlin.policies.dispatch import POLICIES
 from services.dispatcher.admission import Admission
+from services.dispatcher.adoption import Adoption
 from services.dispatcher.attempts import Attempts
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.directory import Directory
 from services.dispatcher.endings import Endings, Totals
 from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
-from services.dispatcher.journal import Journal, Request
+from services.dispatcher.joining import Joining
+from services.dispatcher.journal import Journal
 from services.dispatcher.moves import Moves
 from services.dispatcher.placement import Placement
-from services.dispatcher.timers import DeadlineDue, DroughtOver, PauseOver, ReportDue
+from services.dispatcher.replays import Replays
+from services.dispatcher.timers import AbandonedDue, AskOver, DeadlineDue, DroughtOver, PauseOver, ReportDue
 
 
 class DispatcherCore:
@@ -40,11 +56,16 @@ class DispatcherCore:
         self._fences = Fences()
         self._admission = Admission(config)
         self._placement = Placement(self.journal, self.fleet, POLICIES[config.policy])
-        self._endings = Endings(self.journal, self.fleet, self._fences, self._admission, self.totals, config.max_losses)
+        replays = Replays(config.replay_s, config.most_replays, config.most_replay_tokens)
+        self._endings = Endings(
+            self.journal, self.fleet, self._fences, self._admission, self.totals, replays, config.max_losses
+        )
         self._moves = Moves(self.journal, self.fleet, self._fences, self._placement, self.totals)
         attempts = Attempts(
             self.journal, self.fleet, self._fences, self._endings, self.totals, config.refusal_pause_s, self._moves
         )
+        self._joining = Joining(self.journal, self._endings, replays)
+        self._adoption = Adoption(self.journal, self.fleet, self._fences, self._endings, self.totals, config.ask_s)
         self._monitors: dict[Address, None] = {}
         self._beats = 0
         self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
@@ -61,6 +82,11 @@ class DispatcherCore:
             Continued: attempts.on_continued,
             Ended: attempts.on_ended,
             Ready: self._moves.on_ready,
+            Adopted: self._adoption.on_adopted,
+            NotHeld: self._adoption.on_not_held,
+            Taken: self._adoption.on_taken,
+            AskOver: self._adoption.on_ask_over,
+            AbandonedDue: self._on_abandoned_due,
             FleetView: self._on_view,
             Joined: self._on_joined,
             Gone: self._on_gone,
@@ -104,26 +130,48 @@ class DispatcherCore:
         if self.journal.of_client(sender) is not None:
             refusal: Rejected | None = Rejected(Rejection.INVALID, "this client address has a request already")
         else:
+            is_known, joined = self._joining.join(now_s, sender, submit)
+            effects += joined
+            if is_known:
+                return effects
             limit = self.fleet.limit_of_all([])
             submit = self._admission.bounded(submit, limit)
             refusal = self._admission.refusal(submit, self.journal.queued, limit, now_s)
         if refusal is not None:
             self.totals.refused += 1
             return [*effects, Send(sender, refusal)]
-        request = self.journal.open(sender, submit, now_s)
+        return effects + self._open(now_s, sender, submit)
+
+    def _open(self, now_s: float, sender: Address, submit: Submit) -> list[Effect]:
+        asks = self._adoption.is_needed(submit)
+        request = self.journal.open(sender, submit, now_s, asks)
         self._admission.admitted(request.number, submit)
+        effects: list[Effect] = []
         if submit.timeout_s is not None:
             effects.append(After(submit.timeout_s, DeadlineDue(request.number)))
-        return [*effects, Send(sender, Admitted(request.key))]
+        return effects + (self._adoption.ask(request) if asks else [Send(sender, Admitted(request.key))])
 
     def _on_withdraw(self, now_s: float, sender: Address, message: Withdraw) -> list[Effect]:
         request = self.journal.of_client(sender)
         if request is None:
             return []
+        if message.finish is Finish.CANCELLED:
+            self.journal.leave(sender)
+            if request.readers:
+                return []
+            if request.submit.idempotency:
+                return [After(self._config.grace_s, AbandonedDue(request.number, request.absence))]
         return self._endings.stop(now_s, request, message.finish, f"withdrawn with {message.finish.name}")
 
+    def _on_abandoned_due(self, now_s: float, sender: Address, message: AbandonedDue) -> list[Effect]:
+        request = self.journal.get(message.request)
+        if request is None or request.readers or request.absence != message.absence:
+            return []
+        text = f"no client came back for it within {self._config.grace_s:g} s"
+        return self._endings.stop(now_s, request, Finish.CANCELLED, text)
+
     def _on_cancel_by_id(self, now_s: float, sender: Address, message: CancelById) -> list[Effect]:
-        request = self._by_public_id(message.request)
+        request = self.journal.of_key(message.request)
         if request is not None and message.tenant not in (None, request.submit.tenant):
             request = None  # another tenant's: not even that there is one is told
         answer = Send(sender, CancelResult(message.request, request is not None))
@@ -134,14 +182,6 @@ class DispatcherCore:
     def _on_quotas(self, now_s: float, sender: Address, message: Quotas) -> list[Effect]:
         self._admission.quotas.take(message, now_s)
         return []
-
-    def _by_public_id(self, name: str) -> Request | None:
-        """The request of that name; only the exact spelling that the journal gives."""
-        try:
-            request = self.journal.get(int(name.rpartition("-")[2], 16))
-        except ValueError:
-            return None
-        return request if request is not None and request.key == name else None
 
     def _on_deadline_due(self, now_s: float, sender: Address, message: DeadlineDue) -> list[Effect]:
         request = self.journal.get(message.request)
@@ -156,6 +196,7 @@ class DispatcherCore:
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "instance":
             self.fleet.join(sender)
+            return [*self._adoption.joined(sender), *self._watch_drought(now_s)]
         if sender.role == "monitor":
             self._monitors[sender] = None
             self._beats += 1
@@ -172,7 +213,7 @@ class DispatcherCore:
         effects: list[Effect] = []
         for request in self.journal.held_by(sender):
             effects += self._endings.lost(now_s, request, f"lost: {message.reason or 'the stream ended'}")
-        return effects + self._watch_drought(now_s)
+        return effects + self._adoption.gone(sender) + self._watch_drought(now_s)
 
     def _on_view(self, now_s: float, sender: Address, view: FleetView) -> list[Effect]:
         effects: list[Effect] = []
@@ -180,7 +221,7 @@ class DispatcherCore:
             for request in self.journal.held_by(suspect):
                 effects += self._fences.cancel(suspect, request.number, request.attempt, "the instance is suspect")
                 effects += self._endings.lost(now_s, request, "suspect: no sign of progress")
-        return effects + self._watch_drought(now_s)
+        return effects + self._adoption.look() + self._watch_drought(now_s)
 
     def _on_membership(
         self, now_s: float, sender: Address, message: MembersReset | MemberUp | MemberDown

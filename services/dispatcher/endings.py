@@ -12,6 +12,7 @@ from services.dispatcher.admission import Admission
 from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
 from services.dispatcher.journal import Journal, Request
+from services.dispatcher.replays import Replays
 
 
 @dataclass(slots=True)
@@ -32,13 +33,21 @@ class Endings:
     """The only way out of the journal."""
 
     def __init__(
-        self, journal: Journal, fleet: Fleet, fences: Fences, admission: Admission, totals: Totals, max_losses: int
+        self,
+        journal: Journal,
+        fleet: Fleet,
+        fences: Fences,
+        admission: Admission,
+        totals: Totals,
+        replays: Replays,
+        max_losses: int,
     ) -> None:
         self._journal = journal
         self._fleet = fleet
         self._fences = fences
         self._admission = admission
         self._totals = totals
+        self._replays = replays
         self._max_losses = max_losses
 
     def done(self, now_s: float, request: Request, finish: Finish) -> None:
@@ -47,6 +56,7 @@ class Endings:
         if instance is not None:
             self._fleet.release(instance, request.number)
         self._admission.ended(request.number, request.generated, now_s)
+        self._replays.keep(now_s, request, finish)
         self._totals.finished += finish in (Finish.STOP, Finish.LENGTH)
         self._totals.cancelled += finish is Finish.CANCELLED
         self._totals.failed += finish in (Finish.DEADLINE, Finish.ERROR)
@@ -62,8 +72,8 @@ class Endings:
 
     def tell(self, now_s: float, request: Request, finish: Finish, text: str) -> list[Effect]:
         """`stop`, and say so to its client."""
-        word = Send(request.client, Delta(i32(), finish=finish, detail=text))
-        return [word, *self.stop(now_s, request, finish, text)]
+        words: list[Effect] = [Send(reader, Delta(i32(), finish=finish, detail=text)) for reader in request.readers]
+        return [*words, *self.stop(now_s, request, finish, text)]
 
     def refused(self, request: Request, reason: str) -> None:
         """The hand-out was not taken: the request waits again."""

@@ -60,6 +60,7 @@ class Fleet:
         self._max_waiting = max_waiting
         self._view_lag_s = view_lag_s
         self._joined: dict[Address, Instance] = {}
+        self._left: dict[Address, None] = {}
         self._members: dict[Address, MemberView] = {}
         self._monitor: Address | None = None
         self._version = 0
@@ -67,10 +68,12 @@ class Fleet:
     def join(self, address: Address) -> None:
         """A stream to an instance is open."""
         self._joined[address] = Instance(address)
+        self._left.pop(address, None)
 
     def leave(self, address: Address) -> None:
         """The stream is gone, and with it all that was promised on it."""
-        self._joined.pop(address, None)
+        if self._joined.pop(address, None) is not None:
+            self._left[address] = None
 
     def take(self, monitor: Address, view: FleetView, now_s: float) -> list[Address]:
         """Believe `view`; who of its members is suspect. An old view changes nothing."""
@@ -85,6 +88,7 @@ class Fleet:
         for member in view.members:
             self._members[member.address] = member
             self._refresh(member.address, now_s)
+        self._left = {address: None for address in self._left if address in self._members}
         return [member.address for member in view.members if member.suspect]
 
     def reserve(self, address: Address, number: int, tokens: int) -> None:
@@ -115,6 +119,17 @@ class Fleet:
         instance = self._joined.get(address)
         if instance is not None and refusal in (None, instance.refusal):
             instance.paused = False
+
+    @property
+    def joined(self) -> list[Address]:
+        """Who can be reached."""
+        return list(self._joined)
+
+    @property
+    def trusted(self) -> list[Address]:
+        """The known instances that are not suspect and can be reached, now or for the first time soon."""
+        known = [member.address for member in self._members.values() if not member.suspect]
+        return [address for address in known if address not in self._left]
 
     @property
     def placeable(self) -> list[Address]:

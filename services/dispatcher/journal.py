@@ -11,17 +11,21 @@ from itertools import chain, islice
 
 from dunlin.effects import Address
 from dunlin.messages.door import Submit
-from dunlin.messages.types import I32
+from dunlin.messages.types import F32, I32, f32, i32
 
 
 class State(IntEnum):
-    """Where a request is. `ENDED` is never seen from outside: the journal forgets the request."""
+    """Where a request is. ASKING: instances are asked whether they hold it already.
+
+    `ENDED` is never seen from outside: the journal forgets the request.
+    """
 
     QUEUED = 0
     OFFERED = 1
     RUNNING = 2
     PREEMPTED = 3
     ENDED = 4
+    ASKING = 5
 
 
 NEXT: dict[State, tuple[State, ...]] = {
@@ -30,21 +34,34 @@ NEXT: dict[State, tuple[State, ...]] = {
     State.RUNNING: (State.PREEMPTED, State.QUEUED, State.ENDED),
     State.PREEMPTED: (State.RUNNING, State.QUEUED, State.ENDED),
     State.ENDED: (),
+    State.ASKING: (State.RUNNING, State.QUEUED, State.ENDED),
 }
+
+
+@dataclass(slots=True)
+class Scores:
+    """Log-probabilities of the tokens generated, for a reader who comes later; columns as in `Delta`."""
+
+    logprobs: F32 = field(default_factory=f32)
+    top_count: I32 = field(default_factory=i32)
+    top_token: I32 = field(default_factory=i32)
+    top_logprob: F32 = field(default_factory=f32)
 
 
 @dataclass(slots=True)
 class Request:
     """One request. `key` is its public id, `tokens` its sequence: the prompt, then every token delivered.
 
-    `attempt` counts hand-outs, `losses` those that ended with their instance since the last token came. `unfit` names
-    instances that cannot hold it; `lost` says what became of the last hand-out, for the next one's reason.
-    `suspicion`: see `Returned`. `home` is an instance that still has an older attempt, which another was to take over.
+    `readers` are the clients that get its tokens; `absence` numbers the times when the last of them left. `scores` is
+    None unless log-probabilities are asked for. `attempt` counts hand-outs, `losses` those that ended with their
+    instance since the last token came. `unfit` names instances that cannot hold it; `lost` says what became of the last
+    hand-out, for the next one's reason. `suspicion`: see `Returned`. `home` is an instance that
+    still has an older attempt, which another was to take over.
     """
 
     number: int
     key: str
-    client: Address
+    readers: list[Address]
     submit: Submit
     submitted_s: float
     tokens: I32
@@ -57,6 +74,8 @@ class Request:
     lost: tuple[str, str] | None = None
     home: tuple[Address, int] | None = None
     unfit: list[Address] = field(default_factory=list)
+    absence: int = 0
+    scores: Scores | None = None
 
     @property
     def prompt_tokens(self) -> int:
@@ -75,12 +94,14 @@ class Request:
 
 
 class Journal:
-    """Requests by number, by client, by instance, and those that wait: once handed out before never handed out."""
+    """Requests by number, key, name, reader and instance, and those that wait: handed out before ahead of new ones."""
 
     def __init__(self, incarnation: int = 0) -> None:
         self._incarnation = incarnation
         self._requests: dict[int, Request] = {}
-        self._by_client: dict[Address, Request] = {}
+        self._by_key: dict[str, Request] = {}
+        self._by_name: dict[tuple[str, str], Request] = {}
+        self._by_reader: dict[Address, Request] = {}
         self._by_instance: dict[Address, dict[int, Request]] = {}
         self._again: list[int] = []
         self._fresh: OrderedDict[int, Request] = OrderedDict()
@@ -94,23 +115,66 @@ class Journal:
         """How many wait for an instance."""
         return len(self._again) + len(self._fresh)
 
-    def open(self, client: Address, submit: Submit, now_s: float) -> Request:
-        """Journal a new request; it waits."""
-        self._numbers += 1
-        key = submit.key or f"req-{self._incarnation:x}-{self._numbers:x}"
-        request = Request(self._numbers, key, client, submit, now_s, submit.tokens[:], submit.max_tokens)
-        self._requests[request.number] = request
-        self._by_client[client] = request
-        self._fresh[request.number] = request
+    def open(self, client: Address, submit: Submit, now_s: float, asks: bool = False) -> Request:
+        """Journal a new request; it waits for an instance or (`asks`), as attempt 1, for one that holds it already."""
+        key = submit.key or self._new_key()
+        self._numbers += bool(submit.key)
+        tokens = submit.tokens + submit.received
+        request = Request(self._numbers, key, [client], submit, now_s, tokens, submit.max_tokens)
+        if submit.sampling.logprobs is not None:
+            request.scores = Scores()
+        self._requests[request.number] = self._by_key[key] = self._by_reader[client] = request
+        if submit.idempotency:
+            self._by_name[submit.tenant, submit.idempotency] = request
+        if asks:
+            request.state, request.attempt = State.ASKING, 1
+        else:
+            self._fresh[request.number] = request
         return request
+
+    def join(self, request: Request, client: Address) -> None:
+        """One reader more."""
+        request.readers.append(client)
+        self._by_reader[client] = request
+
+    def leave(self, client: Address) -> None:
+        """One reader less; the request stays."""
+        request = self._by_reader.pop(client, None)
+        if request is not None:
+            request.readers.remove(client)
+            request.absence += not request.readers
+
+    def adopt(self, request: Request, instance: Address, key: str) -> None:
+        """`instance` holds it, under this key: its attempt is the one that asked."""
+        self._move(request, State.RUNNING)
+        if key not in self._by_key:
+            del self._by_key[request.key]
+            request.key, self._by_key[key] = key, request
+        request.instance = instance
+        self._by_instance.setdefault(instance, {})[request.number] = request
+
+    def enqueue(self, request: Request, lost: str) -> None:
+        """Nobody holds it: it waits like one that was lost, which it is, or was never handed out."""
+        self._move(request, State.QUEUED)
+        if request.submit.key:
+            request.lost = ("adopt", lost)
+        insort(self._again, request.number)
 
     def get(self, number: int) -> Request | None:
         """The request, if it has not ended."""
         return self._requests.get(number)
 
+    def of_key(self, key: str) -> Request | None:
+        """The request of that public id, if it has not ended."""
+        return self._by_key.get(key)
+
+    def of_name(self, tenant: str, idempotency: str) -> Request | None:
+        """The request that the tenant named so, if it has not ended."""
+        return self._by_name.get((tenant, idempotency))
+
     def of_client(self, client: Address) -> Request | None:
-        """The request that this client address submitted, if it has not ended."""
-        return self._by_client.get(client)
+        """The request that this client address reads, if it has not ended."""
+        return self._by_reader.get(client)
 
     def current(self, instance: Address, number: int, attempt: int) -> Request | None:
         """The request, if `instance` holds just this attempt of it: the fence for everything an instance says."""
@@ -163,7 +227,12 @@ class Journal:
         instance = self._release(request)
         self._move(request, State.ENDED)
         del self._requests[request.number]
-        del self._by_client[request.client]
+        del self._by_key[request.key]
+        name = (request.submit.tenant, request.submit.idempotency)
+        if self._by_name.get(name) is request:
+            del self._by_name[name]
+        for reader in request.readers:
+            del self._by_reader[reader]
         return instance
 
     def check_integrity(self) -> None:
@@ -172,12 +241,24 @@ class Journal:
         assert queued == {*self._again, *self._fresh}
         assert len(queued) == self.queued
         assert self._again == sorted(self._again)
-        assert len(self._by_client) == len(self._requests)
+        asking = {number for number, request in self._requests.items() if request.state is State.ASKING}
+        readers = [reader for request in self._requests.values() for reader in request.readers]
+        assert sorted(readers) == sorted(self._by_reader)
+        assert {key: request.key for key, request in self._by_key.items()} == {key: key for key in self._by_key}
+        assert len(self._by_key) == len(self._requests)
+        assert all(request.number in self._requests for request in self._by_name.values())
         assert all(self._by_instance.values()), "an instance that holds nothing is kept"
         held = {number for requests in self._by_instance.values() for number in requests}
-        assert held == self._requests.keys() - queued
+        assert held == self._requests.keys() - queued - asking
         for request in self._requests.values():
-            assert (request.instance is None) == (request.state is State.QUEUED)
+            assert (request.instance is None) == (request.state in (State.QUEUED, State.ASKING))
+
+    def _new_key(self) -> str:
+        """The next public id; one that a client made up for a request of its own is passed over."""
+        self._numbers += 1
+        while (key := f"req-{self._incarnation:x}-{self._numbers:x}") in self._by_key:
+            self._numbers += 1
+        return key
 
     def _move(self, request: Request, state: State) -> None:
         assert state in NEXT[request.state], f"request {request.number}: {request.state.name} to {state.name}"

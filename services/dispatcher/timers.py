@@ -32,3 +32,18 @@ class ReportDue:
     """Time for the next report, unless a newer timer runs."""
 
     counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskOver:
+    """Instances were asked long enough whether they hold request `request`."""
+
+    request: int
+
+
+@dataclass(frozen=True, slots=True)
+class AbandonedDue:
+    """Request `request` has had no reader for long enough, unless one came since its absence number `absence`."""
+
+    request: int
+    absence: int

@@ -4,7 +4,7 @@ No server, wire, socket or clock is imported here. What a host does live (restar
 test does by hand, so that each fault happens at an exact time.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dunlin.effects import Address, Core, Effect, Gone, Message
@@ -51,6 +51,7 @@ class Client:
 
     address: Address
     submit: Submit
+    dispatcher: str = ""
     request: str = ""
     rejected: Rejected | None = None
     tokens: list[int] = field(default_factory=list)
@@ -60,6 +61,7 @@ class Client:
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         if isinstance(message, Admitted):
+            assert self.request in ("", message.request), "the request has another name now"
             self.request = message.request
         elif isinstance(message, Rejected):
             self.rejected = message
@@ -104,6 +106,7 @@ class Cluster:
         engine: dict[str, Any] | None = None,
         instance: dict[str, Any] | None = None,
         dispatcher: dict[str, Any] | None = None,
+        dispatchers: int = 1,
     ) -> None:
         self.link = Link()
         self.tier = FakeTier()
@@ -119,11 +122,13 @@ class Cluster:
         self.monitor = MonitorCore(self._new("monitor", "monitor-0"), MonitorConfig(), self.codec)
         self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig())
         self.kvstore = KvstoreCore(self._new("kvstore", "kvstore-0"), KvstoreConfig("/tier", tier_bytes, NODE))
-        self.dispatcher = DispatcherCore(
-            self._new("dispatcher", "dispatcher-0"), DispatcherConfig(**(dispatcher or {}))
-        )
-        for core in (self.monitor, self.manager, self.kvstore, self.dispatcher):
+        self._dispatcher = dispatcher or {}
+        self.dispatchers: dict[str, DispatcherCore] = {}
+        for core in (self.monitor, self.manager, self.kvstore):
             self._enter(core.address, core)
+        for index in range(dispatchers):
+            self.start_dispatcher(f"dispatcher-{index}")
+        self.dispatcher = self.dispatchers["dispatcher-0"]
         for index in range(instances):
             self.start_instance(f"instance-{index}")
         self.link.post(ETCD, self.manager.address, Elected(self._revision))
@@ -144,15 +149,48 @@ class Cluster:
         self.link.kill(core.address)
         del self._members["instance", name]
 
-    def submit(self, tokens: list[int], max_tokens: int = 20, seed: int = 0, timeout_s: float | None = None) -> Client:
+    def start_dispatcher(self, name: str) -> DispatcherCore:
+        """A dispatcher process starts, as another incarnation if there was one before."""
+        core = self.dispatchers[name] = DispatcherCore(
+            self._new("dispatcher", name), DispatcherConfig(**self._dispatcher)
+        )
+        self._enter(core.address, core)
+        return core
+
+    def kill_dispatcher(self, name: str) -> None:
+        """The process dies; nobody starts another."""
+        self.link.kill(self.dispatchers.pop(name).address)
+        del self._members["dispatcher", name]
+
+    def submit(
+        self,
+        tokens: list[int],
+        max_tokens: int = 20,
+        seed: int = 0,
+        timeout_s: float | None = None,
+        at: str = "dispatcher-0",
+        **settings: Any,
+    ) -> Client:
         """A client comes to the door."""
-        submit = Submit(i32(tokens), max_tokens, Sampling(seed=seed), timeout_s=timeout_s)
+        submit = Submit(i32(tokens), max_tokens, Sampling(seed=seed), timeout_s=timeout_s, **settings)
         client = Client(Address("client", f"client-{len(self.clients)}"), submit)
         self.clients.append(client)
-        self.link.add(client.address, client)
-        self.link.join(client.address, self.dispatcher.address)
-        self.link.post(client.address, self.dispatcher.address, submit)
+        self._come(client, at, submit)
         return client
+
+    def move(self, client: Client, to: str) -> None:
+        """The client gives its dispatcher up and goes on at another, as the SDK does: from another address."""
+        old = client.address
+        client.address = Address("client", f"{old.name}'")
+        if client.dispatcher in self.dispatchers:
+            self.link.part(old, self.dispatchers[client.dispatcher].address, "client left")
+        self._come(client, to, replace(client.submit, key=client.request, received=i32(client.tokens)))
+
+    def _come(self, client: Client, to: str, submit: Submit) -> None:
+        client.dispatcher, door = to, self.dispatchers[to].address
+        self.link.add(client.address, client)
+        self.link.join(client.address, door)
+        self.link.post(client.address, door, submit)
 
     def leave(self, client: Client) -> None:
         """The client's connection ends."""
@@ -164,7 +202,10 @@ class Cluster:
 
     def run_until_ready(self) -> None:
         """Until every instance may be given requests."""
-        assert self.link.run(lambda: len(self.dispatcher.fleet.placeable) == len(self.instances), for_s=10.0)
+        cores = self.dispatchers.values()
+        assert self.link.run(
+            lambda: all(len(core.fleet.placeable) == len(self.instances) for core in cores), for_s=10.0
+        )
 
     def run_until_done(self, for_s: float = 120.0) -> None:
         """Until every client has its last token or its refusal."""
@@ -174,7 +215,7 @@ class Cluster:
     def holder(self, client: Client) -> str:
         """The instance that runs the client's request now."""
         for name, core in self.instances.items():
-            if core.sequences.of_key((self.dispatcher.address, self.number(client))) is not None:
+            if any(sequence.place.key == client.request for sequence in core.sequences):
                 return name
         raise AssertionError(f"nobody holds {client.request}")
 

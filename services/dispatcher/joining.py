@@ -1,0 +1,99 @@
+"""A client that asks for what is known here already: it joins the request that runs, or gets the answer that was kept.
+
+Knows no instance. Whose request it is, is settled by tenant and name, or by its public id and the tokens of the client.
+"""
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.door import Admitted, Delta, Rejected, Rejection, Submit
+from dunlin.messages.types import Finish
+from services.dispatcher.endings import Endings
+from services.dispatcher.journal import Journal, Request, State
+from services.dispatcher.replays import Replay, Replays
+
+MOST_READERS = 16
+
+
+class Joining:
+    """Finds the request that a Submit means, if it is not a new one."""
+
+    def __init__(self, journal: Journal, endings: Endings, replays: Replays) -> None:
+        self._journal = journal
+        self._endings = endings
+        self._replays = replays
+
+    def join(self, now_s: float, client: Address, submit: Submit) -> tuple[bool, list[Effect]]:
+        """Let the client read what it means; False: a new request, or one that is not known here."""
+        if submit.idempotency:
+            request = self._journal.of_name(submit.tenant, submit.idempotency)
+            replay = self._replays.find(now_s, submit.tenant, submit.idempotency)
+            if request is None and replay is not None:
+                return True, self._replay(client, submit, replay)
+        else:
+            request = self._journal.of_key(submit.key) if submit.key else None
+        return (False, []) if request is None else self._read(now_s, client, submit, request)
+
+    def _replay(self, client: Address, submit: Submit, replay: Replay) -> list[Effect]:
+        request = replay.request
+        answer: list[Effect] = [
+            Send(client, Admitted(request.key)),
+            Send(client, rest(request, len(submit.received), replay.finish)),
+        ]
+        return self._refusal(client, submit, request) or answer
+
+    def _read(self, now_s: float, client: Address, submit: Submit, request: Request) -> tuple[bool, list[Effect]]:
+        refusal = self._refusal(client, submit, request)
+        if refusal:
+            return True, refusal
+        if len(submit.received) > request.generated:
+            # What runs here is behind what another dispatcher has delivered meanwhile.
+            return False, self._endings.tell(now_s, request, Finish.CANCELLED, "its client has gone on elsewhere")
+        self._journal.join(request, client)
+        said: list[Effect] = [] if request.state is State.ASKING else [Send(client, Admitted(request.key))]
+        return True, [*said, Send(client, rest(request, len(submit.received)))]
+
+    def _refusal(self, client: Address, submit: Submit, request: Request) -> list[Effect]:
+        """Why the client may not read it; empty: it may."""
+        if submit.idempotency and submit.digest != request.submit.digest:
+            return [Send(client, conflict(submit))]
+        if submit.key and not _is_own(submit, request):
+            text = f"{submit.key} is no request that these tokens began: send it without resuming"
+            return [Send(client, Rejected(Rejection.INVALID, text))]
+        if len(request.readers) >= MOST_READERS:
+            text = f"{len(request.readers)} clients read this request already, the most that may"
+            return [Send(client, Rejected(Rejection.FULL, text, 1.0))]
+        if request.scores is not None and len(request.scores.logprobs) < request.generated - len(submit.received):
+            text = "the log-probabilities of its first tokens are not known any more: send it under another key"
+            return [Send(client, Rejected(Rejection.CONFLICT, text))]
+        return []
+
+
+def conflict(submit: Submit) -> Rejected:
+    """The answer to a name used twice."""
+    text = f"the idempotency key {submit.idempotency.rpartition('/')[0]!r} was used for another request:"
+    return Rejected(Rejection.CONFLICT, f"{text} repeat that one exactly, or take a new key")
+
+
+def rest(request: Request, received: int, finish: Finish = Finish.RUNNING) -> Delta:
+    """Its tokens after the first `received` generated ones."""
+    tokens = request.tokens[request.prompt_tokens + received :]
+    scores = request.scores
+    if scores is None:
+        return Delta(tokens, finish=finish)
+    skipped = len(scores.logprobs) - len(tokens)
+    tops = sum(scores.top_count[:skipped])
+    return Delta(
+        tokens,
+        scores.logprobs[skipped:],
+        scores.top_count[skipped:],
+        scores.top_token[tops:],
+        scores.top_logprob[tops:],
+        finish,
+    )
+
+
+def _is_own(submit: Submit, request: Request) -> bool:
+    """Whether the client's tokens and the request's are the same as far as both go."""
+    if submit.tenant != request.submit.tenant or submit.tokens != request.submit.tokens:
+        return False
+    generated = request.tokens[request.prompt_tokens :]
+    return submit.received[: len(generated)] == generated[: len(submit.received)]
