@@ -12,6 +12,7 @@ from typing import Any
 from dunlin.effects import Address, Message
 from dunlin.messages.dispatch import (
     Accepted,
+    Adopted,
     Cancel,
     Continued,
     Place,
@@ -21,6 +22,7 @@ from dunlin.messages.dispatch import (
     Refusal,
     Refused,
     Returned,
+    Taken,
 )
 from dunlin.messages.engine import Step, StopEngine
 from dunlin.messages.fleet import FleetView
@@ -29,7 +31,10 @@ from dunlin.messages.pool import RegionRefused, ReserveRegion
 from dunlin.messages.types import Figure, GroupKind, Why
 
 DISPATCHED = (Place, Cancel)
-"""Named by the sender's numbers; the other messages of a request are named by the receiver's."""
+"""Named by the sender's numbers."""
+
+ANSWERED = (Accepted, Refused, Returned, Preempted, Continued, Ready, Poisoned, Adopted, Taken)
+"""Named by the receiver's numbers. A dispatcher that adopts a request gives it another number and leaves it its key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,7 +59,8 @@ def explain(records: Sequence[Record], request: str) -> list[str]:
     """
     key = request_key(request)
     mine = [(record, _names(record)) for record in records]
-    mine = [(record, named) for record, named in mine if named in (None, key)]
+    names = {key, *(named for record, named in mine if getattr(record.message, "key", "") == request)}
+    mine = [(record, named) for record, named in mine if named is None or named in names]
     starts = [record.at_s for record, named in mine if named] or [record.at_s for record, _ in mine]
     return [f"{record.at_s - starts[0]:+.3f} s  {sentence(record)}" for record, _ in mine]
 
@@ -106,7 +112,7 @@ def _names(record: Record) -> tuple[int, int] | None:
         return message.dispatcher.incarnation, message.request
     if isinstance(message, DISPATCHED):
         return record.sender.incarnation, message.request
-    if isinstance(message, (Accepted, Refused, Returned, Preempted, Continued, Ready, Poisoned)):
+    if isinstance(message, ANSWERED):
         return record.to.incarnation, message.request
     return None
 
@@ -128,6 +134,15 @@ def _accepted(record: Record, message: Accepted) -> str:
 def _refused(record: Record, message: Refused) -> str:
     reason = Refusal(message.reason).name.lower().replace("_", " ")
     return f"{record.sender.name} refused attempt {message.attempt} ({reason})"
+
+
+def _adopted(record: Record, message: Adopted) -> str:
+    beyond = f"{len(message.tokens)} tokens more than its client has"
+    return f"{record.to.name} adopted it from {record.sender.name} as attempt {message.attempt}, with {beyond}"
+
+
+def _taken(record: Record, message: Taken) -> str:
+    return f"{record.sender.name} told {record.to.name} that {message.by.name} goes on with attempt {message.attempt}"
 
 
 def _returned(record: Record, message: Returned) -> str:
@@ -206,6 +221,8 @@ SENTENCES: dict[type[Any], Callable[[Record, Any], str]] = {
     Preempted: _preempted,
     Continued: _continued,
     Ready: _ready,
+    Adopted: _adopted,
+    Taken: _taken,
     ReserveRegion: _reserve_region,
     RegionRefused: _region_refused,
     Step: _step,

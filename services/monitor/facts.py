@@ -20,9 +20,13 @@ RequestKey = tuple[int, int]
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What to find a record by. `whole_instance`: it concerns whatever the instance had accepted at that time."""
+    """What to find a record by. `whole_instance`: it concerns whatever the instance had accepted at that time.
+
+    `request` is the number that a dispatcher gives it, `public` the name that it keeps at every dispatcher.
+    """
 
     request: RequestKey | None = None
+    public: RequestKey | None = None
     instance: Address | None = None
     attempt: int = 0
     sequence: int | None = None
@@ -55,18 +59,22 @@ def extract(reason: Reason, message: Message) -> Facts:
 
 def _from_dispatcher(reason: Reason, message: Any) -> Facts:
     key = (reason.sender.incarnation, message.request)
-    return Facts(key, reason.to, message.attempt, kind=reason.kind)
+    return Facts(key, _public(message), reason.to, message.attempt, kind=reason.kind)
 
 
 def _from_instance(reason: Reason, message: Any) -> Facts:
     key = (reason.to.incarnation, message.request)
     sequence = getattr(message, "sequence", None)
-    return Facts(key, reason.sender, message.attempt, sequence, kind=reason.kind)
+    return Facts(key, _public(message), reason.sender, message.attempt, sequence, kind=reason.kind)
+
+
+def _public(message: Any) -> RequestKey | None:
+    return parse_request(getattr(message, "key", ""))
 
 
 def _reserve_region(reason: Reason, message: Any) -> Facts:
     key = (message.dispatcher.incarnation, message.request)
-    return Facts(key, reason.sender, message.attempt, ticket=message.ticket, kind=reason.kind)
+    return Facts(key, None, reason.sender, message.attempt, ticket=message.ticket, kind=reason.kind)
 
 
 def _region_refused(reason: Reason, message: Any) -> Facts:
@@ -95,6 +103,8 @@ READERS: dict[str, Callable[[Reason, Any], Facts]] = {
     "Preempted": _from_instance,
     "Continued": _from_instance,
     "Ready": _from_instance,
+    "Adopted": _from_instance,
+    "Taken": _from_instance,
     "ReserveRegion": _reserve_region,
     "RegionRefused": _region_refused,
     "Step": _step,

@@ -4,10 +4,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dunlin.effects import Address
-from services.monitor.facts import Facts
+from services.monitor.facts import Facts, RequestKey
 
-OPENING = ("Place", "Accepted")
-CLOSING = ("Refused", "Returned", "Cancel", "Poisoned")
+OPENING = ("Place", "Accepted", "Adopted")
+CLOSING = ("Refused", "Returned", "Cancel", "Poisoned", "Taken")
 WAITING = ("Place", "Preempted")
 """After one of these no step holds the request, and yet its instance still has it."""
 
@@ -27,7 +27,14 @@ class HandOut:
 
 
 def hand_outs(records: Sequence[tuple[float, Facts]]) -> list[HandOut]:
-    """The hand-outs that (time, facts) of one request's own records tell of, in order of time."""
+    """The hand-outs that (time, facts) of one request's own records tell of, by dispatcher and in order of time."""
+    by_dispatcher: dict[RequestKey | None, list[tuple[float, Facts]]] = {}
+    for at_s, facts in records:
+        by_dispatcher.setdefault(facts.request, []).append((at_s, facts))
+    return [hand_out for mine in by_dispatcher.values() for hand_out in _of_dispatcher(mine)]
+
+
+def _of_dispatcher(records: Sequence[tuple[float, Facts]]) -> list[HandOut]:
     names = dict.fromkeys(
         (facts.instance, facts.attempt) for _, facts in records if facts.instance is not None and facts.kind in OPENING
     )

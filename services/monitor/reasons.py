@@ -45,6 +45,7 @@ class ReasonRing:
         self._bytes = 0
         self._numbers = 0
         self._of_request: dict[RequestKey, deque[Entry]] = {}
+        self._renamed: dict[RequestKey, deque[Entry]] = {}
         self._of_instance: dict[Address, deque[Entry]] = {}
 
     def __len__(self) -> int:
@@ -63,6 +64,8 @@ class ReasonRing:
         self._bytes += len(reason.payload)
         if facts.request is not None:
             self._of_request.setdefault(facts.request, deque()).append(entry)
+        if facts.public is not None and facts.public != facts.request:
+            self._renamed.setdefault(facts.public, deque()).append(entry)
         if facts.instance is not None and facts.request is None:
             self._of_instance.setdefault(facts.instance, deque()).append(entry)
         while len(self._entries) > self._max_records or self._bytes > self._max_bytes:
@@ -71,7 +74,7 @@ class ReasonRing:
     def about(self, request: str, limit: int) -> tuple[Reason, ...]:
         """The records that concern a request by its public id, oldest first; beyond `limit` the middle is left out."""
         key = parse_request(request)
-        direct = sorted(self._of_request.get(key, ()) if key else (), key=lambda entry: entry.order)
+        direct = sorted(self._direct(key) if key else (), key=lambda entry: entry.order)
         found = {entry.number: entry for entry in direct}
         for hand_out in hand_outs([(entry.reason.at_s, entry.facts) for entry in direct]):
             for entry in self._during(hand_out):
@@ -80,6 +83,11 @@ class ReasonRing:
         if len(records) > limit:
             records = records[: limit // 2] + records[len(records) - (limit - limit // 2) :]
         return tuple(records)
+
+    def _direct(self, key: RequestKey) -> list[Entry]:
+        """What names the request itself, by its public id or by the number that an adopting dispatcher gave it."""
+        names = dict.fromkeys((key, *(entry.facts.request for entry in self._renamed.get(key, ()))))
+        return [entry for name in names if name is not None for entry in self._of_request.get(name, ())]
 
     def _during(self, hand_out: HandOut) -> list[Entry]:
         """What concerns the instance of a hand-out, and thereby the request."""
@@ -101,6 +109,8 @@ class ReasonRing:
         facts = entry.facts
         if facts.request is not None:
             _drop_first(self._of_request, facts.request)
+            if facts.public is not None and facts.public != facts.request:
+                _drop_first(self._renamed, facts.public)
         elif facts.instance is not None:
             _drop_first(self._of_instance, facts.instance)
 

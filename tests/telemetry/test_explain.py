@@ -7,6 +7,7 @@ import pytest
 from dunlin.effects import Address
 from dunlin.messages.dispatch import (
     Accepted,
+    Adopted,
     Cancel,
     Continued,
     Place,
@@ -16,6 +17,7 @@ from dunlin.messages.dispatch import (
     Refusal,
     Refused,
     Returned,
+    Taken,
 )
 from dunlin.messages.engine import Remap, Step, StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
@@ -69,6 +71,13 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
         "i0 went on with attempt 1: 9 tokens found in the slab by its new engine, "
         "0 tokens restored from the host tier, 1 to compute again",
     ),
+    (
+        I0,
+        D,
+        Adopted(1, 1, "req-9-1", i32((5, 6)), 8, why=WHY),
+        "d0 adopted it from i0 as attempt 1, with 2 tokens more than its client has",
+    ),
+    (I0, D, Taken(1, 1, Address("dispatcher", "d1", 9), WHY), "i0 told d0 that d1 goes on with attempt 1"),
     (I0, D, Preempted(1, 1, WHY), "i0 took the slots of attempt 1 away, to go on with it later"),
     (
         I0,
@@ -148,6 +157,15 @@ def test_a_record_of_another_dispatcher_is_left_out() -> None:
     strangers = [(other, I0, place()), (I0, other, Accepted(1, 1, 4))]
     assert explain(records(strangers), "req-c-1") == []
     assert len(explain(records(strangers), "req-d-1")) == 2
+
+
+def test_an_adopted_request_is_told_on_under_its_first_name() -> None:
+    heir = Address("dispatcher", "d1", 0xD)
+    adopted = (I0, heir, Adopted(7, 1, "req-c-1", i32((5,)), 8, why=WHY))
+    story = [*FINISHED, adopted, (I0, heir, Preempted(7, 1, WHY)), (I0, heir, Preempted(8, 1, WHY))]
+    told = explain(records(story), "req-c-1")
+    assert len(told) == len(FINISHED) + 2
+    assert "d1 adopted it from i0" in told[-2]
 
 
 def test_no_record_no_sentence() -> None:
