@@ -232,8 +232,9 @@ class Cluster:
             assert report.free_slots + held == report.capacity_slots
 
     def all_free(self) -> bool:
-        """Whether no slot is held anywhere."""
-        return all(core.slots.free == core.slots.capacity for core in self.instances.values())
+        """Whether no slot is held anywhere, but by what is cached and can be given up."""
+        reports = [core.report() for core in self.instances.values()]
+        return all(report.free_slots + report.cached_slots == report.capacity_slots for report in reports)
 
     def forward_reasons(self) -> None:
         """Give the monitor every decision sent so far, as hosts do."""
