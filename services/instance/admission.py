@@ -5,6 +5,7 @@ from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Refusal, Re
 from dunlin.messages.engine import EngineReady
 from dunlin.messages.types import Figure, Rejected, Why
 from services.instance.arrivals import Arrival
+from services.instance.claims import Claims
 from services.instance.config import InstanceConfig
 from services.instance.lives import Lives
 from services.instance.migration import Migration
@@ -16,7 +17,13 @@ class Admission:
     """The instance's side of a hand-out."""
 
     def __init__(
-        self, config: InstanceConfig, sequences: Sequences, lives: Lives, steps: Steps, migration: Migration
+        self,
+        config: InstanceConfig,
+        sequences: Sequences,
+        lives: Lives,
+        steps: Steps,
+        migration: Migration,
+        claims: Claims,
     ) -> None:
         self.stale_total = 0
         self._config = config
@@ -24,6 +31,7 @@ class Admission:
         self._lives = lives
         self._steps = steps
         self._migration = migration
+        self._claims = claims
 
     def place(self, sender: Address, place: Place, ready: EngineReady | None, in_plan: bool) -> list[Effect]:
         """Accept an attempt into the waiting queue, or refuse it. A newer attempt ends the older one."""
@@ -56,7 +64,7 @@ class Admission:
         if self._sequences.waiting_count >= self._config.max_waiting:
             queue = (Figure("waiting", self._sequences.waiting_count), Figure("max", self._config.max_waiting))
             return [*effects, _refuse(sender, place, Refusal.FULL, *queue)]
-        return [*effects, self._accept(sender, place)]
+        return [*effects, *self._accept(sender, place)]
 
     def cancel(self, sender: Address, cancel: Cancel) -> list[Effect]:
         """End the attempt and older ones; their dispatcher hears `Ended` when their slots are free."""
@@ -90,7 +98,7 @@ class Admission:
         accepted = Send(sender, Accepted(place.request, place.attempt, sequence.number, 0.0, why))
         return [accepted, *self._lives.arrive(sequence, arrival.owner, arrival.filled)]
 
-    def _accept(self, sender: Address, place: Place) -> Effect:
+    def _accept(self, sender: Address, place: Place) -> list[Effect]:
         before = self._sequences.waiting_tokens()
         sequence = self._sequences.add(sender, place)
         reused = self._lives.slab.reusable(sequence)
@@ -103,7 +111,8 @@ class Admission:
             Figure("eta_s", eta_s),
         )
         why = Why("free slots", f"queue behind {self._sequences.waiting_count - 1}", figures)
-        return Send(sender, Accepted(place.request, place.attempt, sequence.number, eta_s, why, reused))
+        accepted = Send(sender, Accepted(place.request, place.attempt, sequence.number, eta_s, why, reused))
+        return [accepted, *self._claims.begin(sequence)]
 
 
 def _refuse(sender: Address, place: Place, reason: Refusal, *figures: Figure) -> Effect:

@@ -61,6 +61,8 @@ class Batcher:
         if not self._sequences.waiting_count:
             return effects
         for sequence in self._sequences.waiting():
+            if sequence.is_claiming:
+                continue  # it waits for the kvstore, not for slots
             wanted = self._first_slots(sequence)
             if self._sequences.running_count >= self._config.max_running:
                 break

@@ -19,7 +19,8 @@ class InstanceConfig:
     outstanding means a stuck engine, `load_stuck_s` one that is stuck while it loads (importing passes none). A
     dispatcher that stays away for `orphan_grace_s` loses its requests here; for as long, the last `most_retained`
     answers, of `most_retained_tokens` tokens in all, are kept for another one. A kvstore that has not answered after
-    `tier_answer_s` is not waited for.
+    `tier_answer_s` is not waited for. The engine spends at most `checkpoint_share` of its time on copies of what runs
+    (0: none are made), of `checkpoint_tokens` to `checkpoint_most_tokens` tokens each.
 
     `max_leaving` sequences move to other instances at once, and `max_arriving` come here. The row of one that leaves
     stops when at most `tail_tokens` of it are missing at its target; a stage of its move lasts `move_stage_s` at most,
@@ -41,6 +42,9 @@ class InstanceConfig:
     most_retained: int = 1024
     most_retained_tokens: int = 1 << 20
     tier_answer_s: float = 3.0
+    checkpoint_share: float = 0.025
+    checkpoint_tokens: int = 64
+    checkpoint_most_tokens: int = 1024
     max_leaving: int = 4
     max_arriving: int = 16
     tail_tokens: int = 32
@@ -52,11 +56,14 @@ class InstanceConfig:
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:
             raise ValueError(f"no preset {self.preset!r}: choose one of {', '.join(PRESETS)}")
-        for name in ("max_running", "max_waiting", "budget_tokens", "run_ahead_tokens", "most_retained", *_MOVES):
+        sizes = ("max_running", "max_waiting", "budget_tokens", "run_ahead_tokens", "checkpoint_tokens")
+        for name in (*sizes, "most_retained", *_MOVES):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
         if self.max_slots < 0:
             raise ValueError(f"max_slots is {self.max_slots}: needs 0 (no cap) or more")
+        if not 0 <= self.checkpoint_share <= 0.5:
+            raise ValueError(f"checkpoint_share is {self.checkpoint_share}: needs 0 (no checkpoints) to 0.5")
         reports = ("report_interval_s", "report_after_change_s")
         for name in ("stuck_s", "load_stuck_s", "orphan_grace_s", "tier_answer_s", *_MOVES_S, *reports):
             if not 0 < getattr(self, name) < float("inf"):

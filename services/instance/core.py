@@ -21,18 +21,22 @@ from dunlin.messages.engine import (
 )
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import Order
-from dunlin.messages.pool import RegionRefused, RegionReserved, Tier
+from dunlin.messages.pool import RegionRefused, RegionReserved, RegionsFound, Tier
+from dunlin.messages.types import MoveStatus
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.presets import PRESETS
 from services.instance.admission import Admission
 from services.instance.adoption import Adoption
 from services.instance.batcher import Batcher
+from services.instance.checkpointer import Checkpointer
+from services.instance.claims import Claims
 from services.instance.config import InstanceConfig
 from services.instance.engine_side import EngineSide
 from services.instance.lives import Lives
 from services.instance.migration import Migration
 from services.instance.orders import Orders
+from services.instance.pool_side import PoolSide
 from services.instance.reports import ReportDue, Reporter, build_report
 from services.instance.retained import Retained
 from services.instance.sequences import Sequences
@@ -58,7 +62,10 @@ class InstanceCore:
         self.engine = Address("engine", address.name)
         self.sequences = Sequences()
         self.tier = HostTier(self.engine, config.tier_answer_s)
-        self.lives = Lives(self.engine, self.sequences, self.tier)
+        self.lives = Lives(self.engine, self.sequences, self.tier, keeps=config.checkpoint_share > 0)
+        self.checkpointer = Checkpointer(config, self.sequences, self.lives, self.tier)
+        claims = Claims(self.tier)
+        self._pool = pool = PoolSide(self.lives, self.tier, self.checkpointer, claims)
         self.steps = Steps(BATCH_POLICIES[preset.batch], preset.batch, config.budget_tokens)
         self.stale_total = 0
         self._config = config
@@ -67,7 +74,7 @@ class InstanceCore:
         self._engine_side = engine_side
         self._orders = Orders(address)
         self.migration = Migration(config, self.sequences, self.lives, self.tier, engine_side, self._orders)
-        self._admission = Admission(config, self.sequences, self.lives, self.steps, self.migration)
+        self._admission = Admission(config, self.sequences, self.lives, self.steps, self.migration, claims)
         adoption = Adoption(self.sequences, self.lives, retained)
         self._batcher = Batcher(
             self.engine, config, self.sequences, self.lives, self.steps, EVICT_POLICIES[preset.evict]
@@ -82,15 +89,16 @@ class InstanceCore:
             Adopt: adoption.ask,
             Order: self._on_order,
             Tier: lambda now_s, sender, message: self.tier.open(sender, message),
-            RegionReserved: self._on_region_reserved,
-            RegionRefused: self._on_region_refused,
-            AnswerDue: lambda now_s, sender, message: self.lives.unanswered(message.ticket),
+            RegionReserved: pool.reserved,
+            RegionRefused: pool.refused,
+            RegionsFound: pool.found,
+            AnswerDue: pool.due,
             EngineReady: self._on_engine_ready,
             EngineFailed: self._on_engine_failed,
             EngineStarted: lambda now_s, sender, message: engine_side.started(message),
             StepDone: lambda now_s, sender, message: engine_side.answered(now_s, message),
             MoveDone: self._on_move_done,
-            Unsupported: lambda now_s, sender, message: engine_side.refuses(message),
+            Unsupported: self._on_unsupported,
             Progress: lambda now_s, sender, message: engine_side.progressed(now_s, message),
             Joined: self._on_joined,
             Gone: self._on_gone,
@@ -119,12 +127,14 @@ class InstanceCore:
         effects += self.migration.settle()
         if self._engine_side.ready is not None:
             effects += self._batcher.settle(*self._orders.version)
+            effects += self.checkpointer.settle(now_s)
         return effects + self._reporter.changed(now_s)
 
     def report(self) -> InstanceReport:
         """What this instance says of itself."""
         report = build_report(self._config, self._engine_side, self.sequences, self.lives, self.steps, self.tier)
         placed = self.migration.told(self._orders.placed(report))
+        placed = self.checkpointer.reported(placed)
         return replace(placed, stale_total=placed.stale_total + self._stale())
 
     # --- dispatchers and the manager ---
@@ -153,18 +163,15 @@ class InstanceCore:
 
     def _on_move_done(self, now_s: float, sender: Address, done: MoveDone) -> list[Effect]:
         effects = self.migration.landed(done)
-        return effects if effects is not None else self._engine_side.landed(done)
+        return effects if effects is not None else self._pool.landed(now_s, done)
 
-    def _on_region_reserved(self, now_s: float, sender: Address, reserved: RegionReserved) -> list[Effect]:
-        return self.lives.reserved(reserved) if self._is_keeper(sender) else []
-
-    def _on_region_refused(self, now_s: float, sender: Address, refused: RegionRefused) -> list[Effect]:
-        return self.lives.refused(refused.ticket) if self._is_keeper(sender) else []
-
-    def _is_keeper(self, kvstore: Address) -> bool:
-        """Whether it is the kvstore whose tier is used; an older one's answer names room in memory that is no more."""
-        self.stale_total += kvstore != self.tier.kvstore
-        return kvstore == self.tier.kvstore
+    def _on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
+        if message.what == "MapHost":
+            return self._pool.unmapped(now_s)
+        if message.move:
+            failed = MoveDone(message.move, MoveStatus.FAILED, detail=message.detail)
+            return self._on_move_done(now_s, sender, failed)
+        return self._engine_side.refuses(message)
 
     # --- streams and timers ---
 
@@ -181,7 +188,7 @@ class InstanceCore:
         if sender == self.engine:
             return self._engine_lost(now_s, f"engine gone: {message.reason}")
         if sender.role == "kvstore":
-            return self.lives.tier_gone(sender, self.tier.close(sender))
+            return [*effects, *self._pool.gone(now_s, sender)]
         if sender.role == "dispatcher" and self.sequences.of_dispatcher(sender):
             self._absences += 1
             self._absent[sender] = self._absences
@@ -201,7 +208,7 @@ class InstanceCore:
         return self._report_now(now_s) if self._reporter.is_due(due) else []
 
     def _stale(self) -> int:
-        return self.stale_total + self._admission.stale_total + self._orders.stale_total
+        return self.stale_total + self._pool.stale_total + self._admission.stale_total + self._orders.stale_total
 
     def _report_now(self, now_s: float) -> list[Effect]:
         if not self._monitors:

@@ -7,13 +7,12 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import (
     EngineReady,
     EngineStarted,
-    MoveDone,
     Progress,
     StepDone,
     StopEngine,
     Unsupported,
 )
-from dunlin.messages.types import Figure, Finish, MoveStatus, Rejected, Why
+from dunlin.messages.types import Figure, Finish, Rejected, Why
 from services.instance.config import InstanceConfig
 from services.instance.delivery import deliveries
 from services.instance.lives import Lives
@@ -93,16 +92,8 @@ class EngineSide:
             effects += self._settle(now_s, done, result)
         return effects
 
-    def landed(self, done: MoveDone) -> list[Effect]:
-        """A move's answer."""
-        return self._lives.landed(done)
-
     def refuses(self, message: Unsupported) -> list[Effect]:
         """An engine that refuses what it was asked to do no longer agrees with this core about what is where."""
-        if message.what == "MapHost":
-            return self._lives.tier_gone(self._tier.kvstore, self._tier.unmapped())
-        if message.move:
-            return self._lives.landed(MoveDone(message.move, MoveStatus.FAILED, detail=message.detail))
         rejected = Rejected("go on", f"{message.what}: {message.detail}")
         return [Send(self._engine, StopEngine(Why("engine contract", "end the engine", (), (rejected,))))]
 

@@ -6,8 +6,7 @@ Keeps slots, engine, host tier and dispatcher in step with the state. Knows no b
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned, Reused
 from dunlin.messages.engine import Close, MoveDone, Open
-from dunlin.messages.pool import RegionReserved
-from dunlin.messages.types import Figure, MoveStatus, Priority, Rejected, Why, i32, i64
+from dunlin.messages.types import Figure, HostRegion, MoveStatus, Priority, Rejected, Why, i32, i64
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.slab import Slab
 from services.instance.slots import SlotTable, Use
@@ -15,18 +14,23 @@ from services.instance.tier import Ask, Flight, HostTier, Purpose
 
 
 class Lives:
-    """Carries the turns out. `slab` is another one after each start of the engine."""
+    """Carries the turns out. `slab` is another one after each start of the engine.
 
-    def __init__(self, engine: Address, sequences: Sequences, tier: HostTier) -> None:
+    `keeps`: a sequence that came back from the host tier leaves its regions there, as checkpoints.
+    """
+
+    def __init__(self, engine: Address, sequences: Sequences, tier: HostTier, *, keeps: bool = False) -> None:
         self.slab = Slab()
         self.preemptions_total = 0
         self.restored_tokens_total = 0
         self.recomputed_tokens_total = 0
         self.prefix_hit_tokens_total = 0
         self.prefix_query_tokens_total = 0
+        self.claimed_tokens_total = 0
         self._engine = engine
         self._sequences = sequences
         self._tier = tier
+        self._keeps = keeps
 
     @property
     def slots(self) -> SlotTable:
@@ -66,36 +70,25 @@ class Lives:
             return self._leave_slab(sequence)
         return []
 
-    def reserved(self, message: RegionReserved) -> list[Effect]:
+    def reserved(self, ask: Ask, host: HostRegion) -> list[Effect]:
         """There is room in the host tier."""
-        ask = self._tier.answered(message.ticket)
-        if ask is None:
-            return self._tier.release(message.host)
         sequence = ask.sequence
         self._sequences.go(sequence, State.SPILLING)
         extents = self.slab.extents(sequence, ask.region.start, ask.region.stop)
         self.slab.mark(sequence, Use.MOVING)
         sequence.in_moves += 1
-        return self._tier.copy_out(ask, message.host, extents, Priority.KV)
+        return self._tier.copy_out(ask, host, extents, Priority.KV)
 
-    def refused(self, ticket: int) -> list[Effect]:
-        """There is none."""
-        ask = self._tier.answered(ticket)
-        return self._give_up_slots(ask.sequence) if ask is not None else []
+    def ask_again(self, ask: Ask) -> list[Effect]:
+        """There is more room than there was."""
+        return self._ask_for_room(ask.sequence)
 
-    def unanswered(self, ticket: int) -> list[Effect]:
-        """Nobody says whether there is: go on without."""
-        ask = self._tier.unanswered(ticket)
-        return self._give_up_slots(ask.sequence) if ask is not None else []
+    def without_room(self, ask: Ask) -> list[Effect]:
+        """There is none, or nobody says whether there is: go on without."""
+        return self._give_up_slots(ask.sequence)
 
-    def landed(self, done: MoveDone) -> list[Effect]:
-        """A move ended."""
-        flight = self._tier.landed(done.move)
-        if flight is None:
-            return []
-        return self._moved(flight, done) + self._tier.map()
-
-    def _moved(self, flight: Flight, done: MoveDone) -> list[Effect]:
+    def landed(self, flight: Flight, done: MoveDone) -> list[Effect]:
+        """A move that a sequence waits for ended."""
         sequence = flight.sequence
         sequence.in_moves -= 1
         if flight.purpose is Purpose.SPILL:
@@ -105,14 +98,12 @@ class Lives:
             return effects
         return effects + (self._end(sequence) if sequence.state is State.ENDING else self._restored(sequence))
 
-    def tier_gone(self, kvstore: Address | None, asked: list[Ask]) -> list[Effect]:
-        """The kvstore is gone: what was asked for will not come, what was kept there is lost."""
+    def tier_gone(self, kvstore: Address | None) -> list[Effect]:
+        """The kvstore is gone: what was kept there is lost."""
         effects: list[Effect] = []
         for sequence in self._sequences:
             if sequence.kept and sequence.kept[0].keeper == kvstore:
                 effects += self._tier.cut(sequence)
-        for ask in asked:
-            effects += self._give_up_slots(ask.sequence)
         return effects
 
     def arrive(self, sequence: Sequence, owner: int, tokens: int) -> list[Effect]:
@@ -175,12 +166,14 @@ class Lives:
 
     def _leave_slab(self, sequence: Sequence) -> list[Effect]:
         sequence.kv_tokens = sequence.computed
-        if not self._tier.usable or sequence.computed == 0:
-            return self._give_up_slots(sequence)
-        tail = sequence.computed - sequence.kept_tokens
-        if tail <= 0:
-            return self._give_up_slots(sequence)
+        cancelled = self._tier.cancel(sequence, Purpose.CHECKPOINT)
+        if not self._tier.usable or sequence.computed <= sequence.kept_tokens:
+            return cancelled + self._give_up_slots(sequence)
         self._sequences.go(sequence, State.ASKING)
+        return cancelled + self._ask_for_room(sequence)
+
+    def _ask_for_room(self, sequence: Sequence) -> list[Effect]:
+        tail = sequence.computed - sequence.kept_tokens
         figures = (
             Figure("tokens", sequence.computed),
             Figure("tail", tail),
@@ -255,20 +248,25 @@ class Lives:
             sequence.answered = region.stop
             self._tier.restored_total += 1
             return []
-        return self._tier.cut(sequence, region.start, done.status is MoveStatus.CORRUPT)
+        corrupt = done.status is MoveStatus.CORRUPT and sequence.state is not State.ENDING
+        return self._tier.cut(sequence, region.start, corrupt)
 
     def _restored(self, sequence: Sequence) -> list[Effect]:
+        sequence.answered = min(sequence.answered, len(sequence.tokens) - 1)
         restored = sequence.answered - sequence.computed
         sequence.computed = sequence.answered
-        effects = self._tier.cut(sequence)
+        effects = [] if self._keeps else self._tier.cut(sequence)
         self.slab.mark(sequence, Use.OWNED)
         self._sequences.go(sequence, State.RUNNING)
         return effects + self._continued(sequence, restored)
 
     def _continued(self, sequence: Sequence, restored: int) -> list[Effect]:
-        if not sequence.preempted:
+        if not sequence.preempted and not sequence.is_claimed:
             return []
-        sequence.preempted = False
+        if sequence.is_claimed:
+            sequence.kv_tokens = len(sequence.tokens) - 1
+            self.claimed_tokens_total += restored
+        sequence.preempted = sequence.is_claimed = False
         reused = sequence.answered - restored
         recomputed = max(0, sequence.kv_tokens - sequence.answered)
         self.restored_tokens_total += restored
@@ -287,6 +285,7 @@ class Lives:
     def _end(self, sequence: Sequence) -> list[Effect]:
         known = sequence.state not in (State.WAITING, State.ENDING)
         effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
+        effects += self._tier.cancel(sequence, Purpose.CHECKPOINT)
         self.slab.retire(sequence)
         effects += self._tier.cut(sequence)
         self._sequences.go(sequence, State.ENDED)

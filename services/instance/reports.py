@@ -89,4 +89,5 @@ def build_report(
         cached_slots=lives.slab.cached,
         prefix_hit_tokens_total=lives.prefix_hit_tokens_total,
         prefix_query_tokens_total=lives.prefix_query_tokens_total,
+        claimed_tokens_total=lives.claimed_tokens_total,
     )

@@ -70,7 +70,8 @@ class Sequence:
     `tokens` are the known ones; `pending` more are being sampled by outstanding steps. `computed` positions have KV or
     will have it when the outstanding steps are done; `answered` ones have it. `in_steps` outstanding steps name it, and
     `in_moves` moves that it waits for. `say_ended`: the dispatcher waits for `Ended`. `kept` are regions in the host
-    tier, of all layers, that together cover its first tokens. `kv_tokens` had KV when it was last preempted.
+    tier, of all layers, that together cover its first tokens; `is_claiming` while it waits to hear what earlier
+    attempts left there, `is_claimed` until it started from that. `kv_tokens` had KV when it was last preempted.
     """
 
     order: int
@@ -85,6 +86,8 @@ class Sequence:
     in_moves: int = 0
     preempted: bool = False
     say_ended: bool = False
+    is_claiming: bool = False
+    is_claimed: bool = False
     kv_tokens: int = 0
     kept: list[Kept] = field(default_factory=list)
     chains: Chains = field(default_factory=Chains)
@@ -101,7 +104,7 @@ class Sequence:
     @property
     def public_key(self) -> str:
         """The name of the request that every attempt of it has: what its regions are found by."""
-        return getattr(self.place, "key", "") or f"{self.dispatcher}/{self.place.request}"
+        return self.place.key or f"{self.dispatcher}/{self.place.request}"
 
     @property
     def kept_tokens(self) -> int:

@@ -40,6 +40,7 @@ class Ask:
     purpose: Purpose
     region: Region
     chain: bytes = b""
+    priority: Priority = Priority.KV
 
 
 @dataclass(frozen=True, slots=True)
@@ -134,6 +135,11 @@ class HostTier:
         self._is_mapped = True
         return [Send(self._engine, MapHost(self._tier.path, self._tier.size_bytes, self._kvstore.incarnation))]
 
+    def under_way(self, purpose: Purpose) -> bool:
+        """Whether something was asked or is being moved for that purpose."""
+        asked = any(ask.purpose is purpose for ask in self._asked.values())
+        return asked or any(flight.purpose is purpose for flight in self._moves.values())
+
     # --- questions ---
 
     def size_bytes(self, tokens: int) -> int:
@@ -150,7 +156,7 @@ class HostTier:
         assert self._kvstore is not None
         assert self._ready is not None
         region = Region(0, len(self._ready.layers), sequence.kept_tokens, stop)
-        ask = Ask(sequence, purpose, region, self.chain(sequence, stop))
+        ask = Ask(sequence, purpose, region, self.chain(sequence, stop), priority)
         place = sequence.place
         reserve = ReserveRegion(
             self._numbers + 1,

@@ -134,6 +134,7 @@ class FakeEngine:
         self.step_s: float = settings.pop("step_s", 0.01)
         self.token_s: float = settings.pop("token_s", 0.0)
         self.move_s: float = settings.pop("move_s", 0.005)
+        self.move_busy_s: float = settings.pop("move_busy_s", 0.001)
         self.load_s: float = settings.pop("load_s", 0.0)
         self.progress_s: float | None = settings.pop("progress_s", None)
         self._audit: bool = settings.pop("audit", True)
@@ -328,9 +329,8 @@ class FakeEngine:
         if move.sequence == 0:
             return MoveStatus.OK, checksum
         sequence = self._sequences.get(move.sequence)
-        if sequence is None:
+        if sequence is None or move.region.start > len(sequence.slots):
             return MoveStatus.FAILED, checksum
-        assert move.region.start <= len(sequence.slots), f"move {move.move} leaves a gap"
         sequence.slots[move.region.start :] = slots
         return MoveStatus.OK, checksum
 
@@ -340,7 +340,8 @@ class FakeEngine:
     def _end_move(self, number: int, status: MoveStatus, checksum: int = 0) -> list[Effect]:
         if self._moves.pop(number, None) is None:
             return []
-        return [Send(self._instance, MoveDone(number, status, checksum)), *self._begin()]
+        done = MoveDone(number, status, checksum, busy_s=self.move_busy_s)
+        return [Send(self._instance, done), *self._begin()]
 
 
 def make_ready(**overrides: Any) -> EngineReady:

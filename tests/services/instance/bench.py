@@ -6,7 +6,9 @@ After every event the slab is audited; every token is compared with the fake mod
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
+from dunlin import prefix
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.identity import identity
 from dunlin.messages.dispatch import (
     Accepted,
     Cancel,
@@ -21,12 +23,13 @@ from dunlin.messages.dispatch import (
 from dunlin.messages.engine import StepDone
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import Order
-from dunlin.messages.types import Finish, GroupKind, Part, Sampling, Why, f32, i8, i32, i64
+from dunlin.messages.pool import CommitRegion, RegionReserved, ReserveRegion
+from dunlin.messages.types import Finish, GroupKind, HostRegion, Part, Region, Sampling, Why, f32, i8, i32, i64
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
-from tests.fakes.engine import EngineSeat, FakeEngine, FakeTier, continuation, make_ready
+from tests.fakes.engine import EngineSeat, FakeEngine, FakeTier, continuation, digest_of, make_ready
 from tests.fakes.link import Event, Link
 
 ME = Address("instance", "i", 5)
@@ -219,6 +222,37 @@ class Bench:
     def cancel(self, attempt: Attempt, *, by: Dispatcher | None = None) -> None:
         dispatcher = by or self.dispatcher
         self.link.post(dispatcher.address, ME, Cancel(attempt.place.request, attempt.place.attempt))
+
+    def leave_behind(self, place: Place, *spans: tuple[int, int], tokens: list[int] | None = None) -> list[HostRegion]:
+        """What an attempt at another instance of the node, which is gone now, had committed of the request's tokens.
+
+        With other `tokens`: the KV of those.
+        """
+        assert self.kvstore is not None
+        other, ready = Address("instance", "gone", 99), self.engine.ready
+        text = list(tokens if tokens is not None else place.tokens)
+        key = place.key or f"{self.dispatcher.address}/{place.request}"
+        hosts = []
+        self.kvstore.receive(self.link.now_s, other, Joined())
+        for start, stop in spans:
+            region = Region(0, len(ready.layers), start, stop)
+            chain = prefix.chain_of(prefix.root(place.tenant, ready.weights_digest), text, stop)
+            names = (self.dispatcher.address, place.request, place.attempt - 1, region)
+            size = (stop - start) * ready.kv_bytes_per_token
+            asked = ReserveRegion(1, *names, size, ready.kv_dtype, ready.weights_digest, None, key, chain)
+            (answer,) = self.kvstore.receive(self.link.now_s, other, asked)
+            assert isinstance(answer, Send)
+            assert isinstance(answer.message, RegionReserved), "the tier is full"
+            host = answer.message.host
+            content = [digest_of(text[: position + 1]) for position in range(start, stop)]
+            self.tier.write(host, content)
+            checksum = digest_of([*identity(region, ready.kv_dtype, chain), *content])
+            self.kvstore.receive(self.link.now_s, other, CommitRegion(host.handle, host.generation, checksum))
+            hosts.append(host)
+        for effect in self.kvstore.receive(self.link.now_s, other, Gone("killed")):
+            if isinstance(effect, After):
+                self.link.post(self.kvstore.address, self.kvstore.address, effect.message, effect.delay_s)
+        return hosts
 
     def run(self, for_s: float) -> None:
         self.link.run(for_s=for_s)

@@ -1,0 +1,126 @@
+"""Copies the KV of running sequences to the host tier beside their steps, so that another instance can go on with it.
+
+One region at a time, of the sequence that would lose most, and only as fast as the engine's own time in such copies
+stays below a share of all time. Knows no step and no other instance; slots that are read here are only written again
+by steps that are sent after the copy was cancelled.
+"""
+
+from dataclasses import replace
+
+from dunlin.effects import Effect
+from dunlin.messages.engine import MoveDone
+from dunlin.messages.fleet import InstanceReport
+from dunlin.messages.types import HostRegion, MoveStatus, Priority
+from dunlin.prefix import BLOCK_TOKENS
+from services.instance.config import InstanceConfig
+from services.instance.lives import Lives
+from services.instance.sequences import Sequence, Sequences, State
+from services.instance.tier import Ask, Flight, HostTier, Purpose
+
+LOOK_S = 0.02
+"""Between two looks that found nothing worth a copy."""
+
+PAUSE_S = 2.0
+"""After the tier was full, or a copy failed."""
+
+
+class Checkpointer:
+    """Decides what is copied when. `tokens_total` and `bytes_total` count what was committed, `busy_s_total` the
+    engine's time in copies, whatever became of them.
+    """
+
+    def __init__(self, config: InstanceConfig, sequences: Sequences, lives: Lives, tier: HostTier) -> None:
+        self.tokens_total = 0
+        self.bytes_total = 0
+        self.busy_s_total = 0.0
+        self._share = config.checkpoint_share
+        self._least_tokens = config.checkpoint_tokens
+        self._most_tokens = max(config.checkpoint_tokens, config.checkpoint_most_tokens)
+        self._sequences = sequences
+        self._lives = lives
+        self._tier = tier
+        self._next_s = 0.0
+
+    @property
+    def is_on(self) -> bool:
+        """Whether anything is kept of a sequence that has slots."""
+        return self._share > 0
+
+    def settle(self, now_s: float) -> list[Effect]:
+        """Begin the next copy, if it is time for one and there is something to copy."""
+        if not self.is_on or now_s < self._next_s or not self._tier.usable:
+            return []
+        if self._tier.under_way(Purpose.CHECKPOINT):
+            return []
+        chosen = self._choose()
+        if chosen is None:
+            self._next_s = now_s + LOOK_S
+            return []
+        sequence, stop = chosen
+        return self._tier.ask(sequence, stop, Purpose.CHECKPOINT, Priority.CHECKPOINT, None)
+
+    def reserved(self, ask: Ask, host: HostRegion) -> list[Effect]:
+        """There is room."""
+        if not _is_next(ask.sequence, ask.region.start, ask.region.stop):
+            return self._tier.release(host)
+        extents = self._lives.slab.extents(ask.sequence, ask.region.start, ask.region.stop)
+        return self._tier.copy_out(ask, host, extents, ask.priority)
+
+    def refused(self, now_s: float) -> list[Effect]:
+        """There is none: those that run go on without for a while."""
+        self._next_s = now_s + PAUSE_S
+        return []
+
+    def landed(self, now_s: float, flight: Flight, done: MoveDone) -> list[Effect]:
+        """A copy ended: it counts if its sequence is still where it was."""
+        self.busy_s_total += done.busy_s
+        if self.is_on:
+            self._next_s = now_s + done.busy_s * (1 / self._share - 1)
+        if done.status is MoveStatus.FAILED:
+            self._next_s = now_s + PAUSE_S
+        sequence, region = flight.sequence, flight.kept.region
+        same = sequence.number == flight.number and _is_next(sequence, region.start, region.stop)
+        if done.status is not MoveStatus.OK or not same:
+            return self._tier.abandon(flight)
+        self.tokens_total += region.stop - region.start
+        self.bytes_total += done.moved_bytes
+        return self._tier.commit(flight, done.checksum)
+
+    def make_room(self, now_s: float, wanted_bytes: int) -> list[Effect]:
+        """Let go of what is kept of those that run, the youngest first, until `wanted_bytes` were given back.
+
+        Nothing is let go of if that is not enough.
+        """
+        effects: list[Effect] = []
+        freed_bytes = 0
+        for sequence in reversed(self._sequences.running):
+            freed_bytes += self._tier.size_bytes(sequence.kept_tokens)
+            effects += self._tier.cut(sequence)
+            if freed_bytes >= wanted_bytes:
+                break
+        self._next_s = now_s + PAUSE_S
+        return effects
+
+    def reported(self, report: InstanceReport) -> InstanceReport:
+        """The report with what was copied."""
+        return replace(
+            report,
+            checkpointed_tokens_total=self.tokens_total,
+            checkpointed_bytes_total=self.bytes_total,
+            checkpoint_busy_s_total=self.busy_s_total,
+        )
+
+    def _choose(self) -> tuple[Sequence, int] | None:
+        """The sequence with the most tokens that have KV in the slab alone, and up to where to copy it."""
+        best, most = None, self._least_tokens - 1
+        for sequence in self._sequences.running:
+            unkept = sequence.answered - sequence.answered % BLOCK_TOKENS - sequence.kept_tokens
+            if unkept > most:
+                best, most = sequence, unkept
+        return None if best is None else (best, best.kept_tokens + min(most, self._most_tokens))
+
+
+def _is_next(sequence: Sequence, start: int, stop: int) -> bool:
+    """Whether the span continues what is kept, and its KV lies untouched in the sequence's slots."""
+    is_in_slab = sequence.state in (State.RUNNING, State.DRAINING, State.LEAVING)
+    return is_in_slab and sequence.kept_tokens == start and stop <= sequence.answered

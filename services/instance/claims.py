@@ -1,0 +1,50 @@
+"""A new attempt asks the host tier for what earlier attempts of its request left there, before it starts.
+
+Knows neither why those ended nor where they ran. Without an answer in time it starts from its tokens alone.
+"""
+
+from dunlin.effects import Effect
+from dunlin.messages.types import Figure, KeptRegion, Why
+from services.instance.sequences import Sequence, State
+from services.instance.tier import Ask, HostTier
+
+
+class Claims:
+    """`claimed_total` counts regions that earlier attempts wrote and a sequence here started from."""
+
+    def __init__(self, tier: HostTier) -> None:
+        self.claimed_total = 0
+        self._tier = tier
+
+    def begin(self, sequence: Sequence) -> list[Effect]:
+        """Ask, if the sequence is one that may have run elsewhere; it does not start meanwhile."""
+        place = sequence.place
+        may_have_run = place.attempt > 1 or len(place.tokens) > place.prompt_tokens
+        if not may_have_run or place.handle or not self._tier.usable:
+            return []
+        sequence.is_claiming = True
+        figures = (Figure("tokens", len(place.tokens)), Figure("attempt", place.attempt))
+        return self._tier.find(sequence, Why("claim", "ask for what earlier attempts kept", figures))
+
+    def found(self, ask: Ask, regions: tuple[KeptRegion, ...]) -> list[Effect]:
+        """What is there belongs to the sequence, as far as it fits its tokens."""
+        sequence = ask.sequence
+        sequence.is_claiming = False
+        if sequence.state is not State.WAITING:
+            return self.refuse(regions)
+        effects = self._tier.adopt(sequence, regions)
+        self.claimed_total += len(sequence.kept)
+        sequence.is_claimed = bool(sequence.kept)
+        return effects
+
+    def refuse(self, regions: tuple[KeptRegion, ...]) -> list[Effect]:
+        """Nobody is there any more who could use them."""
+        effects: list[Effect] = []
+        for region in regions:
+            effects += self._tier.release(region.host)
+        return effects
+
+    def over(self, ask: Ask) -> list[Effect]:
+        """No answer will come."""
+        ask.sequence.is_claiming = False
+        return []

@@ -1,0 +1,173 @@
+"""A new attempt starts from what earlier ones left in the host tier: as far as it fits, is whole, and is answered."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.messages.dispatch import Continued
+from dunlin.messages.engine import Step
+from dunlin.messages.pool import FindRegions, ReleaseRegion
+from tests.services.instance.bench import Bench, make_place
+
+TOKENS = [1, *range(79)]
+
+
+def make_bench(**settings: Any) -> Bench:
+    return Bench(**{"tier_bytes": 1 << 16, "engine": {"slots": 256}, **settings})
+
+
+def again(bench: Bench, **overrides: Any) -> Any:
+    return bench.place(1, **{"known": TOKENS, "prompt_tokens": 60, "max_tokens": 40, "attempt": 2, **overrides})
+
+
+def place_of(**overrides: Any) -> Any:
+    return make_place(1, **{"known": TOKENS, "prompt_tokens": 60, "attempt": 2, **overrides})
+
+
+def computed(bench: Bench) -> int:
+    return sum(sum(step.stop) - sum(step.start) for step in bench.sent(Step))
+
+
+def finish(bench: Bench, attempt: Any) -> None:
+    bench.run_until_quiet()
+    bench.check_empty()
+    assert attempt.tokens == attempt.expected
+
+
+def test_only_the_rest_is_computed_again() -> None:
+    bench = make_bench()
+    bench.leave_behind(place_of(), (0, 32), (32, 64))
+    attempt = again(bench)
+    finish(bench, attempt)
+    report = bench.core.report()
+    assert (report.claimed_tokens_total, report.restored_regions_total) == (64, 2)
+    assert computed(bench) == len(TOKENS) - 64 + 19, "the rest of the known tokens, and each new one but the last"
+    (continued,) = bench.dispatcher.of(Continued)
+    assert (continued.restored_tokens, continued.recomputed_tokens) == (64, 15)
+
+
+def test_all_of_it_may_be_there_and_one_token_is_still_computed() -> None:
+    bench = make_bench()
+    bench.leave_behind(place_of(), (0, 80))
+    attempt = again(bench)
+    finish(bench, attempt)
+    assert computed(bench) == 1 + 19
+
+
+def test_what_is_of_other_tokens_or_leaves_a_gap_is_let_go() -> None:
+    bench = make_bench()
+    other = [*TOKENS[:40], *range(900, 940)]
+    bench.leave_behind(place_of(), (0, 32))
+    bench.leave_behind(place_of(), (32, 64), tokens=other)
+    bench.leave_behind(place_of(), (48, 64))
+    attempt = again(bench)
+    finish(bench, attempt)
+    assert bench.core.report().claimed_tokens_total == 32
+    assert len(bench.sent(ReleaseRegion)) >= 2
+
+
+def test_another_tenants_are_not_taken() -> None:
+    bench = make_bench()
+    bench.leave_behind(place_of(tenant="b"), (0, 32))
+    finish(bench, again(bench, tenant="a"))
+    assert bench.core.report().claimed_tokens_total == 0
+
+
+def test_a_damaged_region_cuts_there() -> None:
+    bench = make_bench()
+    hosts = bench.leave_behind(place_of(), (0, 32), (32, 48), (48, 64))
+    bench.tier.flip(hosts[1].offset_bytes)
+    finish(bench, again(bench))
+    report = bench.core.report()
+    assert (report.claimed_tokens_total, report.corrupt_regions_total) == (32, 1)
+
+
+def test_regions_that_changed_places_are_damaged_ones() -> None:
+    """Two whole regions of the same size, with their checksums: only what was asked for tells them apart."""
+    bench = make_bench()
+    first, second = bench.leave_behind(place_of(), (0, 32), (32, 64))
+    contents = bench.tier.contents
+    one, other = first.offset_bytes, second.offset_bytes
+    contents[one], contents[other] = contents[other], contents[one]
+    finish(bench, again(bench))
+    assert bench.core.report().corrupt_regions_total == 1
+
+
+@pytest.mark.parametrize("first", [{"attempt": 1, "prompt_tokens": 80}, {"handle": 3}])
+def test_nobody_asks_for_what_cannot_be_there(first: dict[str, Any]) -> None:
+    bench = make_bench()
+    finish(bench, again(bench, **first))
+    assert bench.sent(FindRegions) == []
+
+
+def test_an_adopted_request_asks_though_its_attempt_is_the_first_here() -> None:
+    bench = make_bench()
+    bench.leave_behind(place_of(key="k"), (0, 48))
+    finish(bench, again(bench, attempt=1, key="k"))
+    assert bench.core.report().claimed_tokens_total == 48
+
+
+def test_without_an_answer_it_starts_anyway_and_takes_nothing_late() -> None:
+    bench = make_bench(tier_answer_s=0.5)
+    bench.leave_behind(place_of(), (0, 48))
+    bench.link.pause(bench.kvstore_address)
+    attempt = again(bench)
+    bench.run(0.4)
+    assert bench.sent(Step) == []
+    bench.run(0.3)
+    assert bench.sent(Step) != []
+    bench.link.resume(bench.kvstore_address)
+    finish(bench, attempt)
+    assert bench.core.report().claimed_tokens_total == 0
+
+
+def test_others_do_not_wait_for_who_waits_for_the_kvstore() -> None:
+    bench = make_bench(tier_answer_s=2.0)
+    bench.link.pause(bench.kvstore_address)
+    again(bench)
+    other = bench.place(2, tokens=10, max_tokens=5)
+    bench.run(0.3)
+    assert other.tokens == other.expected
+    bench.link.resume(bench.kvstore_address)
+
+
+def test_one_that_is_cancelled_meanwhile_gives_everything_back() -> None:
+    bench = make_bench()
+    bench.leave_behind(place_of(), (0, 48))
+    bench.link.pause(bench.kvstore_address)
+    attempt = again(bench)
+    bench.run(0.01)
+    bench.cancel(attempt)
+    bench.run(0.01)
+    bench.link.resume(bench.kvstore_address)
+    bench.run_until_quiet()
+    bench.check_empty()
+
+
+def test_a_kvstore_that_dies_meanwhile_is_not_waited_for() -> None:
+    bench = make_bench()
+    bench.link.pause(bench.kvstore_address)
+    attempt = again(bench)
+    bench.run(0.01)
+    bench.kill_kvstore()
+    finish(bench, attempt)
+
+
+def test_its_own_earlier_attempt_that_still_ends_here_does_no_harm() -> None:
+    bench = make_bench(checkpoint_tokens=16, checkpoint_share=0.5)
+    first = bench.place(1, tokens=40, max_tokens=60)
+    bench.run(0.3)
+    second = bench.again(first)
+    finish(bench, second)
+    assert bench.kvstore is not None
+    assert bench.kvstore.stale_total <= bench.kvstore.report().claimed_total
+
+
+def test_the_fields_of_the_question() -> None:
+    bench = make_bench()
+    again(bench, key="req-1-1")
+    bench.run(0.05)
+    (find,) = bench.sent(FindRegions)
+    assert (find.key, find.attempt, find.request) == ("req-1-1", 2, 1)
+    assert (find.weights_digest, find.kv_dtype) == ("fake", "float32")
+    assert find.why is not None
