@@ -37,7 +37,7 @@ class Backoff:
 
 
 class Dialer:
-    """Owns the channel to one incarnation of one process."""
+    """Owns the channel to one incarnation of one process. One that does not persist makes one attempt."""
 
     def __init__(
         self,
@@ -51,6 +51,7 @@ class Dialer:
         backoff: Backoff | None = None,
         security: Security | None = None,
         on_end: Callable[["Dialer"], None] | None = None,
+        persists: bool = True,
     ) -> None:
         self.peer = peer
         self.endpoint = endpoint
@@ -62,6 +63,7 @@ class Dialer:
         self._backoff = backoff or Backoff()
         self._security = security
         self._wanted = True
+        self._persists = persists
         self._task = asyncio.create_task(self._run(), name=f"dialer of {peer}")
         self._task.add_done_callback(host.guard)
         if on_end is not None:
@@ -99,6 +101,8 @@ class Dialer:
             level = logging.DEBUG if end.reason == last else logging.INFO
             _log.log(level, "stream to %s at %s: %s", self.peer, self.endpoint, end.reason)
             last = end.reason
+            if not self._persists:
+                return
             if self._host.clock() - began_s >= self._backoff.most_s:
                 delay_s = self._backoff.first_s
             if self._wanted:

@@ -1,21 +1,30 @@
 """Who is dialled: out of membership, one dialer per registered process of the roles that this service commands.
 
-A registration that ends never closes an open stream; it only ends the attempts to open one.
+A registration that ends never closes an open stream; it only ends the attempts to open one. Roles that are dialled on
+demand get a stream when the core asks for one with `Reach`, and no other once that one ends.
 """
 
 from collections.abc import Collection, Mapping
 
-from dunlin.effects import Address
+from dunlin.effects import Address, Message
 from dunlin.host import Host
+from dunlin.messages.group import Reach
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
 from dunlin.wire.dialer import Backoff, Dialer
 from dunlin.wire.envelopes import Conversation
 from dunlin.wire.security import Security
 from dunlin.wire.streams import Counters, Limits
 
+DIALING = Address("dialing", "")
+"""Where a core asks for streams."""
+
 
 class Dialing:
-    """Owns the dialers. `dials` names the conversation per role; roles in `same_node` only count on node `node`."""
+    """Owns the dialers. `dials` names the conversation per role; roles in `same_node` only count on node `node`.
+
+    `on_demand` names those of roles that are dialled when the core says `Reach` to `DIALING`, where this sits as an
+    outlet of the host.
+    """
 
     def __init__(
         self,
@@ -28,6 +37,7 @@ class Dialing:
         limits: Limits | None = None,
         backoff: Backoff | None = None,
         security: Security | None = None,
+        on_demand: Mapping[str, Conversation] | None = None,
     ) -> None:
         self.counters = counters or Counters()
         self._host = host
@@ -38,6 +48,8 @@ class Dialing:
         self._backoff = backoff
         self._security = security
         self._dialers: dict[Address, Dialer] = {}
+        self._on_demand = dict(on_demand or {})
+        self._known: dict[Address, Member] = {}
 
     @property
     def dialled(self) -> list[Address]:
@@ -48,6 +60,7 @@ class Dialing:
         """Take a change of the membership in."""
         match message:
             case MembersReset():
+                self._known.clear()
                 listed = {member.address for member in message.members}
                 for address in [address for address in self._dialers if address not in listed]:
                     self._drop(address)
@@ -56,7 +69,20 @@ class Dialing:
             case MemberUp():
                 self._want(message.member)
             case MemberDown():
+                self._known.pop(message.address, None)
                 self._drop(message.address)
+
+    def send(self, message: Message) -> bool:
+        """As an outlet: `Reach` opens a stream to a registered peer, unless there is one or one is on its way."""
+        if isinstance(message, Reach) and message.peer in self._known and message.peer != self._host.address:
+            dialer = self._dialers.get(message.peer)
+            joined = message.peer in self._host.peers(message.peer.role)
+            if not joined and (dialer is None or dialer.ended):
+                self._dial(self._known[message.peer], self._on_demand[message.peer.role], persists=False)
+        return True
+
+    def close(self, reason: str) -> None:
+        """As an outlet: `stop` ends the dialers."""
 
     async def stop(self) -> None:
         """End all dialers and their streams."""
@@ -64,6 +90,8 @@ class Dialing:
             await dialer.stop()
 
     def _want(self, member: Member) -> None:
+        if member.address.role in self._on_demand:
+            self._known[member.address] = member
         conversation = self._dials.get(member.address.role)
         if conversation is None or member.address == self._host.address:
             return
@@ -73,6 +101,9 @@ class Dialing:
         if dialer is not None and not dialer.ended:
             dialer.want(True)
             return
+        self._dial(member, conversation, persists=True)
+
+    def _dial(self, member: Member, conversation: Conversation, persists: bool) -> None:
         self._dialers[member.address] = Dialer(
             self._host,
             member.address,
@@ -83,6 +114,7 @@ class Dialing:
             backoff=self._backoff,
             security=self._security,
             on_end=self._ended,
+            persists=persists,
         )
 
     def _drop(self, address: Address) -> None:

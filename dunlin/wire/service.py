@@ -27,7 +27,7 @@ from dunlin.membership.lease import Registration, RegistrationState
 from dunlin.membership.members import MemberRecord, MemberWatch, register
 from dunlin.messages.membership import MemberMessage
 from dunlin.wire.acceptor import Acceptor
-from dunlin.wire.dialing import Dialing
+from dunlin.wire.dialing import DIALING, Dialing
 from dunlin.wire.envelopes import FLEET, Conversation
 from dunlin.wire.membership import Membership
 from dunlin.wire.options import ServiceOptions, StartError
@@ -74,6 +74,7 @@ class Service:
         accepts: Iterable[Conversation] = (),
         dials: Mapping[str, Conversation] | None = None,
         same_node: Collection[str] = (),
+        on_demand: Mapping[str, Conversation] | None = None,
         make_handlers: MakeHandlers | None = None,
         services: Iterable[str] = (),
         extra: Mapping[str, str] | None = None,
@@ -86,6 +87,7 @@ class Service:
             accepts: conversations in which others dial this service.
             dials: conversation per role that this service dials.
             same_node: the roles of `dials` that count only on this service's node.
+            on_demand: conversation per role that this service dials when its core asks for it (`Reach`).
             make_handlers: further gRPC handlers (public or unary methods), made before the first call is answered; also
                 the place to attach outlets that the core needs from its first message on.
             services: full names of their gRPC services, for health and reflection.
@@ -106,7 +108,7 @@ class Service:
         handlers = [acceptor, *(make_handlers(self.host) if make_handlers else ())]
         names = [*(f"dunlin.v1.{one.name}" for one in accepted), *services]
         await self._server.start(handlers, names, health_name(self.address))
-        self._follow({**self._monitors(), **(dials or {})}, same_node)
+        self._follow({**self._monitors(), **(dials or {})}, same_node, on_demand)
         _log.info("%s listens on %s", self.address, self.endpoint)
 
     async def run_until_stopped(self) -> int:
@@ -175,7 +177,12 @@ class Service:
     def _monitors(self) -> dict[str, Conversation]:
         return {} if self.options.role == "monitor" else {"monitor": FLEET}
 
-    def _follow(self, dials: Mapping[str, Conversation], same_node: Collection[str]) -> None:
+    def _follow(
+        self,
+        dials: Mapping[str, Conversation],
+        same_node: Collection[str],
+        on_demand: Mapping[str, Conversation] | None,
+    ) -> None:
         self._dialing = Dialing(
             self.host,
             dials,
@@ -183,7 +190,10 @@ class Service:
             same_node=same_node,
             counters=self.counters,
             security=self.security,
+            on_demand=on_demand,
         )
+        if on_demand:
+            self.host.attach(DIALING, self._dialing)
         self._pump = ReasonPump(self.host)
         prober = Prober(self._is_connected, self.security)
         membership = Membership(MemberWatch(self.etcd), prober, self._tell, self.host.clock, self.host.guard)

@@ -5,7 +5,7 @@ import logging
 
 from dunlin.engine.config import load_config
 from dunlin.engine.errors import ModelError
-from dunlin.wire.envelopes import DISPATCH, PLAN, POOL
+from dunlin.wire.envelopes import DISPATCH, GROUP, PLAN, POOL
 from dunlin.wire.options import ServiceOptions, StartError
 from dunlin.wire.service import Service
 from services.instance.config import InstanceConfig
@@ -34,9 +34,10 @@ async def serve(options: ServiceOptions, config: InstanceConfig, settings: Engin
 
     await service.start(
         lambda address: InstanceCore(address, config),
-        accepts=[DISPATCH, PLAN],
+        accepts=[DISPATCH, PLAN, GROUP],
         dials={"kvstore": POOL},
         same_node=["kvstore"],
+        on_demand={"instance": GROUP},
     )
     keeper = EngineKeeper(service.host, settings, cannot_start)
     tasks = [asyncio.create_task(keeper.run()), asyncio.create_task(keeper.report_progress())]

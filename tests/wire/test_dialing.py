@@ -4,8 +4,9 @@ from contextlib import asynccontextmanager
 
 from dunlin.effects import Address, Gone, Joined
 from dunlin.messages.dispatch import Cancel
+from dunlin.messages.group import Reach
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
-from dunlin.wire.dialing import Dialing
+from dunlin.wire.dialing import DIALING, Dialing
 from dunlin.wire.envelopes import DISPATCH
 from tests.wire.ends import DISPATCHER, INSTANCE, QUICK, End, accepting, eventually, run
 
@@ -104,5 +105,48 @@ def test_stopping_ends_open_streams() -> None:
             assert isinstance((await instance.core.until(2))[1], Gone)
             await asyncio.sleep(0.1)
             assert len(instance.core.messages) == 2
+
+    run(scenario)
+
+
+def test_a_peer_on_demand_is_dialled_when_the_core_asks_and_not_again_by_itself() -> None:
+    async def scenario() -> None:
+        async with accepting() as (instance, endpoint):
+            end = End(DISPATCHER)
+            dialing = Dialing(end.host, {}, backoff=QUICK, on_demand={"instance": DISPATCH})
+            end.host.attach(DIALING, dialing)
+            await end.core.until(1)
+            end.host.send(DIALING, Reach(INSTANCE))
+            assert dialing.dialled == []  # nobody of that name is registered
+            dialing.apply(MemberUp(member(endpoint=endpoint)))
+            assert dialing.dialled == []
+            end.host.send(DIALING, Reach(INSTANCE))
+            await instance.core.until(1)
+            await end.core.until(2)
+            end.host.send(DIALING, Reach(INSTANCE))
+            assert dialing.dialled == [INSTANCE]
+            instance.host.detach(DISPATCHER, "told to")
+            await eventually(lambda: dialing.dialled == [])
+            await asyncio.sleep(0.1)
+            assert [type(message) for message in end.core.messages] == [Joined, Joined, Gone]
+            end.host.send(DIALING, Reach(INSTANCE))
+            assert isinstance((await end.core.until(4))[-1], Joined)
+            await dialing.stop()
+
+    run(scenario)
+
+
+def test_a_peer_that_joined_by_itself_is_not_dialled() -> None:
+    async def scenario() -> None:
+        end = End(DISPATCHER)
+        dialing = Dialing(end.host, {}, backoff=QUICK, on_demand={"instance": DISPATCH})
+        dialing.apply(MemberUp(member()))
+        end.host.attach(INSTANCE, dialing)
+        dialing.send(Reach(INSTANCE))
+        assert dialing.dialled == []
+        end.host.detach(INSTANCE)
+        dialing.send(Reach(INSTANCE))
+        assert dialing.dialled == [INSTANCE]
+        await dialing.stop()
 
     run(scenario)
