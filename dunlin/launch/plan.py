@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 from dunlin.launch.certificates import tls_dir
 from dunlin.launch.options import UpOptions
-from dunlin.policies.presets import PRESETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +28,6 @@ class ProcessSpec:
 
 def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent_pid: int) -> tuple[ProcessSpec, ...]:
     """Every service, those that others report to first."""
-    preset = PRESETS[options.preset]
     nodes = node_names(node, options.nodes)
     common = (*_etcd(options, etcd), "--data-dir", str(options.data_dir), "--parent-pid", str(parent_pid))
 
@@ -42,10 +40,10 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
 
     return (
         spec("monitor", 0, ports.monitor, "--metrics-port", str(ports.metrics)),
-        *(spec("global_manager", i, 0, "--group-policy", preset.group) for i in range(options.managers)),
+        *(spec("global_manager", i, 0, "--preset", options.preset) for i in range(options.managers)),
         *(spec("kvstore", i, 0, *_tier(options)) for i in range(options.nodes)),
         *(
-            spec("dispatcher", i, ports.grpc[i], "--policy", preset.dispatch, *_doors(options, ports.http[i]))
+            spec("dispatcher", i, ports.grpc[i], "--preset", options.preset, *_doors(options, ports.http[i]))
             for i in range(options.dispatchers)
         ),
         *(spec("instance", i, 0, *_instance(options)) for i in range(options.instances)),

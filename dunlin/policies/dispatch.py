@@ -63,7 +63,21 @@ def fewest_requests(slots: int, candidates: Sequence[Candidate]) -> Choice:
     return _choose("fewest_requests", "requests", slots, candidates, lambda candidate: candidate.requests)
 
 
-POLICIES: dict[str, Policy] = {"least_loaded": least_loaded, "fewest_requests": fewest_requests}
+def llumnix(slots: int, candidates: Sequence[Candidate]) -> Choice:
+    """The least used and queued demand over capacity, the request's own included: the load of Llumnix."""
+
+    def load(candidate: Candidate) -> float:
+        demand = candidate.capacity_slots - candidate.free_slots + candidate.waiting_tokens + slots
+        return demand / max(1, candidate.capacity_slots)
+
+    return _choose("llumnix", "load", slots, candidates, load)
+
+
+POLICIES: dict[str, Policy] = {
+    "least_loaded": least_loaded,
+    "fewest_requests": fewest_requests,
+    "llumnix": llumnix,
+}
 
 
 def _choose(

@@ -7,6 +7,7 @@ from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.dispatch import POLICIES as DISPATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
+from dunlin.policies.rebalance import REBALANCE_POLICIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,6 +22,7 @@ class Preset:
     batch: str
     evict: str
     group: str
+    rebalance: str
 
     def __post_init__(self) -> None:
         tables: dict[str, Collection[str]] = {
@@ -28,6 +30,7 @@ class Preset:
             "batch": BATCH_POLICIES,
             "evict": EVICT_POLICIES,
             "group": GROUP_POLICIES,
+            "rebalance": REBALANCE_POLICIES,
         }
         for point, table in tables.items():
             if getattr(self, point) not in table:
@@ -35,6 +38,7 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    "chunked": Preset(dispatch="least_loaded", batch="chunked", evict="youngest", group="local_groups"),
+    "chunked": Preset("least_loaded", "chunked", "youngest", "local_groups", rebalance="none"),
+    "llumnix": Preset("llumnix", "chunked", "youngest", "local_groups", rebalance="llumnix"),
 }
 DEFAULT_PRESET = "chunked"

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dunlin.policies.dispatch import POLICIES
+from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
 from services.dispatcher.config import DispatcherConfig
@@ -21,7 +22,8 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--http", default=("127.0.0.1", 8000), type=_host_port, metavar="HOST:PORT", help="port 0: any")
     made.add_argument("--model", default="builtin:tiny", metavar="DIR", help="for its tokenizer and limits")
     made.add_argument("--model-name", default="", metavar="NAME", help="what clients call it (default: from --model)")
-    made.add_argument("--policy", default="least_loaded", choices=tuple(POLICIES))
+    made.add_argument("--preset", default=DEFAULT_PRESET, choices=tuple(PRESETS), help="which policies decide")
+    made.add_argument("--policy", choices=tuple(POLICIES), help="another way to choose an instance than the preset's")
     made.add_argument("--max-queued", default=1024, type=int, metavar="N", help="requests that may wait here")
     made.add_argument("--max-waiting", default=16, type=int, metavar="N", help="requests that may wait at an instance")
     made.add_argument("--keys", type=Path, metavar="FILE", help="API keys and quotas of tenants, see `dunlin keys`")
@@ -34,7 +36,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = service_options("dispatcher", given)
     doors = DoorOptions(given.model, given.http[0], given.http[1], given.model_name, given.keys)
     try:
-        config = DispatcherConfig(policy=given.policy, max_queued=given.max_queued, max_waiting=given.max_waiting)
+        policy = given.policy or PRESETS[given.preset].dispatch
+        config = DispatcherConfig(policy=policy, max_queued=given.max_queued, max_waiting=given.max_waiting)
     except ValueError as error:
         parser().error(str(error))
     return run_service(options, Dispatcher(options, doors, config).run)

@@ -5,6 +5,8 @@ import sys
 from collections.abc import Sequence
 
 from dunlin.policies.group import GROUP_POLICIES
+from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
+from dunlin.policies.rebalance import REBALANCE_POLICIES
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
 from services.global_manager.config import GlobalManagerConfig
@@ -18,7 +20,11 @@ def parser() -> argparse.ArgumentParser:
         description="Groups the instances; the one of several that is elected leads.",
     )
     add_service_flags(flags)
-    flags.add_argument("--group-policy", default="local_groups", choices=tuple(GROUP_POLICIES), help="how to group")
+    flags.add_argument("--preset", default=DEFAULT_PRESET, choices=tuple(PRESETS), help="which policies decide")
+    flags.add_argument("--group-policy", choices=tuple(GROUP_POLICIES), help="another way to group than the preset's")
+    flags.add_argument(
+        "--rebalance-policy", choices=tuple(REBALANCE_POLICIES), help="another way to move work than the preset's"
+    )
     return flags
 
 
@@ -26,7 +32,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run until told to stop; returns the exit code."""
     arguments = parser().parse_args(argv)
     options = service_options("global_manager", arguments)
-    config = GlobalManagerConfig(policy=arguments.group_policy)
+    preset = PRESETS[arguments.preset]
+    config = GlobalManagerConfig(
+        policy=arguments.group_policy or preset.group, rebalance=arguments.rebalance_policy or preset.rebalance
+    )
     return run_service(options, lambda: serve(options, config))
 
 

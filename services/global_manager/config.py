@@ -5,13 +5,24 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class GlobalManagerConfig:
-    """Settings of the plan. An order without an answer, or refused, is given again after `retry_s`."""
+    """Settings of the plan and of moves.
+
+    An order without an answer, or refused, is given again after `retry_s`. At most `max_moves` moves are under way by
+    the `rebalance` policy, which looks every `rebalance_s`; who took part in one rests for `move_rest_s`, until the
+    views show what it changed.
+    """
 
     policy: str = "local_groups"
+    rebalance: str = "none"
     retry_s: float = 1.0
     report_interval_s: float = 0.5
+    rebalance_s: float = 0.5
+    move_rest_s: float = 0.5
+    max_moves: int = 4
 
     def __post_init__(self) -> None:
-        for name in ("retry_s", "report_interval_s"):
+        for name in ("retry_s", "report_interval_s", "rebalance_s", "move_rest_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be positive")
+        if self.max_moves < 1:
+            raise ValueError(f"max_moves is {self.max_moves}: needs at least 1")

@@ -1,4 +1,4 @@
-"""Decides which instances form which group, while this process leads. No token ever waits for it.
+"""Decides which instances form which group and what moves between them, while this process leads. No token waits.
 
 Knows the fleet from the monitor's views alone; not a request, not a token.
 """
@@ -8,18 +8,35 @@ from dataclasses import dataclass
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.messages.fleet import FleetView, ManagerReport
+from dunlin.messages.fleet import FleetView, ManagerReport, MemberView
 from dunlin.messages.membership import Deposed, Elected
-from dunlin.messages.plan import OrderDone, OrderRefused
+from dunlin.messages.plan import (
+    DrainDone,
+    DrainOutcome,
+    DrainReply,
+    DrainRequest,
+    OrderDone,
+    OrderRefused,
+    ShedDone,
+)
 from dunlin.policies.group import GROUP_POLICIES, Candidate
+from dunlin.policies.rebalance import REBALANCE_POLICIES
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.fleet import Fleet
+from services.global_manager.moves import Moves
 from services.global_manager.plan import Answer, Term
 
 
 @dataclass(frozen=True, slots=True)
 class RetryDue:
     """Time to give open orders again, unless a newer timer runs."""
+
+    counter: int
+
+
+@dataclass(frozen=True, slots=True)
+class MovesDue:
+    """Time to look at who should give work to whom, unless a newer timer runs."""
 
     counter: int
 
@@ -40,9 +57,13 @@ class GlobalManagerCore:
     def __init__(self, address: Address, config: GlobalManagerConfig) -> None:
         if config.policy not in GROUP_POLICIES:
             raise ValueError(f"no group policy is called {config.policy!r}: choose from {', '.join(GROUP_POLICIES)}")
+        if config.rebalance not in REBALANCE_POLICIES:
+            known = ", ".join(REBALANCE_POLICIES)
+            raise ValueError(f"no rebalance policy is called {config.rebalance!r}: choose from {known}")
         self.address = address
         self.fleet = Fleet()
         self.term: Term | None = None
+        self.moves: Moves | None = None
         self.stale_total = 0
         self.refused_total = 0
         self._config = config
@@ -53,7 +74,8 @@ class GlobalManagerCore:
         self._beats = 0
         self._retries = 0
         self._retrying = False
-        self._handlers: dict[type[Any], Callable[[Address, Any], list[Effect]]] = {
+        self._looks = 0
+        self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
             Joined: self._on_joined,
             Gone: self._on_gone,
             FleetView: self._on_view,
@@ -63,18 +85,22 @@ class GlobalManagerCore:
             OrderRefused: self._on_refused,
             RetryDue: self._on_retry_due,
             ReportDue: self._on_report_due,
+            MovesDue: self._on_moves_due,
+            ShedDone: self._on_shed_done,
+            DrainDone: self._on_drain_done,
+            DrainRequest: self._on_drain_request,
         }
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
         handler = self._handlers.get(type(message))
-        return handler(sender, message) if handler is not None else []
+        return handler(now_s, sender, message) if handler is not None else []
 
     def report(self) -> ManagerReport:
         """What this manager says of itself: its term, if it leads."""
         return ManagerReport(self.term.epoch, self.term.plan_version) if self.term is not None else ManagerReport()
 
-    def _on_joined(self, sender: Address, message: Joined) -> list[Effect]:
+    def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "monitor":
             self._monitors[sender] = None
             self._beats += 1
@@ -84,45 +110,51 @@ class GlobalManagerCore:
         self._instances[sender] = None
         order = self.term.order_of(sender) if self.term is not None else None
         again: list[Effect] = [Send(sender, order)] if order is not None else []
-        return again + self._replan()
+        moves = self.moves.joined(sender) if self.moves is not None else []
+        return again + moves + self._replan()
 
-    def _on_gone(self, sender: Address, message: Gone) -> list[Effect]:
+    def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._monitors.pop(sender, None)
         self._instances.pop(sender, None)
         return []
 
-    def _on_view(self, sender: Address, message: FleetView) -> list[Effect]:
+    def _on_view(self, now_s: float, sender: Address, message: FleetView) -> list[Effect]:
         if not self.fleet.apply(sender, message):
             self.stale_total += 1
             return []
-        return self._replan()
+        if self.moves is not None:
+            self.moves.forget(self.fleet.members)
+        return self._replan() + self._move(now_s)
 
-    def _on_elected(self, sender: Address, message: Elected) -> list[Effect]:
+    def _on_elected(self, now_s: float, sender: Address, message: Elected) -> list[Effect]:
         if message.epoch <= self._last_epoch:
             self.stale_total += 1
             return []
         self._last_epoch = message.epoch
         self.term = Term(message.epoch)
-        return self._replan() or self._reports()
+        self.moves = Moves(message.epoch, REBALANCE_POLICIES[self._config.rebalance], self._config)
+        self._looks += 1
+        looks = After(self._config.rebalance_s, MovesDue(self._looks))
+        return [*(self._replan() or self._reports()), looks]
 
-    def _on_deposed(self, sender: Address, message: Deposed) -> list[Effect]:
+    def _on_deposed(self, now_s: float, sender: Address, message: Deposed) -> list[Effect]:
         if self.term is None or message.epoch != self.term.epoch:
             self.stale_total += 1
             return []
-        self.term = None
+        self.term = self.moves = None
         return self._reports()
 
-    def _on_done(self, sender: Address, message: OrderDone) -> list[Effect]:
+    def _on_done(self, now_s: float, sender: Address, message: OrderDone) -> list[Effect]:
         self._take_answer(sender, message.epoch, message.plan_version, Answer.DONE)
         return []
 
-    def _on_refused(self, sender: Address, message: OrderRefused) -> list[Effect]:
+    def _on_refused(self, now_s: float, sender: Address, message: OrderRefused) -> list[Effect]:
         if not self._take_answer(sender, message.epoch, message.plan_version, Answer.REFUSED):
             return []
         self.refused_total += 1
         return self._retry_later()
 
-    def _on_retry_due(self, sender: Address, message: RetryDue) -> list[Effect]:
+    def _on_retry_due(self, now_s: float, sender: Address, message: RetryDue) -> list[Effect]:
         if message.counter != self._retries:
             return []
         self._retrying = False
@@ -132,7 +164,37 @@ class GlobalManagerCore:
         effects: list[Effect] = [Send(member, order) for member, order in again.items() if member in self._instances]
         return effects + self._retry_later()
 
-    def _on_report_due(self, sender: Address, message: ReportDue) -> list[Effect]:
+    # --- moves ---
+
+    def _on_moves_due(self, now_s: float, sender: Address, message: MovesDue) -> list[Effect]:
+        if message.counter != self._looks or self.moves is None:
+            return []
+        again = [effect for effect in self.moves.again() if effect.to in self._instances]
+        return [*again, *self._move(now_s), After(self._config.rebalance_s, message)]
+
+    def _on_shed_done(self, now_s: float, sender: Address, message: ShedDone) -> list[Effect]:
+        taken = self.moves is not None and self.moves.shed_done(now_s, sender, message)
+        self.stale_total += not taken
+        return []
+
+    def _on_drain_done(self, now_s: float, sender: Address, message: DrainDone) -> list[Effect]:
+        taken = self.moves is not None and self.moves.drain_done(sender, message)
+        self.stale_total += not taken
+        return []
+
+    def _on_drain_request(self, now_s: float, sender: Address, message: DrainRequest) -> list[Effect]:
+        if self.moves is None:
+            return [Send(sender, DrainReply(DrainOutcome.NOT_LEADER, f"{self.address.name} does not lead"))]
+        reply, effects = self.moves.ask(message, self._reachable())
+        return [Send(sender, reply), *effects]
+
+    def _move(self, now_s: float) -> list[Effect]:
+        return self.moves.decide(now_s, self._reachable()) if self.moves is not None else []
+
+    def _reachable(self) -> list[MemberView]:
+        return [member for member in self.fleet.members.values() if member.address in self._instances]
+
+    def _on_report_due(self, now_s: float, sender: Address, message: ReportDue) -> list[Effect]:
         if message.counter != self._beats or not self._monitors:
             return []
         return [*self._reports(), After(self._config.report_interval_s, message)]

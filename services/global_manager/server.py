@@ -8,7 +8,10 @@ from dunlin.effects import Address, Core, Effect, Message
 from dunlin.host import Host
 from dunlin.membership.election import Election
 from dunlin.messages.membership import Deposed, Elected
+from dunlin.messages.plan import DrainReply, DrainRequest
+from dunlin.wire.asking import Asking
 from dunlin.wire.envelopes import PLAN
+from dunlin.wire.methods import DRAIN, MANAGER_SERVICE, Methods
 from dunlin.wire.options import ServiceOptions
 from dunlin.wire.service import ETCD, Service
 from services.global_manager.config import GlobalManagerConfig
@@ -68,7 +71,15 @@ async def serve(options: ServiceOptions, config: GlobalManagerConfig) -> int:
         guards.append(TermGuard(GlobalManagerCore(address, config)))
         return guards[0]
 
-    await service.start(make_core, dials={"instance": PLAN})
+    def make_handlers(host: Host) -> list[Methods]:
+        asking = Asking(host)
+
+        async def drain(request: DrainRequest, context: object) -> DrainReply:
+            return await asking.ask(request, DrainReply)
+
+        return [Methods({DRAIN: drain})]
+
+    await service.start(make_core, dials={"instance": PLAN}, make_handlers=make_handlers, services=[MANAGER_SERVICE])
     (guard,) = guards
     election = Election(service.etcd, ELECTION_PREFIX, options.name, guard.changed, ttl_s=options.lease_ttl_s)
     guard.follow(election, service.host)

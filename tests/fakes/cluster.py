@@ -107,6 +107,7 @@ class Cluster:
         instance: dict[str, Any] | None = None,
         dispatcher: dict[str, Any] | None = None,
         dispatchers: int = 1,
+        manager: dict[str, Any] | None = None,
     ) -> None:
         self.link = Link()
         self.tier = FakeTier()
@@ -120,7 +121,8 @@ class Cluster:
         self._members: dict[tuple[str, str], Address] = {}
         self._revision = 1
         self.monitor = MonitorCore(self._new("monitor", "monitor-0"), MonitorConfig(), self.codec)
-        self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig())
+        self._manager = manager or {}
+        self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
         self.kvstore = KvstoreCore(self._new("kvstore", "kvstore-0"), KvstoreConfig("/tier", tier_bytes, NODE))
         self._dispatcher = dispatcher or {}
         self.dispatchers: dict[str, DispatcherCore] = {}
@@ -141,6 +143,12 @@ class Cluster:
         self.link.join(core.address, DIALING)
         self.seats[name] = EngineSeat(self.link, core.address, self.tier, **self._engine)
         return core
+
+    def start_manager(self) -> None:
+        """Another manager process, which is elected at once."""
+        self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
+        self._enter(self.manager.address, self.manager)
+        self.link.post(ETCD, self.manager.address, Elected(self._revision))
 
     def kill_instance(self, name: str) -> None:
         """The process dies, and its engine with it; nobody starts another."""

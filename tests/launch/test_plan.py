@@ -15,7 +15,6 @@ from dunlin.launch.plan import Ports, ProcessSpec, service_specs
 from dunlin.launch.ports import claim_port, claim_ports
 from dunlin.launch.readiness import judge
 from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus
-from dunlin.policies.presets import PRESETS
 
 
 def options(**changes: Any) -> UpOptions:
@@ -65,10 +64,8 @@ def test_every_process_is_tied_and_finds_etcd() -> None:
 
 
 def test_the_preset_chooses_every_services_policies() -> None:
-    chosen = {spec.role: spec for spec in specs(preset="chunked")}
-    assert flag(chosen["dispatcher"], "--policy") == PRESETS["chunked"].dispatch
-    assert flag(chosen["global_manager"], "--group-policy") == PRESETS["chunked"].group
-    assert flag(chosen["instance"], "--preset") == "chunked"
+    chosen = {spec.role: spec for spec in specs(preset="llumnix")}
+    assert [flag(chosen[role], "--preset") for role in ("dispatcher", "global_manager", "instance")] == ["llumnix"] * 3
 
 
 def test_the_monitor_serves_metrics() -> None:

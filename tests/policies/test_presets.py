@@ -9,8 +9,15 @@ from dunlin.policies.dispatch import POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, Preset
+from dunlin.policies.rebalance import REBALANCE_POLICIES
 
-CHUNKED = {"dispatch": "least_loaded", "batch": "chunked", "evict": "youngest", "group": "local_groups"}
+CHUNKED = {
+    "dispatch": "least_loaded",
+    "batch": "chunked",
+    "evict": "youngest",
+    "group": "local_groups",
+    "rebalance": "none",
+}
 
 
 def test_the_default_exists_and_is_what_it_says() -> None:
@@ -24,6 +31,7 @@ def test_every_preset_names_policies_of_the_tables(name: str) -> None:
     assert preset.batch in BATCH_POLICIES
     assert preset.evict in EVICT_POLICIES
     assert preset.group in GROUP_POLICIES
+    assert preset.rebalance in REBALANCE_POLICIES
 
 
 @pytest.mark.parametrize("point", [field.name for field in fields(Preset)])

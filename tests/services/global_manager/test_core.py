@@ -10,7 +10,7 @@ from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import Order, OrderDone, OrderRefused
 from dunlin.messages.types import GroupKind, Part
 from services.global_manager.config import GlobalManagerConfig
-from services.global_manager.core import GlobalManagerCore, ReportDue, RetryDue
+from services.global_manager.core import GlobalManagerCore, MovesDue, ReportDue, RetryDue
 
 ME = Address("global_manager", "g", 2)
 ETCD = Address("etcd", "")
@@ -227,7 +227,8 @@ class TestReports:
     def test_a_monitor_hears_of_each_plan_at_once_and_else_each_interval(self) -> None:
         core = make_core()
         assert core.receive(0.0, MONITOR, Joined()) == [Send(MONITOR, ManagerReport()), After(0.5, ReportDue(1))]
-        assert core.receive(0.1, ETCD, Elected(50)) == [Send(MONITOR, ManagerReport(50, 0))]
+        looks = After(0.5, MovesDue(1))
+        assert core.receive(0.1, ETCD, Elected(50)) == [Send(MONITOR, ManagerReport(50, 0)), looks]
         core.receive(0.2, I0, Joined())
         assert Send(MONITOR, ManagerReport(50, 1)) in core.receive(0.3, MONITOR, view(ready(I0)))
         assert core.receive(0.5, ME, ReportDue(1)) == [Send(MONITOR, ManagerReport(50, 1)), After(0.5, ReportDue(1))]

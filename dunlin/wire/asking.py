@@ -1,0 +1,47 @@
+"""Questions of tools to a core: each comes from an address of its own, and one answer goes back. Knows no message."""
+
+import asyncio
+import itertools
+from typing import TypeVar
+
+from dunlin.effects import Address, Message
+from dunlin.host import Host
+
+R = TypeVar("R")
+
+
+class OneAnswer:
+    """An outlet for a single message."""
+
+    def __init__(self) -> None:
+        self.answer: asyncio.Future[Message] = asyncio.get_running_loop().create_future()
+
+    def send(self, message: Message) -> bool:
+        """Keep the first message."""
+        if not self.answer.done():
+            self.answer.set_result(message)
+        return True
+
+    def close(self, reason: str) -> None:
+        """No answer will come."""
+        self.answer.cancel()
+
+
+class Asking:
+    """Asks one host's core, which answers everybody at once."""
+
+    def __init__(self, host: Host) -> None:
+        self._host = host
+        self._numbers = itertools.count(1)
+
+    async def ask(self, question: Message, kind: type[R]) -> R:
+        """The core's answer, which must be of that kind."""
+        asker, outlet = Address("client", f"tool-{next(self._numbers)}"), OneAnswer()
+        self._host.attach(asker, outlet)
+        try:
+            self._host.deliver(asker, question)
+            answer = await outlet.answer
+        finally:
+            self._host.detach(asker, "answered", outlet)
+        assert isinstance(answer, kind)
+        return answer

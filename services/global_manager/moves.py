@@ -1,0 +1,165 @@
+"""What moves between instances while this process leads: drains that an operator wants, and the policy's rebalancing.
+
+Owns the moves that were ordered and not answered, and the drains that were ordered and not yet seen in a view. Whether
+an instance drains is the instance's own word, so that a new leader goes on where the last one stopped. Knows no
+sequence: the source chooses those.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.fleet import MemberView
+from dunlin.messages.plan import Drain, DrainDone, DrainOutcome, DrainReply, DrainRequest, Shed, ShedDone, Undrain
+from dunlin.messages.types import Figure, Why
+from dunlin.policies.rebalance import Candidate, Move, RebalancePolicy, least_loaded
+from services.global_manager.config import GlobalManagerConfig
+
+OPERATOR = "operator"
+
+
+@dataclass(slots=True)
+class Wish:
+    """A drain, or its end, that an operator asked for; `order` is given again until the instance reports it."""
+
+    order: Drain | Undrain
+
+    @property
+    def draining(self) -> bool:
+        """What the instance should report."""
+        return isinstance(self.order, Drain)
+
+
+class Moves:
+    """One term's moves. `moved_total` and `stayed_total` count sequences, as the sources say."""
+
+    def __init__(self, epoch: int, policy: RebalancePolicy, config: GlobalManagerConfig) -> None:
+        self.moved_total = 0
+        self.stayed_total = 0
+        self._epoch = epoch
+        self._policy = policy
+        self._config = config
+        self._tickets = 0
+        self._open: dict[Address, Shed] = {}
+        self._wishes: dict[Address, Wish] = {}
+        self._rests_until_s: dict[Address, float] = {}
+
+    def ask(self, request: DrainRequest, members: Sequence[MemberView]) -> tuple[DrainReply, list[Effect]]:
+        """An operator's wish: the answer, and what follows. `members` have a stream to here."""
+        found = [member for member in members if member.address.name == request.instance]
+        if not found:
+            names = ", ".join(member.address.name for member in members) or "none"
+            return DrainReply(DrainOutcome.UNKNOWN_INSTANCE, f"the instances are: {names}"), []
+        member = max(found, key=lambda one: one.address.incarnation)
+        others = tuple(one.address for one in members if one.address != member.address and self._takes(one))
+        if self._is_to_drain(member) is not request.undo:
+            detail = "it drains already" if not request.undo else "it takes requests already"
+            return DrainReply(DrainOutcome.ALREADY, detail, member.address, others), []
+        if not others and not request.undo:
+            detail = "no other instance is ready to take what it holds"
+            return DrainReply(DrainOutcome.NOWHERE_TO_GO, detail, member.address), []
+        self._tickets += 1
+        figures = (Figure("running", member.running), Figure("waiting", member.waiting), Figure("others", len(others)))
+        kind, verb = (Undrain, "take requests again") if request.undo else (Drain, "drain")
+        order = kind(self._epoch, self._tickets, Why(OPERATOR, f"{verb}: {member.address.name}", figures))
+        self._wishes[member.address] = Wish(order)
+        self._rests_until_s.pop(member.address, None)
+        return DrainReply(DrainOutcome.ORDERED, "", member.address, others), [Send(member.address, order)]
+
+    def decide(self, now_s: float, members: Sequence[MemberView]) -> list[Effect]:
+        """What is to move now: first what drains, then what the policy says. `members` have a stream to here."""
+        self._note(members)
+        effects: list[Effect] = []
+        for index, member in enumerate(members):
+            if self._is_to_drain(member) and member.running + member.waiting > 0 and self._may_give(now_s, member):
+                slots = member.capacity_slots - member.free_slots + member.waiting_tokens
+                candidates = self._candidates(now_s, members, busy_takers=True)
+                move = least_loaded(candidates, index, slots, OPERATOR)
+                effects += self._order(members, move) if move is not None else []
+        most = self._config.max_moves - len(self._open)
+        if most > 0:
+            for move in self._policy(self._candidates(now_s, members, busy_takers=False), most):
+                effects += self._order(members, move)
+        return effects
+
+    def again(self) -> list[Send]:
+        """Orders whose effect no view shows yet."""
+        return [Send(instance, wish.order) for instance, wish in self._wishes.items()]
+
+    def joined(self, instance: Address) -> list[Effect]:
+        """A stream opened anew: what was asked on the old one may have been lost. The instance tells repeats apart."""
+        shed, wish = self._open.get(instance), self._wishes.get(instance)
+        orders = [*([shed] if shed is not None else []), *([wish.order] if wish is not None else [])]
+        return [Send(instance, order) for order in orders]
+
+    def forget(self, known: Collection[Address]) -> None:
+        """Whoever is in no view any more is gone for good."""
+        tables: tuple[dict[Address, Any], ...] = (self._open, self._wishes, self._rests_until_s)
+        for table in tables:
+            for address in [address for address in table if address not in known]:
+                table.pop(address)
+
+    def shed_done(self, now_s: float, sender: Address, message: ShedDone) -> bool:
+        """A source has done its part; False when nobody asked."""
+        shed = self._open.get(sender)
+        if shed is None or (shed.epoch, shed.ticket) != (message.epoch, message.ticket):
+            return False
+        del self._open[sender]
+        self.moved_total += message.moved
+        self.stayed_total += message.stayed
+        for address in (sender, shed.target):
+            self._rests_until_s[address] = now_s + self._config.move_rest_s
+        return True
+
+    def drain_done(self, sender: Address, message: DrainDone) -> bool:
+        """The instance has heard of the wish; its view confirms it. False when nobody asked."""
+        wish = self._wishes.get(sender)
+        return wish is not None and (wish.order.epoch, wish.order.ticket) == (message.epoch, message.ticket)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether a wish is not in the views yet."""
+        return bool(self._wishes)
+
+    def _note(self, members: Sequence[MemberView]) -> None:
+        for member in members:
+            wish = self._wishes.get(member.address)
+            if wish is not None and wish.draining == member.draining:
+                del self._wishes[member.address]
+
+    def _order(self, members: Sequence[MemberView], move: Move) -> list[Effect]:
+        source, target = members[move.source].address, members[move.target].address
+        self._tickets += 1
+        shed = self._open[source] = Shed(self._epoch, self._tickets, target, move.slots, move.why)
+        return [Send(source, shed)]
+
+    def _is_to_drain(self, member: MemberView) -> bool:
+        wish = self._wishes.get(member.address)
+        return wish.draining if wish is not None else member.draining
+
+    def _takes(self, member: MemberView) -> bool:
+        serves = member.ready and not member.suspect and member.plan_version > 0
+        return serves and not self._is_to_drain(member)
+
+    def _may_give(self, now_s: float, member: MemberView) -> bool:
+        serves = member.ready and not member.suspect and member.leaving == 0
+        rests = self._rests_until_s.get(member.address, now_s) > now_s
+        return serves and member.address not in self._open and not rests
+
+    def _candidates(self, now_s: float, members: Sequence[MemberView], busy_takers: bool) -> list[Candidate]:
+        targets = {shed.target for shed in self._open.values()}
+        return [
+            Candidate(
+                member.address.name,
+                member.capacity_slots,
+                member.free_slots,
+                member.waiting_tokens,
+                member.head_waiting_tokens,
+                member.running,
+                movable=self._may_give(now_s, member) and not self._is_to_drain(member),
+                takes=self._takes(member)
+                and (busy_takers or (member.address not in targets and self._may_give(now_s, member))),
+            )
+            for member in members
+        ]

@@ -1,0 +1,107 @@
+"""Which work moves: thresholds, hysteresis, room for large prompts; decisions with their reasons."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dunlin.policies.rebalance import (
+    BUSY,
+    START_GAP,
+    Candidate,
+    Movable,
+    cheapest_first,
+    least_loaded,
+    llumnix,
+    none,
+)
+
+
+def one(name: str = "i", used: int = 0, **fields: Any) -> Candidate:
+    values = {"capacity_slots": 100, "free_slots": 100 - used, "running": int(used > 0)}
+    return Candidate(name, **(values | fields))
+
+
+def test_none_moves_nothing() -> None:
+    assert none([one("a", 100), one("b")], 4) == []
+
+
+def test_load_counts_what_waits() -> None:
+    assert one(used=50, demand_slots=30).load == pytest.approx(0.8)
+
+
+def test_the_most_loaded_gives_half_the_difference_to_the_least_loaded() -> None:
+    (move,) = llumnix([one("a", 40), one("b", 90), one("c", 10)], 1)
+    assert (move.source, move.target, move.slots) == (1, 2, 40)
+    assert [rejected.option for rejected in move.why.rejected] == ["a"]
+
+
+def test_pairs_are_disjoint_and_bounded() -> None:
+    fleet = [one("a", 100), one("b", 95), one("c", 0), one("d", 5)]
+    assert [(move.source, move.target) for move in llumnix(fleet, 4)] == [(0, 2), (1, 3)]
+    assert len(llumnix(fleet, 1)) == 1
+    assert llumnix(fleet, 0) == []
+
+
+@pytest.mark.parametrize(
+    "fleet",
+    [
+        pytest.param([one("a", 60), one("b", 40)], id="too close"),
+        pytest.param([one("a", 40), one("b", 0)], id="not busy"),
+        pytest.param([one("a", 100, movable=False), one("b", 0)], id="may not give"),
+        pytest.param([one("a", 100, running=0, free_slots=0), one("b", 0)], id="nothing runs"),
+        pytest.param([one("a", 100), one("b", 0, takes=False)], id="may not take"),
+        pytest.param([one("a", 100, demand_slots=300), one("b", 50, demand_slots=60)], id="the target has a queue"),
+        pytest.param([one("a", 100)], id="alone"),
+    ],
+)
+def test_nothing_moves(fleet: list[Candidate]) -> None:
+    assert llumnix(fleet, 4) == []
+
+
+@given(st.lists(st.integers(0, 100), min_size=2, max_size=6))
+def test_what_moved_does_not_move_back(used: list[int]) -> None:
+    fleet = [one(f"i{index}", slots) for index, slots in enumerate(used)]
+    for _ in range(20):
+        moves = llumnix(fleet, 8)
+        if not moves:
+            break
+        for move in moves:
+            source, target = fleet[move.source], fleet[move.target]
+            assert source.load - target.load >= START_GAP
+            assert source.load >= BUSY
+            assert 0 < move.slots <= target.free_slots
+            fleet[move.source] = one(source.name, 100 - source.free_slots - move.slots)
+            fleet[move.target] = one(target.name, 100 - target.free_slots + move.slots)
+            assert fleet[move.source].load >= fleet[move.target].load - 0.01, "it would want it back"
+    else:
+        raise AssertionError("it never settles")
+
+
+def test_room_is_made_where_the_least_is_missing() -> None:
+    fleet = [
+        one("a", 70, head_slots=60, demand_slots=60),
+        one("b", 65, head_slots=60, demand_slots=60),
+        one("c", 60),
+    ]
+    move = llumnix(fleet, 1)[0]
+    assert (move.source, move.target, move.slots) == (1, 2, 25)
+    assert move.why.chosen == "make room at b"
+
+
+def test_no_room_is_made_where_nobody_can_take_it() -> None:
+    fleet = [one("a", 70, head_slots=60, demand_slots=60), one("b", 80)]
+    assert [move.why.chosen for move in llumnix(fleet, 1)] == ["from a to b"]
+
+
+def test_a_drain_goes_to_the_least_loaded_taker_as_far_as_there_is_room() -> None:
+    fleet = [one("a", 90), one("b", 50), one("c", 30), one("d", 0, takes=False)]
+    move = least_loaded(fleet, 0, 90, "operator")
+    assert move is not None
+    assert (move.source, move.target, move.slots) == (0, 2, 70)
+    assert least_loaded(fleet[:1], 0, 90, "operator") is None
+
+
+def test_the_cheapest_leave_first_and_the_youngest_of_equals() -> None:
+    assert cheapest_first([Movable(30, 1), Movable(10, 2), Movable(10, 3)]) == [2, 1, 0]
