@@ -298,12 +298,14 @@ class EngineStarted:
 class EngineExited:
     """How the engine's process ended: by its own exit `code`, or by `signal` (0: by none). `Gone` follows.
 
-    `ended_by_us`: its host killed it, because it was told to or because the stream was lost. Never crosses a wire.
+    `ended_by_us`: its host killed it, because it was told to or because the stream was lost. `back_in_s` is when it
+    expects the next engine to be ready. Never crosses a wire.
     """
 
     code: int
     signal: int = 0
     ended_by_us: bool = False
+    back_in_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,6 +5,7 @@ Decides who starts and who is preempted; how a sequence then lives is `lives.py`
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.policies.evict import Candidate, EvictPolicy
+from services.instance import suspects
 from services.instance.config import InstanceConfig
 from services.instance.lives import Lives
 from services.instance.sequences import Sequence, Sequences, State
@@ -36,7 +37,7 @@ class Batcher:
         effects: list[Effect] = []
         while self._steps.outstanding < OUTSTANDING_MAX:
             effects += self._admit()
-            chosen = self._steps.choose(self._sequences.running)
+            chosen = self._steps.choose(suspects.may_run(self._sequences.running))
             if not chosen:
                 break
             granted, turns = self._secure(chosen)

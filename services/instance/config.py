@@ -16,7 +16,8 @@ class InstanceConfig:
     `max_waiting` more may wait; the next is refused. A step holds at most `budget_tokens`. A running sequence is given
     slots for `run_ahead_tokens` more tokens at a time, so that its extents stay long. `prefix_reuse`: sequences that
     begin with the same tokens, of the same tenant, share their slots. `stuck_s` without a safepoint while steps are
-    outstanding means a stuck engine, `load_stuck_s` one that is stuck while it loads (importing passes none). A
+    outstanding means a stuck engine, `load_stuck_s` one that is stuck while it loads (importing passes none). A lost
+    engine's work waits for the next one if that is expected within `engine_grace_s`, and no longer. A
     dispatcher that stays away for `orphan_grace_s` loses its requests here; for as long, the last `most_retained`
     answers, of `most_retained_tokens` tokens in all, are kept for another one. A kvstore that has not answered after
     `tier_answer_s` is not waited for. The engine spends at most `checkpoint_share` of its time on copies of what runs
@@ -36,6 +37,7 @@ class InstanceConfig:
     budget_tokens: int = 512
     run_ahead_tokens: int = 32
     stuck_s: float = 3.0
+    engine_grace_s: float = 3.0
     load_stuck_s: float = 60.0
     prefix_reuse: bool = True
     orphan_grace_s: float = 30.0
@@ -65,6 +67,7 @@ class InstanceConfig:
         if not 0 <= self.checkpoint_share <= 0.5:
             raise ValueError(f"checkpoint_share is {self.checkpoint_share}: needs 0 (no checkpoints) to 0.5")
         reports = ("report_interval_s", "report_after_change_s")
-        for name in ("stuck_s", "load_stuck_s", "orphan_grace_s", "tier_answer_s", *_MOVES_S, *reports):
+        durations = ("stuck_s", "engine_grace_s", "load_stuck_s", "orphan_grace_s", "tier_answer_s")
+        for name in (*durations, *_MOVES_S, *reports):
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}: needs a positive, finite number of seconds")

@@ -11,6 +11,7 @@ from typing import Any
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.dispatch import Adopt, Cancel, Place
 from dunlin.messages.engine import (
+    EngineExited,
     EngineFailed,
     EngineReady,
     EngineStarted,
@@ -39,6 +40,7 @@ from services.instance.orders import Orders
 from services.instance.pool_side import PoolSide
 from services.instance.reports import ReportDue, Reporter, build_report
 from services.instance.retained import Retained
+from services.instance.revival import GraceOver, Revival
 from services.instance.sequences import Sequences
 from services.instance.slots import SlotTable
 from services.instance.steps import Steps
@@ -70,7 +72,9 @@ class InstanceCore:
         self.stale_total = 0
         self._config = config
         retained = Retained(config.orphan_grace_s, config.most_retained, config.most_retained_tokens)
-        engine_side = EngineSide(self.engine, config, self.sequences, self.lives, self.steps, self.tier, retained)
+        parts = (self.sequences, self.lives, self.steps, self.tier)
+        self.revival = revival = Revival(self.engine, config, *parts)
+        engine_side = EngineSide(self.engine, config, *parts, retained, revival)
         self._engine_side = engine_side
         self._orders = Orders(address)
         self.migration = Migration(config, self.sequences, self.lives, self.tier, engine_side, self._orders)
@@ -95,6 +99,8 @@ class InstanceCore:
             AnswerDue: pool.due,
             EngineReady: self._on_engine_ready,
             EngineFailed: self._on_engine_failed,
+            EngineExited: lambda now_s, sender, message: revival.exited(message),
+            GraceOver: self._on_grace_over,
             EngineStarted: lambda now_s, sender, message: engine_side.started(message),
             StepDone: lambda now_s, sender, message: engine_side.answered(now_s, message),
             MoveDone: self._on_move_done,
@@ -132,7 +138,9 @@ class InstanceCore:
 
     def report(self) -> InstanceReport:
         """What this instance says of itself."""
-        report = build_report(self._config, self._engine_side, self.sequences, self.lives, self.steps, self.tier)
+        report = build_report(
+            self._config, self._engine_side, self.revival, self.sequences, self.lives, self.steps, self.tier
+        )
         placed = self.migration.told(self._orders.placed(report))
         placed = self.checkpointer.reported(placed)
         return replace(placed, stale_total=placed.stale_total + self._stale())
@@ -154,7 +162,10 @@ class InstanceCore:
         return [*self._engine_side.becomes_ready(ready), *self._report_now(now_s)]
 
     def _on_engine_failed(self, now_s: float, sender: Address, failed: EngineFailed) -> list[Effect]:
-        return self._engine_lost(now_s, f"engine failed: {failed.reason}")
+        return []  # it exits now: how, and that it is gone, is said next
+
+    def _on_grace_over(self, now_s: float, sender: Address, due: GraceOver) -> list[Effect]:
+        return self.revival.overdue(due)
 
     def _engine_lost(self, now_s: float, reason: str) -> list[Effect]:
         if self._engine_side.ready is None:

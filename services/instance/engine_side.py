@@ -13,12 +13,13 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import Figure, Finish, Rejected, Why
+from services.instance import suspects
 from services.instance.config import InstanceConfig
 from services.instance.delivery import deliveries
 from services.instance.lives import Lives
 from services.instance.retained import Retained
+from services.instance.revival import Revival
 from services.instance.sequences import LIVES_ON, Sequences
-from services.instance.slab import Slab
 from services.instance.steps import Result, Steps
 from services.instance.tier import HostTier
 from services.instance.watch import EngineWatch
@@ -36,6 +37,7 @@ class EngineSide:
         steps: Steps,
         tier: HostTier,
         retained: Retained,
+        revival: Revival,
     ) -> None:
         self.ready: EngineReady | None = None
         self.pid = 0
@@ -48,6 +50,7 @@ class EngineSide:
         self._steps = steps
         self._tier = tier
         self._retained = retained
+        self._revival = revival
         self._watch = EngineWatch(config.stuck_s)
         self._load_watch = EngineWatch(config.load_stuck_s)
 
@@ -67,19 +70,15 @@ class EngineSide:
         return []
 
     def becomes_ready(self, ready: EngineReady) -> list[Effect]:
-        """It can take steps: a new slab, with nothing in it."""
+        """It can take steps."""
         self.ready = ready
-        capacity = min(ready.slots, self._config.max_slots) if self._config.max_slots else ready.slots
-        self._lives.slab = Slab(capacity, ready.weights_digest if self._config.prefix_reuse else None)
-        return self._tier.engine_ready(ready)
+        return self._revival.becomes_ready(ready)
 
     def lost(self, reason: str) -> list[Effect]:
-        """It was ready and is gone, and with it the slab."""
+        """It was ready and is gone."""
         self.ready = None
         self.restarts_total += 1
-        self._steps.forget()
-        why = Why("engine lost", reason, (Figure("sequences", len(self._sequences)),))
-        return self._lives.engine_gone(why)
+        return self._revival.lost(reason)
 
     def answered(self, now_s: float, done: StepDone) -> list[Effect]:
         """A step's answer: tokens to those who wait for them, and what follows for each sequence."""
@@ -107,6 +106,7 @@ class EngineSide:
     def _settle(self, now_s: float, done: StepDone, result: Result) -> list[Effect]:
         sequence = result.sequence
         effects: list[Effect] = []
+        suspects.passed(sequence)
         if sequence.state in LIVES_ON:
             if result.finish is not Finish.RUNNING:
                 self._retained.keep(now_s, sequence, result.finish)

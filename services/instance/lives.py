@@ -43,7 +43,7 @@ class Lives:
         granted = self.slab.grow(sequence, slots - reused)
         assert granted, f"{sequence.name}: {slots} slots of {self.slab!r}"
         sequence.computed = sequence.answered = reused
-        opened = Send(self._engine, self._open(sequence))
+        opened = self.open(sequence)
         moves = self._restore(sequence)
         if not moves:
             self._sequences.go(sequence, State.RUNNING)
@@ -51,6 +51,21 @@ class Lives:
         self._sequences.go(sequence, State.RESTORING)
         self.slab.mark(sequence, Use.MOVING)
         return [opened, *self._reused(sequence), *moves]
+
+    def open(self, sequence: Sequence) -> Send:
+        """Make it known to the engine, with the KV of its first tokens that lies in the slab."""
+        place, extents = sequence.place, self.slab.extents(sequence, 0, sequence.answered)
+        opened = Open(
+            sequence.number,
+            i32(sequence.tokens),
+            place.prompt_tokens,
+            place.max_tokens,
+            place.sampling,
+            place.stop_ids,
+            i64([first for first, _ in extents]),
+            i64([length for _, length in extents]),
+        )
+        return Send(self._engine, opened)
 
     def preempt(self, sequence: Sequence, why: Why) -> list[Effect]:
         """Take a running sequence's slots, as soon as no step uses them."""
@@ -65,7 +80,7 @@ class Lives:
         if sequence.in_steps > 0:
             return []
         if sequence.state is State.ENDING:
-            return self._end(sequence)
+            return self.end(sequence)
         if sequence.state is State.DRAINING:
             return self._leave_slab(sequence)
         return []
@@ -96,7 +111,7 @@ class Lives:
         effects = self._came_back(flight, done)
         if sequence.in_moves:
             return effects
-        return effects + (self._end(sequence) if sequence.state is State.ENDING else self._restored(sequence))
+        return effects + (self.end(sequence) if sequence.state is State.ENDING else self._restored(sequence))
 
     def tier_gone(self, kvstore: Address | None) -> list[Effect]:
         """The kvstore is gone: what was kept there is lost."""
@@ -112,22 +127,10 @@ class Lives:
         The last token is computed in any case: its step samples the next one.
         """
         self.slab.take_over(sequence, owner)
-        place = sequence.place
         held = min(tokens, len(sequence.tokens) - 1)
-        extents = self.slab.extents(sequence, 0, held)
-        opened = Open(
-            sequence.number,
-            i32(sequence.tokens),
-            place.prompt_tokens,
-            place.max_tokens,
-            place.sampling,
-            place.stop_ids,
-            i64([first for first, _ in extents]),
-            i64([length for _, length in extents]),
-        )
         sequence.computed = sequence.answered = held
         self._sequences.go(sequence, State.RUNNING)
-        return [Send(self._engine, opened)]
+        return [self.open(sequence)]
 
     def go_on(self, sequence: Sequence) -> None:
         """One that was about to leave stays: it runs, or waits as before."""
@@ -141,7 +144,7 @@ class Lives:
         busy = sequence.in_steps > 0 or sequence.state in (State.SPILLING, State.RESTORING)
         if not busy:
             self._tier.withdraw(sequence)
-            return self._end(sequence)
+            return self.end(sequence)
         self._sequences.go(sequence, State.ENDING)
         return [Send(self._engine, Close(sequence.number))]
 
@@ -151,18 +154,25 @@ class Lives:
         returned = Send(sequence.dispatcher, Returned(place.request, place.attempt, why))
         return [returned, *self.stop(sequence)]
 
-    def engine_gone(self, why: Why) -> list[Effect]:
-        """Nothing in the slab can be reached any more: every attempt goes back, every slot is free."""
-        effects = self._tier.engine_gone()
-        self.slab = Slab()
-        for sequence in self._sequences.all():
-            sequence.in_steps = sequence.in_moves = 0
-            if sequence.state is not State.ENDING:
-                place = sequence.place
-                effects.append(Send(sequence.dispatcher, Returned(place.request, place.attempt, why)))
-            self._tier.withdraw(sequence)
-            effects += self._end(sequence)
+    def end(self, sequence: Sequence) -> list[Effect]:
+        """It is over, and nothing uses its slots."""
+        known = sequence.state not in (State.WAITING, State.ENDING)
+        effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
+        effects += self._tier.cancel(sequence, Purpose.CHECKPOINT)
+        self.slab.retire(sequence)
+        effects += self._tier.cut(sequence)
+        self._sequences.go(sequence, State.ENDED)
+        if sequence.say_ended:
+            effects.append(Send(sequence.dispatcher, Ended(sequence.place.request, sequence.place.attempt)))
         return effects
+
+    def displace(self, sequence: Sequence) -> None:
+        """Its slots hold nothing that counts, and no engine knows it: it starts over, from what is kept."""
+        sequence.kv_tokens = sequence.answered
+        if sequence.state is State.LEAVING:
+            self._vacate(sequence)
+            return
+        self._leave(sequence)
 
     def _leave_slab(self, sequence: Sequence) -> list[Effect]:
         sequence.kv_tokens = sequence.computed
@@ -189,30 +199,23 @@ class Lives:
         is_ending = sequence.state is State.ENDING
         copied = done.status is MoveStatus.OK and not is_ending
         effects = self._tier.commit(flight, done.checksum) if copied else self._tier.abandon(flight)
-        return effects + (self._end(sequence) if is_ending else self._give_up_slots(sequence))
+        return effects + (self.end(sequence) if is_ending else self._give_up_slots(sequence))
 
     def _give_up_slots(self, sequence: Sequence) -> list[Effect]:
         closed = Send(self._engine, Close(sequence.number))
         self.slab.retire(sequence)
+        self._leave(sequence)
+        return [closed]
+
+    def _leave(self, sequence: Sequence) -> None:
+        self._vacate(sequence)
+        self._sequences.go(sequence, State.WAITING)
+
+    def _vacate(self, sequence: Sequence) -> None:
+        self.slab.release(sequence)
         sequence.computed = sequence.answered = 0
         sequence.preempted = True
         self._sequences.renumber(sequence)
-        self._sequences.go(sequence, State.WAITING)
-        return [closed]
-
-    def _open(self, sequence: Sequence) -> Open:
-        """Make it known to the engine, with the KV of its first tokens that lies in the slab."""
-        place, extents = sequence.place, self.slab.extents(sequence, 0, sequence.answered)
-        return Open(
-            sequence.number,
-            i32(sequence.tokens),
-            place.prompt_tokens,
-            place.max_tokens,
-            place.sampling,
-            place.stop_ids,
-            i64([first for first, _ in extents]),
-            i64([length for _, length in extents]),
-        )
 
     def _reused(self, sequence: Sequence) -> list[Effect]:
         """Tell what of a newcomer's text was here already."""
@@ -281,14 +284,3 @@ class Lives:
         why = Why("resume", chosen, (*figures, Figure("free_slots", self.slab.room)))
         said = Continued(place.request, place.attempt, sequence.number, restored, recomputed, why)
         return [Send(sequence.dispatcher, said)]
-
-    def _end(self, sequence: Sequence) -> list[Effect]:
-        known = sequence.state not in (State.WAITING, State.ENDING)
-        effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
-        effects += self._tier.cancel(sequence, Purpose.CHECKPOINT)
-        self.slab.retire(sequence)
-        effects += self._tier.cut(sequence)
-        self._sequences.go(sequence, State.ENDED)
-        if sequence.say_ended:
-            effects.append(Send(sequence.dispatcher, Ended(sequence.place.request, sequence.place.attempt)))
-        return effects

@@ -7,6 +7,7 @@ from dunlin.messages.fleet import InstanceReport
 from services.instance.config import InstanceConfig
 from services.instance.engine_side import EngineSide
 from services.instance.lives import Lives
+from services.instance.revival import Revival
 from services.instance.sequences import Sequences
 from services.instance.slots import Use
 from services.instance.steps import Steps
@@ -51,7 +52,13 @@ class Reporter:
 
 
 def build_report(
-    config: InstanceConfig, engine: EngineSide, sequences: Sequences, lives: Lives, steps: Steps, tier: HostTier
+    config: InstanceConfig,
+    engine: EngineSide,
+    revival: Revival,
+    sequences: Sequences,
+    lives: Lives,
+    steps: Steps,
+    tier: HostTier,
 ) -> InstanceReport:
     """Everything but the place in the plan."""
     slots, ready = lives.slots, engine.ready
@@ -90,4 +97,6 @@ def build_report(
         prefix_hit_tokens_total=lives.prefix_hit_tokens_total,
         prefix_query_tokens_total=lives.prefix_query_tokens_total,
         claimed_tokens_total=lives.claimed_tokens_total,
+        revived_tokens_total=revival.revived_tokens_total,
+        poisoned_total=revival.poisoned_total,
     )

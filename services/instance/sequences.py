@@ -30,11 +30,11 @@ class State(Enum):
 
 LEGAL: dict[State, tuple[State, ...]] = {
     State.WAITING: (State.RUNNING, State.RESTORING, State.LEAVING, State.ENDED),
-    State.RUNNING: (State.DRAINING, State.LEAVING, State.ENDING, State.ENDED),
-    State.DRAINING: (State.ASKING, State.WAITING, State.ENDING, State.ENDED),
-    State.ASKING: (State.SPILLING, State.WAITING, State.ENDED),
-    State.SPILLING: (State.WAITING, State.ENDING, State.ENDED),
-    State.RESTORING: (State.RUNNING, State.ENDING, State.ENDED),
+    State.RUNNING: (State.DRAINING, State.WAITING, State.LEAVING, State.ENDING, State.ENDED),
+    State.DRAINING: (State.ASKING, State.WAITING, State.RUNNING, State.ENDING, State.ENDED),
+    State.ASKING: (State.SPILLING, State.WAITING, State.RUNNING, State.ENDED),
+    State.SPILLING: (State.WAITING, State.RUNNING, State.ENDING, State.ENDED),
+    State.RESTORING: (State.RUNNING, State.WAITING, State.ENDING, State.ENDED),
     State.LEAVING: (State.RUNNING, State.WAITING, State.ENDING, State.ENDED),
     State.ENDING: (State.ENDED,),
     State.ENDED: (),
@@ -72,6 +72,8 @@ class Sequence:
     `in_moves` moves that it waits for. `say_ended`: the dispatcher waits for `Ended`. `kept` are regions in the host
     tier, of all layers, that together cover its first tokens; `is_claiming` while it waits to hear what earlier
     attempts left there, `is_claimed` until it started from that. `kv_tokens` had KV when it was last preempted.
+    `suspicion` is as in `Returned`; until its answered tokens reach `trial_stop` (0: at once) it runs alone.
+    `engines_lost` died in its steps since one was answered.
     """
 
     order: int
@@ -89,12 +91,17 @@ class Sequence:
     is_claiming: bool = False
     is_claimed: bool = False
     kv_tokens: int = 0
+    suspicion: int = 0
+    trial_stop: int = 0
+    engines_lost: int = 0
     kept: list[Kept] = field(default_factory=list)
     chains: Chains = field(default_factory=Chains)
     tokens: "list[int]" = field(init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.place.tokens)
+        self.suspicion = self.place.suspicion
+        self.trial_stop = len(self.tokens) if self.suspicion else 0
 
     @property
     def key(self) -> Key:

@@ -66,6 +66,11 @@ class Steps:
         """Whether that step is outstanding."""
         return step in self._outstanding
 
+    def executing(self) -> list[tuple[Sequence, int]]:
+        """(sequence, stop of its row) of the oldest step, which the engine computes or did when it ended."""
+        oldest = next(iter(self._outstanding.values()), [])
+        return [(row.sequence, row.stop) for row in oldest]
+
     def forget(self) -> None:
         """The engine is gone: no step will be answered."""
         self._outstanding.clear()
@@ -136,6 +141,7 @@ class Steps:
         dropped = row.number in done.dropped
         if not dropped:
             sequence.answered = max(sequence.answered, row.stop)
+            sequence.engines_lost = 0
         if index is None:
             return Result(sequence, dropped=dropped)
         sequence.tokens.append(done.token[index])

@@ -68,6 +68,7 @@ class HostTier:
         self._kvstore: Address | None = None
         self._tier: Tier | None = None
         self._ready: EngineReady | None = None
+        self._is_engine_there = False
         self._asked: dict[int, Ask] = {}
         self._moves: dict[int, Flight] = {}
         self._rooms: dict[int, int] = {}
@@ -101,12 +102,12 @@ class HostTier:
 
     def engine_ready(self, ready: EngineReady) -> list[Effect]:
         """A new engine: nothing is under way in it."""
-        self._ready = ready
+        self._ready, self._is_engine_there = ready, True
         return self.map()
 
     def engine_gone(self) -> list[Effect]:
         """No move will be answered: what was being copied out is nothing."""
-        self._ready = None
+        self._is_engine_there = False
         self._is_mapped = False
         self._rooms.clear()
         flights, self._moves = list(self._moves.values()), {}
@@ -130,7 +131,7 @@ class HostTier:
 
     def map(self) -> list[Effect]:
         """Have the engine map the tier, once both are there and nothing moves."""
-        if self._tier is None or self._kvstore is None or self._ready is None or self._is_mapped or self.moves:
+        if self._tier is None or self._kvstore is None or not self._is_engine_there or self._is_mapped or self.moves:
             return []
         self._is_mapped = True
         return [Send(self._engine, MapHost(self._tier.path, self._tier.size_bytes, self._kvstore.incarnation))]

@@ -15,6 +15,7 @@ from dunlin.identity import identity
 from dunlin.messages.engine import (
     CancelMove,
     Close,
+    EngineExited,
     EngineReady,
     MapHost,
     Move,
@@ -30,6 +31,8 @@ from dunlin.messages.types import Finish, HostRegion, MoveKind, MoveStatus, f32,
 from tests.fakes.link import Link
 
 VOCABULARY = 1000
+WILD = (4, 6, 7, 8, 11)
+"""Signals after which a slab may hold anything."""
 _MASK = (1 << 63) - 1
 
 
@@ -139,7 +142,7 @@ class FakeEngine:
         self.progress_s: float | None = settings.pop("progress_s", None)
         self._audit: bool = settings.pop("audit", True)
         self.ready = make_ready(**settings)
-        self._slab: list[int | None] = [None] * self.ready.slots
+        self.slab: list[int | None] = [None] * self.ready.slots
         self._sequences: dict[int, FakeSequence] = {}
         self._queue: deque[Step] = deque()
         self._is_running = False
@@ -159,6 +162,21 @@ class FakeEngine:
         if self.is_stuck or isinstance(message, Gone | StopEngine):
             return []
         return self._obey(message)
+
+    def take_over(self, before: "FakeEngine", trusted: bool) -> None:
+        """The slab is the one that an engine before left: torn where it was writing, or nonsense if it went wild."""
+        if before.ready != self.ready:
+            return
+        self.slab = before.slab if trusted else [-1] * len(before.slab)
+        torn: list[int] = []
+        for step in before._queue:
+            for slots in _spans(step):
+                torn += slots
+        for move in before._moves.values():
+            if move.kind is MoveKind.HOST_TO_SLAB:
+                torn += _slots(move.extent_start, move.extent_length)
+        for slot in torn:
+            self.slab[slot] = -2
 
     @property
     def open_sequences(self) -> list[int]:
@@ -197,7 +215,7 @@ class FakeEngine:
             opened.append(token)
         opened.slots = _slots(message.extent_start, message.extent_length)
         assert len(opened.slots) <= len(opened.tokens), f"sequence {message.sequence}: KV of more tokens than it has"
-        assert all(0 <= slot < len(self._slab) for slot in opened.slots), f"slots beyond a slab of {len(self._slab)}"
+        assert all(0 <= slot < len(self.slab) for slot in opened.slots), f"slots beyond a slab of {len(self.slab)}"
         return []
 
     # --- steps ---
@@ -266,12 +284,12 @@ class FakeEngine:
         assert len(slots) >= stop - start, f"{name}: {stop - start} tokens into {len(slots)} slots"
         if self._audit:
             for position in range(start):
-                found = self._slab[sequence.slots[position]]
+                found = self.slab[sequence.slots[position]]
                 assert found == sequence.digests[position], f"{name}: slot of token {position} holds another's KV"
         del sequence.slots[start:]
         for position, slot in zip(range(start, stop), slots, strict=False):
-            assert 0 <= slot < len(self._slab), f"{name}: slot {slot} in a slab of {len(self._slab)}"
-            self._slab[slot] = sequence.digests[position]
+            assert 0 <= slot < len(self.slab), f"{name}: slot {slot} in a slab of {len(self.slab)}"
+            self.slab[slot] = sequence.digests[position]
             sequence.slots.append(slot)
 
     def _sample(self, number: int, sequence: FakeSequence, stop: int, done: StepDone) -> None:
@@ -314,7 +332,7 @@ class FakeEngine:
         return self._end_move(number, *copy(move, host, slots))
 
     def _copy_out(self, move: Move, host: HostRegion, slots: list[int]) -> tuple[MoveStatus, int]:
-        content = [digest for slot in slots if (digest := self._slab[slot]) is not None]
+        content = [digest for slot in slots if (digest := self.slab[slot]) is not None]
         assert len(content) == len(slots), f"move {move.move} copies slots that nobody wrote"
         self._tier.write(host, content)
         return MoveStatus.OK, self._checksum(move, content)
@@ -322,7 +340,7 @@ class FakeEngine:
     def _copy_in(self, move: Move, host: HostRegion, slots: list[int]) -> tuple[MoveStatus, int]:
         content = self._tier.read(host)
         for slot, digest in zip(slots, content, strict=False):
-            self._slab[slot] = digest
+            self.slab[slot] = digest
         checksum = self._checksum(move, content)
         if checksum != host.checksum:
             return MoveStatus.CORRUPT, checksum
@@ -381,22 +399,29 @@ class EngineSeat:
     def __init__(self, link: Link, instance: Address, tier: FakeTier | None = None, **settings: Any) -> None:
         self.restart_s: float = settings.pop("restart_s", 1.0)
         self.ended: list[FakeEngine] = []
+        self.is_trusted = True
         self._link = link
         self._instance = instance
         self._tier = tier
         self._settings = settings
         self.engine = self._start()
 
-    def crash(self) -> None:
-        """The engine process ends; another is started `restart_s` later."""
+    def crash(self, signal: int = 9, code: int = 0, ended_by_us: bool = False, returns: bool = True) -> None:
+        """The engine process ends by a signal or a code; another is started `restart_s` later, if one `returns`."""
         self._link.kill(self.engine.address)
+        self.is_trusted = signal not in WILD
+        exited = EngineExited(code, signal, ended_by_us, self.restart_s)
+        self._link.post(self.engine.address, self._instance, exited, 0.0)
         self.ended.append(self.engine)
         self._link.add(self.engine.address, _Restart(self))
-        self._link.post(self.engine.address, self.engine.address, Tick(), self.restart_s)
+        if returns:
+            self._link.post(self.engine.address, self.engine.address, Tick(), self.restart_s)
 
     def restart(self) -> None:
         """The next engine process runs."""
+        before = self.engine
         self.engine = self._start()
+        self.engine.take_over(before, self.is_trusted)
 
     def _start(self) -> FakeEngine:
         engine = FakeEngine(self._instance, self._tier, **self._settings)
@@ -414,7 +439,7 @@ class _Watched:
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         if isinstance(message, StopEngine):
-            self.seat.crash()
+            self.seat.crash(ended_by_us=True)
             return []
         return self.engine.receive(now_s, sender, message)
 

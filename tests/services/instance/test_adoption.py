@@ -5,6 +5,7 @@ from typing import Any
 from dunlin import prefix
 from dunlin.effects import Gone, Joined
 from dunlin.messages.dispatch import Adopt, Adopted, Cancel, Ended, NotHeld, Place, Refused, Returned, Taken, Tokens
+from dunlin.messages.engine import EngineExited
 from dunlin.messages.types import Finish, Sampling
 from services.instance.core import OrphansDue
 from tests.services.instance.bench import ENGINE, ME, OTHER, Bench, D, Direct, Dispatcher, done, make_place, of, only
@@ -132,6 +133,7 @@ def test_what_waits_can_be_adopted_and_an_engine_that_dies_gives_it_back_to_the_
     core.give(D, place())
     core.give(OTHER, Joined())
     assert list(only(Adopted, core.give(OTHER, adopt(PROMPT))).tokens) == []
+    core.give(ENGINE, EngineExited(1, back_in_s=60.0))
     sent = core.give(ENGINE, Gone("exit code 1"))
     assert [(send.to, send.message.request) for send in sent if isinstance(send.message, Returned)] == [
         (D, 7),

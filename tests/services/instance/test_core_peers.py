@@ -11,6 +11,7 @@ from dunlin.messages.dispatch import (
     Returned,
 )
 from dunlin.messages.engine import (
+    EngineExited,
     EngineFailed,
     EngineStarted,
     Progress,
@@ -41,8 +42,8 @@ from tests.services.instance.bench import (
 # --- the engine ---
 
 
-def test_a_dead_engine_gives_everything_back_with_the_reason() -> None:
-    bench = Bench(engine={"slots": 32, "restart_s": 0.5})
+def test_a_dead_engine_that_will_not_be_back_soon_gives_everything_back_with_the_reason() -> None:
+    bench = Bench(engine={"slots": 32, "restart_s": 0.5}, engine_grace_s=0.4)
     attempts = [bench.place(request, tokens=12, max_tokens=12) for request in (1, 2)]
     bench.run(0.03)
     bench.seat.crash()
@@ -62,13 +63,14 @@ def test_a_dead_engine_gives_everything_back_with_the_reason() -> None:
     assert all(attempt.tokens == attempt.expected for attempt in again)
 
 
-def test_an_engine_that_says_it_failed_gives_everything_back_once() -> None:
+def test_an_engine_that_says_it_failed_is_lost_when_it_is_gone() -> None:
     direct = ready_core()
     direct.give(D, make_place())
-    returned = only(Returned, direct.give(ENGINE, EngineFailed("out of memory in layer 3")))
+    assert direct.give(ENGINE, EngineFailed("out of memory in layer 3")) == []
+    assert direct.give(ENGINE, EngineExited(3, back_in_s=60.0)) == []
+    returned = only(Returned, direct.give(ENGINE, Gone("out of memory in layer 3 (exit code 3)")))
     assert returned.why is not None
     assert "out of memory in layer 3" in returned.why.chosen
-    assert direct.give(ENGINE, Gone("exit code 3")) == []
     assert direct.core.report().engine_restarts_total == 1
 
 
@@ -82,8 +84,9 @@ def test_an_engine_without_progress_is_ended_after_three_seconds() -> None:
     assert 2.9 <= bench.link.now_s - stuck_s <= 3.3
     stop = bench.sent(StopEngine)[0]
     assert figures(stop.why)["limit_s"] == 3.0
-    bench.run(0.1)
-    assert len(bench.dispatcher.of(Returned)) == 1
+    bench.run_until_quiet()
+    assert bench.dispatcher.of(Returned) == []
+    assert bench.core.report().revived_tokens_total > 10
 
 
 def test_a_long_step_that_passes_safepoints_is_no_hang() -> None:

@@ -1,5 +1,7 @@
 """Prefix reuse in one instance: who starts where, whose slots are shared, and what is given away under pressure."""
 
+import pytest
+
 from dunlin.messages.dispatch import Accepted, Continued, Reused
 from dunlin.messages.engine import Open, Step
 from dunlin.messages.types import Sampling
@@ -177,15 +179,16 @@ def test_the_preempted_finds_what_is_left_of_it() -> None:
     assert any(figures(message.why)["reused_tokens"] > 0 for message in continued)
 
 
-def test_a_new_engine_has_no_prefixes() -> None:
+@pytest.mark.parametrize(("signal", "found"), [(9, [(2, 32)]), (11, [])])
+def test_the_prefixes_outlive_an_engine_unless_it_went_wild(signal: int, found: list[tuple[int, int]]) -> None:
     bench = Bench()
     ask(bench, 1)
     bench.run_until_quiet()
-    bench.seat.crash()
+    bench.seat.crash(signal)
     bench.run(3)
     ask(bench, 2)
     bench.run_until_quiet()
-    assert reused(bench) == []
+    assert reused(bench) == found
 
 
 def test_hits_are_counted() -> None:

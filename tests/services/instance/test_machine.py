@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from dunlin.messages.types import Finish, i32
-from tests.services.instance.bench import ME, Attempt, Bench, Dispatcher, make_place
+from tests.fakes.engine import Tick
+from tests.services.instance.bench import ENGINE, ME, Attempt, Bench, Dispatcher, make_place
 
 SLOTS = 64
 
@@ -37,6 +38,7 @@ class InstanceMachine(RuleBasedStateMachine):
             orphan_grace_s=2.0,
             checkpoint_share=share,
             checkpoint_tokens=16,
+            engine_grace_s=1.0,
         )
         self.bench.add_dispatcher("e")
         self.bench.run(0.01)
@@ -96,13 +98,17 @@ class InstanceMachine(RuleBasedStateMachine):
         self.bench.run(for_s)
 
     @precondition(lambda self: self.may("engine") and self.bench.core.steps.outstanding)
-    @rule(hangs=st.booleans())
-    def lose_engine(self, hangs: bool) -> None:
+    @rule(how=st.sampled_from(["hangs", "killed", "killed", "goes wild", "exits", "stays away"]))
+    def lose_engine(self, how: str) -> None:
         self.faults["engine"] -= 1
-        if hangs:
+        if how == "hangs":
             self.bench.engine.is_stuck = True
+        elif how == "stays away":  # longer than the grace, though it was expected sooner
+            self.bench.seat.crash(returns=False)
+            self.bench.link.post(ENGINE, ENGINE, Tick(), 1.5)
         else:
-            self.bench.seat.crash()
+            signal = {"killed": 9, "goes wild": 11, "exits": 0}[how]
+            self.bench.seat.crash(signal, code=3 if how == "exits" else 0)
 
     @precondition(lambda self: self.may("kvstore"))
     @rule()

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.messages.dispatch import Continued, Ended, Preempted
+from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned
 from dunlin.messages.engine import MapHost, Move, Unsupported
 from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion
 from dunlin.messages.types import MoveKind
@@ -160,14 +160,25 @@ def test_a_preempted_sequence_can_be_cancelled_at_any_moment(state: State) -> No
     assert attempts[0].tokens == attempts[0].expected
 
 
-def test_an_engine_that_dies_while_it_copies_gives_everything_back() -> None:
-    for state in (State.SPILLING, State.RESTORING):
-        bench, attempts = press()
-        run_until_state(bench, state)
-        bench.seat.crash()
-        bench.run(2.0)
-        bench.check_empty()
-        assert all(attempt.is_over for attempt in attempts)
+@pytest.mark.parametrize("signal", [9, 11])
+@pytest.mark.parametrize("state", [State.DRAINING, State.ASKING, State.SPILLING, State.WAITING, State.RESTORING])
+def test_an_engine_that_dies_in_a_preemption_loses_nothing(state: State, signal: int) -> None:
+    bench, attempts = press()
+    run_until_state(bench, state)
+    bench.seat.crash(signal)
+    finish(bench, attempts)
+    assert bench.dispatcher.of(Returned) == []
+    assert bench.core.report().corrupt_regions_total == 0
+
+
+@pytest.mark.parametrize("state", [State.ASKING, State.SPILLING, State.WAITING, State.RESTORING])
+def test_an_engine_that_dies_in_a_preemption_and_stays_away_gives_everything_back(state: State) -> None:
+    bench, attempts = press(engine_grace_s=0.5)
+    run_until_state(bench, state)
+    bench.seat.crash()
+    bench.run(2.0)
+    bench.check_empty()
+    assert all(attempt.is_over for attempt in attempts)
 
 
 def test_an_engine_that_cannot_map_the_tier_goes_on_without_it() -> None:

@@ -1,0 +1,179 @@
+"""From one engine to the next: what its end means for the slab, and how the sequences go on in its successor.
+
+The arena outlives the engine. A sequence keeps its slots and goes on where the last answered step left it, unless the
+engine died in a way that makes the slab's content doubtful. Knows no process; how the engine ended it is told.
+"""
+
+from dataclasses import dataclass
+
+from dunlin.effects import Address, After, Effect, Send
+from dunlin.messages.dispatch import Continued, Poisoned, Returned
+from dunlin.messages.engine import EngineExited, EngineReady
+from dunlin.messages.types import Figure, Rejected, Why
+from services.instance import suspects
+from services.instance.config import InstanceConfig
+from services.instance.lives import Lives
+from services.instance.sequences import Sequence, Sequences, State
+from services.instance.slab import Slab
+from services.instance.slots import Use
+from services.instance.steps import Steps
+from services.instance.tier import HostTier
+
+CRASH_SIGNALS = {3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
+"""Signals that a process brings upon itself: it may have written anywhere before."""
+ENGINES_MAX = 3
+"""Engines in a row that a sequence may lose in its steps without one being answered, before others shall try it."""
+
+
+@dataclass(frozen=True, slots=True)
+class GraceOver:
+    """The next engine should have been ready by now; `loss` says after which one's end."""
+
+    loss: int
+
+
+def is_trusted(exited: EngineExited | None) -> bool:
+    """Whether the slab holds what the answered steps wrote: not after a wild write, and not when nobody knows."""
+    return exited is not None and (exited.ended_by_us or exited.signal not in CRASH_SIGNALS)
+
+
+def is_own_fault(exited: EngineExited | None) -> bool:
+    """Whether what it was computing may have ended it: by a crash signal, or an exit that nobody asked for."""
+    if exited is None or exited.ended_by_us:
+        return False
+    return exited.signal in CRASH_SIGNALS or exited.code != 0
+
+
+class Revival:
+    """Carries the sequences over. `revived_tokens_total` counts tokens whose KV was found in the slab."""
+
+    def __init__(
+        self, engine: Address, config: InstanceConfig, sequences: Sequences, lives: Lives, steps: Steps, tier: HostTier
+    ) -> None:
+        self.revived_tokens_total = 0
+        self.poisoned_total = 0
+        self._engine = engine
+        self._config = config
+        self._sequences = sequences
+        self._lives = lives
+        self._steps = steps
+        self._tier = tier
+        self._exited: EngineExited | None = None
+        self._last: EngineReady | None = None
+        self._whole: EngineReady | None = None  # the engine whose slab counts
+        self._losses = 0
+        self._is_waiting = False
+        self._reason = ""
+
+    def exited(self, message: EngineExited) -> list[Effect]:
+        """How the engine ended; that it is gone is said next."""
+        self._exited = message
+        return []
+
+    def lost(self, reason: str) -> list[Effect]:
+        """The engine was ready and is gone: hold what can go on, stop poison, and wait for the next one if it pays."""
+        exited, self._exited = self._exited, None
+        self._losses += 1
+        self._is_waiting, self._reason = True, reason
+        trusted = is_trusted(exited)
+        poison = suspects.accuse(self._steps.executing()) if is_own_fault(exited) else []
+        hung = [sequence for sequence, _ in self._steps.executing() if self._has_had_enough(sequence)]
+        self._steps.forget()
+        self._whole = self._whole if trusted else None
+        effects = self._tier.engine_gone()
+        for sequence in self._sequences.all():
+            effects += self._hold(sequence, trusted)
+        for sequence in poison:
+            effects += self._stop(sequence)
+        for sequence in hung:
+            effects += self._return(sequence, f"{ENGINES_MAX} engines in a row were lost in its steps")
+        back_in_s = exited.back_in_s if exited is not None else 0.0
+        if back_in_s > self._config.engine_grace_s:
+            return effects + self._return_all(back_in_s)
+        return [*effects, After(self._config.engine_grace_s, GraceOver(self._losses))]
+
+    def becomes_ready(self, ready: EngineReady) -> list[Effect]:
+        """An engine can take steps: everybody with slots goes on in it, if the slab is the one that they have."""
+        self._is_waiting = False
+        effects: list[Effect] = []
+        if self._last is not None and ready.weights_digest != self._last.weights_digest:
+            for sequence in self._sequences:
+                effects += self._tier.cut(sequence)
+        if ready != self._whole:
+            for sequence in self._with_slots():
+                self._lives.displace(sequence)
+            capacity = min(ready.slots, self._config.max_slots) if self._config.max_slots else ready.slots
+            self._lives.slab = Slab(capacity, ready.weights_digest if self._config.prefix_reuse else None)
+        self._last = self._whole = ready
+        effects += self._tier.engine_ready(ready)
+        for sequence in self._with_slots():
+            effects += self._revive(sequence)
+        return effects
+
+    def overdue(self, due: GraceOver) -> list[Effect]:
+        """No engine has come back in time: others shall serve what waits here."""
+        if not self._is_waiting or due.loss != self._losses:
+            return []
+        return self._return_all(self._config.engine_grace_s)
+
+    def _hold(self, sequence: Sequence, trusted: bool) -> list[Effect]:
+        """Back to where the last answered step or landed move left it; nothing is under way any more."""
+        sequence.in_steps = sequence.in_moves = sequence.pending = 0
+        if sequence.state is State.WAITING:
+            return []
+        self._tier.withdraw(sequence)
+        if sequence.state is State.ENDING:
+            return self._lives.end(sequence)
+        if not trusted or sequence.state is State.RESTORING:
+            self._lives.displace(sequence)
+        elif self._lives.slab.held(sequence):
+            sequence.computed = sequence.answered
+            self._lives.slab.mark(sequence, Use.OWNED)
+            if sequence.state not in (State.RUNNING, State.LEAVING):
+                self._sequences.go(sequence, State.RUNNING)
+        return []
+
+    def _with_slots(self) -> list[Sequence]:
+        """Those that can go on where they were."""
+        return [sequence for sequence in self._sequences.all() if self._lives.slab.held(sequence)]
+
+    def _revive(self, sequence: Sequence) -> list[Effect]:
+        """Make it known to the new engine; one that leaves too, since it may stay after all."""
+        tokens = sequence.answered
+        opened = self._lives.open(sequence)
+        if sequence.state is State.LEAVING:
+            return [opened]
+        self.revived_tokens_total += tokens
+        sequence.preempted = False
+        figures = (Figure("revived_tokens", tokens), Figure("engines_lost", self._losses))
+        why = Why("engine lost", f"go on in the next engine ({self._reason})", figures)
+        place = sequence.place
+        said = Continued(place.request, place.attempt, sequence.number, why=why, revived_tokens=tokens)
+        return [opened, Send(sequence.dispatcher, said)]
+
+    def _has_had_enough(self, sequence: Sequence) -> bool:
+        """Whether this is one engine too many that it lost; a poison one is told so instead."""
+        sequence.engines_lost += 1
+        is_over = sequence.state is State.ENDING or suspects.is_poison(sequence)
+        return sequence.engines_lost >= ENGINES_MAX and not is_over
+
+    def _stop(self, sequence: Sequence) -> list[Effect]:
+        self.poisoned_total += 1
+        place = sequence.place
+        said = Poisoned(place.request, place.attempt, suspects.verdict(sequence))
+        return [Send(sequence.dispatcher, said), *self._lives.end(sequence)]
+
+    def _return_all(self, wait_s: float) -> list[Effect]:
+        rejected = Rejected("wait for the next engine", f"{wait_s:.3g} s are more than {self._config.engine_grace_s:g}")
+        effects: list[Effect] = []
+        for sequence in self._sequences.all():
+            effects += self._return(sequence, self._reason, rejected)
+        return effects
+
+    def _return(self, sequence: Sequence, reason: str, *rejected: Rejected) -> list[Effect]:
+        place = sequence.place
+        figures = (Figure("sequences", len(self._sequences)), Figure("engines_lost", self._losses))
+        why = Why("engine lost", reason, figures, rejected)
+        self._tier.withdraw(sequence)
+        said = Returned(place.request, place.attempt, why, sequence.suspicion)
+        return [Send(sequence.dispatcher, said), *self._lives.end(sequence)]
