@@ -12,6 +12,7 @@ class Generation:
     """A whole answer. `logprobs` and `top_logprobs` are empty unless asked for, else one entry per token.
 
     `tokens` holds all that was generated, also the one that ended it and what a stop string cut off the text.
+    `cached_tokens` of the prompt were held by an instance already.
     """
 
     request: str
@@ -21,6 +22,7 @@ class Generation:
     prompt_tokens: int
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    cached_tokens: int = 0
 
 
 @dataclass(slots=True)
@@ -34,10 +36,12 @@ class Gathering:
     logprobs: F32 = field(default_factory=f32)
     tops: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
     finish: Finish = Finish.RUNNING
+    cached_tokens: int = 0
 
     def add(self, event: GenerateEvent) -> None:
         """Append an event."""
         self.request, self.prompt_tokens, self.finish = event.request, event.prompt_tokens, event.finish
+        self.cached_tokens = max(self.cached_tokens, event.cached_tokens)
         self.text.append(event.text)
         self.tokens.extend(event.tokens)
         self.logprobs.extend(event.logprobs)
@@ -53,6 +57,7 @@ class Gathering:
             self.prompt_tokens,
             tuple(self.logprobs),
             tuple(self.tops),
+            self.cached_tokens,
         )
 
 

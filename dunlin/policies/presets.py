@@ -38,7 +38,7 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    "chunked": Preset("least_loaded", "chunked", "youngest", "local_groups", rebalance="none"),
+    "chunked": Preset("prefix_affinity", "chunked", "youngest", "local_groups", rebalance="none"),
     "llumnix": Preset("llumnix", "chunked", "youngest", "local_groups", rebalance="llumnix"),
 }
 DEFAULT_PRESET = "chunked"

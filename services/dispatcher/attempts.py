@@ -4,9 +4,21 @@ Knows no client, no queue and no policy; a token that is not the very next one o
 """
 
 from dunlin.effects import Address, After, Effect, Send
-from dunlin.messages.dispatch import Accepted, Continued, Ended, Poisoned, Preempted, Refusal, Refused, Returned, Tokens
+from dunlin.messages.dispatch import (
+    Accepted,
+    Continued,
+    Ended,
+    Poisoned,
+    Preempted,
+    Refusal,
+    Refused,
+    Returned,
+    Reused,
+    Tokens,
+)
 from dunlin.messages.door import Delta
 from dunlin.messages.types import Finish, f32, i32
+from services.dispatcher.affinity import Affinity
 from services.dispatcher.endings import Endings, Totals
 from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
@@ -28,6 +40,7 @@ class Attempts:
         totals: Totals,
         refusal_pause_s: float,
         moves: Moves,
+        affinity: Affinity,
     ) -> None:
         self._journal = journal
         self._fleet = fleet
@@ -36,6 +49,7 @@ class Attempts:
         self._totals = totals
         self._refusal_pause_s = refusal_pause_s
         self._moves = moves
+        self._affinity = affinity
 
     def on_tokens(self, now_s: float, sender: Address, message: Tokens) -> list[Effect]:
         """Append what is due and pass it on, row by row."""
@@ -55,7 +69,17 @@ class Attempts:
         if request is None:
             return self._stale(sender, message.request, message.attempt)
         self._runs(now_s, request)
+        self._affinity.accepted(request, sender, message.reused_tokens)
         return self._moves.accepted(request)
+
+    def on_reused(self, now_s: float, sender: Address, message: Reused) -> list[Effect]:
+        """It starts with KV that was there; what counts for the client is how its prompt was first computed."""
+        request = self._journal.current(sender, message.request, message.attempt)
+        if request is None:
+            self._totals.stale += 1
+        elif request.generated == 0:
+            request.cached_tokens = min(message.tokens, request.prompt_tokens)
+        return []
 
     def on_refused(self, now_s: float, sender: Address, message: Refused) -> list[Effect]:
         """Back into the queue; the instance is left alone until it moves or a short pause is over."""
@@ -126,6 +150,8 @@ class Attempts:
         request.losses = 0
         _note_scores(request, row)
         self._totals.tokens += 1
+        if request.generated == 1 or row.finish is not Finish.RUNNING:
+            self._affinity.computed(request, sender, self._fleet.capacity(sender))
         if row.finish is not Finish.RUNNING:
             self._endings.done(now_s, request, row.finish)
         delta = _delta(request, row)
@@ -171,8 +197,9 @@ def _note_scores(request: Request, row: Row) -> None:
 
 
 def _delta(request: Request, row: Row) -> Delta:
-    token = i32((row.token,))
+    token, cached = i32((row.token,)), request.cached_tokens
     if request.submit.sampling.logprobs is None:
-        return Delta(token, finish=row.finish)
+        return Delta(token, finish=row.finish, cached_tokens=cached)
     count = i32((len(row.top_token),))
-    return Delta(token, f32((row.logprob,)), count, row.top_token, row.top_logprob, row.finish)
+    tops = (row.top_token, row.top_logprob)
+    return Delta(token, f32((row.logprob,)), count, *tops, row.finish, cached_tokens=cached)

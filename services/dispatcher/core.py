@@ -19,6 +19,7 @@ from dunlin.messages.dispatch import (
     Ready,
     Refused,
     Returned,
+    Reused,
     Taken,
     Tokens,
 )
@@ -29,6 +30,7 @@ from dunlin.messages.types import Finish
 from dunlin.policies.dispatch import POLICIES
 from services.dispatcher.admission import Admission
 from services.dispatcher.adoption import Adoption
+from services.dispatcher.affinity import Affinity
 from services.dispatcher.attempts import Attempts
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.directory import Directory
@@ -55,14 +57,22 @@ class DispatcherCore:
         self._config = config
         self._fences = Fences()
         self._admission = Admission(config)
-        self._placement = Placement(self.journal, self.fleet, POLICIES[config.policy])
+        self._affinity = Affinity()
+        self._placement = Placement(self.journal, self.fleet, self._affinity, POLICIES[config.policy])
         replays = Replays(config.replay_s, config.most_replays, config.most_replay_tokens)
         self._endings = Endings(
             self.journal, self.fleet, self._fences, self._admission, self.totals, replays, config.max_losses
         )
         self._moves = Moves(self.journal, self.fleet, self._fences, self._placement, self.totals)
         attempts = Attempts(
-            self.journal, self.fleet, self._fences, self._endings, self.totals, config.refusal_pause_s, self._moves
+            self.journal,
+            self.fleet,
+            self._fences,
+            self._endings,
+            self.totals,
+            config.refusal_pause_s,
+            self._moves,
+            self._affinity,
         )
         self._joining = Joining(self.journal, self._endings, replays)
         self._adoption = Adoption(self.journal, self.fleet, self._fences, self._endings, self.totals, config.ask_s)
@@ -76,6 +86,7 @@ class DispatcherCore:
             Tokens: attempts.on_tokens,
             Accepted: attempts.on_accepted,
             Refused: attempts.on_refused,
+            Reused: attempts.on_reused,
             Returned: attempts.on_returned,
             Poisoned: attempts.on_poisoned,
             Preempted: attempts.on_preempted,
@@ -210,6 +221,7 @@ class DispatcherCore:
         self.fleet.forget_monitor(sender)
         self.fleet.leave(sender)
         self._fences.forget(sender)
+        self._affinity.forget(sender)
         effects: list[Effect] = []
         for request in self.journal.held_by(sender):
             effects += self._endings.lost(now_s, request, f"lost: {message.reason or 'the stream ended'}")
@@ -217,6 +229,9 @@ class DispatcherCore:
 
     def _on_view(self, now_s: float, sender: Address, view: FleetView) -> list[Effect]:
         effects: list[Effect] = []
+        for member in view.members:
+            if not member.ready:
+                self._affinity.forget(member.address)
         for suspect in self.fleet.take(sender, view, now_s):
             for request in self.journal.held_by(suspect):
                 effects += self._fences.cancel(suspect, request.number, request.attempt, "the instance is suspect")

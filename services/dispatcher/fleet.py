@@ -155,6 +155,11 @@ class Fleet:
         member = self._members.get(address)
         return address in self._joined and member is not None and member.ready and not member.suspect
 
+    def capacity(self, address: Address) -> int:
+        """Its slots; 0 if nothing is known of it."""
+        member = self._members.get(address)
+        return member.capacity_slots if member is not None else 0
+
     def limit(self, address: Address) -> int:
         """The longest sequence that this instance can hold."""
         member = self._members[address]

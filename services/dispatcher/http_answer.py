@@ -31,6 +31,7 @@ class Answer:
         self._created = created
         self._prompt_tokens = 0
         self._completion_tokens = 0
+        self._cached_tokens: dict[int, int] = {}
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """The response.
@@ -45,7 +46,7 @@ class Answer:
             reply = self._reply(streams)
             if self._asked.streams:
                 return await self._stream(request, streams, reply)
-            pieces = await _together([self._whole(stream) for stream in streams])
+            pieces = await _together([self._whole(index, stream) for index, stream in enumerate(streams)])
             return web.json_response(reply.whole(pieces, self._usage()), headers=_named(streams))
 
     def _check_model(self) -> None:
@@ -77,13 +78,13 @@ class Answer:
         model = self._door.model
         return self._kind(streams[0].request, self._created, model.name, model.tokenizer, wants)
 
-    async def _whole(self, stream: Stream) -> Piece:
+    async def _whole(self, index: int, stream: Stream) -> Piece:
         whole = Piece()
         while whole.finish is Finish.RUNNING:
             whole.extend(await stream.next())
         if whole.finish not in GOOD:
             raise ending_error(whole.finish, whole.detail)
-        self._completion_tokens += len(whole.tokens)
+        self._count(index, whole)
         return whole
 
     async def _stream(
@@ -111,7 +112,7 @@ class Answer:
             finish = piece.finish
             if finish not in GOOD:
                 raise ending_error(finish, piece.detail)
-            self._completion_tokens += len(piece.tokens)
+            self._count(index, piece)
             if self._says_something(piece):
                 await lines.write(reply.chunk(index, piece))
 
@@ -120,8 +121,14 @@ class Answer:
         wants = self._asked.settings.sampling.logprobs is not None
         return bool(piece.text) or piece.finish is not Finish.RUNNING or wants
 
+    def _count(self, index: int, piece: Piece) -> None:
+        """Count tokens for the usage; a prompt counts once, with what its first choice found cached."""
+        self._completion_tokens += len(piece.tokens)
+        if index % self._asked.choices == 0:
+            self._cached_tokens[index] = max(piece.cached_tokens, self._cached_tokens.get(index, 0))
+
     def _usage(self) -> dict[str, Any]:
-        return usage(self._prompt_tokens, self._completion_tokens)
+        return usage(self._prompt_tokens, self._completion_tokens, sum(self._cached_tokens.values()))
 
 
 class _Lines:

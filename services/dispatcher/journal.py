@@ -12,6 +12,7 @@ from itertools import chain, islice
 from dunlin.effects import Address
 from dunlin.messages.door import Submit
 from dunlin.messages.types import F32, I32, f32, i32
+from dunlin.prefix import Chains
 
 
 class State(IntEnum):
@@ -57,6 +58,8 @@ class Request:
     instance since the last token came. `unfit` names instances that cannot hold it; `lost` says what became of the last
     hand-out, for the next one's reason. `suspicion`: see `Returned`. `home` is an instance that
     still has an older attempt, which another was to take over.
+    `cached_tokens` of the prompt were held already by the instance that began it; `expected_tokens` were thought to be
+    held by the one that it was handed to last.
     """
 
     number: int
@@ -69,11 +72,14 @@ class Request:
     state: State = State.QUEUED
     attempt: int = 0
     losses: int = 0
+    cached_tokens: int = 0
+    expected_tokens: int = 0
     suspicion: int = 0
     instance: Address | None = None
     lost: tuple[str, str] | None = None
     home: tuple[Address, int] | None = None
     unfit: list[Address] = field(default_factory=list)
+    chains: Chains = field(default_factory=Chains)
     absence: int = 0
     scores: Scores | None = None
 
@@ -217,6 +223,7 @@ class Journal:
         """The hand-out is over without an end: the request waits again. `lost` says what became of it."""
         instance = self._release(request)
         self._move(request, State.QUEUED)
+        request.expected_tokens = 0
         request.lost = (str(instance), lost)
         insort(self._again, request.number)
 

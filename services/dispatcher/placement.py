@@ -9,6 +9,7 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import Figure, Rejected, Why
 from dunlin.policies.dispatch import Policy
+from services.dispatcher.affinity import Affinity
 from services.dispatcher.fleet import Fleet
 from services.dispatcher.journal import Journal, Request
 
@@ -19,9 +20,10 @@ LOOK_AHEAD = 64
 class Placement:
     """Hands out what waits."""
 
-    def __init__(self, journal: Journal, fleet: Fleet, policy: Policy) -> None:
+    def __init__(self, journal: Journal, fleet: Fleet, affinity: Affinity, policy: Policy) -> None:
         self._journal = journal
         self._fleet = fleet
+        self._affinity = affinity
         self._policy = policy
 
     def settle(self) -> tuple[list[Effect], list[Request]]:
@@ -51,7 +53,10 @@ class Placement:
         asks = self._fleet.asks(slots, request.longest, request.unfit)
         if not asks:
             return None
-        choice = self._policy(slots, [candidate for _, candidate in asks])
+        held = self._affinity.held(request, [address for address, _ in asks])
+        pairs = zip(asks, held, strict=True)
+        choice = self._policy(slots, [replace(candidate, held_tokens=tokens) for (_, candidate), tokens in pairs])
+        request.expected_tokens = held[choice.index]
         return self.offer(request, asks[choice.index][0], choice.why)
 
     def offer(self, request: Request, instance: Address, why: Why, handle: int = 0) -> Effect:

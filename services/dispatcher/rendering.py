@@ -17,7 +17,7 @@ from dunlin.text.stops import StopMatcher
 class Piece:
     """New text and tokens. `offsets[i]` is where token i's characters start in the whole text.
 
-    `top_count[i]` entries of `top_token` and `top_logprob` belong to token i. `finish` as in `Delta`.
+    `top_count[i]` entries of `top_token` and `top_logprob` belong to token i. `finish`, `cached_tokens` as in `Delta`.
     """
 
     text: str = ""
@@ -29,6 +29,7 @@ class Piece:
     top_logprob: F32 = field(default_factory=f32)
     finish: Finish = Finish.RUNNING
     detail: str = ""
+    cached_tokens: int = 0
 
     def extend(self, later: "Piece") -> None:
         """Append what came after."""
@@ -40,6 +41,7 @@ class Piece:
         self.top_token.extend(later.top_token)
         self.top_logprob.extend(later.top_logprob)
         self.finish, self.detail = later.finish, later.detail
+        self.cached_tokens = max(self.cached_tokens, later.cached_tokens)
 
 
 class Rendering:
@@ -92,6 +94,7 @@ class Rendering:
         piece.top_count.extend(delta.top_count)
         piece.top_token.extend(delta.top_token)
         piece.top_logprob.extend(delta.top_logprob)
+        piece.cached_tokens = max(piece.cached_tokens, delta.cached_tokens)
 
     def _push_text(self, text: str) -> bool:
         self._characters += len(text)

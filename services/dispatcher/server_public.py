@@ -141,4 +141,5 @@ def _event_of(request: str, piece: Piece, prompt_tokens: int) -> GenerateEvent:
         piece.finish,
         prompt_tokens,
         piece.detail,
+        cached_tokens=piece.cached_tokens,
     )

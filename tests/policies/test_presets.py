@@ -12,7 +12,7 @@ from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, Preset
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 
 CHUNKED = {
-    "dispatch": "least_loaded",
+    "dispatch": "prefix_affinity",
     "batch": "chunked",
     "evict": "youngest",
     "group": "local_groups",

@@ -14,7 +14,7 @@ from typing import Any
 import dunlin.text
 from dunlin.effects import Message
 from dunlin.host import Host, wall_clock
-from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Tokens
+from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Reused, Tokens
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.types import Finish
 from dunlin.tenants import Tenant
@@ -57,7 +57,8 @@ def _tokenizer() -> Tokenizer:
 class FakeInstance:
     """An outlet that answers like an instance. Token n of every text is token n of `TEXT`, again and again.
 
-    `held` sequences make no tokens until `release`; `end_after` ends texts with the first stop id.
+    `held` sequences make no tokens until `release`; `reuses` tokens of each
+    prompt are there already. `end_after` ends texts with the first stop id.
     """
 
     def __init__(self, host: Host, tokenizer: Tokenizer) -> None:
@@ -65,6 +66,7 @@ class FakeInstance:
         self.placed: list[Place] = []
         self.cancelled: list[Cancel] = []
         self.held = False
+        self.reuses = 0
         self.end_after: int | None = None
         self.changed = asyncio.Event()
         self._host = host
@@ -78,6 +80,8 @@ class FakeInstance:
                 self._places[message.request] = message
                 self._running[message.request] = list(message.tokens)
                 self._host.deliver(A, Accepted(message.request, message.attempt, message.request))
+                if self.reuses:
+                    self._host.deliver(A, Reused(message.request, message.attempt, self.reuses))
                 asyncio.get_running_loop().call_soon(self.step)
             case Cancel():
                 self.cancelled.append(message)

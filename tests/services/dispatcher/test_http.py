@@ -38,6 +38,23 @@ def test_a_chat() -> None:
     with_doors(test)
 
 
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_usage_tells_what_of_the_prompts_was_cached(streams: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.reuses = 2
+        asked = {"model": MODEL, "prompt": ["Once upon a time", "there was a heron"], "n": 2, "max_tokens": 3}
+        if streams:
+            options = {"stream": True, "stream_options": {"include_usage": True}}
+            stream = await client(cluster).completions.create(**asked, **options)
+            usage = [chunk async for chunk in stream][-1].usage
+        else:
+            usage = (await client(cluster).completions.create(**asked)).usage
+        assert usage.completion_tokens == 12
+        assert usage.prompt_tokens_details.cached_tokens == 4
+
+    with_doors(test)
+
+
 def test_a_streamed_chat_says_the_same() -> None:
     async def test(cluster: Doors) -> None:
         stream = await client(cluster).chat.completions.create(

@@ -1,0 +1,95 @@
+"""Which instance holds which beginnings of texts, as far as this dispatcher knows: what it had computed there itself.
+
+A text is remembered at a few depths only, by the chain of its tokens up to there, and an instance's oldest beginnings
+are forgotten once they are more tokens than it has slots. That is a guess at what the instance itself still has; where
+`Accepted` shows that it was too hopeful, more is forgotten. Knows no load and takes no decision.
+"""
+
+from collections import OrderedDict
+from dataclasses import dataclass, field
+
+from dunlin.effects import Address
+from dunlin.prefix import BLOCK_TOKENS, root
+from services.dispatcher.journal import Request
+
+_DEPTHS_MOST = 40
+
+
+def depths(tokens: int) -> list[int]:
+    """The depths at which a text of so many tokens is remembered, in tokens: closer together at its beginning.
+
+    A beginning of n tokens is found as one of at least n × 2/3, from 16 tokens on.
+    """
+    found: list[int] = []
+    blocks = 1
+    while blocks * BLOCK_TOKENS <= tokens and len(found) < _DEPTHS_MOST:
+        found.append(blocks * BLOCK_TOKENS)
+        blocks += max(1, blocks // 2)
+    return found
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What one instance probably holds: chains and the tokens between each and the one before it, oldest first."""
+
+    tokens: int = 0
+    chains: "OrderedDict[bytes, int]" = field(default_factory=OrderedDict)
+
+    def add(self, chain: bytes, tokens: int) -> None:
+        self.tokens += tokens - self.chains.pop(chain, 0)
+        self.chains[chain] = tokens
+
+    def keep(self, tokens: int) -> None:
+        """Forget the oldest beyond that many tokens."""
+        while self.tokens > tokens:
+            self.tokens -= self.chains.popitem(last=False)[1]
+
+
+class Affinity:
+    """Owns what is remembered of each instance that has a stream here. `missed_total` counts guesses too hopeful.
+
+    A request's beginning counts once its first token has come, not while others may still be computing the same.
+    """
+
+    def __init__(self) -> None:
+        self.missed_total = 0
+        self._memories: dict[Address, _Memory] = {}
+
+    def held(self, request: Request, instances: list[Address]) -> list[int]:
+        """How many of the request's first tokens each of the instances probably holds; the last one never counts."""
+        if not any(instance in self._memories for instance in instances):
+            return [0] * len(instances)
+        marks = self._marks(request, len(request.tokens) - 1)
+        return [self._depth(instance, marks) for instance in instances]
+
+    def accepted(self, request: Request, instance: Address, reused_tokens: int) -> None:
+        """So much of it was there. Where that is less than expected, what is older there is probably gone as well."""
+        memory = self._memories.get(instance)
+        if reused_tokens < request.expected_tokens and memory is not None:
+            self.missed_total += 1
+            memory.keep(memory.tokens // 2)
+
+    def computed(self, request: Request, instance: Address, capacity_slots: int) -> None:
+        """The instance, which has so many slots, has computed all of the request's tokens."""
+        memory = self._memories.setdefault(instance, _Memory())
+        marks = [(0, b""), *self._marks(request, len(request.tokens))]
+        for index in range(len(marks) - 1, 0, -1):  # the beginning last: it is the last to be forgotten
+            memory.add(marks[index][1], marks[index][0] - marks[index - 1][0])
+        memory.keep(capacity_slots)
+
+    def forget(self, instance: Address) -> None:
+        """Nothing of what was there is."""
+        self._memories.pop(instance, None)
+
+    def _depth(self, instance: Address, marks: list[tuple[int, bytes]]) -> int:
+        memory = self._memories.get(instance)
+        if memory is not None:
+            for depth, chain in reversed(marks):
+                if chain in memory.chains:
+                    return depth
+        return 0
+
+    def _marks(self, request: Request, tokens: int) -> list[tuple[int, bytes]]:
+        # All instances here serve the same weights, so that their digest need not be part of a name.
+        start = root(request.submit.tenant, "")
+        return [(depth, request.chains.at(start, request.tokens, depth)) for depth in depths(tokens)]
