@@ -6,11 +6,16 @@ from pathlib import Path
 
 import pytest
 
+from dunlin.effects import Address
 from dunlin.membership.auth import User
 from dunlin.membership.client import EtcdClient
+from dunlin.membership.election import Election
 from dunlin.membership.embedded import find_binary
 from dunlin.membership.errors import EtcdError, TokenRefused
+from dunlin.membership.lease import RegistrationState
+from dunlin.membership.members import MemberRecord, MemberWatch, register
 from dunlin.membership.watch import PrefixWatch, Put, Reset, WatchEvent
+from dunlin.messages.membership import Deposed, Elected, MemberDown
 from tests.membership.helpers import PrivateEtcd, private_etcd, until
 
 pytestmark = pytest.mark.cluster
@@ -92,6 +97,44 @@ def test_a_token_that_etcd_forgot_is_asked_for_again(tmp_path: Path) -> None:
             assert sum(isinstance(event, Reset) for event in seen) == 1
             assert [event.item.value for event in seen if isinstance(event, Put)][-2:] == [b"2", b"3"]
             watching.cancel()
+
+    asyncio.run(scenario())
+
+
+def test_a_user_of_dunlins_keys_alone_can_do_all_that_a_service_does(tmp_path: Path) -> None:
+    # The commands of docs/operating.md.
+    async def scenario() -> None:
+        async with private_etcd(tmp_path) as etcd:
+            etcdctl(etcd, "user", "add", "root:secret")
+            etcdctl(etcd, "user", "grant-role", "root", "root")
+            etcdctl(etcd, "role", "add", "dunlin")
+            etcdctl(etcd, "role", "grant-permission", "dunlin", "readwrite", "/dunlin/", "--prefix")
+            etcdctl(etcd, "user", "add", "dunlin:hello")
+            etcdctl(etcd, "user", "grant-role", "dunlin", "dunlin")
+            etcdctl(etcd, "auth", "enable")
+            async with client_as(etcd, User("dunlin", "hello")) as client:
+                heard: list[object] = []
+
+                async def listen() -> None:
+                    async for message in MemberWatch(client):
+                        heard.append(message)
+
+                listening = asyncio.create_task(listen())
+                record = MemberRecord("instance", "i0", "n0", "h:1", 42)
+                registration = register(client, record, ttl_s=2)
+                incarnation = await registration.start()
+                elected: list[Elected | Deposed] = []
+                election = Election(client, "/dunlin/election/test", "one", elected.append, ttl_s=2)
+                election.start()
+                await until(lambda: len(elected) == 1)
+                await asyncio.sleep(3.0)  # longer than the leases: they are kept alive
+                assert registration.state is RegistrationState.REGISTERED
+                assert len(elected) == 1
+                await election.stop()
+                await registration.stop()
+                await until(lambda: MemberDown(Address("instance", "i0", incarnation)) in heard)
+                assert (await client.get_prefix("/dunlin/")).items == ()
+                listening.cancel()
 
     asyncio.run(scenario())
 
