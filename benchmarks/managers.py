@@ -19,6 +19,7 @@ from benchmarks.fleet import placeable_count, settle
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
 from dunlin.messages.fleet import FleetStatus, MemberStatus
+from dunlin.wire.codec import decode
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,10 +89,19 @@ async def _one(plan: Plan, session: Session, chorus: Chorus, findings: Findings,
     findings.successions_s[how].append(took_s)
     findings.epochs += [epoch_of(leader), epoch]
     running += [record.request for record in chorus.open.values() if record.request]
+    await asyncio.sleep(1.0)  # until the monitor has heard of the latest decisions
     for request in dict.fromkeys(running):
         findings.watched += 1
-        if len(await session.hand_outs(request)) != 1:
-            findings.disturbed.append(request)
+        if len(await session.hand_outs(request)) > 1:
+            findings.disturbed.append(f"{request} ({await _story(session, request)})")
+
+
+async def _story(session: Session, request: str) -> str:
+    """What happened to a request besides steps, in the words of its decisions."""
+    told = [
+        (reason.kind, decode(reason.kind, reason.payload)) for reason in (await session.client.explain(request)).reasons
+    ]
+    return "; ".join(f"{kind}: {getattr(message, 'why', None)}" for kind, message in told if kind != "Step")
 
 
 async def _killed(plan: Plan, session: Session, leader: MemberStatus) -> tuple[float, int]:

@@ -2,13 +2,17 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 
+import grpc
 import pytest
 
+from dunlin.certificates import Leaf, issue, make_ca
 from dunlin.effects import Address
 from dunlin.membership.confirm import Verdict
 from dunlin.messages.membership import Member
 from dunlin.wire.prober import Prober, health_name
+from dunlin.wire.security import Security
 from dunlin.wire.server import Server
 from tests.wire.ends import run
 
@@ -24,8 +28,10 @@ def prober(connected: Sequence[Address] = (), deadline_s: float = 0.5) -> Prober
 
 
 @asynccontextmanager
-async def served(address: Address = SELF) -> AsyncIterator[tuple[Server, str]]:
-    server = Server("127.0.0.1:0")
+async def served(
+    address: Address = SELF, credentials: grpc.ServerCredentials | None = None
+) -> AsyncIterator[tuple[Server, str]]:
+    server = Server("127.0.0.1:0", credentials)
     await server.start([], [], health_name(address))
     yield server, f"127.0.0.1:{server.port}"
     await server.stop(0.0)
@@ -107,6 +113,24 @@ def test_an_open_stream_is_proof_enough() -> None:
     async def scenario() -> None:
         assert await prober(connected=[SELF]).probe(member("127.0.0.1:1")) is Verdict.ALIVE
         assert await prober(connected=[SELF]).probe(member("127.0.0.1:1", incarnation=4)) is Verdict.GONE
+
+    run(scenario)
+
+
+def test_over_tls_only_the_right_certificate_speaks_for_a_process(tmp_path: Path) -> None:
+    make_ca(tmp_path)
+    for role, name in (("instance", "i"), ("instance", "j"), ("monitor", "m")):
+        issue(tmp_path, tmp_path / name, Leaf(role, name, ("127.0.0.1",)))
+    mine = Security.load(tmp_path / "m")
+
+    async def probed(name: str, security: Security | None) -> Verdict:
+        async with served(credentials=Security.load(tmp_path / name).server_credentials()) as (_, endpoint):
+            return await Prober(lambda _: False, security).probe(member(endpoint))
+
+    async def scenario() -> None:
+        assert await probed("i", mine) is Verdict.ALIVE
+        assert await probed("j", mine) is Verdict.SILENT
+        assert await probed("i", None) is Verdict.SILENT
 
     run(scenario)
 
