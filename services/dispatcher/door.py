@@ -17,10 +17,13 @@ from dunlin.messages.door import Admitted, CancelById, CancelResult, Delta, Reje
 from dunlin.messages.public import ChatMessage
 from dunlin.messages.types import I32, Finish, i32
 from dunlin.text.chat import ChatError
+from services.dispatcher.again import NEW, Again, digest_of, drawn_seed
 from services.dispatcher.metrics import Metrics, Watch
 from services.dispatcher.model import Model
 from services.dispatcher.rendering import Piece, Rendering
 from services.dispatcher.settings import Settings
+
+STOPPING = "the dispatcher is stopping"
 
 Prompt = str | I32 | tuple[ChatMessage, ...]
 
@@ -64,8 +67,11 @@ class Stream:
     Never full: what waits here is bounded by the request's own `max_tokens`.
     """
 
-    def __init__(self, rendering: Rendering, watch: Watch, withdraw: Callable[[], None]) -> None:
+    def __init__(self, rendering: Rendering, watch: Watch, withdraw: Callable[[], None], submit: Submit) -> None:
         self.request = ""
+        self.seed = submit.sampling.seed
+        self.is_named = bool(submit.idempotency)
+        self.is_abandoned = False
         self._rendering = rendering
         self._watch = watch
         self._withdraw = withdraw
@@ -91,6 +97,11 @@ class Stream:
             self._watch.finished(Finish.CANCELLED)
         self._news.set()
 
+    def abandon(self) -> None:
+        """This process stops, and another one may go on with the request: nothing of it is ended."""
+        self.is_abandoned = True
+        self._news.set()
+
     async def admitted(self) -> None:
         """Wait for the answer of the core.
 
@@ -99,18 +110,37 @@ class Stream:
         """
         while not self.request and self._rejected is None and self._rendering.finish is Finish.RUNNING:
             await self._wait()
+        self._raise_if_abandoned()
         if self._rejected is not None:
             raise DoorError(self._rejected.code, self._rejected.detail, retry_after_s=self._rejected.retry_after_s)
 
     async def next(self) -> Piece:
-        """The next piece, merged from everything that came since the last; the one with a finish is the last."""
+        """The next piece, merged from everything that came since the last; the one with a finish is the last.
+
+        Raises:
+            DoorError: the request was abandoned.
+        """
         while (piece := self._rendering.take()) is None:
+            self._raise_if_abandoned()
             await self._wait()
         return piece
 
+    async def next_within(self, wait_s: float) -> Piece | None:
+        """`next`, or None if there is none for so long."""
+        try:
+            async with asyncio.timeout(wait_s):
+                return await self.next()
+        except TimeoutError:
+            return None
+
     async def _wait(self) -> None:
         self._news.clear()
-        await self._news.wait()
+        if not self.is_abandoned:
+            await self._news.wait()
+
+    def _raise_if_abandoned(self) -> None:
+        if self.is_abandoned:
+            raise DoorError(Rejection.UNAVAILABLE, STOPPING, retry_after_s=1.0)
 
     def _take(self, delta: Delta) -> None:
         if self._rendering.finish is not Finish.RUNNING:
@@ -134,6 +164,7 @@ class Door:
         self._threads = ThreadPoolExecutor(self._config.tokenizer_threads, thread_name_prefix="tokenizer")
         self._tokenizing = 0
         self._is_shut = False
+        self._streams: dict[Address, Stream] = {}
 
     async def tokens_of(self, prompt: Prompt) -> I32:
         """The prompt's tokens. A long text is tokenised in a thread while the doors go on.
@@ -153,7 +184,7 @@ class Door:
         return tokens
 
     async def open(
-        self, tokens: I32, settings: Settings, door: str, choice: int = 0, part: Part = ALONE
+        self, tokens: I32, settings: Settings, door: str, choice: int = 0, part: Part = ALONE, again: Again = NEW
     ) -> tuple[Address, Stream]:
         """Submit a request and wait until it is admitted; `close` its address when done with it.
 
@@ -163,14 +194,22 @@ class Door:
         self._check_length(tokens, settings.max_tokens)
         if self._is_shut:
             raise DoorError(Rejection.UNAVAILABLE, "this dispatcher is stopping", retry_after_s=1.0)
-        submit = self._submit(tokens, settings, choice, part)
+        self._known(again.received)
+        submit = self._submit(tokens, settings, choice, part, again)
         client = Address("client", f"{door}-{next(self._numbers)}")
         rendering = Rendering(self.model.tokenizer.detokenizer(), settings.stops)
+        stopped = rendering.skip(again.received)
         watch = self.metrics.watch(door, len(tokens), self._host.clock)
-        stream = Stream(rendering, watch, lambda: self._host.deliver(client, Withdraw(Finish.STOP)))
+
+        def withdraw() -> None:
+            self._host.deliver(client, Withdraw(Finish.STOP))
+
+        stream = self._streams[client] = Stream(rendering, watch, withdraw, submit)
         self._host.attach(client, stream)
         try:
             self._host.deliver(client, submit)
+            if stopped:
+                withdraw()
             await stream.admitted()
         except DoorError as error:
             self.metrics.refused(door, error.code)
@@ -183,7 +222,9 @@ class Door:
 
     def close(self, client: Address) -> None:
         """The client is done with its request or gone; whatever still runs for it is cancelled."""
-        self._host.detach(client, "the client is gone")
+        stream = self._streams.pop(client, None)
+        if stream is None or not stream.is_abandoned:
+            self._host.detach(client, "the client is gone")
 
     async def cancel(self, request: str, tenant: str | None = None) -> bool:
         """Cancel by public id, a request of `tenant` if one is given; whether there was such a request."""
@@ -196,21 +237,29 @@ class Door:
         finally:
             self.close(client)
 
-    def with_seed(self, settings: Settings) -> Settings:
+    def with_seed(self, settings: Settings, again: Again = NEW) -> Settings:
         """The same settings with a seed: the client's, or one drawn now, so that a later attempt samples alike."""
         if settings.seed is not None:
             return settings
-        return replace(settings, seed=secrets.randbits(63))
+        seed = drawn_seed(settings.tenant, again.name) if again.name else secrets.randbits(63)
+        return replace(settings, seed=seed)
 
-    def shut(self) -> None:
-        """Take no more, end what is open with a clear error, let go of the threads."""
+    def shut(self, survivors: str = "") -> None:
+        """Take no more, end what is open with a clear error, let go of the threads.
+
+        Requests of the door `survivors`, and those with an idempotency key, are left to another dispatcher.
+        """
         self._is_shut = True
+        for client, stream in self._streams.items():
+            if stream.is_named or (survivors and client.name.startswith(f"{survivors}-")):
+                stream.abandon()
         for client in self._host.peers("client"):
-            self._host.detach(client, "the dispatcher is stopping")
+            if client not in self._streams or not self._streams[client].is_abandoned:
+                self._host.detach(client, STOPPING)
         self._threads.shutdown(wait=False, cancel_futures=True)
 
-    def _submit(self, tokens: I32, settings: Settings, choice: int, part: Part) -> Submit:
-        seeded = self.with_seed(settings)
+    def _submit(self, tokens: I32, settings: Settings, choice: int, part: Part, again: Again) -> Submit:
+        seeded = self.with_seed(settings, again)
         assert seeded.seed is not None
         eos = () if settings.ignore_eos else self.model.eos_ids
         return Submit(
@@ -221,6 +270,10 @@ class Door:
             settings.request_class,
             settings.tenant,
             settings.timeout_s,
+            key=again.key,
+            received=again.received,
+            idempotency=f"{again.name}/{part.index}" if again.name else "",
+            digest=digest_of(tokens, seeded, choice) if again.name else b"",
             call_index=part.index,
             call_requests=part.requests,
             call_tokens=part.tokens,

@@ -11,6 +11,7 @@ from aiohttp import web
 
 import dunlin
 from dunlin.wire.options import StartError
+from services.dispatcher.again import again_of
 from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.door import Door, DoorError
 from services.dispatcher.http_answer import NAME, Answer
@@ -117,14 +118,15 @@ class HttpDoor:
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         asked = self._of_caller(request, completion_of(await self._body(request)))
-        return await self._answer(asked, CompletionReply).serve(request)
+        return await self._answer(request, asked, CompletionReply).serve(request)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
         asked = self._of_caller(request, chat_of(await self._body(request)))
-        return await self._answer(asked, ChatReply).serve(request)
+        return await self._answer(request, asked, ChatReply).serve(request)
 
-    def _answer(self, asked: Asked, kind: type[CompletionReply] | type[ChatReply]) -> Answer:
-        return Answer(self._door, asked, kind, int(self._clock()))
+    def _answer(self, request: web.Request, asked: Asked, kind: type[CompletionReply] | type[ChatReply]) -> Answer:
+        again = again_of(request.headers.get("Idempotency-Key", ""))
+        return Answer(self._door, asked, kind, int(self._clock()), again)
 
     async def _body(self, request: web.Request) -> Any:
         try:

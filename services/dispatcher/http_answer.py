@@ -10,8 +10,9 @@ from aiohttp import web
 
 from dunlin.effects import Address
 from dunlin.messages.types import I32, Finish
-from services.dispatcher.door import Door, Part, Stream
-from services.dispatcher.http_errors import HttpError, ending_error, not_found
+from services.dispatcher.again import NEW, Again
+from services.dispatcher.door import Door, DoorError, Part, Stream
+from services.dispatcher.http_errors import HttpError, described, ending_error, not_found
 from services.dispatcher.openai_reply import ChatReply, CompletionReply, usage
 from services.dispatcher.openai_request import Asked
 from services.dispatcher.rendering import Piece
@@ -24,11 +25,19 @@ SSE = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-
 class Answer:
     """Serves one `Asked`. Owns its streams: they are closed however the answer ends, also when the client is gone."""
 
-    def __init__(self, door: Door, asked: Asked, kind: type[CompletionReply] | type[ChatReply], created: int) -> None:
+    def __init__(
+        self,
+        door: Door,
+        asked: Asked,
+        kind: type[CompletionReply] | type[ChatReply],
+        created: int,
+        again: Again = NEW,
+    ) -> None:
         self._door = door
         self._asked = asked
         self._kind = kind
         self._created = created
+        self._again = again
         self._prompt_tokens = 0
         self._completion_tokens = 0
         self._cached_tokens: dict[int, int] = {}
@@ -58,13 +67,13 @@ class Answer:
     @asynccontextmanager
     async def _opened(self, prompts: list[I32]) -> AsyncIterator[list[Stream]]:
         # One seed for all choices: they differ by their number, and the whole can be repeated.
-        settings = self._door.with_seed(self._asked.settings)
+        settings = self._door.with_seed(self._asked.settings, self._again)
         opened: list[tuple[Address, Stream]] = []
         try:
             for tokens in prompts:
                 for choice in range(self._asked.choices):
                     part = Part(len(opened), len(prompts) * self._asked.choices, self._call_tokens())
-                    opened.append(await self._door.open(tokens, settings, NAME, choice, part))
+                    opened.append(await self._door.open(tokens, settings, NAME, choice, part, self._again))
             yield [stream for _, stream in opened]
         finally:
             for client, _ in opened:
@@ -95,8 +104,8 @@ class Answer:
         lines = _Lines(response, self._asked.wants_usage)
         try:
             await _together([self._follow(index, stream, reply, lines) for index, stream in enumerate(streams)])
-        except HttpError as error:
-            await lines.write(error.body)
+        except (HttpError, DoorError) as error:
+            await lines.write(described(error).body)
             return response
         if self._asked.wants_usage:
             await lines.write(reply.last(self._usage()))

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import dunlin
+from services.dispatcher.again import MOST_NAME_CHARACTERS
 from services.dispatcher.openai_request import CHAT_NEUTRAL, COMPLETION_NEUTRAL, MOST_CHOICES
 from services.dispatcher.settings import (
     BIAS,
@@ -194,6 +195,15 @@ STATUSES = {
 }
 
 
+IDEMPOTENCY: Json = {
+    "name": "Idempotency-Key",
+    "in": "header",
+    "required": False,
+    "description": "The tenant's own name for this request: sent again with the same body, it gets the same answer.",
+    "schema": {"type": "string", "pattern": "^[ -~]*$", "maxLength": MOST_NAME_CHARACTERS},
+}
+
+
 def _post(summary: str, schema: str, what: str) -> Json:
     body = {"$ref": f"#/components/schemas/{schema}"}
     refusals = {str(code): _json(text, {"$ref": "#/components/schemas/Error"}) for code, text in STATUSES.items()}
@@ -202,6 +212,7 @@ def _post(summary: str, schema: str, what: str) -> Json:
     return {
         "summary": summary,
         "security": [{}, {"key": []}],
+        "parameters": [IDEMPOTENCY],
         "requestBody": {"required": True, "content": {"application/json": {"schema": body}}},
         "responses": {"200": done, **refusals},
     }

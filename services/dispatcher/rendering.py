@@ -3,7 +3,6 @@
 Merges what nobody has fetched yet into one piece, so that a slow reader costs text and tokens once, and no more.
 """
 
-from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
@@ -64,14 +63,22 @@ class Rendering:
             return False
         self._append(delta)
         # The token that stopped it (end of text, or one that the client named) is no part of the text.
-        unseen = 1 if delta.finish is Finish.STOP else 0
-        for token in delta.tokens[: len(delta.tokens) - unseen]:
-            if self._push_text(self._detokenizer.push(token)):
+        seen = len(delta.tokens) - (1 if delta.finish is Finish.STOP else 0)
+        for index, token in enumerate(delta.tokens):
+            self._piece.offsets.append(self._characters)
+            if index < seen and self._push_text(self._detokenizer.push(token)):
+                self._cut(len(delta.tokens) - index - 1)
                 self._piece.finish = Finish.STOP
                 return True
         if delta.finish is not Finish.RUNNING:
             self._end(delta.finish, delta.detail)
         return False
+
+    def skip(self, tokens: I32) -> bool:
+        """Take tokens whose text the client has; True as `push`."""
+        stopped = self.push(Delta(tokens))
+        self._piece = Piece(finish=self._piece.finish)
+        return stopped
 
     def fail(self, detail: str) -> None:
         """End it from this side."""
@@ -89,12 +96,22 @@ class Rendering:
     def _append(self, delta: Delta) -> None:
         piece = self._piece
         piece.tokens.extend(delta.tokens)
-        piece.offsets.extend(array("i", [self._characters]) * len(delta.tokens))
         piece.logprobs.extend(delta.logprobs)
         piece.top_count.extend(delta.top_count)
         piece.top_token.extend(delta.top_token)
         piece.top_logprob.extend(delta.top_logprob)
         piece.cached_tokens = max(piece.cached_tokens, delta.cached_tokens)
+
+    def _cut(self, tokens: int) -> None:
+        """The last so many came after the text's end, because many came at once."""
+        piece = self._piece
+        kept = len(piece.tokens) - tokens
+        del piece.tokens[kept:]
+        if piece.logprobs:
+            del piece.logprobs[kept:]
+            del piece.top_count[kept:]
+            tops = sum(piece.top_count)
+            del piece.top_token[tops:], piece.top_logprob[tops:]
 
     def _push_text(self, text: str) -> bool:
         self._characters += len(text)

@@ -21,6 +21,7 @@ from services.dispatcher.http import HttpDoor, bind
 from services.dispatcher.keys_file import KeysFile
 from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import Model, load_model
+from services.dispatcher.server_public import NAME as GRPC
 from services.dispatcher.server_public import PublicDoor
 
 
@@ -92,7 +93,7 @@ class Dispatcher:
         await self.service.wait_for_stop()
         if self._following is not None:
             self._following.cancel()
-        self.door.shut()
+        self.door.shut(GRPC)
         await self.http.stop()
         return await self.service.run_until_stopped()
 

@@ -1,7 +1,8 @@
 """The public gRPC door: Generate, Cancel, Info. Translates; what is allowed the door says, what happens the core."""
 
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
@@ -19,6 +20,7 @@ from dunlin.messages.public import (
 )
 from dunlin.messages.types import Finish
 from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Methods
+from services.dispatcher.again import Again, again_of
 from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.door import Door, DoorError, Prompt, Stream
 from services.dispatcher.rendering import Piece
@@ -27,7 +29,11 @@ from services.dispatcher.settings import BadField, Settings, settings_of
 if TYPE_CHECKING:  # generic for the type checker alone
     Context = grpc.aio.ServicerContext[Any, Any]
 
+R = TypeVar("R")
+
 NAME = "grpc"
+BEAT_S = 1.0
+"""A client that hears nothing for a few of these takes this process for stuck."""
 CODES = {
     Rejection.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
     Rejection.TOO_LONG: grpc.StatusCode.OUT_OF_RANGE,
@@ -62,13 +68,17 @@ class PublicDoor:
         try:
             tenant = self._callers.tenant(_authorization(context))
             settings, prompt = as_tenant(_settings_of(request), tenant), _prompt_of(request)
-            tokens = await self._door.tokens_of(prompt)
-            client, stream = await self._door.open(tokens, settings, NAME)
+            again = again_of(request.idempotency_key, request.resume_request, request.resume_tokens)
+            client, stream, length = await _beating(context, self._open(settings, prompt, again))
         except BadField as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except DoorError as error:
             await _abort(context, error)
-        await self._stream(context, client, stream, len(tokens))
+        await self._stream(context, client, stream, length)
+
+    async def _open(self, settings: Settings, prompt: Prompt, again: Again) -> tuple[Address, Stream, int]:
+        tokens = await self._door.tokens_of(prompt)
+        return *await self._door.open(tokens, settings, NAME, again=again), len(tokens)
 
     async def cancel(self, request: CancelRequest, context: "Context") -> CancelReply:
         """Cancel a request of the caller's tenant; without keys, anybody's."""
@@ -92,14 +102,27 @@ class PublicDoor:
 
     async def _stream(self, context: "Context", client: Address, stream: Stream, prompt_tokens: int) -> None:
         try:
-            await context.write(GenerateEvent(stream.request, prompt_tokens=prompt_tokens))
+            await context.write(GenerateEvent(stream.request, prompt_tokens=prompt_tokens, seed=stream.seed))
             finish = Finish.RUNNING
             while finish is Finish.RUNNING:
-                piece = await stream.next()
+                piece = await stream.next_within(BEAT_S) or Piece()
                 await context.write(_event_of(stream.request, piece, prompt_tokens))
                 finish = piece.finish
+        except DoorError as error:
+            await _abort(context, error)
         finally:
             self._door.close(client)
+
+
+async def _beating(context: "Context", work: Coroutine[Any, Any, R]) -> R:
+    """The work's result, with a sign of life to the client as long as it takes."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait((task,), timeout=BEAT_S))[0]:
+            await context.write(GenerateEvent(""))
+        return task.result()
+    finally:
+        task.cancel()
 
 
 async def _abort(context: "Context", error: DoorError) -> None:

@@ -14,7 +14,7 @@ from typing import Any
 import dunlin.text
 from dunlin.effects import Message
 from dunlin.host import Host, wall_clock
-from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Reused, Tokens
+from dunlin.messages.dispatch import Accepted, Adopt, Cancel, Ended, NotHeld, Place, Reused, Tokens
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.types import Finish
 from dunlin.tenants import Tenant
@@ -83,6 +83,8 @@ class FakeInstance:
                 if self.reuses:
                     self._host.deliver(A, Reused(message.request, message.attempt, self.reuses))
                 asyncio.get_running_loop().call_soon(self.step)
+            case Adopt():
+                self._host.deliver(A, NotHeld(message.request, message.attempt))
             case Cancel():
                 self.cancelled.append(message)
                 self._running.pop(message.request, None)

@@ -124,7 +124,8 @@ def test_events_on_the_wire() -> None:
     async def test(cluster: Doors, channel: grpc.aio.Channel) -> None:
         call = raw(channel, encode(GenerateRequest(prompt_tokens=i32([5, 6]), max_tokens=1)))
         events = [decode("GenerateEvent", data) async for data in call]
-        assert events[0] == GenerateEvent("req-2a-1", prompt_tokens=2)
+        seed = cluster.instance.placed[0].sampling.seed
+        assert events[0] == GenerateEvent("req-2a-1", prompt_tokens=2, seed=seed)
         token = cluster.instance.text[0]
         assert events[1] == GenerateEvent(
             "req-2a-1", cluster.text(1), i32([token]), finish=Finish.LENGTH, prompt_tokens=2
