@@ -76,6 +76,12 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         "--tier-mib", type=whole(1), metavar="MIB", help="size of the host tier (default: the kvstore's)"
     )
     parser.add_argument(
+        "--checkpoint-share",
+        type=number(0),
+        metavar="F",
+        help="of the engine's time, for copies of what runs into the host tier; 0: none (default: the instance's)",
+    )
+    parser.add_argument(
         "--threads",
         type=whole(0),
         default=0,
@@ -124,6 +130,7 @@ def run(arguments: argparse.Namespace) -> int:
         keys=arguments.keys,
         slots=arguments.slots,
         tier_mib=arguments.tier_mib,
+        checkpoint_share=arguments.checkpoint_share,
         threads=arguments.threads,
         ready_timeout_s=arguments.ready_timeout,
     )

@@ -79,6 +79,8 @@ def _instance(options: UpOptions) -> tuple[str, ...]:
     flags += ["--threads", str(options.threads_each())]
     if options.slots is not None:
         flags += ["--slots", str(options.slots)]
+    if options.checkpoint_share is not None:
+        flags += ["--checkpoint-share", str(options.checkpoint_share)]
     if options.deterministic:
         flags.append("--deterministic")
     return tuple(flags)

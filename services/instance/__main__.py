@@ -33,6 +33,12 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--budget-tokens", default=512, type=int, help="tokens a step may hold (default: %(default)s)")
     flags.add_argument("--max-running", default=128, type=int, help="sequences with slots (default: %(default)s)")
     flags.add_argument("--max-waiting", default=256, type=int, help="sequences waiting here (default: %(default)s)")
+    flags.add_argument(
+        "--checkpoint-share",
+        default=0.025,
+        type=float,
+        help="of the engine's time, for copies of what runs into the host tier; 0: none (default: %(default)s)",
+    )
     flags.add_argument("--orphan-grace-s", default=30.0, type=float, help="how long a lost dispatcher's requests go on")
     return flags
 
@@ -53,6 +59,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             max_waiting=arguments.max_waiting,
             budget_tokens=arguments.budget_tokens,
             orphan_grace_s=arguments.orphan_grace_s,
+            checkpoint_share=arguments.checkpoint_share,
         )
     except ValueError as error:
         flags.error(str(error))

@@ -1,0 +1,142 @@
+"""Kill instances that are far into a long sequence: how much another one has to compute again, and how long it takes.
+
+    python -m benchmarks.keeping --kills 10
+
+Two clusters side by side, one that keeps checkpoints in the host tier and one that does not; the kills alternate. Every
+text is compared with an undisturbed run in deterministic mode.
+"""
+
+import asyncio
+import os
+import signal
+import sys
+import time
+from contextlib import AsyncExitStack, ExitStack
+from dataclasses import dataclass
+
+from benchmarks import output
+from benchmarks.chorus import Chorus, make_songs
+from benchmarks.cluster import ClusterProcess
+from benchmarks.fleet import instances, placeable_count, reports, settle, unbalanced
+from benchmarks.output import Outcome, say
+from benchmarks.session import Session
+from dunlin.messages.fleet import FleetStatus
+from dunlin.workload.stats import Record, spread
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`kills` per cluster. A victim has told `after_tokens` of its answer; what it computed before that is at stake."""
+
+    kills: int = 10
+    instances: int = 2
+    share: float = 0.025
+    prompt_tokens: int = 600
+    output_tokens: int = 256
+    after_tokens: int = 128
+    slots: int = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class Kill:
+    """What was lost and what was not: `claimed` tokens of the `held` came from the host tier."""
+
+    held: int
+    claimed: int
+    gap_s: float
+
+
+class Campaign:
+    """One cluster and one long song at a time."""
+
+    def __init__(self, session: Session, plan: Plan) -> None:
+        self.session = session
+        self.plan = plan
+        songs = make_songs(2, plan.prompt_tokens, plan.output_tokens, session.vocabulary)
+        self.chorus = Chorus(session.door, songs, 1)
+        self.kills: list[Kill] = []
+
+    async def kill_once(self) -> None:
+        """Sing one song and kill who runs it on the way."""
+        before = await self._whole()
+        goal = self.chorus.finished + 1
+        singing = asyncio.create_task(self.chorus.run())
+        record = await self._far()
+        name = (await self.session.hand_outs(record.request))[-1].instance
+        victim = next(member for member in instances(before) if member.address.name == name)
+        held, at_s = len(record.tokens), self.chorus.now_s()
+        os.kill(victim.pid, signal.SIGKILL)
+        self.chorus.finish()
+        await singing
+        assert self.chorus.finished == goal
+        gap_s = max(b - a for a, b in zip(record.token_s[held - 1 :], record.token_s[held:], strict=False))
+        await asyncio.sleep(0.7)  # the survivor's next report
+        claimed = _claimed(await self.session.look(), name) - _claimed(before, name)
+        self.kills.append(Kill(self.plan.prompt_tokens + held, claimed, gap_s))
+        say(f"{name} (pid {victim.pid}) killed at {at_s:.1f} s with {self.kills[-1].held} tokens: {self.kills[-1]}")
+
+    async def _far(self) -> Record:
+        deadline_s = time.monotonic() + 120
+        while time.monotonic() < deadline_s:
+            for record in self.chorus.open.values():
+                if record.request and len(record.tokens) >= self.plan.after_tokens:
+                    return record
+            await asyncio.sleep(0.005)
+        raise RuntimeError("no sequence got far enough within two minutes")
+
+    async def _whole(self) -> FleetStatus:
+        return await settle(
+            self.session.look, lambda s: placeable_count(s) == self.plan.instances, "all instances placeable", 90
+        )
+
+
+def _claimed(status: FleetStatus, but: str) -> int:
+    """Tokens that instances other than `but` started from."""
+    return sum(report.claimed_tokens_total for name, report in reports(status) if name != but)
+
+
+async def run(plan: Plan, keeping: ClusterProcess, without: ClusterProcess) -> Outcome:
+    """The campaign against two clusters, in turns."""
+    outcome = Outcome(f"keeping: {plan.kills} kills each, {plan.prompt_tokens} + {plan.after_tokens} tokens in")
+    async with AsyncExitStack() as stack:
+        sessions = [await stack.enter_async_context(Session(cluster)) for cluster in (keeping, without)]
+        campaigns = [Campaign(session, plan) for session in sessions]
+        for campaign in campaigns:
+            await campaign.chorus.learn()
+        for _ in range(plan.kills):
+            for campaign in campaigns:
+                await campaign.kill_once()
+        for campaign in campaigns:
+            outcome.broken += campaign.chorus.failures + unbalanced(await campaign.session.look())
+    for name, campaign in zip(("kept", "nothing kept"), campaigns, strict=True):
+        gaps = spread(kill.gap_s for kill in campaign.kills)
+        held, claimed = sum(kill.held for kill in campaign.kills), sum(kill.claimed for kill in campaign.kills)
+        outcome.figures[f"{name}: tokens at stake"] = held
+        outcome.figures[f"{name}: of them from the host tier"] = claimed
+        outcome.figures[f"{name}: longest gap between tokens, p50 / max (s)"] = (gaps.p50, gaps.max)
+    at_stake, kept = (outcome.figures[f"kept: {what}"] for what in ("tokens at stake", "of them from the host tier"))
+    outcome.expect(kept > at_stake / 2, f"{kept} of {at_stake} tokens came from the host tier")
+    outcome.expect(outcome.figures["nothing kept: of them from the host tier"] == 0, "something was kept all the same")
+    return outcome
+
+
+def cluster_flags(plan: Plan, share: float) -> tuple[str, ...]:
+    """What `dunlin up` needs for this campaign."""
+    sizes = ("--instances", str(plan.instances), "--slots", str(plan.slots), "--threads", "1")
+    return (*sizes, "--deterministic", "--checkpoint-share", str(share))
+
+
+def main(argv: list[str] | None = None) -> int:
+    """The command."""
+    arguments = output.parser(__doc__ or "")
+    arguments.add_argument("--kills", type=int, default=10, help="per cluster")
+    given = arguments.parse_args(argv)
+    plan = Plan(kills=given.kills)
+    with ExitStack() as stack:
+        clusters = [stack.enter_context(ClusterProcess(*cluster_flags(plan, share))) for share in (plan.share, 0)]
+        outcome = asyncio.run(run(plan, *clusters))
+    return output.finish(outcome, given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,20 @@
+"""An instance dies in mid-sequence: another of the node goes on from what it had kept, and the text is the same."""
+
+import asyncio
+from contextlib import ExitStack
+
+import pytest
+
+from benchmarks import keeping
+from benchmarks.cluster import ClusterProcess
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+
+
+def test_another_instance_goes_on_from_what_a_killed_one_had_kept() -> None:
+    plan = keeping.Plan(kills=1)
+    with ExitStack() as stack:
+        shares = (plan.share, 0)
+        clusters = [stack.enter_context(ClusterProcess(*keeping.cluster_flags(plan, share))) for share in shares]
+        outcome = asyncio.run(keeping.run(plan, *clusters))
+    assert outcome.broken == []
