@@ -13,8 +13,9 @@ class UpOptions:
 
     Port 0 means any; further dispatchers get the ports after the first one's. `nodes` above 1 plays several machines on
     this one: each has a kvstore of its own, and the instances are spread over them. `slots`, `tier_mib` and
-    `checkpoint_share` None leave the choice to the services. `etcd` empty means an embedded one. `threads` 0 shares the cores among the instances.
-    `tls` makes a CA and certificates under the data directory; `keys` is the file of the tenants' API keys.
+    `checkpoint_share` None leave the choice to the services. `etcd` empty means an embedded one. `threads` 0 shares the
+    cores among the instances. `tls` makes a CA and certificates under the data directory; `keys` is the file of the
+    tenants' API keys.
     """
 
     data_dir: Path
