@@ -175,7 +175,10 @@ class Host:
     def _carry_out(self, effect: Effect) -> None:
         if not isinstance(effect, Send):
             self._later(effect.delay_s, partial(self.deliver, self.address, effect.message))
-        elif self.send(effect.to, effect.message) and getattr(effect.message, "why", None) is not None:
+            return
+        sent = self.send(effect.to, effect.message)
+        # What is said to a client that has left is decided all the same, and nobody else is told of it.
+        if getattr(effect.message, "why", None) is not None and (sent or effect.to.role == "client"):
             self._record(Decision(self.clock(), self.address, effect.to, effect.message))
 
     def _record(self, decision: Decision) -> None:

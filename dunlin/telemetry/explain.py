@@ -28,13 +28,17 @@ from dunlin.messages.engine import Step, StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.plan import Order
 from dunlin.messages.pool import RegionRefused, ReserveRegion
-from dunlin.messages.types import Figure, GroupKind, Why
+from dunlin.messages.told import Admitted, Closed, FirstToken
+from dunlin.messages.types import Figure, Finish, GroupKind, Why
 
 DISPATCHED = (Place, Cancel)
 """Named by the sender's numbers."""
 
 ANSWERED = (Accepted, Refused, Returned, Preempted, Continued, Ready, Poisoned, Adopted, Taken)
 """Named by the receiver's numbers. A dispatcher that adopts a request gives it another number and leaves it its key."""
+
+TOLD = (Admitted, FirstToken, Closed)
+"""They name the request by its public id."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +112,8 @@ def _figure(figure: Figure) -> str:
 def _names(record: Record) -> tuple[int, int] | None:
     """The request that a record names itself, if any."""
     message: Any = record.message
+    if isinstance(message, TOLD):
+        return request_key(message.request) if message.request else None
     if isinstance(message, ReserveRegion):
         return message.dispatcher.incarnation, message.request
     if isinstance(message, DISPATCHED):
@@ -115,6 +121,19 @@ def _names(record: Record) -> tuple[int, int] | None:
     if isinstance(message, ANSWERED):
         return record.to.incarnation, message.request
     return None
+
+
+def _admitted(record: Record, message: Admitted) -> str:
+    return f"{record.sender.name} admitted it" + (f" into the trace {message.trace}" if message.trace else "")
+
+
+def _first_token(record: Record, message: FirstToken) -> str:
+    return f"the first token of attempt {message.attempt} came from {message.instance.name}"
+
+
+def _closed(record: Record, message: Closed) -> str:
+    finish = Finish(message.finish).name.lower()
+    return f"{record.sender.name} ended it ({finish}) after {_count(message.tokens, 'token', 'tokens')}"
 
 
 def _place(record: Record, message: Place) -> str:
@@ -212,6 +231,9 @@ def _plain(record: Record) -> str:
 
 
 SENTENCES: dict[type[Any], Callable[[Record, Any], str]] = {
+    Admitted: _admitted,
+    FirstToken: _first_token,
+    Closed: _closed,
     Place: _place,
     Cancel: _cancel,
     Accepted: _accepted,

@@ -10,7 +10,7 @@ from dunlin import prefix
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.dispatch import Adopt, Adopted, NotHeld, Taken
 from dunlin.messages.door import Admitted, Delta, Submit
-from dunlin.messages.types import Finish
+from dunlin.messages.types import Figure, Finish, Why
 from services.dispatcher.endings import Endings, Totals
 from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
@@ -104,7 +104,7 @@ class Adoption:
         if message.tokens or message.finish is not Finish.RUNNING:
             effects += [Send(reader, delta) for reader in request.readers]
         if message.finish is not Finish.RUNNING:
-            self._endings.done(now_s, request, message.finish)
+            effects += self._endings.done(now_s, request, message.finish, message.finish.name.lower())
         return effects
 
     def on_not_held(self, now_s: float, sender: Address, message: NotHeld) -> list[Effect]:
@@ -157,4 +157,9 @@ class Adoption:
         return self._admit(request)
 
     def _admit(self, request: Request) -> list[Effect]:
-        return [Send(reader, Admitted(request.key)) for reader in request.readers]
+        why = Why(
+            "adoption",
+            "go on here",
+            (Figure("tokens", len(request.tokens)),),
+        )
+        return [Send(reader, Admitted(request.key, request.submit.trace, why)) for reader in request.readers]

@@ -24,6 +24,7 @@ from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
 from services.dispatcher.journal import Journal, Request, State
 from services.dispatcher.moves import Moves
+from services.dispatcher.telling import Telling
 from services.dispatcher.timers import PauseOver
 from services.dispatcher.tokens import Row, rows_of
 
@@ -38,6 +39,7 @@ class Attempts:
         fences: Fences,
         endings: Endings,
         totals: Totals,
+        telling: Telling,
         refusal_pause_s: float,
         moves: Moves,
         affinity: Affinity,
@@ -47,6 +49,7 @@ class Attempts:
         self._fences = fences
         self._endings = endings
         self._totals = totals
+        self._telling = telling
         self._refusal_pause_s = refusal_pause_s
         self._moves = moves
         self._affinity = affinity
@@ -146,16 +149,21 @@ class Attempts:
             return self._on_misplaced(now_s, request, row)
         if request.state is State.OFFERED:
             self._runs(now_s, request)
+        effects: list[Effect] = []
+        if request.awaited:
+            request.awaited = False
+            effects.append(self._telling.first_token(now_s, request))
         request.tokens.append(row.token)
         request.losses = 0
         _note_scores(request, row)
         self._totals.tokens += 1
         if request.generated == 1 or row.finish is not Finish.RUNNING:
             self._affinity.computed(request, sender, self._fleet.capacity(sender))
-        if row.finish is not Finish.RUNNING:
-            self._endings.done(now_s, request, row.finish)
         delta = _delta(request, row)
-        return [Send(reader, delta) for reader in request.readers]
+        effects += [Send(reader, delta) for reader in request.readers]
+        if row.finish is not Finish.RUNNING:
+            effects += self._endings.done(now_s, request, row.finish, row.finish.name.lower())
+        return effects
 
     def _on_misplaced(self, now_s: float, request: Request, row: Row) -> list[Effect]:
         """A repeat is dropped. A gap means tokens are missing for good: this attempt is over, the next one fills it."""

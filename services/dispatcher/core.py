@@ -23,7 +23,7 @@ from dunlin.messages.dispatch import (
     Taken,
     Tokens,
 )
-from dunlin.messages.door import Admitted, CancelById, CancelResult, Quotas, Rejected, Rejection, Submit, Withdraw
+from dunlin.messages.door import CancelById, CancelResult, Quotas, Rejected, Rejection, Submit, Withdraw
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.types import Finish
@@ -42,6 +42,7 @@ from services.dispatcher.journal import Journal
 from services.dispatcher.moves import Moves
 from services.dispatcher.placement import Placement
 from services.dispatcher.replays import Replays
+from services.dispatcher.telling import Telling
 from services.dispatcher.timers import AbandonedDue, AskOver, DeadlineDue, DroughtOver, PauseOver, ReportDue
 
 
@@ -59,9 +60,17 @@ class DispatcherCore:
         self._admission = Admission(config)
         self._affinity = Affinity()
         self._placement = Placement(self.journal, self.fleet, self._affinity, POLICIES[config.policy])
+        self._telling = Telling()
         replays = Replays(config.replay_s, config.most_replays, config.most_replay_tokens)
         self._endings = Endings(
-            self.journal, self.fleet, self._fences, self._admission, self.totals, replays, config.max_losses
+            self.journal,
+            self.fleet,
+            self._fences,
+            self._admission,
+            self.totals,
+            replays,
+            self._telling,
+            config.max_losses,
         )
         self._moves = Moves(self.journal, self.fleet, self._fences, self._placement, self.totals)
         attempts = Attempts(
@@ -70,6 +79,7 @@ class DispatcherCore:
             self._fences,
             self._endings,
             self.totals,
+            self._telling,
             config.refusal_pause_s,
             self._moves,
             self._affinity,
@@ -150,7 +160,8 @@ class DispatcherCore:
             refusal = self._admission.refusal(submit, self.journal.queued, limit, now_s)
         if refusal is not None:
             self.totals.refused += 1
-            return [*effects, Send(sender, refusal)]
+            told = self._telling.refused(now_s, sender, submit, refusal, self.journal.queued)
+            return [*effects, Send(sender, refusal), *told]
         return effects + self._open(now_s, sender, submit)
 
     def _open(self, now_s: float, sender: Address, submit: Submit) -> list[Effect]:
@@ -160,7 +171,9 @@ class DispatcherCore:
         effects: list[Effect] = []
         if submit.timeout_s is not None:
             effects.append(After(submit.timeout_s, DeadlineDue(request.number)))
-        return effects + (self._adoption.ask(request) if asks else [Send(sender, Admitted(request.key))])
+        if asks:
+            return effects + self._adoption.ask(request)
+        return [*effects, self._telling.admitted(request, self.journal.queued, len(self.fleet.placeable))]
 
     def _on_withdraw(self, now_s: float, sender: Address, message: Withdraw) -> list[Effect]:
         request = self.journal.of_client(sender)
@@ -172,7 +185,8 @@ class DispatcherCore:
                 return []
             if request.submit.idempotency:
                 return [After(self._config.grace_s, AbandonedDue(request.number, request.absence))]
-        return self._endings.stop(now_s, request, message.finish, f"withdrawn with {message.finish.name}")
+        cause = "a stop string came" if message.finish is Finish.STOP else "the client is gone"
+        return self._endings.stop(now_s, request, message.finish, cause)
 
     def _on_abandoned_due(self, now_s: float, sender: Address, message: AbandonedDue) -> list[Effect]:
         request = self.journal.get(message.request)

@@ -51,11 +51,15 @@ class DoorConfig:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which of a call's requests one is; `tokens` counts the prompts of all. They are opened right after each other."""
+    """Which of a call's requests one is; `tokens` counts the prompts of all. They are opened right after each other.
+
+    `trace` is the traceparent that came with the call, if it was a valid one.
+    """
 
     index: int = 0
     requests: int = 1
     tokens: int = 0
+    trace: str = ""
 
 
 ALONE = Part()
@@ -188,6 +192,8 @@ class Door:
     ) -> tuple[Address, Stream]:
         """Submit a request and wait until it is admitted; `close` its address when done with it.
 
+        `trace` is the client's traceparent, if it sent a valid one.
+
         Raises:
             DoorError: it does not fit the model, or the core said no.
         """
@@ -274,6 +280,7 @@ class Door:
             received=again.received,
             idempotency=f"{again.name}/{part.index}" if again.name else "",
             digest=digest_of(tokens, seeded, choice) if again.name else b"",
+            trace=part.trace,
             call_index=part.index,
             call_requests=part.requests,
             call_tokens=part.tokens,

@@ -13,6 +13,7 @@ from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
 from services.dispatcher.journal import Journal, Request
 from services.dispatcher.replays import Replays
+from services.dispatcher.telling import Telling
 
 
 @dataclass(slots=True)
@@ -40,6 +41,7 @@ class Endings:
         admission: Admission,
         totals: Totals,
         replays: Replays,
+        telling: Telling,
         max_losses: int,
     ) -> None:
         self._journal = journal
@@ -48,10 +50,12 @@ class Endings:
         self._admission = admission
         self._totals = totals
         self._replays = replays
+        self._telling = telling
         self._max_losses = max_losses
 
-    def done(self, now_s: float, request: Request, finish: Finish) -> None:
-        """Forget the request; whoever held it knows that it ended."""
+    def done(self, now_s: float, request: Request, finish: Finish, cause: str) -> list[Effect]:
+        """Forget the request, by `cause`; whoever held it knows that it ended."""
+        told = self._telling.closed(now_s, request, finish, cause)
         instance = self._journal.end(request)
         if instance is not None:
             self._fleet.release(instance, request.number)
@@ -60,12 +64,12 @@ class Endings:
         self._totals.finished += finish in (Finish.STOP, Finish.LENGTH)
         self._totals.cancelled += finish is Finish.CANCELLED
         self._totals.failed += finish in (Finish.DEADLINE, Finish.ERROR)
+        return [told]
 
     def stop(self, now_s: float, request: Request, finish: Finish, cause: str) -> list[Effect]:
         """End it before its last token, in silence: whoever holds it must stop."""
         holders = [(request.instance, request.attempt), request.home or (None, 0)]
-        self.done(now_s, request, finish)
-        effects: list[Effect] = []
+        effects = self.done(now_s, request, finish, cause)
         for instance, attempt in holders:
             effects += self._fences.cancel(instance, request.number, attempt, cause) if instance is not None else []
         return effects

@@ -10,6 +10,7 @@ from aiohttp import web
 
 from dunlin.effects import Address
 from dunlin.messages.types import I32, Finish
+from dunlin.telemetry.context import valid
 from services.dispatcher.again import NEW, Again
 from services.dispatcher.door import Door, DoorError, Part, Stream
 from services.dispatcher.http_errors import HttpError, described, ending_error, not_found
@@ -51,7 +52,7 @@ class Answer:
         self._check_model()
         prompts = [await self._door.tokens_of(prompt) for prompt in self._asked.prompts]
         self._prompt_tokens = sum(len(tokens) for tokens in prompts)
-        async with self._opened(prompts) as streams:
+        async with self._opened(prompts, valid(request.headers.get("traceparent"))) as streams:
             reply = self._reply(streams)
             if self._asked.streams:
                 return await self._stream(request, streams, reply)
@@ -65,14 +66,14 @@ class Answer:
             raise not_found(text, "model", "model_not_found")
 
     @asynccontextmanager
-    async def _opened(self, prompts: list[I32]) -> AsyncIterator[list[Stream]]:
+    async def _opened(self, prompts: list[I32], trace: str) -> AsyncIterator[list[Stream]]:
         # One seed for all choices: they differ by their number, and the whole can be repeated.
         settings = self._door.with_seed(self._asked.settings, self._again)
         opened: list[tuple[Address, Stream]] = []
         try:
             for tokens in prompts:
                 for choice in range(self._asked.choices):
-                    part = Part(len(opened), len(prompts) * self._asked.choices, self._call_tokens())
+                    part = Part(len(opened), len(prompts) * self._asked.choices, self._call_tokens(), trace)
                     opened.append(await self._door.open(tokens, settings, NAME, choice, part, self._again))
             yield [stream for _, stream in opened]
         finally:

@@ -53,6 +53,7 @@ class Scores:
 class Request:
     """One request. `key` is its public id, `tokens` its sequence: the prompt, then every token delivered.
 
+    `awaited`: no token of this attempt has come yet.
     `readers` are the clients that get its tokens; `absence` numbers the times when the last of them left. `scores` is
     None unless log-probabilities are asked for. `attempt` counts hand-outs, `losses` those that ended with their
     instance since the last token came. `unfit` names instances that cannot hold it; `lost` says what became of the last
@@ -75,6 +76,7 @@ class Request:
     cached_tokens: int = 0
     expected_tokens: int = 0
     suspicion: int = 0
+    awaited: bool = True
     instance: Address | None = None
     lost: tuple[str, str] | None = None
     home: tuple[Address, int] | None = None
@@ -209,6 +211,7 @@ class Journal:
         self._move(request, State.OFFERED)
         self._unqueue(request)
         request.attempt += 1
+        request.awaited = True
         request.instance = instance
         self._by_instance.setdefault(instance, {})[request.number] = request
 

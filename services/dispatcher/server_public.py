@@ -19,10 +19,11 @@ from dunlin.messages.public import (
     InfoRequest,
 )
 from dunlin.messages.types import Finish
+from dunlin.telemetry.context import valid
 from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Methods
 from services.dispatcher.again import Again, again_of
 from services.dispatcher.callers import Callers, as_tenant
-from services.dispatcher.door import Door, DoorError, Prompt, Stream
+from services.dispatcher.door import Door, DoorError, Part, Prompt, Stream
 from services.dispatcher.rendering import Piece
 from services.dispatcher.settings import BadField, Settings, settings_of
 
@@ -34,6 +35,7 @@ R = TypeVar("R")
 NAME = "grpc"
 BEAT_S = 1.0
 """A client that hears nothing for a few of these takes this process for stuck."""
+TRACEPARENT = "traceparent"
 CODES = {
     Rejection.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
     Rejection.TOO_LONG: grpc.StatusCode.OUT_OF_RANGE,
@@ -69,16 +71,16 @@ class PublicDoor:
             tenant = self._callers.tenant(_authorization(context))
             settings, prompt = as_tenant(_settings_of(request), tenant), _prompt_of(request)
             again = again_of(request.idempotency_key, request.resume_request, request.resume_tokens)
-            client, stream, length = await _beating(context, self._open(settings, prompt, again))
+            client, stream, length = await _beating(context, self._open(settings, prompt, again, _trace_of(context)))
         except BadField as error:
             await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
         except DoorError as error:
             await _abort(context, error)
         await self._stream(context, client, stream, length)
 
-    async def _open(self, settings: Settings, prompt: Prompt, again: Again) -> tuple[Address, Stream, int]:
+    async def _open(self, settings: Settings, prompt: Prompt, again: Again, trace: str) -> tuple[Address, Stream, int]:
         tokens = await self._door.tokens_of(prompt)
-        return *await self._door.open(tokens, settings, NAME, again=again), len(tokens)
+        return *await self._door.open(tokens, settings, NAME, part=Part(trace=trace), again=again), len(tokens)
 
     async def cancel(self, request: CancelRequest, context: "Context") -> CancelReply:
         """Cancel a request of the caller's tenant; without keys, anybody's."""
@@ -137,6 +139,11 @@ def _authorization(context: "Context") -> str | None:
 
 def _settings_of(request: GenerateRequest) -> Settings:
     return settings_of({name: getattr(request, name) for name in SETTINGS})
+
+
+def _trace_of(context: "Context") -> str:
+    given = dict(context.invocation_metadata() or ()).get(TRACEPARENT)
+    return valid(given) if isinstance(given, str) else ""
 
 
 def _prompt_of(request: GenerateRequest) -> Prompt:

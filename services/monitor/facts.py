@@ -72,6 +72,10 @@ def _public(message: Any) -> RequestKey | None:
     return parse_request(getattr(message, "key", ""))
 
 
+def _told(reason: Reason, message: Any) -> Facts:
+    return Facts(parse_request(message.request), parse_request(message.request), kind=reason.kind)
+
+
 def _reserve_region(reason: Reason, message: Any) -> Facts:
     key = (message.dispatcher.incarnation, message.request)
     return Facts(key, None, reason.sender, message.attempt, ticket=message.ticket, kind=reason.kind)
@@ -105,6 +109,9 @@ READERS: dict[str, Callable[[Reason, Any], Facts]] = {
     "Ready": _from_instance,
     "Adopted": _from_instance,
     "Taken": _from_instance,
+    "Admitted": _told,
+    "FirstToken": _told,
+    "Closed": _told,
     "ReserveRegion": _reserve_region,
     "RegionRefused": _region_refused,
     "Step": _step,

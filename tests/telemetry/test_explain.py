@@ -23,13 +23,15 @@ from dunlin.messages.engine import Remap, Step, StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.plan import Order
 from dunlin.messages.pool import RegionRefused, ReserveRegion
-from dunlin.messages.types import Figure, GroupKind, Part, Region, Rejected, RemapPhase, Why, i8, i32, i64
+from dunlin.messages.told import Admitted, Closed, FirstToken
+from dunlin.messages.types import Figure, Finish, GroupKind, Part, Region, Rejected, RemapPhase, Why, i8, i32, i64
 from dunlin.telemetry.explain import SENTENCES, Record, because, explain, request_key, sentence
 
 D = Address("dispatcher", "d0", 0xC)
 I0 = Address("instance", "i0", 10)
 I1 = Address("instance", "i1", 11)
 KV = Address("kvstore", "kv", 5)
+CLIENT = Address("client", "http-1")
 MONITOR = Address("monitor", "m", 4)
 MANAGER = Address("global_manager", "g", 6)
 ENGINE = Address("engine", "i0")
@@ -52,6 +54,11 @@ def region_asked() -> ReserveRegion:
 
 
 ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
+    (D, CLIENT, Admitted("req-c-1", why=WHY), "d0 admitted it"),
+    (D, CLIENT, Admitted("req-c-1", "00-aa-bb-01", WHY), "d0 admitted it into the trace 00-aa-bb-01"),
+    (D, CLIENT, FirstToken("req-c-1", 2, I1, WHY), "the first token of attempt 2 came from i1"),
+    (D, CLIENT, Closed("req-c-1", Finish.DEADLINE, why=WHY), "d0 ended it (deadline) after 0 tokens"),
+    (D, CLIENT, Closed("req-c-1", Finish.STOP, 1, why=WHY), "d0 ended it (stop) after 1 token"),
     (D, I0, place(), "d0 handed it to i0 as attempt 1, with 8 prompt tokens"),
     (
         D,
@@ -114,10 +121,18 @@ def test_every_kind_with_words_is_tested() -> None:
     assert set(SENTENCES) <= {type(message) for *_, message, _ in ONE_OF_EACH}
 
 
-FINISHED = [(D, I0, place()), (I0, D, Accepted(1, 1, 40, why=WHY)), (I0, ENGINE, step(64)), (I0, ENGINE, step(1))]
-RUNNING = [*FINISHED[:3], (I0, D, Preempted(1, 1, WHY)), (I0, KV, region_asked())]
+FINISHED = [
+    (D, CLIENT, Admitted("req-c-1", why=WHY)),
+    (D, I0, place()),
+    (I0, D, Accepted(1, 1, 40, why=WHY)),
+    (I0, ENGINE, step(64)),
+    (D, CLIENT, FirstToken("req-c-1", 1, I0, WHY)),
+    (I0, ENGINE, step(1)),
+    (D, CLIENT, Closed("req-c-1", Finish.STOP, 2, why=WHY)),
+]
+RUNNING = [*FINISHED[:4], (I0, D, Preempted(1, 1, WHY)), (I0, KV, region_asked())]
 FAILED_OVER = [
-    *FINISHED[:3],
+    *FINISHED[:4],
     (MONITOR, I0, FleetView(2, (MemberView(I0, suspect=True, why=WHY),), 1)),
     (D, I0, Cancel(1, 1, WHY)),
     (D, I1, place(2, tokens=10)),

@@ -8,6 +8,7 @@ from dunlin.effects import Address, After, Effect, Joined, Message, Send
 from dunlin.messages.dispatch import Accepted, Place, Tokens
 from dunlin.messages.door import Submit
 from dunlin.messages.fleet import FleetView, MemberView
+from dunlin.messages.told import Closed, FirstToken
 from dunlin.messages.types import Finish, i32
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
@@ -54,15 +55,18 @@ class Bench:
         self.now_s = 0.0
         self.timers: list[tuple[float, Message]] = []
         self.last: list[Effect] = []
+        self.told: list[Send] = []
         self._version = 0
 
     def give(self, sender: Address, message: Message, at_s: float | None = None) -> list[Send]:
-        """Feed a message; the sends it caused."""
+        """Feed a message; the sends it caused, less those that only tell of a phase: they are `told`."""
         self.now_s = self.now_s if at_s is None else at_s
         self.last = list(self.core.receive(self.now_s, sender, message))
         self.core.journal.check_integrity()
         self.timers += [(self.now_s + e.delay_s, e.message) for e in self.last if isinstance(e, After)]
-        return [effect for effect in self.last if isinstance(effect, Send)]
+        sent = [effect for effect in self.last if isinstance(effect, Send)]
+        self.told = [effect for effect in sent if isinstance(effect.message, FirstToken | Closed)]
+        return [effect for effect in sent if effect not in self.told]
 
     def fire(self, kind: type[Any]) -> list[Send]:
         """Let the oldest timer of this kind be due."""

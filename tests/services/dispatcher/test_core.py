@@ -44,7 +44,7 @@ from tests.services.dispatcher.factories import (
 def test_a_request_is_named_placed_and_streamed_to_its_end() -> None:
     bench = Bench().fleet(member(A))
     sent = bench.give(client("c"), submit(max_tokens=2))
-    assert sent[0] == Send(client("c"), Admitted("req-2a-1"))
+    assert (sent[0].to, only(sent, Admitted).request) == (client("c"), "req-2a-1")
     place = only(sent, Place)
     assert (place.request, place.attempt, list(place.tokens), place.prompt_tokens) == (1, 1, [5, 6, 7], 3)
     assert place.why is not None
@@ -259,7 +259,7 @@ def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
     assert (rejected.code, rejected.retry_after_s) == (Rejection.FULL, 0.5)
     assert bench.core.report() == DispatcherReport(queued=2, refused_total=1)
     bench.give(client(0), Withdraw())
-    assert messages(bench.give(client("late"), submit()), Admitted) == [Admitted("req-2a-3")]
+    assert messages(bench.give(client("late"), submit()), Admitted)[0].request == "req-2a-3"
 
 
 def test_the_time_to_come_back_follows_the_pace() -> None:
@@ -300,7 +300,7 @@ def test_bad_requests_cost_no_work(overrides: dict[str, Any], code: Rejection) -
 def test_the_models_limit_holds_before_any_instance_is_known() -> None:
     bench = Bench(max_positions=6)
     assert only(bench.give(client("c"), submit()), Rejected).code is Rejection.TOO_LONG
-    assert messages(bench.give(client("d"), submit(max_tokens=3)), Admitted) == [Admitted("req-2a-1")]
+    assert messages(bench.give(client("d"), submit(max_tokens=3)), Admitted)[0].request == "req-2a-1"
 
 
 def test_without_a_limit_a_request_gets_what_its_instance_can_hold_and_keeps_it() -> None:
