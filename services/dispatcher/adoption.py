@@ -157,9 +157,5 @@ class Adoption:
         return self._admit(request)
 
     def _admit(self, request: Request) -> list[Effect]:
-        why = Why(
-            "adoption",
-            "go on here",
-            (Figure("tokens", len(request.tokens)),),
-        )
+        why = Why("adoption", "go on here", (Figure("tokens", len(request.tokens)),))
         return [Send(reader, Admitted(request.key, request.submit.trace, why)) for reader in request.readers]
