@@ -18,6 +18,7 @@ from dunlin.engine.config import parse_config
 from dunlin.engine.errors import ModelError
 from dunlin.engine.frames import FrameError, FrameReader, frame
 from dunlin.engine.safetensors import Checkpoint
+from dunlin.limits import BadField
 from dunlin.membership.members import MemberRecord
 from dunlin.messages.dispatch import Tokens
 from dunlin.messages.public import ChatMessage, GenerateRequest
@@ -29,7 +30,7 @@ from dunlin.workload.trace import TraceError, parse_trace
 from services.dispatcher.http_errors import HttpError, read_json
 from services.dispatcher.openai_request import chat_of, completion_of
 from services.dispatcher.server_public import SETTINGS
-from services.dispatcher.settings import BadField, settings_of
+from services.dispatcher.settings import settings_of
 
 ENVELOPES = [side for one in CONVERSATIONS for side in (one.command, one.event)] + [ENGINE_COMMAND, ENGINE_EVENT]
 HEADER = Header(Address("dispatcher", "d", 7))

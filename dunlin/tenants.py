@@ -14,12 +14,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dunlin.limits import MOST_TENANT_CHARACTERS
 from dunlin.messages.door import Quota
 
 KEY_PREFIX = "dk-"
 MOST_TENANTS = 10_000
 MOST_KEYS = 100
-MOST_TENANT_CHARACTERS = 256
 MOST_FILE_BYTES = 16 << 20
 LIMITS = ("requests_per_minute", "tokens_per_minute", "running", "max_tokens")
 

@@ -22,6 +22,7 @@ STDLIB_PURE = (
 )  # fmt: skip
 PROMISED = (
     "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py", "dunlin/prefix.py",
+    "dunlin/limits.py",
 )  # fmt: skip
 IMPURE_CALLS = ("open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint")
 

@@ -7,10 +7,10 @@ import re
 from dataclasses import dataclass, field, replace
 from hashlib import blake2b
 
+from dunlin.limits import I32_MOST, MOST_NAME_CHARACTERS, BadField
 from dunlin.messages.types import I32, i32
-from services.dispatcher.settings import I32_MOST, BadField, Settings
+from services.dispatcher.settings import Settings
 
-MOST_NAME_CHARACTERS = 255
 _KEY = re.compile(r"req-[0-9a-f]{1,16}-[0-9a-f]{1,16}")
 
 

@@ -13,6 +13,7 @@ from itertools import count
 
 from dunlin.effects import Address, Message
 from dunlin.host import Host
+from dunlin.limits import MOST_PROMPT_CHARACTERS
 from dunlin.messages.door import Admitted, CancelById, CancelResult, Delta, Rejected, Rejection, Submit, Withdraw
 from dunlin.messages.public import ChatMessage
 from dunlin.messages.types import I32, Finish, i32
@@ -44,7 +45,7 @@ class DoorConfig:
     """Limits of the doors. Texts up to `inline_characters` are tokenised at once, longer ones in a thread."""
 
     inline_characters: int = 4_096
-    most_characters: int = 4 << 20
+    most_characters: int = MOST_PROMPT_CHARACTERS
     tokenizer_threads: int = 2
     most_tokenizing: int = 64
 

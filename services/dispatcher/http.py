@@ -10,6 +10,7 @@ from typing import Any
 from aiohttp import web
 
 import dunlin
+from dunlin.limits import MOST_BODY_BYTES
 from dunlin.wire.options import StartError
 from services.dispatcher.again import again_of
 from services.dispatcher.callers import Callers, as_tenant
@@ -27,7 +28,7 @@ SHUTDOWN_S = 0.5
 class HttpConfig:
     """A body must come within `body_timeout_s` and be at most `most_body_bytes` long."""
 
-    most_body_bytes: int = 8 << 20
+    most_body_bytes: int = MOST_BODY_BYTES
     body_timeout_s: float = 30.0
 
 

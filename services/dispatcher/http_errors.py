@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable
 
 from aiohttp import web
 
+from dunlin.limits import BadField
 from dunlin.messages.door import Rejection
 from dunlin.messages.types import Finish
 from services.dispatcher.door import DoorError
 from services.dispatcher.openai_reply import Json, error_body
-from services.dispatcher.settings import BadField
 
 _log = logging.getLogger(__name__)
 

@@ -4,11 +4,11 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from dunlin.limits import MOST_CHOICES, MOST_LOGPROBS, BadField, Whole
 from dunlin.messages.public import ChatMessage
 from services.dispatcher.door import Prompt
-from services.dispatcher.settings import MOST_LOGPROBS, BadField, Settings, Whole, flag, settings_of, token_ids
+from services.dispatcher.settings import Settings, flag, settings_of, token_ids
 
-MOST_CHOICES = 128
 DEFAULT_COMPLETION_TOKENS = 16
 SHARED = (
     "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",

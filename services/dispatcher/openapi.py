@@ -7,23 +7,23 @@ from collections.abc import Mapping
 from typing import Any
 
 import dunlin
-from services.dispatcher.again import MOST_NAME_CHARACTERS
-from services.dispatcher.openai_request import CHAT_NEUTRAL, COMPLETION_NEUTRAL, MOST_CHOICES
-from services.dispatcher.settings import (
+from dunlin.limits import (
     BIAS,
-    CHECKS,
     I32_MOST,
     MOST_BIASES,
+    MOST_CHOICES,
     MOST_LOGPROBS,
+    MOST_NAME_CHARACTERS,
     MOST_STOP_CHARACTERS,
     MOST_STOP_IDS,
     MOST_STOPS,
     TEMPERATURE,
     TOKEN,
-    TOP_K,
     Number,
     Whole,
 )
+from services.dispatcher.openai_request import CHAT_NEUTRAL, COMPLETION_NEUTRAL
+from services.dispatcher.settings import CHECKS, TOP_K
 
 Json = dict[str, Any]
 

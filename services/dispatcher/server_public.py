@@ -9,6 +9,7 @@ import grpc.aio
 
 import dunlin
 from dunlin.effects import Address
+from dunlin.limits import BadField
 from dunlin.messages.door import Rejection
 from dunlin.messages.public import (
     CancelReply,
@@ -25,7 +26,7 @@ from services.dispatcher.again import Again, again_of
 from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.door import Door, DoorError, Part, Prompt, Stream
 from services.dispatcher.rendering import Piece
-from services.dispatcher.settings import BadField, Settings, settings_of
+from services.dispatcher.settings import Settings, settings_of
 
 if TYPE_CHECKING:  # generic for the type checker alone
     Context = grpc.aio.ServicerContext[Any, Any]

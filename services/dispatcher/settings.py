@@ -5,30 +5,30 @@ A value outside its range is refused by name, never bent; the one exception is d
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from math import isnan
 from typing import Any
 
+from dunlin.limits import (
+    BIAS,
+    I32_MOST,
+    MAX_TOKENS,
+    MOST_BIASES,
+    MOST_STOP_CHARACTERS,
+    MOST_STOP_IDS,
+    MOST_STOPS,
+    MOST_TENANT_CHARACTERS,
+    SAMPLING,
+    SEED,
+    TEMPERATURE,
+    TOKEN,
+    BadField,
+    Number,
+    Whole,
+    shown,
+)
 from dunlin.messages.types import I32, RequestClass, Sampling, f32, i32
 
 GREEDY_BELOW = 1e-5
 """Temperatures below are taken as 0: dividing logits by less overflows, and the choice is the same."""
-
-I64_LEAST, I64_MOST = -(1 << 63), (1 << 63) - 1
-I32_MOST = (1 << 31) - 1
-MOST_STOPS = 16
-MOST_STOP_CHARACTERS = 1024
-MOST_STOP_IDS = 256
-MOST_BIASES = 1024
-MOST_LOGPROBS = 20
-MOST_TENANT_CHARACTERS = 256
-
-
-class BadField(ValueError):
-    """A field that cannot be taken; `str()` says what is allowed."""
-
-    def __init__(self, name: str, text: str) -> None:
-        super().__init__(f"{name}: {text}")
-        self.name = name
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,44 +66,10 @@ def settings_of(values: Mapping[str, Any]) -> Settings:
 Check = Callable[[str, Any], Any]
 
 
-@dataclass(frozen=True, slots=True)
-class Whole:
-    """A whole number; 3.0 is none, and neither is true."""
-
-    lowest: int
-    highest: int
-
-    def __call__(self, name: str, value: Any) -> int:
-        """The value, or BadField."""
-        if isinstance(value, bool) or not isinstance(value, int):
-            raise BadField(name, f"must be a whole number, not {_shown(value)}")
-        if not self.lowest <= value <= self.highest:
-            raise BadField(name, f"must be between {self.lowest} and {self.highest}, not {_shown(value)}")
-        return value
-
-
-@dataclass(frozen=True, slots=True)
-class Number:
-    """A finite number; `above`: greater than `lowest`."""
-
-    lowest: float
-    highest: float
-    above: bool = False
-
-    def __call__(self, name: str, value: Any) -> float:
-        """The value, or BadField."""
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadField(name, f"must be a number, not {_shown(value)}")
-        if isnan(value) or not self.lowest <= value <= self.highest or (self.above and value == self.lowest):
-            least = f"above {self.lowest:g}" if self.above else f"at least {self.lowest:g}"
-            raise BadField(name, f"must be {least} and at most {self.highest:g}, not {_shown(value)}")
-        return float(value)
-
-
 def flag(name: str, value: Any) -> bool:
     """True or false and nothing like it."""
     if not isinstance(value, bool):
-        raise BadField(name, f"must be true or false, not {_shown(value)}")
+        raise BadField(name, f"must be true or false, not {shown(value)}")
     return value
 
 
@@ -155,7 +121,7 @@ def _logit_bias(name: str, value: Any) -> dict[int, float]:
 def _token(name: str, spelled: Any) -> int:
     text = str(spelled)
     if not (text.isascii() and text.isdecimal() and len(text) <= 10 and int(text) <= I32_MOST):
-        raise BadField(name, f"{_shown(spelled)} is not a token id")
+        raise BadField(name, f"{shown(spelled)} is not a token id")
     return int(text)
 
 
@@ -170,34 +136,17 @@ def _class(name: str, value: Any) -> RequestClass:
         return value
     classes = {one.name.lower(): one for one in RequestClass}
     if not isinstance(value, str) or value not in classes:
-        raise BadField(name, f"must be one of {', '.join(classes)}, not {_shown(value)}")
+        raise BadField(name, f"must be one of {', '.join(classes)}, not {shown(value)}")
     return classes[value]
 
 
-def _shown(value: Any) -> str:
-    """A client's value in a message: short, whatever it was."""
-    text = repr(value) if not isinstance(value, int) or abs(value) <= I64_MOST else "a number of more than 64 bits"
-    return text if len(text) <= 40 else f"{text[:40]}…"
-
-
-TEMPERATURE = Number(0.0, 10.0)
 TOP_K = Whole(-1, I32_MOST)
-TOKEN = Whole(0, I32_MOST)
-BIAS = Number(-100.0, 100.0)
-SAMPLING: dict[str, Check] = {
-    "temperature": _temperature,
-    "top_k": _top_k,
-    "top_p": Number(0.0, 1.0, above=True),
-    "min_p": Number(0.0, 1.0),
-    "presence_penalty": Number(-2.0, 2.0),
-    "frequency_penalty": Number(-2.0, 2.0),
-    "repetition_penalty": Number(0.0, 10.0, above=True),
-    "logprobs": Whole(0, MOST_LOGPROBS),
-}
 CHECKS: dict[str, Check] = {
     **SAMPLING,
-    "seed": Whole(I64_LEAST, I64_MOST),
-    "max_tokens": Whole(1, I32_MOST),
+    "temperature": _temperature,
+    "top_k": _top_k,
+    "seed": SEED,
+    "max_tokens": MAX_TOKENS,
     "stop": _stops,
     "stop_token_ids": _stop_ids,
     "ignore_eos": flag,

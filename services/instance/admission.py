@@ -1,5 +1,6 @@
 """Which attempts are taken, and which the fence of (dispatcher, request, attempt) stops. Knows no step and no slot."""
 
+from dunlin import limits
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Refusal, Refused
 from dunlin.messages.engine import EngineReady
@@ -52,13 +53,10 @@ class Admission:
         if longest > limit or len(place.tokens) >= longest or not place.tokens:
             figures = (Figure("tokens", len(place.tokens)), Figure("longest", longest), Figure("limit", limit))
             return [*effects, _refuse(sender, place, Refusal.TOO_LONG, *figures)]
-        if min(place.tokens) < 0 or max(place.tokens) >= ready.vocabulary:
-            # An engine cannot take it, today or ever; no other reason says so and has a dispatcher give up on this one.
+        if fault := limits.fault_of(place, ready.vocabulary):
+            # No engine can take it, today or ever; no other reason says so and has a dispatcher give up on this one.
             known = Figure("vocabulary", ready.vocabulary)
-            return [
-                *effects,
-                _refuse(sender, place, Refusal.INVALID, Figure("largest_token", max(place.tokens)), known),
-            ]
+            return [*effects, _refuse(sender, place, Refusal.INVALID, known, because=fault)]
         if (arrival := self._migration.arrivals.take(sender, place)) is not None:
             return [*effects, *self._arrive(sender, place, arrival)]
         if self._sequences.waiting_count >= self._config.max_waiting:
@@ -115,8 +113,8 @@ class Admission:
         return [accepted, *self._claims.begin(sequence)]
 
 
-def _refuse(sender: Address, place: Place, reason: Refusal, *figures: Figure) -> Effect:
-    why = Why("admission", f"refuse: {reason.name}", figures, (Rejected("accept", _BECAUSE[reason]),))
+def _refuse(sender: Address, place: Place, reason: Refusal, *figures: Figure, because: str = "") -> Effect:
+    why = Why("admission", f"refuse: {reason.name}", figures, (Rejected("accept", because or _BECAUSE[reason]),))
     return Send(sender, Refused(place.request, place.attempt, reason, why))
 
 
@@ -126,6 +124,5 @@ _BECAUSE = {
     Refusal.NOT_READY: "no engine runs",
     Refusal.NOT_IN_PLAN: "no order of the global manager has come",
     Refusal.STALE: "this attempt or a newer one is here",
-    Refusal.INVALID: "the model has no such token",
     Refusal.DRAINING: "it is being emptied",
 }

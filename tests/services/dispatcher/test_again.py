@@ -8,6 +8,7 @@ import aiohttp
 import grpc.aio
 import pytest
 
+from dunlin.limits import BadField
 from dunlin.messages.dispatch import Cancel
 from dunlin.messages.door import Delta
 from dunlin.messages.public import GenerateEvent, GenerateRequest
@@ -17,7 +18,7 @@ from dunlin.wire.channels import open_channel
 from dunlin.wire.methods import GENERATE
 from services.dispatcher.again import again_of, digest_of, drawn_seed
 from services.dispatcher.rendering import Rendering
-from services.dispatcher.settings import BadField, Settings
+from services.dispatcher.settings import Settings
 from services.dispatcher.timers import AbandonedDue
 from tests.services.dispatcher.asking import with_doors
 from tests.services.dispatcher.doors import Doors, model

@@ -4,9 +4,10 @@ from typing import Any
 
 import pytest
 
+from dunlin.limits import BadField, Number, Whole
 from services.dispatcher.openai_request import CHAT_NEUTRAL, COMPLETION_NEUTRAL, OURS, SHARED, chat_of, completion_of
 from services.dispatcher.openapi import document
-from services.dispatcher.settings import CHECKS, BadField, Number, Whole
+from services.dispatcher.settings import CHECKS
 from tests.services.dispatcher.asking import with_doors
 from tests.services.dispatcher.doors import Doors
 

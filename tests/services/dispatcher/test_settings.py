@@ -7,9 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from dunlin.limits import BadField
 from dunlin.messages.types import RequestClass, Sampling
 from services.dispatcher.openai_request import chat_of, completion_of
-from services.dispatcher.settings import CHECKS, GREEDY_BELOW, BadField, Settings, settings_of
+from services.dispatcher.settings import CHECKS, GREEDY_BELOW, Settings, settings_of
 
 JSON = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),

@@ -1,5 +1,7 @@
 """The instance's core at exact times: admission, fences, steps, cancels, preemption."""
 
+from typing import Any
+
 import pytest
 
 from dunlin.effects import Joined
@@ -20,7 +22,7 @@ from dunlin.messages.engine import (
     Step,
     StepDone,
 )
-from dunlin.messages.types import Finish, f32, i8, i32, i64
+from dunlin.messages.types import Finish, Sampling, f32, i8, i32, i64
 from tests.fakes.engine import continuation, make_ready
 from tests.services.instance.bench import (
     ENGINE,
@@ -55,6 +57,22 @@ def test_what_can_never_fit_is_refused_at_the_door_with_the_figures(place: Place
     refused = only(Refused, direct.give(D, place))
     assert refused.reason is reason
     assert figures(refused.why)["limit"] == 64
+    assert len(direct.core.sequences) == 0
+
+
+def test_what_no_engine_may_be_given_is_refused_in_words() -> None:
+    direct = ready_core({"slots": 64})
+    faults: list[tuple[dict[str, Any], str]] = [
+        ({"sampling": Sampling(temperature=float("nan"))}, "temperature: must be at least 0"),
+        ({"sampling": Sampling(logprobs=21)}, "logprobs: must be between 0 and 20"),
+        ({"stop_ids": i32(range(400))}, "stop_token_ids: has 400 entries"),
+        ({"known": [5, -1, 6]}, "the model has no such token as -1"),
+    ]
+    for number, (wrong, text) in enumerate(faults, 1):
+        refused = only(Refused, direct.give(D, make_place(number, **wrong)))
+        assert refused.reason is Refusal.INVALID
+        assert refused.why is not None
+        assert text in refused.why.rejected[0].reason
     assert len(direct.core.sequences) == 0
 
 

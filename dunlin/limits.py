@@ -1,0 +1,145 @@
+"""What a request may ask for: one schema, checked at the doors by name, and at instances before an engine sees it.
+
+Knows no protocol and no text. A value is taken as it is or refused, never bent.
+"""
+
+from dataclasses import dataclass
+from math import isnan
+from typing import Any
+
+from dunlin.messages.dispatch import Place
+from dunlin.messages.types import I32, Sampling
+
+I64_LEAST, I64_MOST = -(1 << 63), (1 << 63) - 1
+I32_MOST = (1 << 31) - 1
+MOST_STOPS = 16
+MOST_STOP_CHARACTERS = 1024
+MOST_STOP_IDS = 256
+MOST_EOS_IDS = 64
+"""A model's own; they travel with the client's stop ids."""
+MOST_BIASES = 1024
+MOST_LOGPROBS = 20
+MOST_CHOICES = 128
+MOST_TENANT_CHARACTERS = 256
+MOST_NAME_CHARACTERS = 255
+"""Of a client's own name for its request."""
+MOST_KEY_CHARACTERS = 1024
+"""Of a request's key, its name (with what the door adds to it), and its trace."""
+MOST_PROMPT_CHARACTERS = 4 << 20
+MOST_BODY_BYTES = 8 << 20
+
+
+class BadField(ValueError):
+    """A field that cannot be taken; `str()` says what is allowed."""
+
+    def __init__(self, name: str, text: str) -> None:
+        super().__init__(f"{name}: {text}")
+        self.name = name
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """A whole number; 3.0 is none, and neither is true."""
+
+    lowest: int
+    highest: int
+
+    def __call__(self, name: str, value: Any) -> int:
+        """The value, or BadField."""
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadField(name, f"must be a whole number, not {shown(value)}")
+        if not self.lowest <= value <= self.highest:
+            raise BadField(name, f"must be between {self.lowest} and {self.highest}, not {shown(value)}")
+        return value
+
+
+@dataclass(frozen=True, slots=True)
+class Number:
+    """A finite number; `above`: greater than `lowest`."""
+
+    lowest: float
+    highest: float
+    above: bool = False
+
+    def __call__(self, name: str, value: Any) -> float:
+        """The value, or BadField."""
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadField(name, f"must be a number, not {shown(value)}")
+        if isnan(value) or not self.lowest <= value <= self.highest or (self.above and value == self.lowest):
+            least = f"above {self.lowest:g}" if self.above else f"at least {self.lowest:g}"
+            raise BadField(name, f"must be {least} and at most {self.highest:g}, not {shown(value)}")
+        return float(value)
+
+
+def shown(value: Any) -> str:
+    """A client's value in a message: short, whatever it was."""
+    text = repr(value) if not isinstance(value, int) or abs(value) <= I64_MOST else "a number of more than 64 bits"
+    return text if len(text) <= 40 else f"{text[:40]}…"
+
+
+TEMPERATURE = Number(0.0, 10.0)
+TOP_K = Whole(0, I32_MOST)
+TOKEN = Whole(0, I32_MOST)
+BIAS = Number(-100.0, 100.0)
+SEED = Whole(I64_LEAST, I64_MOST)
+MAX_TOKENS = Whole(1, I32_MOST)
+SAMPLING: dict[str, Whole | Number] = {
+    "temperature": TEMPERATURE,
+    "top_k": TOP_K,
+    "top_p": Number(0.0, 1.0, above=True),
+    "min_p": Number(0.0, 1.0),
+    "presence_penalty": Number(-2.0, 2.0),
+    "frequency_penalty": Number(-2.0, 2.0),
+    "repetition_penalty": Number(0.0, 10.0, above=True),
+    "logprobs": Whole(0, MOST_LOGPROBS),
+}
+"""The fields of `Sampling` that a client sets."""
+
+_OF_SAMPLING = {**SAMPLING, "seed": SEED, "choice": Whole(0, MOST_CHOICES - 1)}
+_NAMES = ("tenant", "key", "idempotency", "trace")
+
+
+def fault_of(place: Place, vocabulary: int) -> str:
+    """What no engine may be given, in words; empty: nothing. Whether it fits into an instance is not asked here."""
+    try:
+        _check_tokens(place, vocabulary)
+        _check_sampling(place.sampling)
+        _check_count("stop_token_ids", place.stop_ids, MOST_STOP_IDS + MOST_EOS_IDS)
+        for name in _NAMES:
+            _check_name(name, getattr(place, name))
+    except BadField as error:
+        return str(error)
+    return ""
+
+
+def _check_tokens(place: Place, vocabulary: int) -> None:
+    MAX_TOKENS("max_tokens", place.max_tokens)
+    Whole(1, len(place.tokens))("prompt_tokens", place.prompt_tokens)
+    for token in (min(place.tokens), max(place.tokens)):
+        if not 0 <= token < vocabulary:
+            raise BadField("tokens", f"the model has no such token as {token}")
+
+
+def _check_sampling(sampling: Sampling) -> None:
+    for name, check in _OF_SAMPLING.items():
+        value = getattr(sampling, name)
+        if name != "logprobs" or value is not None:
+            check(name, value)
+    _check_count("logit_bias", sampling.bias_tokens, MOST_BIASES)
+    if len(sampling.bias_tokens) != len(sampling.bias_values):
+        raise BadField("logit_bias", f"{len(sampling.bias_values)} values for {len(sampling.bias_tokens)} tokens")
+    for value in sampling.bias_values:
+        BIAS("logit_bias", value)
+
+
+def _check_count(name: str, ids: I32, most: int) -> None:
+    if len(ids) > most:
+        raise BadField(name, f"has {len(ids)} entries; at most {most} are allowed")
+    if ids:
+        TOKEN(name, min(ids))
+
+
+def _check_name(name: str, value: str) -> None:
+    most = MOST_TENANT_CHARACTERS if name == "tenant" else MOST_KEY_CHARACTERS
+    if len(value) > most:
+        raise BadField(name, f"has {len(value)} characters; at most {most} are allowed")
