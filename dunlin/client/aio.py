@@ -1,13 +1,18 @@
 """The client for asyncio. It belongs to the event loop in which it is first used."""
 
-from collections.abc import AsyncGenerator, Sequence
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from dunlin.client.access import access_of
-from dunlin.client.errors import Unavailable, error_of, raise_if_failed
+from dunlin.client.course import Course
+from dunlin.client.endpoints import Endpoints
+from dunlin.client.errors import DunlinError, Unavailable, error_of, raise_if_failed
+from dunlin.client.quiet import TICK_S, Quiet
 from dunlin.client.requests import Message, Options, Prompt, request_of
 from dunlin.client.results import Gathering, Generation
 from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, StatusQuery
@@ -21,8 +26,10 @@ R = TypeVar("R")
 
 
 class AsyncClient:
-    """One cluster, through the dispatcher at `endpoint` (`host:port`).
+    """One cluster, through its dispatchers at `endpoints`: `host:port`s, as a list or with commas.
 
+    If a dispatcher dies or hangs the next one goes on with its streams, which notice nothing but a pause; for up to
+    `reconnect_s` after the last sign of life.
     All methods raise `DunlinError`s. `call_timeout_s` bounds those that only ask; generating has its own `timeout_s`.
     `tls_dir` (None: `$DUNLIN_TLS_DIR`) holds `ca.pem` and, where clients need certificates, `cert.pem` and `key.pem`;
     `api_key` (None: `$DUNLIN_API_KEY`) is for dispatchers that ask for one. `monitor` is the monitor's `host:port`, ""
@@ -31,18 +38,25 @@ class AsyncClient:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoints: str | Sequence[str],
         *,
         call_timeout_s: float = 10.0,
         tls_dir: str | Path | None = None,
         api_key: str | None = None,
         monitor: str = "",
+        reconnect_s: float = 20.0,
     ) -> None:
-        self.endpoint = endpoint
+        self._endpoints = Endpoints(endpoints)
+        self._reconnect_s = reconnect_s
         self._access = access_of(tls_dir, api_key)
         self._monitor = monitor
         self._call_timeout_s = call_timeout_s
         self._channels: dict[str, AioChannel] = {}
+
+    @property
+    def endpoint(self) -> str:
+        """The dispatcher that is asked first, just now."""
+        return self._endpoints.current
 
     async def __aenter__(self) -> "AsyncClient":
         return self
@@ -76,12 +90,13 @@ class AsyncClient:
         return self._stream(request_of(prompt, messages, options))
 
     async def cancel(self, request: str) -> bool:
-        """Cancel a request by its id; False: no such request is running or queued at this dispatcher."""
-        return (await self._ask(self.endpoint, CANCEL, CancelRequest(request))).found
+        """Cancel a request by its id; False: no such request is running or queued at any dispatcher that answers."""
+        answers = await self._ask_all(CANCEL, CancelRequest(request), lambda answer: answer.found)
+        return any(answer.found for answer in answers)
 
     async def info(self) -> InfoReply:
         """What is served."""
-        return await self._ask(self.endpoint, INFO, InfoRequest())
+        return (await self._ask_all(INFO, InfoRequest(), lambda answer: True))[-1]
 
     async def status(self) -> FleetStatus:
         """Every process of the cluster, as the monitor sees it."""
@@ -92,16 +107,51 @@ class AsyncClient:
         return await self._ask_monitor(EXPLAIN, ExplainQuery(request))
 
     async def _stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
-        try:
-            async with aclosing(self._open(request)) as events:
-                async for event in events:
-                    raise_if_failed(event)
-                    yield event
-        except CallFailed as error:
-            raise error_of(error, self.endpoint) from error
+        course = Course(request, len(self._endpoints.all), self._reconnect_s, time.monotonic())
+        while not course.is_over:
+            endpoint = self._endpoints.current
+            try:
+                async with aclosing(self._follow(course, endpoint)) as events:
+                    async for event in events:
+                        yield event
+            except CallFailed as error:
+                self._endpoints.leave(endpoint)
+                await asyncio.sleep(course.failed(time.monotonic(), error, endpoint))
 
-    def _open(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
-        return stream_async(self._channel(self.endpoint), GENERATE, request, self._access.metadata)
+    async def _follow(self, course: Course, endpoint: str) -> AsyncGenerator[GenerateEvent, None]:
+        quiet, request = Quiet(), course.request(time.monotonic())
+        ticking = asyncio.create_task(_tick(quiet), name="dunlin-client-ticker")
+        try:
+            async with aclosing(self._open(endpoint, request, quiet)) as events:
+                while (event := await _next(events, quiet, endpoint)) is not None:
+                    shown = course.take(time.monotonic(), event)
+                    if shown is not None:
+                        raise_if_failed(shown)
+                        yield shown
+        finally:
+            ticking.cancel()
+        if not course.is_over:
+            raise CallFailed("UNAVAILABLE", "the stream ended before the answer did")
+
+    def _open(self, endpoint: str, request: GenerateRequest, quiet: Quiet) -> AsyncGenerator[GenerateEvent, None]:
+        return stream_async(self._channel(endpoint), GENERATE, request, self._access.metadata, quiet.watch)
+
+    async def _ask_all(self, method: Method[Q, R], query: Q, enough: Callable[[R], bool]) -> list[R]:
+        """The answers of the dispatchers, one after the other, until one is `enough`; some may be out of reach."""
+        answers: list[R] = []
+        failed: DunlinError | None = None
+        for endpoint in self._endpoints.in_turn():
+            try:
+                answers.append(await self._ask(endpoint, method, query))
+            except Unavailable as error:
+                self._endpoints.leave(endpoint)
+                failed = failed or error
+                continue
+            if enough(answers[-1]):
+                break
+        if not answers and failed is not None:
+            raise failed
+        return answers
 
     def _channel(self, endpoint: str, role: str = "dispatcher") -> AioChannel:
         channel = self._channels.get(endpoint)
@@ -114,7 +164,7 @@ class AsyncClient:
         if not endpoint:
             raise Unavailable(f"{self.endpoint}: no monitor is registered in this cluster")
         # A restarted monitor may answer elsewhere: keep no channel to where it was.
-        for other in [one for one in self._channels if one not in (endpoint, self.endpoint)]:
+        for other in [one for one in self._channels if one not in (endpoint, *self._endpoints.all)]:
             await self._channels.pop(other).close(None)
         return await self._ask(endpoint, method, query, "monitor")
 
@@ -124,6 +174,25 @@ class AsyncClient:
             return await call_async(self._channel(endpoint, role), method, query, self._call_timeout_s, metadata)
         except CallFailed as error:
             raise error_of(error, endpoint) from error
+
+
+async def _next(events: AsyncGenerator[GenerateEvent, None], quiet: Quiet, endpoint: str) -> GenerateEvent | None:
+    quiet.listen()
+    try:
+        return await anext(events, None)
+    except asyncio.CancelledError:
+        task = asyncio.current_task()
+        if not quiet.is_over or (task is not None and task.cancelling()):
+            raise  # it is this task that is cancelled
+        raise quiet.failure(endpoint) from None
+    finally:
+        quiet.heard()
+
+
+async def _tick(quiet: Quiet) -> None:
+    while True:
+        await asyncio.sleep(TICK_S)
+        quiet.tick()
 
 
 async def _gathered(events: AsyncGenerator[GenerateEvent, None]) -> Generation:

@@ -19,6 +19,7 @@ class Options(TypedDict, total=False):
 
     `max_tokens`: by default what the context leaves. `temperature` 0 is greedy. `seed`: the same one draws the same
     tokens. `logprobs`: 0 for the chosen token's, n for the n best besides. `timeout_s`: the server gives up then.
+    `idempotency_key`: the tenant's own name for the request; sent again with the same one, it gets the same answer.
     """
 
     max_tokens: int | None
@@ -37,6 +38,7 @@ class Options(TypedDict, total=False):
     timeout_s: float | None
     request_class: RequestClass
     tenant: str
+    idempotency_key: str
 
 
 WHOLE = ("max_tokens", "top_k", "seed", "logprobs")

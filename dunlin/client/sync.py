@@ -1,12 +1,16 @@
 """The client for ordinary code and threads."""
 
-from collections.abc import Generator, Sequence
+import time
+from collections.abc import Callable, Generator, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any, TypeVar, Unpack
 
 from dunlin.client.access import Metadata, access_of
-from dunlin.client.errors import Unavailable, error_of, raise_if_failed
+from dunlin.client.course import Course
+from dunlin.client.endpoints import Endpoints
+from dunlin.client.errors import DunlinError, Unavailable, error_of, raise_if_failed
+from dunlin.client.quiet import Quiet, Ticker
 from dunlin.client.requests import Message, Options, Prompt, request_of
 from dunlin.client.results import Gathering, Generation
 from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, StatusQuery
@@ -20,8 +24,11 @@ R = TypeVar("R")
 
 
 class Client:
-    """One cluster, through the dispatcher at `endpoint` (`host:port`). Threads may share it.
+    """One cluster, through its dispatchers at `endpoints`: `host:port`s, as a list or with commas between.
 
+    Threads may share it.
+    If a dispatcher dies or hangs the next one goes on with its streams, which notice nothing but a pause; for up to
+    `reconnect_s` after the last sign of life.
     All methods raise `DunlinError`s. `call_timeout_s` bounds those that only ask; generating has its own `timeout_s`.
     `tls_dir` (None: `$DUNLIN_TLS_DIR`) holds `ca.pem` and, where clients need certificates, `cert.pem` and `key.pem`;
     `api_key` (None: `$DUNLIN_API_KEY`) is for dispatchers that ask for one. `monitor` is the monitor's `host:port`, ""
@@ -30,19 +37,27 @@ class Client:
 
     def __init__(
         self,
-        endpoint: str,
+        endpoints: str | Sequence[str],
         *,
         call_timeout_s: float = 10.0,
         tls_dir: str | Path | None = None,
         api_key: str | None = None,
         monitor: str = "",
+        reconnect_s: float = 20.0,
     ) -> None:
-        self.endpoint = endpoint
+        self._endpoints = Endpoints(endpoints)
+        self._reconnect_s = reconnect_s
+        self._ticker = Ticker()
         self._call_timeout_s = call_timeout_s
         self._access = access_of(tls_dir, api_key)
         self._monitor_endpoint = monitor
-        self._channel = open_blocking_channel(endpoint, self._access.security)
+        self._channels = {one: open_blocking_channel(one, self._access.security) for one in self._endpoints.all}
         self._monitor: tuple[str, Channel] | None = None
+
+    @property
+    def endpoint(self) -> str:
+        """The dispatcher that is asked first, just now."""
+        return self._endpoints.current
 
     def __enter__(self) -> "Client":
         return self
@@ -54,7 +69,8 @@ class Client:
 
     def close(self) -> None:
         """Close the connections; requests still open are cancelled."""
-        self._channel.close()
+        for channel in self._channels.values():
+            channel.close()
         if self._monitor is not None:
             self._monitor[1].close()
 
@@ -73,12 +89,13 @@ class Client:
         return self._stream(request_of(prompt, messages, options))
 
     def cancel(self, request: str) -> bool:
-        """Cancel a request by its id; False: no such request is running or queued at this dispatcher."""
-        return self._ask(CANCEL, CancelRequest(request)).found
+        """Cancel a request by its id; False: no such request is running or queued at any dispatcher that answers."""
+        answers = self._ask_all(CANCEL, CancelRequest(request), lambda answer: answer.found)
+        return any(answer.found for answer in answers)
 
     def info(self) -> InfoReply:
         """What is served."""
-        return self._ask(INFO, InfoRequest())
+        return self._ask_all(INFO, InfoRequest(), lambda answer: True)[-1]
 
     def status(self) -> FleetStatus:
         """Every process of the cluster, as the monitor sees it."""
@@ -89,18 +106,49 @@ class Client:
         return self._ask_monitor(EXPLAIN, ExplainQuery(request))
 
     def _stream(self, request: GenerateRequest) -> Generator[GenerateEvent, None, None]:
-        events = stream(self._channel, GENERATE, request, self._access.metadata)
-        try:
-            for event in events:
-                raise_if_failed(event)
-                yield event
-        except CallFailed as error:
-            raise error_of(error, self.endpoint) from error
-        finally:
-            events.close()
+        course = Course(request, len(self._endpoints.all), self._reconnect_s, time.monotonic())
+        while not course.is_over:
+            endpoint = self._endpoints.current
+            try:
+                yield from self._follow(course, endpoint)
+            except CallFailed as error:
+                self._endpoints.leave(endpoint)
+                time.sleep(course.failed(time.monotonic(), error, endpoint))
 
-    def _ask(self, method: Method[Q, R], query: Q) -> R:
-        return self._asked(self.endpoint, self._channel, method, query, self._access.metadata)
+    def _follow(self, course: Course, endpoint: str) -> Generator[GenerateEvent, None, None]:
+        quiet, request = Quiet(), course.request(time.monotonic())
+        events = stream(self._channels[endpoint], GENERATE, request, self._access.metadata, quiet.watch)
+        self._ticker.add(quiet)
+        try:
+            while (event := _next(events, quiet)) is not None:
+                shown = course.take(time.monotonic(), event)
+                if shown is not None:
+                    raise_if_failed(shown)
+                    yield shown
+        except CallFailed as error:
+            raise (quiet.failure(endpoint) if quiet.is_over else error) from error.__cause__
+        finally:
+            self._ticker.remove(quiet)
+            events.close()
+        if not course.is_over:
+            raise CallFailed("UNAVAILABLE", "the stream ended before the answer did")
+
+    def _ask_all(self, method: Method[Q, R], query: Q, enough: Callable[[R], bool]) -> list[R]:
+        """The answers of the dispatchers, one after the other, until one is `enough`; some may be out of reach."""
+        answers: list[R] = []
+        failed: DunlinError | None = None
+        for endpoint in self._endpoints.in_turn():
+            try:
+                answers.append(self._asked(endpoint, self._channels[endpoint], method, query, self._access.metadata))
+            except Unavailable as error:
+                self._endpoints.leave(endpoint)
+                failed = failed or error
+                continue
+            if enough(answers[-1]):
+                break
+        if not answers and failed is not None:
+            raise failed
+        return answers
 
     def _ask_monitor(self, method: Method[Q, R], query: Q) -> R:
         endpoint = self._monitor_endpoint or self.info().monitor_endpoint
@@ -117,6 +165,14 @@ class Client:
             return call(channel, method, query, self._call_timeout_s, metadata)
         except CallFailed as error:
             raise error_of(error, endpoint) from error
+
+
+def _next(events: Generator[GenerateEvent, None, None], quiet: Quiet) -> GenerateEvent | None:
+    quiet.listen()
+    try:
+        return next(events, None)
+    finally:
+        quiet.heard()
 
 
 def _gathered(events: Generator[GenerateEvent, None, None]) -> Generation:

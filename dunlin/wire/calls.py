@@ -1,6 +1,6 @@
 """The calling side of `methods.py`, for threads and for asyncio, with one error that needs no gRPC to understand."""
 
-from collections.abc import AsyncGenerator, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from functools import partial
 from typing import Any, TypeVar, cast
 
@@ -16,6 +16,13 @@ R = TypeVar("R")
 Channel = grpc.Channel
 AioChannel = grpc.aio.Channel
 Metadata = tuple[tuple[str, str], ...]
+
+
+OnOpen = Callable[[Callable[[], object]], None]
+
+
+def _ignore(cancel: Callable[[], object]) -> None:
+    """Nobody needs to cancel it from outside."""
 
 
 class CallFailed(Exception):
@@ -48,14 +55,19 @@ def call(
         raise _failed(error) from error
 
 
-def stream(channel: Channel, method: Method[Q, R], request: Q, metadata: Metadata = ()) -> Generator[R, None, None]:
+def stream(
+    channel: Channel, method: Method[Q, R], request: Q, metadata: Metadata = (), on_open: OnOpen = _ignore
+) -> Generator[R, None, None]:
     """Answers as they come, from a thread. Closing the generator cancels the call.
+
+    `on_open` gets what cancels it from another thread; the call then fails with CANCELLED.
 
     Raises:
         CallFailed: whatever went wrong.
     """
     invoke: Any = channel.unary_stream(method.path, response_deserializer=_reader(method))
     ongoing = invoke(_encoded(request), metadata=metadata)
+    on_open(ongoing.cancel)
     try:
         yield from ongoing
     except grpc.RpcError as error:
@@ -77,11 +89,15 @@ async def call_async(
 
 
 async def stream_async(
-    channel: AioChannel, method: Method[Q, R], request: Q, metadata: Metadata = ()
+    channel: AioChannel, method: Method[Q, R], request: Q, metadata: Metadata = (), on_open: OnOpen = _ignore
 ) -> AsyncGenerator[R, None]:
-    """Answers as they come. Closing the generator, or cancelling its task, cancels the call. Raises like `stream`."""
+    """Answers as they come. Closing the generator, or cancelling its task, cancels the call. Raises like `stream`.
+
+    `on_open` gets what cancels it from outside; whoever reads then gets `asyncio.CancelledError`.
+    """
     invoke: Any = channel.unary_stream(method.path, response_deserializer=_reader(method))
     ongoing = invoke(_encoded(request), metadata=metadata)
+    on_open(ongoing.cancel)
     try:
         async for answer in ongoing:
             yield answer

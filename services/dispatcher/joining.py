@@ -78,7 +78,7 @@ def rest(request: Request, received: int, finish: Finish = Finish.RUNNING) -> De
     tokens = request.tokens[request.prompt_tokens + received :]
     scores = request.scores
     if scores is None:
-        return Delta(tokens, finish=finish)
+        return Delta(tokens, finish=finish, cached_tokens=request.cached_tokens)
     skipped = len(scores.logprobs) - len(tokens)
     tops = sum(scores.top_count[:skipped])
     return Delta(
@@ -88,6 +88,7 @@ def rest(request: Request, received: int, finish: Finish = Finish.RUNNING) -> De
         scores.top_token[tops:],
         scores.top_logprob[tops:],
         finish,
+        cached_tokens=request.cached_tokens,
     )
 
 

@@ -1,0 +1,86 @@
+"""One request's way through a cluster whose dispatchers may fail: what to send next, and what the caller gets to see.
+
+Pure: knows no connection and no sleeping. Every token reaches the caller once and in order, whoever delivers it.
+"""
+
+from dataclasses import replace
+from random import random
+
+from dunlin.client.errors import QueueFull, error_of
+from dunlin.messages.public import GenerateEvent, GenerateRequest
+from dunlin.messages.types import Finish, i32
+from dunlin.wire.calls import CallFailed
+
+FIRST_PAUSE_S = 0.05
+MOST_PAUSE_S = 1.0
+
+
+class Course:
+    """Follows one request until it `is_over`.
+
+    `patience_s`: how long after the last sign of life it is still sought elsewhere.
+    """
+
+    def __init__(self, request: GenerateRequest, endpoints: int, patience_s: float, now_s: float) -> None:
+        self._original = request
+        self._endpoints = endpoints
+        self._patience_s = patience_s
+        self._started_s = self._heard_s = now_s
+        self._tokens = i32()
+        self._request = ""
+        self._seed = request.seed
+        self._failures = 0
+        self.is_over = False
+
+    def request(self, now_s: float) -> GenerateRequest:
+        """What to send now: the request itself or, once it was admitted, its continuation."""
+        original = self._original
+        if not self._request:
+            return original
+        left_s = original.timeout_s
+        if left_s is not None:
+            left_s = max(0.001, left_s - (now_s - self._started_s))
+        return replace(
+            original, seed=self._seed, timeout_s=left_s, resume_request=self._request, resume_tokens=self._tokens[:]
+        )
+
+    def take(self, now_s: float, event: GenerateEvent) -> GenerateEvent | None:
+        """The event as the caller gets it; None: it is none of the caller's business."""
+        self._heard_s = now_s
+        self.is_over = event.finish is not Finish.RUNNING
+        says_nothing = not (event.text or event.tokens or event.finish is not Finish.RUNNING)
+        if event.request and not says_nothing:
+            self._failures = 0
+        if not self._request and event.request:
+            self._request = event.request
+            self._seed = event.seed if self._seed is None else self._seed
+            return event
+        if says_nothing:
+            return None
+        self._tokens.extend(event.tokens)
+        return event
+
+    def failed(self, now_s: float, failed: CallFailed, endpoint: str) -> float:
+        """The call failed at this endpoint: the seconds until the next try.
+
+        Raises:
+            DunlinError: there will be no other try.
+        """
+        self._failures += 1
+        if not self._may_go_on(now_s, failed):
+            error = error_of(failed, endpoint)
+            error.request = error.request or self._request
+            raise error from failed
+        rounds, place = divmod(self._failures, self._endpoints)
+        if place or not rounds:
+            return 0.0
+        pause_s = min(MOST_PAUSE_S, FIRST_PAUSE_S * float(1 << min(rounds - 1, 10)))
+        return max(failed.retry_after_s or 0.0, pause_s * (0.5 + random()))
+
+    def _may_go_on(self, now_s: float, failed: CallFailed) -> bool:
+        lost = failed.status == "UNAVAILABLE" or (failed.status == "INTERNAL" and "RST_STREAM" in failed.detail)
+        if not self._request:
+            # Not admitted anywhere: each dispatcher is tried once.
+            return lost and self._failures < self._endpoints
+        busy = isinstance(error_of(failed, ""), QueueFull)
+        return (lost or busy) and now_s - self._heard_s < self._patience_s
