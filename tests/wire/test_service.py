@@ -8,7 +8,7 @@ import socket
 import sys
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -289,6 +289,58 @@ def test_a_lease_lost_under_a_live_process_costs_it_nothing(etcd_endpoint: str) 
             assert d_ear.of(instance.address) == [Joined()]
 
     run(scenario)
+
+
+def ups(heard: Sequence[tuple[Address, Message]]) -> set[Address]:
+    return {message.member.address for _, message in heard if isinstance(message, MemberUp)}
+
+
+def members_heard(ear: Ear) -> set[Address]:
+    resets = [message for _, message in ear.heard if isinstance(message, MembersReset)]
+    return ups(ear.heard) | {member.address for reset in resets for member in reset.members}
+
+
+@asynccontextmanager
+async def five_services(endpoint: str) -> AsyncIterator[list[tuple[Service, Ear]]]:
+    """All with leases of 2 s; each knows all others, and the dispatcher has its streams."""
+    async with AsyncExitStack() as stack:
+        starts: list[tuple[str, dict[str, Any]]] = [
+            ("monitor", {"accepts": [FLEET]}),
+            ("dispatcher", {"dials": {"instance": DISPATCH}}),
+            *[("instance", {"accepts": [DISPATCH]})] * 3,
+        ]
+        five = [
+            await stack.enter_async_context(serving(options_of(role, endpoint, lease_ttl_s=2), **start))
+            for role, start in starts
+        ]
+        addresses = {service.address for service, _ in five}
+        await eventually(lambda: all(members_heard(ear) == addresses for _, ear in five))
+        d_ear = five[1][1]
+        await eventually(lambda: sum(message == Joined() for _, message in d_ear.heard) == 4)
+        yield five
+
+
+def test_when_etcd_forgets_everybody_the_membership_freezes_and_nobody_dies(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    async def scenario() -> None:
+        etcd = await EmbeddedEtcd.start(EmbeddedConfig(tmp_path))  # its own: everybody in it loses the lease
+        async with five_services(etcd.endpoint) as five:
+            client = five[0][0].etcd
+            addresses = {service.address for service, _ in five}
+            records = (await client.get_prefix("/dunlin/members/")).items
+            assert len(records) == 5
+            marks = [len(ear.heard) for _, ear in five]
+            await asyncio.gather(*(client.revoke(record.lease_id) for record in records))
+            for (_, ear), mark in zip(five, marks, strict=True):
+                await eventually(lambda ear=ear, mark=mark: ups(ear.heard[mark:]) == addresses)  # type: ignore[misc]
+                assert not [message for _, message in ear.heard[mark:] if isinstance(message, MemberDown | Gone)]
+        await etcd.stop()
+
+    with caplog.at_level("INFO"):
+        run(scenario)
+    assert "membership frozen: " in caplog.text
+    assert "membership no longer frozen" in caplog.text
 
 
 class Program:
