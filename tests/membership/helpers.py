@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import subprocess
 import time
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -10,7 +11,7 @@ from pathlib import Path
 
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.connection import Timeouts
-from dunlin.membership.embedded import EmbeddedConfig, EmbeddedEtcd
+from dunlin.membership.embedded import EmbeddedConfig, EmbeddedEtcd, find_binary
 
 QUICK = Timeouts(connect_s=0.5, call_s=1.0)
 
@@ -63,3 +64,18 @@ async def until(condition: Callable[[], bool], within_s: float = 10.0) -> float:
         assert time.monotonic() - began_s < within_s, f"not within {within_s} s"
         await asyncio.sleep(0.01)
     return time.monotonic() - began_s
+
+
+def demand_users(endpoint: str) -> None:
+    """Have an etcd ask who calls: root (secret), and dunlin (hello) with the rights of docs/operating.md."""
+    command = [str(Path(find_binary()).with_name("etcdctl")), f"--endpoints={endpoint}"]
+    for line in (
+        "user add root:secret",
+        "user grant-role root root",
+        "role add dunlin",
+        "role grant-permission dunlin readwrite /dunlin/ --prefix",
+        "user add dunlin:hello",
+        "user grant-role dunlin dunlin",
+        "auth enable",
+    ):
+        subprocess.run([*command, *line.split()], check=True, capture_output=True, env={"ETCDCTL_API": "3"})

@@ -1,5 +1,4 @@
 import asyncio
-import subprocess
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -10,35 +9,22 @@ from dunlin.effects import Address
 from dunlin.membership.auth import User
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.election import Election
-from dunlin.membership.embedded import find_binary
 from dunlin.membership.errors import EtcdError, TokenRefused
 from dunlin.membership.lease import RegistrationState
 from dunlin.membership.members import MemberRecord, MemberWatch, register
 from dunlin.membership.watch import PrefixWatch, Put, Reset, WatchEvent
 from dunlin.messages.membership import Deposed, Elected, MemberDown
-from tests.membership.helpers import PrivateEtcd, private_etcd, until
+from tests.membership.helpers import PrivateEtcd, demand_users, private_etcd, until
 
 pytestmark = pytest.mark.cluster
 
-ROOT = User("root", "secret")
-
-
-def etcdctl(etcd: PrivateEtcd, *arguments: str) -> None:
-    command = [str(Path(find_binary()).with_name("etcdctl")), f"--endpoints={etcd.endpoint}", *arguments]
-    subprocess.run(command, check=True, capture_output=True, env={"ETCDCTL_API": "3"})
+ROOT, DUNLIN = User("root", "secret"), User("dunlin", "hello")
 
 
 @asynccontextmanager
 async def guarded_etcd(data_dir: Path) -> AsyncIterator[PrivateEtcd]:
-    """One that wants root's password, and knows a user who may use the keys below /mine/ only."""
     async with private_etcd(data_dir) as etcd:
-        etcdctl(etcd, "user", "add", "root:secret")
-        etcdctl(etcd, "user", "grant-role", "root", "root")
-        etcdctl(etcd, "user", "add", "guest:hello")
-        etcdctl(etcd, "role", "add", "guests")
-        etcdctl(etcd, "role", "grant-permission", "guests", "readwrite", "/mine/", "--prefix")
-        etcdctl(etcd, "user", "grant-role", "guest", "guests")
-        etcdctl(etcd, "auth", "enable")
+        demand_users(etcd.endpoint)
         yield etcd
 
 
@@ -67,8 +53,8 @@ def test_a_user_with_the_password_may_and_others_may_not(tmp_path: Path) -> None
             async with client_as(etcd, User("root", "wrong")) as wrong:
                 with pytest.raises(EtcdError, match="invalid user ID or password"):
                     await wrong.get("/a")
-            async with client_as(etcd, User("guest", "hello")) as guest:
-                await guest.put("/mine/a", b"")
+            async with client_as(etcd, DUNLIN) as guest:
+                await guest.put("/dunlin/a", b"")
                 with pytest.raises(EtcdError, match="permission denied"):
                     await guest.put("/a", b"2")
 
@@ -102,17 +88,9 @@ def test_a_token_that_etcd_forgot_is_asked_for_again(tmp_path: Path) -> None:
 
 
 def test_a_user_of_dunlins_keys_alone_can_do_all_that_a_service_does(tmp_path: Path) -> None:
-    # The commands of docs/operating.md.
     async def scenario() -> None:
-        async with private_etcd(tmp_path) as etcd:
-            etcdctl(etcd, "user", "add", "root:secret")
-            etcdctl(etcd, "user", "grant-role", "root", "root")
-            etcdctl(etcd, "role", "add", "dunlin")
-            etcdctl(etcd, "role", "grant-permission", "dunlin", "readwrite", "/dunlin/", "--prefix")
-            etcdctl(etcd, "user", "add", "dunlin:hello")
-            etcdctl(etcd, "user", "grant-role", "dunlin", "dunlin")
-            etcdctl(etcd, "auth", "enable")
-            async with client_as(etcd, User("dunlin", "hello")) as client:
+        async with guarded_etcd(tmp_path) as etcd:
+            async with client_as(etcd, DUNLIN) as client:
                 heard: list[object] = []
 
                 async def listen() -> None:
@@ -171,9 +149,7 @@ def test_authentication_switched_on_later_is_noticed(tmp_path: Path) -> None:
     async def scenario() -> None:
         async with private_etcd(tmp_path) as etcd, client_as(etcd, ROOT) as client:
             await client.put("/a", b"1")
-            etcdctl(etcd, "user", "add", "root:secret")
-            etcdctl(etcd, "user", "grant-role", "root", "root")
-            etcdctl(etcd, "auth", "enable")
+            demand_users(etcd.endpoint)
             await client.put("/a", b"2")
 
     asyncio.run(scenario())
