@@ -5,6 +5,7 @@ import sys
 from dataclasses import dataclass
 from pathlib import Path
 
+ENGINE_MODULE = "dunlin.engine"
 DTYPES = ("float32", "bfloat16")
 
 
@@ -13,7 +14,8 @@ class EngineOptions:
     """What one engine process is told.
 
     The three descriptors are inherited (`pass_fds`): a stream socket to the parent, the arena's memfd, the progress
-    counter's memfd. KV in the arena outlives the process; give the next one the same options.
+    counter's memfd. KV in the arena outlives the process; give the next one the same options. One that is to
+    `standby` loads and warms up, says so with an empty frame, and starts when it gets a byte.
     """
 
     model: Path
@@ -27,16 +29,18 @@ class EngineOptions:
     dtype: str = "float32"
     deterministic: bool = False
     threads: int = 1
+    standby: bool = False
 
     @property
     def fds(self) -> tuple[int, int, int]:
         """What the child inherits."""
         return self.socket_fd, self.arena_fd, self.progress_fd
 
-    def command(self) -> list[str]:
+    def command(self, module: str = ENGINE_MODULE) -> list[str]:
         """The command line that starts the engine."""
         flags = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in _TYPES]
-        return [sys.executable, "-m", "dunlin.engine", *flags, *(["--deterministic"] if self.deterministic else [])]
+        flags += [f"--{name}" for name in _SWITCHES if getattr(self, name)]
+        return [sys.executable, "-m", module, *flags]
 
 
 _TYPES = {
@@ -51,6 +55,7 @@ _TYPES = {
     "dtype": str,
     "threads": int,
 }
+_SWITCHES = ("deterministic", "standby")
 
 
 def parse_options(arguments: list[str]) -> EngineOptions:
@@ -61,5 +66,6 @@ def parse_options(arguments: list[str]) -> EngineOptions:
     for name, kind in _TYPES.items():
         choices = DTYPES if name == "dtype" else None
         parser.add_argument(f"--{name.replace('_', '-')}", type=kind, required=True, choices=choices)
-    parser.add_argument("--deterministic", action="store_true")
+    for name in _SWITCHES:
+        parser.add_argument(f"--{name}", action="store_true")
     return EngineOptions(**vars(parser.parse_args(arguments)))

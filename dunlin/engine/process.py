@@ -52,6 +52,15 @@ class Channel:
         """
         self._socket.sendall(frame(ENGINE_EVENT.encode(self._header, message)))
 
+    def stand_by(self) -> None:
+        """Say that this process is prepared, and wait until it is its turn.
+
+        :raises EOFError: it never will be.
+        """
+        self._socket.sendall(frame(b""))
+        if not self._socket.recv(1):
+            raise EOFError
+
     def receive(self, *, wait: bool) -> Iterator[Message]:
         """The messages that have arrived; with `wait` it blocks for the first bytes.
 
@@ -86,7 +95,12 @@ def _start_and_serve(options: EngineOptions, channel: Channel) -> int:
     progress = ProgressCounter(options.progress_fd)
     try:
         _prepare_process(options.threads)
+        if options.standby:
+            _rehearse(options)
+            channel.stand_by()
         loaded = _load(options, progress.pass_safepoint)
+        if not options.standby:
+            _check(loaded, options, progress.pass_safepoint)
         progress.pass_safepoint()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
@@ -129,12 +143,29 @@ def _load(options: EngineOptions, safepoint: Safepoint) -> Loaded:
     if options.deterministic and options.dtype != "float32":
         raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
     chosen = numerics.deterministic() if options.deterministic else numerics.fast()
-    loaded = load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
+    return load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
+
+
+def _check(loaded: Loaded, options: EngineOptions, safepoint: Safepoint) -> None:
+    """Compute once, with KV of its own. :raises ValueError: the deterministic mode's promise cannot be kept here."""
     if options.deterministic and not self_test(loaded.decoder):
         raise ValueError("this machine's kernels do not keep the deterministic mode's promise: run without it")
     if not options.deterministic:  # which computes one shape only
         warm_up(loaded.decoder, safepoint)
-    return loaded
+
+
+def _rehearse(options: EngineOptions) -> None:
+    """Do once what a start does, beside the engine that runs: it writes nothing, for the weights are there already.
+
+    What it leaves behind are a warm process and nothing else: before its turn the arena may change, so it loads again.
+    """
+    loaded = _load(options, _nothing)
+    _check(loaded, options, _nothing)
+    loaded.arena.close()
+
+
+def _nothing() -> None:
+    """The safepoints are the other engine's to pass."""
 
 
 def _ready(loaded: Loaded, options: EngineOptions) -> EngineReady:

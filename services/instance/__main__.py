@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dunlin.engine.builtin import resolve_model
 from dunlin.engine.config import load_config
 from dunlin.engine.errors import ModelError
+from dunlin.engine.options import ENGINE_MODULE
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
@@ -26,6 +27,15 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument("--dtype", default="fp32", choices=list(DTYPES), help="of weights and KV")
     flags.add_argument("--preset", default=DEFAULT_PRESET, choices=list(PRESETS), help="which policies decide")
     flags.add_argument("--deterministic", action="store_true", help="bit-equal tokens in any batch; fp32 only, slower")
+    flags.add_argument(
+        "--no-standby",
+        action="store_true",
+        help="load no second engine process in advance, to take over from the first",
+    )
+    flags.add_argument(
+        "--engine-grace-s", default=3.0, type=float, help="how long a lost engine's work waits for the next"
+    )
+    flags.add_argument("--engine-module", default=ENGINE_MODULE, help=argparse.SUPPRESS)
     flags.add_argument("--threads", default=1, type=int, help="compute threads of the engine")
     room = flags.add_mutually_exclusive_group()
     room.add_argument("--kv-mib", default=DEFAULT_KV_MIB, type=int, help="memory for KV (default: %(default)s)")
@@ -60,6 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             budget_tokens=arguments.budget_tokens,
             orphan_grace_s=arguments.orphan_grace_s,
             checkpoint_share=arguments.checkpoint_share,
+            engine_grace_s=arguments.engine_grace_s,
         )
     except ValueError as error:
         flags.error(str(error))
@@ -86,7 +97,15 @@ def engine_settings(arguments: argparse.Namespace, flags: argparse.ArgumentParse
         config = load_config(model)
         # A granule more per layer than the slots fill: the engine rounds down, the core caps at --slots.
         kv_bytes = config.layers * (arguments.slots * config.slot_bytes(item_bytes) + (1 << 16))
-    return EngineSettings(model, kv_bytes, dtype, arguments.deterministic, arguments.threads)
+    return EngineSettings(
+        model,
+        kv_bytes,
+        dtype,
+        arguments.deterministic,
+        arguments.threads,
+        standby=not arguments.no_standby,
+        module=arguments.engine_module,
+    )
 
 
 if __name__ == "__main__":

@@ -1,7 +1,6 @@
-"""The engine as a child process: spawned, spoken to in frames, watched, ended and started again.
+"""Keeps one engine running: starts it, has another stand by, reports how each ended, and starts the next.
 
-One `EngineChild` is one process; `EngineKeeper` keeps one running. Neither knows what the messages say but for
-`StopEngine`, which is for whoever holds the process.
+Knows nothing of what is said to them.
 """
 
 import asyncio
@@ -12,104 +11,53 @@ import subprocess
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
-from dunlin.effects import Address, Message
-from dunlin.engine.frames import FRAME_BYTES_MAX, FrameError, FrameReader, frame
-from dunlin.engine.options import EngineOptions
+from dunlin.effects import Address
+from dunlin.engine.options import ENGINE_MODULE, EngineOptions
 from dunlin.engine.progress import ProgressCounter
 from dunlin.host import Host
-from dunlin.messages.engine import EngineFailed, EngineReady, EngineStarted, Progress, StopEngine
-from dunlin.processes import ended
-from dunlin.wire.codec import CodecError
-from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT, Header
+from dunlin.messages.engine import Progress
+from services.instance.server_child import EngineChild
 
 _log = logging.getLogger(__name__)
 
 PROGRESS_INTERVAL_S = 0.1
 BACKOFF_MAX_S = 10.0
-_READ_BYTES = 1 << 20
+HEALTHY_S = 1.0
+"""An engine that served for so long may be followed at once by the next one."""
+STANDBY_AFTER_S = 1.0
+"""So long after an engine is ready the next one is started, to stand by."""
+TAKE_OVER_S = 0.5
+"""What is expected of one that stands by, before any was measured."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineSettings:
-    """What every engine process of this instance is told. `dtype` is `float32` or `bfloat16`."""
+    """What every engine process of this instance is told. `dtype` is `float32` or `bfloat16`.
+
+    `standby`: another process is loaded and warmed up in advance, at the cost of its memory without weights and KV.
+    `module` is what `python -m` runs.
+    """
 
     model: Path
     kv_bytes: int
     dtype: str = "float32"
     deterministic: bool = False
     threads: int = 1
+    standby: bool = False
+    module: str = ENGINE_MODULE
 
 
-class EngineChild(asyncio.Protocol):
-    """One engine process. The outlet of the engine's address while it lives."""
+@dataclass(slots=True)
+class Expected:
+    """How long an engine needs from its start, or from being told, until it is ready; as last measured, seconds."""
 
-    def __init__(self, host: Host, engine: Address, process: "subprocess.Popen[bytes]") -> None:
-        self.failure: str | None = None
-        self.was_ready = False
-        self.lost: asyncio.Future[str] = asyncio.get_running_loop().create_future()
-        self._host = host
-        self._engine = engine
-        self._process = process
-        self._header = Header(host.address)
-        self._reader = FrameReader()
-        self._transport: asyncio.Transport | None = None
-
-    @property
-    def pid(self) -> int:
-        """Of the process."""
-        return self._process.pid
-
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """See `asyncio.Protocol`."""
-        self._transport = cast(asyncio.Transport, transport)  # uvloop's is not a subclass
-
-    def data_received(self, data: bytes) -> None:
-        """See `asyncio.Protocol`. Bytes that are no messages end the engine."""
-        try:
-            for body in self._reader.feed(data):
-                self._take(ENGINE_EVENT.decode(body)[1])
-        except (FrameError, CodecError) as error:
-            self._end(f"spoke nonsense: {error}")
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """See `asyncio.Protocol`."""
-        self._end(str(exc) if exc else "closed its socket")
-
-    def send(self, message: Message) -> bool:
-        """See `dunlin.host.Outlet`. `StopEngine` is carried out here: a stuck process reads nothing."""
-        if isinstance(message, StopEngine):
-            _log.error("ending engine %d: %s", self.pid, message.why)
-            self._process.kill()
-            return True
-        if self._transport is None or self._transport.is_closing():
-            return False
-        if self._transport.get_write_buffer_size() > FRAME_BYTES_MAX:
-            return False
-        self._transport.write(frame(ENGINE_COMMAND.encode(self._header, message)))
-        return True
-
-    def close(self, reason: str) -> None:
-        """See `dunlin.host.Outlet`."""
-        self._end(reason)
-
-    def _take(self, message: Message) -> None:
-        if isinstance(message, EngineReady):
-            self.was_ready = True
-        elif isinstance(message, EngineFailed):
-            self.failure = message.reason
-        self._host.deliver(self._engine, message)
-
-    def _end(self, reason: str) -> None:
-        if self._transport is not None:
-            self._transport.abort()
-        if not self.lost.done():
-            self.lost.set_result(reason)
+    cold_s: float = 0.0
+    take_over_s: float = TAKE_OVER_S
 
 
 class EngineKeeper:
-    """Owns the arena and the progress counter, which outlive each engine, and starts one engine after the other."""
+    """Owns the arena and the progress counter, which outlive each engine, and the processes."""
 
     def __init__(self, host: Host, settings: EngineSettings, cannot_start: Callable[[str], None]) -> None:
         self._host = host
@@ -119,19 +67,21 @@ class EngineKeeper:
         self._arena_fd = os.memfd_create("dunlin-arena")
         self._progress_fd = os.memfd_create("dunlin-progress")
         self._progress = ProgressCounter(self._progress_fd)
-        self._process: subprocess.Popen[bytes] | None = None
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._standby: EngineChild | None = None
+        self._expected = Expected()
 
     async def run(self) -> None:
         """Keep an engine running until cancelled. One that never got ready is the start's failure."""
         failures, ever_ready = 0, False
         while True:
-            child = await self._one_life()
+            child, lived_s = await self._one_life(failures)
             ever_ready |= child.was_ready
             if not ever_ready:
                 self._cannot_start(child.failure or f"the engine ended before it was ready: {child.lost.result()}")
                 return
-            failures = 0 if child.was_ready else failures + 1
-            delay_s = min(2.0**failures / 4, BACKOFF_MAX_S)
+            failures = 0 if lived_s >= HEALTHY_S else failures + 1
+            delay_s = _delay_s(failures)
             _log.error("the engine ended (%s); the next one starts in %.2f s", child.lost.result(), delay_s)
             await asyncio.sleep(delay_s)
 
@@ -141,32 +91,75 @@ class EngineKeeper:
             await asyncio.sleep(PROGRESS_INTERVAL_S)
             self._host.deliver(self._engine, Progress(self._progress.passed))
 
+    def standby(self) -> EngineChild | None:
+        """The one that stands by, or is being prepared for it."""
+        return None if self._standby is None or self._standby.lost.done() else self._standby
+
     def close(self) -> None:
-        """End the engine and let the memory go."""
-        if self._process is not None and self._process.poll() is None:
-            self._process.kill()
-            self._process.wait()
+        """End the engines and let the memory go."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
         os.close(self._arena_fd)
 
-    async def _one_life(self) -> EngineChild:
-        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
-        with theirs:
-            process = self._process = self._spawn(theirs)
+    async def _one_life(self, failures: int) -> tuple[EngineChild, float]:
+        """An engine from its start to its end, and for how long it served."""
         loop = asyncio.get_running_loop()
-        child = EngineChild(self._host, self._engine, process)
-        await loop.create_connection(lambda: child, sock=ours)
-        self._host.attach(self._engine, child)
-        self._host.deliver(self._engine, EngineStarted(process.pid))
+        child, stood_by = await self._next()
+        began_s = loop.time()
+        child.take_charge(stood_by)
+        following = asyncio.create_task(self._have_one_stand_by(child))
         try:
             reason = await child.lost
         finally:
-            process.kill()
-            code = await ended(process)
-            self._host.detach(self._engine, f"{child.failure or 'engine lost'} (exit code {code})", child)
-        _log.info("engine %d: %s, exit code %d", process.pid, reason, code)
+            following.cancel()
+        lived_s = loop.time() - child.ready.result() if child.was_ready else 0.0
+        if child.was_ready:
+            self._measure(child.ready.result() - began_s, stood_by)
+        exited = await child.exited(self._back_in_s(0 if lived_s >= HEALTHY_S else failures + 1))
+        how = "nonsense" if exited is None else f"exit code {exited.code}, signal {exited.signal}"
+        if exited is not None:
+            self._host.deliver(self._engine, exited)
+        self._host.detach(self._engine, f"{child.failure or 'engine lost'} ({how})", child)
+        _log.info("engine %d: %s, %s", child.pid, reason, how)
+        self._processes = [process for process in self._processes if process.poll() is None]
+        return child, lived_s
+
+    async def _next(self) -> tuple[EngineChild, bool]:
+        """The one that stands by, if it still does, else a new one."""
+        child, self._standby = self.standby(), None
+        return (await self._start(standby=False), False) if child is None else (child, True)
+
+    async def _have_one_stand_by(self, child: EngineChild) -> None:
+        if self._settings.standby:
+            await asyncio.shield(child.ready)
+            await asyncio.sleep(STANDBY_AFTER_S)
+            if self.standby() is None:
+                self._standby = await self._start(standby=True)
+
+    def _measure(self, seconds: float, stood_by: bool) -> None:
+        if stood_by:
+            self._expected.take_over_s = seconds
+        else:
+            self._expected.cold_s = seconds
+
+    def _back_in_s(self, failures: int) -> float:
+        """When the next engine should be ready."""
+        standby = self.standby()
+        prepared = standby is not None and standby.is_prepared
+        return _delay_s(failures) + (self._expected.take_over_s if prepared else self._expected.cold_s)
+
+    async def _start(self, *, standby: bool) -> EngineChild:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            process = self._spawn(theirs, standby)
+        self._processes.append(process)
+        child = EngineChild(self._host, self._engine, process)
+        await asyncio.get_running_loop().create_connection(lambda: child, sock=ours)
         return child
 
-    def _spawn(self, theirs: socket.socket) -> "subprocess.Popen[bytes]":
+    def _spawn(self, theirs: socket.socket, standby: bool) -> "subprocess.Popen[bytes]":
         settings, name = self._settings, self._host.address.name
         options = EngineOptions(
             model=settings.model,
@@ -180,5 +173,11 @@ class EngineKeeper:
             dtype=settings.dtype,
             deterministic=settings.deterministic,
             threads=settings.threads,
+            standby=standby,
         )
-        return subprocess.Popen(options.command(), pass_fds=options.fds, stdin=subprocess.DEVNULL)
+        return subprocess.Popen(options.command(settings.module), pass_fds=options.fds, stdin=subprocess.DEVNULL)
+
+
+def _delay_s(failures: int) -> float:
+    """The pause before the next engine, after `failures` in a row that hardly served."""
+    return min(2.0**failures / 8, BACKOFF_MAX_S) if failures else 0.0

@@ -12,12 +12,13 @@ import pytest
 
 from dunlin.effects import Gone, Message
 from dunlin.host import Host, wall_clock
-from dunlin.messages.dispatch import Returned, Tokens
+from dunlin.messages.dispatch import Poisoned, Returned, Tokens
 from dunlin.messages.types import Finish
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
 from services.instance.server_engine import EngineKeeper, EngineSettings
 from tests.engine.build import make_checkpoint
+from tests.fakes.poison_engine import POISON
 from tests.services.instance.bench import MANAGER, ME, D, make_order, make_place
 
 TIMEOUT_S = 60.0
@@ -43,12 +44,12 @@ class Listener:
 class Seat:
     """A real host, core and keeper, and a dispatcher that listens."""
 
-    def __init__(self, model: Path, **config: Any) -> None:
+    def __init__(self, model: Path, engine: dict[str, Any], **config: Any) -> None:
         self.core = InstanceCore(ME, InstanceConfig(**config))
         self.host = Host(self.core, ME, wall_clock())
         self.listener = Listener()
         self.failures: list[str] = []
-        self.keeper = EngineKeeper(self.host, EngineSettings(model, 3 << 20), self.failures.append)
+        self.keeper = EngineKeeper(self.host, EngineSettings(model, 3 << 20, **engine), self.failures.append)
         self.host.attach(D, self.listener)
         self.host.deliver(MANAGER, make_order())
 
@@ -64,13 +65,39 @@ class Seat:
         await self.until(lambda: report().ready and report().engine_restarts_total == restarts, "an engine")
         return report().engine_pid
 
-    async def until_streaming(self) -> None:
-        await self.until(lambda: bool(self.listener.of(Tokens)), "tokens")
+    async def until_one_stands_by(self) -> int:
+        """Its pid."""
+        standby = self.keeper.standby
+        await self.until(lambda: (found := standby()) is not None and found.is_prepared, "one that stands by")
+        found = standby()
+        assert found is not None
+        return found.pid
+
+    async def until_streaming(self, tokens: int = 1) -> None:
+        await self.until(lambda: len(self.text(1)) >= tokens, "tokens")
+
+    def text(self, request: int) -> list[int]:
+        """The tokens of a request so far; fails if one is missing or repeated."""
+        found: dict[int, int] = {}
+        for message in self.listener.of(Tokens):
+            for one, position, token in zip(message.request, message.position, message.token, strict=True):
+                if one == request:
+                    assert position not in found, f"token {position} comes twice"
+                    found[position] = token
+        assert list(found) == list(range(min(found, default=0), min(found, default=0) + len(found)))
+        return list(found.values())
+
+    def has_ended(self, request: int) -> bool:
+        for message in self.listener.of(Tokens):
+            for one, finish in zip(message.request, message.finish, strict=True):
+                if one == request and finish != Finish.RUNNING:
+                    return True
+        return False
 
 
 @asynccontextmanager
-async def seated(model: Path, **config: Any) -> AsyncIterator[Seat]:
-    seat = Seat(model, **config)
+async def seated(model: Path, engine: dict[str, Any] | None = None, **config: Any) -> AsyncIterator[Seat]:
+    seat = Seat(model, engine or {}, **{"engine_grace_s": TIMEOUT_S, **config})
     tasks = [asyncio.create_task(seat.keeper.run()), asyncio.create_task(seat.keeper.report_progress())]
     try:
         yield seat
@@ -95,39 +122,110 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return make_checkpoint(tmp_path_factory.mktemp("model"))
 
 
-def test_an_engine_serves_is_killed_and_the_next_one_serves(model: Path) -> None:
+DETERMINISTIC = {"deterministic": True}
+LENGTH = 120
+
+
+async def undisturbed(model: Path, *requests: int) -> dict[int, list[int]]:
+    """What these requests are answered when nothing happens."""
+    async with seated(model, DETERMINISTIC) as seat:
+        await seat.until_ready()
+        for request in requests:
+            seat.host.deliver(D, make_place(request, tokens=8, max_tokens=LENGTH))
+        await seat.until(lambda: all(seat.has_ended(request) for request in requests), "the ends")
+        return {request: seat.text(request) for request in requests}
+
+
+def stop_for_good(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+
+
+def kill_it(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("end", [kill_it, stop_for_good])
+def test_after_the_end_of_its_engine_a_text_goes_on_as_if_nothing_had_happened(
+    model: Path, end: Callable[[int], None]
+) -> None:
     async def story() -> None:
-        async with seated(model) as seat:
+        expected = await undisturbed(model, 1, 2)
+        async with seated(model, DETERMINISTIC, stuck_s=0.5) as seat:
             first = await seat.until_ready()
-            seat.host.deliver(D, make_place(1, tokens=8, max_tokens=200))
-            await seat.until_streaming()
-            os.kill(first, signal.SIGKILL)
-            await seat.until(lambda: bool(seat.listener.of(Returned)), "the attempt back")
-            assert not is_alive(first)
-            assert "exit code -9" in seat.listener.of(Returned)[0].why.chosen
-            assert not seat.core.report().ready
+            for request in expected:
+                seat.host.deliver(D, make_place(request, tokens=8, max_tokens=LENGTH))
+            await seat.until_streaming(tokens=20)
+            end(first)
             second = await seat.until_ready(restarts=1)
             assert second != first
-            seat.host.deliver(D, make_place(2, tokens=8, max_tokens=5))
-            await seat.until(lambda: Finish.LENGTH in seat.listener.of(Tokens)[-1].finish, "the end of a text")
-            assert seat.failures == []
+            assert not is_alive(first)
+            await seat.until(lambda: all(seat.has_ended(request) for request in expected), "the ends")
+            assert {request: seat.text(request) for request in expected} == expected
+            report = seat.core.report()
+            assert (report.revived_tokens_total >= 2 * 20, report.recomputed_tokens_total) == (True, 0)
+            assert report.prefill_tokens_total == 2 * 8
+            assert (seat.listener.of(Returned), seat.failures) == ([], [])
         assert not is_alive(second)
 
     asyncio.run(story())
 
 
-def test_a_stopped_engine_is_noticed_killed_and_replaced(model: Path) -> None:
+def test_an_engine_that_stands_by_takes_over(model: Path) -> None:
     async def story() -> None:
-        async with seated(model, stuck_s=0.5) as seat:
+        expected = await undisturbed(model, 1)
+        async with seated(model, {**DETERMINISTIC, "standby": True}) as seat:
+            first = await seat.until_ready()
+            heir = await seat.until_one_stands_by()
+            seat.host.deliver(D, make_place(1, tokens=8, max_tokens=LENGTH))
+            await seat.until_streaming(tokens=20)
+            killed_s = asyncio.get_running_loop().time()
+            had = len(seat.text(1))
+            os.kill(first, signal.SIGKILL)
+            await seat.until_streaming(tokens=had + 1)
+            gap_s = asyncio.get_running_loop().time() - killed_s
+            assert seat.core.report().engine_pid == heir
+            assert gap_s < 2.0, "no library is loaded in it"
+            await seat.until(lambda: seat.has_ended(1), "the end")
+            assert seat.text(1) == expected[1]
+            assert await seat.until_one_stands_by() != heir
+
+    asyncio.run(story())
+
+
+def test_a_poison_request_is_found_and_stopped_and_the_others_hear_nothing_of_it(model: Path) -> None:
+    async def story() -> None:
+        expected = await undisturbed(model, 1, 2)
+        engine = {**DETERMINISTIC, "module": "tests.fakes.poison_engine", "standby": True}
+        async with seated(model, engine) as seat:
+            await seat.until_ready()
+            for request in expected:
+                seat.host.deliver(D, make_place(request, tokens=8, max_tokens=LENGTH))
+            await seat.until_streaming(tokens=5)
+            seat.host.deliver(D, make_place(3, known=[5, POISON, 7], max_tokens=LENGTH))
+            await seat.until(lambda: bool(seat.listener.of(Poisoned)), "the verdict")
+            assert [said.request for said in seat.listener.of(Poisoned)] == [3]
+            await seat.until(lambda: all(seat.has_ended(request) for request in expected), "the ends")
+            assert {request: seat.text(request) for request in expected} == expected
+            report = seat.core.report()
+            assert (report.engine_restarts_total, report.poisoned_total, seat.text(3)) == (3, 1, [])
+            assert seat.listener.of(Returned) == []
+
+    asyncio.run(story())
+
+
+def test_an_engine_that_will_take_too_long_is_not_waited_for(model: Path) -> None:
+    async def story() -> None:
+        async with seated(model, engine_grace_s=0.01) as seat:
             first = await seat.until_ready()
             seat.host.deliver(D, make_place(1, tokens=8, max_tokens=200))
             await seat.until_streaming()
-            os.kill(first, signal.SIGSTOP)
-            stopped_s = asyncio.get_running_loop().time()
+            os.kill(first, signal.SIGKILL)
             await seat.until(lambda: bool(seat.listener.of(Returned)), "the attempt back")
-            assert 0.4 <= asyncio.get_running_loop().time() - stopped_s <= 2.0
-            assert not is_alive(first)
+            assert "signal 9" in seat.listener.of(Returned)[0].why.chosen
+            assert not seat.core.report().ready
             await seat.until_ready(restarts=1)
+            seat.host.deliver(D, make_place(2, tokens=8, max_tokens=5))
+            await seat.until(lambda: seat.has_ended(2), "the end of a text")
 
     asyncio.run(story())
 

@@ -1,0 +1,33 @@
+"""A real engine in which one token is poison: a step that computes it ends the process as a wild write would.
+
+Run as `python -m tests.fakes.poison_engine` in place of `dunlin.engine`.
+"""
+
+import os
+import signal
+import sys
+from typing import Any
+
+from dunlin.engine.options import parse_options
+
+POISON = 66
+
+
+def main() -> int:
+    options = parse_options(sys.argv[1:])
+    from dunlin.engine import process
+    from dunlin.engine.model import Decoder
+
+    forward = Decoder.forward
+
+    def bitten(self: Decoder, batch: Any, safepoint: Any) -> Any:
+        if POISON in batch.tokens.tolist():
+            os.kill(os.getpid(), signal.SIGSEGV)
+        return forward(self, batch, safepoint)
+
+    Decoder.forward = bitten  # type: ignore[method-assign]
+    return process.run(options)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
