@@ -49,11 +49,11 @@ def unbalanced(status: FleetStatus) -> list[str]:
 
 
 def occupied(status: FleetStatus) -> list[str]:
-    """Instances with slots that are not free."""
+    """Instances with slots that are neither free nor hold a prefix that nobody uses."""
     return [
-        f"{n}: {r.free_slots} of {r.capacity_slots} free"
+        f"{n}: {r.free_slots + r.cached_slots} of {r.capacity_slots} free"
         for n, r in reports(status)
-        if r.free_slots != r.capacity_slots
+        if r.free_slots + r.cached_slots != r.capacity_slots
     ]
 
 

@@ -66,7 +66,7 @@ def state(member: MemberStatus) -> str:
 def _load(member: MemberStatus) -> tuple[str, str, str]:
     if member.instance is not None:
         one = member.instance
-        return f"{one.free_slots}/{one.capacity_slots}", str(one.running), str(one.waiting)
+        return f"{one.free_slots + one.cached_slots}/{one.capacity_slots}", str(one.running), str(one.waiting)
     if member.dispatcher is not None:
         return "", str(member.dispatcher.running), str(member.dispatcher.queued)
     return "", "", ""

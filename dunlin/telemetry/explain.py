@@ -22,6 +22,7 @@ from dunlin.messages.dispatch import (
     Refusal,
     Refused,
     Returned,
+    Reused,
     Taken,
 )
 from dunlin.messages.engine import Step, StopEngine
@@ -34,7 +35,7 @@ from dunlin.messages.types import Figure, Finish, GroupKind, Why
 DISPATCHED = (Place, Cancel)
 """Named by the sender's numbers."""
 
-ANSWERED = (Accepted, Refused, Returned, Preempted, Continued, Ready, Poisoned, Adopted, Taken)
+ANSWERED = (Accepted, Refused, Returned, Preempted, Continued, Ready, Poisoned, Adopted, Taken, Reused)
 """Named by the receiver's numbers. A dispatcher that adopts a request gives it another number and leaves it its key."""
 
 TOLD = (Admitted, FirstToken, Closed)
@@ -150,6 +151,10 @@ def _accepted(record: Record, message: Accepted) -> str:
     return f"{record.sender.name} accepted attempt {message.attempt} as its sequence {message.sequence}"
 
 
+def _reused(record: Record, message: Reused) -> str:
+    return f"{record.sender.name} began attempt {message.attempt} after its first {message.tokens} tokens"
+
+
 def _refused(record: Record, message: Refused) -> str:
     reason = Refusal(message.reason).name.lower().replace("_", " ")
     return f"{record.sender.name} refused attempt {message.attempt} ({reason})"
@@ -242,6 +247,7 @@ SENTENCES: dict[type[Any], Callable[[Record, Any], str]] = {
     Poisoned: _poisoned,
     Preempted: _preempted,
     Continued: _continued,
+    Reused: _reused,
     Ready: _ready,
     Adopted: _adopted,
     Taken: _taken,

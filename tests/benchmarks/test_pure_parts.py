@@ -43,6 +43,7 @@ def test_lost_and_doubled_slots_are_found() -> None:
 
 def test_slots_that_are_not_free_are_found() -> None:
     assert occupied(status(free_slots=10, owned_slots=0)) == []
+    assert occupied(status(cached_slots=4)) == []
     assert occupied(status()) == ["i: 6 of 10 free"]
 
 

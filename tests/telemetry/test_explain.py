@@ -17,6 +17,7 @@ from dunlin.messages.dispatch import (
     Refusal,
     Refused,
     Returned,
+    Reused,
     Taken,
 )
 from dunlin.messages.engine import Remap, Step, StopEngine
@@ -68,6 +69,7 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
     ),
     (D, I0, Cancel(1, 1, WHY), "d0 cancelled attempt 1 at i0"),
     (I0, D, Accepted(1, 1, 40, why=WHY), "i0 accepted attempt 1 as its sequence 40"),
+    (I0, D, Reused(1, 1, 32, WHY), "i0 began attempt 1 after its first 32 tokens"),
     (I0, D, Refused(1, 1, Refusal.NOT_IN_PLAN, WHY), "i0 refused attempt 1 (not in plan)"),
     (I0, D, Returned(1, 1, WHY), "i0 gave attempt 1 back"),
     (I0, D, Poisoned(1, 1, WHY), "i0 stopped attempt 1 as poison: it crashes engines"),
