@@ -155,8 +155,8 @@ def test_only_who_has_the_certificate_of_its_role_is_taken(
     issue(tmp_path / "theirs", tmp_path / "foreign", Leaf(role, "impostor"))
     issue(ours, tmp_path / "right", Leaf(role, "newcomer"))
     (tmp_path / "foreign" / "ca.pem").write_bytes((ours / "ca.pem").read_bytes())
-    foreign_leaf = [(tmp_path / "foreign" / one).read_bytes() for one in ("ca.pem", "cert.pem", "key.pem")]
-    foreign = Security(tmp_path / "foreign", *foreign_leaf)
+    ca, leaf, key = ((tmp_path / "foreign" / one).read_bytes() for one in ("ca.pem", "cert.pem", "key.pem"))
+    foreign = Security(tmp_path / "foreign", ca, leaf, key)
     client, right = Security.load(Path(state.tls_dir)), Security.load(tmp_path / "right")
     newcomer = Address(role, "newcomer", 1)
     target = members[name]
