@@ -143,7 +143,9 @@ def measure_restore(plan: Plan, outcome: Outcome) -> None:
         what = f"{row['tokens']} tokens: computed again / copied out / restored (s), times faster"
         outcome.figures[what] = (row["recompute_s"], row["keep_s"], row["restore_s"], row["times"])
     longest = rows[-1]
-    outcome.expect(longest["times"] >= TIMES_AT_LEAST, f"only {longest['times']:.1f} times faster at the longest context")
+    outcome.expect(
+        longest["times"] >= TIMES_AT_LEAST, f"only {longest['times']:.1f} times faster at the longest context"
+    )
 
 
 def _compare(bench: Bench, context: int, repeats: int) -> dict[str, float]:
