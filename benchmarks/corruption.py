@@ -1,8 +1,8 @@
 """Damage regions in every way, and read each one: `python -m benchmarks.corruption [--count 100000]`.
 
-Bits flip, tails are missing, two regions change places (bytes alone, names alone, or whole regions with their checksums),
-and what is asked for is another layer range, span, chain or type than what lies there. A read counts as undetected when
-it says OK and the slab holds anything but the region that was asked for.
+Bits flip, tails are missing, two regions change places (bytes alone, names alone, or whole regions with their
+checksums), and what is asked for is another layer range, span or chain than what lies there. A read counts as
+undetected when it says OK and the slab holds anything but the region that was asked for.
 """
 
 import mmap
