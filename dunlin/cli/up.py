@@ -81,6 +81,7 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         metavar="F",
         help="of the engine's time, for copies of what runs into the host tier; 0: none (default: the instance's)",
     )
+    parser.add_argument("--no-prefix-reuse", action="store_true", help="compute every prompt from its first token")
     parser.add_argument(
         "--threads",
         type=whole(0),
@@ -131,6 +132,7 @@ def run(arguments: argparse.Namespace) -> int:
         slots=arguments.slots,
         tier_mib=arguments.tier_mib,
         checkpoint_share=arguments.checkpoint_share,
+        prefix_reuse=not arguments.no_prefix_reuse,
         threads=arguments.threads,
         ready_timeout_s=arguments.ready_timeout,
     )

@@ -38,6 +38,7 @@ class UpOptions:
     slots: int | None = None
     tier_mib: int | None = None
     checkpoint_share: float | None = None
+    prefix_reuse: bool = True
     threads: int = 0
     ready_timeout_s: float = 180.0
     stop_grace_s: float = 8.0

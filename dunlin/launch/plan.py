@@ -81,6 +81,8 @@ def _instance(options: UpOptions) -> tuple[str, ...]:
         flags += ["--slots", str(options.slots)]
     if options.checkpoint_share is not None:
         flags += ["--checkpoint-share", str(options.checkpoint_share)]
+    if not options.prefix_reuse:
+        flags.append("--no-prefix-reuse")
     if options.deterministic:
         flags.append("--deterministic")
     return tuple(flags)

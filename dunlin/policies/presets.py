@@ -39,6 +39,7 @@ class Preset:
 
 PRESETS: dict[str, Preset] = {
     "chunked": Preset("prefix_affinity", "chunked", "youngest", "local_groups", rebalance="none"),
+    "least_loaded": Preset("least_loaded", "chunked", "youngest", "local_groups", rebalance="none"),
     "llumnix": Preset("llumnix", "chunked", "youngest", "local_groups", rebalance="llumnix"),
 }
 DEFAULT_PRESET = "chunked"

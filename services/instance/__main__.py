@@ -41,6 +41,7 @@ def parser() -> argparse.ArgumentParser:
     room.add_argument("--kv-mib", default=DEFAULT_KV_MIB, type=int, help="memory for KV (default: %(default)s)")
     room.add_argument("--slots", default=0, type=int, help="token slots instead of --kv-mib")
     flags.add_argument("--budget-tokens", default=512, type=int, help="tokens a step may hold (default: %(default)s)")
+    flags.add_argument("--no-prefix-reuse", action="store_true", help="compute every prompt from its first token")
     flags.add_argument("--max-running", default=128, type=int, help="sequences with slots (default: %(default)s)")
     flags.add_argument("--max-waiting", default=256, type=int, help="sequences waiting here (default: %(default)s)")
     flags.add_argument(
@@ -70,6 +71,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             budget_tokens=arguments.budget_tokens,
             orphan_grace_s=arguments.orphan_grace_s,
             checkpoint_share=arguments.checkpoint_share,
+            prefix_reuse=not arguments.no_prefix_reuse,
             engine_grace_s=arguments.engine_grace_s,
         )
     except ValueError as error:
