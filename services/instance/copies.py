@@ -1,4 +1,4 @@
-"""Copying a sequence that leaves into the host tier: now, ahead of every checkpoint. Decides nothing about leaving."""
+"""The host tier as a sequence that leaves uses it: a checkpoint of it now, ahead of all others. Decides nothing."""
 
 from dunlin.effects import Effect
 from dunlin.messages.types import Figure, KeptRegion, Priority, Why
