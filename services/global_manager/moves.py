@@ -32,7 +32,7 @@ class Wish:
 
 
 class Moves:
-    """One term's moves. `moved_total` and `stayed_total` count sequences, as the sources say."""
+    """One term's moves. `tickets` were given out; `moved_total` and `stayed_total` count sequences."""
 
     def __init__(self, epoch: int, policy: RebalancePolicy, config: GlobalManagerConfig) -> None:
         self.moved_total = 0
@@ -40,7 +40,7 @@ class Moves:
         self._epoch = epoch
         self._policy = policy
         self._config = config
-        self._tickets = 0
+        self.tickets = 0
         self._open: dict[Address, Shed] = {}
         self._wishes: dict[Address, Wish] = {}
         self._rests_until_s: dict[Address, float] = {}
@@ -59,10 +59,10 @@ class Moves:
         if not others and not request.undo:
             detail = "no other instance is ready to take what it holds"
             return DrainReply(DrainOutcome.NOWHERE_TO_GO, detail, member.address), []
-        self._tickets += 1
+        self.tickets += 1
         figures = (Figure("running", member.running), Figure("waiting", member.waiting), Figure("others", len(others)))
         kind, verb = (Undrain, "take requests again") if request.undo else (Drain, "drain")
-        order = kind(self._epoch, self._tickets, Why(OPERATOR, f"{verb}: {member.address.name}", figures))
+        order = kind(self._epoch, self.tickets, Why(OPERATOR, f"{verb}: {member.address.name}", figures))
         self._wishes[member.address] = Wish(order)
         self._rests_until_s.pop(member.address, None)
         return DrainReply(DrainOutcome.ORDERED, "", member.address, others), [Send(member.address, order)]
@@ -130,8 +130,8 @@ class Moves:
 
     def _order(self, members: Sequence[MemberView], move: Move) -> list[Effect]:
         source, target = members[move.source].address, members[move.target].address
-        self._tickets += 1
-        shed = self._open[source] = Shed(self._epoch, self._tickets, target, move.slots, move.why)
+        self.tickets += 1
+        shed = self._open[source] = Shed(self._epoch, self.tickets, target, move.slots, move.why)
         return [Send(source, shed)]
 
     def _is_to_drain(self, member: MemberView) -> bool:
