@@ -12,14 +12,16 @@ from dunlin.client.access import access_of
 from dunlin.client.course import Course
 from dunlin.client.endpoints import Endpoints
 from dunlin.client.errors import DunlinError, Unavailable, error_of, raise_if_failed
+from dunlin.client.leader import leader_of
 from dunlin.client.quiet import TICK_S, Quiet
 from dunlin.client.requests import Message, Options, Prompt, request_of
 from dunlin.client.results import Gathering, Generation
 from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, StatusQuery
+from dunlin.messages.plan import DrainReply, DrainRequest
 from dunlin.messages.public import CancelRequest, GenerateEvent, GenerateRequest, InfoReply, InfoRequest
 from dunlin.wire.calls import AioChannel, CallFailed, call_async, stream_async
 from dunlin.wire.channels import open_channel
-from dunlin.wire.methods import CANCEL, EXPLAIN, GENERATE, INFO, STATUS, Method
+from dunlin.wire.methods import CANCEL, DRAIN, EXPLAIN, GENERATE, INFO, STATUS, Method
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -105,6 +107,14 @@ class AsyncClient:
     async def explain(self, request: str) -> Explanation:
         """The recorded decisions that touched a request."""
         return await self._ask_monitor(EXPLAIN, ExplainQuery(request))
+
+    async def drain(self, instance: str, undo: bool = False) -> DrainReply:
+        """Have the work of an instance move to the others, or (`undo`) let it take requests again.
+
+        The global manager that leads is asked, and answers at once; `status` tells how far it is.
+        """
+        endpoint = leader_of(await self.status(), self.endpoint)
+        return await self._ask(endpoint, DRAIN, DrainRequest(instance, undo), "global_manager")
 
     async def _stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
         course = Course(request, len(self._endpoints.all), self._reconnect_s, time.monotonic())

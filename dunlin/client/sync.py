@@ -10,14 +10,16 @@ from dunlin.client.access import Metadata, access_of
 from dunlin.client.course import Course
 from dunlin.client.endpoints import Endpoints
 from dunlin.client.errors import DunlinError, Unavailable, error_of, raise_if_failed
+from dunlin.client.leader import leader_of
 from dunlin.client.quiet import Quiet, Ticker
 from dunlin.client.requests import Message, Options, Prompt, request_of
 from dunlin.client.results import Gathering, Generation
 from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, StatusQuery
+from dunlin.messages.plan import DrainReply, DrainRequest
 from dunlin.messages.public import CancelRequest, GenerateEvent, GenerateRequest, InfoReply, InfoRequest
 from dunlin.wire.calls import CallFailed, Channel, call, stream
 from dunlin.wire.channels import open_blocking_channel
-from dunlin.wire.methods import CANCEL, EXPLAIN, GENERATE, INFO, STATUS, Method
+from dunlin.wire.methods import CANCEL, DRAIN, EXPLAIN, GENERATE, INFO, STATUS, Method
 
 Q = TypeVar("Q")
 R = TypeVar("R")
@@ -104,6 +106,18 @@ class Client:
     def explain(self, request: str) -> Explanation:
         """The recorded decisions that touched a request."""
         return self._ask_monitor(EXPLAIN, ExplainQuery(request))
+
+    def drain(self, instance: str, undo: bool = False) -> DrainReply:
+        """Have the work of an instance move to the others, or (`undo`) let it take requests again.
+
+        The global manager that leads is asked, and answers at once; `status` tells how far it is.
+        """
+        endpoint = leader_of(self.status(), self.endpoint)
+        channel = open_blocking_channel(endpoint, self._access.security, "global_manager")
+        try:
+            return self._asked(endpoint, channel, DRAIN, DrainRequest(instance, undo))
+        finally:
+            channel.close()
 
     def _stream(self, request: GenerateRequest) -> Generator[GenerateEvent, None, None]:
         course = Course(request, len(self._endpoints.all), self._reconnect_s, time.monotonic())

@@ -1,0 +1,89 @@
+"""A loaded instance is emptied while its streams run, in real processes: nobody notices, and the texts are the same."""
+
+import json
+import subprocess
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+
+from benchmarks.cluster import ClusterProcess
+from dunlin.client import Client
+from dunlin.messages.fleet import InstanceReport
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+
+Command = Callable[..., "subprocess.CompletedProcess[str]"]
+STREAMS = 6
+TOKENS = 200
+
+
+def reports(client: Client) -> dict[str, InstanceReport]:
+    return {one.address.name: one.instance for one in client.status().members if one.instance is not None}
+
+
+def prompt(number: int) -> list[int]:
+    return [5 + number, *range(10, 130)]
+
+
+class Streams:
+    """Long answers, each in a thread; `begun` once all have tokens."""
+
+    def __init__(self, client: Client) -> None:
+        self._client = client
+        self._first = threading.Barrier(STREAMS + 1)
+        self._pool = ThreadPoolExecutor(STREAMS)
+        self._texts = [self._pool.submit(self._read, number) for number in range(STREAMS)]
+
+    def begun(self) -> None:
+        self._first.wait(60)
+
+    def texts(self) -> list[list[int]]:
+        return [text.result(120) for text in self._texts]
+
+    def _read(self, number: int) -> list[int]:
+        tokens: list[int] = []
+        for event in self._client.stream(prompt(number), max_tokens=TOKENS, seed=number, ignore_eos=True):
+            if not tokens and event.tokens:
+                self._first.wait(60)
+            tokens += event.tokens
+        return tokens
+
+
+def test_draining_a_loaded_instance_changes_no_text_and_it_stays_empty(
+    cluster: ClusterProcess, command: Command
+) -> None:
+    here = ("--data-dir", str(cluster.data_dir))
+    with Client(cluster.grpc) as client:
+        alone = [
+            list(client.generate(prompt(number), max_tokens=TOKENS, seed=number, ignore_eos=True).tokens)
+            for number in range(STREAMS)
+        ]
+        streams = Streams(client)
+        streams.begun()
+        before = reports(client)
+        name = max(before, key=lambda one: before[one].running)
+        assert before[name].running > 0
+        done = command("drain", name, *here)
+        assert done.returncode == 0, done.stderr
+        assert f"{name} is empty" in done.stdout
+        after = reports(client)
+        assert after[name].running + after[name].waiting == 0
+        assert after[name].draining
+        assert after[name].migrations_total > before[name].migrations_total, done.stdout
+        assert streams.texts() == alone
+        steps = reports(client)[name].steps_total
+        assert client.generate("Hello", max_tokens=4, ignore_eos=True).tokens
+        assert reports(client)[name].steps_total == steps
+        assert command("drain", name, "--undo", *here).returncode == 0
+        assert not reports(client)[name].draining
+
+
+def test_what_cannot_be_drained_is_said_in_one_line(cluster: ClusterProcess, command: Command) -> None:
+    done = command("drain", "instance-77", "--data-dir", str(cluster.data_dir))
+    assert done.returncode == 2
+    assert "no instance is called 'instance-77' (the instances are: instance-0, instance-1, instance-2)" in done.stderr
+    status = json.loads(command("status", "--json", "--data-dir", str(cluster.data_dir)).stdout)
+    drained = [one for one in status["members"] if one["instance"] and one["instance"]["draining"]]
+    assert drained == []
