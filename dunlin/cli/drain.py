@@ -131,7 +131,7 @@ def _await_undone(client: "Client", instance: str, timeout_s: float) -> int:
     began_s = time.monotonic()
     while (own := _reports(client.status()).get(instance)) is not None and own.draining:
         if time.monotonic() - began_s > timeout_s:
-            raise CliError(f"{instance} has not heard of it after {timeout_s:.0f} s; the manager says it again and again")
+            raise CliError(f"{instance} has not heard of it after {timeout_s:.0f} s; the manager says it again")
         time.sleep(_POLL_S)
     print(f"{instance} takes requests")
     return 0
