@@ -21,7 +21,7 @@ class StartError(Exception):
 class ServiceOptions:
     """Where one service runs. `listen` is `host:port`, port 0 for any; `advertise` the host that others dial.
 
-    `tls_dir` holds this process's certificates; None: plaintext everywhere.
+    `tls_dir` holds this process's certificates; None: plaintext. `etcd_tls_dir` those for etcd; None: the same ones.
     """
 
     role: str
@@ -33,6 +33,7 @@ class ServiceOptions:
     data_dir: Path = Path("dunlin-data")
     parent_pid: int = 0
     tls_dir: Path | None = None
+    etcd_tls_dir: Path | None = None
     lease_ttl_s: int = 5
     start_timeout_s: float = 10.0
     stop_timeout_s: float = 2.0
@@ -64,6 +65,7 @@ def add_service_flags(parser: argparse.ArgumentParser) -> None:
     )
     parser.add_argument("--data-dir", default=Path("dunlin-data"), metavar="DIR", type=Path)
     parser.add_argument("--tls-dir", type=Path, metavar="DIR", help=TLS_HELP)
+    parser.add_argument("--etcd-tls-dir", type=Path, metavar="DIR", help="the same, for etcd (default: --tls-dir)")
     parser.add_argument("--lease-ttl-s", default=5, type=int, help="seconds until etcd forgets a dead process")
     parser.add_argument("--parent-pid", default=0, type=int, metavar="PID", help="die with this parent process")
 
@@ -83,6 +85,7 @@ def service_options(role: str, arguments: argparse.Namespace) -> ServiceOptions:
         etcd_user=arguments.etcd_user,
         etcd_password=_password_of(arguments),
         tls_dir=arguments.tls_dir,
+        etcd_tls_dir=arguments.etcd_tls_dir,
     )
 
 

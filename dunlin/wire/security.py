@@ -8,7 +8,8 @@ certificates is `dunlin/certificates.py`.
 
 import ssl
 from collections.abc import Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import inf
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ class Security:
     """The certificates in `directory`: `ca.pem`, `cert.pem` and `key.pem`, checked. Its texts are PEM.
 
     A client that authenticates itself in another way may have only `ca.pem`: then `certificate` and `key` are empty.
-    `names` are the DNS names in the certificate.
+    `names` are the DNS names in the certificate, `ends_s` its last moment (seconds since 1970).
     """
 
     directory: Path
@@ -34,6 +35,7 @@ class Security:
     certificate: bytes = b""
     key: bytes = b""
     names: tuple[str, ...] = ()
+    ends_s: float = inf
 
     @staticmethod
     def load(directory: Path) -> "Security":
@@ -50,7 +52,8 @@ class Security:
             return bare
         certificate, key = _read(directory / CERTIFICATE), _read(directory / KEY)
         whole = Security(directory, ca, certificate, key)
-        return Security(directory, ca, certificate, key, _tried(whole))
+        seen = _tried(whole)
+        return replace(whole, names=names_in(seen), ends_s=ssl.cert_time_to_seconds(seen["notAfter"]))
 
     @staticmethod
     def load_for(directory: Path, role: str, name: str) -> "Security":
@@ -152,8 +155,8 @@ def _read(path: Path) -> bytes:
         raise StartError(f"cannot read {path}: {error.strerror or error}; the directory {text}") from error
 
 
-def _tried(security: Security) -> tuple[str, ...]:
-    """Shake hands with oneself: what a peer would refuse shows here, with its reason. Returns the DNS names."""
+def _tried(security: Security) -> dict[str, Any]:
+    """Shake hands with oneself: what a peer would refuse shows here, with its reason. Returns what a peer sees."""
     server, client = security.server_context(), security.client_context()
     client.check_hostname = False
     up, down = ssl.MemoryBIO(), ssl.MemoryBIO()
@@ -166,7 +169,7 @@ def _tried(security: Security) -> tuple[str, ...]:
         why = getattr(error, "verify_message", "") or error
         path = security.directory / CERTIFICATE
         raise StartError(f"{path} does not hold against {security.directory / CA}: {why}") from error
-    return names_in(answering.getpeercert())
+    return answering.getpeercert() or {}
 
 
 def _step(end: ssl.SSLObject) -> None:

@@ -14,6 +14,7 @@ import asyncio
 import logging
 import os
 import signal
+import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 
 import grpc
@@ -41,6 +42,8 @@ _log = logging.getLogger(__name__)
 
 ETCD = Address("etcd", "")
 _GRACE_S = 0.5
+_DAY_S = 86_400.0
+_WARN_DAYS = 30
 
 MakeCore = Callable[[Address], Core]
 MakeHandlers = Callable[[Host], Sequence[grpc.GenericRpcHandler]]
@@ -145,20 +148,30 @@ class Service:
 
     def _load_security(self) -> Security | None:
         options = self.options
-        return None if options.tls_dir is None else Security.load_for(options.tls_dir, options.role, options.name)
+        if options.tls_dir is None:
+            return None
+        security = Security.load_for(options.tls_dir, options.role, options.name)
+        left_days = (security.ends_s - time.time()) / _DAY_S
+        if left_days < _WARN_DAYS:
+            _log.warning("the certificate in %s ends in %.1f days", security.directory, left_days)
+        return security
 
     def _credentials(self, demands_certificate: bool) -> grpc.ServerCredentials | None:
         if self.security is None:
             return None
         return self.security.server_credentials(demands_certificate=demands_certificate)
 
+    def _etcd_credentials(self) -> grpc.ChannelCredentials | None:
+        directory = self.options.etcd_tls_dir
+        security = self.security if directory is None else Security.load(directory)
+        return security.channel_credentials() if security is not None else None
+
     async def _register(self, extra: Mapping[str, str]) -> Address:
         options = self.options
         try:
             record = MemberRecord(options.role, options.name, options.node, self.endpoint, os.getpid(), extra=extra)
-            credentials = self.security.channel_credentials() if self.security is not None else None
             user = User(options.etcd_user, options.etcd_password)
-            self.etcd = EtcdClient(options.etcd, credentials=credentials, user=user)
+            self.etcd = EtcdClient(options.etcd, credentials=self._etcd_credentials(), user=user)
         except ValueError as error:
             raise StartError(str(error)) from error
         self.registration = register(self.etcd, record, ttl_s=options.lease_ttl_s, on_state=self._registration_changed)

@@ -225,15 +225,21 @@ def test_a_key_or_ca_of_somebody_else_is_named(tls: Path, tmp_path: Path) -> Non
 
 
 def test_a_certificate_that_is_over_is_named(tls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    class Past(datetime):
-        @classmethod
-        def now(cls, tz: object = None) -> datetime:
+    class Past:
+        @staticmethod
+        def now(tz: object = None) -> datetime:
             return datetime.now(UTC) - timedelta(days=2)
 
     monkeypatch.setattr(certificates, "datetime", Past)
     issue(tls / "ours", tmp_path, Leaf("instance", "i-1", days=1))
     with pytest.raises(StartError, match=r"cert\.pem does not hold.*expired"):
         Security.load(tmp_path)
+
+
+def test_the_last_day_is_known(tls: Path, tmp_path: Path) -> None:
+    issue(tls / "ours", tmp_path, Leaf("instance", "i-1", days=3))
+    left_s = Security.load(tmp_path).ends_s - datetime.now(UTC).timestamp()
+    assert 0 <= 3 * 86_400 - left_s < 600
 
 
 def test_a_service_takes_its_own_certificate_alone(tls: Path) -> None:
