@@ -1,32 +1,40 @@
 """etcd stopped, then killed and started again, under load: no request may fail.
 
 python -m benchmarks.etcd_away --away 30
+python -m benchmarks.etcd_away --away 10 --members 3
+
+With three members it is the leader that goes away. Then the cluster must not only go on but heal: an instance is killed
+meanwhile, and its successor must be found by all.
 """
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import tempfile
 import time
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
 from benchmarks import output
 from benchmarks.chorus import Chorus, make_songs
 from benchmarks.cluster import ClusterProcess, stopped
-from benchmarks.fleet import placeable_count, settle
+from benchmarks.etcd_cluster import EtcdCluster, EtcdNode
+from benchmarks.fleet import instances, placeable_count, settle
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
 from dunlin.launch.ports import claim_port
-from dunlin.launch.readiness import http_answers
+from dunlin.launch.readiness import http_answers, placeable
 from dunlin.membership.embedded import EmbeddedConfig, command
+from dunlin.messages.fleet import FleetStatus, MemberStatus
 from dunlin.tether import tethered
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """etcd is away for `away_s`, twice; afterwards everybody has `calm_s` to come to terms."""
+    """etcd, or the leader of its `members`, is away for `away_s`, twice; then everybody has `calm_s` to settle."""
 
     away_s: float = 30.0
     calm_s: float = 10.0
@@ -35,6 +43,27 @@ class Plan:
     songs: int = 8
     prompt_tokens: int = 32
     output_tokens: int = 96
+    members: int = 1
+
+
+class Victim(Protocol):
+    """An etcd process that goes away and comes back."""
+
+    @property
+    def pid(self) -> int: ...
+
+    def kill(self) -> None: ...
+
+    def start(self) -> None: ...
+
+
+class Etcd(Protocol):
+    """An etcd of one or more members. `endpoint` is what processes get as `--etcd`."""
+
+    @property
+    def endpoint(self) -> str: ...
+
+    async def victim(self) -> Victim: ...
 
 
 class OwnEtcd:
@@ -58,6 +87,10 @@ class OwnEtcd:
                 raise RuntimeError(f"etcd did not start: {self._log.read_text()[-2000:]}")
             time.sleep(0.05)
 
+    async def victim(self) -> "OwnEtcd":
+        """The one there is."""
+        return self
+
     @property
     def pid(self) -> int:
         """Its process."""
@@ -71,9 +104,36 @@ class OwnEtcd:
             self._process.wait()
 
 
-async def run(plan: Plan, cluster: ClusterProcess, etcd: OwnEtcd) -> Outcome:
+class Trio:
+    """An etcd of three that no supervisor looks after."""
+
+    def __init__(self, folder: Path) -> None:
+        self._cluster = EtcdCluster(folder)
+        self.endpoint = ",".join(self._cluster.endpoints)
+
+    async def victim(self) -> EtcdNode:
+        """The leader."""
+        await self._cluster.ready()
+        return await self._cluster.leader()
+
+    def start(self) -> None:
+        """Start all members and wait until they serve."""
+        asyncio.run(self._cluster.start())
+
+    def kill(self) -> None:
+        """All of them."""
+        self._cluster.stop()
+
+
+def make_etcd(plan: Plan, folder: Path) -> OwnEtcd | Trio:
+    """The etcd of a plan, not started yet."""
+    return OwnEtcd(folder) if plan.members == 1 else Trio(folder)
+
+
+async def run(plan: Plan, cluster: ClusterProcess, etcd: Etcd) -> Outcome:
     """The campaign against a running, deterministic cluster that uses `etcd`."""
-    outcome = Outcome(f"etcd away: stopped, then killed, for {plan.away_s:g} s each")
+    who = "etcd" if plan.members == 1 else f"the leader of {plan.members} etcds"
+    outcome = Outcome(f"{who} away: stopped, then killed, for {plan.away_s:g} s each")
     async with Session(cluster) as session:
         songs = make_songs(plan.songs, plan.prompt_tokens, plan.output_tokens, session.vocabulary)
         chorus = Chorus(session.door, songs, plan.width)
@@ -82,7 +142,11 @@ async def run(plan: Plan, cluster: ClusterProcess, etcd: OwnEtcd) -> Outcome:
         try:
             for name, away in (("stopped", _stopped), ("killed", _killed)):
                 say(f"etcd is {name} for {plan.away_s:g} s")
-                outcome.figures[f"requests finished while etcd was {name}"] = await away(plan, chorus, etcd)
+                before, victim = chorus.finished, await etcd.victim()
+                healed_s = await away(plan, session, victim)
+                if plan.members > 1:
+                    outcome.figures[f"instance placeable again while etcd was {name} (s)"] = healed_s
+                outcome.figures[f"requests finished while etcd was {name}"] = chorus.finished - before
                 await asyncio.sleep(plan.calm_s)
                 await settle(
                     session.look, lambda s: placeable_count(s) == plan.instances, "all instances placeable", 60
@@ -95,33 +159,45 @@ async def run(plan: Plan, cluster: ClusterProcess, etcd: OwnEtcd) -> Outcome:
     return outcome
 
 
-async def _stopped(plan: Plan, chorus: Chorus, etcd: OwnEtcd) -> int:
-    with stopped(etcd.pid):
-        return await _sung(plan, chorus)
+async def _stopped(plan: Plan, session: Session, victim: Victim) -> float:
+    with stopped(victim.pid):
+        return await _away(plan, session)
 
 
-async def _killed(plan: Plan, chorus: Chorus, etcd: OwnEtcd) -> int:
-    etcd.kill()
+async def _killed(plan: Plan, session: Session, victim: Victim) -> float:
+    victim.kill()
     try:
-        return await _sung(plan, chorus)
+        return await _away(plan, session)
     finally:
-        etcd.start()  # blocks for a moment, but a thread of its own would take etcd along when it ends
+        victim.start()  # blocks for a moment, but a thread of its own would take etcd along when it ends
 
 
-async def _sung(plan: Plan, chorus: Chorus) -> int:
-    before = chorus.finished
-    await asyncio.sleep(plan.away_s)
-    return chorus.finished - before
+async def _away(plan: Plan, session: Session) -> float:
+    """Let the time pass. Where most of etcd is left, an instance dies meanwhile: after how many seconds it is back."""
+    began_s, healed_s = time.monotonic(), 0.0
+    if plan.members > 1:
+        member = next(one for one in instances(await session.look()) if placeable(one))
+        os.kill(member.pid, signal.SIGKILL)
+        await settle(session.look, lambda status: _replaced(status, member), f"another {member.address.name}", 60)
+        healed_s = time.monotonic() - began_s
+    await asyncio.sleep(max(0.0, plan.away_s - (time.monotonic() - began_s)))
+    return healed_s
+
+
+def _replaced(status: FleetStatus, dead: MemberStatus) -> bool:
+    same = [one for one in instances(status) if one.address.name == dead.address.name and one.pid != dead.pid]
+    return any(map(placeable, same))
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     arguments = output.parser(__doc__ or "")
+    arguments.add_argument("--members", type=int, choices=(1, 3), default=1, help="of etcd")
     arguments.add_argument("--away", type=float, default=30.0, metavar="S")
     given = arguments.parse_args(argv)
-    plan = Plan(away_s=given.away, instances=given.instances)
+    plan = Plan(away_s=given.away, instances=given.instances, members=given.members)
     with tempfile.TemporaryDirectory(prefix="dunlin-etcd-") as folder:
-        etcd = OwnEtcd(Path(folder))
+        etcd = make_etcd(plan, Path(folder))
         etcd.start()
         try:
             flags = ("--instances", str(plan.instances), "--deterministic", "--etcd", etcd.endpoint)

@@ -210,7 +210,7 @@ async def _kill(scene: Scene, endpoint: str) -> None:
     node = scene.cluster.at(endpoint)
     node.kill()
     await asyncio.sleep(scene.plan.away_s / 2)
-    scene.cluster.start(node)
+    node.start()
 
 
 async def _compact(scene: Scene) -> int:

@@ -30,6 +30,7 @@ class EtcdNode:
         self.name = name
         self.endpoint = f"{_HOST}:{client_port}"
         self.peer_url = f"http://{_HOST}:{peer_port}"
+        self.initial_cluster = ""
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -39,9 +40,9 @@ class EtcdNode:
         assert self._process is not None
         return self._process.pid
 
-    def start(self, initial_cluster: str) -> None:
+    def start(self) -> None:
         """Start it with what it has; from the main thread. It serves once most members do."""
-        command = tethered([find_binary(), *self._flags(initial_cluster)], os.getpid())
+        command = tethered([find_binary(), *self._flags()], os.getpid())
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
         with self.log.open("ab") as log:
             self._process = subprocess.Popen(
@@ -67,7 +68,7 @@ class EtcdNode:
         finally:
             await client.close()
 
-    def _flags(self, initial_cluster: str) -> list[str]:
+    def _flags(self) -> list[str]:
         return [
             f"--name={self.name}",
             f"--data-dir={self._folder / self.name}",
@@ -75,7 +76,7 @@ class EtcdNode:
             f"--advertise-client-urls=http://{self.endpoint}",
             f"--listen-peer-urls={self.peer_url}",
             f"--initial-advertise-peer-urls={self.peer_url}",
-            f"--initial-cluster={initial_cluster}",
+            f"--initial-cluster={self.initial_cluster}",
             "--initial-cluster-token=chaos",
             "--experimental-initial-corrupt-check=true",
             "--logger=zap",
@@ -96,6 +97,9 @@ class EtcdCluster:
             EtcdNode(f"etcd{number}", folder, ports[2 * number], ports[2 * number + 1]) for number in range(count)
         ]
 
+        for node in self.nodes:
+            node.initial_cluster = ",".join(f"{one.name}={one.peer_url}" for one in self.nodes)
+
     @property
     def endpoints(self) -> list[str]:
         """Of all members."""
@@ -105,9 +109,11 @@ class EtcdCluster:
         """The member of that endpoint."""
         return next(node for node in self.nodes if node.endpoint == endpoint)
 
-    def start(self, node: EtcdNode) -> None:
-        """Start one member, again or for the first time."""
-        node.start(",".join(f"{one.name}={one.peer_url}" for one in self.nodes))
+    async def start(self) -> None:
+        """Start all members and wait until they serve."""
+        for node in self.nodes:
+            node.start()
+        await self.ready()
 
     async def leader(self) -> EtcdNode:
         """The member that the others follow; waits until there is one. Raises TimeoutError."""
@@ -148,9 +154,7 @@ async def etcd_cluster(folder: Path, count: int = 3) -> AsyncIterator[EtcdCluste
     """A running cluster. Its data stay in `folder`."""
     cluster = EtcdCluster(folder, count)
     try:
-        for node in cluster.nodes:
-            cluster.start(node)
-        await cluster.ready()
+        await cluster.start()
         yield cluster
     finally:
         cluster.stop()

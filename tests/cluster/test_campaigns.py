@@ -49,10 +49,11 @@ def test_under_pressure_the_tier_brings_sequences_back(corrupt: bool) -> None:
         held(asyncio.run(pressure.run(plan, own, corrupt)))
 
 
-def test_etcd_away_fails_no_request() -> None:
-    plan = etcd_away.Plan(away_s=7, calm_s=3, instances=2)
+@pytest.mark.parametrize("members", [1, 3])
+def test_etcd_away_fails_no_request(members: int) -> None:
+    plan = etcd_away.Plan(away_s=7, calm_s=3, instances=2, members=members)
     with tempfile.TemporaryDirectory() as folder:
-        etcd = etcd_away.OwnEtcd(Path(folder))
+        etcd = etcd_away.make_etcd(plan, Path(folder))
         etcd.start()
         try:
             with ClusterProcess("--instances", "2", "--deterministic", "--etcd", etcd.endpoint) as own:
