@@ -64,6 +64,9 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("--tls", action="store_true", help="certificates for all, made under the data directory")
     parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys and quotas of tenants (see `dunlin keys`)")
+    parser.add_argument(
+        "--otlp", default="", metavar="URL", help="send traces to this OpenTelemetry collector, http(s)://HOST:4317"
+    )
     _add_resources(parser)
     parser.set_defaults(run=run)
 
@@ -126,6 +129,7 @@ def run(arguments: argparse.Namespace) -> int:
         grpc_port=arguments.grpc_port,
         etcd=arguments.etcd,
         etcd_user=arguments.etcd_user,
+        otlp=arguments.otlp,
         etcd_password_file=arguments.etcd_password_file and arguments.etcd_password_file.absolute(),
         tls=arguments.tls,
         keys=arguments.keys,

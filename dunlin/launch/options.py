@@ -32,6 +32,7 @@ class UpOptions:
     grpc_port: int = 7070
     etcd: str = ""
     etcd_user: str = ""
+    otlp: str = ""
     etcd_password_file: Path | None = None
     tls: bool = False
     keys: Path | None = None

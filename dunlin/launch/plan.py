@@ -39,7 +39,7 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
         return ProcessSpec(name, role, (*start, "--node", place, *common, *secured, *flags))
 
     return (
-        spec("monitor", 0, ports.monitor, "--metrics-port", str(ports.metrics)),
+        spec("monitor", 0, ports.monitor, "--metrics-port", str(ports.metrics), *_otlp(options)),
         *(spec("global_manager", i, 0, "--preset", options.preset) for i in range(options.managers)),
         *(spec("kvstore", i, 0, *_tier(options)) for i in range(options.nodes)),
         *(
@@ -63,6 +63,10 @@ def _etcd(options: UpOptions, endpoints: str) -> tuple[str, ...]:
     if options.etcd_password_file is not None:
         flags += ["--etcd-password-file", str(options.etcd_password_file)]
     return tuple(flags)
+
+
+def _otlp(options: UpOptions) -> tuple[str, ...]:
+    return ("--otlp", options.otlp) if options.otlp else ()
 
 
 def _doors(options: UpOptions, http_port: int) -> tuple[str, ...]:

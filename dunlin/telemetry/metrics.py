@@ -114,9 +114,21 @@ MEMBER = {
 }
 
 
+TRACES = {
+    "dunlin_spans_exported_total": "spans that the OpenTelemetry collector took (only with --otlp)",
+    "dunlin_spans_dropped_total": "spans that it did not take, or that the queue had no room for (only with --otlp)",
+}
+
+
+def traces(exported: int, dropped: int) -> list[Family]:
+    """The families of the span exporter."""
+    values = zip(TRACES.items(), (exported, dropped), strict=True)
+    return [Family(name, text, _kind(name), (Sample((), float(value)),)) for (name, text), value in values]
+
+
 def documented() -> list[tuple[str, str, str]]:
     """Name, kind and meaning of every family there can be; `docs/metrics.md` holds this table."""
-    names = FLEET | MEMBER
+    names = FLEET | TRACES | MEMBER
     for role, fields in FIELDS.items():
         names |= {f"dunlin_{role}_{field}": text for field, text in fields.items()}
     return [(name, _kind(name), text) for name, text in names.items()]

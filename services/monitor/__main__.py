@@ -26,6 +26,12 @@ def parser() -> argparse.ArgumentParser:
         "--stuck-s", type=float, default=3.0, help="without progress for so long is suspect (default: 3)"
     )
     flags.add_argument("--silent-s", type=float, default=3.0, help="without report for so long is suspect (default: 3)")
+    flags.add_argument(
+        "--otlp",
+        default="",
+        metavar="URL",
+        help="send a trace of each request to this OpenTelemetry collector, http(s)://HOST:4317 (default: do not)",
+    )
     flags.add_argument("--ring-records", type=int, default=20_000, help="how many reasons to keep (default: 20000)")
     return flags
 
@@ -45,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         flags.error(str(error))
     options = service_options("monitor", arguments)
     metrics = "" if port is None else f"{options.listen.rpartition(':')[0]}:{port}"
-    return run_service(options, lambda: serve(options, config, metrics))
+    return run_service(options, lambda: serve(options, config, metrics, arguments.otlp))
 
 
 if __name__ == "__main__":

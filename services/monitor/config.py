@@ -11,7 +11,7 @@ class MonitorConfig:
     that comes more than `slept_s` late means that the monitor itself slept. Changes of load are published at most every
     `publish_interval_s`, all others at once. A new monitor says nothing until every registered instance has reported,
     at most `warm_up_s`: the last view of its predecessor is worth more than an empty one. An explanation has at most
-    `explain_records` records.
+    `explain_records` records. `traces`: pass the records on to the address `TRACES`.
     """
 
     stuck_s: float = 3.0
@@ -23,6 +23,7 @@ class MonitorConfig:
     ring_records: int = 20_000
     ring_bytes: int = 64 << 20
     explain_records: int = 1_000
+    traces: bool = False
 
     def __post_init__(self) -> None:
         for name in ("stuck_s", "silent_s", "tick_s", "slept_s", "publish_interval_s", "warm_up_s"):

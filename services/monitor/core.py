@@ -30,6 +30,8 @@ from services.monitor.views import Views, member_view
 from services.monitor.watch import Watch
 
 SUBSCRIBERS = ("dispatcher", "global_manager")
+TRACES = Address("traces", "")
+"""Who makes spans of the reasons: whatever this process's server attached there."""
 
 
 class Codec(Protocol):
@@ -139,7 +141,7 @@ class MonitorCore:
         self.reasons.lost += message.lost
         for reason in message.reasons:
             self.reasons.add(reason)
-        return []
+        return [Send(TRACES, message)] if self._config.traces else []
 
     def _on_members_reset(self, now_s: float, sender: Address, message: MembersReset) -> list[Effect]:
         self._members_known = True

@@ -1,6 +1,8 @@
 """Runs a monitor: streams of reports, the tools' questions and the page of metrics around `MonitorCore`."""
 
+import asyncio
 from collections.abc import Sequence
+from dataclasses import replace
 
 import grpc
 
@@ -11,36 +13,46 @@ from dunlin.wire.methods import EXPLAIN, MONITOR_SERVICE, STATUS, Methods
 from dunlin.wire.options import ServiceOptions
 from dunlin.wire.service import Service
 from services.monitor.config import MonitorConfig
-from services.monitor.core import MonitorCore
+from services.monitor.core import TRACES, MonitorCore
 from services.monitor.server_desk import Desk
 from services.monitor.server_metrics import MetricsDoor
+from services.monitor.server_traces import open_traces
 
 
-async def serve(options: ServiceOptions, config: MonitorConfig, metrics: str = "") -> int:
+async def serve(options: ServiceOptions, config: MonitorConfig, metrics: str = "", otlp: str = "") -> int:
     """Serve until told to stop; returns the exit code.
 
     Args:
         options: where to run.
         config: the core's settings.
         metrics: `host:port` of the page of metrics; empty for none.
+        otlp: endpoint of an OpenTelemetry collector; empty for none.
 
     Raises:
-        StartError: a port is taken, or no etcd.
+        StartError: a port is taken, no etcd, or `otlp` is wanted and cannot be.
     """
     service = Service(options)
+    traces = open_traces(otlp, options.node) if otlp else None
+    pump: asyncio.Task[None] | None = None
     door = await MetricsDoor.open(metrics) if metrics else None
     try:
         await service.start(
-            lambda address: MonitorCore(address, config, codec),
+            lambda address: MonitorCore(address, replace(config, traces=bool(otlp)), codec),
             accepts=[FLEET],
             make_handlers=_handlers,
             services=[MONITOR_SERVICE],
             extra={"metrics": options.endpoint(door.port)} if door else None,
         )
+        if traces:
+            service.host.attach(TRACES, traces)
+            pump = asyncio.create_task(traces.run(service.host.clock))
+            pump.add_done_callback(service.host.guard)
         if door:
-            door.answer_from(Desk(service.host).now)
+            door.answer_from(Desk(service.host).now, traces.families if traces else tuple)
         return await service.run_until_stopped()
     finally:
+        if pump:
+            pump.cancel()
         if door:
             await door.close()
 

@@ -1,11 +1,11 @@
 """The page of metrics: a few lines of HTTP in the service's own event loop, so that a scrape sees one moment."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from dunlin.messages.fleet import FleetStatus
 from dunlin.telemetry.exposition import CONTENT_TYPE, render
-from dunlin.telemetry.metrics import families
+from dunlin.telemetry.metrics import Family, families
 from dunlin.wire.options import StartError
 
 REQUEST_BYTES = 16 << 10
@@ -19,6 +19,7 @@ class MetricsDoor:
 
     def __init__(self) -> None:
         self._source: Source | None = None
+        self._more: Callable[[], Sequence[Family]] = tuple
         self._server: asyncio.Server
 
     @classmethod
@@ -43,9 +44,10 @@ class MetricsDoor:
         """The port that it listens on."""
         return int(self._server.sockets[0].getsockname()[1])
 
-    def answer_from(self, source: Source) -> None:
-        """From now on pages are made from what `source` returns; until then the answer is 503."""
+    def answer_from(self, source: Source, more: Callable[[], Sequence[Family]] = tuple) -> None:
+        """From now on pages are made from what `source` returns, and `more`; until then the answer is 503."""
         self._source = source
+        self._more = more
 
     async def close(self) -> None:
         """Listen no more."""
@@ -71,7 +73,7 @@ class MetricsDoor:
             return _page(b"404 Not Found", b"look at /metrics\n")
         if self._source is None:
             return _page(b"503 Service Unavailable", b"starting\n")
-        page = render(families(await self._source()))
+        page = render([*families(await self._source()), *self._more()])
         return _page(b"200 OK", page if words[0] == b"GET" else b"", CONTENT_TYPE)
 
 

@@ -1,0 +1,244 @@
+"""Spans out of decision messages: one trace per request, one span per phase, each decision with its reason. Pure.
+
+Below the request's own span lie the queue, and one span per attempt with its phases: placement, prefill, decode,
+preempted, migration. A decision that begins no phase is an event of the one that runs. Knows no OpenTelemetry.
+"""
+
+from dataclasses import dataclass, field
+from typing import Any
+
+from dunlin.effects import Address
+from dunlin.messages.dispatch import Accepted, Cancel, Continued, Place, Poisoned, Preempted, Ready, Refused, Returned
+from dunlin.messages.told import Admitted, Closed, FirstToken
+from dunlin.messages.types import Finish, Why
+from dunlin.telemetry.context import TraceContext, span_id
+from dunlin.telemetry.explain import Record
+
+Value = str | int | float
+Attributes = dict[str, Value]
+
+MOST_EVENTS = 128
+"""Of one span; later ones are counted in `dunlin.events_left_out`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """A decision inside a span."""
+
+    at_s: float
+    name: str
+    attributes: Attributes
+
+
+@dataclass(slots=True)
+class Span:
+    """One phase of one request; times in seconds since 1970. `error` empty: it went well. `parent` 0: none."""
+
+    trace: int
+    id: int
+    parent: int
+    name: str
+    process: Address
+    start_s: float
+    end_s: float = 0.0
+    attributes: Attributes = field(default_factory=dict)
+    events: list[Event] = field(default_factory=list)
+    error: str = ""
+
+    def add(self, event: Event) -> None:
+        """Note a decision, as long as there are not too many."""
+        if len(self.events) < MOST_EVENTS:
+            self.events.append(event)
+        else:
+            left_out = self.attributes.get("dunlin.events_left_out", 0)
+            self.attributes["dunlin.events_left_out"] = int(left_out) + 1
+
+
+def attributes_of(why: Why | None) -> Attributes:
+    """A reason as attributes: policy, choice, each figure, each alternative that was rejected."""
+    if why is None:
+        return {}
+    found: Attributes = {"dunlin.why.policy": why.policy, "dunlin.why.chosen": why.chosen}
+    found |= {f"dunlin.why.figure.{figure.name}": figure.value for figure in why.figures}
+    return found | {f"dunlin.why.rejected.{other.option}": other.reason for other in why.rejected}
+
+
+class Story:
+    """The spans of one request while it runs. Everything is taken in the order of time."""
+
+    def __init__(self, key: str, context: TraceContext, owner: Address, at_s: float) -> None:
+        self.key = key
+        self.context = context
+        self._names: dict[tuple[str, int], int] = {}
+        self._attempt_number = 0
+        self._produced = False
+        self._root = self._open("request", owner, at_s, context.parent, owner.incarnation)
+        self._root.attributes["dunlin.request"] = key
+        self._attempt: Span | None = None
+        self._phase: Span | None = self._below("queue", owner, at_s)
+        self._done: list[Span] = []
+
+    @property
+    def owner(self) -> Address:
+        """The dispatcher whose request it is now."""
+        return self._root.process
+
+    def take(self, record: Record) -> list[Span]:
+        """What ended with this record."""
+        self._done = []
+        turn = _TURNS.get(type(record.message))
+        if turn is None:
+            self._note(record)
+        else:
+            turn(self, record, record.message)
+        return self._done
+
+    def cut(self, at_s: float, why: str) -> list[Span]:
+        """Nothing more will come: end what is open."""
+        self._done = []
+        self._leave(at_s, error=why)
+        self._leave_attempt(at_s, why)
+        self._finish(self._root, at_s, why)
+        return self._done
+
+    # --- turns ---
+
+    def _admitted(self, record: Record, message: Admitted) -> None:
+        if record.sender != self.owner:
+            self._root.process = record.sender
+            self._note(record)
+        else:
+            self._root.attributes |= attributes_of(message.why)
+
+    def _place(self, record: Record, message: Place) -> None:
+        self._leave(record.at_s)
+        self._leave_attempt(record.at_s, "" if message.handle else "lost")
+        self._attempt_number, self._produced = message.attempt, False
+        self._attempt = self._below("attempt", record.sender, record.at_s)
+        self._attempt.attributes |= {
+            "dunlin.attempt": message.attempt,
+            "dunlin.instance": record.to.name,
+            "dunlin.tokens": len(message.tokens),
+            "dunlin.prompt_tokens": message.prompt_tokens,
+        }
+        self._enter("migration" if message.handle else "placement", record.sender, record)
+
+    def _accepted(self, record: Record, message: Accepted) -> None:
+        self._leave(record.at_s)
+        self._enter("prefill", record.sender, record)
+
+    def _first_token(self, record: Record, message: FirstToken) -> None:
+        self._produced = True
+        self._leave(record.at_s)
+        self._enter("decode", message.instance, record)
+
+    def _preempted(self, record: Record, message: Preempted) -> None:
+        self._leave(record.at_s)
+        self._enter("preempted", record.sender, record)
+
+    def _continued(self, record: Record, message: Continued) -> None:
+        ways: Attributes = {
+            "dunlin.restored_tokens": message.restored_tokens,
+            "dunlin.recomputed_tokens": message.recomputed_tokens,
+        }
+        if self._phase is not None:
+            self._phase.attributes |= ways
+            self._note(record)
+        self._leave(record.at_s)
+        self._enter("decode" if self._produced else "prefill", record.sender, record)
+
+    def _ready(self, record: Record, message: Ready) -> None:
+        self._leave(record.at_s)
+        self._enter("migration", record.sender, record)
+
+    def _given_back(self, record: Record, message: Refused | Returned | Poisoned) -> None:
+        self._note(record)
+        name = type(message).__name__.lower()
+        self._leave(record.at_s, error=name)
+        self._leave_attempt(record.at_s, name)
+        self._phase = self._below("queue", self.owner, record.at_s)
+
+    def _cancel(self, record: Record, message: Cancel) -> None:
+        self._note(record)
+        if self._attempt is None or message.attempt < self._attempt_number or record.sender != self.owner:
+            return
+        cause = message.why.chosen if message.why is not None else "cancelled"
+        self._leave(record.at_s, error=cause)
+        self._leave_attempt(record.at_s, cause)
+        self._phase = self._below("queue", self.owner, record.at_s)
+
+    def _closed(self, record: Record, message: Closed) -> None:
+        if record.sender != self.owner:
+            return self._note(record)
+        finish = Finish(message.finish).name.lower()
+        cause = message.why.chosen if message.why is not None else finish
+        error = cause if message.finish in (Finish.ERROR, Finish.DEADLINE) else ""
+        self._leave(record.at_s, error=error)
+        self._leave_attempt(record.at_s, error)
+        attributes: Attributes = {
+            "dunlin.finish": finish,
+            "dunlin.tokens": message.tokens,
+            "dunlin.attempts": self._attempt_number,
+        }
+        self._root.attributes |= attributes
+        self._root.add(_event(record))
+        self._finish(self._root, record.at_s, error)
+
+    # --- parts ---
+
+    def _note(self, record: Record) -> None:
+        (self._phase or self._attempt or self._root).add(_event(record))
+
+    def _enter(self, name: str, process: Address, record: Record) -> None:
+        self._phase = self._below(name, process, record.at_s)
+        self._phase.attributes |= _why(record)
+
+    def _below(self, name: str, process: Address, at_s: float) -> Span:
+        parent = self._root if name in ("queue", "attempt") or self._attempt is None else self._attempt
+        return self._open(name, process, at_s, parent.id)
+
+    def _open(self, name: str, process: Address, at_s: float, parent: int, *more: object) -> Span:
+        # The how-manieth of its name in its attempt: the same again if the records are read again.
+        number = self._names[name, self._attempt_number] = self._names.get((name, self._attempt_number), 0) + 1
+        named = span_id(self.key, name, self._attempt_number, number, *more)
+        return Span(self.context.trace, named, parent, name, process, at_s)
+
+    def _leave(self, at_s: float, error: str = "") -> None:
+        phase, self._phase = self._phase, None
+        if phase is not None:
+            self._finish(phase, at_s, error)
+
+    def _leave_attempt(self, at_s: float, error: str) -> None:
+        attempt, self._attempt = self._attempt, None
+        if attempt is not None:
+            self._finish(attempt, at_s, error)
+
+    def _finish(self, span: Span, at_s: float, error: str) -> None:
+        span.end_s = max(at_s, span.start_s)  # clocks of two machines may disagree
+        span.error = error
+        self._done.append(span)
+
+
+def _event(record: Record) -> Event:
+    attributes: Attributes = {"dunlin.from": record.sender.name, "dunlin.to": record.to.name}
+    return Event(record.at_s, type(record.message).__name__, attributes | _why(record))
+
+
+def _why(record: Record) -> Attributes:
+    return attributes_of(getattr(record.message, "why", None))
+
+
+_TURNS: dict[type[Any], Any] = {
+    Admitted: Story._admitted,
+    Place: Story._place,
+    Accepted: Story._accepted,
+    FirstToken: Story._first_token,
+    Preempted: Story._preempted,
+    Continued: Story._continued,
+    Ready: Story._ready,
+    Refused: Story._given_back,
+    Returned: Story._given_back,
+    Poisoned: Story._given_back,
+    Cancel: Story._cancel,
+    Closed: Story._closed,
+}

@@ -1,0 +1,116 @@
+"""The traces of all requests that run: puts the records of several processes in order, and sorts them by request. Pure.
+
+Bounded: the oldest story goes, cut off, when there are too many.
+"""
+
+from collections import OrderedDict
+from heapq import heappop, heappush
+from typing import Any
+
+from dunlin.effects import Address
+from dunlin.messages.told import Admitted, Closed, FirstToken
+from dunlin.telemetry.context import context_of, span_id
+from dunlin.telemetry.explain import Record
+from dunlin.telemetry.spans import Span, Story, attributes_of
+
+Name = tuple[int, int]
+"""(incarnation of the dispatcher, its number of the request)."""
+
+TOLD = (Admitted, FirstToken, Closed)
+
+
+class Tracer:
+    """Owns the stories. `cut_total` counts those that ended without a record of their end."""
+
+    def __init__(self, patience_s: float = 0.5, most_stories: int = 20_000) -> None:
+        self.cut_total = 0
+        self._patience_s = patience_s
+        self._most = most_stories
+        self._waiting: list[tuple[float, int, Record]] = []
+        self._numbers = 0
+        self._stories: OrderedDict[str, Story] = OrderedDict()
+        self._keys: OrderedDict[Name, str] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._stories)
+
+    def add(self, record: Record) -> None:
+        """Keep a record until those of the same time from other processes had the time to arrive."""
+        self._numbers += 1
+        heappush(self._waiting, (record.at_s, self._numbers, record))
+
+    def due(self, now_s: float) -> list[Span]:
+        """The spans that ended, as far as the records are old enough to be told."""
+        spans: list[Span] = []
+        while self._waiting and self._waiting[0][0] <= now_s - self._patience_s:
+            spans += self._take(heappop(self._waiting)[2])
+        return spans
+
+    def _take(self, record: Record) -> list[Span]:
+        key = self._key_of(record)
+        if key is None:
+            return []
+        if not key:
+            return _refusal(record) if isinstance(record.message, Closed) else []
+        story = self._stories.get(key)
+        if story is None:
+            story = self._begin(key, record)
+        if story is None or not story.context.sampled:
+            return []
+        spans = story.take(record)
+        if isinstance(record.message, Closed) and record.sender == story.owner:
+            del self._stories[key]
+        return spans + self._make_room(record.at_s)
+
+    def _begin(self, key: str, record: Record) -> Story | None:
+        """A story begins with any record that a dispatcher sent of a request that lives."""
+        message: Any = record.message
+        if isinstance(message, Closed) or record.sender.role != "dispatcher":
+            return None
+        context = context_of(getattr(message, "trace", ""), key)
+        story = self._stories[key] = Story(key, context, record.sender, record.at_s)
+        return story
+
+    def _key_of(self, record: Record) -> str | None:
+        """The public id of the request that a record names; empty for one that was refused, None for none."""
+        message: Any = record.message
+        number = getattr(message, "request", None)
+        if isinstance(number, str):
+            return number
+        named: str = getattr(message, "key", "")
+        dispatcher = next((one for one in _ends(record) if one.role == "dispatcher"), None)
+        if dispatcher is None or number is None:
+            return named or None
+        name = (dispatcher.incarnation, number)
+        if named:
+            self._keys[name] = named
+            if len(self._keys) > 2 * self._most:
+                self._keys.popitem(last=False)
+        return named or self._keys.get(name, f"req-{name[0]:x}-{name[1]:x}")
+
+    def _make_room(self, now_s: float) -> list[Span]:
+        spans: list[Span] = []
+        while len(self._stories) > self._most:
+            self.cut_total += 1
+            spans += self._stories.popitem(last=False)[1].cut(now_s, "no end was recorded")
+        return spans
+
+
+def _ends(record: Record) -> tuple[Address, ...]:
+    """Whose number of the request it may be."""
+    stated = getattr(record.message, "dispatcher", None)
+    return (record.sender, record.to) if stated is None else (stated,)
+
+
+def _refusal(record: Record) -> list[Span]:
+    """A request that the door did not take is one span of its client's trace."""
+    message = record.message
+    assert isinstance(message, Closed)
+    context = context_of(message.trace, f"{record.sender} {record.to}")
+    if not context.sampled:
+        return []
+    named = span_id(f"{record.sender} {record.to}", "refused")
+    span = Span(context.trace, named, context.parent, "request", record.sender, record.at_s, record.at_s)
+    span.attributes |= attributes_of(message.why)
+    span.error = message.why.chosen if message.why is not None else "refused"
+    return [span]
