@@ -94,7 +94,9 @@ class Campaign:
         """One fault of `role` in `phase`."""
         status = await self._whole()
         self._turn += 1
-        pid = pid_of(role, status, self._cluster, self._turn)
+        # Among several dispatchers the one that serves the streams: the others are no loss.
+        served = self._session.client.endpoint if role == "dispatcher" else ""
+        pid = pid_of(role, status, self._cluster, self._turn, served)
         singing = await self._phases[phase]()
         at_s = self.stage.now_s()
         waking = self._strike(pid, fault)

@@ -9,8 +9,8 @@ ROLES = ("dispatcher", "leader", "standby", "instance", "engine", "kvstore", "mo
 """The eight that the table names; `leader` and `standby` are global managers."""
 
 
-def pid_of(role: str, status: FleetStatus, cluster: ClusterProcess, turn: int = 0) -> int:
-    """The process that plays `role` now; `turn` chooses among several. 0 when there is none."""
+def pid_of(role: str, status: FleetStatus, cluster: ClusterProcess, turn: int = 0, endpoint: str = "") -> int:
+    """The process that plays `role` now (at `endpoint`, if given); `turn` chooses among several. 0 when there is none."""
     if role == "etcd":
         found = [pid for pid in descendants(cluster.pid) if _name(pid) == "etcd"]
     elif role == "engine":
@@ -18,7 +18,7 @@ def pid_of(role: str, status: FleetStatus, cluster: ClusterProcess, turn: int = 
     elif role in ("leader", "standby"):
         found = [member.pid for member in _of("global_manager", status) if leads(member) == (role == "leader")]
     else:
-        found = [member.pid for member in _of(role, status)]
+        found = [member.pid for member in _of(role, status) if endpoint in ("", member.endpoint)]
     return found[turn % len(found)] if found else 0
 
 
