@@ -10,7 +10,7 @@ ROLES = ("dispatcher", "leader", "standby", "instance", "engine", "kvstore", "mo
 
 
 def pid_of(role: str, status: FleetStatus, cluster: ClusterProcess, turn: int = 0, endpoint: str = "") -> int:
-    """The process that plays `role` now (at `endpoint`, if given); `turn` chooses among several. 0 when there is none."""
+    """The process that plays `role` now; of several the one at `endpoint`, else `turn` chooses. 0: there is none."""
     if role == "etcd":
         found = [pid for pid in descendants(cluster.pid) if _name(pid) == "etcd"]
     elif role == "engine":
@@ -18,7 +18,8 @@ def pid_of(role: str, status: FleetStatus, cluster: ClusterProcess, turn: int = 
     elif role in ("leader", "standby"):
         found = [member.pid for member in _of("global_manager", status) if leads(member) == (role == "leader")]
     else:
-        found = [member.pid for member in _of(role, status) if endpoint in ("", member.endpoint)]
+        members = _of(role, status)
+        found = [member.pid for member in members if member.endpoint == endpoint] or [member.pid for member in members]
     return found[turn % len(found)] if found else 0
 
 
