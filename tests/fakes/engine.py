@@ -6,7 +6,7 @@ a pure function of all tokens before it, so a stream can be checked for exactnes
 """
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,6 +93,7 @@ class FakeSequence:
     digests: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
     ended: bool = False
+    tenant: str = ""
 
     def append(self, token: int) -> None:
         self.tokens.append(token)
@@ -123,7 +124,8 @@ class FakeEngine:
 
     `is_stuck`: it passes no safepoint and answers nothing, while its host goes on reading the counter. Misuse by the
     instance raises AssertionError, except what a real engine answers in the course of things (rows of sequences that
-    ended or closed are dropped). `audit` False leaves the slab unread, for speed.
+    ended or closed are dropped). `audit` False leaves the slab unread, for speed. `tenant_of` says whose a sequence is:
+    what one tenant's sequence wrote must never be read by another's.
     """
 
     def __init__(self, instance: Address, tier: FakeTier | None = None, **settings: Any) -> None:
@@ -141,8 +143,10 @@ class FakeEngine:
         self.load_s: float = settings.pop("load_s", 0.0)
         self.progress_s: float | None = settings.pop("progress_s", None)
         self._audit: bool = settings.pop("audit", True)
+        self._tenant_of: Callable[[int], str] = settings.pop("tenant_of", lambda sequence: "")
         self.ready = make_ready(**settings)
         self.slab: list[int | None] = [None] * self.ready.slots
+        self.tenants: list[str | None] = [None] * self.ready.slots
         self._sequences: dict[int, FakeSequence] = {}
         self._queue: deque[Step] = deque()
         self._is_running = False
@@ -168,6 +172,7 @@ class FakeEngine:
         if before.ready != self.ready:
             return
         self.slab = before.slab if trusted else [-1] * len(before.slab)
+        self.tenants = before.tenants
         torn: list[int] = []
         for step in before._queue:
             for slots in _spans(step):
@@ -211,6 +216,7 @@ class FakeEngine:
         tokens_max = min(message.prompt_tokens + message.max_tokens, self.ready.max_positions)
         assert 0 < len(message.tokens) < tokens_max, f"{len(message.tokens)} tokens of at most {tokens_max}"
         opened = self._sequences[message.sequence] = FakeSequence(message, tokens_max, [])
+        opened.tenant = self._tenant_of(message.sequence)
         for token in message.tokens:
             opened.append(token)
         opened.slots = _slots(message.extent_start, message.extent_length)
@@ -286,10 +292,13 @@ class FakeEngine:
             for position in range(start):
                 found = self.slab[sequence.slots[position]]
                 assert found == sequence.digests[position], f"{name}: slot of token {position} holds another's KV"
+                tenant = self.tenants[sequence.slots[position]]
+                assert tenant in (None, sequence.tenant), f"{name}: tenant {sequence.tenant} reads what {tenant} wrote"
         del sequence.slots[start:]
         for position, slot in zip(range(start, stop), slots, strict=False):
             assert 0 <= slot < len(self.slab), f"{name}: slot {slot} in a slab of {len(self.slab)}"
             self.slab[slot] = sequence.digests[position]
+            self.tenants[slot] = sequence.tenant
             sequence.slots.append(slot)
 
     def _sample(self, number: int, sequence: FakeSequence, stop: int, done: StepDone) -> None:
@@ -341,6 +350,7 @@ class FakeEngine:
         content = self._tier.read(host)
         for slot, digest in zip(slots, content, strict=False):
             self.slab[slot] = digest
+            self.tenants[slot] = None  # the tier knows requests by their keys
         checksum = self._checksum(move, content)
         if checksum != host.checksum:
             return MoveStatus.CORRUPT, checksum

@@ -165,7 +165,8 @@ class Bench:
         self.link.on_delivered = self._audit
         if tier_bytes is not None:
             self.start_kvstore(tier_bytes)
-        self.seat = EngineSeat(self.link, ME, self.tier, **{"step_s": STEP_S, "progress_s": 0.1, **(engine or {})})
+        settings = {"step_s": STEP_S, "progress_s": 0.1, "tenant_of": self._tenant_of, **(engine or {})}
+        self.seat = EngineSeat(self.link, ME, self.tier, **settings)
         self.link.join(MANAGER, ME)
         self.link.post(MANAGER, ME, make_order(), 2 * LATENCY_S)
         self.dispatcher = self.add_dispatcher("d")
@@ -282,6 +283,10 @@ class Bench:
             if sender == ME and isinstance(message, kind) and to in (None, receiver):
                 found.append(message)
         return found
+
+    def _tenant_of(self, number: int) -> str:
+        sequence = self.core.sequences.get(number)
+        return sequence.place.tenant if sequence is not None else ""
 
     def _audit(self, event: Event) -> None:
         if event.to != ME:

@@ -52,12 +52,16 @@ class InstanceMachine(RuleBasedStateMachine):
         sizes=st.lists(st.tuples(st.integers(1, 24), st.integers(8, 40)), min_size=1, max_size=5),
         who=st.sampled_from("de"),
         stops=st.lists(st.integers(0, 999), max_size=10),
+        tenant=st.sampled_from(["", "a", "b"]),
     )
-    def place(self, sizes: list[tuple[int, int]], who: str, stops: list[int]) -> None:
+    def place(self, sizes: list[tuple[int, int]], who: str, stops: list[int], tenant: str) -> None:
+        """Requests of a named tenant all begin alike, those of the unnamed one have nothing in common."""
         for tokens, max_tokens in sizes if who not in self.away else []:
             self.requests += 1
             by = self.bench.dispatchers[who]
-            self.bench.place(self.requests, by=by, tokens=tokens, max_tokens=max_tokens, stop_ids=i32(stops))
+            known = list(range(100, 101 + tokens)) if tenant else []
+            options = {"tokens": tokens, "max_tokens": max_tokens, "stop_ids": i32(stops), "tenant": tenant}
+            self.bench.place(self.requests, by=by, known=known, **options)
 
     @rule(tokens=st.integers(60, 70))
     def place_a_long_one(self, tokens: int) -> None:
