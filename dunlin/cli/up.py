@@ -79,6 +79,9 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         "--tier-mib", type=whole(1), metavar="MIB", help="size of the host tier (default: the kvstore's)"
     )
     parser.add_argument(
+        "--replicate", action="store_true", help="keep a second copy of checkpoints at another node (with --nodes)"
+    )
+    parser.add_argument(
         "--checkpoint-share",
         type=number(0),
         metavar="F",
@@ -136,6 +139,7 @@ def run(arguments: argparse.Namespace) -> int:
         slots=arguments.slots,
         tier_mib=arguments.tier_mib,
         checkpoint_share=arguments.checkpoint_share,
+        replicate=arguments.replicate,
         prefix_reuse=not arguments.no_prefix_reuse,
         threads=arguments.threads,
         ready_timeout_s=arguments.ready_timeout,

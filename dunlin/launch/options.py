@@ -39,6 +39,7 @@ class UpOptions:
     slots: int | None = None
     tier_mib: int | None = None
     checkpoint_share: float | None = None
+    replicate: bool = False
     prefix_reuse: bool = True
     threads: int = 0
     ready_timeout_s: float = 180.0
