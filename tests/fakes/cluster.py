@@ -13,6 +13,7 @@ from dunlin.messages.door import Admitted, Delta, Rejected, Submit, Withdraw
 from dunlin.messages.fleet import Reason, Reasons
 from dunlin.messages.group import Reach
 from dunlin.messages.membership import Elected, Member, MembersReset
+from dunlin.messages.plan import DrainRequest
 from dunlin.messages.types import Finish, Sampling, i32
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
@@ -188,6 +189,13 @@ class Cluster:
         self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
         self._enter(self.manager.address, self.manager)
         self.link.post(ETCD, self.manager.address, Elected(self._revision))
+
+    def drain(self, name: str, undo: bool = False) -> None:
+        """An operator asks the manager to empty an instance, or to use it again. Who answers what is not waited for."""
+        tool = Address("client", f"tool-{self.link.delivered}-{undo}")
+        self.link.add(tool, _Act(lambda: None))
+        self.link.join(tool, self.manager.address)
+        self.link.post(tool, self.manager.address, DrainRequest(name, undo))
 
     def later(self, delay_s: float, act: Callable[[], object]) -> None:
         """Call `act` when so much virtual time has passed."""
