@@ -214,7 +214,8 @@ def test_a_deadline_ends_a_request() -> None:
 
 
 def test_under_memory_pressure_kv_goes_to_the_host_tier_and_back() -> None:
-    cluster = ready_cluster(instances=1, engine={"slots": 160}, instance={"run_ahead_tokens": 8})
+    settings = {"run_ahead_tokens": 8, "prefix_reuse": False}
+    cluster = ready_cluster(instances=1, engine={"slots": 160}, instance=settings)
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
     cluster.link.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_done()
