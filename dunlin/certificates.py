@@ -57,6 +57,13 @@ def names_of(role: str, name: str) -> tuple[str, str]:
     return of_role, f"{name.lower()}.{of_role}"
 
 
+def is_host(name: str) -> bool:
+    """Whether a certificate can name this host (`*.` for any below it)."""
+    if len(name) > 253 or name == "dunlin" or name.endswith(".dunlin"):
+        return False
+    return all(_NAME.fullmatch(part) for part in name.removeprefix("*.").split("."))
+
+
 def make_ca(directory: Path, force: bool = False, days: int = CA_DAYS) -> None:
     """A new CA in `directory`: `ca.pem`, and its key in `ca-key.pem` (mode 0600).
 
@@ -128,10 +135,9 @@ def _host(text: str) -> "GeneralName":
         return x509.IPAddress(ipaddress.ip_address(text.strip("[]")))
     except ValueError:
         pass
-    if not text or len(text) > 253 or not all(_NAME.fullmatch(part) for part in text.removeprefix("*.").split(".")):
-        raise CertificateError(f"{text!r} is no host name and no IP address")
-    if text == "dunlin" or text.endswith(".dunlin"):
-        raise CertificateError(f"{text!r}: names under 'dunlin' say who the holder is, and cannot be hosts")
+    if not is_host(text):
+        text = f"{text!r} is no host name (those under 'dunlin' say who a holder is) and no IP address"
+        raise CertificateError(text)
     return x509.DNSName(text)
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dunlin.client.errors import DunlinError
-from dunlin.wire.options import StartError
+from dunlin.wire.errors import StartError
 from dunlin.wire.security import Security
 
 TLS_DIR, API_KEY = "DUNLIN_TLS_DIR", "DUNLIN_API_KEY"

@@ -34,7 +34,10 @@ def issue_all(data_dir: Path, host: str, processes: Iterable[tuple[str, str]]) -
 
 def _hosts(host: str) -> tuple[str, ...]:
     """All that this machine may be called by who dials it."""
-    listed = ["localhost", "127.0.0.1", "::1", socket.gethostname()]
-    if host not in ("0.0.0.0", "::", *listed):
-        listed.append(host)
+    from dunlin.certificates import is_host
+
+    listed = ["localhost", "127.0.0.1", "::1"]
+    for name in (socket.gethostname(), host):
+        if name not in ("0.0.0.0", "::", *listed) and is_host(name):
+            listed.append(name)
     return tuple(listed)

@@ -77,6 +77,9 @@ def stub(channel: "grpc.aio.Channel | grpc.Channel", method: Method[Q, R]) -> An
 
 
 Answer = Callable[[Any, Any], Awaitable[Any]]
+Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
+"""Status, detail and trailing metadata."""
+Gate = Callable[[Mapping[str, Any]], Refusal | None]
 
 
 class Methods(grpc.GenericRpcHandler):
@@ -86,14 +89,34 @@ class Methods(grpc.GenericRpcHandler):
     and sends with `await context.write(response)`, so that its `finally` runs as soon as the client is gone.
 
     A caller that shows a certificate must be of one of the roles `callers`; who may come without one, the port says.
+    `gate` may refuse a call by its metadata alone, before its request is read.
     """
 
-    def __init__(self, answers: Mapping[Method[Any, Any], Answer], callers: Collection[str] = ("client",)) -> None:
+    def __init__(
+        self,
+        answers: Mapping[Method[Any, Any], Answer],
+        callers: Collection[str] = ("client",),
+        gate: Gate | None = None,
+    ) -> None:
         self._handlers = {method.path: _handler(method, answer, callers) for method, answer in answers.items()}
+        self._gate = gate
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
         """gRPC's question: who handles this method? None: not this handler."""
-        return self._handlers.get(handler_call_details.method)
+        handler = self._handlers.get(handler_call_details.method)
+        if handler is None or self._gate is None:
+            return handler
+        refusal = self._gate(dict(handler_call_details.invocation_metadata or ()))
+        return handler if refusal is None else _refusing(refusal)
+
+
+def _refusing(refusal: Refusal) -> "Handler":
+    """Answers without reading the request, however large it is."""
+
+    async def refuse(requests: object, context: "Context") -> None:
+        await context.abort(*refusal)
+
+    return grpc.stream_stream_rpc_method_handler(refuse)
 
 
 def _handler(method: Method[Any, Any], answer: Answer, callers: Collection[str]) -> "Handler":

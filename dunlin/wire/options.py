@@ -7,15 +7,12 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dunlin.membership.endpoints import parse_endpoints
+from dunlin.wire.errors import StartError as StartError
 
 ETCD_USER_VARIABLE = "DUNLIN_ETCD_USER"
 ETCD_PASSWORD_VARIABLE = "DUNLIN_ETCD_PASSWORD"
 
 TLS_HELP = "ca.pem, cert.pem and key.pem of this process, see `dunlin certs` (default: no TLS)"
-
-
-class StartError(Exception):
-    """The service cannot start; the text says what, where and what to do. Ends the process with code 2."""
 
 
 @dataclass(frozen=True, slots=True)

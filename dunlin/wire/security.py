@@ -16,7 +16,7 @@ from typing import Any
 import grpc
 
 from dunlin.certificates import ANY_NAME, CA, CERTIFICATE, KEY, CertificateError, names_of
-from dunlin.wire.options import StartError
+from dunlin.wire.errors import StartError
 
 _NOBODY = "nobody.dunlin"
 _ROUND_TRIPS = 4

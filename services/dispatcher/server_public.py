@@ -1,7 +1,7 @@
 """The public gRPC door: Generate, Cancel, Info. Translates; what is allowed the door says, what happens the core."""
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -21,7 +21,7 @@ from dunlin.messages.public import (
 )
 from dunlin.messages.types import Finish
 from dunlin.telemetry.context import valid
-from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Methods
+from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Methods, Refusal
 from services.dispatcher.again import Again, again_of
 from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.door import Door, DoorError, Part, Prompt, Stream
@@ -64,12 +64,20 @@ class PublicDoor:
 
     def methods(self) -> Methods:
         """The handler to serve."""
-        return Methods({GENERATE: self.generate, CANCEL: self.cancel, INFO: self.info})
+        return Methods({GENERATE: self.generate, CANCEL: self.cancel, INFO: self.info}, gate=self._gate)
+
+    def _gate(self, metadata: Mapping[str, Any]) -> Refusal | None:
+        try:
+            self._callers.tenant(_authorization(metadata))
+        except DoorError as error:
+            self._door.metrics.refused(NAME, error.code)
+            return _refusal(error)
+        return None
 
     async def generate(self, request: GenerateRequest, context: "Context") -> None:
         """Stream one request's events; a client that is gone cancels it."""
         try:
-            tenant = self._callers.tenant(_authorization(context))
+            tenant = self._callers.tenant(_authorization(_metadata(context)))
             settings, prompt = as_tenant(_settings_of(request), tenant), _prompt_of(request)
             again = again_of(request.idempotency_key, request.resume_request, request.resume_tokens)
             client, stream, length = await _beating(context, self._open(settings, prompt, again, _trace_of(context)))
@@ -98,7 +106,7 @@ class PublicDoor:
 
     async def _tenant(self, context: "Context") -> str | None:
         try:
-            return self._callers.tenant(_authorization(context))
+            return self._callers.tenant(_authorization(_metadata(context)))
         except DoorError as error:
             await _abort(context, error)
             raise
@@ -129,12 +137,20 @@ async def _beating(context: "Context", work: Coroutine[Any, Any, R]) -> R:
 
 
 async def _abort(context: "Context", error: DoorError) -> None:
+    await context.abort(*_refusal(error))
+
+
+def _refusal(error: DoorError) -> Refusal:
     after = ((RETRY_AFTER, f"{error.retry_after_s:g}"),) if error.retry_after_s else ()
-    await context.abort(CODES[error.code], error.detail, (*after, (REASON, error.code.name.lower())))
+    return CODES[error.code], error.detail, (*after, (REASON, error.code.name.lower()))
 
 
-def _authorization(context: "Context") -> str | None:
-    found = dict(context.invocation_metadata() or ()).get("authorization")
+def _metadata(context: "Context") -> dict[str, Any]:
+    return dict(context.invocation_metadata() or ())
+
+
+def _authorization(metadata: Mapping[str, Any]) -> str | None:
+    found = metadata.get("authorization")
     return found if isinstance(found, str) else None
 
 
@@ -143,7 +159,7 @@ def _settings_of(request: GenerateRequest) -> Settings:
 
 
 def _trace_of(context: "Context") -> str:
-    given = dict(context.invocation_metadata() or ()).get(TRACEPARENT)
+    given = _metadata(context).get(TRACEPARENT)
     return valid(given) if isinstance(given, str) else ""
 
 

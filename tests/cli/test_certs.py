@@ -26,7 +26,7 @@ MISTAKES = [
     (["init", "{ca}"], "exists already"),
     (["issue", "{ca}", "--role", "instance", "--name", "no name"], "cannot stand in a certificate"),
     (["issue", "{ca}/none", "--role", "instance", "--name", "a"], "no CA in"),
-    (["issue", "{ca}", "--role", "instance", "--name", "a", "--host", "x.dunlin"], "cannot be hosts"),
+    (["issue", "{ca}", "--role", "instance", "--name", "a", "--host", "x.dunlin"], "is no host name"),
 ]
 
 

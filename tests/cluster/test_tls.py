@@ -2,6 +2,8 @@
 
 import asyncio
 import json
+import os
+import signal
 import ssl
 import time
 import urllib.error
@@ -186,3 +188,29 @@ def test_every_listening_port_speaks_tls(members: Members, state: ClusterState) 
     assert len(members) == 6
     for member in members.values():
         assert attach(member, DISPATCH, None, Address("dispatcher", "d", 1)).startswith("UNAVAILABLE"), member
+
+
+def busy(client: dunlin.Client) -> list[int]:
+    """The pids of instances that run something."""
+    members = client.status().members
+    return [member.pid for member in members if member.instance is not None and member.instance.running]
+
+
+def test_a_stream_goes_on_when_its_instance_is_killed(secured: ClusterProcess, client_dir: Path) -> None:
+    with dunlin.Client(secured.grpc, tls_dir=client_dir) as client:
+        tokens, killed = 0, False
+        for event in client.stream("once upon a time", max_tokens=600, ignore_eos=True):
+            tokens += len(event.tokens)
+            if tokens and not killed and (pids := busy(client)):
+                os.kill(pids[0], signal.SIGKILL)
+                killed = True
+        assert killed
+        assert tokens == 600
+        eventually_back(client)
+
+
+def eventually_back(client: dunlin.Client, limit_s: float = 60.0) -> None:
+    until_s = time.monotonic() + limit_s
+    while sum(member.instance is not None and member.connected for member in client.status().members) < 2:
+        assert time.monotonic() < until_s
+        time.sleep(0.2)

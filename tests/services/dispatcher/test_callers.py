@@ -13,6 +13,8 @@ import pytest
 from dunlin.client import AsyncClient, InvalidRequest, NotAllowed, NotAuthenticated, QuotaExceeded
 from dunlin.messages.door import Quota, Rejection
 from dunlin.tenants import Tenant, hash_of
+from dunlin.wire.channels import open_channel
+from dunlin.wire.methods import GENERATE
 from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.door import DoorError
 from services.dispatcher.settings import Settings
@@ -240,5 +242,19 @@ def test_nothing_of_a_key_is_ever_said_back() -> None:
                 await client.info()
         assert "s3cret" not in str(caught.value)
         assert isinstance(caught.value.__cause__.__cause__, grpc.aio.AioRpcError)  # type: ignore[union-attr]
+
+    with_keys(test)
+
+
+def test_grpc_reads_no_request_without_a_key() -> None:
+    async def test(cluster: Doors) -> None:
+        async with open_channel(cluster.endpoint) as channel:
+            call: Any = channel.stream_stream(GENERATE.path)()  # sends nothing, and never ends
+            assert await call.code() is grpc.StatusCode.UNAUTHENTICATED
+            assert "an API key is needed" in await call.details()
+            known: Any = channel.stream_stream(GENERATE.path)(metadata=(("authorization", f"Bearer {ACME}"),))
+            with pytest.raises(TimeoutError):
+                await asyncio.wait_for(asyncio.shield(known.code()), 0.3)
+            known.cancel()
 
     with_keys(test)
