@@ -1,8 +1,9 @@
-"""`dunlin model init DIR`: a checkpoint with random weights, to try shapes and sizes with."""
+"""`dunlin model`: `init DIR` makes a checkpoint with random weights, to try sizes with; `show` looks at one."""
 
 import argparse
 from pathlib import Path
 
+from dunlin.cli import model_show
 from dunlin.cli.errors import USAGE, CliError
 from dunlin.cli.options import Subparsers, number, whole
 
@@ -20,8 +21,11 @@ _DTYPES = ("float32", "bfloat16", "float16")
 
 def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     """The subcommand and its own."""
-    parser = subparsers.add_parser("model", help="make a checkpoint", description="Work with checkpoints.")
+    parser = subparsers.add_parser(
+        "model", help="make a checkpoint, or look at one", description="Work with checkpoints."
+    )
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    model_show.add(commands)
     init = commands.add_parser(
         "init",
         help="write a random-weight checkpoint",
