@@ -35,8 +35,8 @@ class Moment:
 
 
 def picture(moment: Moment, width: int, paint: Paint = lambda text, _: text) -> list[str]:
-    """The whole picture, each line at most `width` wide (60 is the least that is kept to)."""
-    width = max(width, 60)
+    """The whole picture, each line at most `width` wide (72 is the least that is kept to)."""
+    width = max(width, 72)
     members = moment.status.members
     lines = [*_headline(moment, width, paint), ""]
     lines += _section(_instances(moment, width, paint), "no instance", paint)
@@ -109,9 +109,9 @@ def _section(lines: list[str], otherwise: str, paint: Paint) -> list[str]:
 def _instances(moment: Moment, width: int, paint: Paint) -> list[str]:
     members = [one for one in moment.status.members if one.address.role == "instance"]
     named = _name_width(members, width)
-    bars = width - named - 60
-    wide = bars >= 10
-    bars = min(max(bars, 8), 40)
+    room = width - named - 46  # what the other columns leave; six more for each of the last
+    wide = room - 18 >= 10
+    bars = min(max(room - (18 if wide else 6), 4), 40)
     more = ("preem", "resto", "moved") if wide else ("preem",)
     header = f"{'instance':{named}} {'state':8} {'slots':{bars + 12}} {'run':>4} {'wait':>4} {'tok/s':>6} {'pref/s':>6}"
     lines = [paint(f"{header}{''.join(f' {name:>5}' for name in more)}"[:width], "dim")]

@@ -106,7 +106,7 @@ def test_an_empty_fleet_says_so() -> None:
 def test_no_line_is_wider_than_the_terminal(width: int) -> None:
     many = [instance(f"a-rather-long-name-of-an-instance-{i}", suspect=i == 1) for i in range(3)]
     lines = picture(Moment(fleet(*many), fleet(), 1.0, "12:00:00"), width)
-    assert max(map(len, lines)) <= max(width, 80 if width >= 80 else 76)
+    assert max(map(len, lines)) <= max(width, 72)
 
 
 def test_colors_take_no_room() -> None:
