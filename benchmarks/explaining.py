@@ -1,9 +1,9 @@
-"""Reading recorded decisions: which instance holds a request, and when it was handed out again. Pure."""
+"""Reading recorded decisions: which instance holds a request, when it was handed out again or went on. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from dunlin.messages.dispatch import Place
+from dunlin.messages.dispatch import Continued, Place
 from dunlin.messages.fleet import Reason
 
 
@@ -15,6 +15,14 @@ class HandOut:
     instance: str
     at_s: float
     done: int
+
+
+def revived(records: Sequence[tuple[Reason, object]], since_s: float) -> HandOut | None:
+    """When, after `since_s`, the request went on in its instance's next engine, and with how many tokens."""
+    for reason, message in records:
+        if isinstance(message, Continued) and message.revived_tokens and reason.at_s > since_s:
+            return HandOut(message.attempt, reason.sender.name, reason.at_s, message.revived_tokens)
+    return None
 
 
 def hand_outs(records: Sequence[tuple[Reason, object]]) -> list[HandOut]:

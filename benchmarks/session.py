@@ -4,8 +4,8 @@ from types import TracebackType
 
 import dunlin
 from benchmarks.cluster import ClusterProcess
-from benchmarks.explaining import HandOut, hand_outs
-from dunlin.messages.fleet import DispatcherReport, FleetStatus
+from benchmarks.explaining import HandOut, hand_outs, revived
+from dunlin.messages.fleet import DispatcherReport, FleetStatus, Reason
 from dunlin.wire.codec import decode
 from dunlin.workload.doors import HttpDoor, SdkDoor
 
@@ -43,5 +43,12 @@ class Session:
 
     async def hand_outs(self, request: str) -> list[HandOut]:
         """The attempts of a request so far, as far as the monitor has heard."""
+        return hand_outs(await self._records(request))
+
+    async def revived(self, request: str, since_s: float) -> HandOut | None:
+        """Whether, after `since_s` on the wall clock, it went on in the next engine of the same instance."""
+        return revived(await self._records(request), since_s)
+
+    async def _records(self, request: str) -> list[tuple[Reason, object]]:
         reasons = (await self.client.explain(request)).reasons
-        return hand_outs([(reason, decode(reason.kind, reason.payload)) for reason in reasons])
+        return [(reason, decode(reason.kind, reason.payload)) for reason in reasons]

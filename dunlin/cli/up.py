@@ -79,13 +79,16 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         "--tier-mib", type=whole(1), metavar="MIB", help="size of the host tier (default: the kvstore's)"
     )
     parser.add_argument(
-        "--replicate", action="store_true", help="keep a second copy of checkpoints at another node (with --nodes)"
-    )
-    parser.add_argument(
         "--checkpoint-share",
         type=number(0),
         metavar="F",
         help="of the engine's time, for copies of what runs into the host tier; 0: none (default: the instance's)",
+    )
+    parser.add_argument(
+        "--max-wait-s",
+        type=number(0),
+        metavar="S",
+        help="refuse at once what would wait longer for its turn (default: the dispatcher's)",
     )
     parser.add_argument("--no-prefix-reuse", action="store_true", help="compute every prompt from its first token")
     parser.add_argument(
@@ -139,7 +142,7 @@ def run(arguments: argparse.Namespace) -> int:
         slots=arguments.slots,
         tier_mib=arguments.tier_mib,
         checkpoint_share=arguments.checkpoint_share,
-        replicate=arguments.replicate,
+        max_wait_s=arguments.max_wait_s,
         prefix_reuse=not arguments.no_prefix_reuse,
         threads=arguments.threads,
         ready_timeout_s=arguments.ready_timeout,

@@ -12,10 +12,10 @@ class UpOptions:
     """One cluster on this machine.
 
     Port 0 means any; further dispatchers get the ports after the first one's. `nodes` above 1 plays several machines on
-    this one: each has a kvstore of its own, and the instances are spread over them. `slots`, `tier_mib` and
-    `checkpoint_share` None leave the choice to the services. `etcd` empty means an embedded one. `threads` 0 shares the
-    cores among the instances. `tls` makes a CA and certificates under the data directory; `keys` is the file of the
-    tenants' API keys.
+    this one: each has a kvstore of its own, and the instances are spread over them. `slots`, `tier_mib`,
+    `checkpoint_share` and `max_wait_s` None leave the choice to the services. `etcd` empty means an embedded one.
+    `threads` 0 shares the cores among the instances. `tls` makes a CA and certificates under the data directory; `keys`
+    is the file of the tenants' API keys.
     """
 
     data_dir: Path
@@ -39,7 +39,7 @@ class UpOptions:
     slots: int | None = None
     tier_mib: int | None = None
     checkpoint_share: float | None = None
-    replicate: bool = False
+    max_wait_s: float | None = None
     prefix_reuse: bool = True
     threads: int = 0
     ready_timeout_s: float = 180.0

@@ -71,12 +71,12 @@ def _otlp(options: UpOptions) -> tuple[str, ...]:
 
 def _doors(options: UpOptions, http_port: int) -> tuple[str, ...]:
     keys = () if options.keys is None else ("--keys", str(options.keys.absolute()))
-    return ("--http", f"{options.host}:{http_port}", "--model", options.model, *keys)
+    most = () if options.max_wait_s is None else ("--max-wait-s", str(options.max_wait_s))
+    return ("--http", f"{options.host}:{http_port}", "--model", options.model, *keys, *most)
 
 
 def _tier(options: UpOptions) -> tuple[str, ...]:
-    size = () if options.tier_mib is None else ("--tier-bytes", str(options.tier_mib << 20))
-    return (*size, *(("--replicate",) if options.replicate else ()))
+    return () if options.tier_mib is None else ("--tier-bytes", str(options.tier_mib << 20))
 
 
 def _instance(options: UpOptions) -> tuple[str, ...]:

@@ -1,1 +1,0 @@
-"""Bytes of regions from one node to another, beside the event loop and never through it."""

@@ -25,9 +25,10 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--preset", default=DEFAULT_PRESET, choices=tuple(PRESETS), help="which policies decide")
     made.add_argument("--policy", choices=tuple(POLICIES), help="another way to choose an instance than the preset's")
     made.add_argument("--max-queued", default=1024, type=int, metavar="N", help="requests that may wait here")
+    made.add_argument(
+        "--max-wait-s", default=30.0, type=float, metavar="S", help="refuse at once what would wait longer for its turn"
+    )
     made.add_argument("--max-waiting", default=16, type=int, metavar="N", help="requests that may wait at an instance")
-    made.add_argument("--grace-s", default=30.0, type=float, metavar="S", help="for cut requests with an own key")
-    made.add_argument("--replay-s", default=60.0, type=float, metavar="S", help="an answer is told again for so long")
     made.add_argument("--keys", type=Path, metavar="FILE", help="API keys and quotas of tenants, see `dunlin keys`")
     return made
 
@@ -39,13 +40,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     doors = DoorOptions(given.model, given.http[0], given.http[1], given.model_name, given.keys)
     try:
         policy = given.policy or PRESETS[given.preset].dispatch
-        config = DispatcherConfig(
-            policy=policy,
-            max_queued=given.max_queued,
-            max_waiting=given.max_waiting,
-            grace_s=given.grace_s,
-            replay_s=given.replay_s,
-        )
+        limits = {name: getattr(given, name) for name in ("max_queued", "max_waiting", "max_wait_s")}
+        config = DispatcherConfig(policy=policy, **limits)
     except ValueError as error:
         parser().error(str(error))
     return run_service(options, Dispatcher(options, doors, config).run)

@@ -6,10 +6,11 @@ Knows how long the queue is and how fast it drains, not what is in it; and for h
 from collections import deque
 
 from dunlin.messages.door import Rejected, Rejection, Submit
+from dunlin.messages.types import RequestClass
 from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.pace import PACE_KEPT, Pace
 from services.dispatcher.quotas import TenantQuotas
 
-PACE_KEPT = 32
 LEAST_RETRY_S = 0.5
 MOST_RETRY_S = 30.0
 
@@ -19,18 +20,24 @@ class Admission:
 
     def __init__(self, config: DispatcherConfig) -> None:
         self.quotas = TenantQuotas()
+        self.pace = Pace()
         self._config = config
         self._ends_s: deque[float] = deque(maxlen=PACE_KEPT)
         self._drought_since_s: float | None = None
         self.droughts = 0
 
-    def refusal(self, submit: Submit, queued: int, limit: int | None, now_s: float) -> Rejected | None:
-        """Why this request is not taken; None: it is. `limit` is the longest sequence that any instance can hold."""
+    def refusal(
+        self, submit: Submit, queued: int, limit: int | None, now_s: float, waiting: int = 0
+    ) -> Rejected | None:
+        """Why this request is not taken; None: it is. `limit` is the longest sequence that any instance can hold;
+        `queued` wait here, `waiting` more at the instances.
+        """
         return (
             self._invalid(submit)
             or self._too_long(submit, limit)
             or self._unavailable(now_s)
             or self._full(submit, queued, now_s)
+            or self._late(submit, queued + waiting)
             or self.quotas.refusal(submit, now_s)
         )
 
@@ -42,6 +49,10 @@ class Admission:
         """The request that `refusal` had nothing against came in under this number."""
         self.quotas.admit(number, submit)
 
+    def served(self, now_s: float, others_wait: bool) -> None:
+        """A request that an instance had is over; whether others wait for their turn."""
+        self.pace.ended(now_s, others_wait)
+
     def ended(self, number: int, generated: int, now_s: float) -> None:
         """A request left, with so many tokens."""
         self._ends_s.append(now_s)
@@ -52,7 +63,7 @@ class Admission:
         if not self._ends_s:
             return LEAST_RETRY_S
         each_s = (now_s - self._ends_s[0]) / len(self._ends_s)
-        return min(MOST_RETRY_S, max(LEAST_RETRY_S, each_s * queued / 2))
+        return _bounded(each_s * queued / 2)
 
     def rain(self, can_serve: bool, now_s: float) -> bool:
         """Say whether somebody can serve; True if a drought just began."""
@@ -100,3 +111,23 @@ class Admission:
             return None
         text = f"{queued} requests wait already, the most that may"
         return Rejected(Rejection.FULL, text, self.retry_after_s(queued, now_s))
+
+    def _late(self, submit: Submit, ahead: int) -> Rejected | None:
+        """Refused now it can go elsewhere, or come again when there is room; served too late it costs all the same."""
+        if submit.key:
+            return None
+        wait_s = self.pace.wait_s(ahead)
+        if submit.timeout_s is not None and wait_s > submit.timeout_s:
+            text = f"its turn would come in {wait_s:.1f} s, and it is given up after {submit.timeout_s:g} s"
+            return Rejected(Rejection.FULL, text, _bounded(wait_s - submit.timeout_s))
+        most_s = self._config.max_wait_s
+        if wait_s <= most_s or submit.request_class is RequestClass.BATCH:
+            return None
+        text = (
+            f"{ahead} requests wait already: its turn would come in {wait_s:.1f} s, more than the {most_s:g} s allowed"
+        )
+        return Rejected(Rejection.FULL, text, _bounded(wait_s - most_s))
+
+
+def _bounded(seconds: float) -> float:
+    return min(MOST_RETRY_S, max(LEAST_RETRY_S, seconds))

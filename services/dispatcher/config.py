@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dunlin.policies.dispatch import POLICIES
 
 PERIODS = (
+    "max_wait_s",
     "refusal_pause_s", "report_interval_s", "unavailable_after_s", "give_up_after_s", "ask_s", "grace_s", "replay_s",
 )  # fmt: skip
 
@@ -13,9 +14,11 @@ PERIODS = (
 class DispatcherConfig:
     """Settings of one dispatcher's core.
 
-    `max_queued` requests may wait for an instance; more are refused at the door. `max_waiting` is how many may wait at
-    an instance for slots there: enough to bridge the time until its load is known here, no more, since what waits here
-    can still go anywhere. `max_positions` is the model's limit for prompt and generated tokens, 0 if unknown.
+    `max_queued` requests may wait for an instance; more are refused at the door. So is one, unless it is of the batch
+    class, whose turn would come later than in `max_wait_s`, at the pace of the last ones. `max_waiting` is how many
+    may wait at an instance for slots there: enough to bridge the time until its load is known here, no more, since
+    what waits here can still go anywhere. `max_positions` is the model's limit for prompt and generated tokens, 0 if
+    unknown.
     `max_losses` hand-outs of one request in a row, without a token between, may be lost with their instance before it
     ends with an error. A request that may run elsewhere already waits `ask_s` for the instances to say so. One with an
     idempotency key runs on for `grace_s` when its last reader has left, and its answer is kept for `replay_s`: the last
@@ -26,6 +29,7 @@ class DispatcherConfig:
     max_positions: int = 0
     max_queued: int = 1024
     max_waiting: int = 16
+    max_wait_s: float = 30.0
     max_losses: int = 16
     refusal_pause_s: float = 0.05
     view_lag_s: float = 0.1

@@ -142,8 +142,6 @@ class DispatcherCore:
             replaced_total=self.totals.replaced,
             tokens_total=self.totals.tokens,
             stale_total=self.totals.stale + self.fleet.stale_total,
-            adopted_total=self._adoption.adopted_total,
-            joined_total=self._joining.joined_total,
         )
 
     # --- clients ---
@@ -159,7 +157,7 @@ class DispatcherCore:
                 return effects
             limit = self.fleet.limit_of_all([])
             submit = self._admission.bounded(submit, limit)
-            refusal = self._admission.refusal(submit, self.journal.queued, limit, now_s)
+            refusal = self._admission.refusal(submit, self.journal.queued, limit, now_s, self.fleet.waiting)
         if refusal is not None:
             self.totals.refused += 1
             told = self._telling.refused(now_s, sender, submit, refusal, self.journal.queued)

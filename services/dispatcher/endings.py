@@ -59,6 +59,7 @@ class Endings:
         instance = self._journal.end(request)
         if instance is not None:
             self._fleet.release(instance, request.number)
+            self._admission.served(now_s, self._journal.queued + self._fleet.waiting > 0)
         self._admission.ended(request.number, request.generated, now_s)
         self._replays.keep(now_s, request, finish)
         self._totals.finished += finish in (Finish.STOP, Finish.LENGTH)

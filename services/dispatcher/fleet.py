@@ -146,6 +146,14 @@ class Fleet:
             if self._has_room(address, candidate, slots)
         ]
 
+    @property
+    def waiting(self) -> int:
+        """Requests that wait at instances for slots, as far as is known here."""
+        total = 0
+        for address in self.placeable:
+            total += self._members[address].waiting
+        return total
+
     def has_room(self) -> bool:
         """Whether anybody may be asked for anything."""
         return bool(self.asks(1, 0, []))

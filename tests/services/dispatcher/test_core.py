@@ -23,7 +23,7 @@ from dunlin.messages.door import (
 )
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import Member, MemberDown, MembersReset
-from dunlin.messages.types import Finish, GroupKind, Part, Sampling, f32, i32
+from dunlin.messages.types import Finish, GroupKind, Part, RequestClass, Sampling, f32, i32
 from services.dispatcher.timers import DeadlineDue, DroughtOver, ReportDue
 from tests.services.dispatcher.factories import (
     MONITOR,
@@ -263,7 +263,7 @@ def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
 
 
 def test_the_time_to_come_back_follows_the_pace() -> None:
-    bench = Bench(max_queued=8, max_waiting=8).fleet(member(A, free_slots=0, waiting=7))
+    bench = Bench(max_queued=8, max_waiting=8, max_wait_s=1e6).fleet(member(A, free_slots=0, waiting=7))
     for number in range(1, 5):
         bench.run(number)
         bench.give(A, rows((number, 1, 3, 70), finish=Finish.STOP), at_s=10.0 * number)
@@ -274,6 +274,51 @@ def test_the_time_to_come_back_follows_the_pace() -> None:
     bench.core._admission._ends_s.extend([49.0, 49.5, 50.0] * 11)
     rejected = only(bench.give(client("late"), submit(), at_s=50.0), Rejected)
     assert rejected.retry_after_s == 0.5
+
+
+def pressed(**config: Any) -> Bench:
+    """Three wait in the queue and two at the instance, and a request ends every second."""
+    bench = Bench(max_waiting=2, **config).fleet(member(A, free_slots=1000))
+    for number in range(1, 5):
+        bench.run(number)
+    bench.view(member(A, free_slots=0, waiting=2))
+    for name in range(3):
+        bench.give(client(f"wait {name}"), submit())
+    for number in range(1, 5):
+        bench.give(A, rows((number, 1, 3, 70), finish=Finish.STOP), at_s=10.0 + number)
+    assert bench.core.report().queued == 3
+    return bench
+
+
+def test_whose_turn_would_come_too_late_is_refused_at_once() -> None:
+    assert not messages(pressed(max_wait_s=5.0).give(client("c"), submit(), at_s=14.0), Rejected)
+    rejected = only(pressed(max_wait_s=4.9).give(client("c"), submit(), at_s=14.0), Rejected)
+    assert rejected.code is Rejection.FULL
+    assert rejected.detail == "5 requests wait already: its turn would come in 5.0 s, more than the 4.9 s allowed"
+    assert rejected.retry_after_s == 0.5
+    assert only(pressed(max_wait_s=2.0).give(client("c"), submit(), at_s=14.0), Rejected).retry_after_s == 3.0
+
+
+def test_whose_deadline_comes_before_its_turn_is_refused_at_once() -> None:
+    assert not messages(pressed().give(client("c"), submit(timeout_s=5.5), at_s=14.0), Rejected)
+    rejected = only(pressed().give(client("c"), submit(timeout_s=4.5), at_s=14.0), Rejected)
+    assert rejected.detail == "its turn would come in 5.0 s, and it is given up after 4.5 s"
+
+
+def test_batch_work_may_wait_as_long_as_there_is_room() -> None:
+    batch = submit(request_class=RequestClass.BATCH)
+    assert not messages(pressed(max_wait_s=1.0).give(client("c"), batch, at_s=14.0), Rejected)
+
+
+def test_nobody_is_refused_while_nobody_waits() -> None:
+    bench = Bench(max_wait_s=0.001).fleet(member(A, waiting=1))
+    for number in range(1, 5):
+        bench.run(number)
+    for number in range(1, 5):
+        bench.give(A, rows((number, 1, 3, 70), finish=Finish.STOP), at_s=100.0 * number)
+    assert only(bench.give(client("c"), submit(), at_s=400.0), Rejected).code is Rejection.FULL
+    bench.view(member(A, waiting=0))
+    assert only(bench.give(client("c"), submit(), at_s=400.0), Place)
 
 
 @pytest.mark.parametrize(
