@@ -1,9 +1,10 @@
 """Kill instances that are far into a long sequence: how much another one has to compute again, and how long it takes.
 
-    python -m benchmarks.keeping --kills 10
+    python -m benchmarks.keeping --kills 10 [--nodes 2 [--lose-nodes]]
 
 Two clusters side by side, one that keeps checkpoints in the host tier and one that does not; the kills alternate. Every
-text is compared with an undisturbed run in deterministic mode.
+text is compared with an undisturbed run in deterministic mode. With two nodes the regions go from one kvstore to the
+other; with `--lose-nodes` the kvstore of the victim's node dies with it, and its second copies are what is left.
 """
 
 import asyncio
@@ -20,13 +21,16 @@ from benchmarks.cluster import ClusterProcess
 from benchmarks.fleet import instances, placeable_count, reports, settle, unbalanced
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
-from dunlin.messages.fleet import FleetStatus
+from dunlin.messages.fleet import FleetStatus, MemberStatus
 from dunlin.workload.stats import Record, spread
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`kills` per cluster. A victim has told `after_tokens` of its answer; what it computed before that is at stake."""
+    """`kills` per cluster. A victim has told `after_tokens` of its answer; what it computed before that is at stake.
+
+    `lose_nodes`: the victim's kvstore dies with it. `flags` are further ones for `dunlin up`.
+    """
 
     kills: int = 10
     instances: int = 2
@@ -35,6 +39,9 @@ class Plan:
     output_tokens: int = 256
     after_tokens: int = 128
     slots: int = 4096
+    nodes: int = 1
+    lose_nodes: bool = False
+    flags: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +72,8 @@ class Campaign:
         name = (await self.session.hand_outs(record.request))[-1].instance
         victim = next(member for member in instances(before) if member.address.name == name)
         held, at_s = len(record.tokens), self.chorus.now_s()
-        os.kill(victim.pid, signal.SIGKILL)
+        for pid in self._doomed(before, victim):
+            os.kill(pid, signal.SIGKILL)
         self.chorus.finish()
         await singing
         assert self.chorus.finished == goal
@@ -74,6 +82,11 @@ class Campaign:
         claimed = _claimed(await self.session.look(), name) - _claimed(before, name)
         self.kills.append(Kill(self.plan.prompt_tokens + held, claimed, gap_s))
         say(f"{name} (pid {victim.pid}) killed at {at_s:.1f} s with {self.kills[-1].held} tokens: {self.kills[-1]}")
+
+    def _doomed(self, status: FleetStatus, victim: MemberStatus) -> list[int]:
+        """The victim, and with its node everything else that matters there."""
+        kvstores = [one.pid for one in status.members if one.kvstore is not None and one.node == victim.node]
+        return [victim.pid, *(kvstores if self.plan.lose_nodes else [])]
 
     async def _far(self) -> Record:
         deadline_s = time.monotonic() + 120
@@ -123,15 +136,18 @@ async def run(plan: Plan, keeping: ClusterProcess, without: ClusterProcess) -> O
 def cluster_flags(plan: Plan, share: float) -> tuple[str, ...]:
     """What `dunlin up` needs for this campaign."""
     sizes = ("--instances", str(plan.instances), "--slots", str(plan.slots), "--threads", "1")
-    return (*sizes, "--deterministic", "--checkpoint-share", str(share))
+    nodes = ("--nodes", str(plan.nodes), *(("--replicate",) if plan.lose_nodes else ()))
+    return (*sizes, *nodes, "--deterministic", "--checkpoint-share", str(share), *plan.flags)
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     arguments = output.parser(__doc__ or "")
     arguments.add_argument("--kills", type=int, default=10, help="per cluster")
+    arguments.add_argument("--nodes", type=int, default=1)
+    arguments.add_argument("--lose-nodes", action="store_true")
     given = arguments.parse_args(argv)
-    plan = Plan(kills=given.kills)
+    plan = Plan(kills=given.kills, nodes=given.nodes, lose_nodes=given.lose_nodes)
     with ExitStack() as stack:
         clusters = [stack.enter_context(ClusterProcess(*cluster_flags(plan, share))) for share in (plan.share, 0)]
         outcome = asyncio.run(run(plan, *clusters))

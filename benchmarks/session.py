@@ -5,6 +5,7 @@ from types import TracebackType
 import dunlin
 from benchmarks.cluster import ClusterProcess
 from benchmarks.explaining import HandOut, hand_outs, revived
+from dunlin.launch.state import read_state
 from dunlin.messages.fleet import DispatcherReport, FleetStatus, Reason
 from dunlin.wire.codec import decode
 from dunlin.workload.doors import HttpDoor, SdkDoor
@@ -15,7 +16,8 @@ class Session:
 
     def __init__(self, cluster: ClusterProcess) -> None:
         self._cluster = cluster
-        self.client = dunlin.AsyncClient(cluster.grpc)
+        state = read_state(cluster.data_dir)
+        self.client = dunlin.AsyncClient(cluster.grpc, tls_dir=(state.tls_dir or None) if state is not None else None)
         self.door = SdkDoor(self.client)
         self.http_door: HttpDoor
         self.vocabulary = 0

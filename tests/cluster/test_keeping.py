@@ -11,8 +11,15 @@ from benchmarks.cluster import ClusterProcess
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
-def test_another_instance_goes_on_from_what_a_killed_one_had_kept() -> None:
-    plan = keeping.Plan(kills=1)
+PLANS = {
+    "same node": keeping.Plan(kills=1),
+    "other node, on TLS": keeping.Plan(kills=1, nodes=2, flags=("--tls",)),
+    "lost node": keeping.Plan(kills=1, nodes=2, lose_nodes=True),
+}
+
+
+@pytest.mark.parametrize("plan", PLANS.values(), ids=PLANS.keys())
+def test_another_instance_goes_on_from_what_a_killed_one_had_kept(plan: keeping.Plan) -> None:
     with ExitStack() as stack:
         shares = (plan.share, 0)
         clusters = [stack.enter_context(ClusterProcess(*keeping.cluster_flags(plan, share))) for share in shares]
