@@ -46,6 +46,7 @@ SEEDS = [
     encode(GenerateRequest(prompt_tokens=i32((1, 2, 3)), max_tokens=2, stop=("a", "b"), logprobs=3, seed=5)),
     encode(GenerateRequest(messages=(ChatMessage("user", "hello"),), max_tokens=2, top_p=0.5, timeout_s=3.0)),
 ]
+METHODS: list[Method[Any, Any]] = [GENERATE, CANCEL, INFO]
 LEAK_BYTES = 64 << 20
 CALL_LIMIT_S = 5.0
 
@@ -67,7 +68,7 @@ class GrpcFuzzer:
                 await self._call(channel)
 
     async def _call(self, channel: grpc.aio.Channel) -> None:
-        method: Method[Any, Any] = self._draw.choices([GENERATE, CANCEL, INFO], [8, 1, 1])[0]
+        method = self._draw.choices(METHODS, [8, 1, 1])[0]
         data = mutate(self._draw.choice(SEEDS), self._draw)
         self.calls += 1
         try:

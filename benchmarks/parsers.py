@@ -21,8 +21,10 @@ from dunlin.engine.safetensors import Checkpoint
 from dunlin.limits import BadField
 from dunlin.membership.members import MemberRecord
 from dunlin.messages.dispatch import Tokens
+from dunlin.messages.door import Quota
 from dunlin.messages.public import ChatMessage, GenerateRequest
 from dunlin.messages.types import f32, i8, i32, i64
+from dunlin.tenants import Tenant, TenantsError, described, hash_of, parse
 from dunlin.wire.codec import CodecError, decode, encode
 from dunlin.wire.envelopes import CONVERSATIONS, ENGINE_COMMAND, ENGINE_EVENT, Header
 from dunlin.wire.streams import identities, identity
@@ -139,6 +141,14 @@ def _allowed(*errors: type[Exception]) -> "_Allowed":
     return _Allowed(errors)
 
 
+def tenants(data: bytes) -> None:
+    """The file of tenants, as JSON and as TOML; what is taken is written and read again."""
+    for is_toml in (False, True):
+        with _Allowed((TenantsError,)):
+            found = parse(data, is_toml)
+            assert parse(described(found).encode(), is_toml=False) == found
+
+
 class _Allowed:
     """Swallows the errors that a parser promises. (contextlib.suppress would do, and would instrument badly.)"""
 
@@ -179,6 +189,7 @@ CONFIG = {
     "num_attention_heads": 4, "num_key_value_heads": 2, "num_hidden_layers": 2, "vocab_size": 99,
     "max_position_embeddings": 64, "rms_norm_eps": 1e-6, "rope_theta": 10000.0, "hidden_act": "silu",
 }  # fmt: skip
+TENANTS = b"[tenants.a]\nkeys = []\nrunning = 3\n"
 HEADER_JSON = b'{"a":{"dtype":"F32","shape":[2],"data_offsets":[0,8]}}'
 RECORD = MemberRecord("instance", "i", "node", "127.0.0.1:5", os.getpid())
 REQUEST = GenerateRequest(messages=(ChatMessage("user", "x"),), max_tokens=3, stop=("a",), stop_token_ids=i32((1,)))
@@ -193,5 +204,6 @@ PARSERS: dict[str, Parser] = {
     "openai-chat": Parser(openai_chat, (CHAT,)),
     "grpc-request": Parser(grpc_request, (encode(REQUEST),)),
     "member-record": Parser(member_record, (RECORD.encode(),)),
+    "tenants": Parser(tenants, (described((Tenant("a", (hash_of("k"),), Quota("a", 1, 2, 3, 4)),)).encode(), TENANTS)),
     "stream-identity": Parser(stream_identity, (_metadata(),)),
 }

@@ -12,8 +12,8 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     """How to find the cluster that a command talks to."""
     parser.add_argument(
         "--endpoint",
-        metavar="HOST:PORT",
-        help="the gRPC door of a dispatcher (default: the cluster that runs in --data-dir)",
+        metavar="HOST:PORT,…",
+        help="the gRPC doors of the dispatchers (default: the cluster that runs in --data-dir)",
     )
     parser.add_argument(
         "--data-dir", type=Path, metavar="DIR", help="where `dunlin up` was started (default: its default)"

@@ -12,6 +12,7 @@ from dunlin.cli.options import Subparsers, add_cluster_options, add_json, number
 from dunlin.cli.output import as_json, table
 
 if TYPE_CHECKING:
+    from dunlin.workload.doors import HttpDoor
     from dunlin.workload.generator import Load
     from dunlin.workload.stats import Record, Report
     from dunlin.workload.trace import Arrival
@@ -73,14 +74,14 @@ def run(arguments: argparse.Namespace) -> int:
 
 async def _replay(arguments: argparse.Namespace, arrivals: "list[Arrival]", endpoint: str) -> "list[Record]":
     import dunlin
-    from dunlin.workload.doors import HttpDoor, SdkDoor
+    from dunlin.workload.doors import SdkDoor
     from dunlin.workload.generator import Load
     from dunlin.workload.prompts import make_jobs
 
     async with dunlin.AsyncClient(endpoint, **found_access(arguments)) as client:
         info = await client.info()
         jobs = make_jobs(arrivals, info.max_positions, info.vocabulary, arguments.seed, arguments.speed)
-        door = SdkDoor(client) if arguments.door == "grpc" else HttpDoor(_http(arguments), info.model)
+        door = SdkDoor(client) if arguments.door == "grpc" else _http(arguments, info.model)
         load = Load(jobs, door)
         return await _watched(load, len(jobs), jobs[-1].at_s)
 
@@ -102,10 +103,13 @@ async def _watched(load: "Load", total: int, last_s: float) -> "list[Record]":
     return await running
 
 
-def _http(arguments: argparse.Namespace) -> str:
+def _http(arguments: argparse.Namespace, model: str) -> "HttpDoor":
     from dunlin.cli.cluster import find_state
+    from dunlin.client.access import access_of
+    from dunlin.workload.doors import HttpDoor
 
-    return find_state(arguments.data_dir).http.split(",")[0]
+    url = find_state(arguments.data_dir).http.split(",")[0]
+    return HttpDoor(url, model, access_of(found_access(arguments)["tls_dir"], None))
 
 
 def _save(path: Path, found: "Report", records: "list[Record]") -> None:

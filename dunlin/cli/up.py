@@ -79,6 +79,9 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         "--tier-mib", type=whole(1), metavar="MIB", help="size of the host tier (default: the kvstore's)"
     )
     parser.add_argument(
+        "--replicate", action="store_true", help="keep a second copy of checkpoints at another node (with --nodes)"
+    )
+    parser.add_argument(
         "--checkpoint-share",
         type=number(0),
         metavar="F",
@@ -143,6 +146,7 @@ def run(arguments: argparse.Namespace) -> int:
         tier_mib=arguments.tier_mib,
         checkpoint_share=arguments.checkpoint_share,
         max_wait_s=arguments.max_wait_s,
+        replicate=arguments.replicate,
         prefix_reuse=not arguments.no_prefix_reuse,
         threads=arguments.threads,
         ready_timeout_s=arguments.ready_timeout,

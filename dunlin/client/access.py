@@ -21,6 +21,9 @@ class Access:
     metadata: Metadata
 
 
+ANYBODY = Access(None, ())
+
+
 def access_of(tls_dir: str | Path | None, api_key: str | None) -> Access:
     """What the caller gave; None: what `DUNLIN_TLS_DIR` and `DUNLIN_API_KEY` say; empty: none.
 

@@ -84,6 +84,7 @@ class Mover:
         self._clock = clock
         self._pending: dict[int, _Pending] = {}
         self._count = 0
+        self.copied_bytes = 0
 
     def __len__(self) -> int:
         return len(self._pending)
@@ -116,6 +117,7 @@ class Mover:
             pending.busy_s += self._clock() - began_s
         if copied is not None:
             pending.moved_bytes += copied
+            self.copied_bytes += copied
             return None
         return pending.move, self._end(pending, self._verdict(pending))
 

@@ -37,9 +37,10 @@ HOST_KINDS = (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of what the engine keeps for others."""
+    """Bounds of what the engine keeps for others, and of what moves copy before each iteration of a step."""
 
     steps: int = 16
+    copied_bytes: int = 512 << 10
     moves: int = 1024
     sequences: int = 4096
 
@@ -88,8 +89,8 @@ class Runner:
         return handler(message) if handler else [Unsupported(type(message).__name__, "not a command of an engine")]
 
     def work(self, safepoint: Safepoint) -> list[Event]:
-        """One layer of the most urgent move, then one iteration of the first step unless it waits for a move."""
-        events = self._advance_move(safepoint) if len(self._mover) else []
+        """Layers of the most urgent moves, then one iteration of the first step unless it waits for a move."""
+        events = self._advance_moves(safepoint)
         if self._steps and not any(move in self._mover for move in self._steps[0].step.after):
             events += self._iterate(safepoint)
         return events
@@ -144,10 +145,15 @@ class Runner:
             return [Unsupported("MapHost", f"{message.path} of {message.size_bytes} bytes: {error}")]
         return []
 
-    def _advance_move(self, safepoint: Safepoint) -> list[Event]:
-        ended = self._mover.advance()
-        safepoint()
-        return [] if ended is None else [self._land(*ended)]
+    def _advance_moves(self, safepoint: Safepoint) -> list[Event]:
+        """Small regions move at once: a reader waits for the last of a sequence that changes its instance."""
+        events: list[Event] = []
+        until_bytes = self._mover.copied_bytes + self._limits.copied_bytes
+        while len(self._mover) and self._mover.copied_bytes < until_bytes:
+            ended = self._mover.advance()
+            safepoint()
+            events += [] if ended is None else [self._land(*ended)]
+        return events
 
     def _land(self, move: Move, done: MoveDone) -> MoveDone:
         """A region that came back belongs to its sequence from now on; one that did not stops the rows that wait for

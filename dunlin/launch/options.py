@@ -40,6 +40,7 @@ class UpOptions:
     tier_mib: int | None = None
     checkpoint_share: float | None = None
     max_wait_s: float | None = None
+    replicate: bool = False
     prefix_reuse: bool = True
     threads: int = 0
     ready_timeout_s: float = 180.0

@@ -76,7 +76,8 @@ def _doors(options: UpOptions, http_port: int) -> tuple[str, ...]:
 
 
 def _tier(options: UpOptions) -> tuple[str, ...]:
-    return () if options.tier_mib is None else ("--tier-bytes", str(options.tier_mib << 20))
+    size = () if options.tier_mib is None else ("--tier-bytes", str(options.tier_mib << 20))
+    return (*size, *(("--replicate",) if options.replicate else ()))
 
 
 def _instance(options: UpOptions) -> tuple[str, ...]:

@@ -86,6 +86,8 @@ class DispatcherReport:
     replaced_total: int = 0
     tokens_total: int = 0
     stale_total: int = 0
+    adopted_total: int = 0
+    joined_total: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,9 @@ ALTERNATIVES_KEPT = 3
 ROW_TOKENS = 64
 """What one more row costs a step, in tokens of context, so that many short requests weigh like one long one."""
 
-SAVED_WEIGHT = 2
-"""How many tokens of load outweigh one that need not be computed: it saves slots, and time before the first token."""
+SAVED_WEIGHT = 8
+"""How many tokens of load outweigh one that need not be computed: it saves slots, and time before the first token. By
+trial (`benchmarks/affinity.py`): with less, conversations leave the instance that holds them as soon as it is busy."""
 
 
 @dataclass(frozen=True, slots=True)

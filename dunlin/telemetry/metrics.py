@@ -84,6 +84,8 @@ FIELDS: dict[str, dict[str, str]] = {
         "replaced_total": "requests handed out again after an instance was lost",
         "tokens_total": "tokens delivered",
         "stale_total": "messages dropped because they belong to an older attempt or incarnation",
+        "adopted_total": "requests of another dispatcher that were found running, or just ended, at an instance",
+        "joined_total": "requests that were answered by one that ran, or had ended, under the same idempotency key",
     },
     "kvstore": {
         "capacity_bytes": "host tier",

@@ -18,11 +18,12 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
 from dunlin.effects import Address, Message
-from dunlin.messages import dispatch, engine, fleet, group, plan, pool, public, told
+from dunlin.messages import dispatch, engine, exchange, fleet, group, plan, pool, public, told
 from dunlin.messages import types as nouns
 from dunlin.v1 import (
     dispatch_pb2,
     engine_pb2,
+    exchange_pb2,
     fleet_pb2,
     group_pb2,
     plan_pb2,
@@ -38,6 +39,7 @@ PAIRS = (
     (dispatch, dispatch_pb2),
     (group, group_pb2),
     (pool, pool_pb2),
+    (exchange, exchange_pb2),
     (plan, plan_pb2),
     (fleet, fleet_pb2),
     (public, public_pb2),

@@ -11,7 +11,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
 from dunlin.effects import Address, Message
-from dunlin.v1 import dispatch_pb2, engine_pb2, fleet_pb2, group_pb2, plan_pb2, pool_pb2
+from dunlin.v1 import dispatch_pb2, engine_pb2, exchange_pb2, fleet_pb2, group_pb2, plan_pb2, pool_pb2
 from dunlin.wire.codec import CodecError, coder_of, type_named
 
 
@@ -102,6 +102,9 @@ DISPATCH = Conversation(
 )
 GROUP = Conversation("Group", Envelope(group_pb2.GroupCommand), Envelope(group_pb2.GroupEvent), ("instance",))
 POOL = Conversation("Pool", Envelope(pool_pb2.PoolCommand), Envelope(pool_pb2.PoolEvent), ("instance",))
+EXCHANGE = Conversation(
+    "Exchange", Envelope(exchange_pb2.ExchangeCommand), Envelope(exchange_pb2.ExchangeEvent), ("kvstore",)
+)
 PLAN = Conversation("Plan", Envelope(plan_pb2.PlanCommand), Envelope(plan_pb2.PlanEvent), ("global_manager",))
 FLEET = Conversation(
     "Fleet",
@@ -109,4 +112,4 @@ FLEET = Conversation(
     Envelope(fleet_pb2.FleetEvent),
     ("dispatcher", "global_manager", "instance", "kvstore"),
 )
-CONVERSATIONS = (DISPATCH, GROUP, POOL, PLAN, FLEET)
+CONVERSATIONS = (DISPATCH, GROUP, POOL, EXCHANGE, PLAN, FLEET)

@@ -9,6 +9,7 @@ from pathlib import Path
 from dunlin.membership.endpoints import parse_endpoints
 from dunlin.wire.errors import StartError as StartError
 
+ETCD_USER_VARIABLE = "DUNLIN_ETCD_USER"
 ETCD_PASSWORD_VARIABLE = "DUNLIN_ETCD_PASSWORD"
 
 TLS_HELP = "ca.pem, cert.pem and key.pem of this process, see `dunlin certs` (default: no TLS)"
@@ -52,7 +53,12 @@ def add_service_flags(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", type=_listen, help="port 0: any")
     parser.add_argument("--advertise", default="", metavar="HOST", help="host that others dial (default: --listen's)")
     parser.add_argument("--etcd", default="127.0.0.1:2379", metavar="HOST:PORT[,HOST:PORT...]", type=_etcd)
-    parser.add_argument("--etcd-user", default="", metavar="NAME", help="for an etcd that asks who you are")
+    parser.add_argument(
+        "--etcd-user",
+        default=os.environ.get(ETCD_USER_VARIABLE, ""),
+        metavar="NAME",
+        help=f"for an etcd that asks who you are (default: ${ETCD_USER_VARIABLE})",
+    )
     parser.add_argument(
         "--etcd-password-file",
         dest="etcd_password",

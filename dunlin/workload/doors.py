@@ -5,6 +5,7 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import TYPE_CHECKING, Any
 
+from dunlin.client.access import ANYBODY, Access
 from dunlin.client.errors import DunlinError, QueueFull
 from dunlin.workload.generator import Arrived, DoorFailed, DoorRefused
 from dunlin.workload.http import Answer, HttpError, Post, events, read_all
@@ -42,14 +43,17 @@ class SdkDoor:
 class HttpDoor:
     """Through /v1/completions, a connection per request. It names no token ids: -1 stands for each that came."""
 
-    def __init__(self, url: str, model: str) -> None:
+    def __init__(self, url: str, model: str, access: Access = ANYBODY) -> None:
         self._url = f"{url}/v1/completions"
         self._model = model
+        self._headers = access.metadata
+        # Made once: reading the certificates takes longer than a request.
+        self._context = access.security.client_context() if access.security is not None else None
 
     async def stream(self, job: Job) -> AsyncGenerator[Arrived, None]:
         """Send `job`. Raises DoorRefused or DoorFailed."""
         try:
-            async with Post(self._url, self._asked(job)) as answer:
+            async with Post(self._url, self._asked(job), self._headers, self._context) as answer:
                 await _check(answer)
                 async with aclosing(events(answer.body)) as stream:
                     async for event in stream:

@@ -5,7 +5,8 @@ One connection per request: a load generator wants every arrival to be a client 
 
 import asyncio
 import json
-from collections.abc import AsyncGenerator, AsyncIterator
+import ssl
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import urlsplit
@@ -27,17 +28,26 @@ class Answer:
 
 
 class Post:
-    """One POST and its connection: `async with Post(url, value) as answer`. Leaving early hangs up."""
+    """One POST and its connection: `async with Post(url, value) as answer`. Leaving early hangs up.
 
-    def __init__(self, url: str, value: Any) -> None:
+    `context` is for https; `headers` go beside the usual ones.
+    """
+
+    def __init__(
+        self, url: str, value: Any, headers: Sequence[tuple[str, str]] = (), context: ssl.SSLContext | None = None
+    ) -> None:
         parts = urlsplit(url)
         self._host, self._port, self._path = parts.hostname or "", parts.port or 80, parts.path or "/"
+        self._headers = "".join(f"{name}: {said}\r\n" for name, said in headers)
+        self._context = context
         self._payload = json.dumps(value).encode()
         self._writer: asyncio.StreamWriter | None = None
 
     async def __aenter__(self) -> Answer:
         try:
-            reader, self._writer = await asyncio.open_connection(self._host, self._port, limit=_LINE_LIMIT_BYTES)
+            reader, self._writer = await asyncio.open_connection(
+                self._host, self._port, limit=_LINE_LIMIT_BYTES, ssl=self._context
+            )
             self._writer.write(self._head() + self._payload)
             await self._writer.drain()
             status, headers = await _read_head(reader)
@@ -56,7 +66,7 @@ class Post:
     def _head(self) -> bytes:
         return (
             f"POST {self._path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(self._payload)}\r\nConnection: close\r\n\r\n"
+            f"Content-Length: {len(self._payload)}\r\nConnection: close\r\n{self._headers}\r\n"
         ).encode()
 
 

@@ -29,6 +29,8 @@ def parser() -> argparse.ArgumentParser:
         "--max-wait-s", default=30.0, type=float, metavar="S", help="refuse at once what would wait longer for its turn"
     )
     made.add_argument("--max-waiting", default=16, type=int, metavar="N", help="requests that may wait at an instance")
+    made.add_argument("--grace-s", default=30.0, type=float, metavar="S", help="for cut requests with an own key")
+    made.add_argument("--replay-s", default=60.0, type=float, metavar="S", help="an answer is told again for so long")
     made.add_argument("--keys", type=Path, metavar="FILE", help="API keys and quotas of tenants, see `dunlin keys`")
     return made
 
@@ -40,8 +42,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     doors = DoorOptions(given.model, given.http[0], given.http[1], given.model_name, given.keys)
     try:
         policy = given.policy or PRESETS[given.preset].dispatch
-        limits = {name: getattr(given, name) for name in ("max_queued", "max_waiting", "max_wait_s")}
-        config = DispatcherConfig(policy=policy, **limits)
+        names = ("max_queued", "max_waiting", "max_wait_s", "grace_s", "replay_s")
+        config = DispatcherConfig(policy=policy, **{name: getattr(given, name) for name in names})
     except ValueError as error:
         parser().error(str(error))
     return run_service(options, Dispatcher(options, doors, config).run)

@@ -51,7 +51,7 @@ def drawn_seed(tenant: str, name: str) -> int:
     return int.from_bytes(blake2b(parts, digest_size=8, person=b"dunlin-seed").digest(), "little") >> 1
 
 
-def digest_of(tokens: I32, settings: Settings, choice: int) -> bytes:
-    """A hash of all that decides the answer: two requests of one name must agree in it."""
-    asked = repr((replace(settings, timeout_s=None), choice)).encode()
+def digest_of(tokens: I32, settings: Settings, choice: int, requests: int = 1) -> bytes:
+    """A hash of all that decides the answer, in which two of one name must agree. `requests`: of the whole call."""
+    asked = repr((replace(settings, timeout_s=None), choice, requests)).encode()
     return blake2b(asked + tokens.tobytes(), digest_size=16, person=b"dunlin-asked").digest()

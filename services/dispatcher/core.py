@@ -142,6 +142,8 @@ class DispatcherCore:
             replaced_total=self.totals.replaced,
             tokens_total=self.totals.tokens,
             stale_total=self.totals.stale + self.fleet.stale_total,
+            adopted_total=self._adoption.adopted_total,
+            joined_total=self._joining.joined_total,
         )
 
     # --- clients ---

@@ -280,7 +280,7 @@ class Door:
             key=again.key,
             received=again.received,
             idempotency=f"{again.name}/{part.index}" if again.name else "",
-            digest=digest_of(tokens, seeded, choice) if again.name else b"",
+            digest=digest_of(tokens, seeded, choice, part.requests) if again.name else b"",
             trace=part.trace,
             call_index=part.index,
             call_requests=part.requests,

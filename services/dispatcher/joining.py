@@ -14,9 +14,10 @@ MOST_READERS = 16
 
 
 class Joining:
-    """Finds the request that a Submit means, if it is not a new one."""
+    """Finds the request that a Submit means, if it is not a new one. `joined_total` counts those that it found."""
 
     def __init__(self, journal: Journal, endings: Endings, replays: Replays) -> None:
+        self.joined_total = 0
         self._journal = journal
         self._endings = endings
         self._replays = replays
@@ -34,11 +35,13 @@ class Joining:
 
     def _replay(self, client: Address, submit: Submit, replay: Replay) -> list[Effect]:
         request = replay.request
+        refusal = self._refusal(client, submit, request)
+        self.joined_total += not refusal
         answer: list[Effect] = [
             Send(client, Admitted(request.key)),
             Send(client, rest(request, len(submit.received), replay.finish)),
         ]
-        return self._refusal(client, submit, request) or answer
+        return refusal or answer
 
     def _read(self, now_s: float, client: Address, submit: Submit, request: Request) -> tuple[bool, list[Effect]]:
         refusal = self._refusal(client, submit, request)
@@ -47,6 +50,7 @@ class Joining:
         if len(submit.received) > request.generated:
             # What runs here is behind what another dispatcher has delivered meanwhile.
             return False, self._endings.tell(now_s, request, Finish.CANCELLED, "its client has gone on elsewhere")
+        self.joined_total += 1
         self._journal.join(request, client)
         said: list[Effect] = [] if request.state is State.ASKING else [Send(client, Admitted(request.key))]
         return True, [*said, Send(client, rest(request, len(submit.received)))]

@@ -1,6 +1,8 @@
 """Runs a dispatcher: the core in its service, the doors before it. Translates and decides nothing."""
 
 import asyncio
+import logging
+import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -23,6 +25,8 @@ from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import Model, load_model
 from services.dispatcher.server_public import NAME as GRPC
 from services.dispatcher.server_public import PublicDoor
+
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,17 +79,10 @@ class Dispatcher:
             # At one port one thing says who a client is: its key where keys are asked for, else its certificate.
             demands_certificate=self._keys is None,
         )
-        host = self.service.host
-        security = self.service.security
-        # Browsers and OpenAI's clients have no certificates: here it is the server that proves itself.
-        tls = security.server_context(demands_certificate=False) if security is not None else None
-        self.http = HttpDoor(
-            self.door, self.callers, listening, lambda: bool(self.core.fleet.placeable), host.clock, tls=tls
-        )
-        await self.http.start()
+        await self._open_http(listening)
         if self._keys is not None:
             self._following = asyncio.create_task(self._keys.follow(), name="the file of tenants")
-            self._following.add_done_callback(host.guard)
+            self._following.add_done_callback(self.service.host.guard)
 
     async def run(self) -> int:
         """Serve until told to stop; the exit code."""
@@ -96,6 +93,16 @@ class Dispatcher:
         self.door.shut(GRPC)
         await self.http.stop()
         return await self.service.run_until_stopped()
+
+    async def _open_http(self, listening: socket.socket) -> None:
+        security = self.service.security
+        # Browsers and OpenAI's clients have no certificates: here it is the server that proves itself.
+        tls = security.server_context(demands_certificate=False) if security is not None else None
+        if security is not None and self._keys is None:
+            _log.warning("the HTTP door takes anybody who reaches it: give API keys with --keys")
+        can_serve, clock = lambda: bool(self.core.fleet.placeable), self.service.host.clock
+        self.http = HttpDoor(self.door, self.callers, listening, can_serve, clock, tls=tls)
+        await self.http.start()
 
     def _make_core(self, address: Address) -> DispatcherCore:
         self.core = DispatcherCore(address, self._config)

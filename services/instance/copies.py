@@ -1,6 +1,6 @@
 """The host tier as a sequence that leaves uses it: a checkpoint of it now, ahead of all others. Decides nothing."""
 
-from dunlin.effects import Effect
+from dunlin.effects import Address, Effect
 from dunlin.messages.types import Figure, KeptRegion, Priority, Why
 from services.instance.sequences import Sequence
 from services.instance.tier import HostTier, Purpose
@@ -16,6 +16,11 @@ class Copies:
     def usable(self) -> bool:
         """Whether anything can be copied."""
         return self._tier.usable
+
+    @property
+    def keeper(self) -> Address | None:
+        """The kvstore that has what is copied."""
+        return self._tier.kvstore
 
     def is_busy(self, sequence: Sequence) -> bool:
         """Whether a copy of it is asked for or under way."""

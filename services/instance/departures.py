@@ -289,7 +289,8 @@ class Departures:
         return [*effects, Send(sequence.dispatcher, ready), *self._enter(departure, Stage.HANDED)]
 
     def _can_copy(self, departure: Departure) -> bool:
-        return not departure.is_cut and departure.keeper is not None and self._copies.usable
+        same_node = departure.keeper is not None and departure.keeper == self._copies.keeper
+        return not departure.is_cut and same_node and self._copies.usable
 
     def _offer(self, departure: Departure) -> list[Effect]:
         """Have more of it copied out, if that is worth a region, and offer the target what was."""

@@ -30,6 +30,9 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--orphan-grace-s", type=float, default=30.0, help="how long regions outlive their writer's stream"
     )
+    flags.add_argument(
+        "--replicate", action="store_true", help="keep a second copy of everything at another node's kvstore"
+    )
     return flags
 
 
@@ -39,7 +42,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = flags.parse_args(argv)
     try:
         config = KvstoreConfig(
-            "", arguments.tier_bytes, "", arguments.alignment_bytes, orphan_grace_s=arguments.orphan_grace_s
+            "",
+            arguments.tier_bytes,
+            "",
+            arguments.alignment_bytes,
+            orphan_grace_s=arguments.orphan_grace_s,
+            replicate=arguments.replicate,
         )
     except ValueError as error:
         flags.error(str(error))

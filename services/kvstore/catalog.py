@@ -43,6 +43,10 @@ class Entry:
         """What its owner may start from."""
         return KeptRegion(self.asked.region, self.host, self.asked.chain)
 
+    def with_checksum(self, checksum: int) -> HostRegion:
+        """Its room, with the checksum that its bytes should have."""
+        return replace(self.host, checksum=checksum)
+
 
 class CatalogError(Exception):
     """The catalog and the allocator contradict each other: a defect here."""
@@ -76,7 +80,7 @@ class Catalog:
         Each gets a new generation: the names that its writer, or an earlier sequence of the asker, has are worth
         nothing from now on.
         """
-        found = [entry for entry in self.entries_of_key(wanted.key) if _may_claim(entry, wanted)]
+        found = [entry for entry in self.entries_of_key(wanted.key) if may_claim(entry, wanted)]
         claimed = []
         for entry in found:
             held = self.room.rename(entry.host.handle, entry.host.generation)
@@ -190,7 +194,7 @@ def _drop_from(index: dict[K, dict[int, None]], name: K, handle: int) -> None:
         del index[name]
 
 
-def _may_claim(entry: Entry, wanted: FindRegions) -> bool:
+def may_claim(entry: Entry, wanted: FindRegions) -> bool:
     """Committed, of the same weights and type, and not of an attempt that is newer than the asker's."""
     asked = entry.asked
     same = (asked.dispatcher, asked.request) == (wanted.dispatcher, wanted.request)

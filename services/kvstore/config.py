@@ -11,7 +11,9 @@ class KvstoreConfig:
 
     `tier_path` is how an instance of the same node opens the shared memory. `orphan_grace_s` is how long committed
     regions outlive the stream of their writer: for reads under way, and for who claims them. `spill_share` of the room
-    is never given to checkpoints.
+    is never given to checkpoints. `replicate`: what is committed here is also copied to the kvstore of another node.
+    Copies to other nodes that make no progress for `exchange_s` are given up, at most `most_jobs` requests are copied
+    at once, and other nodes are waited for `search_s` when they are asked for a request that nobody here knows.
     """
 
     tier_path: str
@@ -21,6 +23,10 @@ class KvstoreConfig:
     max_regions: int = 65536
     orphan_grace_s: float = 30.0
     spill_share: float = 0.25
+    replicate: bool = False
+    exchange_s: float = 5.0
+    search_s: float = 0.5
+    most_jobs: int = 256
     report_interval_s: float = 0.5
 
     def __post_init__(self) -> None:

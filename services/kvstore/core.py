@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.messages.exchange import Offer
 from dunlin.messages.fleet import KvstoreReport
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.pool import (
@@ -18,13 +19,18 @@ from dunlin.messages.pool import (
     RegionsFound,
     ReleaseRegion,
     ReserveRegion,
+    SendRegions,
     Tier,
 )
 from dunlin.messages.types import Figure, Priority, Rejected, Why
-from services.kvstore.catalog import Catalog, State
+from services.kvstore.catalog import Catalog, State, may_claim
 from services.kvstore.config import KvstoreConfig
+from services.kvstore.exchange import Exchange
 from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded
 from services.kvstore.room import Room
+
+WRITERS = ("instance", "kvstore")
+"""Whose processes may have regions here."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,6 +65,7 @@ class KvstoreCore:
         self._refused_total = 0
         self._corrupt_total = 0
         self._claimed_total = 0
+        self.exchange = Exchange(address, config, self.catalog, self._why_not_offered)
         self._handlers: dict[type[Any], Callable[[Address, Any], list[Effect]]] = {
             Joined: self._on_joined,
             Gone: self._on_gone,
@@ -66,6 +73,8 @@ class KvstoreCore:
             CommitRegion: self._on_commit,
             ReleaseRegion: self._on_release,
             FindRegions: self._on_find,
+            SendRegions: self._on_send,
+            **self.exchange.handlers,
             GraceOver: self._on_grace_over,
             ProcessEnded: self._on_process_ended,
             MembersReset: self._on_members_reset,
@@ -97,8 +106,8 @@ class KvstoreCore:
             self._monitors[sender] = None
             self._beats += 1
             return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
-        if sender.role != "instance" or self._is_outlived(sender):
-            self.stale_total += sender.role == "instance"
+        if sender.role not in WRITERS or self._is_outlived(sender):
+            self.stale_total += sender.role in WRITERS
             return []
         effects: list[Effect] = []
         for other in self.catalog.writers() + list(self._writers):
@@ -106,6 +115,8 @@ class KvstoreCore:
                 effects += self._on_gone(other, Gone("another incarnation"))
                 self._bury(other)
         self._writers[sender] = None
+        if sender.role == "kvstore":
+            return [*effects, *self.exchange.joined(sender)]
         return [*effects, Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
 
     def _on_gone(self, sender: Address, message: Gone) -> list[Effect]:
@@ -113,11 +124,12 @@ class KvstoreCore:
         if sender not in self._writers:
             return []
         del self._writers[sender]
+        effects: list[Effect] = self.exchange.gone(sender) if sender.role == "kvstore" else []
         if not self.catalog.entries_of(sender):
             self._forget_if_over(sender)
-            return []
+            return effects
         absence = self.orphans.next_absence()
-        effects: list[Effect] = [After(self._config.orphan_grace_s, GraceOver(sender, absence))]
+        effects.append(After(self._config.orphan_grace_s, GraceOver(sender, absence)))
         if self.catalog.orphan(sender, absence):
             effects += self._await_end(sender)
         return effects
@@ -136,21 +148,38 @@ class KvstoreCore:
     def _on_commit(self, sender: Address, message: CommitRegion) -> list[Effect]:
         taken = self.catalog.commit(sender, message.handle, message.generation, message.checksum)
         self.stale_total += not taken
-        return []
+        entry = self.catalog.find(sender, message.handle, message.generation) if taken else None
+        return self.exchange.committed(entry) if entry is not None else []
 
     def _on_release(self, sender: Address, message: ReleaseRegion) -> list[Effect]:
+        entry = self.catalog.find(sender, message.handle, message.generation)
         released = self.catalog.release(sender, message.handle, message.generation)
         self.stale_total += not released
         self._corrupt_total += released and message.corrupt
-        return []
+        return self.exchange.outgoing.released(entry.asked.key) if entry is not None else []
 
     def _on_find(self, sender: Address, message: FindRegions) -> list[Effect]:
         if sender not in self._writers:
             self.stale_total += 1
             return []
-        claimed = self.catalog.claim(sender, message)
+        if any(may_claim(entry, message) for entry in self.catalog.entries_of_key(message.key)):
+            return self._hand_over(sender, message)
+        return self.exchange.search(message, lambda: self._hand_over(sender, message))
+
+    def _hand_over(self, asker: Address, message: FindRegions) -> list[Effect]:
+        """What can be claimed here; nothing for one that left meanwhile."""
+        claimed = self.catalog.claim(asker, message) if asker in self._writers else []
         self._claimed_total += len(claimed)
-        return [Send(sender, RegionsFound(message.ticket, tuple(entry.kept for entry in claimed)))]
+        return [Send(asker, RegionsFound(message.ticket, tuple(entry.kept for entry in claimed)))]
+
+    def _on_send(self, sender: Address, message: SendRegions) -> list[Effect]:
+        if sender not in self._writers:
+            self.stale_total += 1
+            return []
+        return self.exchange.send(sender, message)
+
+    def _why_not_offered(self, offer: Offer) -> Why | None:
+        return None if self._may_reserve(offer.region) else self._why_refused(offer.region)
 
     def _may_reserve(self, asked: ReserveRegion) -> bool:
         """Checkpoints, which nobody waits for, leave room for what is preempted."""
@@ -175,15 +204,21 @@ class KvstoreCore:
         for writer in self.catalog.writers() + self.orphans.known():
             if writer not in present:
                 effects += self._deregistered(writer)
+        for known in self.exchange.known():
+            if known not in present:
+                self.exchange.forget(known)
         for member in message.members:
             self.orphans.learn(member)
+            self.exchange.learn(member)
         return effects
 
     def _on_member_up(self, sender: Address, message: MemberUp) -> list[Effect]:
         self.orphans.learn(message.member)
+        self.exchange.learn(message.member)
         return []
 
     def _on_member_down(self, sender: Address, message: MemberDown) -> list[Effect]:
+        self.exchange.forget(message.address)
         return self._deregistered(message.address)
 
     def _on_report_due(self, sender: Address, message: ReportDue) -> list[Effect]:
@@ -218,7 +253,8 @@ class KvstoreCore:
     def _bury(self, writer: Address) -> None:
         """Its process surely ended: it writes nowhere any more. What it committed waits for its grace."""
         self.orphans.forget(writer)
-        self.catalog.free_unwritten(writer)
+        if writer.role != "kvstore":  # what it sends, our own side writes
+            self.catalog.free_unwritten(writer)
 
     def _is_outlived(self, writer: Address) -> bool:
         return any(_older(writer, other) for other in self._writers)

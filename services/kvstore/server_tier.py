@@ -1,9 +1,10 @@
 """The host tier's memory: anonymous shared memory of one fixed size, filled with real pages before anybody maps it.
 
-Reads and writes no byte of it. Whoever may open this process's file descriptors may map it.
+Reads and writes no byte of it itself. Whoever may open this process's file descriptors may map it.
 """
 
 import fcntl
+import mmap
 import os
 from pathlib import Path
 
@@ -42,6 +43,10 @@ class HostTier:
     def path(self) -> str:
         """What another process of this node and user opens to map the tier."""
         return f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def view(self) -> memoryview:
+        """All of its bytes, for whoever carries regions to and from other nodes."""
+        return memoryview(mmap.mmap(self._fd, self.size_bytes))
 
     def close(self) -> None:
         """Let go of the memory; it lives on where it is mapped."""

@@ -21,12 +21,12 @@ class Registry:
         self._note(own)
 
     def register(self, member: Member) -> None:
-        """It is registered, or its record changed."""
+        """It is a member, or its record changed."""
         self._members[member.address] = member
         self._note(member.address)
 
     def deregister(self, address: Address) -> None:
-        """Its registration ended, which does not mean that it did."""
+        """It is no member any more: a probe found nobody, or its name was taken. It may still have a stream."""
         self._members.pop(address, None)
         self._tidy(address)
 

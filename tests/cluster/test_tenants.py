@@ -102,6 +102,17 @@ def test_the_command_line_takes_its_key_from_the_environment(
     assert command("generate", "hi", "--max-tokens", "4", *where).returncode == 0
 
 
+def test_a_load_goes_through_both_doors(
+    cluster: ClusterProcess, command: Command, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("DUNLIN_API_KEY", KEYS["acme"])
+    trace = tmp_path / "trace.csv"
+    trace.write_text("arrival_s,input_tokens,output_tokens\n0.0,8,3\n0.1,8,3\n")
+    for door in ("grpc", "http"):
+        done = command("replay", str(trace), "--door", door, "--data-dir", str(cluster.data_dir))
+        assert "2 of 2 requests completed" in done.stdout, done.stderr
+
+
 def test_quotas_hold_under_concurrency(cluster: ClusterProcess, bare: Path) -> None:
     """Twelve at once, of 30 tokens each (2 in the prompt): two may run, and six fit into a minute's 200."""
 

@@ -468,11 +468,14 @@ def test_moves_between_peers_are_not_done_yet(loaded: Loaded) -> None:
     assert run(make_runner(loaded), moved) == [Unsupported("Move", "only between slab and host tier", move=4)]
 
 
-def test_the_most_urgent_move_goes_first_and_steps_go_on_between_layers(loaded: Loaded, tier: Path) -> None:
-    runner = make_runner(loaded)
+@pytest.mark.parametrize(("copied_bytes", "order"), [(1, ["step", 2, 1]), (1 << 30, [2, 1, "step"])])
+def test_the_most_urgent_move_goes_first_and_steps_go_on_after_so_many_bytes(
+    loaded: Loaded, tier: Path, copied_bytes: int, order: list[Any]
+) -> None:
+    runner = make_runner(loaded, limits=Limits(copied_bytes=copied_bytes))
     messages: list[Open | Step | Move | MapHost] = [map_host(tier), make_open()]
     messages += [
         make_move(i, MoveKind.SLAB_TO_HOST, 1, N, (0, N), priority=priority) for i, priority in ((1, 2), (2, 1))
     ]
     events = run(runner, *messages, make_step(1, (1, 0, N, 0)))
-    assert [getattr(event, "move", "step") for event in events] == ["step", 2, 1]
+    assert [getattr(event, "move", "step") for event in events] == order

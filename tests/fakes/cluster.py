@@ -4,6 +4,7 @@ No server, wire, socket or clock is imported here. What a host does live (restar
 test does by hand, so that each fault happens at an exact time.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -12,6 +13,7 @@ from dunlin.messages.door import Admitted, Delta, Rejected, Submit, Withdraw
 from dunlin.messages.fleet import Reason, Reasons
 from dunlin.messages.group import Reach
 from dunlin.messages.membership import Elected, Member, MembersReset
+from dunlin.messages.plan import DrainRequest
 from dunlin.messages.types import Finish, Sampling, i32
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
@@ -96,6 +98,17 @@ class Dialing:
         return []
 
 
+class _Act:
+    """Something that happens once."""
+
+    def __init__(self, act: Callable[[], object]) -> None:
+        self._act = act
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        self._act()
+        return []
+
+
 class Cluster:
     """Cores, engines and clients. Settings of a role go by its name: `instance={"max_waiting": 1}`."""
 
@@ -120,10 +133,12 @@ class Cluster:
         self.link.add(DIALING, Dialing(self.link))
         self._members: dict[tuple[str, str], Address] = {}
         self._revision = 1
+        self._acts = 0
+        self._kvstore = KvstoreConfig("/tier", tier_bytes, NODE)
         self.monitor = MonitorCore(self._new("monitor", "monitor-0"), MonitorConfig(), self.codec)
         self._manager = manager or {}
         self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
-        self.kvstore = KvstoreCore(self._new("kvstore", "kvstore-0"), KvstoreConfig("/tier", tier_bytes, NODE))
+        self.kvstore = KvstoreCore(self._new("kvstore", "kvstore-0"), self._kvstore)
         self._dispatcher = dispatcher or {}
         self.dispatchers: dict[str, DispatcherCore] = {}
         for core in (self.monitor, self.manager, self.kvstore):
@@ -154,8 +169,40 @@ class Cluster:
         """The process dies, and its engine with it; nobody starts another."""
         core = self.instances.pop(name)
         self.link.kill(core.engine)
-        self.link.kill(core.address)
-        del self._members["instance", name]
+        self._leave(core.address)
+
+    def restart_kvstore(self) -> None:
+        """The kvstore dies, with its memory; another one starts at once."""
+        self._leave(self.kvstore.address)
+        self.kvstore = KvstoreCore(self._new("kvstore", "kvstore-0"), self._kvstore)
+        self._enter(self.kvstore.address, self.kvstore)
+
+    def restart_monitor(self) -> None:
+        """The monitor dies; another one starts at once."""
+        self._leave(self.monitor.address)
+        self.monitor = MonitorCore(self._new("monitor", "monitor-0"), MonitorConfig(), self.codec)
+        self._enter(self.monitor.address, self.monitor)
+
+    def restart_manager(self) -> None:
+        """The global manager dies; another one starts at once, and leads."""
+        self._leave(self.manager.address)
+        self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
+        self._enter(self.manager.address, self.manager)
+        self.link.post(ETCD, self.manager.address, Elected(self._revision))
+
+    def drain(self, name: str, undo: bool = False) -> None:
+        """An operator asks the manager to empty an instance, or to use it again. Who answers what is not waited for."""
+        tool = Address("client", f"tool-{self.link.delivered}-{undo}")
+        self.link.add(tool, _Act(lambda: None))
+        self.link.join(tool, self.manager.address)
+        self.link.post(tool, self.manager.address, DrainRequest(name, undo))
+
+    def later(self, delay_s: float, act: Callable[[], object]) -> None:
+        """Call `act` when so much virtual time has passed."""
+        self._acts += 1
+        address = Address("test", f"act-{self._acts}")
+        self.link.add(address, _Act(act))
+        self.link.post(address, address, Gone(), delay_s)
 
     def start_dispatcher(self, name: str) -> DispatcherCore:
         """A dispatcher process starts, as another incarnation if there was one before."""
@@ -167,8 +214,7 @@ class Cluster:
 
     def kill_dispatcher(self, name: str) -> None:
         """The process dies; nobody starts another."""
-        self.link.kill(self.dispatchers.pop(name).address)
-        del self._members["dispatcher", name]
+        self._leave(self.dispatchers.pop(name).address)
 
     def submit(
         self,
@@ -257,6 +303,10 @@ class Cluster:
         self._revision += 1
         self._members[role, name] = Address(role, name, self._revision)
         return self._members[role, name]
+
+    def _leave(self, address: Address) -> None:
+        self.link.kill(address)
+        del self._members[address.role, address.name]
 
     def _enter(self, address: Address, core: Core) -> None:
         """A process comes up: everybody learns of it, and it opens the streams that its role opens."""

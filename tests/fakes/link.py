@@ -77,9 +77,13 @@ class Link:
         """The process at `address` stops (SIGSTOP): what reaches it waits."""
         self._paused[address] = []
 
+    def is_paused(self, address: Address) -> bool:
+        """Whether the process at `address` is stopped."""
+        return address in self._paused
+
     def resume(self, address: Address) -> None:
-        """The process goes on: everything that waited is delivered now, in order."""
-        for event in self._paused.pop(address):
+        """The process goes on: everything that waited is delivered now, in order. One that died meanwhile does not."""
+        for event in self._paused.pop(address, ()):
             self.post(event.sender, event.to, event.message)
 
     def post(self, sender: Address, to: Address, message: Message, delay_s: float | None = None) -> None:

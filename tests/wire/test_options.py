@@ -72,6 +72,8 @@ def test_the_password_of_etcd_comes_from_a_file_else_the_environment(
     file.write_text("from a file\n")
     assert parse().etcd_password == ""
     assert parse("--etcd-user", "u").etcd_password == "from the environment"
+    monkeypatch.setenv("DUNLIN_ETCD_USER", "v")
+    assert (parse().etcd_user, parse().etcd_password) == ("v", "from the environment")
     options = parse("--etcd-user", "u", "--etcd-password-file", str(file))
     assert (options.etcd_user, options.etcd_password) == ("u", "from a file")
     assert "from a file" not in repr(options)

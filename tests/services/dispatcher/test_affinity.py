@@ -98,7 +98,7 @@ def test_the_next_turn_goes_where_the_first_one_was() -> None:
 def test_load_outweighs_what_would_be_saved() -> None:
     one = bench()
     finish(one, only(one.give(client("1"), submit(PROMPT, max_tokens=1)), Place))
-    one.view(member(A, **{**BIG, "free_slots": 9_700}), member(B, **BIG))
+    one.view(member(A, **{**BIG, "free_slots": 9_000}), member(B, **BIG))
     sent = one.give(client("2"), submit([*PROMPT, 5, 6, 7], max_tokens=1))
     assert target(sent, Place) == [B]
 

@@ -92,7 +92,7 @@ def test_several_choices_are_joined_one_by_one() -> None:
     with_doors(test)
 
 
-@pytest.mark.parametrize("change", [{"prompt": [5, 6, 8]}, {"max_tokens": 31}, {"seed": 4}, {"stop": ["x"]}])
+@pytest.mark.parametrize("change", [{"prompt": [5, 6, 8]}, {"max_tokens": 31}, {"seed": 4}, {"stop": ["x"]}, {"n": 2}])
 def test_the_same_key_for_something_else_is_refused(change: dict[str, Any]) -> None:
     async def test(cluster: Doors) -> None:
         assert (await ask(cluster, BODY, NAMED))[0] == 200

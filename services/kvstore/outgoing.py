@@ -1,0 +1,204 @@
+"""Copies of this node's regions that go to other nodes' kvstores: which, in what order, and what arrived.
+
+One job per request and receiver: it offers the regions that are not there yet, a few at a time, and ends with how many
+tokens from the first on lie there. Knows no socket, and nothing of who asked but what to call when it is over.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dunlin.effects import Address, After, Effect, Send
+from dunlin.messages.exchange import Arrived, DropCopies, Offer, OfferRefused, Take
+from dunlin.messages.group import Reach
+from dunlin.messages.types import Priority
+from services.kvstore.carriage import TRANSPORT, Goods, Push, Pushed
+from services.kvstore.catalog import Catalog, Entry, State
+
+DIALING = Address("dialing", "")
+WINDOW = 4
+"""Regions of one job that are offered and have not arrived."""
+
+Choose = Callable[[Entry], bool]
+Over = Callable[[int, str], list[Effect]]
+"""Told once: tokens from the first on that lie at the receiver, and what stopped the rest."""
+Name = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class JobDue:
+    """The job has made no progress for too long, unless a newer timer runs."""
+
+    job: int
+    counter: int
+
+
+@dataclass(slots=True, eq=False)
+class Job:
+    """`offered` regions are on their way, by ticket. `detail`: what went wrong first; nothing more is offered then."""
+
+    number: int
+    key: str
+    to: Address
+    priority: Priority
+    choose: Choose
+    over: Over
+    offered: dict[int, Entry] = field(default_factory=dict)
+    counter: int = 0
+    detail: str = ""
+
+
+class Outgoing:
+    """Owns the jobs, and what is known to lie elsewhere. `sent_total` and `failed_total` count regions."""
+
+    def __init__(self, catalog: Catalog, patience_s: float, most_jobs: int) -> None:
+        self.sent_total = 0
+        self.failed_total = 0
+        self._catalog = catalog
+        self._patience_s = patience_s
+        self._most_jobs = most_jobs
+        self._jobs: dict[int, Job] = {}
+        self._tickets: dict[int, Job] = {}
+        self._there: dict[str, dict[Address, dict[Name, None]]] = {}
+        self._peers: dict[Address, None] = {}
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def is_busy(self, key: str, to: Address) -> bool:
+        """Whether a job brings that request there."""
+        return any(job.key == key and job.to == to for job in self._jobs.values())
+
+    def start(self, key: str, to: Address, priority: Priority, choose: Choose, over: Over) -> list[Effect]:
+        """Bring the regions of `key` that `choose` takes to `to`."""
+        if len(self._jobs) >= self._most_jobs:
+            return over(0, f"{self._most_jobs} requests are being copied already")
+        self._numbers += 1
+        job = self._jobs[self._numbers] = Job(self._numbers, key, to, priority, choose, over)
+        reach: list[Effect] = [] if to in self._peers else [Send(DIALING, Reach(to))]
+        return [*reach, *self._advance(job)]
+
+    def joined(self, peer: Address) -> list[Effect]:
+        """A stream is open."""
+        self._peers[peer] = None
+        return self._each(peer, self._advance)
+
+    def gone(self, peer: Address) -> list[Effect]:
+        """It ended: what lies there is out of reach."""
+        self._peers.pop(peer, None)
+        for there in self._there.values():
+            there.pop(peer, None)
+        return self._each(peer, lambda job: self._fail(job, f"{peer.name} is gone"))
+
+    def taken(self, sender: Address, message: Take) -> list[Effect]:
+        """There is room: push the bytes."""
+        job = self._of(sender, message.ticket)
+        if job is None:
+            return []
+        entry = job.offered[message.ticket]
+        goods = Goods(entry.host, entry.asked.region, entry.asked.kv_dtype, entry.asked.chain)
+        push = Push(
+            message.ticket,
+            sender,
+            message.endpoint,
+            message.token,
+            message.handle,
+            message.generation,
+            goods,
+            job.priority,
+        )
+        return [Send(TRANSPORT, push)]
+
+    def refused(self, sender: Address, message: OfferRefused) -> list[Effect]:
+        """There is none."""
+        job = self._of(sender, message.ticket)
+        return self._fail(job, f"{sender.name} has no room") if job is not None else []
+
+    def pushed(self, message: Pushed) -> list[Effect]:
+        """The bytes are out, or are not; that they arrived, the other side says."""
+        job = self._tickets.get(message.ticket)
+        return self._fail(job, message.detail) if job is not None and message.detail else []
+
+    def arrived(self, sender: Address, message: Arrived) -> list[Effect]:
+        """A region lies there, or does not."""
+        job = self._of(sender, message.ticket)
+        if job is None:
+            return []
+        if message.detail:
+            return self._fail(job, message.detail)
+        entry = job.offered.pop(message.ticket)
+        del self._tickets[message.ticket]
+        self.sent_total += 1
+        self._at(job)[entry.host.handle, entry.host.generation] = None
+        return self._advance(job)
+
+    def due(self, message: JobDue) -> list[Effect]:
+        """Nothing was heard for too long."""
+        job = self._jobs.get(message.job)
+        if job is None or job.counter != message.counter:
+            return []
+        return self._fail(job, f"nothing heard of {job.to.name} for {self._patience_s:g} s")
+
+    def released(self, key: str) -> list[Effect]:
+        """A region of the request is gone here; when it was the last one, its copies elsewhere are not needed."""
+        if key not in self._there or self._catalog.entries_of_key(key):
+            return []
+        return [Send(peer, DropCopies(key)) for peer in self._there.pop(key) if peer in self._peers]
+
+    def _advance(self, job: Job) -> list[Effect]:
+        """Offer what comes next; end the job when nothing is left."""
+        if job.to not in self._peers:
+            return self._wait(job)
+        effects: list[Effect] = []
+        offered = {(entry.host.handle, entry.host.generation): None for entry in job.offered.values()}
+        for entry in self._wanted(job):
+            name = (entry.host.handle, entry.host.generation)
+            if name in offered or name in self._at(job):
+                continue
+            if job.detail or len(job.offered) >= WINDOW:
+                break
+            self._numbers += 1
+            job.offered[self._numbers] = entry
+            self._tickets[self._numbers] = job
+            effects.append(Send(job.to, Offer(self._numbers, entry.asked, entry.host.checksum)))
+        return [*effects, *self._wait(job)] if job.offered else self._end(job)
+
+    def _wanted(self, job: Job) -> list[Entry]:
+        entries = [entry for entry in self._catalog.entries_of_key(job.key) if entry.state is State.COMMITTED]
+        return sorted((entry for entry in entries if job.choose(entry)), key=lambda entry: entry.asked.region.start)
+
+    def _end(self, job: Job) -> list[Effect]:
+        del self._jobs[job.number]
+        tokens = 0
+        for entry in self._wanted(job):
+            if entry.asked.region.start == tokens and (entry.host.handle, entry.host.generation) in self._at(job):
+                tokens = entry.asked.region.stop
+        if not self._catalog.entries_of_key(job.key):
+            self._there.pop(job.key, None)
+        return job.over(tokens, job.detail)
+
+    def _fail(self, job: Job, detail: str) -> list[Effect]:
+        """Nothing more is offered, and what is on its way is not waited for."""
+        self.failed_total += len(job.offered)
+        job.detail = job.detail or detail
+        for ticket in job.offered:
+            del self._tickets[ticket]
+        job.offered.clear()
+        return self._end(job)
+
+    def _at(self, job: Job) -> dict[Name, None]:
+        return self._there.setdefault(job.key, {}).setdefault(job.to, {})
+
+    def _of(self, sender: Address, ticket: int) -> Job | None:
+        job = self._tickets.get(ticket)
+        return job if job is not None and job.to == sender else None
+
+    def _each(self, peer: Address, do: Callable[[Job], list[Effect]]) -> list[Effect]:
+        effects: list[Effect] = []
+        for job in [job for job in self._jobs.values() if job.to == peer]:
+            effects += do(job)
+        return effects
+
+    def _wait(self, job: Job) -> list[Effect]:
+        job.counter += 1
+        return [After(self._patience_s, JobDue(job.number, job.counter))]

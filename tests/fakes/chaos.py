@@ -1,0 +1,195 @@
+"""Random load and random faults on a whole cluster in virtual time, from a seed: every stream must stay exact.
+
+The load shares prompts and tenants, so that prefixes are reused; the slab is small, so that sequences are preempted.
+After each event slots are conserved; in the end every request has ended and every slot is given back.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from functools import partial
+from random import Random
+
+from dunlin.messages.plan import Shed
+from dunlin.messages.types import Finish
+from tests.fakes.cluster import Client, Cluster
+
+VOCABULARY = 1000
+FAULTS_UNTIL_S = 5.0
+
+
+class Chaos:
+    """One run. `done` counts what was done to the cluster, so that a test can see that something was."""
+
+    def __init__(self, seed: int, requests: int = 32, faults: int = 8) -> None:
+        self.draw = Random(seed)
+        self.done: Counter[str] = Counter()
+        self.left: list[Client] = []
+        self._sheds = 0
+        slots = self.draw.choice([96, 160, 400])
+        self.cluster = Cluster(
+            instances=self.draw.randint(2, 4),
+            dispatchers=2,
+            tier_bytes=self.draw.choice([1 << 12, 1 << 16, 1 << 20]),
+            engine={"slots": slots, "restart_s": 0.5},
+            instance={"max_running": self.draw.choice([2, 8, 64])},
+        )
+        self.cluster.link.keep_sent = False
+        self._plan(requests, faults)
+
+    def run(self) -> None:
+        """Everything that was planned, and then until every request has ended. Raises AssertionError."""
+        cluster = self.cluster
+        cluster.run_until_ready()
+        cluster.link.on_delivered = lambda event: cluster.check_conservation()
+        start_s = cluster.link.now_s
+        for at_s, act in self._plans:
+            cluster.link.run(for_s=max(0.0, start_s + at_s - cluster.link.now_s))
+            act()
+        cluster.run_until_done(for_s=600.0)
+        for client in cluster.clients:
+            self._check(client)
+        assert cluster.link.run(cluster.all_free, for_s=120.0), list(map(repr, cluster.instances.values()))
+
+    def _check(self, client: Client) -> None:
+        if client in self.left:
+            assert client.tokens == client.expected[: len(client.tokens)]
+        else:
+            assert client.is_exact, f"{client.request}: {client.finish.name} {client.detail}"
+
+    def _plan(self, requests: int, faults: int) -> None:
+        plans: list[tuple[float, int, Callable[[], None]]] = []
+        prompts = [[self.draw.randrange(VOCABULARY) for _ in range(48)] for _ in range(3)]
+        for number in range(requests):
+            shared = self.draw.choice(prompts)[: self.draw.randint(1, 48)]
+            own = [self.draw.randrange(VOCABULARY) for _ in range(self.draw.randint(1, 12))]
+            length = self.draw.randint(1, 36)
+            plans.append((self.draw.uniform(0, 2), number, self._submission(shared + own, length, number)))
+        for number in range(faults):
+            plans.append((self.draw.uniform(0, FAULTS_UNTIL_S), -number, self._fault))
+        self._plans = [(at_s, act) for at_s, _, act in sorted(plans, key=lambda plan: plan[:2])]
+
+    def _submission(self, tokens: list[int], max_tokens: int, seed: int) -> Callable[[], None]:
+        def submit() -> None:
+            at = sorted(self.cluster.dispatchers)[seed % len(self.cluster.dispatchers)]
+            self.cluster.submit(tokens, max_tokens, seed, at=at)
+
+        return submit
+
+    def _fault(self) -> None:
+        names = [name.removeprefix("fault_") for name in sorted(dir(self)) if name.startswith("fault_")]
+        name = self.draw.choice(names)
+        if getattr(self, f"fault_{name}")():
+            self.done[name] += 1
+
+    # --- faults: each says whether it was possible, and has the cluster whole again some time later ---
+
+    def fault_kill_instance(self) -> bool:
+        if len(self.cluster.instances) < 2:
+            return False
+        name = self._instance()
+        self.cluster.kill_instance(name)
+        self.cluster.later(self.draw.uniform(0.2, 3.0), lambda: self.cluster.start_instance(name))
+        return True
+
+    def fault_crash_engine(self) -> bool:
+        name = self._instance()
+        if not self._is_whole(name):
+            return False
+        self.cluster.seats[name].crash(signal=self.draw.choice([9, 9, 11]))
+        return True
+
+    def fault_hang_engine(self) -> bool:
+        self.cluster.seats[self._instance()].engine.is_stuck = True
+        return True
+
+    def fault_stop_instance(self) -> bool:
+        name = self._instance()
+        address = self.cluster.instances[name].address
+        if not self._is_whole(name):
+            return False
+        self.cluster.link.pause(address)
+        self.cluster.later(self.draw.uniform(0.1, 6.0), lambda: self.cluster.link.resume(address))
+        return True
+
+    def _is_whole(self, name: str) -> bool:
+        """Whether it runs and has an engine: a stopped instance starts no engine, so the two do not meet."""
+        seat = self.cluster.seats[name]
+        return seat.engine not in seat.ended and not self.cluster.link.is_paused(self.cluster.instances[name].address)
+
+    def fault_restart_kvstore(self) -> bool:
+        self.cluster.restart_kvstore()
+        return True
+
+    def fault_restart_monitor(self) -> bool:
+        self.cluster.restart_monitor()
+        return True
+
+    def fault_restart_manager(self) -> bool:
+        self.cluster.restart_manager()
+        return True
+
+    def fault_kill_dispatcher(self) -> bool:
+        if len(self.cluster.dispatchers) < 2:
+            return False
+        name = self.draw.choice(sorted(self.cluster.dispatchers))
+        self.cluster.kill_dispatcher(name)
+        (other,) = self.cluster.dispatchers
+        for client in self.cluster.clients:
+            if client.dispatcher == name and not (client.finish or client.rejected):
+                # As the SDK does, a moment later.
+                self.cluster.later(self.draw.uniform(0.05, 0.5), partial(self._move, client, other))
+        self.cluster.later(2.0, lambda: self.cluster.start_dispatcher(name))
+        return True
+
+    def fault_drain(self) -> bool:
+        name = self._instance()
+        self.cluster.drain(name)
+        self.cluster.later(self.draw.uniform(0.1, 4.0), lambda: self.cluster.drain(name, undo=True))
+        return True
+
+    def fault_shed(self) -> bool:
+        source, target = self._instance(), self._instance()
+        term = self.cluster.manager.term
+        if source == target or term is None:
+            return False
+        self._sheds += 1
+        shed = Shed(term.epoch, self._sheds, self.cluster.instances[target].address, self.draw.randint(1, 80))
+        self.cluster.link.post(self.cluster.manager.address, self.cluster.instances[source].address, shed)
+        return True
+
+    def fault_cut_stream(self) -> bool:
+        core = self.cluster.instances[self._instance()]
+        dispatcher = self.cluster.dispatchers[self.draw.choice(sorted(self.cluster.dispatchers))]
+        if self.cluster.link.is_paused(core.address):
+            return False
+        self.cluster.link.part(core.address, dispatcher.address)
+        self.cluster.link.join(core.address, dispatcher.address)
+        return True
+
+    def fault_damage_region(self) -> bool:
+        offsets = sorted(offset for offset, content in self.cluster.tier.contents.items() if content)
+        if not offsets:
+            return False
+        self.cluster.tier.flip(self.draw.choice(offsets))
+        return True
+
+    def fault_client_leaves(self) -> bool:
+        open_ones = [c for c in self.cluster.clients if self._is_open(c)]
+        if not open_ones:
+            return False
+        client = self.draw.choice(open_ones)
+        self.cluster.link.part(client.address, self.cluster.dispatchers[client.dispatcher].address, "client left")
+        client.finish = Finish.CANCELLED
+        self.left.append(client)
+        return True
+
+    def _move(self, client: Client, to: str) -> None:
+        if to in self.cluster.dispatchers and not client.finish:
+            self.cluster.move(client, to)
+
+    def _is_open(self, client: Client) -> bool:
+        is_there = client.dispatcher in self.cluster.dispatchers
+        return is_there and bool(client.request) and client.finish is Finish.RUNNING and not client.rejected
+
+    def _instance(self) -> str:
+        return self.draw.choice(sorted(self.cluster.instances))

@@ -1,0 +1,23 @@
+"""Whole clusters under random faults, in virtual time: a failing seed is replayed by its number."""
+
+from collections import Counter
+
+import pytest
+
+from tests.fakes.chaos import Chaos
+
+SEEDS = 24
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_streams_stay_exact_whatever_happens(seed: int) -> None:
+    Chaos(seed).run()
+
+
+def test_every_fault_is_done_by_some_seed() -> None:
+    done: Counter[str] = Counter()
+    for seed in range(10):
+        chaos = Chaos(seed, requests=24, faults=16)
+        chaos.run()
+        done += chaos.done
+    assert {name.removeprefix("fault_") for name in dir(Chaos) if name.startswith("fault_")} == set(done)

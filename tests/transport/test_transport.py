@@ -1,0 +1,271 @@
+"""Regions between two tiers over real sockets: whole, or not at all."""
+
+import random
+import socket
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import xxhash
+
+from dunlin.messages.types import Priority, Region
+from dunlin.transport.payload import LENGTH, TAKEN, Payload, PayloadError, decode
+from dunlin.transport.receiver import Receiver
+from dunlin.transport.sender import Parcel, Sender
+from dunlin.transport.sockets import signed
+
+SIZE = 3 << 20
+ROOM = 8 << 20
+
+
+class Told:
+    """What became of parcels and of expected regions."""
+
+    def __init__(self) -> None:
+        self.news: list[tuple[Any, ...]] = []
+        self._changed = threading.Condition()
+
+    def __call__(self, *news: Any) -> None:
+        with self._changed:
+            self.news.append(news)
+            self._changed.notify_all()
+
+    def wait(self, count: int, limit_s: float = 10.0) -> list[tuple[Any, ...]]:
+        with self._changed:
+            assert self._changed.wait_for(lambda: len(self.news) >= count, limit_s), self.news
+            return self.news
+
+
+class Pair:
+    """A sender and a receiver, each with a tier."""
+
+    def __init__(self, **settings: Any) -> None:
+        self.source, self.target = bytearray(random.Random(1).randbytes(ROOM)), bytearray(ROOM)
+        self.sent, self.received = Told(), Told()
+        self.receiver = Receiver(memoryview(self.target), self.received, **settings)
+        self.sender = Sender(memoryview(self.source), self.sent, stall_s=2.0)
+
+    def payload(self, offset: int = 0, length: int = SIZE, **overrides: Any) -> Payload:
+        plain = Payload(b"", 3, 1, Region(0, 2, 16, 64), "float32", b"chain", length, 0)
+        content = bytes(self.source[offset : offset + length])
+        checksum = signed(xxhash.xxh3_64_intdigest(plain.identity + content))
+        return replace(plain, **{"checksum": checksum, **overrides})
+
+    def announce(self, payload: Payload, at: int = 0) -> Payload:
+        return replace(payload, token=self.receiver.expect(payload, at))
+
+    def parcel(self, payload: Payload, ticket: int = 1, offset: int = 0) -> Parcel:
+        return Parcel(ticket, f"127.0.0.1:{self.receiver.port}", "", payload, offset)
+
+    def connect(self) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", self.receiver.port), timeout=5)
+
+
+@contextmanager
+def pair(**settings: Any) -> Iterator[Pair]:
+    made = Pair(**settings)
+    try:
+        yield made
+    finally:
+        made.sender.close()
+        made.receiver.close()
+
+
+def test_a_region_arrives_where_it_was_expected() -> None:
+    with pair() as both:
+        payload = both.announce(both.payload(4096), at=SIZE)
+        assert both.sender.submit(both.parcel(payload, offset=4096), Priority.KV)
+        assert both.sent.wait(1) == [(1, "")]
+        assert both.received.wait(1) == [(3, 1, "")]
+        assert both.target[SIZE : 2 * SIZE] == both.source[4096 : 4096 + SIZE]
+        assert not any(both.target[:SIZE])
+
+
+def test_one_connection_carries_many_and_the_urgent_ones_first() -> None:
+    with pair() as both:
+        gate = both.announce(both.payload())
+        parcels = [both.announce(both.payload(length=100), at=200 * i) for i in range(4)]
+        both.sender.submit(both.parcel(gate, ticket=9), Priority.KV)
+        for ticket, (payload, priority) in enumerate(
+            zip(parcels, (Priority.CHECKPOINT, Priority.CHECKPOINT, Priority.KV, Priority.KV), strict=True)
+        ):
+            both.sender.submit(both.parcel(payload, ticket=ticket), priority)
+        order = [ticket for ticket, detail in both.sent.wait(5) if not detail]
+        assert sorted(order) == [0, 1, 2, 3, 9]
+        assert order.index(0) < order.index(1)
+        assert order.index(2) < order.index(3) < order.index(1)
+
+
+@pytest.mark.parametrize(
+    "lie",
+    [
+        {"handle": 4},
+        {"generation": 2},
+        {"region": Region(0, 2, 16, 65)},
+        {"kv_dtype": "bfloat16"},
+        {"chain": b"other"},
+        {"length_bytes": SIZE - 1},
+        {"checksum": 5},
+    ],
+    ids=lambda lie: next(iter(lie)),
+)
+def test_what_differs_from_what_was_announced_is_not_taken(lie: dict[str, Any]) -> None:
+    with pair() as both:
+        payload = replace(both.announce(both.payload()), **lie)
+        both.sender.submit(both.parcel(payload), Priority.KV)
+        assert both.sent.wait(1)[0][1] != ""
+        assert both.received.wait(1)[0] == (3, 1, "another region than was announced")
+        assert not any(both.target)
+
+
+def test_bytes_that_changed_on_the_way_are_not_taken() -> None:
+    with pair() as both:
+        payload = both.announce(both.payload())
+        both.source[SIZE // 2] ^= 1
+        both.sender.submit(both.parcel(payload), Priority.KV)
+        assert both.received.wait(1) == [(3, 1, "the bytes do not match their checksum")]
+        assert "refused" in both.sent.wait(1)[0][1]
+
+
+def test_a_token_that_nobody_gave_opens_nothing_and_one_serves_once() -> None:
+    with pair() as both:
+        payload = both.announce(both.payload(length=64))
+        stranger = replace(payload, token=bytes(16))
+        both.sender.submit(both.parcel(stranger), Priority.KV)
+        assert both.sent.wait(1)[0][1] != ""
+        assert both.received.news == []
+        both.sender.submit(both.parcel(payload, ticket=2), Priority.KV)
+        both.sender.submit(both.parcel(payload, ticket=3), Priority.KV)
+        news = both.sent.wait(3)
+        assert news[1] == (2, "")
+        assert news[2][1] != ""
+
+
+def test_a_connection_that_breaks_in_the_midst_is_told_and_the_next_works() -> None:
+    with pair() as both:
+        payload = both.announce(both.payload())
+        with both.connect() as stream:
+            stream.sendall(payload.encode() + bytes(both.source[: SIZE // 2]))
+        assert "ended" in both.received.wait(1)[0][2]
+        again = both.announce(both.payload())
+        both.sender.submit(both.parcel(again), Priority.KV)
+        assert both.sent.wait(1) == [(1, "")]
+
+
+def test_one_that_stalls_in_the_midst_is_given_up() -> None:
+    with pair(stall_s=0.2) as both:
+        payload = both.announce(both.payload())
+        with both.connect() as stream:
+            stream.sendall(payload.encode() + bytes(100))
+            assert "ended" in both.received.wait(1, 5)[0][2]
+
+
+def test_what_never_comes_is_told_too_and_what_nobody_wants_any_more() -> None:
+    with pair(patience_s=0.1) as both:
+        both.announce(both.payload())
+        assert both.received.wait(1) == [(3, 1, "nothing came")]
+    with pair() as both:
+        both.receiver.abandon(both.announce(both.payload()).token)
+        assert both.received.wait(1) == [(3, 1, "abandoned")]
+
+
+def test_a_receiver_that_restarted_is_reached_over_a_new_connection() -> None:
+    with pair() as both:
+        first = both.announce(both.payload(length=64))
+        both.sender.submit(both.parcel(first), Priority.KV)
+        assert both.sent.wait(1) == [(1, "")]
+        for stream in both.sender._streams.values():
+            stream.shutdown(socket.SHUT_RDWR)
+        second = both.announce(both.payload(length=64))
+        both.sender.submit(both.parcel(second, ticket=2), Priority.KV)
+        assert both.sent.wait(2)[1] == (2, "")
+
+
+def test_nobody_there_is_an_answer() -> None:
+    with pair() as both:
+        parcel = replace(both.parcel(both.announce(both.payload())), endpoint="127.0.0.1:1")
+        both.sender.submit(parcel, Priority.KV)
+        assert "cannot be reached" in both.sent.wait(1)[0][1]
+
+
+def test_damaged_streams_are_never_taken_and_never_end_the_receiver() -> None:
+    draw = random.Random(3)
+    with pair(stall_s=0.3) as both:
+        for turn in range(300):
+            payload = both.announce(both.payload(length=512))
+            frame = bytearray(payload.encode() + bytes(both.source[:512]))
+            for bit in draw.sample(range(8 * len(frame)), draw.choice((1, 1, 3))):
+                frame[bit // 8] ^= 1 << bit % 8
+            both.target[:512] = bytes(512)
+            with both.connect() as stream:
+                try:
+                    stream.sendall(frame[: draw.choice((len(frame), len(frame), draw.randrange(len(frame))))])
+                    stream.shutdown(socket.SHUT_WR)
+                    assert stream.recv(1) != TAKEN, f"turn {turn}"
+                except OSError:
+                    pass  # it was refused before it had been read
+            both.receiver.abandon(payload.token)
+        good = both.announce(both.payload(length=512))
+        both.sender.submit(both.parcel(good), Priority.KV)
+        assert both.sent.wait(1) == [(1, "")]
+        assert all(detail for *_, detail in both.received.news[:-1])
+
+
+def test_no_more_connections_than_allowed() -> None:
+    with pair(most_connections=1) as both:
+        with both.connect() as first:
+            first.sendall(b"\x80")
+            time.sleep(0.1)
+            with both.connect() as second:
+                assert second.recv(1) == b""
+
+
+@pytest.mark.parametrize("data", [b"", b"x" * 40, bytes(120), b"dkp1" + bytes(300)])
+def test_what_is_no_header_is_refused(data: bytes) -> None:
+    with pytest.raises(PayloadError):
+        decode(data)
+
+
+def test_a_header_says_what_it_was_made_of() -> None:
+    payload = Payload(b"t" * 16, 3, 9, Region(1, 2, 3, 4), "bfloat16", b"c" * 16, 77, -5)
+    data = payload.encode()
+    assert decode(data[LENGTH.size :]) == payload
+    with pytest.raises(PayloadError):
+        replace(payload, token=b"short").encode()
+
+
+def test_between_two_network_namespaces() -> None:
+    """A peer behind a virtual cable, as another node is. Needs root."""
+    name = "dunlin-test"
+    commands = [
+        f"ip netns add {name}",
+        f"ip link add dun0 type veth peer name dun1 netns {name}",
+        "ip addr add 10.77.3.1/24 dev dun0",
+        "ip link set dun0 up",
+        f"ip -n {name} addr add 10.77.3.2/24 dev dun1",
+        f"ip -n {name} link set dun1 up",
+    ]
+    try:
+        for command in commands:
+            made = subprocess.run(command.split(), capture_output=True, text=True, check=False)
+            if made.returncode:
+                pytest.skip(f"no namespaces here: {made.stderr.strip()}")
+        with pair(host="10.77.3.1") as both:
+            payload = both.announce(both.payload())
+            frame = payload.encode() + bytes(both.source[:SIZE])
+            program = (
+                "import socket, sys; s = socket.create_connection(('10.77.3.1', int(sys.argv[1])), 5);"
+                "s.sendall(sys.stdin.buffer.read()); sys.exit(s.recv(1) != b'\\x01')"
+            )
+            inside = ["ip", "netns", "exec", name, "python3", "-c", program, str(both.receiver.port)]
+            subprocess.run(inside, input=frame, check=True, timeout=20)
+            assert both.received.wait(1) == [(3, 1, "")]
+            assert both.target[:SIZE] == both.source[:SIZE]
+    finally:
+        subprocess.run(["ip", "netns", "del", name], capture_output=True, check=False)
+        subprocess.run(["ip", "link", "del", "dun0"], capture_output=True, check=False)
