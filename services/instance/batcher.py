@@ -74,7 +74,12 @@ class Batcher:
 
     def _first_slots(self, sequence: Sequence) -> int:
         """Room for the known tokens and a run ahead, never more than the sequence can need."""
-        return min(len(sequence.tokens) + self._config.run_ahead_tokens, sequence.longest)
+        return min(len(sequence.tokens) + self._ahead(), sequence.longest)
+
+    def _ahead(self) -> int:
+        """Slots given ahead of need: more in a large slab with much room, where they cost nobody anything."""
+        ahead, plenty = self._config.run_ahead_tokens, self._slab.room > self._capacity // 2
+        return max(ahead, min(4 * ahead, self._capacity // 64)) if plenty else ahead
 
     def _headroom(self, sequence: Sequence) -> int:
         """Slots kept for those that run, so that a newcomer is not preempted at once. None when the slab is empty.
@@ -110,7 +115,7 @@ class Batcher:
         needed = sequence.computed + tokens - self._slab.held(sequence)
         if needed <= 0:
             return True
-        ahead = min(self._config.run_ahead_tokens, sequence.longest - self._slab.held(sequence))
+        ahead = min(self._ahead(), sequence.longest - self._slab.held(sequence))
         return self._slab.grow(sequence, max(needed, ahead)) or self._slab.grow(sequence, needed)
 
     def _make_room(self, sequence: Sequence) -> list[Effect]:

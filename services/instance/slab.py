@@ -10,6 +10,9 @@ from services.instance.prefixes import Block, Link, Prefixes
 from services.instance.sequences import Sequence
 from services.instance.slots import Extent, SlotTable, Use, joined
 
+SPARE_PART = 8
+"""Of the slab, one part of so many is freed whenever prefixes must go."""
+
 
 class Slab:
     """Owns the slot table of one engine and the tree of the prefixes in it. What gives a sequence slots or takes them
@@ -98,13 +101,19 @@ class Slab:
         return self.make_room(count) and self.table.grow(sequence.number, count)
 
     def make_room(self, count: int) -> bool:
-        """Have `count` slots free, at the expense of prefixes that nobody uses. False: it cannot be done."""
+        """Have `count` slots free, at the expense of prefixes that nobody uses. False: it cannot be done.
+
+        More go at once than must: whole old texts, whose slots lie together, so that new extents are as long as in a
+        slab without prefixes.
+        """
         if count > self.room:
             return False
-        while self.table.free < count:
-            owner = self.prefixes.evict()
-            assert owner is not None, f"no prefix to give away: {self!r}"
-            self.table.release(owner)
+        if self.table.free < count:
+            wanted = min(self.room, count + self.table.capacity // SPARE_PART)
+            while self.table.free < wanted:
+                owner = self.prefixes.evict()
+                assert owner is not None, f"no prefix to give away: {self!r}"
+                self.table.release(owner)
         return True
 
     def reserve(self, owner: int, count: int) -> bool:

@@ -130,6 +130,22 @@ def test_room_is_made_of_what_nobody_uses() -> None:
     assert begin(slab, new, 64) == 0
 
 
+def test_prefixes_go_in_longer_stretches_than_must_so_that_extents_stay_long() -> None:
+    slab = Slab(256, "w")
+    for number in range(4):
+        sequence = make_sequence(number, [number] * 64)
+        begin(slab, sequence, 64)
+        slab.retire(computed(slab, sequence))
+    assert slab.table.free == 0
+    assert slab.make_room(16)
+    assert slab.table.free == 16 + 256 // 8
+    assert slab.cached == 256 - 48
+    new = make_sequence(9, [9] * 10)
+    begin(slab, new, 20)
+    assert slab.grow(new, 20)
+    assert len(slab.extents(new, 0, 40)) == 1
+
+
 def test_what_was_donated_by_another_meanwhile_is_not_donated_again() -> None:
     slab = Slab(128, "w")
     first, second = make_sequence(1), make_sequence(2, [*TEXT, *range(900, 924)])
