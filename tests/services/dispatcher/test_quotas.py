@@ -1,12 +1,13 @@
 """Quotas: never more than was allowed, whatever runs at once, and nothing lost of what was not used (I11)."""
 
+from random import Random
 from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from dunlin.effects import Address, Send
+from dunlin.effects import Address, Gone, Joined, Send
 from dunlin.messages.dispatch import Place
 from dunlin.messages.door import (
     Admitted,
@@ -251,3 +252,50 @@ def test_a_tenant_cancels_its_own_requests_alone() -> None:
         answer = bench.give(client("tool"), CancelById(name, tenant))
         assert only(answer, CancelResult).found is found
     assert [effect for effect in bench.last if isinstance(effect, Send)]
+
+
+def random_event(random: Random, bench: Bench, number: int, places: list[Place]) -> list[Send]:
+    """Something happens to somebody; what the core sent."""
+    older = random.randrange(number + 1)
+    match random.choice(["ask", "ask", "named", "resumed", "end", "withdraw", "cancel", "lost", "timer"]):
+        case "ask":
+            return bench.give(client(number), submit(tenant="t", max_tokens=random.randint(1, 60)))
+        case "named":
+            return bench.give(client(number), submit(tenant="t", idempotency=f"n{older % 5}", digest=b"d"))
+        case "resumed":
+            return bench.give(client(number), submit(tenant="t", key=f"req-9-{number:x}"))
+        case "end" if places:
+            place = random.choice(places)
+            batch = rows((place.request, place.attempt, len(place.tokens), 9), finish=Finish.LENGTH)
+            return bench.give(A, batch)
+        case "withdraw":
+            return bench.give(client(older), Withdraw())
+        case "cancel":
+            return bench.give(client("tool"), CancelById(f"req-2a-{older:x}", "t"))
+        case "lost":
+            bench.give(A, Gone("gone"))
+            bench.give(A, Joined())
+            return bench.view(member(A))
+        case "timer" if bench.timers:
+            return bench.fire(type(bench.timers[0][1]))
+    return []
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_every_hold_is_of_a_request_that_lives(seed: int) -> None:
+    """Random lives of requests, also named and resumed ones: a hold comes with each, and goes with it."""
+    random = Random(seed)
+    bench = limited(requests_per_minute=10_000, tokens_per_minute=500, running=6)
+    quotas, places, most = bench.core._admission.quotas, list[Place](), 0
+    for number in range(200):
+        bench.now_s += random.random()
+        sent = random_event(random, bench, number, places)
+        places += messages(sent, Place)
+        quotas.check_integrity()
+        assert list(quotas._holds) == list(bench.core.journal._requests)
+        most = max(most, len(quotas._holds))
+    assert 2 <= most <= 6
+    bench.fleet(member(A))
+    for number in list(quotas._holds):
+        bench.give(client("tool"), CancelById(bench.core.journal._requests[number].key))
+    assert not quotas._holds
