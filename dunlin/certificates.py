@@ -10,6 +10,7 @@ import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +25,9 @@ ROLES = ("dispatcher", "global_manager", "instance", "kvstore", "monitor", "etcd
 ANY_NAME = "*"
 CA_DAYS, LEAF_DAYS = 3650, 825
 
-_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_HASHED = "name-"
+_HOST_PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
 _CLOCKS_APART = timedelta(minutes=5)
 
 
@@ -45,23 +48,26 @@ class Leaf:
 def names_of(role: str, name: str) -> tuple[str, str]:
     """The DNS names that say who holds a certificate: `instance.dunlin`, and `instance-0.instance.dunlin`.
 
+    A name that cannot be one label of a DNS name stands there as its hash, and `*` for any name.
+
     Raises:
-        CertificateError: no such role, or a name that cannot stand in a certificate.
+        CertificateError: no such role, or no name.
     """
     if role not in ROLES:
         raise CertificateError(f"no role {role!r}: choose one of {', '.join(ROLES)}")
-    if name != ANY_NAME and not _NAME.fullmatch(name):
-        text = "letters, digits and '-', at most 63, '-' at neither end; or '*' for any name of the role"
-        raise CertificateError(f"the name {name!r} cannot stand in a certificate: {text}")
+    if not name:
+        raise CertificateError("a certificate needs a name, or '*' for any name of the role")
     of_role = f"{role.replace('_', '-')}.dunlin"
-    return of_role, f"{name.lower()}.{of_role}"
+    is_label = name == ANY_NAME or (_LABEL.fullmatch(name) and not name.startswith(_HASHED))
+    label = name if is_label else _HASHED + blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return of_role, f"{label}.{of_role}"
 
 
 def is_host(name: str) -> bool:
     """Whether a certificate can name this host (`*.` for any below it)."""
     if len(name) > 253 or name == "dunlin" or name.endswith(".dunlin"):
         return False
-    return all(_NAME.fullmatch(part) for part in name.removeprefix("*.").split("."))
+    return all(_HOST_PART.fullmatch(part) for part in name.removeprefix("*.").split("."))
 
 
 def make_ca(directory: Path, force: bool = False, days: int = CA_DAYS) -> None:
@@ -98,7 +104,12 @@ def issue(ca: Path, out: Path, leaf: Leaf, force: bool = False) -> None:
     _free((out / CERTIFICATE, out / KEY), force)
     authority, authority_key = _load_ca(ca)
     key = ec.generate_private_key(ec.SECP256R1())
-    builder = _builder(_called(f"dunlin {leaf.role} {leaf.name}"), authority.subject, key.public_key(), leaf.days)
+    builder = _builder(
+        _called(f"dunlin {leaf.role} {leaf.name if leaf.name.isprintable() else names[1].value}"),
+        authority.subject,
+        key.public_key(),
+        leaf.days,
+    )
     builder = builder.add_extension(x509.SubjectAlternativeName([*names, *hosts]), critical=False)
     builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=False), critical=True)

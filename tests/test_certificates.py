@@ -1,5 +1,6 @@
 """Certificates: what they say, that nothing is overwritten, and that keys are for their owner alone."""
 
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -7,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from dunlin.certificates import ANY_NAME, CertificateError, Leaf, issue, make_ca, names_of
+from dunlin.wire.errors import StartError
+from dunlin.wire.security import Security
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +33,7 @@ def test_keys_are_for_their_owner_alone(ca: Path, tmp_path: Path) -> None:
 def test_a_certificate_names_role_name_and_hosts(ca: Path, tmp_path: Path) -> None:
     from cryptography import x509
 
-    issue(ca, tmp_path, Leaf("global_manager", "Boss-1", ("10.0.0.1", "::1", "node.example"), days=30))
+    issue(ca, tmp_path, Leaf("global_manager", "boss-1", ("10.0.0.1", "::1", "node.example"), days=30))
     certificate = x509.load_pem_x509_certificate((tmp_path / "cert.pem").read_bytes())
     names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
     assert names.get_values_for_type(x509.DNSName) == [
@@ -60,15 +63,31 @@ def test_nothing_is_overwritten_unless_that_is_said(tmp_path: Path) -> None:
     assert (tmp_path / "ca.pem").read_bytes() != first
 
 
-@pytest.mark.parametrize("name", ["", "a b", "a.b", "-a", "a-", "ü", "a_b", "x" * 64, "*x"])
-def test_a_name_that_cannot_stand_in_a_certificate_is_refused(name: str) -> None:
-    with pytest.raises(CertificateError, match="cannot stand in a certificate"):
-        names_of("instance", name)
+ODD = ["a b", "a.b", "-a", "a-", "ü", "a_b", "x" * 64, "*x", "A", "name-1", "a\0", "\ud800"]
+
+
+def test_every_name_has_a_label_of_its_own() -> None:
+    labels = [names_of("instance", name)[1] for name in [*ODD, "a", "x" * 63, "1"]]
+    assert len(set(labels)) == len(labels)
+    for label in labels:
+        assert re.fullmatch(r"[a-z0-9][a-z0-9-]{0,61}[a-z0-9]?\.instance\.dunlin", label), label
+
+
+def test_an_odd_name_gets_a_certificate_too(ca: Path, tmp_path: Path) -> None:
+    for name in ODD:
+        issue(ca, tmp_path, Leaf("instance", name), force=True)
+        assert Security.load_for(tmp_path, "instance", name)
+    issue(ca, tmp_path, Leaf("instance", "instance-a.example.org"), force=True)
+    assert Security.load_for(tmp_path, "instance", "instance-a.example.org")
+    with pytest.raises(StartError):
+        Security.load_for(tmp_path, "instance", "instance-b.example.org")
 
 
 def test_names_say_role_and_process() -> None:
     assert names_of("kvstore", "kvstore-0") == ("kvstore.dunlin", "kvstore-0.kvstore.dunlin")
     assert names_of("instance", ANY_NAME) == ("instance.dunlin", "*.instance.dunlin")
+    with pytest.raises(CertificateError, match="needs a name"):
+        names_of("instance", "")
     with pytest.raises(CertificateError, match="no role 'king': choose one of dispatcher"):
         names_of("king", "a")
 

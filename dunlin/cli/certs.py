@@ -12,6 +12,7 @@ from dunlin.certificates import (
     Leaf,
     issue,
     make_ca,
+    names_of,
 )
 from dunlin.cli.errors import USAGE, CliError
 from dunlin.cli.options import Subparsers, whole
@@ -61,7 +62,7 @@ def _add_issue(commands: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument("--role", required=True, choices=ROLES, metavar="ROLE", help=", ".join(ROLES))
     parser.add_argument("--name", required=True, metavar="NAME", help="the holder's --name, or '*' for any of the role")
     parser.add_argument("--host", action="append", default=[], metavar="HOST", help="name or address (repeatable)")
-    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: DIR/NAME of the CA)")
+    parser.add_argument("--out", type=Path, metavar="DIR", help="where to write it (default: below the CA's, by name)")
     _add_common(parser, LEAF_DAYS)
     parser.set_defaults(run=run_issue)
 
@@ -85,10 +86,10 @@ def run_init(arguments: argparse.Namespace) -> int:
 
 def run_issue(arguments: argparse.Namespace) -> int:
     """Issue the certificate."""
-    name = f"any-{arguments.role}" if arguments.name == ANY_NAME else arguments.name
-    out = arguments.out or arguments.directory / name
     leaf = Leaf(arguments.role, arguments.name, tuple(arguments.host), arguments.days)
     try:
+        label = names_of(leaf.role, leaf.name)[1].partition(".")[0]
+        out = arguments.out or arguments.directory / (f"any-{leaf.role}" if leaf.name == ANY_NAME else label)
         issue(arguments.directory, out, leaf, arguments.force)
     except (CertificateError, ModuleNotFoundError) as error:
         raise _cli_error(error) from None

@@ -24,7 +24,7 @@ def test_what_it_issues_is_what_a_service_takes(tmp_path: Path, capsys: pytest.C
 
 MISTAKES = [
     (["init", "{ca}"], "exists already"),
-    (["issue", "{ca}", "--role", "instance", "--name", "no name"], "cannot stand in a certificate"),
+    (["issue", "{ca}", "--role", "instance", "--name", ""], "a certificate needs a name"),
     (["issue", "{ca}/none", "--role", "instance", "--name", "a"], "no CA in"),
     (["issue", "{ca}", "--role", "instance", "--name", "a", "--host", "x.dunlin"], "is no host name"),
 ]
