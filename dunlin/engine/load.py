@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import torch
+import xxhash
 from torch import Tensor
 
 from dunlin.engine.arena import GRANULE_BYTES, Arena, granules_for
@@ -16,7 +17,8 @@ from dunlin.engine.weights import TORCH_DTYPES, load_weights, weight_granules
 
 @dataclass(frozen=True, slots=True)
 class Loaded:
-    """A decoder ready to compute. `slots` is the least capacity over the layers, `quantum` what one granule adds to a
+    """A decoder ready to compute. `weights_digest` names what KV depends on besides its tokens: the weights, and the
+    configuration with its rope. `slots` is the least capacity over the layers, `quantum` what one granule adds to a
     layer.
     """
 
@@ -60,7 +62,8 @@ def load_model(
     kv = [_kv_view(arena, config, torch_dtype, per_layer) for _ in range(config.layers)]
     arena.check_integrity()
     decoder = Decoder(config, weights, kv, numerics)
-    return Loaded(decoder, arena, config, weights.digest, slots, max(GRANULE_BYTES // slot_bytes, 1))
+    digest = xxhash.xxh3_128_hexdigest(f"{weights.digest} {config!r}".encode())
+    return Loaded(decoder, arena, config, digest, slots, max(GRANULE_BYTES // slot_bytes, 1))
 
 
 def _kv_view(arena: Arena, config: ModelConfig, dtype: torch.dtype, granules: int) -> Tensor:

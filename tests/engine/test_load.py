@@ -1,5 +1,6 @@
 """Weights and KV laid out in one arena, the same way each time."""
 
+import json
 import os
 from pathlib import Path
 
@@ -23,6 +24,14 @@ def test_slots_are_what_fits_in_whole_granules(tmp_path: Path) -> None:
     halved = load(directory, kv_bytes=3 * 2 * GRANULE_BYTES, dtype="bfloat16")
     assert halved.slots == 2 * loaded.slots
     assert halved.weights_digest != loaded.weights_digest
+
+
+def test_the_digest_names_the_rope_and_all_else_that_kv_depends_on(tmp_path: Path) -> None:
+    directory = make_checkpoint(tmp_path)
+    before = load(directory)
+    config = json.loads((directory / "config.json").read_text())
+    (directory / "config.json").write_text(json.dumps({**config, "rope_theta": 20_000.0}))
+    assert load(directory).weights_digest != before.weights_digest
 
 
 def test_a_slot_larger_than_a_granule(tmp_path: Path) -> None:
