@@ -38,7 +38,8 @@ class Here:
 
 @dataclass(slots=True, eq=False)
 class Arrival:
-    """Room under a handle: `filled` tokens lie in it, `queue` follows; `chain` names the tokens filled.
+    """Room under a handle: `filled` tokens lie in it, `queue` follows; `chain` names the tokens filled. `claimed` are
+    regions of this node's tier that belong to it.
 
     `is_over`: nobody wants it any more, only a move still uses it.
     """
@@ -49,6 +50,7 @@ class Arrival:
     counter: int = 0
     filled: int = 0
     chain: bytes = b""
+    claimed: tuple[KeptRegion, ...] = ()
     queue: deque[KeptRegion] = field(default_factory=deque)
     moving: KeptRegion | None = None
     is_over: bool = False
@@ -97,8 +99,26 @@ class Arrivals:
         arrival = self._known(sender, message.handle)
         if arrival is None:
             return [Send(sender, Vacated(message.handle))]
+        if not message.regions:
+            return [*self._seek(arrival), self._wait(arrival)]
         arrival.queue.extend(message.regions)
         return [*self._next(arrival), self._wait(arrival)]
+
+    def found(self, handle: int, regions: tuple[KeptRegion, ...]) -> list[Effect]:
+        """What the kvstores brought to this node: this instance's from now on, whatever becomes of the room."""
+        arrival = self._arrivals.get(handle)
+        if arrival is None or arrival.is_over:
+            return self._drop(regions)
+        arrival.claimed = regions
+        stop = arrival.queue[-1].region.stop if arrival.queue else arrival.filled
+        stop = arrival.moving.region.stop if arrival.moving is not None and not arrival.queue else stop
+        for region in regions:
+            if region.region.start == stop:
+                arrival.queue.append(region)
+                stop = region.region.stop
+        if not arrival.queue and arrival.moving is None:
+            return self._cut(arrival, "what was sent was not found here")
+        return self._next(arrival)
 
     def release(self, sender: Address, message: Release) -> list[Effect]:
         """The source does not need the room."""
@@ -155,7 +175,7 @@ class Arrivals:
         """Nothing in the slab counts any more."""
         effects: list[Effect] = []
         for arrival in list(self._arrivals.values()):
-            self._free(arrival)
+            effects += self._free(arrival)
             if not arrival.is_over:
                 effects.append(Send(arrival.source, Vacated(arrival.handle, Why("arrivals", "the engine is gone"))))
         return effects
@@ -178,6 +198,19 @@ class Arrivals:
         if not 0 < message.tokens <= self._lives.slab.room:
             return "too few free slots"
         return "too many arrive already" if len(self._arrivals) >= self._most else None
+
+    def _seek(self, arrival: Arrival) -> list[Effect]:
+        reserve = arrival.reserve
+        if not self._tier.usable or reserve.dispatcher is None:
+            return self._cut(arrival, "no host tier")
+        names = (reserve.key, reserve.dispatcher, reserve.request, reserve.attempt + 1)
+        return self._tier.find_for_room(arrival.handle, *names)
+
+    def _drop(self, regions: tuple[KeptRegion, ...]) -> list[Effect]:
+        effects: list[Effect] = []
+        for region in regions:
+            effects += self._tier.release(region.host)
+        return effects
 
     def _known(self, sender: Address, handle: int) -> Arrival | None:
         arrival = self._arrivals.get(handle)
@@ -214,7 +247,7 @@ class Arrivals:
     def _free(self, arrival: Arrival) -> list[Effect]:
         del self._arrivals[arrival.handle]
         self._lives.slots.release(arrival.owner)
-        return []
+        return self._drop(arrival.claimed)
 
     def _answer(self, arrival: Arrival) -> Effect:
         keeper = self._tier.kvstore if self._tier.usable else None

@@ -32,6 +32,11 @@ class Copies:
         why = Why("migration", "host tier", (Figure("tokens", tokens), Figure("bytes", self._tier.size_bytes(tokens))))
         return self._tier.ask(sequence, sequence.answered, Purpose.CHECKPOINT, Priority.KV, why)
 
+    def send(self, departure: int, sequence: Sequence, to: Address) -> list[Effect]:
+        """Have what is kept of it copied to the kvstore of another node."""
+        why = Why("migration", to.name, (Figure("tokens", sequence.kept_tokens),))
+        return self._tier.send(departure, sequence.public_key, to, why)
+
     def kept(self, sequence: Sequence, start: int) -> tuple[KeptRegion, ...]:
         """The committed regions that follow token `start`, in order."""
         kept = [one for one in sequence.kept if one.region.start >= start]

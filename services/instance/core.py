@@ -95,7 +95,7 @@ class InstanceCore:
             Tier: lambda now_s, sender, message: self.tier.open(sender, message),
             RegionReserved: pool.reserved,
             RegionRefused: pool.refused,
-            RegionsFound: pool.found,
+            RegionsFound: self._on_regions_found,
             AnswerDue: pool.due,
             EngineReady: self._on_engine_ready,
             EngineFailed: self._on_engine_failed,
@@ -171,6 +171,10 @@ class InstanceCore:
         if self._engine_side.ready is None:
             return []
         return [*self.migration.engine_gone(), *self._engine_side.lost(reason), *self._report_now(now_s)]
+
+    def _on_regions_found(self, now_s: float, sender: Address, found: RegionsFound) -> list[Effect]:
+        effects = self.migration.found(found)
+        return effects if effects is not None else self._pool.found(now_s, sender, found)
 
     def _on_move_done(self, now_s: float, sender: Address, done: MoveDone) -> list[Effect]:
         effects = self.migration.landed(done)

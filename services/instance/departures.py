@@ -14,7 +14,8 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.dispatch import Ready
 from dunlin.messages.engine import EngineReady
 from dunlin.messages.group import Fill, Filled, Reach, Release, Reserve, Reserved, ReserveRefused, Vacated
-from dunlin.messages.types import Figure, Why
+from dunlin.messages.pool import RegionsSent
+from dunlin.messages.types import Figure, KeptRegion, Why
 from services.instance.copies import Copies
 from services.instance.lives import Lives
 from services.instance.sequences import Sequence, Sequences, State
@@ -66,7 +67,7 @@ class Departure:
     """One sequence on its way. `asked` tokens were to be copied out, `sent` offered to the target, `filled` lie there;
     `told` is who heard `Ready`.
 
-    `is_cut`: no more can be filled; what is missing is computed at the target.
+    `is_cut`: no more can be filled; what is missing is computed at the target. `is_crossing`: the kvstores are at it.
     """
 
     number: int
@@ -83,6 +84,7 @@ class Departure:
     sent: int = 0
     filled: int = 0
     is_cut: bool = False
+    is_crossing: bool = False
 
     @property
     def wanted(self) -> int:
@@ -175,6 +177,19 @@ class Departures:
             return []
         departure.handle = 0
         return self._stay(departure, f"{sender.name} lost the room")
+
+    def sent(self, number: int, message: RegionsSent) -> list[Effect]:
+        """So much of it lies at the target's node."""
+        departure = self._leaving.get(number)
+        if departure is None or departure.stage not in (Stage.COPYING, Stage.SWITCHING):
+            self.stale_total += 1
+            return []
+        departure.is_crossing = False
+        if message.tokens <= departure.sent:
+            departure.is_cut = True
+            return []
+        departure.sent = message.tokens
+        return [Send(departure.target, Fill(departure.handle, departure.sent, (), departure.keeper))]
 
     # --- streams and timers ---
 
@@ -289,8 +304,7 @@ class Departures:
         return [*effects, Send(sequence.dispatcher, ready), *self._enter(departure, Stage.HANDED)]
 
     def _can_copy(self, departure: Departure) -> bool:
-        same_node = departure.keeper is not None and departure.keeper == self._copies.keeper
-        return not departure.is_cut and same_node and self._copies.usable
+        return not departure.is_cut and departure.keeper is not None and self._copies.usable
 
     def _offer(self, departure: Departure) -> list[Effect]:
         """Have more of it copied out, if that is worth a region, and offer the target what was."""
@@ -307,11 +321,23 @@ class Departures:
         elif left > (0 if at_rest else self._patience.tail_tokens):
             departure.asked = sequence.answered
             effects += self._copies.copy(sequence)
-        kept = self._copies.kept(sequence, departure.sent)
-        if kept:
-            departure.sent = kept[-1].region.stop
-            effects.append(Send(departure.target, Fill(departure.handle, departure.sent, kept, departure.keeper)))
-        return effects
+        if departure.keeper == self._copies.keeper:
+            return effects + self._fill(departure, self._copies.kept(sequence, departure.sent))
+        return effects + self._cross(departure)
+
+    def _fill(self, departure: Departure, kept: tuple[KeptRegion, ...]) -> list[Effect]:
+        if not kept:
+            return []
+        departure.sent = kept[-1].region.stop
+        return [Send(departure.target, Fill(departure.handle, departure.sent, kept, departure.keeper))]
+
+    def _cross(self, departure: Departure) -> list[Effect]:
+        """To another node: its kvstore gets the regions first, and the target claims them there."""
+        if departure.is_crossing or departure.sequence.kept_tokens <= departure.sent:
+            return []
+        assert departure.keeper is not None
+        departure.is_crossing = True
+        return self._copies.send(departure.number, departure.sequence, departure.keeper)
 
     # --- how it ends ---
 

@@ -14,6 +14,7 @@ from dunlin.messages.engine import MoveDone
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.group import Fill, Filled, Release, Reserve, Reserved, ReserveRefused, Vacated
 from dunlin.messages.plan import Drain, Shed, Undrain
+from dunlin.messages.pool import RegionsFound, RegionsSent
 from services.instance.arrivals import ArrivalDue, Arrivals, Here
 from services.instance.config import InstanceConfig
 from services.instance.copies import Copies
@@ -64,6 +65,7 @@ class Migration:
             ReserveRefused: lambda now_s, sender, message: departures.refused(sender, message),
             Filled: lambda now_s, sender, message: departures.filled(sender, message),
             Vacated: lambda now_s, sender, message: departures.vacated(sender, message),
+            RegionsSent: lambda now_s, sender, message: self._on_sent(message),
             DepartureDue: lambda now_s, sender, message: departures.due(message),
         }
 
@@ -91,6 +93,15 @@ class Migration:
     def engine_gone(self) -> list[Effect]:
         """The slab is lost, and with it the rooms in it."""
         return self.arrivals.engine_gone()
+
+    def found(self, message: RegionsFound) -> list[Effect] | None:
+        """Regions for a room; None: they are for somebody else."""
+        handle = self._tier.found_for_room(message.ticket)
+        return None if handle is None else self.arrivals.found(handle, message.regions)
+
+    def _on_sent(self, message: RegionsSent) -> list[Effect]:
+        departure = self._tier.sent(message.ticket)
+        return [] if departure is None else self.departures.sent(departure, message)
 
     def landed(self, done: MoveDone) -> list[Effect] | None:
         """The answer to a move into a room; None: it is another's."""

@@ -10,7 +10,7 @@ from enum import Enum
 from dunlin import prefix
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import CancelMove, EngineReady, MapHost, Move
-from dunlin.messages.pool import CommitRegion, FindRegions, ReleaseRegion, ReserveRegion, Tier
+from dunlin.messages.pool import CommitRegion, FindRegions, ReleaseRegion, ReserveRegion, SendRegions, Tier
 from dunlin.messages.types import HostRegion, KeptRegion, MoveKind, Priority, Region, Why, i64
 from services.instance.sequences import Kept, Sequence
 from services.instance.slots import Extent
@@ -72,6 +72,8 @@ class HostTier:
         self._asked: dict[int, Ask] = {}
         self._moves: dict[int, Flight] = {}
         self._rooms: dict[int, int] = {}
+        self._sends: dict[int, int] = {}
+        self._seeking: dict[int, int] = {}
         self._numbers = 0
         self._answer_s = answer_s
         self._is_mapped = False
@@ -221,6 +223,30 @@ class HostTier:
         self._numbers += 1
         self._rooms[self._numbers] = handle
         return [Send(self._engine, _move(self._numbers, MoveKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
+
+    def send(self, asker: int, key: str, to: Address, why: Why) -> list[Effect]:
+        """Have what is kept of a request copied to another kvstore; `sent` tells `asker` how much lies there."""
+        assert self._kvstore is not None
+        self._numbers += 1
+        self._sends[self._numbers] = asker
+        return [Send(self._kvstore, SendRegions(self._numbers, key, to, Priority.KV, why))]
+
+    def sent(self, ticket: int) -> int | None:
+        """Who asked for that to be sent."""
+        return self._sends.pop(ticket, None)
+
+    def find_for_room(self, handle: int, key: str, dispatcher: Address, request: int, attempt: int) -> list[Effect]:
+        """Claim what lies here of a request, for the room of `handle`."""
+        assert self._kvstore is not None
+        assert self._ready is not None
+        self._numbers += 1
+        self._seeking[self._numbers] = handle
+        names = (key, dispatcher, request, attempt, self._ready.weights_digest, self._ready.kv_dtype)
+        return [Send(self._kvstore, FindRegions(self._numbers, *names))]
+
+    def found_for_room(self, ticket: int) -> int | None:
+        """The handle of the room that these regions are for."""
+        return self._seeking.pop(ticket, None)
 
     def landed_in_room(self, move: int) -> int | None:
         """The handle of the room that this move wrote to."""
