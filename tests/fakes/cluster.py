@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from dunlin.effects import Address, Core, Effect, Gone, Message
+from dunlin.effects import Address, Core, Effect, Gone, Message, Send
 from dunlin.messages.door import Admitted, Delta, Rejected, Submit, Withdraw
 from dunlin.messages.fleet import Reason, Reasons
 from dunlin.messages.group import Reach
@@ -21,6 +21,7 @@ from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.core import GlobalManagerCore
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
+from services.kvstore.carriage import TRANSPORT, Abandon, Expect, Expecting, Goods, Push, Pushed, Received
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
 from services.monitor.config import MonitorConfig
@@ -109,8 +110,33 @@ class _Act:
         return []
 
 
+class Carrier:
+    """Carries regions between the nodes' tiers, at once."""
+
+    def __init__(self, tiers: dict[Address, FakeTier]) -> None:
+        self._tiers = tiers
+        self._expected: dict[bytes, tuple[Address, Goods]] = {}
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        if isinstance(message, Expect):
+            token, host = len(self._expected).to_bytes(16, "little"), message.goods.host
+            self._expected[token] = (sender, message.goods)
+            return [Send(sender, Expecting(host.handle, host.generation, sender.name, token))]
+        if isinstance(message, Abandon):
+            return [Send(sender, Received(message.handle, message.generation, "abandoned"))]
+        if isinstance(message, Push):
+            to, goods = self._expected[message.token]
+            self._tiers[to].write(goods.host, self._tiers[sender].read(message.goods.host))
+            return [Send(sender, Pushed(message.ticket)), Send(to, Received(message.handle, message.generation))]
+        return []
+
+
 class Cluster:
-    """Cores, engines and clients. Settings of a role go by its name: `instance={"max_waiting": 1}`."""
+    """Cores, engines and clients. Settings of a role go by its name: `instance={"max_waiting": 1}`.
+
+    With several `nodes` each has a kvstore, and the instances are spread over them in turn. `kvstore` and `tier` are
+    those of the first.
+    """
 
     def __init__(
         self,
@@ -121,9 +147,11 @@ class Cluster:
         dispatcher: dict[str, Any] | None = None,
         dispatchers: int = 1,
         manager: dict[str, Any] | None = None,
+        nodes: int = 1,
     ) -> None:
         self.link = Link()
-        self.tier = FakeTier()
+        self.nodes = [f"node-{index}" for index in range(nodes)]
+        self._node_of: dict[Address, str] = {}
         self.codec = KeptMessages()
         self.clients: list[Client] = []
         self.seats: dict[str, EngineSeat] = {}
@@ -131,18 +159,24 @@ class Cluster:
         self._engine = {"progress_s": 0.25, **(engine or {})}
         self._instance = instance or {}
         self.link.add(DIALING, Dialing(self.link))
+        self._carried: dict[Address, FakeTier] = {}
+        self.link.add(TRANSPORT, Carrier(self._carried))
         self._members: dict[tuple[str, str], Address] = {}
         self._revision = 1
         self._acts = 0
-        self._kvstore = KvstoreConfig("/tier", tier_bytes, NODE)
+        self._tier_bytes = tier_bytes
         self.monitor = MonitorCore(self._new("monitor", "monitor-0"), MonitorConfig(), self.codec)
         self._manager = manager or {}
         self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
-        self.kvstore = KvstoreCore(self._new("kvstore", "kvstore-0"), self._kvstore)
+        self.tiers = {node: FakeTier() for node in self.nodes}
+        self.tier = self.tiers[NODE]
+        self.kvstores: dict[str, KvstoreCore] = {}
         self._dispatcher = dispatcher or {}
         self.dispatchers: dict[str, DispatcherCore] = {}
-        for core in (self.monitor, self.manager, self.kvstore):
+        for core in (self.monitor, self.manager):
             self._enter(core.address, core)
+        for node in self.nodes:
+            self._start_kvstore(node)
         for index in range(dispatchers):
             self.start_dispatcher(f"dispatcher-{index}")
         self.dispatcher = self.dispatchers["dispatcher-0"]
@@ -152,12 +186,26 @@ class Cluster:
 
     def start_instance(self, name: str) -> InstanceCore:
         """An instance process starts, as another incarnation if there was one before."""
-        core = InstanceCore(self._new("instance", name), InstanceConfig(node=NODE, **self._instance))
+        node = self.nodes[len(self.instances) % len(self.nodes)]
+        core = InstanceCore(self._new("instance", name, node), InstanceConfig(node=node, **self._instance))
         self.instances[name] = core
         self._enter(core.address, core)
         self.link.join(core.address, DIALING)
-        self.seats[name] = EngineSeat(self.link, core.address, self.tier, **self._engine)
+        self.seats[name] = EngineSeat(self.link, core.address, self.tiers[node], **self._engine)
         return core
+
+    @property
+    def kvstore(self) -> KvstoreCore:
+        """The first node's."""
+        return self.kvstores[NODE]
+
+    def _start_kvstore(self, node: str) -> None:
+        config = KvstoreConfig("/tier", self._tier_bytes, node)
+        core = self.kvstores[node] = KvstoreCore(self._new("kvstore", f"kvstore-{node[-1]}", node), config)
+        self._carried[core.address] = self.tiers[node]
+        self._enter(core.address, core)
+        self.link.join(core.address, DIALING)
+        self.link.join(core.address, TRANSPORT)
 
     def start_manager(self) -> None:
         """Another manager process, which is elected at once."""
@@ -174,8 +222,7 @@ class Cluster:
     def restart_kvstore(self) -> None:
         """The kvstore dies, with its memory; another one starts at once."""
         self._leave(self.kvstore.address)
-        self.kvstore = KvstoreCore(self._new("kvstore", "kvstore-0"), self._kvstore)
-        self._enter(self.kvstore.address, self.kvstore)
+        self._start_kvstore(NODE)
 
     def restart_monitor(self) -> None:
         """The monitor dies; another one starts at once."""
@@ -299,8 +346,9 @@ class Cluster:
         )
         self.monitor.receive(self.link.now_s, self.dispatcher.address, Reasons(reasons))
 
-    def _new(self, role: str, name: str) -> Address:
+    def _new(self, role: str, name: str, node: str = NODE) -> Address:
         self._revision += 1
+        self._node_of[Address(role, name, self._revision)] = node
         self._members[role, name] = Address(role, name, self._revision)
         return self._members[role, name]
 
@@ -311,12 +359,20 @@ class Cluster:
     def _enter(self, address: Address, core: Core) -> None:
         """A process comes up: everybody learns of it, and it opens the streams that its role opens."""
         self.link.add(address, core)
-        reset = MembersReset(tuple(Member(one, "", NODE, pid=0) for one in self._members.values()))
+        reset = MembersReset(tuple(Member(one, "", self._node_of[one], pid=0) for one in self._members.values()))
         for one in self._members.values():
             self.link.post(ETCD, one, reset)
         for other in list(self._members.values()):
-            if other != address and frozenset((address.role, other.role)) in STREAMS and self.link.is_up(other):
+            if other != address and self._are_joined(address, other) and self.link.is_up(other):
                 self.link.join(address, other)
+
+    def _are_joined(self, one: Address, other: Address) -> bool:
+        """Whether their roles have a stream; an instance has one with its own node's kvstore alone."""
+        roles = frozenset((one.role, other.role))
+        return roles in STREAMS and ("kvstore" not in roles or "instance" not in roles or self._is_local(one, other))
+
+    def _is_local(self, one: Address, other: Address) -> bool:
+        return self._node_of[one] == self._node_of[other]
 
 
 STREAMS = {

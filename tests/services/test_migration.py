@@ -112,6 +112,39 @@ def test_the_pause_is_a_step_and_the_last_copy() -> None:
     finish(cluster)
 
 
+def test_between_nodes_the_regions_go_from_kvstore_to_kvstore() -> None:
+    cluster = make_cluster(nodes=2)
+    client = cluster.submit(list(range(1, 100)), max_tokens=100)
+    source = running(cluster, client)
+    target = other(cluster, source)
+    shed(cluster, source, target)
+    ready = until_sent(cluster, Ready)
+    assert ready.tokens == 99 + len(client.tokens) - 1
+    assert {fill.regions for fill in sent(cluster, Fill)} == {()}
+    assert cluster.link.run(lambda: len(cluster.instances[source].sequences) == 0, for_s=1.0)
+    assert cluster.link.run(lambda: len(client.tokens) > 50, for_s=5.0)
+    assert steps_of(cluster, target) == 0
+    finish(cluster)
+    assert [len(kvstore.catalog) for kvstore in cluster.kvstores.values()] == [0, 0]
+
+
+@pytest.mark.parametrize("nodes", [1, 2])
+def test_what_a_move_copied_stays_as_a_checkpoint_and_saves_the_next_failover(nodes: int) -> None:
+    cluster = make_cluster(3, nodes=nodes)
+    client = cluster.submit(list(range(1, 200)), max_tokens=100)
+    source = running(cluster, client)
+    names = [*cluster.instances]
+    target = names[(names.index(source) + 1) % 3]
+    shed(cluster, source, target)
+    until_sent(cluster, ShedDone)
+    assert cluster.link.run(lambda: cluster.instances[target].sequences.running_count == 1, for_s=1.0)
+    cluster.link.run(for_s=0.02)
+    (sequence,) = cluster.instances[target].sequences.running
+    assert sequence.kept_tokens >= 199
+    finish(cluster)
+    assert [len(kvstore.catalog) for kvstore in cluster.kvstores.values()] == [0] * nodes
+
+
 # --- what goes wrong ---
 
 
