@@ -146,7 +146,7 @@ def _twin(kind: type[Any]) -> type[Protobuf]:
     raise CodecError(f"{kind.__name__} has no message of that name in proto/dunlin/v1")
 
 
-def _field(name: str, hint: Any) -> tuple[Fill, Read]:
+def _field(name: str, hint: Any, is_optional: bool = False) -> tuple[Fill, Read]:
     """How the field `name` of type `hint` is filled and read."""
     origin = typing.get_origin(hint)
     if origin is typing.Annotated:
@@ -157,12 +157,15 @@ def _field(name: str, hint: Any) -> tuple[Fill, Read]:
         return _repeated(name, typing.get_args(hint)[0])
     if dataclasses.is_dataclass(hint):
         return _nested(name, typing.cast(type[Any], hint))
-    return _scalar(name, hint)
+    return _scalar(name, hint, is_optional)
 
 
-def _scalar(name: str, kind: type[Any]) -> tuple[Fill, Read]:
+def _scalar(name: str, kind: type[Any], is_optional: bool) -> tuple[Fill, Read]:
     def fill(message: Any, body: Any) -> None:
-        setattr(body, name, getattr(message, name))
+        value = getattr(message, name)
+        # What is absent on the wire reads as this anyway, except where absence means None.
+        if value or is_optional or value is None:
+            setattr(body, name, value)
 
     if issubclass(kind, IntEnum):
         return fill, lambda body: kind(getattr(body, name))
@@ -203,7 +206,7 @@ def _nested(name: str, kind: type[Any]) -> tuple[Fill, Read]:
 
 
 def _optional(name: str, kind: Any) -> tuple[Fill, Read]:
-    fill_present, read_present = _field(name, kind)
+    fill_present, read_present = _field(name, kind, is_optional=True)
 
     def fill(message: Any, body: Any) -> None:
         if getattr(message, name) is not None:

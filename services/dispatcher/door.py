@@ -66,6 +66,45 @@ class Part:
 ALONE = Part()
 
 
+class Pulse:
+    """Ends a wait that lasts too long. One timer a stream and not one a token: it looks when the wait began."""
+
+    def __init__(self, news: asyncio.Event) -> None:
+        self.is_over = False
+        self._news = news
+        self._loop = asyncio.get_running_loop()
+        self._since_s = 0.0
+        self._armed = False
+        self._waits = False
+
+    def begin(self, wait_s: float) -> None:
+        """Somebody waits from now on (or still), for `wait_s` seconds at most."""
+        if not self._waits:
+            self._waits = True
+            self._since_s = self._loop.time()
+        if not self._armed:
+            self._arm(wait_s, wait_s)
+
+    def end(self) -> None:
+        """The wait is over."""
+        self._waits = self.is_over = False
+
+    def _arm(self, in_s: float, wait_s: float) -> None:
+        self._armed = True
+        self._loop.call_later(in_s, self._look, wait_s)
+
+    def _look(self, wait_s: float) -> None:
+        self._armed = False
+        if not self._waits:
+            return
+        left_s = self._since_s + wait_s - self._loop.time()
+        if left_s > 0:
+            self._arm(left_s, wait_s)
+        else:
+            self.is_over = True
+            self._news.set()
+
+
 class Stream:
     """One request's way back: the outlet at its client address, and what a door reads.
 
@@ -82,6 +121,7 @@ class Stream:
         self._withdraw = withdraw
         self._rejected: Rejected | None = None
         self._news = asyncio.Event()
+        self._pulse = Pulse(self._news)
 
     def send(self, message: Message) -> bool:
         """The host's side."""
@@ -132,11 +172,12 @@ class Stream:
 
     async def next_within(self, wait_s: float) -> Piece | None:
         """`next`, or None if there is none for so long."""
-        try:
-            async with asyncio.timeout(wait_s):
-                return await self.next()
-        except TimeoutError:
-            return None
+        while (piece := self._rendering.take()) is None and not self._pulse.is_over:
+            self._raise_if_abandoned()
+            self._pulse.begin(wait_s)
+            await self._wait()
+        self._pulse.end()
+        return piece
 
     async def _wait(self) -> None:
         self._news.clear()

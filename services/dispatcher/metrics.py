@@ -50,9 +50,9 @@ class Metrics:
         self._prompt.labels(door).inc(prompt_tokens)
         self._first.labels(door).observe(seconds)
 
-    def tokens(self, door: str, tokens: int) -> None:
-        """Tokens came."""
-        self._generated.labels(door).inc(tokens)
+    def generated(self, door: str) -> Counter:
+        """The counter of delivered tokens of one door: found once, since it counts each token."""
+        return self._generated.labels(door)
 
     def ended(self, door: str, finish: Finish, seconds: float, each_s: float | None) -> None:
         """A request ended."""
@@ -68,6 +68,7 @@ class Watch:
     def __init__(self, metrics: Metrics, door: str, prompt_tokens: int, clock: Callable[[], float]) -> None:
         self._metrics = metrics
         self._door = door
+        self._generated = metrics.generated(door)
         self._prompt_tokens = prompt_tokens
         self._clock = clock
         self._began_s = clock()
@@ -83,7 +84,7 @@ class Watch:
             self._first_s = self._clock()
             self._metrics.first_token(self._door, self._prompt_tokens, self._first_s - self._began_s)
         self._tokens += number
-        self._metrics.tokens(self._door, number)
+        self._generated.inc(number)
 
     def finished(self, finish: Finish) -> None:
         """It ended now; a second time is not counted."""

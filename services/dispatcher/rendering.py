@@ -96,10 +96,11 @@ class Rendering:
     def _append(self, delta: Delta) -> None:
         piece = self._piece
         piece.tokens.extend(delta.tokens)
-        piece.logprobs.extend(delta.logprobs)
-        piece.top_count.extend(delta.top_count)
-        piece.top_token.extend(delta.top_token)
-        piece.top_logprob.extend(delta.top_logprob)
+        if delta.logprobs:  # few ask for them, and this runs once a token
+            piece.logprobs.extend(delta.logprobs)
+            piece.top_count.extend(delta.top_count)
+            piece.top_token.extend(delta.top_token)
+            piece.top_logprob.extend(delta.top_logprob)
         piece.cached_tokens = max(piece.cached_tokens, delta.cached_tokens)
 
     def _cut(self, tokens: int) -> None:
