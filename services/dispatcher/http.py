@@ -22,6 +22,7 @@ from services.dispatcher.openai_request import Asked, chat_of, completion_of
 from services.dispatcher.openapi import document
 
 SHUTDOWN_S = 0.5
+FOR_EVERYBODY = ("/health", "/metrics", "/openapi.json", "/version")
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,7 +104,7 @@ class HttpDoor:
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
         """Ask for the key before a body is read. Health, metrics and documents are for everybody."""
-        if request.path.startswith("/v1/"):
+        if request.path not in FOR_EVERYBODY:
             try:
                 self._tenant(request)
             except DoorError as error:

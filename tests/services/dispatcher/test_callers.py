@@ -121,7 +121,7 @@ def test_what_tells_nothing_needs_no_key() -> None:
             for path in ("/health", "/version", "/metrics", "/openapi.json"):
                 async with session.get(cluster.url + path) as answer:
                     assert answer.status == 200, path
-            for path in ("/v1/models", "/v1/models/builtin:tiny", "/v1/nothing"):
+            for path in ("/v1/models", "/v1/models/builtin:tiny", "/v1/nothing", "//v1/models", "/%761/models", "/"):
                 async with session.get(cluster.url + path) as answer:
                     assert answer.status == 401, path
 
