@@ -54,7 +54,7 @@ $(STUBS): $(PROTOS) hatch_build.py | $(INSTALLED)
 	$(PY) hatch_build.py
 	@touch $@
 
-demo: install ## a small cluster at work: chats, a burst of load, a kill, an explanation
+demo: install ## a small cluster at work: chats, a burst of load, kills, a drain, an explanation
 	$(PY) examples/demo.py
 
 test: install ## every test

@@ -1,7 +1,9 @@
 """A small cluster at work, for watching: `make demo`, or `python examples/demo.py`.
 
-Starts three instances of the built-in model on this machine, talks to them through the SDK, bursts load at them, kills
-one in mid-stream, has the cluster explain what it did, and stops. Needs no other data and leaves nothing behind.
+Starts three instances of the built-in model on this machine, talks to them through the SDK and bursts load at them.
+Then one text gets into trouble: its instance is killed, its next engine is killed, its instance is drained. It is
+compared with the same text undisturbed, and the cluster explains what it did. Needs no other data and leaves nothing
+behind.
 """
 
 import asyncio
@@ -13,7 +15,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -22,8 +24,11 @@ sys.path.insert(0, str(ROOT))
 
 import dunlin  # noqa: E402
 from dunlin.cli.status import render  # noqa: E402
-from dunlin.messages.fleet import FleetStatus  # noqa: E402
+from dunlin.messages.dispatch import Place  # noqa: E402
+from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus  # noqa: E402
+from dunlin.messages.public import GenerateEvent  # noqa: E402
 from dunlin.tether import tethered  # noqa: E402
+from dunlin.wire.codec import decode  # noqa: E402
 from dunlin.workload.arrivals import on_off, until  # noqa: E402
 from dunlin.workload.doors import SdkDoor  # noqa: E402
 from dunlin.workload.generator import Load  # noqa: E402
@@ -34,8 +39,13 @@ from dunlin.workload.trace import Arrival  # noqa: E402
 
 COMMAND = [sys.executable, "-m", "dunlin.cli.main"]
 INSTANCES = 3
-BURST_S = 20.0
+BURST_S = 8.0
 OPENINGS = ("Once upon a time", "The sea was calm and", "Dear diary, today", "In the beginning there")
+STORY = "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals. " * 12
+STORY_TOKENS = 288
+KILL_INSTANCE_AT, KILL_ENGINE_AT, DRAIN_AT = 48, 112, 176
+REPORT_S = 0.7
+"""Until the last reports of the instances are in."""
 
 
 class Screen:
@@ -182,7 +192,7 @@ async def burst(screen: Screen, client: dunlin.AsyncClient) -> None:
         await asyncio.wait([running], timeout=0.15)
         screen.draw(board(load, await client.status()))
     found = report(await running)
-    await asyncio.sleep(0.7)  # until the last reports of the instances are in
+    await asyncio.sleep(REPORT_S)
     screen.settle(board(load, await client.status()))
     print(
         f"\n{found.completed} of {found.requests} requests done, {found.errors} errors, "
@@ -204,48 +214,158 @@ def board(load: Load, status: FleetStatus) -> list[str]:
     return lines
 
 
-async def kill_in_mid_stream(screen: Screen, client: dunlin.AsyncClient) -> str:
-    """One text, and its instance dies half way; the request's name."""
-    screen.heading("An instance is killed in mid-stream")
-    request, tokens, victim = "", 0, 0
-    pauses: list[float] = []
-    last_s = time.monotonic()
-    text = client.stream("It was a dark and stormy night", max_tokens=96, ignore_eos=True, temperature=0.8, seed=11)
-    async with aclosing(text) as pieces:
-        async for piece in pieces:
-            pauses.append(time.monotonic() - last_s)
+class Story:
+    """One long text, read act by act. `pauses` are those of the act that is on, in seconds."""
+
+    def __init__(self, pieces: AsyncIterator[GenerateEvent], screen: Screen) -> None:
+        self.request, self.text = "", ""
+        self.prompt_tokens = self.tokens = 0
+        self.pauses: list[float] = []
+        self._pieces = pieces
+        self._screen = screen
+
+    async def read(self, until: int) -> None:
+        """Print it as it comes, until it has so many tokens."""
+        last_s = time.monotonic()
+        while self.tokens < until and (piece := await anext(self._pieces, None)) is not None:
+            self.request, self.prompt_tokens = piece.request or self.request, piece.prompt_tokens or self.prompt_tokens
+            self.tokens += len(piece.tokens)
+            self.text += piece.text
+            self.pauses.append(time.monotonic() - last_s)
             last_s = time.monotonic()
-            request, tokens = piece.request or request, tokens + len(piece.tokens)
             print(piece.text.replace("\n", " "), end="", flush=True)
-            if tokens >= 24 and not victim:
-                name, victim = await holder(client, request)
-                os.kill(victim, signal.SIGKILL)
-                print(screen.loud(f" [kill -9 {victim}: {name}] "), end="", flush=True)
-    print()
-    screen.note(f"\nThe stream went on: {tokens} tokens came, the longest pause was {max(pauses[1:]):.2f} s.")
-    return request
+
+    def note(self, text: str) -> None:
+        """The narrator, below it."""
+        print("\n")
+        self._screen.note(text)
+
+    def interrupt(self, what: str) -> None:
+        """Say in the text what happens to it now."""
+        print(self._screen.loud(f" [{what}] "), end="", flush=True)
+        self.pauses.clear()
 
 
-async def holder(client: dunlin.AsyncClient, request: str) -> tuple[str, int]:
-    """Name and pid of the instance that holds a running request, from the recorded decisions."""
-    from dunlin.messages.dispatch import Place
-    from dunlin.wire.codec import decode
+def ask(client: dunlin.AsyncClient) -> AsyncGenerator[GenerateEvent, None]:
+    """The story, from its beginning: the same words each time."""
+    return client.stream(STORY, max_tokens=STORY_TOKENS, ignore_eos=True, temperature=0.8, seed=11)
 
+
+async def kill_instance(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
+    """Its instance dies: another one takes what the host tier kept."""
+    screen.heading("An instance is killed in mid-stream")
+    await story.read(KILL_INSTANCE_AT)
+    holder = await holder_of(client, story.request)
+    at_stake = story.prompt_tokens + story.tokens
+    os.kill(holder.pid, signal.SIGKILL)
+    story.interrupt(f"kill -9 {holder.pid}: {holder.address.name}")
+    await story.read(KILL_ENGINE_AT)
+    await asyncio.sleep(REPORT_S)
+    claimed = sum(one.claimed_tokens_total for one in (await reports(client)).values())
+    next_one = (await holder_of(client, story.request)).address.name
+    story.note(
+        f"The longest pause was {max(story.pauses):.2f} s. {holder.address.name} had computed {at_stake} tokens of it, "
+        f"prompt and answer; {next_one} took {claimed} of them from the host tier, where they are copied as they come, "
+        "and computed the rest again."
+    )
+
+
+async def kill_engine(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
+    """The engine of its instance dies, and the slab does not."""
+    screen.heading("An engine is killed in mid-stream")
+    holder = await holder_of(client, story.request)
+    name, before = holder.address.name, report_of(holder)
+    os.kill(before.engine_pid, signal.SIGKILL)
+    story.interrupt(f"kill -9 {before.engine_pid}: the engine of {name}")
+    await story.read(DRAIN_AT)
+    await asyncio.sleep(REPORT_S)
+    now = (await reports(client))[name]
+    story.note(
+        f"The longest pause was {max(story.pauses):.2f} s. {name} has another engine (pid {now.engine_pid}), which "
+        f"found {now.revived_tokens_total - before.revived_tokens_total} tokens in the memory that the dead one left; "
+        f"{now.recomputed_tokens_total - before.recomputed_tokens_total} were computed again."
+    )
+
+
+async def drain(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
+    """Its instance is emptied for repair, with the story and others on it."""
+    screen.heading("An instance is drained")
+    others = [asyncio.create_task(client.generate(text, max_tokens=128, ignore_eos=True)) for text in OPENINGS]
+    await story.read(DRAIN_AT + 16)
+    holder = await holder_of(client, story.request)
+    name = holder.address.name
+    began_s = time.monotonic()
+    await client.drain(name)
+    story.interrupt(f"dunlin drain {name}")
+    emptied = asyncio.create_task(until_empty(client, name))
+    await story.read(STORY_TOKENS)
+    took_s = await emptied - began_s
+    failed = [one for one in await asyncio.gather(*others, return_exceptions=True) if isinstance(one, BaseException)]
+    moved = (await reports(client))[name].migrations_total - report_of(holder).migrations_total
+    await client.drain(name, undo=True)
+    story.note(
+        f"{name} was empty after {took_s:.1f} s: {moved} of its streams moved on while they ran. The longest pause of "
+        f"this one was {max(story.pauses):.2f} s; of {len(others) + 1} streams {len(failed)} failed."
+    )
+
+
+async def until_empty(client: dunlin.AsyncClient, name: str) -> float:
+    """When a draining instance has nothing left."""
+    while True:
+        await asyncio.sleep(0.1)
+        one = (await reports(client))[name]
+        if one.draining and one.running + one.waiting == 0:
+            return time.monotonic()
+
+
+async def compare(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
+    """The same request again, in peace."""
+    screen.heading("The same text, undisturbed")
+    text, prompt_tokens, cached = "", 0, 0
+    async with aclosing(ask(client)) as pieces:
+        async for piece in pieces:
+            text += piece.text
+            prompt_tokens, cached = piece.prompt_tokens or prompt_tokens, piece.cached_tokens or cached
+    if text != story.text:
+        raise RuntimeError("the text that was disturbed is another one than the text that was not")
+    screen.note(
+        f"Letter by letter what you have read: {story.tokens} tokens in spite of two kills and a move. Of its prompt's "
+        f"{prompt_tokens} tokens {cached} were not computed again, because an instance had them still."
+    )
+
+
+async def reports(client: dunlin.AsyncClient) -> dict[str, InstanceReport]:
+    """What each instance says of itself."""
+    return {member.address.name: report_of(member) for member in (await client.status()).members if member.instance}
+
+
+def report_of(member: MemberStatus) -> InstanceReport:
+    """Of one that has reported."""
+    assert member.instance is not None
+    return member.instance
+
+
+async def holder_of(client: dunlin.AsyncClient, request: str) -> MemberStatus:
+    """The instance that holds a running request, from the recorded decisions."""
     recorded = (await client.explain(request)).reasons
     name = [one.to.name for one in recorded if isinstance(decode(one.kind, one.payload), Place)][-1]
-    members = (await client.status()).members
-    return name, next(member.pid for member in members if member.address.name == name)
+    return next(member for member in (await client.status()).members if member.address.name == name)
 
 
 async def acts(screen: Screen, cluster: Cluster) -> str:
-    """The play, up to the kill; the request that survived it."""
+    """The play, up to the explanation; the request that survived it all."""
     async with dunlin.AsyncClient(cluster.grpc) as client:
         print(render(await client.status()))
         await chat(screen, client)
         await side_by_side(screen, client)
         await burst(screen, client)
-        request = await kill_in_mid_stream(screen, client)
-    return request
+        async with aclosing(ask(client)) as pieces:
+            story = Story(pieces, screen)
+            await kill_instance(screen, client, story)
+            await kill_engine(screen, client, story)
+            await drain(screen, client, story)
+        await compare(screen, client, story)
+    return story.request
 
 
 def explain(screen: Screen, cluster: Cluster, request: str) -> None:

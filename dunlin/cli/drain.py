@@ -55,10 +55,9 @@ def run(arguments: argparse.Namespace) -> int:
         check(arguments.instance, reply)
         if arguments.undo:
             return _await_undone(client, arguments.instance, arguments.timeout)
-        if reply.outcome is DrainOutcome.ALREADY:
-            print(f"{arguments.instance} drains already")
-        others = ", ".join(other.name for other in reply.others) or "nobody: no other instance is ready"
-        print(f"{arguments.instance} drains; its work goes to: {others}", flush=True)
+        already = " already" if reply.outcome is DrainOutcome.ALREADY else ""
+        others = ", ".join(sorted(other.name for other in reply.others)) or "nobody: no other instance is ready"
+        print(f"{arguments.instance} drains{already}; its work goes to: {others}", flush=True)
         return _follow(client, arguments.instance, before, arguments.timeout)
 
 

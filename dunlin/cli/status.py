@@ -60,6 +60,8 @@ def state(member: MemberStatus) -> str:
         return "suspect"
     if member.instance is not None and not member.instance.ready:
         return "starting"
+    if member.instance is not None and member.instance.draining:
+        return "draining"
     return "up"
 
 

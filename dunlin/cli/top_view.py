@@ -121,7 +121,7 @@ def _instances(moment: Moment, width: int, paint: Paint) -> list[str]:
 
 
 def _instance(moment: Moment, one: MemberStatus, named: int, bars: int, more: tuple[str, ...], paint: Paint) -> str:
-    word = "draining" if one.instance is not None and one.instance.draining else state(one)
+    word = state(one)
     start = f"{_fit(one.address.name, named)} {paint(f'{word:8}', _mood(word))} "
     report = one.instance
     if report is None:

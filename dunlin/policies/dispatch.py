@@ -90,7 +90,7 @@ def prefix_affinity(slots: int, candidates: Sequence[Candidate]) -> Choice:
         cost_tokens = slots + ROW_TOKENS - SAVED_WEIGHT * candidate.held_tokens
         return candidate.load + cost_tokens / max(1, candidate.capacity_slots)
 
-    choice = _choose("prefix_affinity", "load less saved", slots, candidates, load)
+    choice = _choose("prefix_affinity", "load_less_saved", slots, candidates, load)
     chosen = candidates[choice.index]
     figures = (Figure("held_tokens", chosen.held_tokens), Figure("load_tokens", chosen.load_tokens))
     return replace(choice, why=replace(choice.why, figures=(*choice.why.figures, *figures)))
@@ -102,6 +102,11 @@ POLICIES: dict[str, Policy] = {
     "llumnix": llumnix,
     "prefix_affinity": prefix_affinity,
 }
+
+
+def beaten(unit: str, score: float, best: float) -> str:
+    """Why not this one: how much worse it was, or that it came second among equals."""
+    return f"{unit} {score:.4g}" if score > best else f"the same {unit}"
 
 
 def _choose(
@@ -119,7 +124,7 @@ def _choose(
         Figure("candidates", len(candidates)),
     )
     rejected = tuple(
-        Rejected(candidates[index].name, f"{unit} {scores[index]:.3g} is not below {scores[best]:.3g}")
+        Rejected(candidates[index].name, beaten(unit, scores[index], scores[best]))
         for index in order[1 : 1 + ALTERNATIVES_KEPT]
     )
     return Choice(best, Why(policy, chosen.name, figures, rejected))

@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dunlin.messages.types import Figure, Rejected, Why
+from dunlin.policies.dispatch import beaten
 
 START_GAP = 0.25
 """Loads must differ by this much before anything moves, and then half of the difference does: what moved once has no
@@ -145,7 +146,7 @@ def _rejected(candidates: Sequence[Candidate], order: Sequence[int]) -> tuple[Re
     """The next best few."""
     least = candidates[order[0]].load
     return tuple(
-        Rejected(candidates[index].name, f"load {candidates[index].load:.3g} is not below {least:.3g}")
+        Rejected(candidates[index].name, beaten("load", candidates[index].load, least))
         for index in order[1 : 1 + ALTERNATIVES_KEPT]
     )
 

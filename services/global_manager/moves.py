@@ -49,7 +49,7 @@ class Moves:
         """An operator's wish: the answer, and what follows. `members` have a stream to here."""
         found = [member for member in members if member.address.name == request.instance]
         if not found:
-            names = ", ".join(member.address.name for member in members) or "none"
+            names = ", ".join(sorted(member.address.name for member in members)) or "none"
             return DrainReply(DrainOutcome.UNKNOWN_INSTANCE, f"the instances are: {names}"), []
         member = max(found, key=lambda one: one.address.incarnation)
         others = tuple(one.address for one in members if one.address != member.address and self._takes(one))

@@ -53,6 +53,7 @@ def test_others_say_what_they_are_about(report: dict[str, Any], words: str) -> N
         ({"connected": False, "suspect": True}, "away"),
         ({"suspect": True}, "suspect"),
         ({"instance": InstanceReport(ready=False)}, "starting"),
+        ({"instance": InstanceReport(ready=True, draining=True)}, "draining"),
         ({"instance": None}, "up"),
     ],
 )

@@ -61,8 +61,13 @@ def test_the_reason_names_figures_and_the_next_best() -> None:
     figures = (Figure("slots", 7), Figure("requests", 1), Figure("free_slots", 1000), Figure("candidates", 9))
     assert choice.why.figures == figures
     assert [other.option for other in choice.why.rejected] == ["2", "3", "4"]
-    assert choice.why.rejected[0].reason == "requests 2 is not below 1"
+    assert choice.why.rejected[0].reason == "requests 2"
     assert len(choice.why.rejected) == ALTERNATIVES_KEPT
+
+
+def test_who_came_second_among_equals_is_called_the_same() -> None:
+    choice = fewest_requests(7, [candidate("a"), candidate("b")])
+    assert [(other.option, other.reason) for other in choice.why.rejected] == [("b", "the same requests")]
 
 
 CANDIDATES = st.lists(
