@@ -222,6 +222,20 @@ def test_two_dispatchers_share_what_the_third_leaves() -> None:
     assert cluster.link.run(cluster.all_free)
 
 
+def test_two_dispatchers_whose_clients_read_the_same_request_have_it_in_turn() -> None:
+    cluster = ready_cluster(instances=1)
+    named = {"idempotency": "k/0", "digest": b"d"}
+    first = cluster.submit(prompt(30), 220, **named)  # type: ignore[arg-type]
+    assert cluster.link.run(lambda: len(first.tokens) >= 5)
+    second = cluster.submit(prompt(30), 220, at=SECOND, **named)  # type: ignore[arg-type]
+    cluster.run_until_done()
+    assert first.is_exact
+    assert second.is_exact
+    assert (first.request, len(sent(cluster, Place))) == (second.request, 1)
+    assert 2 <= len(sent(cluster, Taken)) <= 4
+    assert cluster.link.run(cluster.all_free)
+
+
 def test_explain_finds_an_adopted_request_under_its_first_name() -> None:
     cluster = ready_cluster(instances=1)
     client = cluster.submit(prompt(30), 40)

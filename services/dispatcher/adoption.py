@@ -16,7 +16,10 @@ from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
 from services.dispatcher.joining import conflict
 from services.dispatcher.journal import Journal, Request, State
-from services.dispatcher.timers import AskOver
+from services.dispatcher.timers import AskAgain, AskOver
+
+RETAKE_S = 1.0
+"""Two dispatchers whose clients read the same request have it for so long in turn."""
 
 NOBODY = "no instance holds it: it goes on from the tokens that its client has"
 
@@ -56,7 +59,7 @@ class Adoption:
         adopt = Adopt(
             request.number,
             request.attempt,
-            submit.key,
+            request.key if request.taken else submit.key,
             submit.tenant,
             length,
             request.generated,
@@ -66,7 +69,7 @@ class Adoption:
         )
         self._asks[request.number] = Ask(adopt)
         asked: list[Effect] = [Send(instance, adopt) for instance in self._fleet.joined]
-        return [*asked, After(self._patience_s, AskOver(request.number)), *self._look(request.number)]
+        return [*asked, After(self._patience_s, AskOver(request.number, request.attempt)), *self._look(request.number)]
 
     def joined(self, instance: Address) -> list[Effect]:
         """One more who can be asked."""
@@ -122,24 +125,38 @@ class Adoption:
 
     def on_ask_over(self, now_s: float, sender: Address, message: AskOver) -> list[Effect]:
         """Whoever has not answered by now is not waited for."""
-        request = self._journal.get(message.request)
-        if request is None or self._asks.pop(message.request, None) is None:
+        request = self._asking(message.request, message.attempt)
+        if request is None:
             return []
+        del self._asks[request.number]
         return self._rebuild(request)
 
     def on_taken(self, now_s: float, sender: Address, message: Taken) -> list[Effect]:
-        """Its client has gone to another dispatcher, which adopted it."""
+        """Another dispatcher has it. Its client has gone there, or somebody reads it at both.
+
+        Where readers stay it is asked back after a while: so both get all of it, and nobody fails because a dispatcher
+        that slept asked for it on behalf of a client that has long moved on.
+        """
         request = self._journal.current(sender, message.request, message.attempt)
         if request is None:
             self._totals.stale += 1
             return []
-        return self._endings.tell(now_s, request, Finish.CANCELLED, f"{message.by} goes on with this request")
+        if not request.readers:
+            return self._endings.stop(now_s, request, Finish.CANCELLED, f"{message.by} goes on with it")
+        self._fleet.release(sender, request.number)
+        self._journal.seek(request)
+        return [After(RETAKE_S, AskAgain(request.number, request.attempt))]
+
+    def on_ask_again(self, now_s: float, sender: Address, message: AskAgain) -> list[Effect]:
+        """The other one has had it for a while."""
+        request = self._journal.get(message.request)
+        if request is None or request.state is not State.ASKING or request.attempt != message.attempt:
+            return []
+        return self.ask(request)
 
     def _asking(self, number: int, attempt: int) -> Request | None:
-        request = self._journal.get(number)
-        if request is None or request.state is not State.ASKING or request.attempt != attempt:
-            return None
-        return request
+        ask, request = self._asks.get(number), self._journal.get(number)
+        return request if request is not None and ask is not None and ask.adopt.attempt == attempt else None
 
     def _look(self, number: int) -> list[Effect]:
         """Go on without an instance that holds it, once all that can be trusted have said that they do not."""
@@ -157,5 +174,7 @@ class Adoption:
         return self._admit(request)
 
     def _admit(self, request: Request) -> list[Effect]:
+        if request.taken:
+            return []  # its readers know it
         why = Why("adoption", "go on here", (Figure("tokens", len(request.tokens)),))
         return [Send(reader, Admitted(request.key, request.submit.trace, why)) for reader in request.readers]

@@ -43,7 +43,7 @@ from services.dispatcher.moves import Moves
 from services.dispatcher.placement import Placement
 from services.dispatcher.replays import Replays
 from services.dispatcher.telling import Telling
-from services.dispatcher.timers import AbandonedDue, AskOver, DeadlineDue, DroughtOver, PauseOver, ReportDue
+from services.dispatcher.timers import AbandonedDue, AskAgain, AskOver, DeadlineDue, DroughtOver, PauseOver, ReportDue
 
 
 class DispatcherCore:
@@ -107,6 +107,7 @@ class DispatcherCore:
             NotHeld: self._adoption.on_not_held,
             Taken: self._adoption.on_taken,
             AskOver: self._adoption.on_ask_over,
+            AskAgain: self._adoption.on_ask_again,
             AbandonedDue: self._on_abandoned_due,
             FleetView: self._on_view,
             Joined: self._on_joined,

@@ -31,9 +31,9 @@ class State(IntEnum):
 
 NEXT: dict[State, tuple[State, ...]] = {
     State.QUEUED: (State.OFFERED, State.ENDED),
-    State.OFFERED: (State.RUNNING, State.QUEUED, State.ENDED),
-    State.RUNNING: (State.PREEMPTED, State.QUEUED, State.ENDED),
-    State.PREEMPTED: (State.RUNNING, State.QUEUED, State.ENDED),
+    State.OFFERED: (State.RUNNING, State.QUEUED, State.ASKING, State.ENDED),
+    State.RUNNING: (State.PREEMPTED, State.QUEUED, State.ASKING, State.ENDED),
+    State.PREEMPTED: (State.RUNNING, State.QUEUED, State.ASKING, State.ENDED),
     State.ENDED: (),
     State.ASKING: (State.RUNNING, State.QUEUED, State.ENDED),
 }
@@ -53,12 +53,12 @@ class Scores:
 class Request:
     """One request. `key` is its public id, `tokens` its sequence: the prompt, then every token delivered.
 
-    `awaited`: no token of this attempt has come yet.
-    `readers` are the clients that get its tokens; `absence` numbers the times when the last of them left. `scores` is
-    None unless log-probabilities are asked for. `attempt` counts hand-outs, `losses` those that ended with their
-    instance since the last token came. `unfit` names instances that cannot hold it; `lost` says what became of the last
-    hand-out, for the next one's reason. `suspicion`: see `Returned`. `home` is an instance that
-    still has an older attempt, which another was to take over.
+    `awaited`: no token of this attempt has come yet. `readers` are the clients that get its tokens; `absence` numbers
+    the times when the last of them left, `taken` those when another dispatcher adopted it. `scores` is None unless
+    log-probabilities are asked for. `attempt` counts hand-outs, `losses` those that ended with their instance since the
+    last token came. `unfit` names instances that cannot hold it; `lost` says what became of the last hand-out, for the
+    next one's reason. `suspicion`: see `Returned`. `home` is an instance that still has an older attempt, which another
+    was to take over.
     `cached_tokens` of the prompt were held already by the instance that began it; `expected_tokens` were thought to be
     held by the one that it was handed to last.
     """
@@ -83,6 +83,7 @@ class Request:
     unfit: list[Address] = field(default_factory=list)
     chains: Chains = field(default_factory=Chains)
     absence: int = 0
+    taken: int = 0
     scores: Scores | None = None
 
     @property
@@ -161,10 +162,18 @@ class Journal:
         request.instance = instance
         self._by_instance.setdefault(instance, {})[request.number] = request
 
+    def seek(self, request: Request) -> None:
+        """Another dispatcher has it now: whoever holds it is asked for it, as the next attempt."""
+        self._release(request)
+        self._move(request, State.ASKING)
+        request.attempt += 1
+        request.taken += 1
+        request.home = None
+
     def enqueue(self, request: Request, lost: str) -> None:
         """Nobody holds it: it waits like one that was lost, which it is, or was never handed out."""
         self._move(request, State.QUEUED)
-        if request.submit.key:
+        if request.submit.key or request.taken:
             request.lost = ("adopt", lost)
         insort(self._again, request.number)
 

@@ -36,9 +36,18 @@ class ReportDue:
 
 @dataclass(frozen=True, slots=True)
 class AskOver:
-    """Instances were asked long enough whether they hold request `request`."""
+    """Instances were asked long enough whether they hold request `request`, as its attempt `attempt`."""
 
     request: int
+    attempt: int
+
+
+@dataclass(frozen=True, slots=True)
+class AskAgain:
+    """Request `request`, taken by another dispatcher, may be asked for as its attempt `attempt`."""
+
+    request: int
+    attempt: int
 
 
 @dataclass(frozen=True, slots=True)

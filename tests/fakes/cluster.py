@@ -6,6 +6,7 @@ test does by hand, so that each fault happens at an exact time.
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from itertools import count
 from typing import Any
 
 from dunlin.effects import Address, Core, Effect, Gone, Message, Send
@@ -55,6 +56,7 @@ class Client:
     address: Address
     submit: Submit
     dispatcher: str = ""
+    door: Address | None = None
     request: str = ""
     rejected: Rejected | None = None
     tokens: list[int] = field(default_factory=list)
@@ -154,6 +156,7 @@ class Cluster:
         self._node_of: dict[Address, str] = {}
         self.codec = KeptMessages()
         self.clients: list[Client] = []
+        self._client_numbers = count()
         self.seats: dict[str, EngineSeat] = {}
         self.instances: dict[str, InstanceCore] = {}
         self._engine = {"progress_s": 0.25, **(engine or {})}
@@ -274,7 +277,7 @@ class Cluster:
     ) -> Client:
         """A client comes to the door."""
         submit = Submit(i32(tokens), max_tokens, Sampling(seed=seed), timeout_s=timeout_s, **settings)
-        client = Client(Address("client", f"client-{len(self.clients)}"), submit)
+        client = Client(Address("client", f"client-{next(self._client_numbers)}"), submit)
         self.clients.append(client)
         self._come(client, at, submit)
         return client
@@ -283,12 +286,13 @@ class Cluster:
         """The client gives its dispatcher up and goes on at another, as the SDK does: from another address."""
         old = client.address
         client.address = Address("client", f"{old.name}'")
-        if client.dispatcher in self.dispatchers:
-            self.link.part(old, self.dispatchers[client.dispatcher].address, "client left")
+        if client.door is not None and self.link.is_up(client.door):
+            self.link.part(old, client.door, "client left")
         self._come(client, to, replace(client.submit, key=client.request, received=i32(client.tokens)))
 
     def _come(self, client: Client, to: str, submit: Submit) -> None:
-        client.dispatcher, door = to, self.dispatchers[to].address
+        client.dispatcher, client.door = to, self.dispatchers[to].address
+        door = client.door
         self.link.add(client.address, client)
         self.link.join(client.address, door)
         self.link.post(client.address, door, submit)

@@ -12,7 +12,7 @@ from dunlin.messages.door import CancelById, CancelResult, Delta, Rejected, Reje
 from dunlin.messages.told import Admitted, Closed, FirstToken
 from dunlin.messages.types import Finish, Sampling, i32
 from services.dispatcher.journal import State
-from services.dispatcher.timers import AskOver, DeadlineDue
+from services.dispatcher.timers import AskAgain, AskOver, DeadlineDue
 from tests.services.dispatcher import factories
 from tests.services.dispatcher.factories import A, B, client, member, messages, only, rows, submit, target
 
@@ -161,17 +161,44 @@ def test_a_client_that_leaves_while_it_is_asked_for_leaves_nothing_behind() -> N
     assert bench.fire(AskOver) == []
 
 
-def test_what_another_dispatcher_took_ends_here_and_is_not_placed_again() -> None:
+OTHER = Address("dispatcher", "e", 99)
+
+
+def test_what_another_dispatcher_took_is_not_placed_again_and_ends_with_its_client() -> None:
     bench = Bench().fleet(member(A), member(B))
     bench.run("c")
-    other = Address("dispatcher", "e", 99)
-    sent = bench.give(A, Taken(1, 1, other))
-    delta = only(sent, Delta)
-    assert delta.finish is Finish.CANCELLED
-    assert "dispatcher/e@99" in delta.detail
-    assert (len(bench.core.journal), messages(sent, Place)) == (0, [])
-    assert bench.give(A, Taken(1, 1, other)) == []
+    assert bench.give(A, Taken(1, 1, OTHER)) == []
+    assert state(bench) is State.ASKING
+    assert bench.give(A, Taken(1, 1, OTHER)) == []
     assert bench.core.report().stale_total == 1
+    assert bench.give(client("c"), Gone()) == []
+    assert len(bench.core.journal) == 0
+    assert bench.fire(AskAgain) == []
+
+
+def test_what_another_dispatcher_took_is_asked_back_while_somebody_reads_it_here() -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c", max_tokens=6)
+    bench.give(A, rows((1, 1, 3, 70)))
+    bench.give(A, Taken(1, 1, OTHER), 5.0)
+    adopt = only(bench.fire(AskAgain), Adopt)
+    assert bench.now_s == 6.0
+    assert (adopt.attempt, adopt.key, adopt.length, adopt.received) == (2, place.key, 4, 1)
+    told = bench.give(A, adopted(71, 72, key=place.key, attempt=2))
+    assert told == [Send(client("c"), Delta(i32([71, 72])))]
+    bench.give(A, Taken(1, 2, OTHER))
+    bench.fire(AskAgain)
+    again = only(bench.give(A, NotHeld(1, 3)), Place)
+    assert (again.attempt, list(again.tokens)) == (4, [5, 6, 7, 70, 71, 72])
+
+
+def test_what_is_taken_while_nobody_reads_it_is_forgotten() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), named())
+    bench.give(A, NotHeld(1, 1))
+    bench.give(client("c"), Gone())
+    bench.give(A, Taken(1, 2, OTHER))
+    assert len(bench.core.journal) == 0
 
 
 def test_a_deadline_ends_it_while_it_is_asked_for() -> None:
