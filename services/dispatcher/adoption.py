@@ -4,7 +4,9 @@ If none does, the request is rebuilt from its client's own tokens and placed lik
 instances decide whether the client's tokens are the request's.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from dunlin import prefix
 from dunlin.effects import Address, After, Effect, Send
@@ -33,7 +35,7 @@ class Ask:
 
 
 class Adoption:
-    """Owns the questions. `adopted_total` counts the requests that were found."""
+    """Owns the questions. `adopted_total` counts the requests that were found; `handlers` take what concerns them."""
 
     def __init__(
         self, journal: Journal, fleet: Fleet, fences: Fences, endings: Endings, totals: Totals, patience_s: float
@@ -46,6 +48,13 @@ class Adoption:
         self._totals = totals
         self._patience_s = patience_s
         self._asks: dict[int, Ask] = {}
+        self.handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
+            Adopted: self.on_adopted,
+            NotHeld: self.on_not_held,
+            Taken: self.on_taken,
+            AskOver: self.on_ask_over,
+            AskAgain: self.on_ask_again,
+        }
 
     @staticmethod
     def is_needed(submit: Submit) -> bool:

@@ -10,17 +10,14 @@ from typing import Any
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.dispatch import (
     Accepted,
-    Adopted,
     Continued,
     Ended,
-    NotHeld,
     Poisoned,
     Preempted,
     Ready,
     Refused,
     Returned,
     Reused,
-    Taken,
     Tokens,
 )
 from dunlin.messages.door import CancelById, CancelResult, Quotas, Rejected, Rejection, Submit, Withdraw
@@ -43,7 +40,7 @@ from services.dispatcher.moves import Moves
 from services.dispatcher.placement import Placement
 from services.dispatcher.replays import Replays
 from services.dispatcher.telling import Telling
-from services.dispatcher.timers import AbandonedDue, AskAgain, AskOver, DeadlineDue, DroughtOver, PauseOver, ReportDue
+from services.dispatcher.timers import AbandonedDue, DeadlineDue, DroughtOver, PauseOver, ReportDue
 
 
 class DispatcherCore:
@@ -103,11 +100,7 @@ class DispatcherCore:
             Continued: attempts.on_continued,
             Ended: attempts.on_ended,
             Ready: self._moves.on_ready,
-            Adopted: self._adoption.on_adopted,
-            NotHeld: self._adoption.on_not_held,
-            Taken: self._adoption.on_taken,
-            AskOver: self._adoption.on_ask_over,
-            AskAgain: self._adoption.on_ask_again,
+            **self._adoption.handlers,
             AbandonedDue: self._on_abandoned_due,
             FleetView: self._on_view,
             Joined: self._on_joined,
