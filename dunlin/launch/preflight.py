@@ -1,6 +1,7 @@
 """What can be checked before anything is started, so that a mistake costs one line and no process."""
 
 import importlib.util
+import shutil
 import socket
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,6 +11,8 @@ from dunlin.launch.options import UpOptions
 from dunlin.membership.endpoints import parse_endpoints, split_endpoint
 from dunlin.policies.presets import PRESETS
 
+LEAST_FREE_BYTES = 192 << 20
+"""For etcd's log and database, the built-in model and the services' logs."""
 _NEEDED = ("aiohttp", "grpc_health", "torch", "tokenizers", "xxhash")
 
 
@@ -34,6 +37,19 @@ def check(options: UpOptions) -> None:
         raise LaunchError("--tls with --etcd: its CA is made here, and your etcd does not know it; leave one out")
     if options.etcd:
         _check_etcd(options.etcd)
+    elif not (options.data_dir / "etcd").exists():
+        _check_disk(options.data_dir)
+
+
+def _check_disk(data_dir: Path) -> None:
+    """An embedded etcd sets room aside when it first starts, and says nothing that helps if there is none."""
+    there = next(folder for folder in (data_dir, *data_dir.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if free < LEAST_FREE_BYTES:
+        raise LaunchError(
+            f"--data-dir {data_dir}: {free >> 20} MiB are free there, {LEAST_FREE_BYTES >> 20} are needed; "
+            "make room or name another folder"
+        )
 
 
 def _check_installed(needed: Sequence[str]) -> None:
