@@ -149,10 +149,19 @@ def run(plan: Plan) -> dict[str, Outcome]:
     with ExitStack() as stack:
         clusters = {way: stack.enter_context(ClusterProcess(*flags, *more)) for way, more in WAYS.items()}
         outcomes = asyncio.run(_run(plan, clusters))
+    check_same(outcomes)
+    return outcomes
+
+
+def check_same(outcomes: dict[str, Outcome]) -> None:
+    """Every way said the same.
+
+    Raises:
+        SystemExit: one did not.
+    """
     texts = [sorted(outcome.texts) for outcome in outcomes.values()]
     if any(each != texts[0] for each in texts):
         raise SystemExit("an answer differs with and without reuse: the figures would mean nothing")
-    return outcomes
 
 
 def main() -> None:
