@@ -1,6 +1,7 @@
 """Move running sequences between instances under load: what does the move add to the gap before the next token?
 
     python -m benchmarks.migration --moves 1000
+    python -m benchmarks.migration --moves 1000 --nodes 3     each instance with a kvstore of its own
 
 Instances are drained and taken back one after the other while the chorus sings; every text is compared with an
 undisturbed run in deterministic mode. A moved stream's gap at the move is compared with the other gaps of that stream.
@@ -33,6 +34,7 @@ class Plan:
 
     moves: int = 1000
     instances: int = 3
+    nodes: int = 1
     width: int = 6
     songs: int = 12
     prompt_tokens: int = 96
@@ -136,7 +138,8 @@ def total(found: Iterable[tuple[str, InstanceReport]], counter: str) -> int:
 
 async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
     """The campaign against a running, deterministic cluster."""
-    outcome = Outcome(f"migration: {plan.moves} moves under {plan.width} streams")
+    where = "on one node" if plan.nodes == 1 else f"on {plan.nodes} nodes"
+    outcome = Outcome(f"migration: {plan.moves} moves under {plan.width} streams {where}")
     async with Session(cluster) as session:
         campaign = Campaign(session, plan)
         await campaign.run()
@@ -173,15 +176,16 @@ def _ms(*values_s: float) -> tuple[float, ...]:
 
 def cluster_flags(plan: Plan) -> tuple[str, ...]:
     """What `dunlin up` needs for this campaign."""
-    return ("--instances", str(plan.instances), "--deterministic")
+    return ("--instances", str(plan.instances), "--nodes", str(plan.nodes), "--deterministic")
 
 
 def main(argv: list[str] | None = None) -> int:
     """The command."""
     arguments = output.parser(__doc__ or "")
     arguments.add_argument("--moves", type=int, default=1000, metavar="N", help="sequences to move in all")
+    arguments.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes that the instances are spread over")
     given = arguments.parse_args(argv)
-    plan = Plan(moves=given.moves, instances=given.instances)
+    plan = Plan(moves=given.moves, instances=given.instances, nodes=given.nodes)
     with ClusterProcess(*cluster_flags(plan)) as cluster:
         outcome = asyncio.run(run(plan, cluster))
     return output.finish(outcome, given.json)
