@@ -87,10 +87,7 @@ class Checkpointer:
         return self._tier.commit(flight, done.checksum)
 
     def make_room(self, now_s: float, wanted_bytes: int) -> list[Effect]:
-        """Let go of what is kept of those that run, the youngest first, until `wanted_bytes` were given back.
-
-        Nothing is let go of if that is not enough.
-        """
+        """Let go of what is kept of those that run, the youngest first, until `wanted_bytes` were given back."""
         effects: list[Effect] = []
         freed_bytes = 0
         for sequence in reversed(self._sequences.running):

@@ -131,9 +131,11 @@ class Catalog:
                 self._entries[entry.host.handle] = replace(entry, absence=absence)
         return quarantined
 
-    def free_orphans(self, writer: Address, absence: int) -> None:
-        """Free the committed regions that this absence orphaned."""
-        self._free(entry for entry in self.entries_of(writer) if entry.absence == absence)
+    def free_orphans(self, writer: Address, absence: int) -> list[str]:
+        """Free the committed regions that this absence orphaned; the requests that they were of."""
+        orphans = [entry for entry in self.entries_of(writer) if entry.absence == absence]
+        self._free(orphans)
+        return list(dict.fromkeys(entry.asked.key for entry in orphans))
 
     def free_unwritten(self, writer: Address) -> None:
         """Free what a writer whose process surely ended had not committed."""

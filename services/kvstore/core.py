@@ -189,9 +189,11 @@ class KvstoreCore:
         return room.free_bytes - asked.length_bytes >= self._config.spill_share * room.capacity_bytes
 
     def _on_grace_over(self, sender: Address, message: GraceOver) -> list[Effect]:
-        self.catalog.free_orphans(message.writer, message.absence)
+        effects: list[Effect] = []
+        for key in self.catalog.free_orphans(message.writer, message.absence):
+            effects += self.exchange.outgoing.released(key)
         self._forget_if_over(message.writer)
-        return []
+        return effects
 
     def _on_process_ended(self, sender: Address, message: ProcessEnded) -> list[Effect]:
         if message.writer not in self._writers:

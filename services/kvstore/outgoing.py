@@ -173,9 +173,7 @@ class Outgoing:
         for entry in self._wanted(job):
             if entry.asked.region.start == tokens and (entry.host.handle, entry.host.generation) in self._at(job):
                 tokens = entry.asked.region.stop
-        if not self._catalog.entries_of_key(job.key):
-            self._there.pop(job.key, None)
-        return job.over(tokens, job.detail)
+        return [*self.released(job.key), *job.over(tokens, job.detail)]
 
     def _fail(self, job: Job, detail: str) -> list[Effect]:
         """Nothing more is offered, and what is on its way is not waited for."""

@@ -301,6 +301,23 @@ def test_a_request_that_nobody_knows_here_is_sought_on_the_other_nodes() -> None
     assert world.instances[1].claim("nowhere") == ()
 
 
+def test_what_was_sought_and_not_claimed_goes_with_what_it_is_a_copy_of() -> None:
+    world = World(search_s=0.3, orphan_grace_s=5.0)
+    world.instances[1].keep(0, 16)
+    world.carrier.mode = "silent"
+    here = world.instances[0]
+    here.say(FindRegions(7, "k", D, 1, 2, "w", "fp32"))
+    world.run(0.5)
+    assert here.heard[-1] == RegionsFound(7)
+    (copy,) = world.nodes[0].core.catalog.entries_of(world.nodes[1].address)
+    world.nodes[0].told(Received(copy.host.handle, copy.host.generation))
+    world.run()
+    assert len(world.nodes[0].core.catalog) == 1, "it came too late"
+    world.link.kill(world.instances[1].address)
+    world.run(6)
+    assert [len(node.core.catalog) for node in world.nodes] == [0, 0]
+
+
 def test_a_node_that_does_not_answer_is_not_waited_for() -> None:
     world = World(search_s=0.3)
     world.link.pause(world.nodes[1].address)
