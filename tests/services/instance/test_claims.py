@@ -2,8 +2,6 @@
 
 from typing import Any
 
-import pytest
-
 from dunlin.messages.dispatch import Continued
 from dunlin.messages.engine import Step
 from dunlin.messages.pool import FindRegions, ReleaseRegion
@@ -93,11 +91,17 @@ def test_regions_that_changed_places_are_damaged_ones() -> None:
     assert bench.core.report().corrupt_regions_total == 1
 
 
-@pytest.mark.parametrize("first", [{"attempt": 1, "prompt_tokens": 80}, {"handle": 3}])
-def test_nobody_asks_for_what_cannot_be_there(first: dict[str, Any]) -> None:
+def test_nobody_asks_for_what_cannot_be_there() -> None:
     bench = make_bench()
-    finish(bench, again(bench, **first))
+    finish(bench, again(bench, attempt=1, prompt_tokens=80))
     assert bench.sent(FindRegions) == []
+
+
+def test_one_whose_room_is_lost_asks_too() -> None:
+    bench = make_bench()
+    bench.leave_behind(place_of(), (0, 48))
+    finish(bench, again(bench, handle=3))
+    assert bench.core.report().claimed_tokens_total == 48
 
 
 def test_an_adopted_request_asks_though_its_attempt_is_the_first_here() -> None:

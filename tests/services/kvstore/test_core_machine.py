@@ -100,7 +100,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         if process is None or not process.joined:
             return
         asked = ReserveRegion(1, Address("dispatcher", "d", 1), 1, 1, Region(0, 1, 0, 1), size, "fp32", "w")
-        asked = replace(asked, key=f"k{size % 2}", chain=bytes([size]))
+        asked = replace(asked, key=f"k{size % 2}", chain=size.to_bytes(2, "little"))
         (effect,) = self.give(process.address, asked)
         assert isinstance(effect, Send)
         if isinstance(effect.message, RegionReserved):
