@@ -93,7 +93,8 @@ def run_issue(arguments: argparse.Namespace) -> int:
         issue(arguments.directory, out, leaf, arguments.force)
     except (CertificateError, ModuleNotFoundError) as error:
         raise _cli_error(error) from None
-    print(f"{out}: a certificate of the {arguments.role} {arguments.name}, for {arguments.days} days")
+    holder = f"any {leaf.role}" if leaf.name == ANY_NAME else f"the {leaf.role} {leaf.name}"
+    print(f"{out}: a certificate of {holder}, for {leaf.days} days")
     return 0
 
 

@@ -61,16 +61,19 @@ def connected(arguments: argparse.Namespace) -> "Iterator[Client]":
 @contextmanager
 def translated(endpoint: str) -> "Iterator[None]":
     """Turns the SDK's errors into CliErrors."""
-    from dunlin.client import DunlinError, InvalidRequest, Unavailable
+    from dunlin.client import DunlinError, InvalidRequest, NotAuthenticated, Unavailable
 
     try:
         yield
     except Unavailable as error:
-        raise CliError(
-            f"no cluster answers: {error}; is `dunlin up` running, and is {endpoint} its gRPC door?", UNREACHABLE
-        ) from None
+        if error.retry_after_s:  # somebody did answer
+            raise CliError(str(error), UNREACHABLE) from None
+        doubts = f"is `dunlin up` running, is {endpoint} its gRPC door, and is --tls-dir right?"
+        raise CliError(f"no cluster answers: {error}; {doubts}", UNREACHABLE) from None
     except InvalidRequest as error:
         raise CliError(str(error), USAGE) from None
+    except NotAuthenticated as error:
+        raise CliError(f"{error}; this command takes the key from DUNLIN_API_KEY", FAILED) from None
     except DunlinError as error:
         name = f"{error.request}: " if error.request else ""
         raise CliError(f"{name}{error}", FAILED) from None

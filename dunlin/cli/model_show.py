@@ -132,6 +132,7 @@ def render(shown: Shown) -> str:
     """As two columns, and what stands in the way below."""
     dtypes = ", ".join(f"{kind} ({count} tensors)" for kind, count in shown.dtypes.items())
     kv = [_text(size, " bytes") for size in (shown.kv_bytes_per_token_bf16, shown.kv_bytes_per_token_fp32)]
+    plural = "" if shown.files == 1 else "s"
     rows = [
         ("directory", shown.directory),
         ("architecture", shown.architecture),
@@ -140,7 +141,7 @@ def render(shown: Shown) -> str:
         ("heads", f"{_text(shown.heads)} query, {_text(shown.kv_heads)} key-value, {_text(shown.head_dim)} wide"),
         ("vocabulary", _text(shown.vocabulary)),
         ("positions", _text(shown.max_positions)),
-        ("weights", f"{shown.parameters:,} parameters, {_size(shown.weight_bytes)} in {shown.files} files"),
+        ("weights", f"{shown.parameters:,} parameters, {_size(shown.weight_bytes)} in {shown.files} file{plural}"),
         ("dtype", dtypes or "unknown"),
         ("KV per token", f"{kv[0]} in bf16, {kv[1]} in fp32"),
         ("tokenizer", "yes" if shown.tokenizer else "no"),

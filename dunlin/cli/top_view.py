@@ -67,6 +67,8 @@ def short(value: float) -> str:
 
 def size(size_bytes: float) -> str:
     """Bytes in binary units: 64M is 64 MiB."""
+    if not size_bytes:
+        return "0"
     for unit, factor in (("K", 1 << 10), ("M", 1 << 20), ("G", 1 << 30)):
         if size_bytes < 1000 * factor:
             return f"{size_bytes / factor:.{0 if size_bytes >= 10 * factor else 1}f}{unit}"
@@ -187,7 +189,7 @@ def _managers(moment: Moment, width: int, paint: Paint) -> list[str]:
     for one in moment.status.members:
         if one.manager is None:
             continue
-        leads = f"leads term {one.manager.epoch}, plan {one.manager.plan_version}"
+        leads = f"leads, epoch {one.manager.epoch}, plan {one.manager.plan_version}"
         told.append(f"{one.address.name} {leads if one.manager.epoch else 'stands by'}")
     line = "; ".join(told) or "no global manager"
     status = moment.status
