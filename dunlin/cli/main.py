@@ -5,10 +5,25 @@ import os
 import sys
 from collections.abc import Sequence
 
-from dunlin.cli import certs, chat, drain, explain, generate, keys, model, replay, serve, status, top, up, version
+from dunlin.cli import (
+    bench,
+    certs,
+    chat,
+    drain,
+    explain,
+    generate,
+    keys,
+    model,
+    replay,
+    serve,
+    status,
+    top,
+    up,
+    version,
+)
 from dunlin.cli.errors import INTERRUPTED, CliError
 
-COMMANDS = (up, generate, chat, status, top, explain, drain, replay, model, serve, certs, keys, version)
+COMMANDS = (up, generate, chat, status, top, explain, drain, replay, bench, model, serve, certs, keys, version)
 
 _EPILOG = """\
 a first look:

@@ -1,6 +1,5 @@
 """Helpers for tests of migrations: a cluster of real cores, orders by hand, and what must be true in the end."""
 
-
 from dataclasses import dataclass, field
 from typing import Any
 

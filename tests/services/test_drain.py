@@ -1,6 +1,5 @@
 """Drains, rebalancing and random faults beside migrations, in a whole cluster of real cores in virtual time."""
 
-
 from random import Random
 
 import pytest

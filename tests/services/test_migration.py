@@ -1,6 +1,5 @@
 """Migrations in a whole cluster of real cores, in virtual time: every token exact, every slot given back."""
 
-
 from dataclasses import replace
 from itertools import pairwise
 from typing import Any

@@ -1,0 +1,92 @@
+"""`dunlin bench path|failover`: what the path of a token costs, and how long streams pause when an instance dies."""
+
+import argparse
+import dataclasses
+
+from dunlin.cli.errors import FAILED, OK, USAGE, CliError
+from dunlin.cli.options import Subparsers, add_json, number, whole
+from dunlin.cli.output import as_json, table
+
+_PATH = """\
+Measure the path of a token: CPU time from the engine's answer to the dispatcher's client, and back for the next step,
+through both cores and a real gRPC stream, with an engine that only answers; and the milliseconds that the path adds to
+the first token. Other load on the machine makes it worse: look at the best of several runs.
+
+examples:
+  dunlin bench path
+  dunlin bench path --running 1,16,64,128 --json
+"""
+_FAILOVER = """\
+Start a cluster here, run streams, kill one instance after another with SIGKILL (each time once all are ready again),
+and print how long the streams that it held stood still. Exit code 1: a stream failed, or lost or doubled a token.
+
+examples:
+  dunlin bench failover
+  dunlin bench failover --instances 4 --kills 10 --streams 16
+"""
+
+
+def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
+    """The subcommand and its own."""
+    parser = subparsers.add_parser("bench", help="measure this installation", description="Measure this installation.")
+    commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
+    path = _command(commands, "path", "CPU time per token between dispatcher and instance", _PATH)
+    path.add_argument(
+        "--running", type=_counts, default=(1, 16, 64), metavar="N,N,…", help="running sequences (default: 1,16,64)"
+    )
+    path.add_argument("--tokens", type=whole(100), default=20_000, metavar="N", help="for each (default: 20000)")
+    path.set_defaults(run=run_path)
+    failover = _command(commands, "failover", "how long streams pause when an instance is killed", _FAILOVER)
+    failover.add_argument("--instances", type=whole(2, 16), default=3, metavar="N", help="(default: 3)")
+    failover.add_argument("--streams", type=whole(1, 256), default=8, metavar="N", help="at once (default: 8)")
+    failover.add_argument("--kills", type=whole(1), default=5, metavar="N", help="(default: 5)")
+    failover.add_argument("--every", type=number(0.5), default=4.0, metavar="S", help="between kills (default: 4)")
+    failover.set_defaults(run=run_failover)
+
+
+def _command(
+    commands: "Subparsers[argparse.ArgumentParser]", name: str, text: str, description: str
+) -> argparse.ArgumentParser:
+    parser = commands.add_parser(
+        name, help=text, description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    add_json(parser)
+    return parser
+
+
+def _counts(text: str) -> tuple[int, ...]:
+    return tuple(whole(1, 128)(part) for part in text.split(","))
+
+
+def run_path(arguments: argparse.Namespace) -> int:
+    """Measure and print."""
+    try:
+        from dunlin.cli.bench_path import measure
+    except ModuleNotFoundError as error:
+        text = f"this installation lacks {error.name}: install the servers with pip install 'dunlin[server]'"
+        raise CliError(text, USAGE) from None
+    costs = measure(arguments.running, arguments.tokens)
+    if arguments.json:
+        print(as_json(costs))
+        return OK
+    header = ("running", "tokens", "path µs/token", "engine µs/token", "first token ms", "steps/s")
+    rows = [[_text(getattr(one, field.name)) for field in dataclasses.fields(one)] for one in costs]
+    print(table(header, rows))
+    return OK
+
+
+def run_failover(arguments: argparse.Namespace) -> int:
+    """Measure and print."""
+    from dunlin.cli.bench_failover import Campaign
+
+    found = Campaign(arguments.instances, arguments.streams, arguments.kills, arguments.every).run()
+    if arguments.json:
+        print(as_json(found))
+    else:
+        rows = [(name.name.replace("_", " "), _text(getattr(found, name.name))) for name in dataclasses.fields(found)]
+        print("\n".join(line.rstrip() for line in table(("", ""), rows).splitlines()[1:]))
+    return FAILED if found.failed or found.wrong_tokens or not found.kills else OK
+
+
+def _text(value: object) -> str:
+    return f"{value:.3g}" if isinstance(value, float) and value < 100 else f"{value:.0f}" if value is not None else "-"
