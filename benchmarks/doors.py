@@ -45,6 +45,8 @@ SEEDS = [
     encode(GenerateRequest(prompt="once", max_tokens=3)),
     encode(GenerateRequest(prompt_tokens=i32((1, 2, 3)), max_tokens=2, stop=("a", "b"), logprobs=3, seed=5)),
     encode(GenerateRequest(messages=(ChatMessage("user", "hello"),), max_tokens=2, top_p=0.5, timeout_s=3.0)),
+    encode(GenerateRequest(prompt="once", max_tokens=5, resume_request="req-1-1", resume_tokens=i32((1, 2)), seed=1)),
+    encode(GenerateRequest(prompt="once", max_tokens=3, idempotency_key="again")),
 ]
 METHODS: list[Method[Any, Any]] = [GENERATE, CANCEL, INFO]
 LEAK_BYTES = 64 << 20
