@@ -35,7 +35,8 @@ class Submit:
     the idempotency of a request that runs, or ran lately, joins that one.
 
     It is number `call_index` of the `call_requests` that one call of the client makes, one right after the other, with
-    `call_tokens` prompt tokens in all: the tenant's quota must hold for all of them, or none is taken.
+    `call_tokens` prompt tokens in all: the tenant's quota must hold for all of them, or none is taken. (Those of a call
+    with an `idempotency` may have to wait for instances in between, and then each for itself finds the quota as it is.)
     """
 
     tokens: I32

@@ -190,6 +190,13 @@ def test_every_listening_port_speaks_tls(members: Members, state: ClusterState) 
         assert attach(member, DISPATCH, None, Address("dispatcher", "d", 1)).startswith("UNAVAILABLE"), member
 
 
+def test_an_operator_drains_by_certificate(secured: ClusterProcess, command: Command) -> None:
+    where = ("--data-dir", str(secured.data_dir))
+    for flags in ((), ("--undo",)):
+        done = command("drain", "instance-1", *flags, *where)
+        assert done.returncode == 0, done.stderr
+
+
 def busy(client: dunlin.Client) -> list[int]:
     """The pids of instances that run something."""
     members = client.status().members
