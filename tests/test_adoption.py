@@ -246,7 +246,7 @@ def test_explain_finds_an_adopted_request_under_its_first_name() -> None:
     core = cluster.dispatchers[SECOND]
     cluster.forward_reasons()
     effects = cluster.monitor.receive(cluster.link.now_s, core.address, ExplainQuery(client.request))
-    (answer,) = [effect.message for effect in effects if isinstance(effect.message, Explanation)]  # type: ignore[union-attr]
+    (answer,) = [effect.message for effect in effects if isinstance(effect.message, Explanation)]
     assert [reason.kind for reason in answer.reasons if reason.kind in ("Place", "Accepted", "Adopted")] == [
         "Place",
         "Accepted",

@@ -30,7 +30,7 @@ def resumed(received: tuple[int, ...] = (70, 71), **overrides: Any) -> Submit:
     return submit(**{"max_tokens": 6, "key": KEY, "received": i32(received), **overrides})
 
 
-def asking(**config: Any) -> Bench:
+def asking(**config: Any) -> factories.Bench:
     """Two instances; a client came with the key of a request that this dispatcher does not know."""
     bench = Bench(**config).fleet(member(A), member(B))
     bench.give(client("c"), resumed())
@@ -52,7 +52,7 @@ def plain(sent: list[Send]) -> list[Send]:
     ]
 
 
-def state(bench: Bench) -> State:
+def state(bench: factories.Bench) -> State:
     request = bench.core.journal.get(1)
     assert request is not None
     return request.state
@@ -306,7 +306,7 @@ def test_a_name_that_means_something_else_elsewhere_is_refused() -> None:
     assert len(bench.core.journal) == 0
 
 
-def finished(bench: Bench, *tokens: int, finish: Finish = Finish.LENGTH, **overrides: Any) -> None:
+def finished(bench: factories.Bench, *tokens: int, finish: Finish = Finish.LENGTH, **overrides: Any) -> None:
     """A named request ran to its end."""
     bench.give(client("c"), named(**overrides))
     bench.give(A, NotHeld(1, 1))

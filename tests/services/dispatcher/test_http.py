@@ -42,9 +42,14 @@ def test_a_chat() -> None:
 def test_the_usage_tells_what_of_the_prompts_was_cached(streams: bool) -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.reuses = 2
-        asked = {"model": MODEL, "prompt": ["Once upon a time", "there was a heron"], "n": 2, "max_tokens": 3}
+        asked: dict[str, Any] = {
+            "model": MODEL,
+            "prompt": ["Once upon a time", "there was a heron"],
+            "n": 2,
+            "max_tokens": 3,
+        }
         if streams:
-            options = {"stream": True, "stream_options": {"include_usage": True}}
+            options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
             stream = await client(cluster).completions.create(**asked, **options)
             usage = [chunk async for chunk in stream][-1].usage
         else:

@@ -16,12 +16,13 @@ from dunlin.messages.fleet import DispatcherReport
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
 from dunlin.messages.public import ChatMessage
 from dunlin.messages.types import Finish, f32, i32
-from services.dispatcher.admission import LEAST_RETRY_S, MOST_RETRY_S, PACE_KEPT, Admission
+from services.dispatcher.admission import LEAST_RETRY_S, MOST_RETRY_S, Admission
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.directory import Directory
 from services.dispatcher.fences import Fences
 from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import load_model
+from services.dispatcher.pace import PACE_KEPT
 from services.dispatcher.tokens import rows_of
 from tests.services.dispatcher.doors import DATA
 from tests.services.dispatcher.factories import A, B, rows, submit

@@ -1,5 +1,7 @@
 """Prefix reuse in one instance: who starts where, whose slots are shared, and what is given away under pressure."""
 
+from typing import Any
+
 import pytest
 
 from dunlin.messages.dispatch import Accepted, Continued, Reused
@@ -11,7 +13,7 @@ PROMPT = [7 * token % 900 for token in range(40)]
 """Two complete blocks, and half a one."""
 
 
-def ask(bench: Bench, request: int, known: list[int] | None = None, **overrides: object) -> Attempt:
+def ask(bench: Bench, request: int, known: list[int] | None = None, **overrides: Any) -> Attempt:
     return bench.place(request, known=known or PROMPT, **overrides)
 
 

@@ -1,5 +1,7 @@
 """Blame: who is a suspect, who runs alone, who is cleared, who is poison."""
 
+from typing import Any
+
 from dunlin.effects import Address
 from services.instance import suspects
 from services.instance.sequences import Sequence, State
@@ -8,7 +10,7 @@ from tests.services.instance.bench import make_place
 D = Address("dispatcher", "d", 1)
 
 
-def sequence(number: int = 1, suspicion: int = 0, **fields: int) -> Sequence:
+def sequence(number: int = 1, suspicion: int = 0, **fields: Any) -> Sequence:
     made = Sequence(number, number, D, make_place(number, tokens=10, suspicion=suspicion), State.RUNNING)
     for name, value in fields.items():
         setattr(made, name, value)
