@@ -89,6 +89,16 @@ class Client:
         return self.tokens == self.expected and self.finish is Finish.LENGTH
 
 
+def _tenants(core: InstanceCore) -> Callable[[int], str]:
+    """Whose a sequence of the engine's is."""
+
+    def tenant_of(number: int) -> str:
+        sequence = core.sequences.get(number)
+        return sequence.place.tenant if sequence is not None else ""
+
+    return tenant_of
+
+
 class Dialing:
     """Opens streams between instances on demand, as an instance's server does."""
 
@@ -194,7 +204,8 @@ class Cluster:
         self.instances[name] = core
         self._enter(core.address, core)
         self.link.join(core.address, DIALING)
-        self.seats[name] = EngineSeat(self.link, core.address, self.tiers[node], **self._engine)
+        settings = {"tenant_of": _tenants(core), **self._engine}
+        self.seats[name] = EngineSeat(self.link, core.address, self.tiers[node], **settings)
         return core
 
     @property

@@ -1,0 +1,42 @@
+"""Two tenants who say the same things, over a whole cluster: nobody's KV is read by the other, whatever breaks.
+
+The fake engines know whose each sequence is and fail on a slot that another tenant's sequence wrote.
+"""
+
+import pytest
+
+from dunlin.messages.dispatch import Reused
+from tests.fakes.cluster import Cluster
+
+PROMPT = [7 * token % 900 for token in range(100)]
+
+
+def found(cluster: Cluster) -> int:
+    """Tokens that were reused."""
+    return sum(message.tokens for _, _, _, message in cluster.link.sent if isinstance(message, Reused))
+
+
+@pytest.mark.parametrize("fault", ["none", "engine", "instance"])
+def test_tenants_share_with_themselves_alone_whatever_breaks(fault: str) -> None:
+    cluster = Cluster(instances=2, engine={"slots": 1024})
+    cluster.run_until_ready()
+    for number in range(24):
+        cluster.submit([*PROMPT, number % 4], max_tokens=30, seed=number % 3, tenant="ab"[number % 2])
+        cluster.link.run(for_s=0.05)
+        if number == 12 and fault == "engine":
+            cluster.seats["instance-0"].crash()
+        if number == 12 and fault == "instance":
+            cluster.kill_instance("instance-0")
+    cluster.run_until_done()
+    assert all(client.is_exact for client in cluster.clients)
+    cluster.check_conservation()
+    assert found(cluster) > 1000
+
+
+def test_the_first_request_of_a_tenant_finds_nothing_of_the_other_s() -> None:
+    cluster = Cluster(instances=1)
+    cluster.run_until_ready()
+    for tenant, expected in (("a", 0), ("b", 0), ("a", 96), ("b", 192)):
+        cluster.submit(PROMPT, max_tokens=5, tenant=tenant)
+        cluster.run_until_done()
+        assert found(cluster) == expected
