@@ -2,12 +2,16 @@
 
 Bits flip, tails are missing, two regions change places (bytes alone, names alone, or whole regions with their
 checksums), and what is asked for is another layer range, span or chain than what lies there. A read counts as
-undetected when it says OK and the slab holds anything but the region that was asked for.
+undetected when it says OK and the slab holds anything but the region that was asked for. Frames between nodes are
+damaged too, on real connections.
 """
 
+import contextlib
 import mmap
 import os
+import queue
 import random
+import socket
 import sys
 import tempfile
 import time
@@ -16,6 +20,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
+import xxhash
 
 from benchmarks import output
 from benchmarks.output import Outcome
@@ -24,6 +29,9 @@ from dunlin.engine.moves import HostTier, Mover
 from dunlin.messages.engine import MapHost, Move, MoveDone
 from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion
 from dunlin.messages.types import HostRegion, MoveKind, MoveStatus, Region, i64
+from dunlin.transport.payload import TAKEN, Payload
+from dunlin.transport.receiver import Received, Receiver
+from dunlin.transport.sockets import signed
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
 
@@ -197,8 +205,66 @@ def names(count: int, draw: random.Random) -> tuple[int, int]:
     return taken, crashed
 
 
+class Wire:
+    """Two tiers and the transport between them: frames are damaged on the way."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self._draw = draw
+        self._source = draw.randbytes(LENGTH)
+        self._target = bytearray(LENGTH)
+        self._news: queue.Queue[str] = queue.Queue()
+        told: Received = lambda handle, generation, detail: self._news.put(detail)  # noqa: E731
+        self._receiver = Receiver(memoryview(self._target), told, stall_s=1.0)
+
+    def close(self) -> None:
+        """End the threads."""
+        self._receiver.close()
+
+    def damaged(self) -> bool:
+        """Send one frame with flipped bits, or cut short; whether it was noticed."""
+        frame, token = self._frame()
+        for bit in self._draw.sample(range(8 * len(frame)), self._draw.choice((0, 1, 2, 9))):
+            frame[bit // 8] ^= 1 << bit % 8
+        sent = bytes(frame) if self._draw.random() < 0.7 else bytes(frame[: self._draw.randrange(len(frame))])
+        is_whole = sent == self._whole
+        self._target[:] = bytes(LENGTH)
+        answer = self._say(sent)
+        self._receiver.abandon(token)
+        return answer != TAKEN or (is_whole and self._target == self._source)
+
+    def works(self) -> bool:
+        """Whether a whole frame is still taken."""
+        frame, _ = self._frame()
+        return self._say(bytes(frame)) == TAKEN
+
+    def _frame(self) -> tuple[bytearray, bytes]:
+        chain = self._draw.randbytes(16)
+        plain = Payload(b"", 1, 1, Region(0, LAYERS, 0, TOKENS), "float32", chain, LENGTH, 0)
+        plain = replace(plain, checksum=signed(xxhash.xxh3_64_intdigest(plain.identity + self._source)))
+        token = self._receiver.expect(plain, 0)
+        self._whole = replace(plain, token=token).encode() + self._source
+        return bytearray(self._whole), token
+
+    def _say(self, data: bytes) -> bytes:
+        with contextlib.suppress(OSError), socket.create_connection(("127.0.0.1", self._receiver.port), 5) as stream:
+            stream.sendall(data)
+            stream.shutdown(socket.SHUT_WR)
+            return stream.recv(1)
+        return b""
+
+
+def frames(count: int, draw: random.Random) -> tuple[int, int]:
+    """How many of `count` damaged frames went undetected, and how often the receiver stopped to work."""
+    wire = Wire(draw)
+    try:
+        undetected = sum(not wire.damaged() for _ in range(count))
+        return undetected, int(not wire.works())
+    finally:
+        wire.close()
+
+
 def run(count: int, seed: int = 1) -> Outcome:
-    """`count` damaged reads, spread over the ways, and as many wrong names as one way has."""
+    """`count` damaged reads, names and frames, as many of each kind."""
     outcome, draw = Outcome(f"corruption: {count} damaged regions"), random.Random(seed)
     undetected = crashes = 0
     with tempfile.TemporaryDirectory() as folder:
@@ -208,7 +274,7 @@ def run(count: int, seed: int = 1) -> Outcome:
         try:
             with mmap.mmap(fd, 0) as mapped, memoryview(mapped) as memory:
                 damage = Damage(memory, kept, draw)
-                each = -(-count // (len(damage.ways) + 1))
+                each = -(-count // (len(damage.ways) + 2))
                 for way, do in damage.ways.items():
                     caught = _caught(engine, kept, do, damage, each, draw)
                     outcome.figures[f"{way}: detected of {each}"] = caught[0]
@@ -220,9 +286,12 @@ def run(count: int, seed: int = 1) -> Outcome:
             os.close(fd)
     taken, crashed = names(each, draw)
     outcome.figures[f"wrong names at the kvstore: refused of {each}"] = each - taken - crashed
-    outcome.figures |= {"undetected": undetected + taken, "crashes": crashes + crashed}
-    outcome.expect(undetected + taken == 0, f"{undetected + taken} went undetected")
-    outcome.expect(crashes + crashed == 0, f"{crashes + crashed} crashes")
+    passed, stopped = frames(each, draw)
+    outcome.figures[f"frames between nodes damaged or cut: detected of {each}"] = each - passed
+    undetected, crashes = undetected + taken + passed, crashes + crashed + stopped
+    outcome.figures |= {"undetected": undetected, "crashes": crashes}
+    outcome.expect(undetected == 0, f"{undetected} went undetected")
+    outcome.expect(crashes == 0, f"{crashes} crashes")
     return outcome
 
 

@@ -10,4 +10,4 @@ def test_every_damage_is_detected_and_none_crashes() -> None:
     outcome = corruption.run(1800)
     assert outcome.broken == []
     assert (outcome.figures["undetected"], outcome.figures["crashes"]) == (0, 0)
-    assert len(outcome.figures) >= 11
+    assert len(outcome.figures) >= 12
