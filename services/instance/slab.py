@@ -66,7 +66,7 @@ class Slab:
             at += last - first
         if stop > shared:
             found += self.table.holding(sequence.number).span(at - shared, stop - shared)
-        return joined(found)
+        return joined(found) if len(found) > 1 else found
 
     def reusable(self, sequence: Sequence) -> int:
         """How many of its first tokens are here already; never all of them, for the last one must be computed."""

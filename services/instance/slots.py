@@ -43,8 +43,11 @@ class Holding:
         """
         if not 0 <= start <= stop <= self.slots:
             raise ValueError(f"positions {start} to {stop} of a holding of {self.slots} slots")
-        found: list[Extent] = []
         index = bisect_right(self.ends, start)
+        if stop - start == 1:  # the row of a sequence that decodes: most rows there are
+            first, length = self.extents[index]
+            return [(first + start - (self.ends[index] - length), 1)]
+        found: list[Extent] = []
         while start < stop:
             first, length = self.extents[index]
             offset = start - (self.ends[index] - length)
