@@ -69,7 +69,7 @@ def check(instance: str, reply: DrainReply) -> None:
     because = {
         DrainOutcome.NOT_LEADER: "the global manager was just replaced: try again",
         DrainOutcome.UNKNOWN_INSTANCE: f"no instance is called {instance!r}",
-        DrainOutcome.NOWHERE_TO_GO: f"{instance} cannot be drained: start another instance first",
+        DrainOutcome.NOWHERE_TO_GO: f"{instance} cannot be drained: start another instance, or take one back, first",
     }
     raise CliError(f"{because[reply.outcome]} ({reply.detail})", code)
 

@@ -29,7 +29,7 @@ def test_an_instance_that_does_not_drain_yet_has_no_progress(now: dict[str, Inst
     ("outcome", "code", "text"),
     [
         (DrainOutcome.UNKNOWN_INSTANCE, USAGE, "no instance is called 'a' \\(why\\)"),
-        (DrainOutcome.NOWHERE_TO_GO, FAILED, "start another instance first"),
+        (DrainOutcome.NOWHERE_TO_GO, FAILED, "start another instance, or take one back, first"),
         (DrainOutcome.NOT_LEADER, UNREACHABLE, "try again"),
     ],
 )
