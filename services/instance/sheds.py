@@ -115,10 +115,11 @@ class Sheds:
         able = [one for one in self._sequences.all() if one.state in GIVES and not self._departures.has(one)]
         chosen: list[Sequence] = []
         for index in cheapest_first([Movable(len(one.tokens), one.order) for one in able]):
-            if slots <= 0:
-                break
+            tokens = len(able[index].tokens)
+            if slots <= 0 or (chosen and tokens > 2 * slots):
+                break  # it would overshoot by more than it brings
             chosen.append(able[index])
-            slots -= len(able[index].tokens)
+            slots -= tokens
         return chosen
 
     def _finish(self, name: Name, job: Job) -> Effect:
