@@ -3,10 +3,14 @@
 import asyncio
 from typing import Any
 
+import pytest
+
 from benchmarks.cluster import ClusterProcess
 from dunlin.client import Client
 from dunlin.client.aio import AsyncClient
 from dunlin.client.results import Generation
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 SYSTEM = [5 + 11 * token % 400 for token in range(150)]
 
