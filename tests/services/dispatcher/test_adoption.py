@@ -9,6 +9,7 @@ from dunlin import prefix
 from dunlin.effects import Address, Gone, Joined, Send
 from dunlin.messages.dispatch import Accepted, Adopt, Adopted, Cancel, NotHeld, Place, Taken
 from dunlin.messages.door import CancelById, CancelResult, Delta, Rejected, Rejection, Submit
+from dunlin.messages.fleet import MemberView
 from dunlin.messages.told import Admitted, Closed, FirstToken
 from dunlin.messages.types import Finish, Sampling, i32
 from services.dispatcher.journal import State
@@ -24,6 +25,10 @@ class Bench(factories.Bench):
 
     def give(self, sender: Address, message: Any, at_s: float | None = None) -> list[Send]:
         return plain(super().give(sender, message, at_s))
+
+    def fleet(self, *members: MemberView) -> "Bench":
+        super().fleet(*members)
+        return self
 
 
 def resumed(received: tuple[int, ...] = (70, 71), **overrides: Any) -> Submit:
