@@ -27,8 +27,9 @@ from dunlin.messages.dispatch import (
 )
 from dunlin.messages.engine import Step, StopEngine
 from dunlin.messages.fleet import FleetView
-from dunlin.messages.plan import Order
-from dunlin.messages.pool import RegionRefused, ReserveRegion
+from dunlin.messages.group import Reserve
+from dunlin.messages.plan import Drain, Order, Shed, Undrain
+from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.told import Admitted, Closed, FirstToken
 from dunlin.messages.types import Figure, Finish, GroupKind, Why
 
@@ -115,7 +116,7 @@ def _names(record: Record) -> tuple[int, int] | None:
     message: Any = record.message
     if isinstance(message, TOLD):
         return request_key(message.request) if message.request else None
-    if isinstance(message, ReserveRegion):
+    if isinstance(message, ReserveRegion | FindRegions | Reserve):
         return message.dispatcher.incarnation, message.request
     if isinstance(message, DISPATCHED):
         return record.sender.incarnation, message.request
@@ -197,6 +198,29 @@ def _reserve_region(record: Record, message: ReserveRegion) -> str:
     return f"{record.sender.name} asked {record.to.name} for {message.length_bytes} bytes of host tier for {span}"
 
 
+def _find_regions(record: Record, message: FindRegions) -> str:
+    return (
+        f"{record.sender.name} asked {record.to.name} for KV of the request in the host tier"
+    )
+
+
+def _reserve(record: Record, message: Reserve) -> str:
+    return f"{record.sender.name} asked {record.to.name} for room for attempt {message.attempt}, to move it there"
+
+
+def _shed(record: Record, message: Shed) -> str:
+    asked = f"{record.sender.name} asked {record.to.name} to move about {message.slots} slots of sequences"
+    return f"{asked} to {message.target.name}"
+
+
+def _drain(record: Record, message: Drain) -> str:
+    return f"{record.sender.name} asked {record.to.name} to move all of its sequences away"
+
+
+def _undrain(record: Record, message: Undrain) -> str:
+    return f"{record.sender.name} let {record.to.name} take requests again"
+
+
 def _region_refused(record: Record, message: RegionRefused) -> str:
     return f"{record.sender.name} refused {record.to.name} room in the host tier"
 
@@ -253,6 +277,11 @@ SENTENCES: dict[type[Any], Callable[[Record, Any], str]] = {
     Taken: _taken,
     ReserveRegion: _reserve_region,
     RegionRefused: _region_refused,
+    FindRegions: _find_regions,
+    Reserve: _reserve,
+    Shed: _shed,
+    Drain: _drain,
+    Undrain: _undrain,
     Step: _step,
     Order: _order,
     FleetView: _fleet_view,

@@ -81,6 +81,11 @@ def _reserve_region(reason: Reason, message: Any) -> Facts:
     return Facts(key, None, reason.sender, message.attempt, ticket=message.ticket, kind=reason.kind)
 
 
+def _reserve(reason: Reason, message: Any) -> Facts:
+    key = (message.dispatcher.incarnation, message.request)
+    return Facts(key, None, reason.sender, message.attempt, kind=reason.kind)
+
+
 def _region_refused(reason: Reason, message: Any) -> Facts:
     return Facts(instance=reason.to, ticket=message.ticket, kind=reason.kind)
 
@@ -106,6 +111,7 @@ READERS: dict[str, Callable[[Reason, Any], Facts]] = {
     "Poisoned": _from_instance,
     "Preempted": _from_instance,
     "Continued": _from_instance,
+    "Reused": _from_instance,
     "Ready": _from_instance,
     "Adopted": _from_instance,
     "Taken": _from_instance,
@@ -113,9 +119,14 @@ READERS: dict[str, Callable[[Reason, Any], Facts]] = {
     "FirstToken": _told,
     "Closed": _told,
     "ReserveRegion": _reserve_region,
+    "FindRegions": _reserve_region,
+    "Reserve": _reserve,
     "RegionRefused": _region_refused,
     "Step": _step,
     "Order": _about_receiver,
+    "Shed": _about_receiver,
+    "Drain": _about_receiver,
+    "Undrain": _about_receiver,
     "FleetView": _about_receiver,
     "StopEngine": _about_sender,
     "Remap": _about_sender,

@@ -22,8 +22,9 @@ from dunlin.messages.dispatch import (
 )
 from dunlin.messages.engine import Remap, Step, StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
-from dunlin.messages.plan import Order
-from dunlin.messages.pool import RegionRefused, ReserveRegion
+from dunlin.messages.group import Reserve
+from dunlin.messages.plan import Drain, Order, Shed, Undrain
+from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.told import Admitted, Closed, FirstToken
 from dunlin.messages.types import Figure, Finish, GroupKind, Part, Region, Rejected, RemapPhase, Why, i8, i32, i64
 from dunlin.telemetry.explain import SENTENCES, Record, because, explain, request_key, sentence
@@ -96,6 +97,21 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
     ),
     (I0, D, Ready(1, 1, I1, 9, 6, WHY), "i0 copied 6 tokens of attempt 1 to i1"),
     (I0, KV, region_asked(), "i0 asked kv for 4096 bytes of host tier for tokens 0 to 8"),
+    (
+        I0,
+        KV,
+        FindRegions(4, "req-c-1", D, 1, 2, "w", "fp32", WHY),
+        "i0 asked kv for KV of the request in the host tier",
+    ),
+    (
+        I0,
+        I1,
+        Reserve(5, 10, 0, 2, 1, 1, WHY, "req-c-1", D, 1, 2),
+        "i0 asked i1 for room for attempt 2, to move it there",
+    ),
+    (MANAGER, I0, Shed(50, 1, I1, 64, WHY), "g asked i0 to move about 64 slots of sequences to i1"),
+    (MANAGER, I0, Drain(50, 1, WHY), "g asked i0 to move all of its sequences away"),
+    (MANAGER, I0, Undrain(50, 1, WHY), "g let i0 take requests again"),
     (KV, I0, RegionRefused(3, WHY), "kv refused i0 room in the host tier"),
     (I0, ENGINE, step(1), "i0 composed step 7: 1 row of one token"),
     (I0, ENGINE, step(64), "i0 composed step 7: 1 chunk of 64 tokens"),
