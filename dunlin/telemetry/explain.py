@@ -117,6 +117,8 @@ def _names(record: Record) -> tuple[int, int] | None:
     if isinstance(message, TOLD):
         return request_key(message.request) if message.request else None
     if isinstance(message, ReserveRegion | FindRegions | Reserve):
+        if message.dispatcher is None:
+            return None
         return message.dispatcher.incarnation, message.request
     if isinstance(message, DISPATCHED):
         return record.sender.incarnation, message.request

@@ -82,7 +82,7 @@ def _reserve_region(reason: Reason, message: Any) -> Facts:
 
 
 def _reserve(reason: Reason, message: Any) -> Facts:
-    key = (message.dispatcher.incarnation, message.request)
+    key = (message.dispatcher.incarnation, message.request) if message.dispatcher is not None else None
     return Facts(key, None, reason.sender, message.attempt, kind=reason.kind)
 
 

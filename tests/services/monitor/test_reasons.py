@@ -11,6 +11,7 @@ from dunlin.effects import Address
 from dunlin.messages.dispatch import Accepted, Cancel, Continued, Place, Preempted, Refusal, Refused, Returned
 from dunlin.messages.engine import Close, Step, StopEngine
 from dunlin.messages.fleet import FleetView, MemberView, Reason
+from dunlin.messages.group import Reserve
 from dunlin.messages.plan import Order
 from dunlin.messages.pool import RegionRefused, ReserveRegion
 from dunlin.messages.types import GroupKind, Part, Region, Why, i8, i32, i64
@@ -228,3 +229,11 @@ def test_indexes_forget_with_the_ring(kinds: list[int], max_records: int) -> Non
 def test_what_is_no_request_id_concerns_nobody(name: str) -> None:
     assert parse_request(name) is None
     assert Story().about(name) == []
+
+
+def test_room_asked_for_nobody_in_particular_is_kept_and_concerns_no_request() -> None:
+    story = Story()
+    mine = [story.place()]
+    story.tell(I0, I1, Reserve(5, 10, 0, 2, 1, 1, WHY))
+    assert len(story.ring) == 2
+    assert story.about() == mine
