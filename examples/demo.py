@@ -42,8 +42,8 @@ INSTANCES = 3
 BURST_S = 8.0
 OPENINGS = ("Once upon a time", "The sea was calm and", "Dear diary, today", "In the beginning there")
 STORY = "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals. " * 12
-STORY_TOKENS = 288
-KILL_INSTANCE_AT, KILL_ENGINE_AT, DRAIN_AT = 48, 112, 176
+STORY_TOKENS = 300
+KILL_INSTANCE_AT, KILL_ENGINE_AT, DRAIN_AT = 64, 128, 192
 REPORT_S = 0.7
 """Until the last reports of the instances are in."""
 
