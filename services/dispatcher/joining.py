@@ -24,13 +24,13 @@ class Joining:
 
     def join(self, now_s: float, client: Address, submit: Submit) -> tuple[bool, list[Effect]]:
         """Let the client read what it means; False: a new request, or one that is not known here."""
-        if submit.idempotency:
-            request = self._journal.of_name(submit.tenant, submit.idempotency)
+        request = self._journal.of_name(submit.tenant, submit.idempotency) if submit.idempotency else None
+        if request is None and submit.idempotency:
             replay = self._replays.find(now_s, submit.tenant, submit.idempotency)
-            if request is None and replay is not None:
+            if replay is not None:
                 return True, self._replay(client, submit, replay)
-        else:
-            request = self._journal.of_key(submit.key) if submit.key else None
+        if request is None and submit.key:
+            request = self._journal.of_key(submit.key)  # also one that had no name: a key is one request's alone
         return (False, []) if request is None else self._read(now_s, client, submit, request)
 
     def _replay(self, client: Address, submit: Submit, replay: Replay) -> list[Effect]:

@@ -171,6 +171,11 @@ class Arrivals:
         why = Why("arrivals", "give up the room", (Figure("waited_s", self._patience_s),))
         return [Send(arrival.source, Vacated(arrival.handle, why)), *self._give_up(arrival)]
 
+    def tier_gone(self) -> None:
+        """The kvstore is gone: what was claimed there for these rooms is no more, and another's has other names."""
+        for arrival in self._arrivals.values():
+            arrival.claimed = ()
+
     def engine_gone(self) -> list[Effect]:
         """Nothing in the slab counts any more."""
         effects: list[Effect] = []

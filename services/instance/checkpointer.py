@@ -75,7 +75,7 @@ class Checkpointer:
         """A copy ended: it counts if its sequence is still where it was."""
         self.busy_s_total += done.busy_s
         if self.is_on:
-            self._next_s = now_s + (done.busy_s * (1 / self._share - 1) if self.is_on else 0.0)
+            self._next_s = now_s + done.busy_s * (1 / self._share - 1)
         if done.status is MoveStatus.FAILED:
             self._next_s = now_s + PAUSE_S
         sequence, region = flight.sequence, flight.kept.region

@@ -92,7 +92,7 @@ class InstanceCore:
             Cancel: self._on_cancel,
             Adopt: adoption.ask,
             Order: self._on_order,
-            Tier: lambda now_s, sender, message: self.tier.open(sender, message),
+            Tier: self._on_tier,
             RegionReserved: pool.reserved,
             RegionRefused: pool.refused,
             RegionsFound: self._on_regions_found,
@@ -163,6 +163,12 @@ class InstanceCore:
 
     def _on_engine_failed(self, now_s: float, sender: Address, failed: EngineFailed) -> list[Effect]:
         return []  # it exits now: how, and that it is gone, is said next
+
+    def _on_tier(self, now_s: float, sender: Address, tier: Tier) -> list[Effect]:
+        known = self.tier.kvstore
+        # A new kvstore may speak before the end of the old one's stream is seen.
+        lost = self._on_gone(now_s, known, Gone("another kvstore")) if known not in (None, sender) else []
+        return [*lost, *self.tier.open(sender, tier)]
 
     def _on_grace_over(self, now_s: float, sender: Address, due: GraceOver) -> list[Effect]:
         return self.revival.overdue(due)

@@ -197,7 +197,8 @@ class Lives:
         sequence = flight.sequence
         self.slab.mark(sequence, Use.OWNED)
         is_ending = sequence.state is State.ENDING
-        copied = done.status is MoveStatus.OK and not is_ending
+        follows = sequence.kept_tokens == flight.kept.region.start  # unless the host tier was lost meanwhile
+        copied = done.status is MoveStatus.OK and follows and not is_ending
         effects = self._tier.commit(flight, done.checksum) if copied else self._tier.abandon(flight)
         return effects + (self.end(sequence) if is_ending else self._give_up_slots(sequence))
 

@@ -88,6 +88,8 @@ class Migration:
 
     def gone(self, peer: Address) -> list[Effect]:
         """A stream ended."""
+        if peer == self._tier.kvstore:
+            self.arrivals.tier_gone()
         return self.departures.gone(peer)
 
     def engine_gone(self) -> list[Effect]:

@@ -68,6 +68,8 @@ class Revival:
     def exited(self, message: EngineExited) -> list[Effect]:
         """How the engine ended; that it is gone is said next."""
         self._exited = message
+        if not is_trusted(message):
+            self._whole = None  # also where it was never ready: it had the slab mapped all the same
         return []
 
     def lost(self, reason: str) -> list[Effect]:

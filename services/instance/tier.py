@@ -129,6 +129,8 @@ class HostTier:
         """The engine cannot map the tier: do without it; which questions need no answer."""
         self._tier, self._is_mapped = None, False
         asked, self._asked = list(self._asked.values()), {}
+        self._sends.clear()
+        self._seeking.clear()
         return asked
 
     def map(self) -> list[Effect]:

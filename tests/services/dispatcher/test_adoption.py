@@ -368,3 +368,14 @@ def test_readers_of_one_request_are_bounded() -> None:
     for number in range(16):
         bench.give(client(number), named())
     assert only(bench.give(client("one too many"), named()), Rejected).code is Rejection.FULL
+
+
+def test_a_key_under_a_new_name_is_still_the_request_that_runs() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c", A)
+    request = bench.core.journal.get(1)
+    assert request is not None
+    again = submit(key=request.key, idempotency="new/0", digest=b"d")
+    assert only(bench.give(client("d"), again), Rejected).code is Rejection.CONFLICT
+    assert len(bench.core.journal) == 1
+    bench.core.journal.check_integrity()

@@ -132,6 +132,17 @@ def test_after_a_crash_the_slab_is_not_believed(signal: int) -> None:
     assert report.recomputed_tokens_total > 60
 
 
+def test_a_crash_while_the_next_engine_loads_is_not_forgotten() -> None:
+    direct = ready_core()
+    direct.give(D, make_place(tokens=10))
+    direct.give(ENGINE, done(1, (1, 5)))
+    lose(direct, KILLED)
+    direct.give(ENGINE, Joined(), 1.1)
+    lose(direct, SEGV, 1.2)
+    assert len(only(Open, bring_back(direct)).extent_start) == 0
+    assert direct.core.report().revived_tokens_total == 0
+
+
 def test_an_engine_that_says_why_it_ends_left_a_whole_slab() -> None:
     bench, attempts = decoding()
     bench.seat.crash(signal=0, code=3)

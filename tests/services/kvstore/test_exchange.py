@@ -342,3 +342,22 @@ def test_strangers_are_not_heard() -> None:
     assert node.receive(1.0, stranger, Offer(1, asked, 5)) == []
     assert node.receive(1.0, stranger, Arrived(1)) == []
     assert len(node.core.catalog) == 0
+
+
+def test_a_copy_of_a_copy_goes_with_it() -> None:
+    world = World(nodes=3, replicate=True, search_s=0.3)
+    here, _, seeker = world.instances
+    kept = here.keep(0, 16)
+    world.run()
+    world.carrier.mode = "silent"
+    seeker.say(FindRegions(7, "k", D, 1, 2, "w", "fp32"))
+    world.run(0.5)
+    late = world.nodes[2].core.catalog
+    senders = [late.entries_of(world.nodes[index].address) for index in (0, 1)]
+    assert [len(entries) for entries in senders] == [1, 1]
+    for (entry,) in senders:
+        world.nodes[2].told(Received(entry.host.handle, entry.host.generation))
+    world.run()
+    here.say(ReleaseRegion(kept.host.handle, kept.host.generation))
+    world.run()
+    assert [len(node.core.catalog) for node in world.nodes] == [0, 0, 0]

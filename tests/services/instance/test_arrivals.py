@@ -1,0 +1,62 @@
+"""Room for a sequence that comes from another node, and a host tier that is lost while it is on its way."""
+
+import pytest
+
+from dunlin.effects import Address, Gone, Joined
+from dunlin.messages.dispatch import Accepted
+from dunlin.messages.engine import Move, MoveDone
+from dunlin.messages.group import Fill, Reserve, Reserved
+from dunlin.messages.pool import FindRegions, RegionsFound, ReleaseRegion, Tier
+from dunlin.messages.types import HostRegion, KeptRegion, MoveStatus, Region
+from tests.services.instance.bench import ENGINE, D, Direct, make_place, of, only, ready_core
+
+SOURCE = Address("instance", "source", 7)
+KVSTORE = Address("kvstore", "kv", 4)
+NEXT_KVSTORE = Address("kvstore", "kv", 8)
+REGION = KeptRegion(Region(0, 2, 0, 32), HostRegion(3, 1, 0, 2048, 9), b"chain")
+
+
+def filled() -> Direct:
+    """A room with 32 tokens in it, from a region of this node's tier that was claimed for it."""
+    direct = ready_core()
+    direct.give(KVSTORE, Joined())
+    direct.give(KVSTORE, Tier("/tier", 1 << 16))
+    reserve = Reserve(
+        1, 40, 0, 2, 1, 1, None, f"{D}/1", D, 1, 1, longest=48, weights_digest="fake", kv_dtype="float32"
+    )
+    assert only(Reserved, direct.give(SOURCE, reserve)).handle == 1
+    ask = only(FindRegions, direct.give(SOURCE, Fill(1, 32)))
+    move = only(Move, direct.give(KVSTORE, RegionsFound(ask.ticket, (REGION,))))
+    direct.give(ENGINE, MoveDone(move.move, MoveStatus.OK))
+    return direct
+
+
+def handed(direct: Direct) -> list[object]:
+    return direct.give(D, make_place(tokens=40, attempt=2, handle=1))
+
+
+@pytest.mark.parametrize("is_back", [False, True])
+def test_regions_that_were_claimed_for_a_room_are_lost_with_their_kvstore(is_back: bool) -> None:
+    direct = filled()
+    direct.give(KVSTORE, Gone("killed"))
+    if is_back:
+        direct.give(NEXT_KVSTORE, Joined())
+        direct.give(NEXT_KVSTORE, Tier("/tier", 1 << 16))
+    sends = handed(direct)
+    assert only(Accepted, sends).attempt == 2
+    assert of(ReleaseRegion, sends) == []
+    assert direct.core.sequences.all()[0].kept == []
+
+
+def test_without_a_loss_they_are_released_or_kept_as_its_tokens_say() -> None:
+    assert only(ReleaseRegion, handed(filled())).handle == 3, "the chain is another text's"
+
+
+def test_a_new_kvstore_that_speaks_before_the_old_ones_end_is_seen_replaces_it() -> None:
+    direct = filled()
+    direct.give(NEXT_KVSTORE, Joined())
+    direct.give(NEXT_KVSTORE, Tier("/tier", 1 << 16))
+    assert of(ReleaseRegion, handed(direct)) == []
+    direct.give(KVSTORE, Gone("killed"))
+    assert direct.core.tier.kvstore == NEXT_KVSTORE
+    assert direct.core.tier.usable
