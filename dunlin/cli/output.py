@@ -23,9 +23,9 @@ def plain(value: Any) -> Any:
     return value
 
 
-def as_json(value: Any) -> str:
-    """`value` as indented JSON. NaN and infinity are refused (ValueError): they are no JSON."""
-    return json.dumps(plain(value), indent=2, allow_nan=False)
+def as_json(value: Any, indent: int | None = 2) -> str:
+    """`value` as JSON, in one line without `indent`. NaN and infinity are refused (ValueError): they are no JSON."""
+    return json.dumps(plain(value), indent=indent, allow_nan=False)
 
 
 def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

@@ -72,7 +72,7 @@ def _print_json(client: "Client", interval_s: float, once: bool) -> int:
         print(as_json(client.status()))
         return OK
     while True:
-        print(" ".join(as_json(client.status()).split("\n")), flush=True)
+        print(as_json(client.status(), indent=None), flush=True)
         time.sleep(interval_s)
 
 

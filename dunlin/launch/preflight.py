@@ -26,6 +26,8 @@ def check(options: UpOptions) -> None:
         raise LaunchError(
             f"--nodes {options.nodes} with --instances {options.instances}: some nodes would have none; use fewer nodes"
         )
+    if options.replicate and options.nodes < 2:
+        raise LaunchError("--replicate keeps second copies at another node, and there is one: say --nodes 2")
     if options.preset not in PRESETS:
         raise LaunchError(f"--preset {options.preset}: there is none; choose one of {', '.join(PRESETS)}")
     if options.deterministic and options.dtype != "fp32":

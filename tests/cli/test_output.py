@@ -18,6 +18,10 @@ class Thing:
     data: bytes = b"\x00\xff"
 
 
+def test_json_fits_on_a_line() -> None:
+    assert as_json({"a": [1, 2]}, indent=None) == '{"a": [1, 2]}'
+
+
 def test_messages_become_json() -> None:
     thing = Thing(Address("instance", "i", 3), Finish.STOP, {"a": i64([1, 2]), "b": (f32([0.5]), None)})
     assert json.loads(as_json(thing)) == {

@@ -131,6 +131,7 @@ def test_a_host_that_is_not_ours_is_named() -> None:
         ({"instances": 0}, "--instances 0: .*at least 1"),
         ({"dispatchers": 0}, "--dispatchers 0: .*at least 1"),
         ({"nodes": 3}, "--nodes 3 with --instances 2: .*use fewer nodes"),
+        ({"replicate": True}, "--replicate .*say --nodes 2"),
         ({"preset": "nosuch"}, "--preset nosuch: there is none; choose one of .*chunked"),
         ({"dtype": "bf16", "deterministic": True}, "--deterministic computes in fp32, not bf16"),
     ],
