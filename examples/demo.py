@@ -42,8 +42,8 @@ INSTANCES = 3
 BURST_S = 8.0
 OPENINGS = ("Once upon a time", "The sea was calm and", "Dear diary, today", "In the beginning there")
 STORY = "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals. " * 12
-STORY_TOKENS = 300
-KILL_INSTANCE_AT, KILL_ENGINE_AT, DRAIN_AT = 64, 128, 192
+STORY_TOKENS = 8000
+"""More than anybody reads of it."""
 REPORT_S = 0.7
 """Until the last reports of the instances are in."""
 
@@ -215,51 +215,68 @@ def board(load: Load, status: FleetStatus) -> list[str]:
 
 
 class Story:
-    """One long text, read act by act. `pauses` are those of the act that is on, in seconds."""
+    """One long text, followed all the time and shown now and then. `pauses` are those since the last interruption."""
 
     def __init__(self, pieces: AsyncIterator[GenerateEvent], screen: Screen) -> None:
-        self.request, self.text = "", ""
-        self.prompt_tokens = self.tokens = 0
+        self.request, self.prompt_tokens = "", 0
+        self.tokens: list[int] = []
         self.pauses: list[float] = []
         self._pieces = pieces
         self._screen = screen
+        self._is_shown = False
+        self._following = asyncio.create_task(self._follow())
 
-    async def read(self, until: int) -> None:
-        """Print it as it comes, until it has so many tokens."""
+    async def _follow(self) -> None:
         last_s = time.monotonic()
-        while self.tokens < until and (piece := await anext(self._pieces, None)) is not None:
+        async for piece in self._pieces:
             self.request, self.prompt_tokens = piece.request or self.request, piece.prompt_tokens or self.prompt_tokens
-            self.tokens += len(piece.tokens)
-            self.text += piece.text
-            self.pauses.append(time.monotonic() - last_s)
-            last_s = time.monotonic()
-            print(piece.text.replace("\n", " "), end="", flush=True)
+            self.tokens += piece.tokens
+            if piece.tokens:
+                self.pauses.append(time.monotonic() - last_s)
+                last_s = time.monotonic()
+            if self._is_shown:
+                print(piece.text.replace("\n", " "), end="", flush=True)
 
-    def note(self, text: str) -> None:
-        """The narrator, below it."""
-        print("\n")
-        self._screen.note(text)
+    async def show(self, tokens: int) -> None:
+        """Print so many more, as they come. Raises RuntimeError when it ends before."""
+        until = len(self.tokens) + tokens
+        self._is_shown = True
+        while len(self.tokens) < until:
+            if self._following.done():
+                raise RuntimeError(f"the story ended: {self._following.exception() or 'nothing more to tell'}")
+            await asyncio.sleep(0.005)
+        self._is_shown = False
+
+    async def close(self) -> None:
+        """Read no further."""
+        self._following.cancel()
+        await asyncio.wait([self._following])
 
     def interrupt(self, what: str) -> None:
         """Say in the text what happens to it now."""
         print(self._screen.loud(f" [{what}] "), end="", flush=True)
         self.pauses.clear()
 
+    def note(self, text: str) -> None:
+        """The narrator, below it."""
+        print("\n")
+        self._screen.note(text)
 
-def ask(client: dunlin.AsyncClient) -> AsyncGenerator[GenerateEvent, None]:
+
+def ask(client: dunlin.AsyncClient, tokens: int) -> AsyncGenerator[GenerateEvent, None]:
     """The story, from its beginning: the same words each time."""
-    return client.stream(STORY, max_tokens=STORY_TOKENS, ignore_eos=True, temperature=0.8, seed=11)
+    return client.stream(STORY, max_tokens=tokens, ignore_eos=True, temperature=0.8, seed=11)
 
 
 async def kill_instance(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
     """Its instance dies: another one takes what the host tier kept."""
     screen.heading("An instance is killed in mid-stream")
-    await story.read(KILL_INSTANCE_AT)
+    await story.show(64)
     holder = await holder_of(client, story.request)
-    at_stake = story.prompt_tokens + story.tokens
+    at_stake = story.prompt_tokens + len(story.tokens)
     os.kill(holder.pid, signal.SIGKILL)
     story.interrupt(f"kill -9 {holder.pid}: {holder.address.name}")
-    await story.read(KILL_ENGINE_AT)
+    await story.show(64)
     await asyncio.sleep(REPORT_S)
     claimed = sum(one.claimed_tokens_total for one in (await reports(client)).values())
     next_one = (await holder_of(client, story.request)).address.name
@@ -273,11 +290,13 @@ async def kill_instance(screen: Screen, client: dunlin.AsyncClient, story: Story
 async def kill_engine(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
     """The engine of its instance dies, and the slab does not."""
     screen.heading("An engine is killed in mid-stream")
+    print("… ", end="")
+    await story.show(32)
     holder = await holder_of(client, story.request)
     name, before = holder.address.name, report_of(holder)
     os.kill(before.engine_pid, signal.SIGKILL)
     story.interrupt(f"kill -9 {before.engine_pid}: the engine of {name}")
-    await story.read(DRAIN_AT)
+    await story.show(64)
     await asyncio.sleep(REPORT_S)
     now = (await reports(client))[name]
     story.note(
@@ -291,14 +310,15 @@ async def drain(screen: Screen, client: dunlin.AsyncClient, story: Story) -> Non
     """Its instance is emptied for repair, with the story and others on it."""
     screen.heading("An instance is drained")
     others = [asyncio.create_task(client.generate(text, max_tokens=128, ignore_eos=True)) for text in OPENINGS]
-    await story.read(DRAIN_AT + 16)
+    print("… ", end="")
+    await story.show(32)
     holder = await holder_of(client, story.request)
     name = holder.address.name
     began_s = time.monotonic()
     await client.drain(name)
     story.interrupt(f"dunlin drain {name}")
     emptied = asyncio.create_task(until_empty(client, name))
-    await story.read(STORY_TOKENS)
+    await story.show(64)
     took_s = await emptied - began_s
     failed = [one for one in await asyncio.gather(*others, return_exceptions=True) if isinstance(one, BaseException)]
     moved = (await reports(client))[name].migrations_total - report_of(holder).migrations_total
@@ -321,15 +341,16 @@ async def until_empty(client: dunlin.AsyncClient, name: str) -> float:
 async def compare(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
     """The same request again, in peace."""
     screen.heading("The same text, undisturbed")
-    text, prompt_tokens, cached = "", 0, 0
-    async with aclosing(ask(client)) as pieces:
+    tokens: list[int] = []
+    prompt_tokens = cached = 0
+    async with aclosing(ask(client, len(story.tokens))) as pieces:
         async for piece in pieces:
-            text += piece.text
+            tokens += piece.tokens
             prompt_tokens, cached = piece.prompt_tokens or prompt_tokens, piece.cached_tokens or cached
-    if text != story.text:
+    if tokens != story.tokens:
         raise RuntimeError("the text that was disturbed is another one than the text that was not")
     screen.note(
-        f"Letter by letter what you have read: {story.tokens} tokens in spite of two kills and a move. Of its prompt's "
+        f"Letter by letter the same: {len(tokens)} tokens in spite of two kills and a move. Of its prompt's "
         f"{prompt_tokens} tokens {cached} were not computed again, because an instance had them still."
     )
 
@@ -359,11 +380,14 @@ async def acts(screen: Screen, cluster: Cluster) -> str:
         await chat(screen, client)
         await side_by_side(screen, client)
         await burst(screen, client)
-        async with aclosing(ask(client)) as pieces:
+        async with aclosing(ask(client, STORY_TOKENS)) as pieces:
             story = Story(pieces, screen)
-            await kill_instance(screen, client, story)
-            await kill_engine(screen, client, story)
-            await drain(screen, client, story)
+            try:
+                await kill_instance(screen, client, story)
+                await kill_engine(screen, client, story)
+                await drain(screen, client, story)
+            finally:
+                await story.close()
         await compare(screen, client, story)
     return story.request
 

@@ -38,7 +38,7 @@ def test_the_demo_plays(root: Path) -> None:
     assert count(r"found (\d+) tokens in the memory", shown) > 450, "the slab survived its engine"
     assert count(r": (\d+) of its streams moved", shown) >= 1
     assert count(r"of 5 streams (\d+) failed", shown) == 0
-    assert count(r"Letter by letter what you have read: (\d+) tokens", shown) == 300
+    assert count(r"Letter by letter the same: (\d+) tokens", shown) >= 320
     assert "as attempt 3" in shown, "the explanation tells of the move"
     assert time.monotonic() - began_s < 180
 
