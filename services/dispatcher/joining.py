@@ -11,6 +11,7 @@ from services.dispatcher.journal import Journal, Request, State
 from services.dispatcher.replays import Replay, Replays
 
 MOST_READERS = 16
+BEHIND_RETRY_S = 0.5
 
 
 class Joining:
@@ -48,6 +49,8 @@ class Joining:
         if refusal:
             return True, refusal
         if len(submit.received) > request.generated:
+            if submit.idempotency and request.readers:
+                return True, [Send(client, _behind(submit, request))]
             # What runs here is behind what another dispatcher has delivered meanwhile.
             return False, self._endings.tell(now_s, request, Finish.CANCELLED, "its client has gone on elsewhere")
         self.joined_total += 1
@@ -75,6 +78,12 @@ def conflict(submit: Submit) -> Rejected:
     """The answer to a name used twice."""
     text = f"the idempotency key {submit.idempotency.rpartition('/')[0]!r} was used for another request:"
     return Rejected(Rejection.CONFLICT, f"{text} repeat that one exactly, or take a new key")
+
+
+def _behind(submit: Submit, request: Request) -> Rejected:
+    """The answer to a client that has more than what runs here, which others read: nobody is cut off."""
+    text = f"{submit.key} has {request.generated} tokens here, and its client has {len(submit.received)}: ask again"
+    return Rejected(Rejection.UNAVAILABLE, text, BEHIND_RETRY_S)
 
 
 def rest(request: Request, received: int, finish: Finish = Finish.RUNNING) -> Delta:

@@ -74,8 +74,9 @@ class Adoption:
 
 
 def _is_named(adopt: Adopt, place: Place) -> bool:
-    if adopt.key:
-        return place.key == adopt.key
+    if adopt.key and place.key == adopt.key:
+        return True
+    # A request that two dispatchers began under one name has an id from each of them.
     return bool(adopt.idempotency) and (place.tenant, place.idempotency) == (adopt.tenant, adopt.idempotency)
 
 

@@ -50,9 +50,9 @@ class Retained:
             self._drop(next(iter(self._answers)))
 
     def find(self, now_s: float, key: str, tenant: str, idempotency: str) -> Answer | None:
-        """The answer of that key or, where that is empty, of the tenant's own name for it."""
+        """The answer of that key or, where there is none, of the tenant's own name for it."""
         self._expire(now_s)
-        return self._answers.get(key or self._named.get((tenant, idempotency), ""))
+        return self._answers.get(key) or self._answers.get(self._named.get((tenant, idempotency), ""))
 
     def _expire(self, now_s: float) -> None:
         while self._answers:

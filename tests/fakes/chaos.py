@@ -1,6 +1,7 @@
 """Random load and random faults on a whole cluster in virtual time, from a seed: every stream must stay exact.
 
-The load shares prompts and tenants, so that prefixes are reused; the slab is small, so that sequences are preempted.
+The load shares prompts, so that prefixes are reused, between two tenants, who must never see each other's; some
+requests have a name, and a second client comes for the same one. The slab is small, so that sequences are preempted.
 After each event slots are conserved; in the end every request has ended and every slot is given back.
 """
 
@@ -8,20 +9,30 @@ from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from random import Random
+from typing import Any
 
+from dunlin.messages.door import Rejection
 from dunlin.messages.plan import Shed
 from dunlin.messages.types import Finish
 from tests.fakes.cluster import Client, Cluster
 
 VOCABULARY = 1000
+TENANTS = ("", "one", "two")
+NAMED = 0.25
+"""Of the requests, so many have a name and two clients."""
 FAULTS_UNTIL_S = 5.0
 
 
 class Chaos:
-    """One run. `done` counts what was done to the cluster, so that a test can see that something was."""
+    """One run. `done` counts what was done to the cluster, so that a test can see that something was.
 
-    def __init__(self, seed: int, requests: int = 32, faults: int = 8) -> None:
+    `poison` of the requests crash every engine that computes them. Engines crash of nothing else then: who happens to
+    run alone in three of them is rightly taken for poison too.
+    """
+
+    def __init__(self, seed: int, requests: int = 32, faults: int = 8, poison: int = 0) -> None:
         self.draw = Random(seed)
+        self.poison = range(poison)
         self.done: Counter[str] = Counter()
         self.left: list[Client] = []
         self._sheds = 0
@@ -40,7 +51,7 @@ class Chaos:
         """Everything that was planned, and then until every request has ended. Raises AssertionError."""
         cluster = self.cluster
         cluster.run_until_ready()
-        cluster.link.on_delivered = lambda event: cluster.check_conservation()
+        cluster.link.on_delivered = lambda event: self._audit()
         start_s = cluster.link.now_s
         for at_s, act in self._plans:
             cluster.link.run(for_s=max(0.0, start_s + at_s - cluster.link.now_s))
@@ -50,9 +61,31 @@ class Chaos:
             self._check(client)
         assert cluster.link.run(cluster.all_free, for_s=120.0), list(map(repr, cluster.instances.values()))
 
+    def _audit(self) -> None:
+        self.cluster.check_conservation()
+        for core in self.cluster.dispatchers.values():
+            core.journal.check_integrity()
+        for client in self.cluster.clients:
+            if client.request and client.rejected is not None and client.rejected.code is Rejection.UNAVAILABLE:
+                client.rejected = None
+                self.done["asked again"] += 1
+                self.cluster.later(0.5, partial(self._move, client, client.dispatcher))
+        for name in list(self.cluster.instances) if self.poison else ():
+            self._bite(name)
+
+    def _bite(self, name: str) -> None:
+        """A poison request crashes the engine as soon as a row of it is executed."""
+        executing = self.cluster.instances[name].steps.executing()
+        if any(sequence.place.sampling.seed in self.poison for sequence, _ in executing) and self._is_whole(name):
+            self.cluster.seats[name].crash(signal=11)
+            self.done["bite"] += 1
+
     def _check(self, client: Client) -> None:
         if client in self.left:
             assert client.tokens == client.expected[: len(client.tokens)]
+        elif client.submit.sampling.seed in self.poison:
+            assert client.finish is Finish.ERROR
+            assert client.tokens == []
         else:
             assert client.is_exact, f"{client.request}: {client.finish.name} {client.detail}"
 
@@ -63,15 +96,23 @@ class Chaos:
             shared = self.draw.choice(prompts)[: self.draw.randint(1, 48)]
             own = [self.draw.randrange(VOCABULARY) for _ in range(self.draw.randint(1, 12))]
             length = self.draw.randint(1, 36)
-            plans.append((self.draw.uniform(0, 2), number, self._submission(shared + own, length, number)))
+            settings = {"tenant": self.draw.choice(TENANTS)}
+            times_s = [self.draw.uniform(0, 2)]
+            if self.draw.random() < NAMED:
+                settings |= {"idempotency": f"name {number}", "digest": b"d"}
+                times_s.append(times_s[0] + self.draw.choice([0.0, 0.1, 3.0]))
+            for at_s in times_s:
+                plans.append((at_s, number, self._submission(shared + own, length, number, **settings)))
         for number in range(faults):
             plans.append((self.draw.uniform(0, FAULTS_UNTIL_S), -number, self._fault))
         self._plans = [(at_s, act) for at_s, _, act in sorted(plans, key=lambda plan: plan[:2])]
 
-    def _submission(self, tokens: list[int], max_tokens: int, seed: int) -> Callable[[], None]:
+    def _submission(self, tokens: list[int], max_tokens: int, seed: int, **settings: Any) -> Callable[[], None]:
+        at = self.draw.randrange(2)
+
         def submit() -> None:
-            at = sorted(self.cluster.dispatchers)[seed % len(self.cluster.dispatchers)]
-            self.cluster.submit(tokens, max_tokens, seed, at=at)
+            names = sorted(self.cluster.dispatchers)
+            self.cluster.submit(tokens, max_tokens, seed, at=names[at % len(names)], **settings)
 
         return submit
 
@@ -95,7 +136,7 @@ class Chaos:
         name = self._instance()
         if not self._is_whole(name):
             return False
-        self.cluster.seats[name].crash(signal=self.draw.choice([9, 9, 11]))
+        self.cluster.seats[name].crash(signal=9 if self.poison else self.draw.choice([9, 9, 11]))
         return True
 
     def fault_hang_engine(self) -> bool:
@@ -184,7 +225,9 @@ class Chaos:
         return True
 
     def _move(self, client: Client, to: str) -> None:
-        if to in self.cluster.dispatchers and not client.finish:
+        if to not in self.cluster.dispatchers:
+            to = sorted(self.cluster.dispatchers)[0]
+        if not client.finish:
             self.cluster.move(client, to)
 
     def _is_open(self, client: Client) -> bool:

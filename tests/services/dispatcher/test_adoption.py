@@ -379,3 +379,17 @@ def test_a_key_under_a_new_name_is_still_the_request_that_runs() -> None:
     assert only(bench.give(client("d"), again), Rejected).code is Rejection.CONFLICT
     assert len(bench.core.journal) == 1
     bench.core.journal.check_integrity()
+
+
+def test_a_reader_that_has_more_than_what_runs_here_cuts_off_nobody() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit(idempotency="n/0", digest=b"d"))
+    bench.give(A, NotHeld(1, 1))
+    request = bench.core.journal.get(1)
+    assert request is not None
+    ahead = submit(idempotency="n/0", digest=b"d", key=request.key, received=i32([70]))
+    (answer,) = bench.give(client("d"), ahead)
+    rejected = only([answer], Rejected)
+    assert (rejected.code, rejected.retry_after_s) == (Rejection.UNAVAILABLE, 0.5)
+    assert request.readers == [client("c")]
+    assert len(bench.core.journal) == 1

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from dunlin import prefix
 from dunlin.effects import Gone, Joined
 from dunlin.messages.dispatch import Adopt, Adopted, Cancel, Ended, NotHeld, Place, Refused, Returned, Taken, Tokens
@@ -125,6 +127,16 @@ def test_a_tenants_own_name_finds_it_and_another_body_is_a_conflict() -> None:
     assert only(NotHeld, core.give(third, asks)) == NotHeld(41, 1, conflict=True)
     adopted = only(Adopted, core.give(third, adopt(PROMPT, key="", idempotency="k", digest=b"one")))
     assert (list(adopted.tokens), adopted.finish) == ([70, 71], Finish.LENGTH)
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_one_name_finds_it_under_the_id_of_another_dispatcher(has_ended: bool) -> None:
+    core = running(70, idempotency="n/0", digest=b"d", max_tokens=2)
+    if has_ended:
+        core.give(ENGINE, done(2, (1, 71), finish=Finish.LENGTH))
+    named = adopt([*PROMPT, 70], key="req-b-7", idempotency="n/0", digest=b"d")
+    assert only(Adopted, core.give(OTHER, named)).key == "req-a-1"
+    assert of(NotHeld, core.give(OTHER, adopt([*PROMPT, 70], key="req-b-7"))) == [NotHeld(41, 1)]
 
 
 def test_what_waits_can_be_adopted_and_an_engine_that_dies_gives_it_back_to_the_adopter() -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from dunlin.effects import Address, Gone, Joined
+from dunlin.effects import Address, Gone, Joined, Send
 from dunlin.messages.dispatch import Accepted
 from dunlin.messages.engine import Move, MoveDone
 from dunlin.messages.group import Fill, Reserve, Reserved
@@ -21,9 +21,7 @@ def filled() -> Direct:
     direct = ready_core()
     direct.give(KVSTORE, Joined())
     direct.give(KVSTORE, Tier("/tier", 1 << 16))
-    reserve = Reserve(
-        1, 40, 0, 2, 1, 1, None, f"{D}/1", D, 1, 1, longest=48, weights_digest="fake", kv_dtype="float32"
-    )
+    reserve = Reserve(1, 40, 0, 2, 1, 1, None, f"{D}/1", D, 1, 1, longest=48, weights_digest="fake", kv_dtype="float32")
     assert only(Reserved, direct.give(SOURCE, reserve)).handle == 1
     ask = only(FindRegions, direct.give(SOURCE, Fill(1, 32)))
     move = only(Move, direct.give(KVSTORE, RegionsFound(ask.ticket, (REGION,))))
@@ -31,7 +29,7 @@ def filled() -> Direct:
     return direct
 
 
-def handed(direct: Direct) -> list[object]:
+def handed(direct: Direct) -> list[Send]:
     return direct.give(D, make_place(tokens=40, attempt=2, handle=1))
 
 
