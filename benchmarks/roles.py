@@ -239,6 +239,7 @@ def _report(outcome: Outcome, campaign: Campaign) -> None:
     outcome.figures["faults done"] = len(cells)
     outcome.figures["requests"] = campaign.stage.sung
     outcome.figures["requests failed or with another text"] = sum(len(cell.failures) for cell in cells)
+    outcome.figures["streams that a fault met"] = sum(len(cell.gaps_s) for cell in cells)
     for fault in ("kill", "stop"):
         met = spread(max(cell.gaps_s) for cell in cells if cell.fault == fault and cell.gaps_s)
         outcome.figures[f"longest silence per {fault}, p50 / p99 / max (s)"] = (met.p50, met.p99, met.max)

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import disconnects, etcd_away, failover, long_step, pressure, throughput
+from benchmarks import disconnects, etcd_away, failover, long_step, pressure, roles, throughput
 from benchmarks.cluster import ClusterProcess
 from benchmarks.output import Outcome
 from dunlin.workload.arrivals import gamma, until
@@ -71,3 +71,12 @@ def test_a_long_step_is_no_hang(tmp_path: Path) -> None:
     init_checkpoint(tmp_path / "model", "llama", Shape(layers=plan.layers))
     with ClusterProcess(*long_step.cluster_flags(str(tmp_path / "model"))) as own:
         held(asyncio.run(long_step.run(plan, own)))
+
+
+def test_faults_of_any_role_in_any_phase_are_only_a_pause() -> None:
+    cells = [("dispatcher", "decode", "kill"), ("kvstore", "migration", "kill"), ("leader", "drain", "kill")]
+    plan = roles.Plan(width=3)
+    with ClusterProcess(*plan.flags()) as own:
+        figures = held(asyncio.run(roles.run(plan, own, cells))).figures
+    assert figures["faults done"] == len(cells)
+    assert figures["streams that a fault met"] > 0
