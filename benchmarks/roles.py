@@ -12,21 +12,21 @@ import contextlib
 import os
 import random
 import signal
-import subprocess
 import sys
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from benchmarks import output
-from benchmarks.cluster import ClusterProcess, dunlin, gone
-from benchmarks.fleet import Unsettled, placeable_count, settle, unbalanced
+from benchmarks.cluster import ClusterProcess, gone
+from benchmarks.fleet import Unsettled, instances, placeable_count, reports, settle, unbalanced
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
 from benchmarks.stage import Song, Stage
 from benchmarks.victims import ROLES, epoch_of, pid_of
 from dunlin.client import DunlinError
-from dunlin.messages.fleet import FleetStatus
+from dunlin.messages.fleet import FleetStatus, InstanceReport
+from dunlin.messages.plan import DrainOutcome
 from dunlin.workload.stats import Record, spread
 
 PHASES = ("idle", "admission", "prefill", "decode", "migration", "drain", "election")
@@ -34,6 +34,9 @@ VOID = {
     ("leader", "election"): "there is no leader while one is elected",
 }
 STOP_S = 5.0
+MOVE_LIMIT_S = 1.5
+UNDO_TRIES = 20
+VICTIM_LIMIT_S = 60.0
 SING_LIMIT_S = 90.0
 
 
@@ -80,6 +83,8 @@ class Campaign:
         self._plan = plan
         self._turn = 0
         self._draining = ""
+        self._moved = 0
+        self.moving = 0
         self._phases: dict[str, Callable[[], Awaitable[list[asyncio.Task[Record]]]]] = {
             "idle": self._idle,
             "admission": self._admission,
@@ -92,11 +97,9 @@ class Campaign:
 
     async def cell(self, role: str, phase: str, fault: str) -> None:
         """One fault of `role` in `phase`."""
-        status = await self._whole()
+        await self._whole()
         self._turn += 1
-        # Among several dispatchers the one that serves the streams: the others are no loss.
-        served = self._session.client.endpoint if role == "dispatcher" else ""
-        pid = pid_of(role, status, self._cluster, self._turn, served)
+        pid = await self._victim(role)
         singing = await self._phases[phase]()
         at_s = self.stage.now_s()
         waking = self._strike(pid, fault)
@@ -114,6 +117,17 @@ class Campaign:
         self.cells.append(cell)
         worst = f"longest silence {max(gaps):.2f} s" if gaps else "met no stream"
         say(f"{len(self.cells):4} {cell.name}: {worst}" + "".join(f"\n     FAILED {text}" for text in cell.failures))
+
+    async def _victim(self, role: str) -> int:
+        """The process that plays the role; one that died in the last cell may still have to come back."""
+        # Among several dispatchers the one that serves the streams: the others are no loss.
+        served = self._session.client.endpoint if role == "dispatcher" else ""
+        deadline_s = time.monotonic() + VICTIM_LIMIT_S
+        while not (pid := pid_of(role, await self._look(), self._cluster, self._turn, served)):
+            if time.monotonic() > deadline_s:
+                raise Unsettled(f"no process plays {role}")
+            await asyncio.sleep(0.1)
+        return pid
 
     def _strike(self, pid: int, fault: str) -> "asyncio.Task[None]":
         os.kill(pid, signal.SIGKILL if fault == "kill" else signal.SIGSTOP)
@@ -156,36 +170,55 @@ class Campaign:
         return singing
 
     async def _migration(self) -> "list[asyncio.Task[Record]]":
+        """The source is the instance that a fault of instances hits; one of its sequences is on its way."""
         singing = await self._decode()
-        self._order_drain()
-        await asyncio.sleep(0.4)
+        await self._order_drain(self._turn)
+        await self._until_moving(lambda report: report.leaving > 0)
         return singing
 
     async def _drain(self) -> "list[asyncio.Task[Record]]":
+        """Another instance is emptied than the one that a fault hits, and has moved a sequence."""
         singing = await self._decode()
-        self._order_drain()
-        await asyncio.sleep(0.8)
+        await self._order_drain(self._turn + 1)
+        await self._until_moving(lambda report: report.migrations_total > self._moved)
         return singing
 
     async def _election(self) -> "list[asyncio.Task[Record]]":
         singing = await self._decode()
-        os.kill(pid_of("leader", await self._session.look(), self._cluster), signal.SIGKILL)
+        os.kill(await self._victim("leader"), signal.SIGKILL)
         return singing
 
-    def _order_drain(self) -> None:
-        self._draining = f"instance-{self._turn % self._plan.instances}"
-        self._command("drain", self._draining, "--no-wait")
+    async def _order_drain(self, turn: int) -> None:
+        status = await self._look()
+        found = [member for member in instances(status) if member.instance is not None]
+        chosen = found[turn % len(found)]
+        assert chosen.instance is not None
+        self._draining, self._moved = chosen.address.name, chosen.instance.migrations_total
+        reply = await self._session.client.drain(self._draining)
+        if reply.outcome is not DrainOutcome.ORDERED:
+            self.broken.append(f"drain of {self._draining}: {reply.outcome.name} {reply.detail}")
+
+    async def _until_moving(self, moves: Callable[[InstanceReport], bool]) -> None:
+        """Wait until the drained instance's report says so, but not for ever: it may be empty already."""
+        deadline_s = time.monotonic() + MOVE_LIMIT_S
+        while time.monotonic() < deadline_s:
+            for name, report in reports(await self._look()):
+                if name == self._draining and moves(report):
+                    self.moving += 1
+                    return
+            await asyncio.sleep(0.01)
 
     async def _undrain(self) -> None:
-        if self._draining:
-            name, self._draining = self._draining, ""
-            await self._whole(but=1)
-            self._command("drain", name, "--undo")
-
-    def _command(self, *words: str) -> None:
-        command = dunlin(*words, "--endpoint", self._cluster.grpc)
-        # Not waited for: the very process that should answer may be the one that is hit.
-        subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL, start_new_session=True)
+        if not self._draining:
+            return
+        name, self._draining = self._draining, ""
+        await self._whole(but=1)
+        for _ in range(UNDO_TRIES):
+            with contextlib.suppress(DunlinError):
+                await self._session.client.drain(name, undo=True)
+                return
+            await asyncio.sleep(0.5)
+        self.broken.append(f"nobody took the drain of {name} back")
 
     async def _until(self, holds: Callable[[], bool], limit_s: float = 30.0) -> None:
         deadline_s = time.monotonic() + limit_s
@@ -239,6 +272,7 @@ def _report(outcome: Outcome, campaign: Campaign) -> None:
     outcome.figures["faults done"] = len(cells)
     outcome.figures["requests"] = campaign.stage.sung
     outcome.figures["requests failed or with another text"] = sum(len(cell.failures) for cell in cells)
+    outcome.figures["faults while a sequence moved"] = campaign.moving
     outcome.figures["streams that a fault met"] = sum(len(cell.gaps_s) for cell in cells)
     for fault in ("kill", "stop"):
         met = spread(max(cell.gaps_s) for cell in cells if cell.fault == fault and cell.gaps_s)

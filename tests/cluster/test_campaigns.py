@@ -80,3 +80,4 @@ def test_faults_of_any_role_in_any_phase_are_only_a_pause() -> None:
         figures = held(asyncio.run(roles.run(plan, own, cells))).figures
     assert figures["faults done"] == len(cells)
     assert figures["streams that a fault met"] > 0
+    assert figures["faults while a sequence moved"] > 0
