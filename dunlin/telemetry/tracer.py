@@ -77,7 +77,7 @@ class Tracer:
         number = getattr(message, "request", None)
         if isinstance(number, str):
             return number
-        named: str = getattr(message, "key", "")
+        named: str = getattr(message, "key", "").rpartition("/")[2]  # a region's begins with its tenant
         dispatcher = next((one for one in _ends(record) if one.role == "dispatcher"), None)
         if dispatcher is None or number is None:
             return named or None

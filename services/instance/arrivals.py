@@ -16,6 +16,7 @@ from dunlin.messages.engine import EngineReady, MoveDone
 from dunlin.messages.group import Fill, Filled, Release, Reserve, Reserved, ReserveRefused, Vacated
 from dunlin.messages.types import Figure, KeptRegion, MoveStatus, Rejected, Why
 from services.instance.lives import Lives
+from services.instance.sequences import name_of
 from services.instance.tier import HostTier
 
 
@@ -149,7 +150,7 @@ class Arrivals:
             return None
         reserve = arrival.reserve
         is_older = reserve.dispatcher == sender and reserve.attempt >= place.attempt
-        if reserve.key != (place.key or f"{sender}/{place.request}") or is_older:
+        if reserve.key != name_of(sender, place) or is_older:
             self.stale_total += 1
             return None
         ready = self._here().ready

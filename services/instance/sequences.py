@@ -59,6 +59,12 @@ class Kept:
     chain: bytes
 
 
+def name_of(dispatcher: Address, place: Place) -> str:
+    """What a request's regions are found by. Ids can be guessed: only in its own tenant does one claim anything."""
+    name = place.key or f"{dispatcher}/{place.request}"
+    return f"{place.tenant}/{name}" if place.tenant else name
+
+
 Key = tuple[Address, int]
 """(dispatcher, request)."""
 
@@ -111,7 +117,7 @@ class Sequence:
     @property
     def public_key(self) -> str:
         """The name of the request that every attempt of it has: what its regions are found by."""
-        return self.place.key or f"{self.dispatcher}/{self.place.request}"
+        return name_of(self.dispatcher, self.place)
 
     @property
     def kept_tokens(self) -> int:

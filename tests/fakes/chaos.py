@@ -96,7 +96,7 @@ class Chaos:
             shared = self.draw.choice(prompts)[: self.draw.randint(1, 48)]
             own = [self.draw.randrange(VOCABULARY) for _ in range(self.draw.randint(1, 12))]
             length = self.draw.randint(1, 36)
-            settings = {"tenant": self.draw.choice(TENANTS)}
+            settings: dict[str, Any] = {"tenant": self.draw.choice(TENANTS)}
             times_s = [self.draw.uniform(0, 2)]
             if self.draw.random() < NAMED:
                 settings |= {"idempotency": f"name {number}", "digest": b"d"}

@@ -28,6 +28,7 @@ from dunlin.messages.pool import CommitRegion, RegionReserved, ReserveRegion
 from dunlin.messages.types import Finish, GroupKind, HostRegion, Part, Region, Sampling, Why, f32, i8, i32, i64
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
+from services.instance.sequences import name_of
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
 from tests.fakes.engine import EngineSeat, FakeEngine, FakeTier, continuation, digest_of, make_ready
@@ -233,7 +234,7 @@ class Bench:
         assert self.kvstore is not None
         other, ready = Address("instance", "gone", 99), self.engine.ready
         text = list(tokens if tokens is not None else place.tokens)
-        key = place.key or f"{self.dispatcher.address}/{place.request}"
+        key = name_of(self.dispatcher.address, place)
         hosts = []
         self.kvstore.receive(self.link.now_s, other, Joined())
         for start, stop in spans:
