@@ -65,7 +65,7 @@ def explain(records: Sequence[Record], request: str) -> list[str]:
     """
     key = request_key(request)
     mine = [(record, _names(record)) for record in records]
-    names = {key, *(named for record, named in mine if getattr(record.message, "key", "") == request)}
+    names = {key, *(named for record, named in mine if _key_of(record.message) == request)}
     mine = [(record, named) for record, named in mine if named is None or named in names]
     starts = [record.at_s for record, named in mine if named] or [record.at_s for record, _ in mine]
     return [f"{record.at_s - starts[0]:+.3f} s  {sentence(record)}" for record, _ in mine]
@@ -85,6 +85,12 @@ def request_key(request: str) -> tuple[int, int]:
         return int(incarnation, 16), int(number, 16)
     except ValueError:
         raise ValueError(f"{request!r} is not a request id: expected req-<incarnation>-<number>, both hex") from None
+
+
+def _key_of(message: Message) -> str:
+    """The public id that a message names; regions are named by it behind their tenant's name."""
+    key: str = getattr(message, "key", "")
+    return key.rpartition("/")[2]
 
 
 def sentence(record: Record) -> str:
@@ -201,9 +207,7 @@ def _reserve_region(record: Record, message: ReserveRegion) -> str:
 
 
 def _find_regions(record: Record, message: FindRegions) -> str:
-    return (
-        f"{record.sender.name} asked {record.to.name} for KV of the request in the host tier"
-    )
+    return f"{record.sender.name} asked {record.to.name} for KV of the request in the host tier"
 
 
 def _reserve(record: Record, message: Reserve) -> str:

@@ -201,6 +201,13 @@ def test_an_adopted_request_is_told_on_under_its_first_name() -> None:
     assert "d1 adopted it from i0" in told[-2]
 
 
+@pytest.mark.parametrize("name", ["req-c-1", "tenant/req-c-1"])
+def test_a_region_names_its_request_behind_the_tenant(name: str) -> None:
+    heir = Address("dispatcher", "d1", 0xD)
+    sought = FindRegions(3, name, heir, 7, 1, "w", "fp32", WHY)
+    assert len(explain(records([*FINISHED, (I0, Address("kvstore", "kv", 5), sought)]), "req-c-1")) == len(FINISHED) + 1
+
+
 def test_no_record_no_sentence() -> None:
     assert explain([], "req-c-1") == []
 
