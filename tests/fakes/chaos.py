@@ -83,6 +83,8 @@ class Chaos:
     def _check(self, client: Client) -> None:
         if client in self.left:
             assert client.tokens == client.expected[: len(client.tokens)]
+        elif client.rejected is not None and not client.request:
+            assert client.rejected.code is Rejection.FULL, client.rejected  # never admitted: it was told when to come
         elif client.submit.sampling.seed in self.poison:
             assert client.finish is Finish.ERROR
             assert client.tokens == []
