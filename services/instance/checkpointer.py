@@ -1,7 +1,7 @@
 """Copies the KV of running sequences to the host tier beside their steps, so that another instance can go on with it.
 
-One region at a time, of the sequence that would lose most, and only as fast as the engine's own time in such copies
-stays below a share of all time. Knows no step and no other instance; slots that are read here are only written again
+One region at a time, of the sequence that would lose most, and only as fast as the engine's own time in such copies,
+and what each region costs besides, stay below a share of all time. Knows no step and no other instance; slots that are read here are only written again
 by steps that are sent after the copy was cancelled.
 """
 
@@ -19,6 +19,11 @@ from services.instance.tier import Ask, Flight, HostTier, Purpose
 
 LOOK_S = 0.02
 """Between two looks that found nothing worth a copy."""
+
+REGION_S = 0.001
+"""What a region costs besides the copy: naming it, asking for room, the messages to and from engine and kvstore. It
+bounds the number of regions where copies alone are so cheap that every few tokens would make one.
+"""
 
 PAUSE_S = 2.0
 """After the tier was full, or a copy failed."""
@@ -75,7 +80,7 @@ class Checkpointer:
         """A copy ended: it counts if its sequence is still where it was."""
         self.busy_s_total += done.busy_s
         if self.is_on:
-            self._next_s = now_s + done.busy_s * (1 / self._share - 1)
+            self._next_s = now_s + (done.busy_s + REGION_S) * (1 / self._share - 1)
         if done.status is MoveStatus.FAILED:
             self._next_s = now_s + PAUSE_S
         sequence, region = flight.sequence, flight.kept.region

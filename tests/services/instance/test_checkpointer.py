@@ -7,6 +7,7 @@ import pytest
 from dunlin.messages.engine import CancelMove, Move, MoveDone, Step
 from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion
 from dunlin.messages.types import MoveKind, MoveStatus, Priority
+from services.instance.checkpointer import REGION_S
 from services.instance.sequences import State
 from tests.services.instance.bench import ENGINE, STEP_S, Bench
 
@@ -71,6 +72,16 @@ def test_the_engine_spends_no_more_than_its_share_on_copies(share: float) -> Non
     busy_s = bench.core.report().checkpoint_busy_s_total
     assert 0.6 * share <= busy_s / (bench.link.now_s - began_s) <= share + 0.002
     assert not any(attempt.is_over for attempt in attempts)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.025])
+def test_copies_that_cost_nothing_do_not_make_a_region_of_every_few_tokens(share: float) -> None:
+    bench = make_bench(checkpoint_share=share, engine={"slots": 4096, "move_s": 0.001, "move_busy_s": 0.0})
+    for request in range(1, 9):
+        bench.place(request, tokens=30, max_tokens=300)
+    bench.run(2.0)
+    most = 2.0 * share / REGION_S
+    assert 0.5 * most <= len(spans(bench)) <= most + 1
 
 
 def test_who_would_lose_most_is_first() -> None:
