@@ -166,7 +166,9 @@ def _figures(outcome: Outcome, found: InstanceReport, pressed: Pressed) -> None:
 def cluster_flags(plan: Plan) -> tuple[str, ...]:
     """What `dunlin up` needs for this campaign."""
     sizes = ("--slots", str(plan.slots), "--tier-mib", str(plan.tier_mib))
-    return ("--instances", "1", "--threads", "1", "--deterministic", *sizes)
+    # Only preempted sequences are to be in the tier, and only from there are they to come back.
+    alone = ("--no-prefix-reuse", "--checkpoint-share", "0")
+    return ("--instances", "1", "--threads", "1", "--deterministic", *sizes, *alone)
 
 
 def main(argv: list[str] | None = None) -> int:
