@@ -7,7 +7,7 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
 from dunlin.messages.types import i32
@@ -23,6 +23,15 @@ def make_songs(count: int, prompt_tokens: int, output_tokens: int, vocabulary: i
         Job(0.0, i32(draw.choices(range(vocabulary), k=prompt_tokens)), output_tokens, seed=i if i % 2 else None)
         for i in range(count)
     ]
+
+
+async def listen(door: Door, job: Job, record: Record, now_s: Callable[[], float]) -> None:
+    """Send `job` and note in `record` what comes, and when. Raises DoorRefused or DoorFailed."""
+    async with aclosing(door.stream(job)) as stream:
+        async for arrived in stream:
+            record.request = arrived.request or record.request
+            record.tokens.extend(arrived.tokens)
+            record.token_s.extend([now_s()] * len(arrived.tokens))
 
 
 class Chorus:
@@ -88,11 +97,7 @@ class Chorus:
         record = Record(self.now_s(), len(job.prompt), job.max_tokens)
         self.open[number] = record
         try:
-            async with aclosing(self._door.stream(job)) as stream:
-                async for arrived in stream:
-                    record.request = arrived.request or record.request
-                    record.tokens.extend(arrived.tokens)
-                    record.token_s.extend([self.now_s()] * len(arrived.tokens))
+            await listen(self._door, job, record, self.now_s)
             record.outcome = "ok" if len(record.tokens) == job.max_tokens else "error"
             record.detail = f"{len(record.tokens)} of {job.max_tokens} tokens"
         except DoorRefused as refused:

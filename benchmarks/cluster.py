@@ -150,6 +150,15 @@ def descendants(pid: int) -> list[int]:
     return found
 
 
+def resident_bytes(pid: int, kind: str) -> int:
+    """Memory of a process that is there: `kind` names the line of /proc's status, such as VmRSS. 0: it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{kind}:")), 0)
+
+
 def gone(pid: int) -> bool:
     """Whether a process is no more (a zombie is none)."""
     try:

@@ -20,7 +20,7 @@ import grpc
 import grpc.aio
 
 from benchmarks import output
-from benchmarks.cluster import ClusterProcess
+from benchmarks.cluster import ClusterProcess, resident_bytes
 from benchmarks.fleet import occupied, settle, unbalanced
 from benchmarks.output import Outcome
 from benchmarks.session import Session
@@ -155,11 +155,7 @@ def _processes(status: FleetStatus) -> dict[str, int]:
 
 
 def _resident(processes: dict[str, int]) -> dict[str, int]:
-    found = {}
-    for name, pid in processes.items():
-        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
-        found[name] = next(int(line.split()[1]) << 10 for line in lines if line.startswith("RssAnon"))
-    return found
+    return {name: resident_bytes(pid, "RssAnon") for name, pid in processes.items()}
 
 
 def main(argv: list[str] | None = None) -> int:

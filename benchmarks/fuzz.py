@@ -8,6 +8,7 @@ is resident memory that still grows between the first and the last quarter of th
 """
 
 import re
+import statistics
 import subprocess
 import sys
 import tempfile
@@ -16,12 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import output
-from benchmarks.cluster import ROOT
+from benchmarks.cluster import ROOT, resident_bytes
 from benchmarks.output import Outcome, say
 
 LEAK_BYTES = 48 << 20
 SAMPLE_S = 1.0
-MEMORY_LIMIT_MB = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +42,7 @@ def fuzz(name: str, seconds: int) -> Verdict:
         resident = []
         while child.poll() is None:
             time.sleep(SAMPLE_S)
-            resident.append(_resident_bytes(child.pid))
+            resident.append(resident_bytes(child.pid, "VmRSS"))
         text = Path(said.name).read_text(errors="replace")
     return judge(child.returncode, text, [size for size in resident if size])
 
@@ -52,7 +52,8 @@ def judge(code: int, said: str, resident: list[int]) -> Verdict:
     executions = re.search(r"number_of_executed_units:\s*(\d+)", said)
     covered = re.findall(r"\bcov: (\d+)", said)
     quarter = len(resident) // 4
-    growth = _median(resident[-quarter:]) - _median(resident[quarter : 2 * quarter]) if quarter else 0
+    first, last = resident[quarter : 2 * quarter], resident[-quarter:]
+    growth = statistics.median_high(last) - statistics.median_high(first) if quarter else 0
     crash = "" if code == 0 else f"exit code {code}: {_last_words(said)}"
     return Verdict(int(executions[1]) if executions else 0, int(covered[-1]) if covered else 0, growth, crash)
 
@@ -61,18 +62,6 @@ def _last_words(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     errors = [line for line in lines if re.match(r"[\w.]*(Error|Exception)\b", line)]
     return " / ".join((errors or lines)[-3:])[:600]
-
-
-def _median(values: list[int]) -> int:
-    return sorted(values)[len(values) // 2]
-
-
-def _resident_bytes(pid: int) -> int:
-    try:
-        found = re.search(r"VmRSS:\s*(\d+) kB", Path(f"/proc/{pid}/status").read_text())
-    except OSError:
-        return 0
-    return int(found[1]) << 10 if found else 0
 
 
 def run(names: list[str], seconds: int) -> Outcome:

@@ -9,6 +9,7 @@ import json
 import os
 import tempfile
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -93,39 +94,39 @@ def model_config(data: bytes) -> None:
     """A checkpoint's config.json."""
     values = _json(data)
     if isinstance(values, dict):
-        with _allowed(ModelError):
+        with suppress(ModelError):
             parse_config(values, Path("config.json"))
 
 
 def trace(data: bytes) -> None:
     """A workload trace."""
-    with _allowed(TraceError):
+    with suppress(TraceError):
         for _ in parse_trace(io.StringIO(data.decode(errors="replace"), newline=""), "trace"):
             pass
 
 
 def openai_completion(data: bytes) -> None:
     """The body of /v1/completions."""
-    with _allowed(HttpError, BadField):
+    with suppress(HttpError, BadField):
         completion_of(read_json(data))  # type: ignore[arg-type]
 
 
 def openai_chat(data: bytes) -> None:
     """The body of /v1/chat/completions."""
-    with _allowed(HttpError, BadField):
+    with suppress(HttpError, BadField):
         chat_of(read_json(data))  # type: ignore[arg-type]
 
 
 def grpc_request(data: bytes) -> None:
     """A GenerateRequest at the public door, and its settings."""
-    with _allowed(CodecError, BadField):
+    with suppress(CodecError, BadField):
         request: Any = decode("GenerateRequest", data)
         settings_of({name: getattr(request, name) for name in SETTINGS if hasattr(request, name)})
 
 
 def member_record(data: bytes) -> None:
     """A registration out of etcd."""
-    with _allowed(ValueError):
+    with suppress(ValueError):
         record = MemberRecord.decode(data)
         assert MemberRecord.decode(record.encode()) == record
 
@@ -133,33 +134,16 @@ def member_record(data: bytes) -> None:
 def stream_identity(data: bytes) -> None:
     """The metadata with which a stream begins."""
     pairs = [tuple(line.split(b"=", 1)) for line in data.split(b"\n") if b"=" in line]
-    with _allowed(ValueError):
+    with suppress(ValueError):
         identities([(key.decode(errors="replace"), value.decode(errors="replace")) for key, value in pairs])
-
-
-def _allowed(*errors: type[Exception]) -> "_Allowed":
-    return _Allowed(errors)
 
 
 def tenants(data: bytes) -> None:
     """The file of tenants, as JSON and as TOML; what is taken is written and read again."""
     for is_toml in (False, True):
-        with _Allowed((TenantsError,)):
+        with suppress(TenantsError):
             found = parse(data, is_toml)
             assert parse(described(found).encode(), is_toml=False) == found
-
-
-class _Allowed:
-    """Swallows the errors that a parser promises. (contextlib.suppress would do, and would instrument badly.)"""
-
-    def __init__(self, errors: tuple[type[Exception], ...]) -> None:
-        self._errors = errors
-
-    def __enter__(self) -> None:
-        return None
-
-    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: object) -> bool:
-        return isinstance(error, self._errors)
 
 
 def _json(data: bytes) -> object:

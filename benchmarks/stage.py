@@ -7,11 +7,10 @@ import asyncio
 import random
 import time
 from collections.abc import Sequence
-from contextlib import aclosing
 from enum import Enum
 from itertools import pairwise
 
-from benchmarks.chorus import difference
+from benchmarks.chorus import difference, listen
 from dunlin.messages.types import i32
 from dunlin.workload.generator import Door, DoorFailed, DoorRefused
 from dunlin.workload.prompts import Job
@@ -68,11 +67,7 @@ class Stage:
         record = Record(self.now_s(), len(job.prompt), job.max_tokens)
         self.open.append(record)
         try:
-            async with aclosing(self._door.stream(job)) as stream:
-                async for arrived in stream:
-                    record.request = arrived.request or record.request
-                    record.tokens.extend(arrived.tokens)
-                    record.token_s.extend([self.now_s()] * len(arrived.tokens))
+            await listen(self._door, job, record, self.now_s)
             record.outcome, record.detail = "ok", f"{len(record.tokens)} of {job.max_tokens} tokens"
         except (DoorRefused, DoorFailed) as failed:
             record.detail = str(failed)
