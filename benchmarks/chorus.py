@@ -7,8 +7,8 @@ import asyncio
 import itertools
 import random
 import time
-from collections.abc import Callable, Sequence
-from contextlib import aclosing
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import aclosing, asynccontextmanager
 
 from dunlin.messages.types import i32
 from dunlin.workload.generator import Door, DoorFailed, DoorRefused
@@ -69,6 +69,16 @@ class Chorus:
         """Sing until `finish` is called; the last songs are sung to their end."""
         self._over = False
         await asyncio.gather(*(self._singer() for _ in range(self._width)))
+
+    @asynccontextmanager
+    async def singing(self) -> AsyncIterator[None]:
+        """Sing beside the block; after it the last songs are sung to their end."""
+        singing = asyncio.create_task(self.run())
+        try:
+            yield
+        finally:
+            self.finish()
+            await singing
 
     async def until_finished(self, goal: int) -> None:
         """Wait until so many songs are done in all."""

@@ -138,8 +138,7 @@ async def run(plan: Plan, cluster: ClusterProcess, etcd: Etcd) -> Outcome:
         songs = make_songs(plan.songs, plan.prompt_tokens, plan.output_tokens, session.vocabulary)
         chorus = Chorus(session.door, songs, plan.width)
         await chorus.learn()
-        singing = asyncio.create_task(chorus.run())
-        try:
+        async with chorus.singing():
             for name, away in (("stopped", _stopped), ("killed", _killed)):
                 say(f"etcd is {name} for {plan.away_s:g} s")
                 before, victim = chorus.finished, await etcd.victim()
@@ -151,9 +150,6 @@ async def run(plan: Plan, cluster: ClusterProcess, etcd: Etcd) -> Outcome:
                 await settle(
                     session.look, lambda s: placeable_count(s) == plan.instances, "all instances placeable", 60
                 )
-        finally:
-            chorus.finish()
-            await singing
     outcome.broken = list(chorus.failures)
     outcome.figures |= {"requests finished": chorus.finished, "failed": len(chorus.failures)}
     return outcome

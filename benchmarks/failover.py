@@ -70,15 +70,11 @@ class Campaign:
     async def run(self) -> None:
         """Learn the texts, then do every fault while the chorus sings."""
         await self.chorus.learn()
-        singing = asyncio.create_task(self.chorus.run())
-        try:
+        async with self.chorus.singing():
             for kind, part in faults(self.plan):
                 await self._whole()
                 while not await self._do(kind, part):
                     await self._whole()
-        finally:
-            self.chorus.finish()
-            await singing
         self.broken += unbalanced(await self._whole())
 
     async def _whole(self) -> FleetStatus:

@@ -67,15 +67,13 @@ class Campaign:
         """Sing one song and kill who runs it on the way."""
         before = await self._whole()
         goal = self.chorus.finished + 1
-        singing = asyncio.create_task(self.chorus.run())
-        record = await self._far()
-        name = (await self.session.hand_outs(record.request))[-1].instance
-        victim = next(member for member in instances(before) if member.address.name == name)
-        held, at_s = len(record.tokens), self.chorus.now_s()
-        for pid in self._doomed(before, victim):
-            os.kill(pid, signal.SIGKILL)
-        self.chorus.finish()
-        await singing
+        async with self.chorus.singing():
+            record = await self._far()
+            name = (await self.session.hand_outs(record.request))[-1].instance
+            victim = next(member for member in instances(before) if member.address.name == name)
+            held, at_s = len(record.tokens), self.chorus.now_s()
+            for pid in self._doomed(before, victim):
+                os.kill(pid, signal.SIGKILL)
         assert self.chorus.finished == goal
         gap_s = max(b - a for a, b in zip(record.token_s[held - 1 :], record.token_s[held:], strict=False))
         await asyncio.sleep(0.7)  # the survivor's next report

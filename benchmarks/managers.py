@@ -18,6 +18,7 @@ from benchmarks.cluster import ClusterProcess, stopped
 from benchmarks.fleet import placeable_count, settle
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
+from benchmarks.victims import leads
 from dunlin.messages.fleet import FleetStatus, MemberStatus
 from dunlin.wire.codec import decode
 
@@ -47,8 +48,7 @@ class Findings:
 
 def leaders(status: FleetStatus) -> list[MemberStatus]:
     """The managers that say that they lead, the one with the highest epoch last."""
-    found = [member for member in status.members if member.manager is not None and member.manager.epoch > 0]
-    return sorted(found, key=epoch_of)
+    return sorted(filter(leads, status.members), key=epoch_of)
 
 
 def epoch_of(member: MemberStatus) -> int:
@@ -64,14 +64,10 @@ async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
         songs = make_songs(plan.songs, plan.prompt_tokens, plan.output_tokens, session.vocabulary)
         chorus = Chorus(session.door, songs, plan.width)
         await chorus.learn()
-        singing = asyncio.create_task(chorus.run())
-        try:
+        async with chorus.singing():
             for _ in range(plan.rounds):
                 for how, fault in (("killed", _killed), ("stopped", _stopped)):
                     await _one(plan, session, chorus, findings, how, fault)
-        finally:
-            chorus.finish()
-            await singing
     _judge(outcome, chorus, findings)
     return outcome
 

@@ -86,15 +86,11 @@ class Campaign:
         """Learn the texts, then drain until enough has moved."""
         await self.chorus.learn()
         self._looked_at = len(self.chorus.records)
-        singing = asyncio.create_task(self.chorus.run())
-        try:
+        async with self.chorus.singing():
             while await self._moved() < self.plan.moves:
                 for name in sorted(dict(reports(await self.session.look()))):
                     await self._drain(name)
                 await self._read()
-        finally:
-            self.chorus.finish()
-            await singing
         await asyncio.sleep(1.0)  # for the last reasons
         await self._read()
 

@@ -62,17 +62,14 @@ class Pressed:
     async def press(self) -> InstanceReport:
         """Sing until enough songs are done; the report afterwards."""
         goal = self.chorus.finished + self.plan.rounds * self.plan.songs
-        singing = asyncio.create_task(self.chorus.run())
-        await self.chorus.until_finished(goal)
-        self.chorus.finish()
-        await singing
+        async with self.chorus.singing():
+            await self.chorus.until_finished(goal)
         await asyncio.sleep(1.0)  # the last report is at most half a second away
         return await self.report()
 
     async def corrupt_one(self, supervisor_pid: int) -> str:
         """Sing, and flip one byte of a region that waits in the tier, until somebody comes upon one; where it was."""
-        singing = asyncio.create_task(self.chorus.run())
-        try:
+        async with self.chorus.singing():
             for _ in range(_FLIPS_MAX):
                 where = await self._flip(supervisor_pid)
                 try:
@@ -80,9 +77,6 @@ class Pressed:
                     return where
                 except Unsettled:
                     continue  # the region had been read, or was given back, just before
-        finally:
-            self.chorus.finish()
-            await singing
         raise Unsettled(f"{_FLIPS_MAX} flipped bytes, and nobody read one")
 
     async def _flip(self, supervisor_pid: int) -> str:
