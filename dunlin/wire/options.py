@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from dunlin.membership.endpoints import parse_endpoints
-from dunlin.wire.errors import StartError as StartError
 
 ETCD_USER_VARIABLE = "DUNLIN_ETCD_USER"
 ETCD_PASSWORD_VARIABLE = "DUNLIN_ETCD_PASSWORD"

@@ -9,7 +9,8 @@ from typing import Any
 import uvloop
 
 from dunlin.tether import ParentGone, tie_to_parent
-from dunlin.wire.options import ServiceOptions, StartError
+from dunlin.wire.errors import StartError
+from dunlin.wire.options import ServiceOptions
 
 _CANNOT_START = 2
 

@@ -8,7 +8,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from dunlin.wire.channels import SERVER_OPTIONS
-from dunlin.wire.options import StartError
+from dunlin.wire.errors import StartError
 
 _CALLS_AT_ONCE = 8_192
 _SERVING = health_pb2.HealthCheckResponse.SERVING

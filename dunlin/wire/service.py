@@ -30,8 +30,9 @@ from dunlin.messages.membership import MemberMessage
 from dunlin.wire.acceptor import Acceptor
 from dunlin.wire.dialing import DIALING, Dialing
 from dunlin.wire.envelopes import FLEET, Conversation
+from dunlin.wire.errors import StartError
 from dunlin.wire.membership import Membership
-from dunlin.wire.options import ServiceOptions, StartError
+from dunlin.wire.options import ServiceOptions
 from dunlin.wire.prober import Prober, health_name
 from dunlin.wire.reasons import ReasonPump
 from dunlin.wire.security import Security

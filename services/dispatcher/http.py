@@ -11,7 +11,7 @@ from aiohttp import web
 
 import dunlin
 from dunlin.limits import MOST_BODY_BYTES
-from dunlin.wire.options import StartError
+from dunlin.wire.errors import StartError
 from services.dispatcher.again import again_of
 from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.door import Door, DoorError

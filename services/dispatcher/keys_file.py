@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dunlin.tenants import Tenant, TenantsError, parse
-from dunlin.wire.options import StartError
+from dunlin.wire.errors import StartError
 
 _log = logging.getLogger(__name__)
 

@@ -12,8 +12,9 @@ from dunlin.host import Host
 from dunlin.messages.door import Quotas
 from dunlin.tenants import Tenant
 from dunlin.wire.envelopes import DISPATCH
+from dunlin.wire.errors import StartError
 from dunlin.wire.methods import DISPATCHER_SERVICE, Methods
-from dunlin.wire.options import ServiceOptions, StartError
+from dunlin.wire.options import ServiceOptions
 from dunlin.wire.service import Service
 from services.dispatcher.callers import Callers
 from services.dispatcher.config import DispatcherConfig

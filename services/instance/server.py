@@ -6,7 +6,8 @@ import logging
 from dunlin.engine.config import load_config
 from dunlin.engine.errors import ModelError
 from dunlin.wire.envelopes import DISPATCH, GROUP, PLAN, POOL
-from dunlin.wire.options import ServiceOptions, StartError
+from dunlin.wire.errors import StartError
+from dunlin.wire.options import ServiceOptions
 from dunlin.wire.service import Service
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore

@@ -7,7 +7,8 @@ import grpc
 
 from dunlin.host import Host
 from dunlin.wire.envelopes import EXCHANGE, POOL
-from dunlin.wire.options import ServiceOptions, StartError
+from dunlin.wire.errors import StartError
+from dunlin.wire.options import ServiceOptions
 from dunlin.wire.service import Service
 from services.kvstore.carriage import TRANSPORT
 from services.kvstore.config import KvstoreConfig

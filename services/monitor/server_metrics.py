@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from dunlin.messages.fleet import FleetStatus
 from dunlin.telemetry.exposition import CONTENT_TYPE, render
 from dunlin.telemetry.metrics import Family, families
-from dunlin.wire.options import StartError
+from dunlin.wire.errors import StartError
 
 REQUEST_BYTES = 16 << 10
 REQUEST_S = 5.0

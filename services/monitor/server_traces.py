@@ -13,7 +13,7 @@ from dunlin.telemetry.explain import Record
 from dunlin.telemetry.metrics import Family, traces
 from dunlin.telemetry.tracer import Tracer
 from dunlin.wire.codec import CodecError, decode
-from dunlin.wire.options import StartError
+from dunlin.wire.errors import StartError
 
 if TYPE_CHECKING:
     from dunlin.telemetry.otlp import Exporter

@@ -17,8 +17,8 @@ from dunlin.wire.calls import CallFailed, call_async
 from dunlin.wire.channels import SERVER_OPTIONS, open_channel
 from dunlin.wire.dialer import Dialer
 from dunlin.wire.envelopes import CONVERSATIONS, DISPATCH
+from dunlin.wire.errors import StartError
 from dunlin.wire.methods import INFO, Methods
-from dunlin.wire.options import StartError
 from dunlin.wire.security import Security, has_role, is_of, server_name
 from tests.wire.ends import QUICK, Acceptance, End, eventually, run
 

@@ -27,7 +27,8 @@ from dunlin.wire import reasons
 from dunlin.wire.channels import open_channel
 from dunlin.wire.codec import decode
 from dunlin.wire.envelopes import DISPATCH, FLEET, POOL
-from dunlin.wire.options import ServiceOptions, StartError
+from dunlin.wire.errors import StartError
+from dunlin.wire.options import ServiceOptions
 from dunlin.wire.service import ETCD, Service
 
 ROOT = Path(__file__).resolve().parent.parent.parent

@@ -10,7 +10,7 @@ import openai
 import pytest
 
 from dunlin.messages.types import RequestClass
-from dunlin.wire.options import StartError
+from dunlin.wire.errors import StartError
 from services.dispatcher.door import DoorConfig, DoorError
 from services.dispatcher.http import bind
 from tests.services.dispatcher.asking import MODEL, client, post, with_doors

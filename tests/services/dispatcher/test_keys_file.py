@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from dunlin.tenants import Tenant, described, hash_of
-from dunlin.wire.options import StartError
+from dunlin.wire.errors import StartError
 from services.dispatcher.keys_file import KeysFile
 
 ONE = Tenant("one", (hash_of("dk-one"),))

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dunlin.messages.fleet import FleetStatus
-from dunlin.wire.options import StartError
+from dunlin.wire.errors import StartError
 from services.monitor.server_metrics import MetricsDoor
 
 

@@ -11,7 +11,7 @@ from dunlin.messages.told import Admitted, Closed
 from dunlin.messages.types import Finish, Why
 from dunlin.telemetry.spans import Span
 from dunlin.wire import codec
-from dunlin.wire.options import StartError
+from dunlin.wire.errors import StartError
 from services.monitor.config import MonitorConfig
 from services.monitor.core import TRACES, MonitorCore
 from services.monitor.server_traces import Traces, open_traces
