@@ -21,6 +21,7 @@ DEFAULT_KV_MIB = 256
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
+    usual = InstanceConfig()
     flags = argparse.ArgumentParser(prog="dunlin serve instance", description="One engine, its slots and its batch.")
     add_service_flags(flags)
     flags.add_argument("--model", default="builtin:tiny", help="builtin:tiny, or a Hugging Face checkpoint's directory")
@@ -33,24 +34,35 @@ def parser() -> argparse.ArgumentParser:
         help="load no second engine process in advance, to take over from the first",
     )
     flags.add_argument(
-        "--engine-grace-s", default=3.0, type=float, help="how long a lost engine's work waits for the next"
+        "--engine-grace-s",
+        default=usual.engine_grace_s,
+        type=float,
+        help="how long a lost engine's work waits for the next",
     )
     flags.add_argument("--engine-module", default=ENGINE_MODULE, help=argparse.SUPPRESS)
     flags.add_argument("--threads", default=1, type=int, help="compute threads of the engine")
     room = flags.add_mutually_exclusive_group()
     room.add_argument("--kv-mib", default=DEFAULT_KV_MIB, type=int, help="memory for KV (default: %(default)s)")
     room.add_argument("--slots", default=0, type=int, help="token slots instead of --kv-mib")
-    flags.add_argument("--budget-tokens", default=512, type=int, help="tokens a step may hold (default: %(default)s)")
+    flags.add_argument(
+        "--budget-tokens", default=usual.budget_tokens, type=int, help="tokens a step may hold (default: %(default)s)"
+    )
     flags.add_argument("--no-prefix-reuse", action="store_true", help="compute every prompt from its first token")
-    flags.add_argument("--max-running", default=128, type=int, help="sequences with slots (default: %(default)s)")
-    flags.add_argument("--max-waiting", default=256, type=int, help="sequences waiting here (default: %(default)s)")
+    flags.add_argument(
+        "--max-running", default=usual.max_running, type=int, help="sequences with slots (default: %(default)s)"
+    )
+    flags.add_argument(
+        "--max-waiting", default=usual.max_waiting, type=int, help="sequences waiting here (default: %(default)s)"
+    )
     flags.add_argument(
         "--checkpoint-share",
-        default=0.025,
+        default=usual.checkpoint_share,
         type=float,
         help="of the engine's time, for copies of what runs into the host tier; 0: none (default: %(default)s)",
     )
-    flags.add_argument("--orphan-grace-s", default=30.0, type=float, help="how long a lost dispatcher's requests go on")
+    flags.add_argument(
+        "--orphan-grace-s", default=usual.orphan_grace_s, type=float, help="how long a lost dispatcher's requests go on"
+    )
     return flags
 
 
