@@ -1,0 +1,193 @@
+"""Pure cost models: how long a step, a move or a prefill in a group takes, from counts alone.
+
+Knows coefficients and arithmetic. Does not know where coefficients come from (`fit`, `devices`), where they are kept
+(`store`), nor any sequence: a step is described by the counts of a `Batch`. Times are seconds, sizes bytes.
+"""
+
+from bisect import bisect_right
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from dunlin.messages.types import MoveKind
+
+
+@dataclass(slots=True)
+class Batch:
+    """What one step computes, in counts. Not frozen only because a simulator makes one per step.
+
+    With n new tokens of a prefill row whose p tokens before are computed already: `prefill_tokens` = Σ n,
+    `prefix_products` = Σ n·p, `self_products` = Σ n². A decode row is one new token; `decode_context` = Σ of the tokens
+    each attends to, its own included.
+    """
+
+    prefill_rows: int = 0
+    prefill_tokens: int = 0
+    prefix_products: int = 0
+    self_products: int = 0
+    decode_rows: int = 0
+    decode_context: int = 0
+
+    def add_prefill(self, tokens: int, prefix: int = 0) -> None:
+        """Count a row that computes `tokens` new tokens after `prefix` computed ones."""
+        self.prefill_rows += 1
+        self.prefill_tokens += tokens
+        self.prefix_products += tokens * prefix
+        self.self_products += tokens * tokens
+
+    def add_decode(self, context: int) -> None:
+        """Count a row that computes one token attending to `context` tokens, itself included."""
+        self.decode_rows += 1
+        self.decode_context += context
+
+
+class StepTimes(Protocol):
+    """Whatever predicts a step's duration."""
+
+    def step_s(self, batch: Batch) -> float:
+        """Seconds the step takes; monotone in every count, never negative."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A rising piecewise-linear function through (`x[i]`, `y[i]`): constant before the first knot, and beyond the last
+    one straight on with the last piece's slope. Raises ValueError unless x rises strictly and y never falls below 0 or
+    below its predecessor.
+    """
+
+    x: tuple[float, ...]
+    y: tuple[float, ...]
+    slope: tuple[float, ...] = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        if not self.x or len(self.x) != len(self.y):
+            raise ValueError(f"a curve needs as many x as y and at least one: {len(self.x)} and {len(self.y)}")
+        if any(b <= a for a, b in zip(self.x, self.x[1:], strict=False)):
+            raise ValueError("the x of a curve must rise strictly")
+        if self.y[0] < 0 or any(b < a for a, b in zip(self.y, self.y[1:], strict=False)):
+            raise ValueError("the y of a curve must not be negative and must not fall")
+        object.__setattr__(self, "slope", tuple(_slopes(self.x, self.y)))
+
+    def at(self, x: float) -> float:
+        """The value at x."""
+        if x <= self.x[0]:
+            return self.y[0]
+        index = bisect_right(self.x, x) - 1
+        return self.y[index] + self.slope[index] * (x - self.x[index])
+
+
+def _slopes(x: Sequence[float], y: Sequence[float]) -> list[float]:
+    """Of each piece; the last one again for what lies beyond."""
+    slopes = [(y[i + 1] - y[i]) / (x[i + 1] - x[i]) for i in range(len(x) - 1)]
+    return [*slopes, slopes[-1] if slopes else 0.0]
+
+
+ZERO = Curve((0.0,), (0.0,))
+
+
+@dataclass(frozen=True, slots=True)
+class StepModel:
+    """The time of a mixed step: KunServe's equation 1 with a linear part per regime, and a term for decode contexts.
+
+    `tokens` gives the linear layers over all tokens of the step, prefill and decode together: flat while the weights'
+    bytes are what takes time, rising when the arithmetic is. `rows` is what each row adds (head, sampling).
+    `product_s` is paid per pair of a new token and one before it; a row's n new tokens make (n² + n) / 2 pairs among
+    themselves and n·p with its prefix. `decode_row_s` and `decode_context_s` are the same for decode rows, whose
+    attention reads every key for a single query and costs another price per pair.
+    """
+
+    tokens: Curve
+    rows: Curve = ZERO
+    fixed_s: float = 0.0
+    product_s: float = 0.0
+    prefix_s: float = 0.0
+    """Added to `product_s` for pairs with the prefix, which is read from the slab and not from the step itself."""
+    prefill_row_s: float = 0.0
+    decode_row_s: float = 0.0
+    decode_context_s: float = 0.0
+
+    def step_s(self, batch: Batch) -> float:
+        """Seconds the step takes."""
+        new = batch.prefill_tokens
+        rows = batch.prefill_rows + batch.decode_rows
+        if not rows:
+            return 0.0
+        seconds = self.fixed_s + self.tokens.at(new + batch.decode_rows) + self.rows.at(rows)
+        if new:
+            prefix = batch.prefix_products
+            pairs = prefix + 0.5 * (batch.self_products + new)
+            seconds += self.product_s * pairs + self.prefix_s * prefix + self.prefill_row_s * batch.prefill_rows
+        return seconds + self.decode_row_s * batch.decode_rows + self.decode_context_s * batch.decode_context
+
+
+@dataclass(frozen=True, slots=True)
+class MoveModel:
+    """The time to copy bytes over one kind of path: a fixed part and a bandwidth."""
+
+    fixed_s: float
+    bytes_per_s: float
+
+    def move_s(self, byte_count: int) -> float:
+        """Seconds to copy `byte_count` bytes."""
+        return self.fixed_s + byte_count / self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class MoveModels:
+    """One `MoveModel` per kind of move, and one for kinds that nobody measured."""
+
+    default: MoveModel
+    by_kind: Mapping[MoveKind, MoveModel] = field(default_factory=dict)
+
+    def move_s(self, kind: MoveKind, byte_count: int) -> float:
+        """Seconds to move `byte_count` bytes that way."""
+        return self.by_kind.get(kind, self.default).move_s(byte_count)
+
+
+@dataclass(frozen=True, slots=True)
+class PrefillModel:
+    """LoongServe's equation 7 for one parallel strategy: α + β·Σ length + γ·Σ length²."""
+
+    fixed_s: float
+    token_s: float
+    square_s: float
+
+    def prefill_s(self, tokens: int, squares: int) -> float:
+        """Seconds to prefill sequences of `tokens` = Σ length tokens, `squares` = Σ length² (no prefix)."""
+        return self.fixed_s + self.token_s * tokens + self.square_s * squares
+
+
+def tipping_tokens(curve: Curve, share: float = 0.5) -> int:
+    """The tokens of a step at which the linear layers turn from memory- to compute-bound.
+
+    That is the smallest count at which the curve's slope reaches `share` of its steepest: below it another decode row
+    is nearly free, above it a row pays its arithmetic.
+    """
+    steepest = max(curve.slope)
+    for x, slope in zip(curve.x, curve.slope, strict=True):
+        if slope >= share * steepest:
+            return max(1, int(x))
+    raise AssertionError("some piece is the steepest")
+
+
+@dataclass(frozen=True, slots=True)
+class EngineTiming:
+    """Everything a simulated engine asks about one model on one device under one parallelism.
+
+    `slots` is the tokens of KV its memory holds, `load_s` the time from the process's start to ready.
+    """
+
+    step: StepTimes
+    moves: MoveModels
+    load_s: float
+    slots: int
+    kv_bytes_per_token: int
+
+    def step_s(self, batch: Batch) -> float:
+        """Seconds the step takes."""
+        return self.step.step_s(batch)
+
+    def move_s(self, kind: MoveKind, byte_count: int) -> float:
+        """Seconds to move `byte_count` bytes that way."""
+        return self.moves.move_s(kind, byte_count)

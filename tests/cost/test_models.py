@@ -1,0 +1,82 @@
+"""Cost models: exact values, monotone in every count, never negative, and fair errors."""
+
+from dataclasses import fields, replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dunlin.cost.models import Batch, Curve, MoveModel, MoveModels, PrefillModel, StepModel, tipping_tokens
+from dunlin.messages.types import MoveKind
+
+COUNTS = [field.name for field in fields(Batch)]
+
+
+def step_model(**overrides: object) -> StepModel:
+    model = StepModel(
+        tokens=Curve((1.0, 64.0, 1024.0), (0.010, 0.011, 0.059)),
+        rows=Curve((0.0, 1.0), (0.0, 1e-5)),
+        fixed_s=1e-4,
+        product_s=1e-9,
+        prefix_s=2e-10,
+        prefill_row_s=3e-6,
+        decode_row_s=2e-6,
+        decode_context_s=5e-8,
+    )
+    return replace(model, **overrides)  # type: ignore[arg-type]
+
+
+def test_a_batch_counts_what_its_rows_compute() -> None:
+    batch = Batch()
+    batch.add_prefill(100, prefix=50)
+    batch.add_prefill(10)
+    batch.add_decode(7)
+    assert batch == Batch(2, 110, 5000, 10100, 1, 7)
+
+
+def test_a_curve_is_flat_before_and_straight_beyond_its_knots() -> None:
+    curve = Curve((1.0, 2.0, 4.0), (1.0, 3.0, 4.0))
+    assert [curve.at(x) for x in (0, 1, 1.5, 2, 3, 4, 6)] == [1.0, 1.0, 2.0, 3.0, 3.5, 4.0, 5.0]
+
+
+@pytest.mark.parametrize(
+    ("x", "y"),
+    [((), ()), ((1.0,), ()), ((1.0, 1.0), (0.0, 1.0)), ((1.0, 2.0), (1.0, 0.5)), ((1.0,), (-1.0,))],
+)
+def test_a_curve_refuses_knots_that_do_not_rise(x: tuple[float, ...], y: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match="curve"):
+        Curve(x, y)
+
+
+def test_a_step_is_the_sum_of_its_terms() -> None:
+    batch = Batch()
+    batch.add_prefill(63, prefix=10)
+    batch.add_decode(1000)
+    pairs = 63 * 10 + (63 * 63 + 63) / 2
+    expected = 1e-4 + 0.011 + 2e-5 + 1e-9 * pairs + 2e-10 * 630 + 3e-6 + 2e-6 + 5e-8 * 1000
+    assert step_model().step_s(batch) == pytest.approx(expected, rel=1e-12)
+
+
+def test_an_empty_step_takes_no_time() -> None:
+    assert step_model().step_s(Batch()) == 0.0
+
+
+@given(st.lists(st.integers(0, 10**6), min_size=6, max_size=6), st.sampled_from(COUNTS), st.integers(1, 10**6))
+def test_more_of_anything_never_takes_less(counts: list[int], name: str, more: int) -> None:
+    model, batch = step_model(), Batch(*counts)
+    larger = replace(batch, **{name: getattr(batch, name) + more})
+    assert 0.0 <= model.step_s(batch) <= model.step_s(larger)
+
+
+def test_moves_fall_back_to_the_default() -> None:
+    moves = MoveModels(MoveModel(1e-3, 1e9), {MoveKind.SLAB_TO_HOST: MoveModel(2e-3, 2e9)})
+    assert moves.move_s(MoveKind.SLAB_TO_HOST, 2_000_000) == pytest.approx(3e-3)
+    assert moves.move_s(MoveKind.PEER_TO_SLAB, 2_000_000) == pytest.approx(3e-3)
+
+
+def test_a_strategy_prices_lengths_and_squares() -> None:
+    assert PrefillModel(1.0, 0.5, 0.25).prefill_s(6, 20) == 9.0
+
+
+def test_the_tipping_point_is_where_the_curve_turns_steep() -> None:
+    assert tipping_tokens(Curve((1.0, 128.0, 4096.0), (0.01, 0.0101, 0.2))) == 128
