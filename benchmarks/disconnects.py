@@ -10,10 +10,10 @@ from dataclasses import dataclass
 
 from benchmarks import output
 from benchmarks.chorus import make_songs
-from benchmarks.cluster import ClusterProcess
 from benchmarks.fleet import Unsettled, occupied, settle, unbalanced
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
+from dunlin.launch.process import ClusterProcess
 from dunlin.workload.generator import Door, DoorFailed, DoorRefused
 from dunlin.workload.prompts import Job
 

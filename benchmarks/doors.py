@@ -20,10 +20,11 @@ import grpc
 import grpc.aio
 
 from benchmarks import output
-from benchmarks.cluster import ClusterProcess, resident_bytes
 from benchmarks.fleet import occupied, settle, unbalanced
 from benchmarks.output import Outcome
+from benchmarks.processes import resident_bytes
 from benchmarks.session import Session
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus
 from dunlin.messages.public import ChatMessage, GenerateRequest
 from dunlin.messages.types import i32

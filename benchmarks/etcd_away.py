@@ -20,12 +20,13 @@ from typing import Protocol
 
 from benchmarks import output
 from benchmarks.chorus import Chorus, make_songs
-from benchmarks.cluster import ClusterProcess, stopped
 from benchmarks.etcd_cluster import EtcdCluster, EtcdNode
 from benchmarks.fleet import instances, placeable_count, settle
 from benchmarks.output import Outcome, say
+from benchmarks.processes import stopped
 from benchmarks.session import Session
 from dunlin.launch.ports import claim_port
+from dunlin.launch.process import ClusterProcess
 from dunlin.launch.readiness import http_answers, placeable
 from dunlin.membership.embedded import EmbeddedConfig, command
 from dunlin.messages.fleet import FleetStatus, MemberStatus

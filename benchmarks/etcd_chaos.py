@@ -20,9 +20,9 @@ from functools import partial
 from pathlib import Path
 
 from benchmarks import output
-from benchmarks.cluster import stopped
 from benchmarks.etcd_cluster import EtcdCluster, etcd_cluster
 from benchmarks.output import Outcome, say
+from benchmarks.processes import stopped
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.connection import Timeouts
 from dunlin.membership.election import Election

@@ -17,11 +17,12 @@ from dataclasses import dataclass
 
 from benchmarks import output
 from benchmarks.chorus import Chorus, make_songs
-from benchmarks.cluster import ClusterProcess, gone
 from benchmarks.explaining import HandOut
 from benchmarks.fleet import instances, placeable_count, settle, unbalanced
 from benchmarks.output import Outcome, say
+from benchmarks.processes import gone
 from benchmarks.session import Session
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, MemberStatus
 from dunlin.workload.stats import Record, spread
 

@@ -62,11 +62,27 @@ def placeable_count(status: FleetStatus) -> int:
     return sum(placeable(member) for member in instances(status))
 
 
+def whereabouts(status: FleetStatus) -> str:
+    """Everybody, and what keeps an instance from being given requests, for a message to people."""
+    return ", ".join(_whereabouts(member) for member in status.members)
+
+
+def _whereabouts(member: MemberStatus) -> str:
+    report = member.instance
+    if not member.connected or member.suspect:
+        how = "not connected" if not member.connected else "suspect"
+    elif report is None or placeable(member):
+        how = "there"
+    else:
+        how = f"ready={report.ready} plan={report.plan_version} draining={report.draining}"
+    return f"{member.address.name}#{member.address.incarnation} {how}"
+
+
 async def settle(look: Look, condition: Callable[[FleetStatus], bool], what: str, limit_s: float = 60.0) -> FleetStatus:
     """Look every 50 ms until the condition holds. Raises Unsettled saying what did not happen."""
     deadline_s = time.monotonic() + limit_s
     while not condition(status := await look()):
         if time.monotonic() > deadline_s:
-            raise Unsettled(f"after {limit_s:g} s still waiting for {what}")
+            raise Unsettled(f"after {limit_s:g} s still waiting for {what}: {whereabouts(status)}")
         await asyncio.sleep(0.05)
     return status

@@ -17,8 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import output
-from benchmarks.cluster import ROOT, resident_bytes
 from benchmarks.output import Outcome, say
+from benchmarks.processes import ROOT, resident_bytes
 
 LEAK_BYTES = 48 << 20
 SAMPLE_S = 1.0

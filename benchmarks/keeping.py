@@ -17,10 +17,10 @@ from dataclasses import dataclass
 
 from benchmarks import output
 from benchmarks.chorus import Chorus, make_songs
-from benchmarks.cluster import ClusterProcess
 from benchmarks.fleet import instances, placeable_count, reports, settle, unbalanced
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, MemberStatus
 from dunlin.workload.stats import Record, spread
 

@@ -16,10 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from benchmarks import output
-from benchmarks.cluster import ClusterProcess
 from benchmarks.fleet import reports
 from benchmarks.output import Outcome
 from benchmarks.session import Session
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.types import i32
 from dunlin.workload.generator import Load
 from dunlin.workload.prompts import Job

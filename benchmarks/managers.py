@@ -14,11 +14,12 @@ from dataclasses import dataclass, field
 
 from benchmarks import output
 from benchmarks.chorus import Chorus, make_songs
-from benchmarks.cluster import ClusterProcess, stopped
 from benchmarks.fleet import placeable_count, settle
 from benchmarks.output import Outcome, say
+from benchmarks.processes import stopped
 from benchmarks.session import Session
 from benchmarks.victims import leads
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, MemberStatus
 from dunlin.wire.codec import decode
 

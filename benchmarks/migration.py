@@ -17,10 +17,10 @@ from itertools import pairwise
 
 from benchmarks import output
 from benchmarks.chorus import Chorus, make_songs
-from benchmarks.cluster import ClusterProcess
 from benchmarks.fleet import placeable_count, reports, settle, unbalanced
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.dispatch import Place
 from dunlin.messages.fleet import FleetStatus, InstanceReport
 from dunlin.messages.plan import DrainOutcome

@@ -17,10 +17,10 @@ from pathlib import Path
 
 from benchmarks import output
 from benchmarks.chorus import make_songs
-from benchmarks.cluster import ClusterProcess
 from benchmarks.fleet import reports
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
+from dunlin.launch.process import ClusterProcess
 from dunlin.workload.arrivals import poisson
 from dunlin.workload.generator import Door, Load
 from dunlin.workload.prompts import Job

@@ -13,9 +13,9 @@ import time
 from contextlib import AsyncExitStack, ExitStack, aclosing
 from dataclasses import asdict, dataclass, field
 
-from benchmarks.cluster import ClusterProcess
 from benchmarks.fleet import reports
 from dunlin.client.aio import AsyncClient
+from dunlin.launch.process import ClusterProcess
 from dunlin.workload.stats import nearest_rank
 
 WAYS = {

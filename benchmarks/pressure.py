@@ -18,10 +18,11 @@ from pathlib import Path
 
 from benchmarks import output
 from benchmarks.chorus import Chorus, make_songs
-from benchmarks.cluster import ClusterProcess, descendants
 from benchmarks.fleet import Unsettled, reports, settle, tier, unbalanced
 from benchmarks.output import Outcome, say
+from benchmarks.processes import descendants
 from benchmarks.session import Session
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, InstanceReport
 
 _FLIPS_MAX = 12

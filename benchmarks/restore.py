@@ -20,7 +20,6 @@ import torch
 
 from benchmarks import output
 from benchmarks.chorus import Chorus, make_songs
-from benchmarks.cluster import ClusterProcess
 from benchmarks.fleet import reports
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
@@ -29,6 +28,7 @@ from dunlin.engine import numerics
 from dunlin.engine.checkpoint import Shape, init_checkpoint
 from dunlin.engine.load import Loaded, load_model
 from dunlin.engine.runner import Runner
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.engine import Close, MapHost, Move, MoveDone, Open, Step, StepDone
 from dunlin.messages.types import HostRegion, MoveKind, MoveStatus, Region, Sampling, i8, i32, i64
 

@@ -18,13 +18,14 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
 from benchmarks import output
-from benchmarks.cluster import ClusterProcess, gone
 from benchmarks.fleet import Unsettled, instances, placeable_count, reports, settle, unbalanced
 from benchmarks.output import Outcome, say
+from benchmarks.processes import gone
 from benchmarks.session import Session
 from benchmarks.stage import Song, Stage
 from benchmarks.victims import ROLES, epoch_of, pid_of
 from dunlin.client import DunlinError
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, InstanceReport
 from dunlin.messages.plan import DrainOutcome
 from dunlin.workload.stats import Record, spread
@@ -310,6 +311,7 @@ def main(argv: list[str] | None = None) -> int:
     plan = Plan(instances=given.instances, dispatchers=given.dispatchers)
     with ClusterProcess(*plan.flags()) as cluster:
         outcome = asyncio.run(run(plan, cluster, cells))
+        cluster.keep = bool(outcome.broken)
     return output.finish(outcome, given.json)
 
 

@@ -3,8 +3,8 @@
 from types import TracebackType
 
 import dunlin
-from benchmarks.cluster import ClusterProcess
 from benchmarks.explaining import HandOut, hand_outs, revived
+from dunlin.launch.process import ClusterProcess
 from dunlin.launch.state import read_state
 from dunlin.messages.fleet import DispatcherReport, FleetStatus, Reason
 from dunlin.wire.codec import decode

@@ -16,10 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from benchmarks import output
-from benchmarks.cluster import ClusterProcess
 from benchmarks.fleet import reports
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, InstanceReport
 from dunlin.workload.generator import Door, Load
 from dunlin.workload.prompts import Job, make_jobs

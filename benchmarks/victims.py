@@ -2,7 +2,8 @@
 
 from pathlib import Path
 
-from benchmarks.cluster import ClusterProcess, descendants
+from benchmarks.processes import descendants
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, MemberStatus
 
 ROLES = ("dispatcher", "leader", "standby", "instance", "engine", "kvstore", "monitor", "etcd")

@@ -2,21 +2,18 @@
 
 import os
 import random
-import shutil
 import signal
-import subprocess
 import sys
-import tempfile
 import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from pathlib import Path
 
 from dunlin.cli.errors import FAILED, CliError
 from dunlin.client import Client, DunlinError
-from dunlin.tether import tethered
+from dunlin.launch.process import ClusterError, ClusterProcess
+from dunlin.workload.stats import spread
 
 _TOKENS = 256
 _PROMPT_TOKENS = 24
@@ -60,7 +57,7 @@ class Campaign:
         Raises:
             CliError: the cluster does not start.
         """
-        with _cluster(self._instances) as endpoint, Client(endpoint) as client:
+        with _cluster(self._instances) as cluster, Client(cluster.grpc) as client:
             threads = [threading.Thread(target=self._read, args=(client, i)) for i in range(self._streams)]
             for thread in threads:
                 thread.start()
@@ -116,36 +113,16 @@ class Campaign:
             time.sleep(0.2)
 
     def _found(self) -> Pauses:
-        gaps = sorted(self._gaps)
-        p50, p99 = (gaps[min(int(len(gaps) * part), len(gaps) - 1)] if gaps else None for part in (0.5, 0.99))
-        most = gaps[-1] if gaps else None
-        return Pauses(self._killed, self._done, self._failed, self._wrong, len(gaps), p50, p99, most)
+        gaps = spread(self._gaps)
+        p50, p99, most = (gaps.p50, gaps.p99, gaps.max) if self._gaps else (None, None, None)
+        return Pauses(self._killed, self._done, self._failed, self._wrong, len(self._gaps), p50, p99, most)
 
 
 @contextmanager
-def _cluster(instances: int) -> Iterator[str]:
-    """The gRPC door of a cluster that lives as long as the block."""
-    data_dir = Path(tempfile.mkdtemp(prefix="dunlin-bench-"))
-    flags = ["--instances", str(instances), "--deterministic", "--http-port", "0", "--grpc-port", "0"]
-    command = [sys.executable, "-P", "-m", "dunlin.cli.main", "up", *flags, "--data-dir", str(data_dir)]
-    # Tied: if this process is killed, the cluster does not stay behind.
-    process = subprocess.Popen(
-        tethered(command, os.getpid()),
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
-    assert process.stdout is not None
+def _cluster(instances: int) -> Iterator[ClusterProcess]:
+    """One that lives as long as the block."""
     try:
-        line = process.stdout.readline()
-        if not line.startswith("ready"):
-            process.wait()
-            said = process.stderr.read() if process.stderr is not None else ""
-            raise CliError(f"the cluster did not start: {said.strip()}", FAILED)
-        threading.Thread(target=process.communicate, daemon=True).start()  # nothing may fill the pipe
-        yield dict(word.split("=", 1) for word in line.split()[1:])["grpc"]
-    finally:
-        process.terminate()
-        process.wait()
-        shutil.rmtree(data_dir, ignore_errors=True)
+        with ClusterProcess("--instances", str(instances), "--deterministic") as cluster:
+            yield cluster
+    except ClusterError as error:
+        raise CliError(str(error), FAILED) from None

@@ -11,7 +11,6 @@ import pytest
 
 from benchmarks import doors, fuzz, roles
 from benchmarks.chorus import Chorus, make_songs
-from benchmarks.cluster import ClusterProcess
 from benchmarks.explaining import HandOut, hand_outs
 from benchmarks.failover import Plan, faults
 from benchmarks.fleet import Unsettled, occupied, placeable_count, settle, unbalanced
@@ -19,6 +18,7 @@ from benchmarks.parsers import PARSERS
 from benchmarks.stage import gap_s
 from benchmarks.victims import ROLES, epoch_of, pid_of
 from dunlin.effects import Address
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.dispatch import Cancel, Place
 from dunlin.messages.fleet import FleetStatus, InstanceReport, ManagerReport, MemberStatus, Reason
 from dunlin.messages.types import i32

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import ROOT, ClusterProcess, dunlin
+from benchmarks.processes import ROOT
+from dunlin.launch.process import ClusterProcess, dunlin
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 SHARED = pytest.StashKey[ClusterProcess]()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import dunlin
-from benchmarks.cluster import ClusterProcess
+from dunlin.launch.process import ClusterProcess
 from dunlin.workload.http import Post, read_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

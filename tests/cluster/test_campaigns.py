@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from benchmarks import disconnects, etcd_away, failover, long_step, pressure, roles, throughput
-from benchmarks.cluster import ClusterProcess
 from benchmarks.output import Outcome
+from dunlin.launch.process import ClusterProcess
 from dunlin.workload.arrivals import gamma, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import ClusterProcess
+from dunlin.launch.process import ClusterProcess
 from dunlin.workload.arrivals import poisson, until
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

@@ -13,7 +13,8 @@ from pathlib import Path
 import pytest
 
 import dunlin
-from benchmarks.cluster import ClusterProcess, wait_gone
+from benchmarks.processes import wait_gone
+from dunlin.launch.process import ClusterProcess
 from tests.cluster.conftest import Command
 
 PROMPT = "a disk that is full"

@@ -14,8 +14,9 @@ import aiohttp
 import pytest
 
 import dunlin
-from benchmarks.cluster import ClusterProcess, gone
+from benchmarks.processes import gone
 from dunlin.client import Cancelled, DunlinError
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus
 from dunlin.messages.types import Finish
 

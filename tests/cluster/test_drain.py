@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from benchmarks.cluster import ClusterProcess
 from dunlin.client import Client
+from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import InstanceReport
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

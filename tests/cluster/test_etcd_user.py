@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import dunlin
-from benchmarks.cluster import ClusterError, ClusterProcess
 from benchmarks.etcd_away import OwnEtcd
+from dunlin.launch.process import ClusterError, ClusterProcess
 from tests.membership.helpers import demand_users
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]

@@ -6,7 +6,7 @@ from contextlib import ExitStack
 import pytest
 
 from benchmarks import keeping
-from benchmarks.cluster import ClusterProcess
+from dunlin.launch.process import ClusterProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 

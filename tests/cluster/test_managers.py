@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from benchmarks import managers
-from benchmarks.cluster import ClusterProcess
+from dunlin.launch.process import ClusterProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

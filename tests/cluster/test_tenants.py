@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 import dunlin
-from benchmarks.cluster import ClusterProcess
 from dunlin.cli.main import main
 from dunlin.client import DunlinError, NotAuthenticated, QuotaExceeded
+from dunlin.launch.process import ClusterProcess
 from dunlin.tenants import Tenant, described, hash_of, parse
 from tests.cluster.conftest import Command
 

@@ -15,10 +15,10 @@ from typing import Any
 import pytest
 
 import dunlin
-from benchmarks.cluster import ClusterProcess
 from dunlin.certificates import Leaf, issue, make_ca
 from dunlin.client import Unavailable
 from dunlin.effects import Address
+from dunlin.launch.process import ClusterProcess
 from dunlin.launch.state import ClusterState, read_state
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.connection import Timeouts

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import dunlin
-from benchmarks.cluster import ClusterProcess, descendants, wait_gone
+from benchmarks.processes import descendants, wait_gone
+from dunlin.launch.process import ClusterProcess
 from dunlin.launch.readiness import placeable
 from dunlin.launch.state import read_state
 from dunlin.messages.fleet import FleetStatus, MemberStatus

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.cluster import stopped
 from benchmarks.etcd_chaos import Plan, Tale, read_tale, run
 from benchmarks.etcd_cluster import EtcdCluster, etcd_cluster
+from benchmarks.processes import stopped
 from dunlin.membership.errors import EtcdUnavailable
 from dunlin.membership.values import KeyValue
 from dunlin.membership.watch import Deleted, PrefixWatch, Put, Reset, WatchEvent
