@@ -11,7 +11,7 @@ import json
 from dataclasses import dataclass, field
 
 from dunlin.workload.stats import nearest_rank
-from tests.fakes.cluster import Client, Cluster
+from simulator.cluster import Client, Cluster
 
 POLICIES = ("prefix_affinity", "least_loaded", "fewest_requests")
 KINDS = ("own texts", "system prompts", "one hot prompt", "single requests")
@@ -35,7 +35,7 @@ class Talk:
 
     def step(self, cluster: Cluster) -> None:
         """Ask when it is time, and take the answer when it is there."""
-        now_s = cluster.link.now_s
+        now_s = cluster.world.now_s
         if self.client is not None and self.client.finish:
             assert self.client.is_exact, f"conversation {self.index} was told something else"
             self.first_s.append(self.client.times_s[0] - self.asked_s)
@@ -70,16 +70,16 @@ def run(policy: str, kind: str, instances: int, conversations: int) -> dict[str,
         engine={"slots": 4096, "step_s": 0.01, "token_s": 0.0005, "audit": False},
         dispatcher={"policy": policy},
     )
-    cluster.link.keep_sent = False
+    cluster.world.keep_sent = False
     cluster.run_until_ready()
     talks = talks_of(kind, conversations * TURNS if kind in SINGLE else conversations)
-    began_s = cluster.link.now_s
+    began_s = cluster.world.now_s
     for talk in talks:
         talk.due_s += began_s
     while not all(talk.is_over for talk in talks):
         for talk in talks:
             talk.step(cluster)
-        cluster.link.run(for_s=LOOK_S)
+        cluster.world.run(for_s=LOOK_S)
     reports = [core.report() for core in cluster.instances.values()]
     queries = sum(report.prefix_query_tokens_total for report in reports)
     first_s = sorted(second for talk in talks for second in talk.first_s)
@@ -88,7 +88,7 @@ def run(policy: str, kind: str, instances: int, conversations: int) -> dict[str,
         "prefill_tokens": sum(report.prefill_tokens_total for report in reports),
         "ttft_mean_s": sum(first_s) / len(first_s),
         "ttft_p99_s": nearest_rank(first_s, 0.99),
-        "seconds": cluster.link.now_s - began_s,
+        "seconds": cluster.world.now_s - began_s,
     }
 
 

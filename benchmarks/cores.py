@@ -10,19 +10,19 @@ import json
 import statistics
 import time
 
-from tests.fakes.cluster import Cluster
+from simulator.cluster import Cluster
 
 
 def one_run(requests: int, max_tokens: int) -> tuple[float, float, int]:
     """(events per CPU second, events per second, tokens) of one cluster's work."""
     cluster = Cluster(instances=3, engine={"slots": 65536, "audit": False}, instance={"max_running": 64})
-    cluster.link.keep_sent = False
+    cluster.world.keep_sent = False
     cluster.run_until_ready()
     for salt in range(requests):
         cluster.submit([(salt * 31 + position * 7) % 1000 for position in range(16)], max_tokens, seed=salt)
-    before, cpu_s, clock_s = cluster.link.delivered, time.process_time(), time.perf_counter()
+    before, cpu_s, clock_s = cluster.world.delivered, time.process_time(), time.perf_counter()
     cluster.run_until_done()
-    events = cluster.link.delivered - before
+    events = cluster.world.delivered - before
     cpu_s, clock_s = time.process_time() - cpu_s, time.perf_counter() - clock_s
     if not all(client.is_exact for client in cluster.clients):
         raise SystemExit("a stream was not exact: the figures would mean nothing")

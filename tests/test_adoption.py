@@ -8,7 +8,7 @@ from dunlin.messages.dispatch import Adopted, Place, Refused, Taken
 from dunlin.messages.fleet import ExplainQuery, Explanation
 from dunlin.messages.types import Finish
 from services.dispatcher.journal import State
-from tests.fakes.cluster import Client, Cluster
+from simulator.cluster import Client, Cluster
 
 FIRST, SECOND, THIRD = "dispatcher-0", "dispatcher-1", "dispatcher-2"
 
@@ -20,12 +20,12 @@ def prompt(length: int, salt: int = 0) -> list[int]:
 def ready_cluster(**settings: object) -> Cluster:
     cluster = Cluster(**{"dispatchers": 2, **settings})  # type: ignore[arg-type]
     cluster.run_until_ready()
-    cluster.link.on_delivered = lambda event: cluster.check_conservation()
+    cluster.world.on_delivered = lambda event: cluster.check_conservation()
     return cluster
 
 
 def sent(cluster: Cluster, kind: type) -> list[object]:
-    return [message for _, _, _, message in cluster.link.sent if isinstance(message, kind)]
+    return [message for _, _, _, message in cluster.world.sent if isinstance(message, kind)]
 
 
 def move_all(cluster: Cluster, to: str) -> None:
@@ -53,10 +53,10 @@ PHASES: dict[str, Callable[[Cluster, Client], bool]] = {
 def test_a_killed_dispatcher_is_only_a_pause(phase: str, pause_s: float) -> None:
     cluster = ready_cluster(instances=2)
     clients = [cluster.submit(prompt(40 + salt, salt), seed=salt) for salt in range(6)]
-    assert cluster.link.run(lambda: PHASES[phase](cluster, clients[0]))
+    assert cluster.world.run(lambda: PHASES[phase](cluster, clients[0]))
     assert not clients[0].finish
     cluster.kill_dispatcher(FIRST)
-    cluster.link.run(for_s=pause_s)
+    cluster.world.run(for_s=pause_s)
     names = [client.request for client in clients]
     move_all(cluster, SECOND)
     cluster.run_until_done()
@@ -64,15 +64,15 @@ def test_a_killed_dispatcher_is_only_a_pause(phase: str, pause_s: float) -> None
     assert [
         client.request for client, name in zip(clients, names, strict=True) if name not in ("", client.request)
     ] == []
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)
 
 
 def test_what_runs_is_adopted_and_nothing_is_computed_twice() -> None:
     cluster = ready_cluster(instances=2)
     clients = [cluster.submit(prompt(40, salt), 30, seed=salt) for salt in range(6)]
-    assert cluster.link.run(lambda: all(len(client.tokens) >= 3 for client in clients))
+    assert cluster.world.run(lambda: all(len(client.tokens) >= 3 for client in clients))
     cluster.kill_dispatcher(FIRST)
-    cluster.link.run(for_s=0.1)
+    cluster.world.run(for_s=0.1)
     move_all(cluster, SECOND)
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
@@ -86,35 +86,35 @@ def test_what_runs_is_adopted_and_nothing_is_computed_twice() -> None:
 def test_a_paused_dispatcher_that_wakes_changes_nothing() -> None:
     cluster = ready_cluster(instances=2)
     clients = [cluster.submit(prompt(40, salt), 60, seed=salt) for salt in range(6)]
-    assert cluster.link.run(lambda: len(clients[0].tokens) >= 3)
+    assert cluster.world.run(lambda: len(clients[0].tokens) >= 3)
     old = cluster.dispatchers[FIRST]
-    cluster.link.pause(old.address)
-    cluster.link.run(for_s=0.2)
+    cluster.world.pause(old.address)
+    cluster.world.run(for_s=0.2)
     move_all(cluster, SECOND)
-    cluster.link.run(for_s=0.1)
+    cluster.world.run(for_s=0.1)
     assert len(sent(cluster, Taken)) == 6
-    cluster.link.resume(old.address)
+    cluster.world.resume(old.address)
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
     assert len(old.journal) == 0
     assert len(sent(cluster, Place)) == 6
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)
 
 
 def test_a_paused_dispatcher_that_wakes_to_a_dead_instance_disturbs_nobody() -> None:
     cluster = ready_cluster(instances=2)
     clients = [cluster.submit(prompt(40, salt), 60, seed=salt) for salt in range(6)]
-    assert cluster.link.run(lambda: len(clients[0].tokens) >= 3)
+    assert cluster.world.run(lambda: len(clients[0].tokens) >= 3)
     old = cluster.dispatchers[FIRST]
-    cluster.link.pause(old.address)
+    cluster.world.pause(old.address)
     move_all(cluster, SECOND)
-    cluster.link.run(for_s=0.05)
+    cluster.world.run(for_s=0.05)
     cluster.kill_instance("instance-0")
-    cluster.link.run(for_s=0.05)
-    cluster.link.resume(old.address)
+    cluster.world.run(for_s=0.05)
+    cluster.world.resume(old.address)
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)
     assert len(old.journal) == 0
 
 
@@ -123,7 +123,7 @@ def test_one_dispatcher_after_the_other() -> None:
     clients = [cluster.submit(prompt(30, salt), 60, seed=salt) for salt in range(4)]
     for victim, heir in ((FIRST, SECOND), (SECOND, THIRD)):
         seen = len(clients[0].tokens)
-        assert cluster.link.run(lambda seen=seen: len(clients[0].tokens) >= seen + 5)  # type: ignore[misc]
+        assert cluster.world.run(lambda seen=seen: len(clients[0].tokens) >= seen + 5)  # type: ignore[misc]
         cluster.kill_dispatcher(victim)
         move_all(cluster, heir)
     cluster.run_until_done()
@@ -134,7 +134,7 @@ def test_one_dispatcher_after_the_other() -> None:
 def test_dispatcher_and_instance_killed_together_cost_a_recomputation() -> None:
     cluster = ready_cluster(instances=2)
     clients = [cluster.submit(prompt(30, salt), 60, seed=salt) for salt in range(4)]
-    assert cluster.link.run(lambda: len(clients[0].tokens) >= 5)
+    assert cluster.world.run(lambda: len(clients[0].tokens) >= 5)
     cluster.kill_dispatcher(FIRST)
     cluster.kill_instance("instance-0")
     move_all(cluster, SECOND)
@@ -146,9 +146,9 @@ def test_dispatcher_and_instance_killed_together_cost_a_recomputation() -> None:
 def test_after_the_grace_it_is_rebuilt_from_the_clients_own_tokens() -> None:
     cluster = ready_cluster(instances=1, instance={"orphan_grace_s": 0.05})
     client = cluster.submit(prompt(30), 60)
-    assert cluster.link.run(lambda: len(client.tokens) >= 5)
+    assert cluster.world.run(lambda: len(client.tokens) >= 5)
     cluster.kill_dispatcher(FIRST)
-    cluster.link.run(for_s=0.5)
+    cluster.world.run(for_s=0.5)
     assert cluster.all_free()
     had = len(client.tokens)
     cluster.move(client, SECOND)
@@ -163,7 +163,7 @@ def test_a_dispatcher_that_just_started_asks_before_it_places() -> None:
     """One process under a supervisor: its clients are back before its streams to the instances are."""
     cluster = ready_cluster(instances=2, dispatchers=1)
     clients = [cluster.submit(prompt(30, salt), 60, seed=salt) for salt in range(4)]
-    assert cluster.link.run(lambda: len(clients[0].tokens) >= 5)
+    assert cluster.world.run(lambda: len(clients[0].tokens) >= 5)
     cluster.kill_dispatcher(FIRST)
     cluster.dispatcher = cluster.start_dispatcher(FIRST)
     for client in clients:
@@ -176,24 +176,24 @@ def test_a_dispatcher_that_just_started_asks_before_it_places() -> None:
 def test_a_stuck_instance_is_not_waited_for_longer_than_its_word_is_worth() -> None:
     cluster = ready_cluster(instances=2)
     client = cluster.submit(prompt(30), 60)
-    assert cluster.link.run(lambda: len(client.tokens) >= 5)
+    assert cluster.world.run(lambda: len(client.tokens) >= 5)
     holder = cluster.instances[cluster.holder(client)]
-    cluster.link.pause(holder.address)
+    cluster.world.pause(holder.address)
     cluster.kill_dispatcher(FIRST)
     cluster.move(client, SECOND)
-    moved_s = cluster.link.now_s
+    moved_s = cluster.world.now_s
     request = None
-    assert cluster.link.run(lambda: cluster.dispatchers[SECOND].journal.of_key(client.request) is not None)
+    assert cluster.world.run(lambda: cluster.dispatchers[SECOND].journal.of_key(client.request) is not None)
     request = cluster.dispatchers[SECOND].journal.of_key(client.request)
     assert request is not None
     assert request.state is State.ASKING
-    assert cluster.link.run(lambda: request.state is not State.ASKING)
-    assert cluster.link.now_s - moved_s == pytest.approx(2.001)
-    cluster.link.run(for_s=2.0)
-    cluster.link.resume(holder.address)  # and now it says that it held it: too late
+    assert cluster.world.run(lambda: request.state is not State.ASKING)
+    assert cluster.world.now_s - moved_s == pytest.approx(2.001)
+    cluster.world.run(for_s=2.0)
+    cluster.world.resume(holder.address)  # and now it says that it held it: too late
     cluster.run_until_done()
     assert client.is_exact
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)
 
 
 def test_dispatchers_that_promise_the_same_slots_are_refused_and_place_again() -> None:
@@ -205,47 +205,47 @@ def test_dispatchers_that_promise_the_same_slots_are_refused_and_place_again() -
     cluster.run_until_done()
     assert all(client.is_exact for client in cluster.clients)
     assert len(sent(cluster, Refused)) > 0
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)
 
 
 def test_two_dispatchers_share_what_the_third_leaves() -> None:
     cluster = ready_cluster(instances=2, dispatchers=3, engine={"slots": 256})
     for salt in range(18):
         cluster.submit(prompt(20, salt), 30, seed=salt, at=f"dispatcher-{salt % 3}")
-    assert cluster.link.run(lambda: len(cluster.clients[0].tokens) >= 3)
+    assert cluster.world.run(lambda: len(cluster.clients[0].tokens) >= 3)
     cluster.kill_dispatcher(FIRST)
     for index, client in enumerate(cluster.clients):
         if client.dispatcher == FIRST:
             cluster.move(client, SECOND if index % 2 else THIRD)
     cluster.run_until_done()
     assert all(client.is_exact for client in cluster.clients)
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)
 
 
 def test_two_dispatchers_whose_clients_read_the_same_request_have_it_in_turn() -> None:
     cluster = ready_cluster(instances=1)
     named = {"idempotency": "k/0", "digest": b"d"}
     first = cluster.submit(prompt(30), 220, **named)  # type: ignore[arg-type]
-    assert cluster.link.run(lambda: len(first.tokens) >= 5)
+    assert cluster.world.run(lambda: len(first.tokens) >= 5)
     second = cluster.submit(prompt(30), 220, at=SECOND, **named)  # type: ignore[arg-type]
     cluster.run_until_done()
     assert first.is_exact
     assert second.is_exact
     assert (first.request, len(sent(cluster, Place))) == (second.request, 1)
     assert 2 <= len(sent(cluster, Taken)) <= 4
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)
 
 
 def test_explain_finds_an_adopted_request_under_its_first_name() -> None:
     cluster = ready_cluster(instances=1)
     client = cluster.submit(prompt(30), 40)
-    assert cluster.link.run(lambda: len(client.tokens) >= 5)
+    assert cluster.world.run(lambda: len(client.tokens) >= 5)
     cluster.kill_dispatcher(FIRST)
     cluster.move(client, SECOND)
     cluster.run_until_done()
     core = cluster.dispatchers[SECOND]
     cluster.forward_reasons()
-    effects = cluster.monitor.receive(cluster.link.now_s, core.address, ExplainQuery(client.request))
+    effects = cluster.monitor.receive(cluster.world.now_s, core.address, ExplainQuery(client.request))
     (answer,) = [effect.message for effect in effects if isinstance(effect.message, Explanation)]
     assert [reason.kind for reason in answer.reasons if reason.kind in ("Place", "Accepted", "Adopted")] == [
         "Place",
@@ -259,7 +259,7 @@ def test_a_retry_with_the_same_key_joins_what_runs_at_a_dead_dispatchers_instanc
     cluster = ready_cluster(instances=2)
     named = {"idempotency": "k/0", "digest": b"d"}
     first = cluster.submit(prompt(30), 40, **named)  # type: ignore[arg-type]
-    assert cluster.link.run(lambda: len(first.tokens) >= 5)
+    assert cluster.world.run(lambda: len(first.tokens) >= 5)
     cluster.kill_dispatcher(FIRST)
     cluster.clients.remove(first)
     retry = cluster.submit(prompt(30), 40, at=SECOND, **named)  # type: ignore[arg-type]

@@ -9,7 +9,7 @@ import pytest
 
 from dunlin.messages.dispatch import Adopted
 from dunlin.messages.types import Finish
-from tests.fakes.cluster import Client, Cluster
+from simulator.cluster import Client, Cluster
 
 NAMES = ("dispatcher-0", "dispatcher-1", "dispatcher-2")
 STEPS = 40
@@ -27,7 +27,7 @@ class Storm:
             instance={"max_running": self.draw.choice([3, 8]), "orphan_grace_s": self.draw.choice([0.3, 30.0])},
         )
         self.cluster.run_until_ready()
-        self.cluster.link.on_delivered = lambda event: self.cluster.check_conservation()
+        self.cluster.world.on_delivered = lambda event: self.cluster.check_conservation()
         self.paused: list[str] = []
         self.dead: list[str] = []
         self.abandoned: list[Client] = []
@@ -37,7 +37,7 @@ class Storm:
             self.draw.choice(
                 [self.submit, self.submit, self.submit, self.kill, self.pause, self.wake, self.start, self.lose]
             )()
-            self.cluster.link.run(for_s=self.draw.choice([0.0, 0.002, 0.02, 0.2, 0.5]))
+            self.cluster.world.run(for_s=self.draw.choice([0.0, 0.002, 0.02, 0.2, 0.5]))
             self.move_some()
             for core in self.cluster.dispatchers.values():
                 core.journal.check_integrity()
@@ -60,8 +60,8 @@ class Storm:
         client = self.draw.choice(named)
         self.cluster.clients.remove(client)
         self.abandoned.append(client)
-        if client.door is not None and self.cluster.link.is_up(client.door):
-            self.cluster.link.part(client.address, client.door, "client left")
+        if client.door is not None and self.cluster.world.is_up(client.door):
+            self.cluster.world.part(client.address, client.door, "client left")
         submit = client.submit
         assert submit.max_tokens is not None
         seed = submit.sampling.seed
@@ -83,19 +83,19 @@ class Storm:
     def pause(self) -> None:
         if len(self.alive()) > 1:
             name = self.draw.choice(self.alive())
-            self.cluster.link.pause(self.cluster.dispatchers[name].address)
+            self.cluster.world.pause(self.cluster.dispatchers[name].address)
             self.paused.append(name)
 
     def wake(self) -> None:
         if self.paused:
-            self.cluster.link.resume(self.cluster.dispatchers[self.paused.pop(0)].address)
+            self.cluster.world.resume(self.cluster.dispatchers[self.paused.pop(0)].address)
 
     def lose(self) -> None:
         """An instance dies and is started again."""
         if self.draw.random() < 0.5:
             name = self.draw.choice(list(self.cluster.instances))
             self.cluster.kill_instance(name)
-            self.cluster.link.run(for_s=0.1)
+            self.cluster.world.run(for_s=0.1)
             self.cluster.start_instance(name)
 
     def alive(self) -> list[str]:
@@ -128,9 +128,9 @@ def test_no_token_is_lost_doubled_or_different(seed: int) -> None:
         assert client.is_exact, client.request
     for client in storm.abandoned:
         assert client.tokens == client.expected[: len(client.tokens)]
-    assert cluster.link.run(cluster.all_free, for_s=90.0)
+    assert cluster.world.run(cluster.all_free, for_s=90.0)
     for core in cluster.dispatchers.values():
-        assert cluster.link.run(lambda core=core: len(core.journal) == 0, for_s=90.0)  # type: ignore[misc]
+        assert cluster.world.run(lambda core=core: len(core.journal) == 0, for_s=90.0)  # type: ignore[misc]
 
 
 def test_the_storm_adopts_what_it_should() -> None:
@@ -139,5 +139,5 @@ def test_the_storm_adopts_what_it_should() -> None:
     for seed in range(100, 103):
         storm = Storm(seed)
         storm.run()
-        adopted += sum(isinstance(message, Adopted) for _, _, _, message in storm.cluster.link.sent)
+        adopted += sum(isinstance(message, Adopted) for _, _, _, message in storm.cluster.world.sent)
     assert adopted > 5

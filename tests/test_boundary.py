@@ -14,7 +14,7 @@ from dunlin.messages.pool import RegionRefused, RegionReserved
 from dunlin.messages.types import Finish, HostRegion
 from dunlin.telemetry.explain import Record, explain
 from services.instance.sequences import State
-from tests.fakes.cluster import Client, Cluster
+from simulator.cluster import Client, Cluster
 
 TOOL = Address("client", "tool")
 
@@ -34,12 +34,12 @@ def submit_many(cluster: Cluster, count: int, length: int = 12, max_tokens: int 
 
 
 def run_until_tokens(cluster: Cluster, client: Client, count: int) -> None:
-    assert cluster.link.run(lambda: len(client.tokens) >= count)
+    assert cluster.world.run(lambda: len(client.tokens) >= count)
 
 
 def test_no_server_is_needed() -> None:
     code = (
-        "import sys, tests.fakes.cluster\n"
+        "import sys, simulator.cluster\n"
         "bad = {'grpc', 'google.protobuf', 'aiohttp', 'torch', 'uvloop', 'asyncio'} & set(sys.modules)\n"
         "sys.exit(repr(bad) if bad else 0)"
     )
@@ -49,7 +49,7 @@ def test_no_server_is_needed() -> None:
 
 def test_a_request_is_served_at_exact_times() -> None:
     cluster = ready_cluster(instances=1)
-    asked_s = cluster.link.now_s
+    asked_s = cluster.world.now_s
     client = cluster.submit(prompt(10), max_tokens=3)
     cluster.run_until_done()
     assert client.is_exact
@@ -60,11 +60,11 @@ def test_a_request_is_served_at_exact_times() -> None:
 def test_many_requests_share_steps_and_every_slot_comes_back() -> None:
     cluster = ready_cluster(instances=2)
     clients = submit_many(cluster, 12)
-    cluster.link.on_delivered = lambda event: cluster.check_conservation()
+    cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
     assert all(core.steps.multi_row_total > core.steps.done_total / 2 for core in cluster.instances.values())
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)
 
 
 def test_a_killed_instance_is_only_a_pause() -> None:
@@ -76,7 +76,7 @@ def test_a_killed_instance_is_only_a_pause() -> None:
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
     assert cluster.dispatcher.report().replaced_total >= 1
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)
 
 
 def test_a_restarted_instance_serves_again() -> None:
@@ -84,7 +84,7 @@ def test_a_restarted_instance_serves_again() -> None:
     client = cluster.submit(prompt(10), max_tokens=30)
     run_until_tokens(cluster, client, 5)
     cluster.kill_instance("instance-0")
-    cluster.link.run(for_s=1.0)
+    cluster.world.run(for_s=1.0)
     cluster.start_instance("instance-0")
     cluster.run_until_done()
     assert client.is_exact
@@ -106,9 +106,9 @@ def test_a_stuck_engine_is_ended_after_three_seconds_without_a_safepoint() -> No
     run_until_tokens(cluster, client, 4)
     holder = cluster.holder(client)
     cluster.seats[holder].engine.is_stuck = True
-    stuck_s = cluster.link.now_s
-    assert cluster.link.run(lambda: client.address.name != "" and len(client.tokens) > 6)
-    assert 3.0 <= cluster.link.now_s - stuck_s < 3.5
+    stuck_s = cluster.world.now_s
+    assert cluster.world.run(lambda: client.address.name != "" and len(client.tokens) > 6)
+    assert 3.0 <= cluster.world.now_s - stuck_s < 3.5
     cluster.run_until_done()
     assert client.is_exact
 
@@ -116,10 +116,10 @@ def test_a_stuck_engine_is_ended_after_three_seconds_without_a_safepoint() -> No
 def test_an_engine_that_hangs_while_it_loads_is_ended_after_a_minute() -> None:
     cluster = Cluster(instances=1, engine={"load_s": 1e9})
     core, seat = cluster.instances["instance-0"], cluster.seats["instance-0"]
-    cluster.link.post(core.engine, core.address, EngineStarted(pid=7))
-    cluster.link.run(for_s=59.0)
+    cluster.world.post(core.engine, core.address, EngineStarted(pid=7))
+    cluster.world.run(for_s=59.0)
     assert not seat.ended
-    cluster.link.run(for_s=3.0)
+    cluster.world.run(for_s=3.0)
     assert len(seat.ended) == 1
 
 
@@ -130,8 +130,8 @@ def test_an_answer_of_a_kvstore_that_is_no_more_names_no_room() -> None:
     core = cluster.instances["instance-0"]
     older = Address("kvstore", "kvstore-0", 1)
     for ticket in range(1, 20):
-        cluster.link.post(older, core.address, RegionReserved(ticket, HostRegion(9, 9, 0, 1 << 16)), delay_s=0.1)
-        cluster.link.post(older, core.address, RegionRefused(ticket), delay_s=0.2)
+        cluster.world.post(older, core.address, RegionReserved(ticket, HostRegion(9, 9, 0, 1 << 16)), delay_s=0.1)
+        cluster.world.post(older, core.address, RegionRefused(ticket), delay_s=0.2)
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
     assert core.report().stale_total == 38
@@ -146,7 +146,7 @@ def test_a_long_step_that_passes_safepoints_is_no_hang() -> None:
         for engine in seat_safepoints:
             engine.safepoints += 1
 
-    cluster.link.on_delivered = tick
+    cluster.world.on_delivered = tick
     client = cluster.submit(prompt(10), max_tokens=2)
     cluster.run_until_done()
     assert client.is_exact
@@ -159,15 +159,15 @@ def test_a_stopped_instance_is_suspected_its_work_goes_on_elsewhere_and_the_woke
     client = cluster.submit(prompt(10), max_tokens=40)
     run_until_tokens(cluster, client, 4)
     stopped = cluster.instances[cluster.holder(client)]
-    cluster.link.pause(stopped.address)
-    stopped_s = cluster.link.now_s
+    cluster.world.pause(stopped.address)
+    stopped_s = cluster.world.now_s
     had = len(client.tokens)
-    assert cluster.link.run(lambda: len(client.tokens) > had + 3)
-    assert cluster.link.now_s - stopped_s < 3.5
-    cluster.link.resume(stopped.address)
+    assert cluster.world.run(lambda: len(client.tokens) > had + 3)
+    assert cluster.world.now_s - stopped_s < 3.5
+    cluster.world.resume(stopped.address)
     cluster.run_until_done()
     assert client.is_exact
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)
     assert len(cluster.dispatcher.fleet.placeable) == 2
 
 
@@ -180,10 +180,10 @@ def test_a_cancelled_request_frees_its_slots_when_the_steps_already_sent_have_an
     cluster.leave(leaving)
     number = cluster.number(leaving)
     gone = lambda: all(sequence.place.request != number for sequence in core.sequences.all())  # noqa: E731
-    assert cluster.link.run(gone)
+    assert cluster.world.run(gone)
     assert core.steps.done_total - steps <= 3  # one was answering while the word travelled, two were sent
-    assert cluster.link.run(lambda: staying.is_exact)
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(lambda: staying.is_exact)
+    assert cluster.world.run(cluster.all_free)
 
 
 def test_a_full_queue_refuses_at_the_door() -> None:
@@ -210,41 +210,41 @@ def test_a_deadline_ends_a_request() -> None:
     cluster.run_until_done()
     assert client.finish is Finish.DEADLINE
     assert client.tokens == client.expected[: len(client.tokens)]
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)
 
 
 def test_under_memory_pressure_kv_goes_to_the_host_tier_and_back() -> None:
     settings = {"run_ahead_tokens": 8, "prefix_reuse": False}
     cluster = ready_cluster(instances=1, engine={"slots": 160}, instance=settings)
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
-    cluster.link.on_delivered = lambda event: cluster.check_conservation()
+    cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_done()
     report = cluster.instances["instance-0"].report()
     assert all(client.is_exact for client in clients)
     assert report.restored_regions_total > 0
     assert report.recomputed_tokens_total == 0
-    assert cluster.link.run(lambda: cluster.kvstore.report().used_bytes == 0)
+    assert cluster.world.run(lambda: cluster.kvstore.report().used_bytes == 0)
 
 
 def test_the_youngest_is_preempted_also_while_a_younger_one_is_on_its_way_back() -> None:
     cluster = ready_cluster(instances=1, engine={"slots": 160, "move_s": 0.3}, instance={"run_ahead_tokens": 8})
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
     core = cluster.instances["instance-0"]
-    seen = len(cluster.link.sent)
+    seen = len(cluster.world.sent)
     preempted = []
 
     def check(_: object) -> None:
         nonlocal seen
-        for _, _, _, message in cluster.link.sent[seen:]:
+        for _, _, _, message in cluster.world.sent[seen:]:
             if isinstance(message, Preempted):
                 victim = core.sequences.of_key((cluster.dispatcher.address, message.request))
                 assert victim is not None
                 preempted.append(victim.order)
                 others = [one for one in core.sequences.all() if one.state in (State.RUNNING, State.RESTORING)]
                 assert all(one.order < victim.order for one in others), f"{victim.name} of {core!r}"
-        seen = len(cluster.link.sent)
+        seen = len(cluster.world.sent)
 
-    cluster.link.on_delivered = check
+    cluster.world.on_delivered = check
     cluster.run_until_done()
     assert preempted
     assert all(client.is_exact for client in clients)
@@ -264,7 +264,7 @@ def test_one_that_comes_back_leaves_room_to_those_who_made_it_go() -> None:
 def test_a_flipped_byte_in_the_tier_means_recompute_and_the_same_text() -> None:
     cluster = ready_cluster(instances=1, engine={"slots": 160}, instance={"run_ahead_tokens": 8})
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
-    assert cluster.link.run(lambda: bool(cluster.tier.contents))
+    assert cluster.world.run(lambda: bool(cluster.tier.contents))
     cluster.tier.flip(next(iter(cluster.tier.contents)))
     cluster.run_until_done()
     report = cluster.instances["instance-0"].report()
@@ -284,8 +284,8 @@ def test_without_room_in_the_tier_tokens_are_recomputed() -> None:
 def test_a_lost_kvstore_costs_only_a_recompute() -> None:
     cluster = ready_cluster(instances=1, engine={"slots": 160}, instance={"run_ahead_tokens": 8})
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
-    assert cluster.link.run(lambda: bool(cluster.tier.contents))
-    cluster.link.kill(cluster.kvstore.address)
+    assert cluster.world.run(lambda: bool(cluster.tier.contents))
+    cluster.world.kill(cluster.kvstore.address)
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
 
@@ -301,7 +301,7 @@ def failed_over_request() -> tuple[Cluster, Client]:
 
 
 def records_about(cluster: Cluster, request: str) -> list[Record]:
-    answer = cluster.monitor.receive(cluster.link.now_s, TOOL, ExplainQuery(request))[0]
+    answer = cluster.monitor.receive(cluster.world.now_s, TOOL, ExplainQuery(request))[0]
     assert isinstance(answer, Send)
     explanation = answer.message
     assert isinstance(explanation, Explanation)
@@ -330,8 +330,8 @@ def untimed(lines: list[str]) -> list[str]:
 def test_hundreds_of_requests_at_once_stay_exact() -> None:
     """How fast the cores are at this is `python -m benchmarks.cores`'s to say."""
     cluster = ready_cluster(instances=3, engine={"slots": 4096, "audit": False}, instance={"max_running": 64})
-    cluster.link.keep_sent = False
+    cluster.world.keep_sent = False
     submit_many(cluster, 300, length=16, max_tokens=30)
     cluster.run_until_done()
     assert all(client.is_exact for client in cluster.clients)
-    assert cluster.link.run(cluster.all_free)
+    assert cluster.world.run(cluster.all_free)

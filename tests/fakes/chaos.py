@@ -14,7 +14,7 @@ from typing import Any
 from dunlin.messages.door import Rejection
 from dunlin.messages.plan import Shed
 from dunlin.messages.types import Finish
-from tests.fakes.cluster import Client, Cluster
+from simulator.cluster import Client, Cluster
 
 VOCABULARY = 1000
 TENANTS = ("", "one", "two")
@@ -44,22 +44,22 @@ class Chaos:
             engine={"slots": slots, "restart_s": 0.5},
             instance={"max_running": self.draw.choice([2, 8, 64])},
         )
-        self.cluster.link.keep_sent = False
+        self.cluster.world.keep_sent = False
         self._plan(requests, faults)
 
     def run(self) -> None:
         """Everything that was planned, and then until every request has ended. Raises AssertionError."""
         cluster = self.cluster
         cluster.run_until_ready()
-        cluster.link.on_delivered = lambda event: self._audit()
-        start_s = cluster.link.now_s
+        cluster.world.on_delivered = lambda event: self._audit()
+        start_s = cluster.world.now_s
         for at_s, act in self._plans:
-            cluster.link.run(for_s=max(0.0, start_s + at_s - cluster.link.now_s))
+            cluster.world.run(for_s=max(0.0, start_s + at_s - cluster.world.now_s))
             act()
         cluster.run_until_done(for_s=600.0)
         for client in cluster.clients:
             self._check(client)
-        assert cluster.link.run(cluster.all_free, for_s=120.0), list(map(repr, cluster.instances.values()))
+        assert cluster.world.run(cluster.all_free, for_s=120.0), list(map(repr, cluster.instances.values()))
 
     def _audit(self) -> None:
         self.cluster.check_conservation()
@@ -150,14 +150,14 @@ class Chaos:
         address = self.cluster.instances[name].address
         if not self._is_whole(name):
             return False
-        self.cluster.link.pause(address)
-        self.cluster.later(self.draw.uniform(0.1, 6.0), lambda: self.cluster.link.resume(address))
+        self.cluster.world.pause(address)
+        self.cluster.later(self.draw.uniform(0.1, 6.0), lambda: self.cluster.world.resume(address))
         return True
 
     def _is_whole(self, name: str) -> bool:
         """Whether it runs and has an engine: a stopped instance starts no engine, so the two do not meet."""
         seat = self.cluster.seats[name]
-        return seat.engine not in seat.ended and not self.cluster.link.is_paused(self.cluster.instances[name].address)
+        return seat.engine not in seat.ended and not self.cluster.world.is_paused(self.cluster.instances[name].address)
 
     def fault_restart_kvstore(self) -> bool:
         self.cluster.restart_kvstore()
@@ -197,16 +197,16 @@ class Chaos:
             return False
         self._sheds += 1
         shed = Shed(term.epoch, self._sheds, self.cluster.instances[target].address, self.draw.randint(1, 80))
-        self.cluster.link.post(self.cluster.manager.address, self.cluster.instances[source].address, shed)
+        self.cluster.world.post(self.cluster.manager.address, self.cluster.instances[source].address, shed)
         return True
 
     def fault_cut_stream(self) -> bool:
         core = self.cluster.instances[self._instance()]
         dispatcher = self.cluster.dispatchers[self.draw.choice(sorted(self.cluster.dispatchers))]
-        if self.cluster.link.is_paused(core.address):
+        if self.cluster.world.is_paused(core.address):
             return False
-        self.cluster.link.part(core.address, dispatcher.address)
-        self.cluster.link.join(core.address, dispatcher.address)
+        self.cluster.world.part(core.address, dispatcher.address)
+        self.cluster.world.join(core.address, dispatcher.address)
         return True
 
     def fault_damage_region(self) -> bool:
@@ -221,7 +221,7 @@ class Chaos:
         if not open_ones:
             return False
         client = self.draw.choice(open_ones)
-        self.cluster.link.part(client.address, self.cluster.dispatchers[client.dispatcher].address, "client left")
+        self.cluster.world.part(client.address, self.cluster.dispatchers[client.dispatcher].address, "client left")
         client.finish = Finish.CANCELLED
         self.left.append(client)
         return True

@@ -5,7 +5,7 @@ from typing import Any
 
 from dunlin.effects import Address, Effect, Joined, Message
 from dunlin.messages.plan import DrainReply, DrainRequest, Shed
-from tests.fakes.cluster import Client, Cluster
+from simulator.cluster import Client, Cluster
 
 ENGINE = {"slots": 512, "step_s": 0.01}
 
@@ -25,14 +25,14 @@ class Ear:
 
 def make_cluster(instances: int = 2, **settings: Any) -> Cluster:
     cluster = Cluster(instances, **{"engine": ENGINE, **settings})
-    cluster.link.on_delivered = lambda event: cluster.check_conservation()
+    cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_ready()
     return cluster
 
 
 def running(cluster: Cluster, client: Client, tokens: int = 5) -> str:
     """Run until the client has some tokens; who runs it."""
-    assert cluster.link.run(lambda: len(client.tokens) >= tokens, for_s=10.0)
+    assert cluster.world.run(lambda: len(client.tokens) >= tokens, for_s=10.0)
     return cluster.holder(client)
 
 
@@ -44,24 +44,24 @@ def shed(cluster: Cluster, source: str, target: str, slots: int = 1, ticket: int
     term = cluster.manager.term
     assert term is not None
     order = Shed(epoch or term.epoch, ticket, cluster.instances[target].address, slots)
-    cluster.link.post(cluster.manager.address, cluster.instances[source].address, order)
+    cluster.world.post(cluster.manager.address, cluster.instances[source].address, order)
     return order
 
 
 def sent(cluster: Cluster, kind: type[Any]) -> list[Any]:
-    return [message for _, _, _, message in cluster.link.sent if isinstance(message, kind)]
+    return [message for _, _, _, message in cluster.world.sent if isinstance(message, kind)]
 
 
 def finish(cluster: Cluster) -> None:
     cluster.run_until_done()
     assert all(client.is_exact for client in cluster.clients)
-    cluster.link.run(for_s=20.0)
+    cluster.world.run(for_s=20.0)
     assert cluster.all_free()
 
 
 def until_sent(cluster: Cluster, kind: type[Any], count: int = 1) -> Any:
     """Run until so many messages of that kind are on their way; the last of them."""
-    assert cluster.link.run(lambda: len(sent(cluster, kind)) >= count, for_s=10.0), f"no {kind.__name__}"
+    assert cluster.world.run(lambda: len(sent(cluster, kind)) >= count, for_s=10.0), f"no {kind.__name__}"
     return sent(cluster, kind)[-1]
 
 
@@ -71,11 +71,11 @@ def steps_of(cluster: Cluster, name: str) -> int:
 
 def drain(cluster: Cluster, name: str, undo: bool = False) -> DrainReply:
     """Ask the manager, as a tool does; its answer."""
-    tool = Ear(Address("client", f"tool-{cluster.link.delivered}"))
-    cluster.link.add(tool.address, tool)
-    cluster.link.join(tool.address, cluster.manager.address)
-    cluster.link.post(tool.address, cluster.manager.address, DrainRequest(name, undo))
-    assert cluster.link.run(lambda: bool(tool.heard), for_s=1.0)
+    tool = Ear(Address("client", f"tool-{cluster.world.delivered}"))
+    cluster.world.add(tool.address, tool)
+    cluster.world.join(tool.address, cluster.manager.address)
+    cluster.world.post(tool.address, cluster.manager.address, DrainRequest(name, undo))
+    assert cluster.world.run(lambda: bool(tool.heard), for_s=1.0)
     (reply,) = tool.heard
     assert isinstance(reply, DrainReply)
     return reply

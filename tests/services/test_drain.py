@@ -6,7 +6,7 @@ import pytest
 
 from dunlin.messages.plan import DrainOutcome
 from dunlin.messages.types import Finish
-from tests.fakes.cluster import Client
+from simulator.cluster import Client
 from tests.services.moving import (
     drain,
     finish,
@@ -18,12 +18,12 @@ from tests.services.moving import (
 def test_a_drained_instance_is_emptied_under_load_and_takes_nothing_until_told_to() -> None:
     cluster = make_cluster(3)
     clients = [cluster.submit([number, 2, 3], max_tokens=150) for number in range(24)]
-    assert cluster.link.run(lambda: all(len(client.tokens) >= 5 for client in clients), for_s=10.0)
+    assert cluster.world.run(lambda: all(len(client.tokens) >= 5 for client in clients), for_s=10.0)
     name = cluster.holder(clients[0])
     assert drain(cluster, name).outcome is DrainOutcome.ORDERED
     core = cluster.instances[name]
     assert len(core.sequences) > 2
-    assert cluster.link.run(lambda: len(core.sequences) == 0, for_s=3.0)
+    assert cluster.world.run(lambda: len(core.sequences) == 0, for_s=3.0)
     assert not all(client.finish for client in clients), "they just ended"
     later = [cluster.submit([number, 9], max_tokens=20) for number in range(12)]
     cluster.run_until_done()
@@ -31,20 +31,20 @@ def test_a_drained_instance_is_emptied_under_load_and_takes_nothing_until_told_t
     assert len(core.sequences) == 0
     assert core.report().draining
     assert drain(cluster, name, undo=True).outcome is DrainOutcome.ORDERED
-    assert cluster.link.run(lambda: len(cluster.dispatcher.fleet.placeable) == 3, for_s=2.0)
+    assert cluster.world.run(lambda: len(cluster.dispatcher.fleet.placeable) == 3, for_s=2.0)
     finish(cluster)
 
 
 def test_a_drain_outlives_the_leader_that_ordered_it() -> None:
     cluster = make_cluster(2)
     clients = [cluster.submit([number, 2, 3], max_tokens=100) for number in range(12)]
-    assert cluster.link.run(lambda: all(len(client.tokens) >= 3 for client in clients), for_s=10.0)
+    assert cluster.world.run(lambda: all(len(client.tokens) >= 3 for client in clients), for_s=10.0)
     name = cluster.holder(clients[0])
     drain(cluster, name)
-    assert cluster.link.run(lambda: cluster.instances[name].report().draining, for_s=1.0)
-    cluster.link.kill(cluster.manager.address)
+    assert cluster.world.run(lambda: cluster.instances[name].report().draining, for_s=1.0)
+    cluster.world.kill(cluster.manager.address)
     cluster.start_manager()
-    assert cluster.link.run(lambda: len(cluster.instances[name].sequences) == 0, for_s=5.0)
+    assert cluster.world.run(lambda: len(cluster.instances[name].sequences) == 0, for_s=5.0)
     finish(cluster)
 
 
@@ -67,7 +67,7 @@ class Campaign:
         choices = [*often, self.drain, self.undrain, self.kill, self.crash, self.leave, self.flip, self.depose]
         for _ in range(acts):
             self.random.choice(choices)()
-            self.cluster.link.run(for_s=self.random.choice((0.0, 0.003, 0.01, 0.05, 0.3)))
+            self.cluster.world.run(for_s=self.random.choice((0.0, 0.003, 0.01, 0.05, 0.3)))
         for name in self.cluster.instances:
             drain(self.cluster, name, undo=True)
         for client in self.cluster.clients:
@@ -77,7 +77,7 @@ class Campaign:
         self.cluster.run_until_done()
         wrong = [client for client in self.cluster.clients if client not in self.left and not client.is_exact]
         assert not wrong
-        self.cluster.link.run(for_s=40.0)
+        self.cluster.world.run(for_s=40.0)
         assert self.cluster.all_free()
 
     def name(self) -> str:
@@ -108,9 +108,9 @@ class Campaign:
 
     def crash(self) -> None:
         name = self.name()
-        if self.cluster.link.now_s > self.restarting_until_s.get(name, 0.0):
+        if self.cluster.world.now_s > self.restarting_until_s.get(name, 0.0):
             self.cluster.seats[name].crash()
-            self.restarting_until_s[name] = self.cluster.link.now_s + 1.1
+            self.restarting_until_s[name] = self.cluster.world.now_s + 1.1
 
     def leave(self) -> None:
         going = [client for client in self.cluster.clients if not client.finish and client not in self.left]
@@ -125,7 +125,7 @@ class Campaign:
             self.cluster.tier.flip(self.random.choice(offsets))
 
     def depose(self) -> None:
-        self.cluster.link.kill(self.cluster.manager.address)
+        self.cluster.world.kill(self.cluster.manager.address)
         self.cluster.start_manager()
 
 

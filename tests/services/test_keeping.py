@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dunlin.messages.pool import FindRegions
-from tests.fakes.cluster import Client, Cluster
+from simulator.cluster import Client, Cluster
 
 ENGINE = {"slots": 1024, "step_s": 0.01, "token_s": 0.0005, "move_s": 0.001}
 
@@ -13,21 +13,21 @@ ENGINE = {"slots": 1024, "step_s": 0.01, "token_s": 0.0005, "move_s": 0.001}
 def make_cluster(**settings: Any) -> Cluster:
     instance = {"checkpoint_share": 0.5, "checkpoint_tokens": 16, **settings.pop("instance", {})}
     cluster = Cluster(2, engine=ENGINE, instance=instance, **settings)
-    cluster.link.on_delivered = lambda event: cluster.check_conservation()
+    cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_ready()
     return cluster
 
 
 def far(cluster: Cluster, client: Client, tokens: int = 40) -> str:
     """Run until the client has that many; who runs it."""
-    assert cluster.link.run(lambda: len(client.tokens) >= tokens, for_s=10.0)
+    assert cluster.world.run(lambda: len(client.tokens) >= tokens, for_s=10.0)
     return cluster.holder(client)
 
 
 def finish(cluster: Cluster) -> None:
     cluster.run_until_done()
     assert all(client.is_exact for client in cluster.clients)
-    cluster.link.run(for_s=40.0)
+    cluster.world.run(for_s=40.0)
     assert cluster.all_free()
     assert len(cluster.kvstore.catalog) == 0
 
@@ -61,15 +61,15 @@ def test_a_hung_instance_that_wakes_later_does_no_harm(count: int) -> None:
     clients = [cluster.submit([index, *range(60)], max_tokens=300) for index in range(count)]
     name = far(cluster, clients[0])
     address = cluster.instances[name].address
-    cluster.link.pause(address)
-    moved = [message for *_, message in cluster.link.sent if isinstance(message, FindRegions)]
+    cluster.world.pause(address)
+    moved = [message for *_, message in cluster.world.sent if isinstance(message, FindRegions)]
     assert moved == []
-    asked = cluster.link.run(
-        lambda: any(isinstance(message, FindRegions) for *_, message in cluster.link.sent), for_s=15.0
+    asked = cluster.world.run(
+        lambda: any(isinstance(message, FindRegions) for *_, message in cluster.world.sent), for_s=15.0
     )
     assert asked
-    cluster.link.run(for_s=0.2)
-    cluster.link.resume(address)
+    cluster.world.run(for_s=0.2)
+    cluster.world.resume(address)
     finish(cluster)
     assert sum(core.report().claimed_tokens_total for core in cluster.instances.values()) >= 80
 
@@ -90,7 +90,7 @@ def test_a_kvstore_that_dies_with_the_instance_leaves_recomputing() -> None:
     cluster = make_cluster()
     client = cluster.submit(list(range(100)), max_tokens=120)
     name = far(cluster, client)
-    cluster.link.kill(cluster.kvstore.address)
+    cluster.world.kill(cluster.kvstore.address)
     cluster.kill_instance(name)
     cluster.run_until_done()
     assert client.is_exact

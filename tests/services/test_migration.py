@@ -9,7 +9,7 @@ import pytest
 from dunlin.messages.dispatch import Accepted, Ready
 from dunlin.messages.group import Fill, Filled, Reach, Reserve, Reserved
 from dunlin.messages.plan import Drain, DrainDone, ShedDone
-from tests.fakes.cluster import Cluster
+from simulator.cluster import Cluster
 from tests.services.moving import (
     finish,
     make_cluster,
@@ -26,18 +26,18 @@ from tests.services.moving import (
 def test_a_running_sequence_moves_and_its_client_sees_nothing(tier: bool) -> None:
     cluster = make_cluster()
     if not tier:
-        cluster.link.kill(cluster.kvstore.address)
+        cluster.world.kill(cluster.kvstore.address)
     client = cluster.submit(list(range(1, 100)), max_tokens=100)
     source = running(cluster, client)
     target = other(cluster, source)
     shed(cluster, source, target)
     ready = until_sent(cluster, Ready)
-    assert cluster.link.run(lambda: len(cluster.instances[source].sequences) == 0, for_s=1.0)
+    assert cluster.world.run(lambda: len(cluster.instances[source].sequences) == 0, for_s=1.0)
     done = until_sent(cluster, ShedDone)
     assert (done.moved, done.stayed) == (1, 0)
     switched = len(client.tokens)
     assert ready.tokens == (99 + switched - 1 if tier else 0)
-    assert cluster.link.run(lambda: len(client.tokens) > switched, for_s=1.0)
+    assert cluster.world.run(lambda: len(client.tokens) > switched, for_s=1.0)
     assert steps_of(cluster, target) == (0 if tier else 99 + switched)
     assert cluster.instances[target].report().arrivals_total == 1
     assert cluster.instances[source].report().migrations_total == 1
@@ -50,7 +50,7 @@ def test_the_pause_is_a_step_and_the_last_copy() -> None:
     source = running(cluster, client, tokens=20)
     shed(cluster, source, other(cluster, source))
     until_sent(cluster, ShedDone)
-    assert cluster.link.run(lambda: len(client.tokens) >= 60, for_s=2.0)
+    assert cluster.world.run(lambda: len(client.tokens) >= 60, for_s=2.0)
     gaps = [later - earlier for earlier, later in pairwise(client.times_s)]
     # Out and in again, 5 ms each and a hop about every message, besides the step that computes the next token.
     assert max(gaps) < 0.01 + 2 * 0.005 + 15 * 0.001
@@ -67,8 +67,8 @@ def test_between_nodes_the_regions_go_from_kvstore_to_kvstore() -> None:
     ready = until_sent(cluster, Ready)
     assert ready.tokens == 99 + len(client.tokens) - 1
     assert {fill.regions for fill in sent(cluster, Fill)} == {()}
-    assert cluster.link.run(lambda: len(cluster.instances[source].sequences) == 0, for_s=1.0)
-    assert cluster.link.run(lambda: len(client.tokens) > 50, for_s=5.0)
+    assert cluster.world.run(lambda: len(cluster.instances[source].sequences) == 0, for_s=1.0)
+    assert cluster.world.run(lambda: len(client.tokens) > 50, for_s=5.0)
     assert steps_of(cluster, target) == 0
     finish(cluster)
     assert [len(kvstore.catalog) for kvstore in cluster.kvstores.values()] == [0, 0]
@@ -83,8 +83,8 @@ def test_what_a_move_copied_stays_as_a_checkpoint_and_saves_the_next_failover(no
     target = names[(names.index(source) + 1) % 3]
     shed(cluster, source, target)
     until_sent(cluster, ShedDone)
-    assert cluster.link.run(lambda: cluster.instances[target].sequences.running_count == 1, for_s=1.0)
-    cluster.link.run(for_s=0.02)
+    assert cluster.world.run(lambda: cluster.instances[target].sequences.running_count == 1, for_s=1.0)
+    cluster.world.run(for_s=0.02)
     (sequence,) = cluster.instances[target].sequences.running
     assert sequence.kept_tokens >= 199
     finish(cluster)
@@ -121,7 +121,7 @@ def test_a_target_that_cannot_take_it_says_why_and_it_stays(fields: dict[str, An
 def test_a_full_target_refuses() -> None:
     cluster = make_cluster(2)
     long = [cluster.submit([number] * 200, max_tokens=250) for number in range(4)]
-    assert cluster.link.run(lambda: all(client.tokens for client in long), for_s=5.0)
+    assert cluster.world.run(lambda: all(client.tokens for client in long), for_s=5.0)
     source = cluster.holder(long[0])
     shed(cluster, source, other(cluster, source))
     done = until_sent(cluster, ShedDone)
@@ -152,7 +152,7 @@ def test_a_target_that_dies_with_the_sequence_ready_gives_it_back_to_the_source(
     until_sent(cluster, Ready)
     before = steps_of(cluster, source)
     cluster.kill_instance(target)
-    assert cluster.link.run(lambda: cluster.instances[source].sequences.running_count == 1, for_s=1.0)
+    assert cluster.world.run(lambda: cluster.instances[source].sequences.running_count == 1, for_s=1.0)
     assert steps_of(cluster, source) == before, "its KV was there"
     finish(cluster)
 
@@ -163,7 +163,7 @@ def test_a_target_that_dies_after_it_accepted_loses_nothing() -> None:
     source = running(cluster, client)
     target = other(cluster, source)
     shed(cluster, source, target)
-    assert cluster.link.run(lambda: cluster.instances[target].sequences.running_count == 1, for_s=5.0)
+    assert cluster.world.run(lambda: cluster.instances[target].sequences.running_count == 1, for_s=5.0)
     cluster.kill_instance(target)
     finish(cluster)
 
@@ -188,7 +188,7 @@ def test_a_source_that_dies_when_its_dispatcher_knows_leaves_the_kv_at_the_targe
     place = until_sent(cluster, Accepted, 2)
     assert place.attempt == 2
     cluster.kill_instance(source)
-    assert cluster.link.run(lambda: len(client.tokens) > 50, for_s=5.0)
+    assert cluster.world.run(lambda: len(client.tokens) > 50, for_s=5.0)
     assert steps_of(cluster, target) == 0
     finish(cluster)
 
@@ -201,7 +201,7 @@ def test_a_kvstore_that_dies_on_the_way_costs_time_alone(kind: type[Any]) -> Non
     target = other(cluster, source)
     shed(cluster, source, target)
     until_sent(cluster, kind)
-    cluster.link.kill(cluster.kvstore.address)
+    cluster.world.kill(cluster.kvstore.address)
     done = until_sent(cluster, ShedDone)
     assert (done.moved, done.stayed) == (1, 0)
     assert cluster.holder(client) == target
@@ -215,8 +215,8 @@ def test_a_dispatcher_that_dies_on_the_way_leaves_no_slot_behind(kind: type[Any]
     source = running(cluster, client)
     shed(cluster, source, other(cluster, source))
     until_sent(cluster, kind)
-    cluster.link.kill(cluster.dispatcher.address)
-    cluster.link.run(for_s=60.0)  # the grace, and what the rooms wait for
+    cluster.world.kill(cluster.dispatcher.address)
+    cluster.world.run(for_s=60.0)  # the grace, and what the rooms wait for
     assert cluster.all_free()
 
 
@@ -228,7 +228,7 @@ def test_a_client_that_leaves_on_the_way_frees_both_ends(kind: type[Any]) -> Non
     shed(cluster, source, other(cluster, source))
     until_sent(cluster, kind)
     cluster.leave(client)
-    cluster.link.run(for_s=1.0)
+    cluster.world.run(for_s=1.0)
     assert cluster.all_free(), "at once, not when somebody's patience ends"
     assert until_sent(cluster, ShedDone).moved in (0, 1)
 
@@ -283,7 +283,7 @@ def test_a_deposed_managers_orders_change_nothing() -> None:
     assert "stale" in done.detail
     term = cluster.manager.term
     assert term is not None
-    cluster.link.post(cluster.manager.address, cluster.instances[source].address, Drain(1, 9))
+    cluster.world.post(cluster.manager.address, cluster.instances[source].address, Drain(1, 9))
     refused = until_sent(cluster, DrainDone)
     assert (refused.draining, "stale" in refused.detail) == (False, True)
     assert not cluster.instances[source].report().draining
@@ -293,13 +293,13 @@ def test_a_deposed_managers_orders_change_nothing() -> None:
 def test_an_order_that_comes_again_is_done_once() -> None:
     cluster = make_cluster()
     clients = [cluster.submit([number, *range(30)], max_tokens=100) for number in range(6)]
-    assert cluster.link.run(lambda: all(len(client.tokens) >= 5 for client in clients), for_s=10.0)
+    assert cluster.world.run(lambda: all(len(client.tokens) >= 5 for client in clients), for_s=10.0)
     source = cluster.holder(clients[0])
     held = len(cluster.instances[source].sequences)
     order = shed(cluster, source, other(cluster, source))
     shed(cluster, source, other(cluster, source))
     done = until_sent(cluster, ShedDone)
-    cluster.link.post(cluster.manager.address, cluster.instances[source].address, order)
+    cluster.world.post(cluster.manager.address, cluster.instances[source].address, order)
     assert until_sent(cluster, ShedDone, 2) == done
     assert len(cluster.instances[source].sequences) == held - 1
     finish(cluster)
@@ -313,6 +313,6 @@ def test_a_target_fences_a_source_that_follows_an_older_term() -> None:
     core = cluster.instances[target]
     followed = cluster.manager.term.order_of(core.address)  # type: ignore[union-attr]
     assert followed is not None
-    cluster.link.post(cluster.manager.address, core.address, replace(followed, epoch=followed.epoch + 1))
+    cluster.world.post(cluster.manager.address, core.address, replace(followed, epoch=followed.epoch + 1))
     shed(cluster, source, target)
     stays(cluster, source, "stale: this instance follows epoch")

@@ -6,14 +6,14 @@ The fake engines know whose each sequence is and fail on a slot that another ten
 import pytest
 
 from dunlin.messages.dispatch import Reused
-from tests.fakes.cluster import Cluster
+from simulator.cluster import Cluster
 
 PROMPT = [7 * token % 900 for token in range(100)]
 
 
 def found(cluster: Cluster) -> int:
     """Tokens that were reused."""
-    return sum(message.tokens for _, _, _, message in cluster.link.sent if isinstance(message, Reused))
+    return sum(message.tokens for _, _, _, message in cluster.world.sent if isinstance(message, Reused))
 
 
 @pytest.mark.parametrize("fault", ["none", "engine", "instance"])
@@ -22,7 +22,7 @@ def test_tenants_share_with_themselves_alone_whatever_breaks(fault: str) -> None
     cluster.run_until_ready()
     for number in range(24):
         cluster.submit([*PROMPT, number % 4], max_tokens=30, seed=number % 3, tenant="ab"[number % 2])
-        cluster.link.run(for_s=0.05)
+        cluster.world.run(for_s=0.05)
         if number == 12 and fault == "engine":
             cluster.seats["instance-0"].crash()
         if number == 12 and fault == "instance":

@@ -20,7 +20,7 @@ from dunlin.messages.fleet import FleetView
 from dunlin.messages.types import Finish, i32
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
-from tests.fakes.link import Link
+from simulator.world import World
 from tests.services.dispatcher.factories import MONITOR, SELF, client, member, submit
 
 STEP_S = 0.01
@@ -143,10 +143,10 @@ class Storm:
 
     def __init__(self, seed: int, **config: Any) -> None:
         self.random = Random(seed)
-        self.link = Link(latency_s=0.0005)
-        self.link.keep_sent = False
+        self.world = World(latency_s=0.0005)
+        self.world.keep_sent = False
         self.core = DispatcherCore(SELF, DispatcherConfig(**config))
-        self.link.add(SELF, self.core)
+        self.world.add(SELF, self.core)
         self.instances: dict[Address, StormyInstance] = {}
         self.frozen: dict[Address, float] = {}
         self.listeners: dict[Address, Listener] = {}
@@ -162,18 +162,18 @@ class Storm:
         self._incarnations += 1
         address = Address("instance", name, self._incarnations)
         self.instances[address] = StormyInstance(self.random)
-        self.link.add(address, self.instances[address])
-        self.link.join(SELF, address)
+        self.world.add(address, self.instances[address])
+        self.world.join(SELF, address)
 
     def ask(self, number: int) -> None:
         address = client(number)
         self.listeners[address] = Listener()
-        self.link.add(address, self.listeners[address])
-        self.link.join(SELF, address)
+        self.world.add(address, self.listeners[address])
+        self.world.join(SELF, address)
         prompt = [self.random.randrange(1000) for _ in range(self.random.randrange(1, 40))]
         most = self.random.randrange(1, 120)
         self.asked[address] = (prompt, most)
-        self.link.post(address, SELF, submit(prompt, max_tokens=most))
+        self.world.post(address, SELF, submit(prompt, max_tokens=most))
 
     def look(self) -> None:
         """The monitor's view of now."""
@@ -183,11 +183,11 @@ class Storm:
                 address,
                 free_slots=1000 - sum(len(tokens) for _, tokens in instance.running.values()),
                 running=len(instance.running),
-                suspect=self.link.now_s - self.frozen.get(address, self.link.now_s) > SUSPECT_AFTER_S,
+                suspect=self.world.now_s - self.frozen.get(address, self.world.now_s) > SUSPECT_AFTER_S,
             )
             for address, instance in self.instances.items()
         )
-        self.link.post(MONITOR, SELF, FleetView(self._version, members))
+        self.world.post(MONITOR, SELF, FleetView(self._version, members))
 
     def blow(self) -> None:
         """One fault, perhaps."""
@@ -196,27 +196,27 @@ class Storm:
         if dice < 0.05 and len(awake) > 1:
             victim = self.random.choice(awake)
             self.seen["killed holding work"] += bool(self.instances[victim].running)
-            self.link.kill(victim)
+            self.world.kill(victim)
             del self.instances[victim]
             self.start(victim.name)
         elif dice < 0.08 and len(awake) > 1:
             victim = self.random.choice(awake)
-            self.link.pause(victim)
-            self.frozen[victim] = self.link.now_s
+            self.world.pause(victim)
+            self.frozen[victim] = self.world.now_s
         elif dice < 0.2 and self.listeners:
             self.leave(self.random.choice(list(self.listeners)))
 
     def thaw(self) -> None:
         for address, since_s in list(self.frozen.items()):
-            if self.link.now_s - since_s > self.random.uniform(0.5, 8.0):
+            if self.world.now_s - since_s > self.random.uniform(0.5, 8.0):
                 del self.frozen[address]
-                self.link.resume(address)
+                self.world.resume(address)
                 self.seen["woken holding work"] += bool(self.instances[address].running)
 
     def leave(self, address: Address) -> None:
         if address not in self.left:
             self.left.append(address)
-            self.link.post(address, SELF, Withdraw())
+            self.world.post(address, SELF, Withdraw())
 
     def settled(self) -> bool:
         return all(
@@ -231,12 +231,12 @@ class Storm:
             self.ask(tick)
             self.blow()
             self.thaw()
-            self.link.run(for_s=0.1)
+            self.world.run(for_s=0.1)
             self.core.journal.check_integrity()
         for _ in range(600):
             self.look()
             self.thaw()
-            self.link.run(for_s=0.1)
+            self.world.run(for_s=0.1)
             if self.settled() and not self.frozen:
                 return
         raise AssertionError("some requests never ended")
@@ -258,7 +258,7 @@ def test_every_stream_is_exact_in_a_storm(seed: int) -> None:
     assert (report.failed_total, report.refused_total) == (0, 0)
     assert report.finished_total + report.cancelled_total == len(storm.asked)
     assert report.tokens_total == sum(len(listener.tokens) for listener in storm.listeners.values())
-    storm.link.run(for_s=5.0)
+    storm.world.run(for_s=5.0)
     assert all(not instance.running for instance in storm.instances.values()), "an instance works for nobody"
     assert len(storm.core._fences) == 0
     assert all(not instance.reserved for instance in storm.core.fleet._joined.values())
@@ -287,7 +287,7 @@ def test_the_same_storm_twice_is_the_same() -> None:
     for _ in range(2):
         storm = Storm(3)
         storm.rage(60)
-        reports.append((storm.core.report(), storm.link.delivered, storm.link.now_s))
+        reports.append((storm.core.report(), storm.world.delivered, storm.world.now_s))
     assert reports[0] == reports[1]
 
 
@@ -309,7 +309,7 @@ def test_columns_are_copied() -> None:
     storm = Storm(1)
     storm.look()
     storm.ask(0)
-    storm.link.keep_sent = True
-    storm.link.run(for_s=1.0)
-    (place,) = [message for _, _, _, message in storm.link.sent if isinstance(message, Place)]
+    storm.world.keep_sent = True
+    storm.world.run(for_s=1.0)
+    (place,) = [message for _, _, _, message in storm.world.sent if isinstance(message, Place)]
     assert place.tokens == i32(storm.asked[client(0)][0])

@@ -31,8 +31,8 @@ from services.instance.core import InstanceCore
 from services.instance.sequences import name_of
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
-from tests.fakes.engine import EngineSeat, FakeEngine, FakeTier, continuation, digest_of, make_ready
-from tests.fakes.link import Event, Link
+from simulator.engine import EngineModel, EngineSeat, HostTier, continuation, digest_of, make_ready
+from simulator.world import Event, World
 
 ME = Address("instance", "i", 5)
 ENGINE = Address("engine", "i")
@@ -153,23 +153,23 @@ class Bench:
     """Settings: `engine` and `config` override theirs, `tier_bytes` None means no kvstore."""
 
     def __init__(self, *, tier_bytes: int | None = None, engine: dict[str, Any] | None = None, **config: Any) -> None:
-        self.link = Link(LATENCY_S)
+        self.world = World(LATENCY_S)
         self.core = InstanceCore(ME, InstanceConfig(**config))
-        self.tier = FakeTier()
+        self.tier = HostTier()
         self.kvstore: KvstoreCore | None = None
         self.kvstore_address = Address("kvstore", "kv", 4)
         self.dispatchers: dict[str, Dispatcher] = {}
         self.monitor, self.manager = Silent(), Silent()
-        self.link.add(ME, self.core)
-        self.link.add(MONITOR, self.monitor)
-        self.link.add(MANAGER, self.manager)
-        self.link.on_delivered = self._audit
+        self.world.add(ME, self.core)
+        self.world.add(MONITOR, self.monitor)
+        self.world.add(MANAGER, self.manager)
+        self.world.on_delivered = self._audit
         if tier_bytes is not None:
             self.start_kvstore(tier_bytes)
         settings = {"step_s": STEP_S, "progress_s": 0.1, "tenant_of": self._tenant_of, **(engine or {})}
-        self.seat = EngineSeat(self.link, ME, self.tier, **settings)
-        self.link.join(MANAGER, ME)
-        self.link.post(MANAGER, ME, make_order(), 2 * LATENCY_S)
+        self.seat = EngineSeat(self.world, ME, self.tier, **settings)
+        self.world.join(MANAGER, ME)
+        self.world.post(MANAGER, ME, make_order(), 2 * LATENCY_S)
         self.dispatcher = self.add_dispatcher("d")
         self.run(0.05)
 
@@ -177,8 +177,8 @@ class Bench:
 
     def add_dispatcher(self, name: str) -> Dispatcher:
         dispatcher = self.dispatchers[name] = Dispatcher(Address("dispatcher", name, 10 + len(self.dispatchers)))
-        self.link.add(dispatcher.address, dispatcher)
-        self.link.join(dispatcher.address, ME)
+        self.world.add(dispatcher.address, dispatcher)
+        self.world.join(dispatcher.address, ME)
         return dispatcher
 
     def start_kvstore(self, tier_bytes: int) -> None:
@@ -187,15 +187,15 @@ class Bench:
         self.kvstore_address = Address(address.role, address.name, address.incarnation + 1)
         config = KvstoreConfig("/proc/1/fd/9", tier_bytes, alignment_bytes=64)
         self.kvstore = KvstoreCore(self.kvstore_address, config)
-        self.link.add(self.kvstore_address, self.kvstore)
-        self.link.join(ME, self.kvstore_address)
+        self.world.add(self.kvstore_address, self.kvstore)
+        self.world.join(ME, self.kvstore_address)
 
     def kill_kvstore(self) -> None:
-        self.link.kill(self.kvstore_address)
+        self.world.kill(self.kvstore_address)
         self.kvstore = None
 
     @property
-    def engine(self) -> FakeEngine:
+    def engine(self) -> EngineModel:
         return self.seat.engine
 
     # --- what is asked ---
@@ -205,7 +205,7 @@ class Bench:
         dispatcher = by or self.dispatcher
         place = make_place(request, **overrides)
         attempt = dispatcher.attempts[request, place.attempt] = Attempt(place)
-        self.link.post(dispatcher.address, ME, place)
+        self.world.post(dispatcher.address, ME, place)
         return attempt
 
     def again(self, attempt: Attempt, *, by: Dispatcher | None = None) -> Attempt:
@@ -224,7 +224,7 @@ class Bench:
 
     def cancel(self, attempt: Attempt, *, by: Dispatcher | None = None) -> None:
         dispatcher = by or self.dispatcher
-        self.link.post(dispatcher.address, ME, Cancel(attempt.place.request, attempt.place.attempt))
+        self.world.post(dispatcher.address, ME, Cancel(attempt.place.request, attempt.place.attempt))
 
     def leave_behind(self, place: Place, *spans: tuple[int, int], tokens: list[int] | None = None) -> list[HostRegion]:
         """What an attempt at another instance of the node, which is gone now, had committed of the request's tokens.
@@ -236,34 +236,34 @@ class Bench:
         text = list(tokens if tokens is not None else place.tokens)
         key = name_of(self.dispatcher.address, place)
         hosts = []
-        self.kvstore.receive(self.link.now_s, other, Joined())
+        self.kvstore.receive(self.world.now_s, other, Joined())
         for start, stop in spans:
             region = Region(0, len(ready.layers), start, stop)
             chain = prefix.chain_of(prefix.root(place.tenant, ready.weights_digest), text, stop)
             names = (self.dispatcher.address, place.request, place.attempt - 1, region)
             size = (stop - start) * ready.kv_bytes_per_token
             asked = ReserveRegion(1, *names, size, ready.kv_dtype, ready.weights_digest, None, key, chain)
-            (answer,) = self.kvstore.receive(self.link.now_s, other, asked)
+            (answer,) = self.kvstore.receive(self.world.now_s, other, asked)
             assert isinstance(answer, Send)
             assert isinstance(answer.message, RegionReserved), "the tier is full"
             host = answer.message.host
             content = [digest_of(text[: position + 1]) for position in range(start, stop)]
             self.tier.write(host, content)
             checksum = digest_of([*identity(region, ready.kv_dtype, chain), *content])
-            self.kvstore.receive(self.link.now_s, other, CommitRegion(host.handle, host.generation, checksum))
+            self.kvstore.receive(self.world.now_s, other, CommitRegion(host.handle, host.generation, checksum))
             hosts.append(host)
-        for effect in self.kvstore.receive(self.link.now_s, other, Gone("killed")):
+        for effect in self.kvstore.receive(self.world.now_s, other, Gone("killed")):
             if isinstance(effect, After):
-                self.link.post(self.kvstore.address, self.kvstore.address, effect.message, effect.delay_s)
+                self.world.post(self.kvstore.address, self.kvstore.address, effect.message, effect.delay_s)
         return hosts
 
     def run(self, for_s: float) -> None:
-        self.link.run(for_s=for_s)
+        self.world.run(for_s=for_s)
 
     def run_until_quiet(self, for_s: float = 120.0) -> None:
         """Until no sequence is here any more; fails if that does not come to pass."""
         self.run(2 * LATENCY_S)
-        assert self.link.run(lambda: len(self.core.sequences) == 0, for_s=for_s), f"still {self.core!r}"
+        assert self.world.run(lambda: len(self.core.sequences) == 0, for_s=for_s), f"still {self.core!r}"
         self.run(0.05)
 
     # --- what must hold ---
@@ -280,7 +280,7 @@ class Bench:
     def sent(self, kind: type[M], to: Address | None = None) -> list[M]:
         """What the instance sent, oldest first."""
         found = []
-        for _, sender, receiver, message in self.link.sent:
+        for _, sender, receiver, message in self.world.sent:
             if sender == ME and isinstance(message, kind) and to in (None, receiver):
                 found.append(message)
         return found

@@ -185,9 +185,9 @@ def test_a_preempted_sequence_says_so_to_its_new_dispatcher() -> None:
     bench = Bench(engine={"slots": 64}, run_ahead_tokens=4)
     for request in (1, 2, 3):
         bench.place(request, tokens=10, max_tokens=40, key=f"req-a-{request}")
-    assert bench.link.run(lambda: any(s.preempted for s in bench.core.sequences.waiting()), for_s=10.0)
+    assert bench.world.run(lambda: any(s.preempted for s in bench.core.sequences.waiting()), for_s=10.0)
     waiting = next(s for s in bench.core.sequences.waiting() if s.preempted)
     known = list(waiting.place.tokens)
     asks = adopt(known, key=waiting.place.key, tenant="", received=0)
-    kinds = [type(send.message).__name__ for send in bench.core.receive(bench.link.now_s, OTHER, asks)[:3]]
+    kinds = [type(send.message).__name__ for send in bench.core.receive(bench.world.now_s, OTHER, asks)[:3]]
     assert kinds == ["Taken", "Adopted", "Preempted"]

@@ -56,7 +56,7 @@ def test_no_step_waits_for_a_copy() -> None:
     for bench in (with_copies, without):
         bench.place(tokens=40, max_tokens=100)
         bench.run_until_quiet()
-        ends.append(bench.link.now_s)
+        ends.append(bench.world.now_s)
         assert all(not step.after for step in bench.sent(Step))
     assert ends[0] == pytest.approx(ends[1], abs=STEP_S)
     assert with_copies.core.report().checkpointed_tokens_total > 100
@@ -67,10 +67,10 @@ def test_no_step_waits_for_a_copy() -> None:
 def test_the_engine_spends_no_more_than_its_share_on_copies(share: float) -> None:
     bench = make_bench(checkpoint_share=share, engine={"slots": 4096, "move_s": 0.001, "move_busy_s": 0.004})
     attempts = [bench.place(request, tokens=30, max_tokens=300) for request in range(1, 9)]
-    began_s = bench.link.now_s
+    began_s = bench.world.now_s
     bench.run(2.0)
     busy_s = bench.core.report().checkpoint_busy_s_total
-    assert 0.6 * share <= busy_s / (bench.link.now_s - began_s) <= share + 0.002
+    assert 0.6 * share <= busy_s / (bench.world.now_s - began_s) <= share + 0.002
     assert not any(attempt.is_over for attempt in attempts)
 
 
@@ -113,7 +113,7 @@ def test_a_step_that_may_write_the_slots_is_sent_after_the_copy_was_cancelled() 
     bench.place(2, tokens=40, max_tokens=4)
     bench.cancel(attempt)
     bench.run_until_quiet()
-    to_engine = [message for _, sender, to, message in bench.link.sent if to == ENGINE]
+    to_engine = [message for _, sender, to, message in bench.world.sent if to == ENGINE]
     cancelled = next(index for index, message in enumerate(to_engine) if isinstance(message, CancelMove))
     second = [i for i, message in enumerate(to_engine) if isinstance(message, Step) and 2 in message.sequence]
     assert cancelled < second[0]
@@ -136,7 +136,7 @@ def test_one_that_came_back_keeps_its_regions() -> None:
     bench = make_bench(engine={"slots": 64, "move_s": 0.002}, run_ahead_tokens=4)
     for request in (1, 2):
         bench.place(request, tokens=16, max_tokens=40)
-    assert bench.link.run(lambda: bench.core.report().restored_tokens_total > 0, for_s=5)
+    assert bench.world.run(lambda: bench.core.report().restored_tokens_total > 0, for_s=5)
     (sequence,) = [one for one in bench.core.sequences.all() if one.place.request == 2]
     assert (sequence.state, sequence.kept_tokens >= 16) == (State.RUNNING, True)
 
@@ -158,7 +158,7 @@ def test_a_copy_that_fails_leaves_nothing() -> None:
     bench.place(tokens=40, max_tokens=60)
     bench.run(0.1)
     (move,) = bench.sent(Move)
-    bench.link.post(ENGINE, bench.core.address, MoveDone(move.move, MoveStatus.FAILED, detail="no"))
+    bench.world.post(ENGINE, bench.core.address, MoveDone(move.move, MoveStatus.FAILED, detail="no"))
     bench.run(0.05)
     assert len(bench.sent(ReleaseRegion)) == 1
     assert len(bench.sent(ReserveRegion)) == 1, "not again at once"

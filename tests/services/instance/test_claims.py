@@ -118,43 +118,43 @@ def test_an_adopted_request_asks_though_its_attempt_is_the_first_here() -> None:
 def test_without_an_answer_it_starts_anyway_and_takes_nothing_late() -> None:
     bench = make_bench(tier_answer_s=0.5)
     bench.leave_behind(place_of(), (0, 48))
-    bench.link.pause(bench.kvstore_address)
+    bench.world.pause(bench.kvstore_address)
     attempt = again(bench)
     bench.run(0.4)
     assert bench.sent(Step) == []
     bench.run(0.3)
     assert bench.sent(Step) != []
-    bench.link.resume(bench.kvstore_address)
+    bench.world.resume(bench.kvstore_address)
     finish(bench, attempt)
     assert bench.core.report().claimed_tokens_total == 0
 
 
 def test_others_do_not_wait_for_who_waits_for_the_kvstore() -> None:
     bench = make_bench(tier_answer_s=2.0)
-    bench.link.pause(bench.kvstore_address)
+    bench.world.pause(bench.kvstore_address)
     again(bench)
     other = bench.place(2, tokens=10, max_tokens=5)
     bench.run(0.3)
     assert other.tokens == other.expected
-    bench.link.resume(bench.kvstore_address)
+    bench.world.resume(bench.kvstore_address)
 
 
 def test_one_that_is_cancelled_meanwhile_gives_everything_back() -> None:
     bench = make_bench()
     bench.leave_behind(place_of(), (0, 48))
-    bench.link.pause(bench.kvstore_address)
+    bench.world.pause(bench.kvstore_address)
     attempt = again(bench)
     bench.run(0.01)
     bench.cancel(attempt)
     bench.run(0.01)
-    bench.link.resume(bench.kvstore_address)
+    bench.world.resume(bench.kvstore_address)
     bench.run_until_quiet()
     bench.check_empty()
 
 
 def test_a_kvstore_that_dies_meanwhile_is_not_waited_for() -> None:
     bench = make_bench()
-    bench.link.pause(bench.kvstore_address)
+    bench.world.pause(bench.kvstore_address)
     attempt = again(bench)
     bench.run(0.01)
     bench.kill_kvstore()

@@ -23,7 +23,7 @@ from dunlin.messages.engine import (
     StepDone,
 )
 from dunlin.messages.types import Finish, Sampling, f32, i8, i32, i64
-from tests.fakes.engine import continuation, make_ready
+from simulator.engine import continuation, make_ready
 from tests.services.instance.bench import (
     ENGINE,
     LATENCY_S,
@@ -206,7 +206,7 @@ def test_a_cancel_of_a_replaced_attempt_is_answered_when_its_slots_are_free() ->
 
 def test_tokens_arrive_one_per_step_at_exact_times() -> None:
     bench = Bench()
-    start_s = bench.link.now_s
+    start_s = bench.world.now_s
     attempt = bench.place(tokens=10, max_tokens=4)
     bench.run_until_quiet()
     bench.check_empty()
@@ -256,7 +256,7 @@ def test_a_stop_in_the_first_step_drops_the_row_of_the_second() -> None:
     bench.run_until_quiet()
     bench.check_empty()
     assert (len(attempt.tokens), attempt.finish) == (4, Finish.STOP)
-    dropped = [message.dropped for _, _, to, message in bench.link.sent if to == ME and isinstance(message, StepDone)]
+    dropped = [message.dropped for _, _, to, message in bench.world.sent if to == ME and isinstance(message, StepDone)]
     assert [len(rows) for rows in dropped] == [0, 0, 0, 0, 1]
 
 
@@ -312,7 +312,7 @@ def test_slots_are_free_once_the_steps_that_name_them_have_answered(after_s: flo
     attempt = bench.place(tokens=10, max_tokens=100)
     bench.run(after_s)
     bench.cancel(attempt)
-    start_s = bench.link.now_s
+    start_s = bench.world.now_s
     bench.run_until_quiet()
     bench.check_empty()
     assert bench.dispatcher.of(Ended) == [Ended(1, 1)]
@@ -358,10 +358,10 @@ def test_a_preempted_one_comes_before_newcomers() -> None:
     bench = Bench(engine={"slots": 64}, run_ahead_tokens=4)
     for request in (1, 2):
         bench.place(request, tokens=16, max_tokens=40)
-    assert bench.link.run(lambda: bool(bench.dispatcher.of(Preempted)), for_s=5)
+    assert bench.world.run(lambda: bool(bench.dispatcher.of(Preempted)), for_s=5)
     newcomer = bench.place(3, tokens=4, max_tokens=4)
     bench.run_until_quiet()
     continued_s = bench.dispatcher.times(Continued)[0]
-    opened_s = [at_s for at_s, _, to, message in bench.link.sent if isinstance(message, Open) and to == ENGINE][-1]
+    opened_s = [at_s for at_s, _, to, message in bench.world.sent if isinstance(message, Open) and to == ENGINE][-1]
     assert newcomer.tokens == newcomer.expected
     assert opened_s >= continued_s - LATENCY_S

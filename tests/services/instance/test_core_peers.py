@@ -47,7 +47,7 @@ def test_a_dead_engine_that_will_not_be_back_soon_gives_everything_back_with_the
     attempts = [bench.place(request, tokens=12, max_tokens=12) for request in (1, 2)]
     bench.run(0.03)
     bench.seat.crash()
-    crashed_s = bench.link.now_s
+    crashed_s = bench.world.now_s
     bench.run(0.1)
     assert [(message.request, message.attempt) for message in bench.dispatcher.of(Returned)] == [(1, 1), (2, 1)]
     assert bench.dispatcher.times(Returned)[0] == pytest.approx(crashed_s + 2 * LATENCY_S)
@@ -79,9 +79,9 @@ def test_an_engine_without_progress_is_ended_after_three_seconds() -> None:
     bench.place(tokens=10, max_tokens=200)
     bench.run(0.5)
     bench.engine.is_stuck = True
-    stuck_s = bench.link.now_s
-    assert bench.link.run(lambda: bool(bench.sent(StopEngine)), for_s=10)
-    assert 2.9 <= bench.link.now_s - stuck_s <= 3.3
+    stuck_s = bench.world.now_s
+    assert bench.world.run(lambda: bool(bench.sent(StopEngine)), for_s=10)
+    assert 2.9 <= bench.world.now_s - stuck_s <= 3.3
     stop = bench.sent(StopEngine)[0]
     assert figures(stop.why)["limit_s"] == 3.0
     bench.run_until_quiet()
@@ -200,8 +200,8 @@ def reports_of(bench: Bench) -> list[tuple[float, InstanceReport]]:
 
 def test_a_monitor_hears_at_once_and_then_every_half_second() -> None:
     bench = Bench()
-    bench.link.join(MONITOR, ME)
-    joined_s = bench.link.now_s + 2 * LATENCY_S
+    bench.world.join(MONITOR, ME)
+    joined_s = bench.world.now_s + 2 * LATENCY_S
     bench.run(2.2)
     times = [now_s for now_s, _ in reports_of(bench)]
     assert times[0] == pytest.approx(joined_s)
@@ -211,10 +211,10 @@ def test_a_monitor_hears_at_once_and_then_every_half_second() -> None:
 
 def test_changes_are_reported_soon_and_not_too_often() -> None:
     bench = Bench()
-    bench.link.join(MONITOR, ME)
+    bench.world.join(MONITOR, ME)
     bench.run(0.3)
     bench.place(max_tokens=100)
-    start_s = bench.link.now_s
+    start_s = bench.world.now_s
     bench.run(0.8)
     news = [(now_s, report) for now_s, report in reports_of(bench) if now_s > start_s]
     assert news[0][0] - start_s <= 0.055
@@ -225,12 +225,12 @@ def test_changes_are_reported_soon_and_not_too_often() -> None:
 
 def test_reports_begin_anew_with_a_second_monitor() -> None:
     bench = Bench()
-    bench.link.join(MONITOR, ME)
+    bench.world.join(MONITOR, ME)
     bench.run(1.0)
-    bench.link.part(MONITOR, ME)
+    bench.world.part(MONITOR, ME)
     bench.run(3.0)
     before = len(reports_of(bench))
-    bench.link.join(MONITOR, ME)
+    bench.world.join(MONITOR, ME)
     bench.run(2.0)
     assert len(reports_of(bench)) - before >= 4
 
@@ -259,6 +259,6 @@ def test_the_same_messages_make_the_same_effects() -> None:
         for request in range(1, 7):
             bench.place(request, tokens=10, max_tokens=30)
         bench.run_until_quiet()
-        return bench.link.sent
+        return bench.world.sent
 
     assert story() == story()

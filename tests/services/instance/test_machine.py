@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from dunlin.messages.types import Finish, i32
-from tests.fakes.engine import Tick
+from simulator.engine import Tick
 from tests.services.instance.bench import ENGINE, ME, Attempt, Bench, Dispatcher, make_place
 
 SLOTS = 64
@@ -109,7 +109,7 @@ class InstanceMachine(RuleBasedStateMachine):
             self.bench.engine.is_stuck = True
         elif how == "stays away":  # longer than the grace, though it was expected sooner
             self.bench.seat.crash(returns=False)
-            self.bench.link.post(ENGINE, ENGINE, Tick(), 1.5)
+            self.bench.world.post(ENGINE, ENGINE, Tick(), 1.5)
         else:
             signal = {"killed": 9, "goes wild": 11, "exits": 0}[how]
             self.bench.seat.crash(signal, code=3 if how == "exits" else 0)
@@ -127,10 +127,10 @@ class InstanceMachine(RuleBasedStateMachine):
     @rule()
     def stop_or_continue_kvstore(self) -> None:
         if self.is_kvstore_stopped():
-            self.bench.link.resume(self.bench.kvstore_address)
+            self.bench.world.resume(self.bench.kvstore_address)
         else:
             self.faults["kvstore"] -= 1
-            self.bench.link.pause(self.bench.kvstore_address)
+            self.bench.world.pause(self.bench.kvstore_address)
 
     @precondition(lambda self: self.bench.tier.contents)
     @rule(pick=st.integers(0, 100))
@@ -146,11 +146,11 @@ class InstanceMachine(RuleBasedStateMachine):
         dispatcher = self.bench.dispatchers[who]
         if who in self.away:
             del self.away[who]
-            self.bench.link.join(dispatcher.address, ME)
+            self.bench.world.join(dispatcher.address, ME)
             self.bench.run(0.01)
         else:
             self.away[who] = None
-            self.bench.link.part(dispatcher.address, ME)
+            self.bench.world.part(dispatcher.address, ME)
 
     def may(self, fault: str) -> bool:
         """Whether this example has such a fault left."""
@@ -161,7 +161,7 @@ class InstanceMachine(RuleBasedStateMachine):
             return
         self.bench.run_until_quiet()
         if self.is_kvstore_stopped():
-            self.bench.link.resume(self.bench.kvstore_address)
+            self.bench.world.resume(self.bench.kvstore_address)
         # By now what nobody claimed is given up, and an engine that was stopped with work was started again.
         self.bench.run(32.0)
         self.bench.check_empty()
@@ -180,7 +180,7 @@ class InstanceMachine(RuleBasedStateMachine):
 
     def is_kvstore_stopped(self) -> bool:
         """Whether the kvstore that there is stands still."""
-        return self.bench.kvstore is not None and self.bench.kvstore_address in self.bench.link._paused
+        return self.bench.kvstore is not None and self.bench.kvstore_address in self.bench.world._paused
 
     def _pick(self, pick: int) -> tuple[Dispatcher, Attempt | None]:
         dispatcher = self.bench.dispatchers["de"[pick % 2]]

@@ -10,7 +10,7 @@ from dunlin.messages.engine import EngineExited, MoveDone, Open, Step
 from dunlin.messages.types import MoveStatus
 from services.instance.revival import GraceOver, is_own_fault, is_trusted
 from services.instance.slots import Use
-from tests.fakes.engine import make_ready
+from simulator.engine import make_ready
 from tests.services.instance.bench import (
     ENGINE,
     ME,
@@ -35,7 +35,7 @@ def decoding(count: int = 3, **settings: Any) -> tuple[Bench, list[Attempt]]:
     """`count` sequences in the middle of their texts."""
     bench = Bench(**{"engine": {"restart_s": 0.2}, **settings})
     attempts = [bench.place(request, tokens=20, max_tokens=30) for request in range(1, count + 1)]
-    assert bench.link.run(lambda: all(len(attempt.tokens) >= 5 for attempt in attempts))
+    assert bench.world.run(lambda: all(len(attempt.tokens) >= 5 for attempt in attempts))
     return bench, attempts
 
 
@@ -65,11 +65,11 @@ def test_a_killed_engine_costs_a_pause_and_computes_nothing_twice() -> None:
     bench, attempts = decoding()
     computed = bench.core.steps.prefill_tokens_total
     bench.seat.crash()
-    crashed_s = bench.link.now_s
+    crashed_s = bench.world.now_s
     held = {one.number: one.answered for one in bench.core.sequences.all()}
     heard = len(bench.dispatcher.heard)
-    assert bench.link.run(lambda: any(isinstance(said, Tokens) for _, said in bench.dispatcher.heard[heard:]))
-    assert bench.link.now_s - crashed_s < 0.2 + 2 * STEP_S
+    assert bench.world.run(lambda: any(isinstance(said, Tokens) for _, said in bench.dispatcher.heard[heard:]))
+    assert bench.world.now_s - crashed_s < 0.2 + 2 * STEP_S
     finish(bench, attempts)
     report = bench.core.report()
     assert bench.core.steps.prefill_tokens_total == computed
@@ -222,7 +222,7 @@ def test_an_engine_that_would_take_too_long_is_not_waited_for() -> None:
 
 def test_an_engine_that_does_not_come_is_waited_for_so_long_and_no_longer() -> None:
     bench, attempts = decoding(2, engine_grace_s=1.2)
-    crashed_s = bench.link.now_s
+    crashed_s = bench.world.now_s
     bench.seat.crash(returns=False)
     bench.run(5.0)
     assert bench.dispatcher.times(Returned) == [pytest.approx(crashed_s + 1.2, abs=0.01)] * 2
@@ -282,7 +282,7 @@ def poisoned_bench(**settings: Any) -> tuple[Bench, list[Attempt]]:
 
     attempts = [bench.place(request, tokens=20, max_tokens=30) for request in (1, 2, 3)]
     for _ in range(3000):
-        if len(bench.core.sequences) == 0 and bench.link.now_s > 0.2:
+        if len(bench.core.sequences) == 0 and bench.world.now_s > 0.2:
             break
         if not bite():
             bench.run(0.002)

@@ -29,7 +29,7 @@ def run_until_state(bench: Bench, state: State) -> None:
         found = [one for one in bench.core.sequences.all() if one.state is state]
         return bool(found) and (state is not State.WAITING or found[-1].preempted)
 
-    assert bench.link.run(is_there, for_s=5)
+    assert bench.world.run(is_there, for_s=5)
 
 
 def finish(bench: Bench, attempts: list[Attempt]) -> Dispatcher:
@@ -77,7 +77,7 @@ def test_no_slot_is_free_before_it_is_copied() -> None:
     assert bench.core.report().moving_slots == 0
     run_until_state(bench, State.RESTORING)
     assert bench.core.report().moving_slots > 0
-    bench.link.run(lambda: bool(bench.dispatcher.of(Continued)), for_s=5)
+    bench.world.run(lambda: bool(bench.dispatcher.of(Continued)), for_s=5)
     report = bench.core.report()
     assert (report.moving_slots, report.owned_slots > 0) == (0, True)
 
@@ -141,10 +141,10 @@ def test_a_kvstore_replaced_at_any_moment_is_told_of_nothing_that_it_does_not_ha
 
 def test_a_kvstore_that_does_not_answer_holds_up_nobody() -> None:
     bench, attempts = press()
-    bench.link.pause(bench.kvstore_address)
+    bench.world.pause(bench.kvstore_address)
     bench.run_until_quiet(10)
     assert [attempt.tokens for attempt in attempts] == [attempt.expected for attempt in attempts]
-    bench.link.resume(bench.kvstore_address)
+    bench.world.resume(bench.kvstore_address)
     bench.run(0.5)
     bench.check_empty()
 
@@ -184,7 +184,7 @@ def test_an_engine_that_dies_in_a_preemption_and_stays_away_gives_everything_bac
 def test_an_engine_that_cannot_map_the_tier_goes_on_without_it() -> None:
     bench, attempts = press()
     run_until_state(bench, State.WAITING)
-    bench.link.post(ENGINE, ME, Unsupported("MapHost", "no such file"))
+    bench.world.post(ENGINE, ME, Unsupported("MapHost", "no such file"))
     finish(bench, attempts)
     report = bench.core.report()
     assert (report.restored_tokens_total, report.engine_restarts_total) == (0, 0)
@@ -207,7 +207,7 @@ def test_no_tier_is_mapped_while_a_copy_to_the_old_one_is_under_way() -> None:
 def test_a_silent_kvstore_is_not_asked_again_before_it_speaks() -> None:
     bench, attempts = press(engine={"slots": 40})
     attempts = attempts[:1] + [bench.place(request, tokens=10, max_tokens=30) for request in (3, 4, 5)]
-    bench.link.pause(bench.kvstore_address)
+    bench.world.pause(bench.kvstore_address)
     bench.run_until_quiet()
     report = bench.core.report()
     assert report.preemptions_total > 1

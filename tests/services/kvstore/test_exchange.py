@@ -25,7 +25,7 @@ from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
 from services.kvstore.orphans import PROCESSES
 from services.kvstore.outgoing import DIALING
-from tests.fakes.link import Link
+from simulator.world import World
 
 ETCD = Address("etcd", "")
 D = Address("dispatcher", "d", 1)
@@ -77,7 +77,7 @@ class Carrier:
 class Node:
     """A kvstore with its carrier and its dialer."""
 
-    def __init__(self, world: "World", name: str, **settings: Any) -> None:
+    def __init__(self, world: "Exchange", name: str, **settings: Any) -> None:
         self.name = name
         self.world = world
         self.address = Address("kvstore", name, 10 + len(world.nodes))
@@ -91,13 +91,13 @@ class Node:
                 kept.append(effect)
             elif effect.to == TRANSPORT:
                 self.world.carrier.carry(self, effect.message)
-            elif isinstance(effect.message, Reach) and self.world.link.is_up(effect.message.peer):
-                self.world.link.join(self.address, effect.message.peer)
+            elif isinstance(effect.message, Reach) and self.world.world.is_up(effect.message.peer):
+                self.world.world.join(self.address, effect.message.peer)
         self.core.catalog.check_integrity()
         return kept
 
     def told(self, message: Message) -> None:
-        self.world.link.post(TRANSPORT, self.address, message)
+        self.world.world.post(TRANSPORT, self.address, message)
 
 
 @dataclass
@@ -105,7 +105,7 @@ class Instance:
     """Records what it hears; asks for room and writes as told."""
 
     address: Address
-    world: "World"
+    world: "Exchange"
     node: Node
     heard: list[Message] = field(default_factory=list)
 
@@ -115,7 +115,7 @@ class Instance:
         return []
 
     def say(self, message: Message) -> None:
-        self.world.link.post(self.address, self.node.address, message)
+        self.world.world.post(self.address, self.node.address, message)
         self.world.run()
 
     def keep(self, start: int, stop: int, key: str = "k", **fields: Any) -> KeptRegion:
@@ -139,9 +139,9 @@ class Instance:
         return found.regions
 
 
-class World:
+class Exchange:
     def __init__(self, nodes: int = 2, **settings: Any) -> None:
-        self.link = Link()
+        self.world = World()
         self.carrier = Carrier()
         self.nodes: list[Node] = []
         for index in range(nodes):
@@ -150,24 +150,24 @@ class World:
         self.instances = [Instance(Address("instance", f"i-{n.name}", 50), self, n) for n in self.nodes]
         everybody = MembersReset(tuple(Member(n.address, "", n.name, 0) for n in self.nodes))
         for node, instance in zip(self.nodes, self.instances, strict=True):
-            self.link.add(node.address, node)
-            self.link.add(instance.address, instance)
-            self.link.post(ETCD, node.address, everybody)
-            self.link.join(instance.address, node.address)
+            self.world.add(node.address, node)
+            self.world.add(instance.address, instance)
+            self.world.post(ETCD, node.address, everybody)
+            self.world.join(instance.address, node.address)
         self.run()
 
     def run(self, for_s: float = 0.1) -> None:
-        self.link.run(for_s=for_s)
+        self.world.run(for_s=for_s)
 
     def sent(self, kind: type[Any]) -> list[Any]:
-        return [message for *_, message in self.link.sent if isinstance(message, kind)]
+        return [message for *_, message in self.world.sent if isinstance(message, kind)]
 
     def content(self, node: int, kept: KeptRegion) -> str:
         return self.carrier.bytes[self.nodes[node].name, kept.host.offset_bytes]
 
 
 def test_what_was_asked_for_lies_there_and_can_be_claimed() -> None:
-    world = World()
+    world = Exchange()
     here, there = world.instances
     for span in ((0, 16), (16, 32), (32, 40)):
         here.keep(*span)
@@ -182,7 +182,7 @@ def test_what_was_asked_for_lies_there_and_can_be_claimed() -> None:
 
 
 def test_a_second_time_only_what_is_new_is_sent() -> None:
-    world = World()
+    world = Exchange()
     here, there = world.instances
     here.keep(0, 16)
     here.say(SendRegions(5, "k", world.nodes[1].address))
@@ -196,7 +196,7 @@ def test_a_second_time_only_what_is_new_is_sent() -> None:
 
 @pytest.mark.parametrize("mode", ["breaks", "damages", "silent"])
 def test_what_goes_wrong_on_the_way_is_told_and_leaves_no_room_behind(mode: str) -> None:
-    world = World(exchange_s=1.0)
+    world = Exchange(exchange_s=1.0)
     here, _ = world.instances
     here.keep(0, 16)
     world.carrier.mode = mode
@@ -216,7 +216,7 @@ def test_what_goes_wrong_on_the_way_is_told_and_leaves_no_room_behind(mode: str)
 
 
 def test_no_room_there_is_told() -> None:
-    world = World()
+    world = Exchange()
     here, there = world.instances
     for index in range(16):
         there.keep(0, 16, key=f"full {index}")
@@ -226,7 +226,7 @@ def test_no_room_there_is_told() -> None:
 
 
 def test_a_node_that_is_not_there_is_not_waited_for_long() -> None:
-    world = World(exchange_s=1.0)
+    world = Exchange(exchange_s=1.0)
     here, _ = world.instances
     here.keep(0, 16)
     here.say(SendRegions(5, "k", Address("kvstore", "nobody", 1)))
@@ -238,12 +238,12 @@ def test_a_node_that_is_not_there_is_not_waited_for_long() -> None:
 
 def test_a_node_that_dies_meanwhile_ends_the_copy_on_both_sides() -> None:
     for dead in (0, 1):
-        world = World(exchange_s=30.0)
+        world = Exchange(exchange_s=30.0)
         here, _ = world.instances
         here.keep(0, 16)
         world.carrier.mode = "silent"
         here.say(SendRegions(5, "k", world.nodes[1].address))
-        world.link.part(world.nodes[0].address, world.nodes[1].address)
+        world.world.part(world.nodes[0].address, world.nodes[1].address)
         world.run()
         assert here.heard[-1] == RegionsSent(5, 0, "n1 is gone")
         assert len(world.carrier.abandoned) == 1
@@ -251,14 +251,14 @@ def test_a_node_that_dies_meanwhile_ends_the_copy_on_both_sides() -> None:
 
 
 def test_with_replication_a_lost_nodes_regions_are_found_at_the_other() -> None:
-    world = World(replicate=True)
+    world = Exchange(replicate=True)
     here, there = world.instances
     for span in ((0, 16), (16, 32)):
         here.keep(*span, priority=Priority.CHECKPOINT)
     world.run()
     assert {push.priority for push in world.carrier.pushes} == {Priority.CHECKPOINT}
     for gone in (here.address, world.nodes[0].address):
-        world.link.kill(gone)
+        world.world.kill(gone)
     world.run()
     assert [kept.region.stop for kept in there.claim()] == [16, 32]
     world.run(60)
@@ -266,7 +266,7 @@ def test_with_replication_a_lost_nodes_regions_are_found_at_the_other() -> None:
 
 
 def test_second_copies_go_when_the_request_is_over() -> None:
-    world = World(replicate=True)
+    world = Exchange(replicate=True)
     here, _ = world.instances
     kept = [here.keep(*span) for span in ((0, 16), (16, 32))]
     world.run()
@@ -279,21 +279,21 @@ def test_second_copies_go_when_the_request_is_over() -> None:
 
 
 def test_second_copies_are_not_copied_on() -> None:
-    world = World(nodes=3, replicate=True)
+    world = Exchange(nodes=3, replicate=True)
     world.instances[0].keep(0, 16)
     world.run(3)
     assert [len(node.core.catalog) for node in world.nodes] == [1, 1, 0]
 
 
 def test_without_replication_nothing_is_sent() -> None:
-    world = World()
+    world = Exchange()
     world.instances[0].keep(0, 16)
     world.run(3)
     assert world.sent(Offer) == []
 
 
 def test_a_request_that_nobody_knows_here_is_sought_on_the_other_nodes() -> None:
-    world = World(nodes=3)
+    world = Exchange(nodes=3)
     world.instances[2].keep(0, 16)
     world.instances[2].keep(16, 32)
     (first, second) = world.instances[0].claim()
@@ -302,7 +302,7 @@ def test_a_request_that_nobody_knows_here_is_sought_on_the_other_nodes() -> None
 
 
 def test_what_was_sought_and_not_claimed_goes_with_what_it_is_a_copy_of() -> None:
-    world = World(search_s=0.3, orphan_grace_s=5.0)
+    world = Exchange(search_s=0.3, orphan_grace_s=5.0)
     world.instances[1].keep(0, 16)
     world.carrier.mode = "silent"
     here = world.instances[0]
@@ -313,14 +313,14 @@ def test_what_was_sought_and_not_claimed_goes_with_what_it_is_a_copy_of() -> Non
     world.nodes[0].told(Received(copy.host.handle, copy.host.generation))
     world.run()
     assert len(world.nodes[0].core.catalog) == 1, "it came too late"
-    world.link.kill(world.instances[1].address)
+    world.world.kill(world.instances[1].address)
     world.run(6)
     assert [len(node.core.catalog) for node in world.nodes] == [0, 0]
 
 
 def test_a_node_that_does_not_answer_is_not_waited_for() -> None:
-    world = World(search_s=0.3)
-    world.link.pause(world.nodes[1].address)
+    world = Exchange(search_s=0.3)
+    world.world.pause(world.nodes[1].address)
     here = world.instances[0]
     here.say(FindRegions(7, "k", D, 1, 2, "w", "fp32"))
     assert here.heard[-1:] != [RegionsFound(7)]
@@ -329,13 +329,13 @@ def test_a_node_that_does_not_answer_is_not_waited_for() -> None:
 
 
 def test_a_newer_attempts_regions_are_not_given_to_an_older_one_elsewhere() -> None:
-    world = World()
+    world = Exchange()
     world.instances[1].keep(0, 16, attempt=5)
     assert world.instances[0].claim(attempt=4) == ()
 
 
 def test_strangers_are_not_heard() -> None:
-    world = World()
+    world = Exchange()
     stranger = Address("kvstore", "s", 1)
     node = world.nodes[0]
     asked = ReserveRegion(1, D, 1, 1, Region(0, 1, 0, 1), UNIT, "fp32", "w", key="k")
@@ -345,7 +345,7 @@ def test_strangers_are_not_heard() -> None:
 
 
 def test_a_copy_of_a_copy_goes_with_it() -> None:
-    world = World(nodes=3, replicate=True, search_s=0.3)
+    world = Exchange(nodes=3, replicate=True, search_s=0.3)
     here, _, seeker = world.instances
     kept = here.keep(0, 16)
     world.run()

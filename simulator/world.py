@@ -1,6 +1,6 @@
-"""A fake link: real cores joined in virtual time, with exact delays and no host, socket or clock.
+"""The world: cores joined in virtual time, with exact delays and no host, socket or clock.
 
-What sits at an address is anything with a core's `receive`: a real core, a fake engine, a recording client.
+What sits at an address is anything with a core's `receive`: a real core, a modelled engine, a recording client.
 """
 
 import heapq
@@ -21,7 +21,7 @@ class Event(NamedTuple):
     message: Message
 
 
-class Link:
+class World:
     """Delivers messages between joined addresses after `latency_s`, in order; timers after exactly their delay."""
 
     def __init__(self, latency_s: float = 0.001) -> None:

@@ -1,4 +1,4 @@
-"""A fake engine for `tests/fakes/link.py`: exact times, no tensor, and a slab that notices every misuse.
+"""A model of an engine for `simulator/world.py`: exact times, no tensor, and a slab that notices every misuse.
 
 Each slot holds a digest of all tokens up to the one whose KV would lie there. A row reads the slots of its sequence
 before it computes, so a slot that was reused too early, restored wrongly or shared by mistake raises. The next token is
@@ -28,7 +28,7 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import Finish, HostRegion, MoveKind, MoveStatus, f32, i8, i32, i64
-from tests.fakes.link import Link
+from simulator.world import World
 
 VOCABULARY = 1000
 WILD = (4, 6, 7, 8, 11)
@@ -64,7 +64,7 @@ def continuation(tokens: Iterable[int], count: int, seed: int = 0, vocabulary: i
     return said
 
 
-class FakeTier:
+class HostTier:
     """The host tier's memory: what lies at an offset. Shared by engines, survives them, and can be damaged."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class FakeTier:
 
 
 @dataclass(slots=True)
-class FakeSequence:
+class ModelSequence:
     """An open sequence: `digests[i]` covers the tokens up to i, `slots[i]` is where the KV of token i lies."""
 
     opened: Open
@@ -119,7 +119,7 @@ class Tick:
     """The host reads the counter of safepoints."""
 
 
-class FakeEngine:
+class EngineModel:
     """One engine. A step takes `step_s`, and `token_s` more for each token computed; a move takes `move_s`.
 
     `is_stuck`: it passes no safepoint and answers nothing, while its host goes on reading the counter. Misuse by the
@@ -128,14 +128,14 @@ class FakeEngine:
     what one tenant's sequence wrote must never be read by another's.
     """
 
-    def __init__(self, instance: Address, tier: FakeTier | None = None, **settings: Any) -> None:
+    def __init__(self, instance: Address, tier: HostTier | None = None, **settings: Any) -> None:
         self.address = Address("engine", instance.name)
         self.is_stuck = False
         self.safepoints = 0
         self.steps: list[Step] = []
         self.most_queued = 0
         self._instance = instance
-        self._tier = tier if tier is not None else FakeTier()
+        self._tier = tier if tier is not None else HostTier()
         self.step_s: float = settings.pop("step_s", 0.01)
         self.token_s: float = settings.pop("token_s", 0.0)
         self.move_s: float = settings.pop("move_s", 0.005)
@@ -147,7 +147,7 @@ class FakeEngine:
         self.ready = make_ready(**settings)
         self.slab: list[int | None] = [None] * self.ready.slots
         self.tenants: list[str | None] = [None] * self.ready.slots
-        self._sequences: dict[int, FakeSequence] = {}
+        self._sequences: dict[int, ModelSequence] = {}
         self._queue: deque[Step] = deque()
         self._is_running = False
         self._moves: dict[int, Move] = {}
@@ -167,7 +167,7 @@ class FakeEngine:
             return []
         return self._obey(message)
 
-    def take_over(self, before: "FakeEngine", trusted: bool) -> None:
+    def take_over(self, before: "EngineModel", trusted: bool) -> None:
         """The slab is the one that an engine before left: torn where it was writing, or nonsense if it went wild."""
         if before.ready != self.ready:
             return
@@ -215,7 +215,7 @@ class FakeEngine:
         assert message.sequence not in self._sequences, f"sequence {message.sequence} is open already"
         tokens_max = min(message.prompt_tokens + message.max_tokens, self.ready.max_positions)
         assert 0 < len(message.tokens) < tokens_max, f"{len(message.tokens)} tokens of at most {tokens_max}"
-        opened = self._sequences[message.sequence] = FakeSequence(message, tokens_max, [])
+        opened = self._sequences[message.sequence] = ModelSequence(message, tokens_max, [])
         opened.tenant = self._tenant_of(message.sequence)
         for token in message.tokens:
             opened.append(token)
@@ -283,7 +283,7 @@ class FakeEngine:
             self.step_s,
         )
 
-    def _compute(self, sequence: FakeSequence, start: int, stop: int, slots: list[int]) -> None:
+    def _compute(self, sequence: ModelSequence, start: int, stop: int, slots: list[int]) -> None:
         name = sequence.opened.sequence
         assert 0 <= start < stop <= len(sequence.tokens), f"{name}: {start} to {stop} of {len(sequence.tokens)} tokens"
         assert start <= len(sequence.slots), f"{name}: token {start} is computed, KV ends at {len(sequence.slots)}"
@@ -301,7 +301,7 @@ class FakeEngine:
             self.tenants[slot] = sequence.tenant
             sequence.slots.append(slot)
 
-    def _sample(self, number: int, sequence: FakeSequence, stop: int, done: StepDone) -> None:
+    def _sample(self, number: int, sequence: ModelSequence, stop: int, done: StepDone) -> None:
         assert stop == len(sequence.tokens), f"sequence {number}: samples after {stop} of {len(sequence.tokens)} tokens"
         sampling = sequence.opened.sampling
         token = token_after(sequence.digests[-1], sampling.seed, self.ready.vocabulary)
@@ -406,11 +406,11 @@ class EngineSeat:
     newest; `ended` holds those before it.
     """
 
-    def __init__(self, link: Link, instance: Address, tier: FakeTier | None = None, **settings: Any) -> None:
+    def __init__(self, world: World, instance: Address, tier: HostTier | None = None, **settings: Any) -> None:
         self.restart_s: float = settings.pop("restart_s", 1.0)
-        self.ended: list[FakeEngine] = []
+        self.ended: list[EngineModel] = []
         self.is_trusted = True
-        self._link = link
+        self._world = world
         self._instance = instance
         self._tier = tier
         self._settings = settings
@@ -418,14 +418,14 @@ class EngineSeat:
 
     def crash(self, signal: int = 9, code: int = 0, ended_by_us: bool = False, returns: bool = True) -> None:
         """The engine process ends by a signal or a code; another is started `restart_s` later, if one `returns`."""
-        self._link.kill(self.engine.address)
+        self._world.kill(self.engine.address)
         self.is_trusted = signal not in WILD
         exited = EngineExited(code, signal, ended_by_us, self.restart_s)
-        self._link.post(self.engine.address, self._instance, exited, 0.0)
+        self._world.post(self.engine.address, self._instance, exited, 0.0)
         self.ended.append(self.engine)
-        self._link.add(self.engine.address, _Restart(self))
+        self._world.add(self.engine.address, _Restart(self))
         if returns:
-            self._link.post(self.engine.address, self.engine.address, Tick(), self.restart_s)
+            self._world.post(self.engine.address, self.engine.address, Tick(), self.restart_s)
 
     def restart(self) -> None:
         """The next engine process runs."""
@@ -433,10 +433,10 @@ class EngineSeat:
         self.engine = self._start()
         self.engine.take_over(before, self.is_trusted)
 
-    def _start(self) -> FakeEngine:
-        engine = FakeEngine(self._instance, self._tier, **self._settings)
-        self._link.add(engine.address, _Watched(self, engine))
-        self._link.join(self._instance, engine.address)
+    def _start(self) -> EngineModel:
+        engine = EngineModel(self._instance, self._tier, **self._settings)
+        self._world.add(engine.address, _Watched(self, engine))
+        self._world.join(self._instance, engine.address)
         return engine
 
 
@@ -445,7 +445,7 @@ class _Watched:
     """Looks at what goes to the engine: `StopEngine` is for its host."""
 
     seat: EngineSeat
-    engine: FakeEngine
+    engine: EngineModel
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         if isinstance(message, StopEngine):

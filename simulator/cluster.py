@@ -27,8 +27,8 @@ from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
 from services.monitor.config import MonitorConfig
 from services.monitor.core import MonitorCore
-from tests.fakes.engine import EngineSeat, FakeTier, continuation
-from tests.fakes.link import Link
+from simulator.engine import EngineSeat, HostTier, continuation
+from simulator.world import World
 
 ETCD = Address("etcd", "")
 DIALING = Address("dialing", "")
@@ -104,12 +104,12 @@ def _tenants(core: InstanceCore) -> Callable[[int], str]:
 class Dialing:
     """Opens streams between instances on demand, as an instance's server does."""
 
-    def __init__(self, link: Link) -> None:
-        self._link = link
+    def __init__(self, world: World) -> None:
+        self._world = world
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        if isinstance(message, Reach) and self._link.is_up(message.peer):
-            self._link.join(sender, message.peer)
+        if isinstance(message, Reach) and self._world.is_up(message.peer):
+            self._world.join(sender, message.peer)
         return []
 
 
@@ -127,7 +127,7 @@ class _Act:
 class Carrier:
     """Carries regions between the nodes' tiers, at once."""
 
-    def __init__(self, tiers: dict[Address, FakeTier]) -> None:
+    def __init__(self, tiers: dict[Address, HostTier]) -> None:
         self._tiers = tiers
         self._expected: dict[bytes, tuple[Address, Goods]] = {}
 
@@ -163,7 +163,7 @@ class Cluster:
         manager: dict[str, Any] | None = None,
         nodes: int = 1,
     ) -> None:
-        self.link = Link()
+        self.world = World()
         self.nodes = [f"node-{index}" for index in range(nodes)]
         self._node_of: dict[Address, str] = {}
         self.codec = KeptMessages()
@@ -173,9 +173,9 @@ class Cluster:
         self.instances: dict[str, InstanceCore] = {}
         self._engine = {"progress_s": 0.25, **(engine or {})}
         self._instance = instance or {}
-        self.link.add(DIALING, Dialing(self.link))
-        self._carried: dict[Address, FakeTier] = {}
-        self.link.add(TRANSPORT, Carrier(self._carried))
+        self.world.add(DIALING, Dialing(self.world))
+        self._carried: dict[Address, HostTier] = {}
+        self.world.add(TRANSPORT, Carrier(self._carried))
         self._members: dict[tuple[str, str], Address] = {}
         self._revision = 1
         self._acts = 0
@@ -183,7 +183,7 @@ class Cluster:
         self.monitor = MonitorCore(self._new("monitor", "monitor-0"), MonitorConfig(), self.codec)
         self._manager = manager or {}
         self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
-        self.tiers = {node: FakeTier() for node in self.nodes}
+        self.tiers = {node: HostTier() for node in self.nodes}
         self.tier = self.tiers[NODE]
         self.kvstores: dict[str, KvstoreCore] = {}
         self._dispatcher = dispatcher or {}
@@ -197,7 +197,7 @@ class Cluster:
         self.dispatcher = self.dispatchers["dispatcher-0"]
         for index in range(instances):
             self.start_instance(f"instance-{index}")
-        self.link.post(ETCD, self.manager.address, Elected(self._revision))
+        self.world.post(ETCD, self.manager.address, Elected(self._revision))
 
     def start_instance(self, name: str) -> InstanceCore:
         """An instance process starts, as another incarnation if there was one before."""
@@ -205,9 +205,9 @@ class Cluster:
         core = InstanceCore(self._new("instance", name, node), InstanceConfig(node=node, **self._instance))
         self.instances[name] = core
         self._enter(core.address, core)
-        self.link.join(core.address, DIALING)
+        self.world.join(core.address, DIALING)
         settings = {"tenant_of": _tenants(core), **self._engine}
-        self.seats[name] = EngineSeat(self.link, core.address, self.tiers[node], **settings)
+        self.seats[name] = EngineSeat(self.world, core.address, self.tiers[node], **settings)
         return core
 
     @property
@@ -220,19 +220,19 @@ class Cluster:
         core = self.kvstores[node] = KvstoreCore(self._new("kvstore", f"kvstore-{node[-1]}", node), config)
         self._carried[core.address] = self.tiers[node]
         self._enter(core.address, core)
-        self.link.join(core.address, DIALING)
-        self.link.join(core.address, TRANSPORT)
+        self.world.join(core.address, DIALING)
+        self.world.join(core.address, TRANSPORT)
 
     def start_manager(self) -> None:
         """Another manager process, which is elected at once."""
         self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
         self._enter(self.manager.address, self.manager)
-        self.link.post(ETCD, self.manager.address, Elected(self._revision))
+        self.world.post(ETCD, self.manager.address, Elected(self._revision))
 
     def kill_instance(self, name: str) -> None:
         """The process dies, and its engine with it; nobody starts another."""
         core = self.instances.pop(name)
-        self.link.kill(core.engine)
+        self.world.kill(core.engine)
         self._leave(core.address)
 
     def restart_kvstore(self) -> None:
@@ -251,21 +251,21 @@ class Cluster:
         self._leave(self.manager.address)
         self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
         self._enter(self.manager.address, self.manager)
-        self.link.post(ETCD, self.manager.address, Elected(self._revision))
+        self.world.post(ETCD, self.manager.address, Elected(self._revision))
 
     def drain(self, name: str, undo: bool = False) -> None:
         """An operator asks the manager to empty an instance, or to use it again. Who answers what is not waited for."""
-        tool = Address("client", f"tool-{self.link.delivered}-{undo}")
-        self.link.add(tool, _Act(lambda: None))
-        self.link.join(tool, self.manager.address)
-        self.link.post(tool, self.manager.address, DrainRequest(name, undo))
+        tool = Address("client", f"tool-{self.world.delivered}-{undo}")
+        self.world.add(tool, _Act(lambda: None))
+        self.world.join(tool, self.manager.address)
+        self.world.post(tool, self.manager.address, DrainRequest(name, undo))
 
     def later(self, delay_s: float, act: Callable[[], object]) -> None:
         """Call `act` when so much virtual time has passed."""
         self._acts += 1
         address = Address("test", f"act-{self._acts}")
-        self.link.add(address, _Act(act))
-        self.link.post(address, address, Gone(), delay_s)
+        self.world.add(address, _Act(act))
+        self.world.post(address, address, Gone(), delay_s)
 
     def start_dispatcher(self, name: str) -> DispatcherCore:
         """A dispatcher process starts, as another incarnation if there was one before."""
@@ -299,35 +299,35 @@ class Cluster:
         """The client gives its dispatcher up and goes on at another, as the SDK does: from another address."""
         old = client.address
         client.address = Address("client", f"{old.name}'")
-        if client.door is not None and self.link.is_up(client.door):
-            self.link.part(old, client.door, "client left")
+        if client.door is not None and self.world.is_up(client.door):
+            self.world.part(old, client.door, "client left")
         self._come(client, to, replace(client.submit, key=client.request, received=i32(client.tokens)))
 
     def _come(self, client: Client, to: str, submit: Submit) -> None:
         client.dispatcher, client.door = to, self.dispatchers[to].address
         door = client.door
-        self.link.add(client.address, client)
-        self.link.join(client.address, door)
-        self.link.post(client.address, door, submit)
+        self.world.add(client.address, client)
+        self.world.join(client.address, door)
+        self.world.post(client.address, door, submit)
 
     def leave(self, client: Client) -> None:
         """The client's connection ends."""
-        self.link.post(client.address, self.dispatcher.address, Gone("client left"))
+        self.world.post(client.address, self.dispatcher.address, Gone("client left"))
 
     def withdraw(self, client: Client) -> None:
         """The client cancels."""
-        self.link.post(client.address, self.dispatcher.address, Withdraw())
+        self.world.post(client.address, self.dispatcher.address, Withdraw())
 
     def run_until_ready(self) -> None:
         """Until every instance may be given requests."""
         cores = self.dispatchers.values()
-        assert self.link.run(
+        assert self.world.run(
             lambda: all(len(core.fleet.placeable) == len(self.instances) for core in cores), for_s=10.0
         )
 
     def run_until_done(self, for_s: float = 120.0) -> None:
         """Until every client has its last token or its refusal."""
-        done = self.link.run(lambda: all(client.finish or client.rejected for client in self.clients), for_s=for_s)
+        done = self.world.run(lambda: all(client.finish or client.rejected for client in self.clients), for_s=for_s)
         assert done, [client for client in self.clients if not (client.finish or client.rejected)]
 
     def holder(self, client: Client) -> str:
@@ -358,10 +358,10 @@ class Cluster:
         """Give the monitor every decision sent so far, as hosts do."""
         reasons = tuple(
             Reason(at_s, sender, to, type(message).__name__, self.codec.encode(message))
-            for at_s, sender, to, message in self.link.sent
+            for at_s, sender, to, message in self.world.sent
             if getattr(message, "why", None) is not None
         )
-        self.monitor.receive(self.link.now_s, self.dispatcher.address, Reasons(reasons))
+        self.monitor.receive(self.world.now_s, self.dispatcher.address, Reasons(reasons))
 
     def _new(self, role: str, name: str, node: str = NODE) -> Address:
         self._revision += 1
@@ -370,18 +370,18 @@ class Cluster:
         return self._members[role, name]
 
     def _leave(self, address: Address) -> None:
-        self.link.kill(address)
+        self.world.kill(address)
         del self._members[address.role, address.name]
 
     def _enter(self, address: Address, core: Core) -> None:
         """A process comes up: everybody learns of it, and it opens the streams that its role opens."""
-        self.link.add(address, core)
+        self.world.add(address, core)
         reset = MembersReset(tuple(Member(one, "", self._node_of[one], pid=0) for one in self._members.values()))
         for one in self._members.values():
-            self.link.post(ETCD, one, reset)
+            self.world.post(ETCD, one, reset)
         for other in list(self._members.values()):
-            if other != address and self._are_joined(address, other) and self.link.is_up(other):
-                self.link.join(address, other)
+            if other != address and self._are_joined(address, other) and self.world.is_up(other):
+                self.world.join(address, other)
 
     def _are_joined(self, one: Address, other: Address) -> bool:
         """Whether their roles have a stream; an instance has one with its own node's kvstore alone."""
