@@ -90,6 +90,28 @@ class Undrain:
 
 
 @dataclass(frozen=True, slots=True)
+class Room:
+    """An instance that may take sequences over, and the slots that were free there when the manager looked."""
+
+    address: Address
+    free_slots: int
+    capacity_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class HandOver:
+    """Hand sequences over to one of these once they have their first token; a newer one of the term replaces it.
+
+    Empty: nobody takes any. It is not answered: what leaves is seen in the reports.
+    """
+
+    epoch: int
+    ticket: int
+    rooms: tuple[Room, ...] = ()
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class DrainDone:
     """Whether the instance drains now; `detail` is not empty when it did not do what it was told."""
 
@@ -127,7 +149,7 @@ class DrainReply:
     others: tuple[Address, ...] = ()
 
 
-PLAN_COMMANDS = (Order, Shed, Drain, Undrain)
+PLAN_COMMANDS = (Order, Shed, Drain, Undrain, HandOver)
 PLAN_EVENTS = (OrderDone, OrderRefused, ShedDone, DrainDone)
 
 __all__ = [
@@ -138,9 +160,11 @@ __all__ = [
     "DrainOutcome",
     "DrainReply",
     "DrainRequest",
+    "HandOver",
     "Order",
     "OrderDone",
     "OrderRefused",
+    "Room",
     "Shed",
     "ShedDone",
     "Undrain",

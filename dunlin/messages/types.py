@@ -70,13 +70,18 @@ class GroupKind(IntEnum):
 
 
 class Part(IntEnum):
-    """What a member does in its group (`role` in the plan and in a Step)."""
+    """What a member does in its group (`role` in the plan and in a Step).
+
+    PREFILL: it computes prompts, and hands each sequence over after its first token; DECODE: it goes on with those.
+    """
 
     LOCAL = 0
     RING_MEMBER = 1
     MASTER = 2
     HOLDER = 3
     STAGE = 4
+    PREFILL = 5
+    DECODE = 6
 
 
 class Verdict(IntEnum):

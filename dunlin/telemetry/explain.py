@@ -28,10 +28,10 @@ from dunlin.messages.dispatch import (
 from dunlin.messages.engine import Step, StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.group import Reserve
-from dunlin.messages.plan import Drain, Order, Shed, Undrain
+from dunlin.messages.plan import Drain, HandOver, Order, Shed, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.told import Admitted, Closed, FirstToken
-from dunlin.messages.types import Figure, Finish, GroupKind, Why
+from dunlin.messages.types import Figure, Finish, GroupKind, Part, Why
 
 DISPATCHED = (Place, Cancel)
 """Named by the sender's numbers."""
@@ -245,9 +245,15 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
+def _hand_over(record: Record, message: HandOver) -> str:
+    names = [room.address.name for room in message.rooms]
+    return f"{record.sender.name} told {record.to.name} to hand over to {' or '.join(names) or 'nobody'}"
+
+
 def _order(record: Record, message: Order) -> str:
     kind = GroupKind(message.kind).name.lower()
-    place = f"{kind} group {message.group}, plan {message.plan_version} of epoch {message.epoch}"
+    part = "" if message.part is Part.LOCAL else f" as {Part(message.part).name.lower()}"
+    place = f"{kind} group {message.group}{part}, plan {message.plan_version} of epoch {message.epoch}"
     return f"{record.sender.name} ordered {record.to.name} into {place}"
 
 
@@ -289,6 +295,7 @@ SENTENCES: dict[type[Any], Callable[[Record, Any], str]] = {
     Drain: _drain,
     Undrain: _undrain,
     Step: _step,
+    HandOver: _hand_over,
     Order: _order,
     FleetView: _fleet_view,
     StopEngine: _stop_engine,

@@ -127,6 +127,7 @@ READERS: dict[str, Callable[[Reason, Any], Facts]] = {
     "Shed": _about_receiver,
     "Drain": _about_receiver,
     "Undrain": _about_receiver,
+    "HandOver": _about_receiver,
     "FleetView": _about_receiver,
     "StopEngine": _about_sender,
     "Remap": _about_sender,

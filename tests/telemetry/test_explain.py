@@ -23,7 +23,7 @@ from dunlin.messages.dispatch import (
 from dunlin.messages.engine import Remap, Step, StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.group import Reserve
-from dunlin.messages.plan import Drain, Order, Shed, Undrain
+from dunlin.messages.plan import Drain, HandOver, Order, Room, Shed, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.told import Admitted, Closed, FirstToken
 from dunlin.messages.types import Figure, Finish, GroupKind, Part, Region, Rejected, RemapPhase, Why, i8, i32, i64
@@ -123,6 +123,14 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
         Order(50, 2, 3, GroupKind.LOCAL, Part.LOCAL, (I0,), why=WHY),
         "g ordered i0 into local group 3, plan 2 of epoch 50",
     ),
+    (
+        MANAGER,
+        I0,
+        Order(50, 2, 3, GroupKind.LOCAL, Part.PREFILL, (I0,), why=WHY),
+        "g ordered i0 into local group 3 as prefill, plan 2 of epoch 50",
+    ),
+    (MANAGER, I0, HandOver(50, 1, (Room(I1, 9, 10),), WHY), "g told i0 to hand over to i1"),
+    (MANAGER, I0, HandOver(50, 1, (), WHY), "g told i0 to hand over to nobody"),
     (MONITOR, I0, FleetView(2, (MemberView(I0, suspect=True, why=WHY),), 1), "m called i0 suspect"),
     (MONITOR, I0, FleetView(2, (MemberView(I0, why=WHY),), 1), "m called i0 trusted"),
     (I0, ENGINE, StopEngine(WHY), "i0 stopped its engine"),
