@@ -10,23 +10,45 @@ from dunlin.messages.types import Why
 
 
 @dataclass(frozen=True, slots=True)
+class TransferAgent:
+    """How a process is reached by one-sided writes: the agent's name and what its library needs to know of it.
+
+    Its staging memory begins at `address` and has `lanes` of `depth` chunks of `chunk_bytes` each.
+    """
+
+    name: str
+    metadata: bytes
+    address: int
+    lanes: int
+    depth: int
+    chunk_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
 class Offer:
-    """A committed region of the sender that the receiver may have a copy of; `ticket` is the sender's number for it."""
+    """A committed region of the sender that the receiver may have a copy of; `ticket` is the sender's number for it.
+
+    With an `agent` the sender can write it one-sidedly.
+    """
 
     ticket: int
     region: ReserveRegion
     checksum: int
+    agent: TransferAgent | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """Room is set aside and expected to be filled: push the bytes to `endpoint`, with `token`."""
+    """Room is set aside and expected to be filled: push the bytes with `token`, to `agent` if there is one, else to
+    `endpoint`.
+    """
 
     ticket: int
     handle: int
     generation: int
     endpoint: str
     token: bytes
+    agent: TransferAgent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,4 +103,5 @@ __all__ = [
     "Seek",
     "Sought",
     "Take",
+    "TransferAgent",
 ]
