@@ -1,31 +1,39 @@
-"""`dunlin replay TRACE.csv.gz`: an open-loop load from a trace, and what became of it."""
+"""`dunlin replay WORKLOAD`: an open-loop load from a trace or an arrival process, and what became of it."""
 
 import argparse
 import asyncio
 import sys
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dunlin.cli.cluster import find_endpoint, found_access, translated
 from dunlin.cli.errors import FAILED, OK, USAGE, CliError
 from dunlin.cli.options import Subparsers, add_cluster_options, add_json, number, whole
-from dunlin.cli.output import as_json, table
+from dunlin.cli.output import as_json, plain, table
+from dunlin.workload.manual import HELP, SLO_HELP
 
 if TYPE_CHECKING:
     from dunlin.workload.doors import HttpDoor
     from dunlin.workload.generator import Load
+    from dunlin.workload.runs import Run
     from dunlin.workload.stats import Record, Report
     from dunlin.workload.trace import Arrival
 
 _DESCRIPTION = """\
-Send the requests of a trace when it says, whatever became of those before (open loop), and print percentiles.
+Send the requests of a workload when it says, whatever became of those before (open loop), and print percentiles.
 
-A trace is CSV, plain or .gz, with arrival_s,input_tokens,output_tokens in its first line, sorted by arrival. Prompts
-are random tokens of the length it says; lengths beyond the model's room are clipped, and the share of those is printed.
+A workload is a trace (CSV of dunlin, Azure or BurstGPT, JSON lines of Mooncake; plain or .gz) or an arrival process.
+Prompts are random tokens of the length it says, which share the beginnings that it says; lengths beyond the model's
+room are clipped, and the share of those is printed.
 
 examples:
   dunlin replay trace.csv.gz --duration 120
   dunlin replay trace.csv.gz --speed 0.5 --save run.json
+  dunlin replay poisson:rate=4,duration=60,lengths=fixed(64,32) --slo ttft=1,tpot=0.2 --record run.jsonl
+
+workloads:
 """
 _MEASURES = ("ttft_s", "tpot_s", "itl_s", "jct_s", "lateness_s")
 
@@ -34,20 +42,20 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     """The subcommand."""
     parser = subparsers.add_parser(
         "replay",
-        help="generate load from a trace",
-        description=_DESCRIPTION,
+        help="generate load from a trace or an arrival process",
+        description=_DESCRIPTION + HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("trace", type=Path, metavar="TRACE.csv.gz")
-    parser.add_argument(
-        "--duration", type=number(0, above=True), metavar="S", help="only the first S seconds of the trace"
-    )
+    parser.add_argument("workload", metavar="WORKLOAD", help="a file or a specification")
+    parser.add_argument("--duration", type=number(0, above=True), metavar="S", help="only its first S seconds")
     parser.add_argument(
         "--speed", type=number(0, above=True), default=1.0, metavar="X", help="X times as fast (default: 1)"
     )
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of the prompts (default: 0)")
+    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of what is drawn (default: 0)")
+    parser.add_argument("--slo", action="append", default=[], metavar="LIMITS", help=SLO_HELP)
     parser.add_argument("--door", choices=("grpc", "http"), default="grpc", help="the way in (default: grpc)")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write figures and every request as JSON")
+    parser.add_argument("--record", type=Path, metavar="FILE", help="write the run, for `dunlin sim --against`")
     add_cluster_options(parser)
     add_json(parser)
     parser.set_defaults(run=run)
@@ -55,35 +63,56 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Replay it; exit code 1 if a request failed or was refused."""
+    from dunlin.workload.kinds import read_workload
+    from dunlin.workload.slo import met, parse_slos
     from dunlin.workload.stats import report
-    from dunlin.workload.trace import TraceError, read_trace
 
     try:
-        arrivals = read_trace(arguments.trace, arguments.duration)
-    except TraceError as error:
+        slos = parse_slos(arguments.slo)
+        arrivals = read_workload(arguments.workload, arguments.seed, arguments.duration)
+    except ValueError as error:
         raise CliError(str(error), USAGE) from None
     endpoint = find_endpoint(arguments)
     with translated(endpoint):
-        records = asyncio.run(_replay(arguments, arrivals, endpoint))
-    found = report(records)
+        played = asyncio.run(_replay(arguments, arrivals, endpoint))
+    found = report(played.records, met(played.records, slos) if slos else None)
     if arguments.save:
-        _save(arguments.save, found, records)
+        _save(arguments.save, found, played.records)
     print(as_json(found) if arguments.json else render(found))
     return OK if found.completed == found.requests else FAILED
 
 
-async def _replay(arguments: argparse.Namespace, arrivals: "list[Arrival]", endpoint: str) -> "list[Record]":
+async def _replay(arguments: argparse.Namespace, arrivals: "list[Arrival]", endpoint: str) -> "Run":
     import dunlin
     from dunlin.workload.doors import SdkDoor
     from dunlin.workload.generator import Load
     from dunlin.workload.prompts import make_jobs
+    from dunlin.workload.runs import Run
 
     async with dunlin.AsyncClient(endpoint, **found_access(arguments)) as client:
         info = await client.info()
         jobs = make_jobs(arrivals, info.max_positions, info.vocabulary, arguments.seed, arguments.speed)
         door = SdkDoor(client) if arguments.door == "grpc" else _http(arguments, info.model)
+        before = await client.status() if arguments.record else None
         load = Load(jobs, door)
-        return await _watched(load, len(jobs), jobs[-1].at_s)
+        run = Run({}, arrivals, await _watched(load, len(jobs), jobs[-1].at_s))
+        if before is not None:
+            _record(arguments, run, {"info": info, "before": before, "after": await client.status()})
+        return run
+
+
+def _record(arguments: argparse.Namespace, run: "Run", cluster: dict[str, object]) -> None:
+    from dunlin import __version__
+    from dunlin.cli.cluster import find_state
+    from dunlin.workload.runs import write_run
+
+    asked = {name: getattr(arguments, name) for name in ("workload", "duration", "speed", "seed", "door", "slo")}
+    launched = None if arguments.endpoint else find_state(arguments.data_dir)
+    facts = {"version": __version__, "asked": asked, "launched": launched, **cluster}
+    try:
+        write_run(arguments.record, replace(run, facts=plain(facts)))
+    except OSError as error:
+        raise CliError(f"{arguments.record}: cannot be written ({error.strerror})", USAGE) from None
 
 
 async def _watched(load: "Load", total: int, last_s: float) -> "list[Record]":
@@ -112,7 +141,7 @@ def _http(arguments: argparse.Namespace, model: str) -> "HttpDoor":
     return HttpDoor(url, model, access_of(found_access(arguments)["tls_dir"], None))
 
 
-def _save(path: Path, found: "Report", records: "list[Record]") -> None:
+def _save(path: Path, found: "Report", records: "Sequence[Record]") -> None:
     try:
         path.write_text(as_json({"report": found, "requests": records}) + "\n")
     except OSError as error:
@@ -134,5 +163,7 @@ def render(found: "Report") -> str:
         f"{found.requests_per_s:.2f} requests/s, {found.output_tokens_per_s:.1f} output tokens/s; "
         f"{found.clipped_share:.1%} of the lengths clipped\n"
     )
+    if found.slo_attainment is not None:
+        head += f"SLO met by {found.slo_attainment:.1%}: goodput {found.goodput_per_s:.2f} requests/s\n"
     errors = "".join(f"\nerror: {text}" for text in found.first_errors)
     return f"{head}\n{table(('ms', 'p50', 'p90', 'p99', 'max'), rows)}{errors}"

@@ -36,6 +36,7 @@ class ClusterState:
     deterministic: bool
     started_at_s: float
     tls_dir: str = ""
+    preset: str = ""
 
 
 def default_data_dir() -> Path:

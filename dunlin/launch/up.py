@@ -168,6 +168,7 @@ class Cluster:
             deterministic=options.deterministic,
             started_at_s=time.time(),
             tls_dir=str(self._client_dir() or ""),
+            preset=options.preset,
         )
 
     def _tick(self) -> None:

@@ -62,7 +62,9 @@ class Load:
         async with asyncio.TaskGroup() as tasks:
             for job in self._jobs:
                 await asyncio.sleep(max(0.0, job.at_s - self.now_s()))
-                record = Record(job.at_s, len(job.prompt), job.max_tokens, job.clipped, sent_s=self.now_s())
+                record = Record(
+                    job.at_s, len(job.prompt), job.max_tokens, job.clipped, sent_s=self.now_s(), label=job.label
+                )
                 self.records.append(record)
                 tasks.create_task(self._one(job, record))
         return self.records

@@ -1,11 +1,19 @@
-"""Prompts for arrivals: random token ids of the length asked for, clipped to the model's room. Pure, from a seed."""
+"""Prompts for arrivals: random token ids of the length asked for, clipped to the model's room, that really share the
+beginnings which their arrivals share. Pure, from a seed.
+"""
 
 import random
-from collections.abc import Iterable, Sequence
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from dunlin.messages.types import I32, i32
 from dunlin.workload.trace import Arrival
+
+_TABLE = 1 << 16
+_HEAD = 16
+"""Tokens drawn anew at the start of every text: enough that no two texts begin alike by chance."""
+_KEPT_BLOCKS = 4096
 
 
 @dataclass(frozen=True, slots=True)
@@ -17,6 +25,7 @@ class Job:
     max_tokens: int
     clipped: bool = False
     seed: int | None = None
+    label: str = ""
 
 
 def clip(input_tokens: int, output_tokens: int, max_positions: int) -> tuple[int, int]:
@@ -31,10 +40,44 @@ def clip(input_tokens: int, output_tokens: int, max_positions: int) -> tuple[int
     return half, max_positions - half
 
 
-def make_jobs(
+class Texts:
+    """Random texts of a vocabulary. A text is a few fresh tokens and a stretch of one long random table: drawing every
+    token would take longer than simulating the request."""
+
+    def __init__(self, vocabulary: int, seed: int) -> None:
+        self._draw = random.Random(seed)
+        self._ids = range(vocabulary)
+        self._seed = seed
+        self._table = i32(self._draw.choices(self._ids, k=_TABLE))
+        self._blocks: OrderedDict[tuple[int, int], I32] = OrderedDict()
+
+    def fresh(self, tokens: int) -> I32:
+        """A text that nobody had before."""
+        return self._text(self._draw, tokens)
+
+    def block(self, name: int, tokens: int) -> I32:
+        """The text of a block: the same for the same name, whoever asks in whatever order."""
+        key = (name, tokens)
+        found = self._blocks.pop(key, None)
+        if found is None:
+            found = self._text(random.Random(f"{self._seed} {name}"), tokens)
+        self._blocks[key] = found
+        if len(self._blocks) > _KEPT_BLOCKS:
+            self._blocks.popitem(last=False)
+        return found
+
+    def _text(self, draw: random.Random, tokens: int) -> I32:
+        text = i32(draw.choices(self._ids, k=min(tokens, _HEAD)))
+        while len(text) < tokens:
+            start = draw.randrange(_TABLE)
+            text.extend(self._table[start : start + tokens - len(text)])
+        return text
+
+
+def each_job(
     arrivals: Iterable[Arrival], max_positions: int, vocabulary: int, seed: int, speed: float = 1.0
-) -> list[Job]:
-    """Jobs for `arrivals`, `speed` times as fast as they say.
+) -> Iterator[Job]:
+    """Jobs for `arrivals`, `speed` times as fast as they say, one at a time.
 
     Raises ValueError for a speed that is not positive or a model too small for any request.
     """
@@ -42,11 +85,30 @@ def make_jobs(
         raise ValueError(f"a speed must be above 0, not {speed}")
     if max_positions < 2 or vocabulary < 1:
         raise ValueError(f"no request fits into {max_positions} positions and {vocabulary} tokens")
-    draw = random.Random(seed)
-    return [_job(arrival, max_positions, range(vocabulary), draw, speed) for arrival in arrivals]
+    texts = Texts(vocabulary, seed)
+    return (_job(arrival, max_positions, texts, speed) for arrival in arrivals)
 
 
-def _job(arrival: Arrival, max_positions: int, ids: Sequence[int], draw: random.Random, speed: float) -> Job:
+def make_jobs(
+    arrivals: Iterable[Arrival], max_positions: int, vocabulary: int, seed: int, speed: float = 1.0
+) -> list[Job]:
+    """All of `each_job`."""
+    return list(each_job(arrivals, max_positions, vocabulary, seed, speed))
+
+
+def _job(arrival: Arrival, max_positions: int, texts: Texts, speed: float) -> Job:
     inputs, outputs = clip(arrival.input_tokens, arrival.output_tokens, max_positions)
     clipped = (inputs, outputs) != (arrival.input_tokens, arrival.output_tokens)
-    return Job(arrival.at_s / speed, i32(draw.choices(ids, k=inputs)), outputs, clipped)
+    return Job(arrival.at_s / speed, prompt(arrival, inputs, texts), outputs, clipped, label=arrival.label)
+
+
+def prompt(arrival: Arrival, tokens: int, texts: Texts) -> I32:
+    """The first `tokens` input tokens of `arrival`: its blocks' texts, and its own from where they end."""
+    made = i32()
+    for name in arrival.blocks:
+        if len(made) >= tokens:
+            break
+        made.extend(texts.block(name, arrival.block_tokens))
+    if len(made) < tokens:
+        made.extend(texts.fresh(tokens - len(made)))
+    return made[:tokens]

@@ -30,6 +30,7 @@ class Record:
     detail: str = ""
     request: str = ""
     tokens: list[int] = field(default_factory=list)
+    label: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +63,8 @@ class Report:
     jct_s: Spread
     lateness_s: Spread
     first_errors: tuple[str, ...] = ()
+    slo_attainment: float | None = None
+    goodput_per_s: float | None = None
 
 
 def spread(values: Iterable[float]) -> Spread:
@@ -75,8 +78,9 @@ def nearest_rank(ordered: Sequence[float], share: float) -> float:
     return ordered[max(0, math.ceil(share * len(ordered)) - 1)] if ordered else 0.0
 
 
-def report(records: Sequence[Record]) -> Report:
-    """The figures of a run. Latencies are those of completed requests."""
+def report(records: Sequence[Record], met: Sequence[bool] | None = None) -> Report:
+    """The figures of a run. Latencies are those of completed requests. `met` says which were fast enough, if anybody
+    asks: goodput is of those."""
     done = [record for record in records if record.outcome == "ok"]
     failed = [record for record in records if record.outcome == "error"]
     start_s = min((record.at_s for record in records), default=0.0)
@@ -94,15 +98,18 @@ def report(records: Sequence[Record]) -> Report:
         output_tokens=made,
         clipped_share=sum(record.clipped for record in records) / len(records) if records else 0.0,
         ttft_s=spread(record.token_s[0] - record.at_s for record in done if record.token_s),
-        tpot_s=spread(_per_token_s(record) for record in done if len(record.token_s) > 1),
+        tpot_s=spread(per_token_s(record) for record in done if len(record.token_s) > 1),
         itl_s=spread(gap for record in done for gap in _gaps(record.token_s)),
         jct_s=spread(record.token_s[-1] - record.at_s for record in done if record.token_s),
         lateness_s=spread(record.sent_s - record.at_s for record in records),
         first_errors=tuple(record.detail for record in failed[:5]),
+        slo_attainment=None if met is None else sum(met) / len(met) if met else 0.0,
+        goodput_per_s=None if met is None else sum(met) / span_s if span_s > 0 else 0.0,
     )
 
 
-def _per_token_s(record: Record) -> float:
+def per_token_s(record: Record) -> float:
+    """TPOT of a request of at least two tokens."""
     return (record.token_s[-1] - record.token_s[0]) / (len(record.token_s) - 1)
 
 

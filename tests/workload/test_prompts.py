@@ -48,3 +48,36 @@ def test_a_seed_fixes_the_prompts() -> None:
 def test_senseless_parameters_are_refused(bad: dict[str, float]) -> None:
     with pytest.raises(ValueError, match=r"speed|fits"):
         make_jobs([], **{"max_positions": 10, "vocabulary": 10, "seed": 1, **bad})  # type: ignore[arg-type]
+
+
+def test_prompts_share_the_beginnings_that_their_arrivals_share() -> None:
+    arrivals = [
+        Arrival(0, 100, 1, blocks=(1, 2), block_tokens=64),
+        Arrival(0, 120, 1, blocks=(1, 3), block_tokens=64),
+        Arrival(0, 40, 1, blocks=(1,), block_tokens=64),
+        Arrival(0, 100, 1, blocks=(1, 2), block_tokens=64),
+        Arrival(0, 200, 1, blocks=(1, 2), block_tokens=64),
+    ]
+    first, second, short, again, longer = (list(job.prompt) for job in make_jobs(arrivals, 1000, 50_000, 1))
+    assert [len(one) for one in (first, second, short, again, longer)] == [100, 120, 40, 100, 200]
+    assert first[:64] == second[:64]
+    assert first[64:80] != second[64:80]
+    assert short == first[:40]
+    assert again == first
+    assert longer[:100] == first
+    assert len(set(longer[128:])) > 60  # its own
+
+
+def test_a_clipped_prompt_keeps_its_beginning() -> None:
+    arrivals = [Arrival(0, 900, 1, blocks=(7,), block_tokens=512), Arrival(0, 600, 1, blocks=(7,), block_tokens=512)]
+    clipped, whole = make_jobs(arrivals, 100, 50_000, 1), make_jobs(arrivals, 10_000, 50_000, 1)
+    assert list(clipped[0].prompt) == list(whole[1].prompt)[:99]
+
+
+def test_no_two_texts_begin_alike() -> None:
+    jobs = make_jobs([Arrival(0, 400, 1)] * 300, 1000, 50_000, 1)
+    assert len({tuple(job.prompt[:16]) for job in jobs}) == 300
+
+
+def test_a_class_goes_along() -> None:
+    assert make_jobs([Arrival(0, 4, 1, "chat")], 10, 10, 1)[0].label == "chat"

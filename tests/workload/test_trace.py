@@ -19,7 +19,7 @@ def test_rows_become_arrivals() -> None:
 
 
 def test_further_columns_in_any_order_are_fine() -> None:
-    text = "class,output_tokens,hash_ids,arrival_s,input_tokens\nlong,2,1 2 3,0,10\n"
+    text = "class,output_tokens,weather,arrival_s,input_tokens\nlong,2,fair,0,10\n"
     assert parse(text) == [Arrival(0.0, 10, 2, "long")]
 
 

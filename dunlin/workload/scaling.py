@@ -1,0 +1,67 @@
+"""What is done to arrivals before they are sent: cut, stretched, thinned or repeated to a rate, laid over one another.
+
+Pure: from lists to lists, by a seed. Whatever is changed, the order of arrival stays.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from random import Random
+
+from dunlin.workload.trace import Arrival
+
+_SPACE = 1 << 40
+"""Prefix ids of one trace lie below it: what is laid over it gets ids of its own."""
+
+
+def cut(arrivals: Sequence[Arrival], start_s: float, stop_s: float) -> list[Arrival]:
+    """Those from `start_s` to before `stop_s`, with `start_s` as the new beginning."""
+    return [replace(one, at_s=one.at_s - start_s) for one in arrivals if start_s <= one.at_s < stop_s]
+
+
+def stretch(arrivals: Sequence[Arrival], factor: float) -> list[Arrival]:
+    """Every time multiplied by `factor`: 2 makes a trace twice as long at half the rate, with the same pattern."""
+    return list(arrivals) if factor == 1 else [replace(one, at_s=one.at_s * factor) for one in arrivals]
+
+
+def to_rate(
+    arrivals: Sequence[Arrival], rate: float, duration_s: float, seed: int, jitter_s: float = 1.0
+) -> list[Arrival]:
+    """`rate` × `duration_s` requests drawn from `arrivals` at the times they have, so that the pattern in time stays.
+
+    Fewer than there are: a sample without replacement. More: each is repeated as often as it takes (the last time only
+    a sample of them), the copies up to `jitter_s` later and with prefixes of their own, which they share among
+    themselves as the originals do.
+    """
+    if not arrivals:
+        return []
+    random = Random(seed)
+    copies, rest = divmod(round(rate * duration_s), len(arrivals))
+    made = [(one, index) for index in range(copies) for one in arrivals]
+    made += [(arrivals[row], copies) for row in sorted(random.sample(range(len(arrivals)), rest))]
+    return in_order(_copy(one, index, random.random() * jitter_s, duration_s) for one, index in made)
+
+
+def _copy(arrival: Arrival, index: int, later_s: float, duration_s: float) -> Arrival:
+    if index == 0:
+        return arrival
+    at_s = arrival.at_s + later_s
+    # What would fall off the end comes earlier instead: the number of requests is what was asked for.
+    return replace(moved(arrival, index), at_s=at_s if at_s < duration_s else max(0.0, arrival.at_s - later_s))
+
+
+def moved(arrival: Arrival, space: int) -> Arrival:
+    """The same request with prefix ids that no other space has."""
+    if not arrival.blocks or not space:
+        return arrival
+    return replace(arrival, blocks=tuple(block + space * _SPACE for block in arrival.blocks))
+
+
+def overlaid(parts: Sequence[Sequence[Arrival]]) -> list[Arrival]:
+    """All parts at once. No part shares prefixes with another."""
+    # Copies of a part count spaces from 1 on: parts are farther apart than anybody's copies.
+    return in_order(moved(one, index << 20) for index, part in enumerate(parts) for one in part)
+
+
+def in_order(arrivals: Iterable[Arrival]) -> list[Arrival]:
+    """By time; those of one moment as they were."""
+    return sorted(arrivals, key=lambda one: one.at_s)
