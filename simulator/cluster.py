@@ -16,9 +16,9 @@ from dunlin.messages.group import Reach
 from dunlin.messages.membership import Elected, Member, MembersReset
 from dunlin.messages.plan import DrainRequest
 from dunlin.messages.types import Finish, Sampling, i32
-from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.config import of_preset as dispatcher_config
 from services.dispatcher.core import DispatcherCore
-from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.config import of_preset as manager_config
 from services.global_manager.core import GlobalManagerCore
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
@@ -162,7 +162,9 @@ class Cluster:
         dispatchers: int = 1,
         manager: dict[str, Any] | None = None,
         nodes: int = 1,
+        preset: str = "least_loaded",
     ) -> None:
+        self._preset = preset
         self.world = World()
         self.nodes = [f"node-{index}" for index in range(nodes)]
         self._node_of: dict[Address, str] = {}
@@ -182,7 +184,9 @@ class Cluster:
         self._tier_bytes = tier_bytes
         self.monitor = MonitorCore(self._new("monitor", "monitor-0"), MonitorConfig(), self.codec)
         self._manager = manager or {}
-        self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
+        self.manager = GlobalManagerCore(
+            self._new("global_manager", "manager-0"), manager_config(self._preset, **self._manager)
+        )
         self.tiers = {node: HostTier() for node in self.nodes}
         self.tier = self.tiers[NODE]
         self.kvstores: dict[str, KvstoreCore] = {}
@@ -202,7 +206,10 @@ class Cluster:
     def start_instance(self, name: str) -> InstanceCore:
         """An instance process starts, as another incarnation if there was one before."""
         node = self.nodes[len(self.instances) % len(self.nodes)]
-        core = InstanceCore(self._new("instance", name, node), InstanceConfig(node=node, **self._instance))
+        core = InstanceCore(
+            self._new("instance", name, node),
+            InstanceConfig(**{"node": node, "preset": self._preset, **self._instance}),
+        )
         self.instances[name] = core
         self._enter(core.address, core)
         self.world.join(core.address, DIALING)
@@ -225,7 +232,9 @@ class Cluster:
 
     def start_manager(self) -> None:
         """Another manager process, which is elected at once."""
-        self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
+        self.manager = GlobalManagerCore(
+            self._new("global_manager", "manager-0"), manager_config(self._preset, **self._manager)
+        )
         self._enter(self.manager.address, self.manager)
         self.world.post(ETCD, self.manager.address, Elected(self._revision))
 
@@ -249,7 +258,9 @@ class Cluster:
     def restart_manager(self) -> None:
         """The global manager dies; another one starts at once, and leads."""
         self._leave(self.manager.address)
-        self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), GlobalManagerConfig(**self._manager))
+        self.manager = GlobalManagerCore(
+            self._new("global_manager", "manager-0"), manager_config(self._preset, **self._manager)
+        )
         self._enter(self.manager.address, self.manager)
         self.world.post(ETCD, self.manager.address, Elected(self._revision))
 
@@ -270,7 +281,7 @@ class Cluster:
     def start_dispatcher(self, name: str) -> DispatcherCore:
         """A dispatcher process starts, as another incarnation if there was one before."""
         core = self.dispatchers[name] = DispatcherCore(
-            self._new("dispatcher", name), DispatcherConfig(**self._dispatcher)
+            self._new("dispatcher", name), dispatcher_config(self._preset, **self._dispatcher)
         )
         self._enter(core.address, core)
         return core

@@ -4,6 +4,7 @@ from collections import Counter
 
 import pytest
 
+from dunlin.policies.presets import PRESETS
 from tests.fakes.chaos import Chaos
 
 SEEDS = 24
@@ -12,6 +13,12 @@ SEEDS = 24
 @pytest.mark.parametrize("seed", range(SEEDS))
 def test_streams_stay_exact_whatever_happens(seed: int) -> None:
     Chaos(seed).run()
+
+
+@pytest.mark.parametrize("preset", PRESETS)
+@pytest.mark.parametrize("seed", range(200, 203))
+def test_no_preset_costs_a_stream_its_exactness(preset: str, seed: int) -> None:
+    Chaos(seed, preset=preset).run()
 
 
 @pytest.mark.parametrize("seed", range(100, 106))

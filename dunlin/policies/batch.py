@@ -36,4 +36,24 @@ def chunked(candidates: Sequence[Candidate], budget_tokens: int) -> list[int]:
     return taken
 
 
-BATCH_POLICIES: dict[str, BatchPolicy] = {"chunked": chunked}
+def prefill_first(candidates: Sequence[Candidate], budget_tokens: int) -> list[int]:
+    """Whole prompts, oldest first, as many as the budget holds; decode rows only when no prompt waits.
+
+    A prompt is never cut, so the first may be longer than the budget; none overtakes an older one that does not fit.
+    Steps of prompts hold every decode row up (the scheduler of vLLM before it cut prompts into chunks).
+    """
+    prompts = [index for index, candidate in enumerate(candidates) if not candidate.is_decode]
+    if not prompts:
+        return [1] * len(candidates)
+    left = budget_tokens
+    taken = [0] * len(candidates)
+    for index in prompts:
+        tokens = candidates[index].remaining_tokens
+        if tokens > left and index != prompts[0]:
+            break
+        taken[index] = tokens
+        left -= tokens
+    return taken
+
+
+BATCH_POLICIES: dict[str, BatchPolicy] = {"chunked": chunked, "prefill_first": prefill_first}

@@ -22,7 +22,8 @@ class Candidate:
     """An instance that may be asked, with the dispatcher's own reservations already counted in.
 
     `free_slots` may be negative: more is promised than is free. `requests` are running or waiting there. `held_tokens`
-    of the request's beginning are probably there already.
+    of the request's beginning are probably there already. `turn` numbers this dispatcher's hand-outs: the last one that
+    went there, 0 for none.
     """
 
     name: str
@@ -31,6 +32,7 @@ class Candidate:
     requests: int
     waiting_tokens: int = 0
     held_tokens: int = 0
+    turn: int = 0
 
     @property
     def load_tokens(self) -> int:
@@ -69,6 +71,20 @@ def fewest_requests(slots: int, candidates: Sequence[Candidate]) -> Choice:
     return _choose("fewest_requests", "requests", slots, candidates, lambda candidate: candidate.requests)
 
 
+def fewest_tokens(slots: int, candidates: Sequence[Candidate]) -> Choice:
+    """The fewest tokens held, promised and waiting: the shortest local queue as PecSched measures it."""
+
+    def tokens(candidate: Candidate) -> float:
+        return candidate.capacity_slots - candidate.free_slots + candidate.waiting_tokens
+
+    return _choose("fewest_tokens", "tokens", slots, candidates, tokens)
+
+
+def round_robin(slots: int, candidates: Sequence[Candidate]) -> Choice:
+    """The one that this dispatcher has asked least lately, whatever its load."""
+    return _choose("round_robin", "turn", slots, candidates, lambda candidate: candidate.turn)
+
+
 def llumnix(slots: int, candidates: Sequence[Candidate]) -> Choice:
     """The least used and queued demand over capacity, the request's own included: the load of Llumnix."""
 
@@ -99,6 +115,8 @@ def prefix_affinity(slots: int, candidates: Sequence[Candidate]) -> Choice:
 POLICIES: dict[str, Policy] = {
     "least_loaded": least_loaded,
     "fewest_requests": fewest_requests,
+    "fewest_tokens": fewest_tokens,
+    "round_robin": round_robin,
     "llumnix": llumnix,
     "prefix_affinity": prefix_affinity,
 }

@@ -1,12 +1,17 @@
-"""A preset is one choice of policy per decision point. Adding one is a line in the table."""
+"""A preset is one choice of policy per decision point. Adding one is a line in the table.
+
+The same table decides for live services and for simulated ones. `docs/presets.md` says where each comes from.
+"""
 
 from collections.abc import Collection
 from dataclasses import dataclass
 
+from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.dispatch import POLICIES as DISPATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
+from dunlin.policies.pressure import PRESSURE_POLICIES
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 
 
@@ -18,11 +23,13 @@ class Preset:
         ValueError: a name that its table does not have.
     """
 
-    dispatch: str
-    batch: str
-    evict: str
-    group: str
-    rebalance: str
+    dispatch: str = "least_loaded"
+    batch: str = "chunked"
+    evict: str = "youngest"
+    group: str = "local_groups"
+    rebalance: str = "none"
+    pressure: str = "spill"
+    admit: str = "all"
 
     def __post_init__(self) -> None:
         tables: dict[str, Collection[str]] = {
@@ -31,6 +38,8 @@ class Preset:
             "evict": EVICT_POLICIES,
             "group": GROUP_POLICIES,
             "rebalance": REBALANCE_POLICIES,
+            "pressure": PRESSURE_POLICIES,
+            "admit": ADMIT_POLICIES,
         }
         for point, table in tables.items():
             if getattr(self, point) not in table:
@@ -38,8 +47,13 @@ class Preset:
 
 
 PRESETS: dict[str, Preset] = {
-    "chunked": Preset("prefix_affinity", "chunked", "youngest", "local_groups", rebalance="none"),
-    "least_loaded": Preset("least_loaded", "chunked", "youngest", "local_groups", rebalance="none"),
-    "llumnix": Preset("llumnix", "chunked", "youngest", "local_groups", rebalance="llumnix"),
+    "chunked": Preset(dispatch="prefix_affinity"),
+    "least_loaded": Preset(dispatch="least_loaded"),
+    "round_robin": Preset(dispatch="round_robin"),
+    "shortest_queue": Preset(dispatch="fewest_requests"),
+    "vllm": Preset(dispatch="fewest_requests", batch="prefill_first", pressure="recompute"),
+    "fifo": Preset(dispatch="fewest_tokens", batch="prefill_first", pressure="recompute"),
+    "online_only": Preset(dispatch="fewest_requests", pressure="recompute", admit="interactive_only"),
+    "llumnix": Preset(dispatch="llumnix", rebalance="llumnix"),
 }
 DEFAULT_PRESET = "chunked"

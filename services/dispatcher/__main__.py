@@ -9,7 +9,7 @@ from dunlin.policies.dispatch import POLICIES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
-from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.config import of_preset
 from services.dispatcher.server import Dispatcher, DoorOptions
 
 
@@ -41,9 +41,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = service_options("dispatcher", given)
     doors = DoorOptions(given.model, given.http[0], given.http[1], given.model_name, given.keys)
     try:
-        policy = given.policy or PRESETS[given.preset].dispatch
         names = ("max_queued", "max_waiting", "max_wait_s", "grace_s", "replay_s")
-        config = DispatcherConfig(policy=policy, **{name: getattr(given, name) for name in names})
+        settings = {name: getattr(given, name) for name in names}
+        config = of_preset(given.preset, **settings, **({"policy": given.policy} if given.policy else {}))
     except ValueError as error:
         parser().error(str(error))
     return run_service(options, Dispatcher(options, doors, config).run)

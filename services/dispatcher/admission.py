@@ -7,6 +7,7 @@ from collections import deque
 
 from dunlin.messages.door import Rejected, Rejection, Submit
 from dunlin.messages.types import RequestClass
+from dunlin.policies.admit import ADMIT_POLICIES
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.pace import PACE_KEPT, Pace
 from services.dispatcher.quotas import TenantQuotas
@@ -34,6 +35,7 @@ class Admission:
         """
         return (
             self._invalid(submit)
+            or self._unwanted(submit)
             or self._too_long(submit, limit)
             or self._unavailable(now_s)
             or self._full(submit, queued, now_s)
@@ -88,6 +90,12 @@ class Admission:
         if submit.timeout_s is not None and not 0 < submit.timeout_s < float("inf"):
             return Rejected(Rejection.INVALID, f"timeout_s is {submit.timeout_s}: a positive number is needed")
         return None
+
+    def _unwanted(self, submit: Submit) -> Rejected | None:
+        if submit.key:
+            return None  # another dispatcher has let it in
+        reason = ADMIT_POLICIES[self._config.admit](submit.request_class)
+        return Rejected(Rejection.FORBIDDEN, reason) if reason else None
 
     def _too_long(self, submit: Submit, limit: int | None) -> Rejected | None:
         most = min(limit or self._config.max_positions, self._config.max_positions or limit or 0)

@@ -1,8 +1,11 @@
 """What a dispatcher is told at start. Pure."""
 
 from dataclasses import dataclass
+from typing import Any
 
+from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.dispatch import POLICIES
+from dunlin.policies.presets import PRESETS
 
 PERIODS = (
     "max_wait_s",
@@ -26,6 +29,7 @@ class DispatcherConfig:
     """
 
     policy: str = "least_loaded"
+    admit: str = "all"
     max_positions: int = 0
     max_queued: int = 1024
     max_waiting: int = 16
@@ -45,9 +49,17 @@ class DispatcherConfig:
     def __post_init__(self) -> None:
         if self.policy not in POLICIES:
             raise ValueError(f"no dispatch policy {self.policy!r}: choose one of {', '.join(POLICIES)}")
+        if self.admit not in ADMIT_POLICIES:
+            raise ValueError(f"no admit policy {self.admit!r}: choose one of {', '.join(ADMIT_POLICIES)}")
         for name in ("max_queued", "max_waiting", "max_losses", "most_replays"):
             if getattr(self, name) < 1:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
         for name in PERIODS:
             if not 0 < getattr(self, name) < float("inf"):
                 raise ValueError(f"{name} is {getattr(self, name)}: needs a positive, finite number of seconds")
+
+
+def of_preset(name: str, **settings: Any) -> DispatcherConfig:
+    """The configuration whose policies are those of preset `name`, but for what `settings` say."""
+    preset = PRESETS[name]
+    return DispatcherConfig(**{"policy": preset.dispatch, "admit": preset.admit, **settings})

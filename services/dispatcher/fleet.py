@@ -21,11 +21,13 @@ class Reservation:
 
 @dataclass(slots=True)
 class Instance:
-    """One instance with an open stream. `refusal` numbers its refusals; `paused`: not to be asked just now."""
+    """One instance with an open stream. `refusal` numbers its refusals; `paused`: not to be asked just now.
+    `turn` numbers the last hand-out that went there."""
 
     address: Address
     refusal: int = 0
     paused: bool = False
+    turn: int = 0
     reserved: dict[int, Reservation] = field(default_factory=dict)
     reserved_tokens: int = 0
 
@@ -64,6 +66,7 @@ class Fleet:
         self._members: dict[Address, MemberView] = {}
         self._monitor: Address | None = None
         self._version = 0
+        self._turns = 0
 
     def join(self, address: Address) -> None:
         """A stream to an instance is open."""
@@ -93,7 +96,10 @@ class Fleet:
 
     def reserve(self, address: Address, number: int, tokens: int) -> None:
         """A request is being handed out."""
-        self._joined[address].reserve(number, tokens)
+        self._turns += 1
+        instance = self._joined[address]
+        instance.turn = self._turns
+        instance.reserve(number, tokens)
 
     def accepted(self, address: Address, number: int, now_s: float) -> None:
         """The instance counts the request itself from now on; views will show it soon."""
@@ -224,4 +230,5 @@ class Fleet:
             member.free_slots - instance.reserved_tokens,
             member.running + self._waiting(address),
             member.waiting_tokens,
+            turn=instance.turn,
         )

@@ -9,7 +9,7 @@ from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
-from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.config import of_preset
 from services.global_manager.server import serve
 
 
@@ -32,10 +32,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """Run until told to stop; returns the exit code."""
     arguments = parser().parse_args(argv)
     options = service_options("global_manager", arguments)
-    preset = PRESETS[arguments.preset]
-    config = GlobalManagerConfig(
-        policy=arguments.group_policy or preset.group, rebalance=arguments.rebalance_policy or preset.rebalance
-    )
+    chosen = {"policy": arguments.group_policy, "rebalance": arguments.rebalance_policy}
+    config = of_preset(arguments.preset, **{point: policy for point, policy in chosen.items() if policy})
     return run_service(options, lambda: serve(options, config))
 
 

@@ -1,6 +1,9 @@
 """What a global manager is told at start. Pure."""
 
 from dataclasses import dataclass
+from typing import Any
+
+from dunlin.policies.presets import PRESETS
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,3 +29,9 @@ class GlobalManagerConfig:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be positive")
         if self.max_moves < 1:
             raise ValueError(f"max_moves is {self.max_moves}: needs at least 1")
+
+
+def of_preset(name: str, **settings: Any) -> GlobalManagerConfig:
+    """The configuration whose policies are those of preset `name`, but for what `settings` say."""
+    preset = PRESETS[name]
+    return GlobalManagerConfig(**{"policy": preset.group, "rebalance": preset.rebalance, **settings})

@@ -27,6 +27,7 @@ from dunlin.messages.types import MoveStatus
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.presets import PRESETS
+from dunlin.policies.pressure import PRESSURE_POLICIES
 from services.instance.admission import Admission
 from services.instance.adoption import Adoption
 from services.instance.batcher import Batcher
@@ -64,7 +65,8 @@ class InstanceCore:
         self.engine = Address("engine", address.name)
         self.sequences = Sequences()
         self.tier = HostTier(self.engine, config.tier_answer_s)
-        self.lives = Lives(self.engine, self.sequences, self.tier, keeps=config.checkpoint_share > 0)
+        pressure = PRESSURE_POLICIES[preset.pressure]
+        self.lives = Lives(self.engine, self.sequences, self.tier, pressure, keeps=config.checkpoint_share > 0)
         self.checkpointer = Checkpointer(config, self.sequences, self.lives, self.tier)
         claims = Claims(self.tier)
         self._pool = pool = PoolSide(self.lives, self.tier, self.checkpointer, claims)

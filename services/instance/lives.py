@@ -3,10 +3,13 @@
 Keeps slots, engine, host tier and dispatcher in step with the state. Knows no batch and no queue's order.
 """
 
+from dataclasses import replace
+
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned, Reused
 from dunlin.messages.engine import Close, MoveDone, Open
 from dunlin.messages.types import Figure, HostRegion, MoveStatus, Priority, Rejected, Why, i32, i64
+from dunlin.policies.pressure import Candidate, PressurePolicy, spill
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.slab import Slab
 from services.instance.slots import SlotTable, Use
@@ -19,7 +22,15 @@ class Lives:
     `keeps`: a sequence that came back from the host tier leaves its regions there, as checkpoints.
     """
 
-    def __init__(self, engine: Address, sequences: Sequences, tier: HostTier, *, keeps: bool = False) -> None:
+    def __init__(
+        self,
+        engine: Address,
+        sequences: Sequences,
+        tier: HostTier,
+        pressure: PressurePolicy = spill,
+        *,
+        keeps: bool = False,
+    ) -> None:
         self.slab = Slab()
         self.preemptions_total = 0
         self.restored_tokens_total = 0
@@ -30,6 +41,7 @@ class Lives:
         self._engine = engine
         self._sequences = sequences
         self._tier = tier
+        self._pressure = pressure
         self._keeps = keeps
 
     @property
@@ -71,6 +83,10 @@ class Lives:
         """Take a running sequence's slots, as soon as no step uses them."""
         self.preemptions_total += 1
         self._sequences.go(sequence, State.DRAINING)
+        choice = self._pressure(Candidate(sequence.computed, sequence.kept_tokens))
+        sequence.spills = choice.spills
+        if not choice.spills:
+            why = replace(why, rejected=(*why.rejected, choice.instead))
         place = sequence.place
         said = Send(sequence.dispatcher, Preempted(place.request, place.attempt, why))
         return [said, *self.settle(sequence)]
@@ -177,6 +193,8 @@ class Lives:
     def _leave_slab(self, sequence: Sequence) -> list[Effect]:
         sequence.kv_tokens = sequence.computed
         cancelled = self._tier.cancel(sequence, Purpose.CHECKPOINT)
+        if not sequence.spills:
+            return [*cancelled, *self._tier.cut(sequence), *self._give_up_slots(sequence)]
         if not self._tier.usable or sequence.computed <= sequence.kept_tokens:
             return cancelled + self._give_up_slots(sequence)
         self._sequences.go(sequence, State.ASKING)

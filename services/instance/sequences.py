@@ -77,7 +77,8 @@ class Sequence:
     will have it when the outstanding steps are done; `answered` ones have it. `in_steps` outstanding steps name it, and
     `in_moves` moves that it waits for. `say_ended`: the dispatcher waits for `Ended`. `kept` are regions in the host
     tier, of all layers, that together cover its first tokens; `is_claiming` while it waits to hear what earlier
-    attempts left there, `is_claimed` until it started from that. `kv_tokens` had KV when it was last preempted.
+    attempts left there, `is_claimed` until it started from that. `spills`: its KV goes to the host tier when it is
+    preempted. `kv_tokens` had KV when it was last preempted.
     `suspicion` is as in `Returned`; until its answered tokens reach `trial_stop` (0: at once) it runs alone.
     `engines_lost` died in its steps since one was answered.
     """
@@ -93,6 +94,7 @@ class Sequence:
     in_steps: int = 0
     in_moves: int = 0
     preempted: bool = False
+    spills: bool = True
     say_ended: bool = False
     is_claiming: bool = False
     is_claimed: bool = False

@@ -30,7 +30,9 @@ class Chaos:
     run alone in three of them is rightly taken for poison too.
     """
 
-    def __init__(self, seed: int, requests: int = 32, faults: int = 8, poison: int = 0) -> None:
+    def __init__(
+        self, seed: int, requests: int = 32, faults: int = 8, poison: int = 0, preset: str = "least_loaded"
+    ) -> None:
         self.draw = Random(seed)
         self.poison = range(poison)
         self.done: Counter[str] = Counter()
@@ -43,6 +45,7 @@ class Chaos:
             tier_bytes=self.draw.choice([1 << 12, 1 << 16, 1 << 20]),
             engine={"slots": slots, "restart_s": 0.5},
             instance={"max_running": self.draw.choice([2, 8, 64])},
+            preset=preset,
         )
         self.cluster.world.keep_sent = False
         self._plan(requests, faults)

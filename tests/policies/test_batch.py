@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.policies.batch import BATCH_POLICIES, Candidate, chunked
+from dunlin.policies.batch import BATCH_POLICIES, Candidate, chunked, prefill_first
 
 DECODE = Candidate(1, is_decode=True)
 
@@ -42,10 +42,42 @@ candidates = st.lists(st.one_of(st.just(DECODE), st.integers(1, 300).map(prompt)
 
 @pytest.mark.parametrize("policy", BATCH_POLICIES.values(), ids=BATCH_POLICIES)
 @given(candidates=candidates, budget=st.integers(1, 400))
-def test_any_policy_keeps_to_the_budget_and_gets_on(policy: object, candidates: list[Candidate], budget: int) -> None:
+def test_any_policy_gets_on_and_gives_nobody_more_than_it_has(
+    policy: object, candidates: list[Candidate], budget: int
+) -> None:
     assert callable(policy)
     taken = policy(candidates, budget)
     assert len(taken) == len(candidates)
     assert all(0 <= tokens <= one.remaining_tokens for tokens, one in zip(taken, candidates, strict=True))
-    assert sum(taken) <= max(budget, 1 + sum(one.is_decode for one in candidates))
     assert sum(taken) > 0 or not candidates
+
+
+@given(candidates=candidates, budget=st.integers(1, 400))
+def test_chunks_keep_to_the_budget(candidates: list[Candidate], budget: int) -> None:
+    assert sum(chunked(candidates, budget)) <= max(budget, 1 + sum(one.is_decode for one in candidates))
+
+
+def test_while_a_prompt_waits_no_decode_row_runs() -> None:
+    assert prefill_first([DECODE, prompt(5), DECODE, prompt(3)], 8) == [0, 5, 0, 3]
+    assert prefill_first([DECODE, DECODE, DECODE], 2) == [1, 1, 1]
+
+
+def test_a_prompt_is_never_cut_and_none_overtakes_an_older_one() -> None:
+    assert prefill_first([prompt(5), prompt(4), prompt(1)], 8) == [5, 0, 0]
+    assert prefill_first([prompt(900), prompt(1)], 8) == [900, 0]
+
+
+def test_the_last_token_of_the_budget_is_used() -> None:
+    assert prefill_first([prompt(5), prompt(3)], 8) == [5, 3]
+
+
+@given(candidates=candidates, budget=st.integers(1, 400))
+def test_whole_prompts_are_the_oldest_and_only_the_first_exceeds_the_budget(
+    candidates: list[Candidate], budget: int
+) -> None:
+    taken = prefill_first(candidates, budget)
+    prompts = [(one, tokens) for one, tokens in zip(candidates, taken, strict=True) if not one.is_decode]
+    begun = [tokens for _, tokens in prompts if tokens]
+    assert begun == [one.remaining_tokens for one, _ in prompts][: len(begun)]
+    assert sum(begun[1:]) <= max(0, budget - (begun[0] if begun else 0))
+    assert (sum(taken) == sum(begun)) is bool(prompts) or not candidates

@@ -14,7 +14,9 @@ from dunlin.policies.dispatch import (
     ROW_TOKENS,
     Candidate,
     fewest_requests,
+    fewest_tokens,
     least_loaded,
+    round_robin,
 )
 
 
@@ -48,6 +50,23 @@ def test_a_row_weighs_as_much_as_its_tokens_of_context() -> None:
 
 def test_the_baseline_counts_requests_only() -> None:
     assert fewest_requests(1, [candidate("a", requests=2), candidate("b", requests=1, free_slots=-5)]).index == 1
+
+
+@pytest.mark.parametrize("longer", [{"free_slots": 999}, {"waiting_tokens": 1}])
+def test_the_shortest_queue_is_measured_in_tokens(longer: dict[str, Any]) -> None:
+    assert fewest_tokens(10, [candidate("a", **longer), candidate("b", requests=9)]).index == 1
+    assert fewest_tokens(10, [candidate("a", requests=9), candidate("b", **longer)]).index == 0
+
+
+def test_a_queue_is_as_long_on_a_big_instance_as_on_a_small_one() -> None:
+    big = candidate("big", capacity_slots=5000, free_slots=4998)
+    assert fewest_tokens(10, [big, candidate("small", free_slots=999)]).index == 1
+
+
+def test_the_one_asked_least_lately_is_next_whatever_its_load() -> None:
+    busy = candidate("busy", turn=3, free_slots=-500, requests=90, waiting_tokens=900)
+    assert round_robin(10, [candidate("a", turn=5), busy, candidate("c", turn=4)]).index == 1
+    assert round_robin(10, [busy, candidate("new")]).index == 1
 
 
 @pytest.mark.parametrize("policy", POLICIES.values())

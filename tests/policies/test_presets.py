@@ -4,11 +4,13 @@ from dataclasses import fields
 
 import pytest
 
+from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.dispatch import POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, Preset
+from dunlin.policies.pressure import PRESSURE_POLICIES
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 
 CHUNKED = {
@@ -17,6 +19,8 @@ CHUNKED = {
     "evict": "youngest",
     "group": "local_groups",
     "rebalance": "none",
+    "pressure": "spill",
+    "admit": "all",
 }
 
 
@@ -32,6 +36,23 @@ def test_every_preset_names_policies_of_the_tables(name: str) -> None:
     assert preset.evict in EVICT_POLICIES
     assert preset.group in GROUP_POLICIES
     assert preset.rebalance in REBALANCE_POLICIES
+    assert preset.pressure in PRESSURE_POLICIES
+    assert preset.admit in ADMIT_POLICIES
+
+
+@pytest.mark.parametrize(
+    ("name", "choices"),
+    [
+        ("vllm", {"batch": "prefill_first", "pressure": "recompute", "rebalance": "none"}),
+        ("fifo", {"dispatch": "fewest_tokens", "batch": "prefill_first", "pressure": "recompute"}),
+        ("round_robin", {"dispatch": "round_robin", "batch": "chunked"}),
+        ("shortest_queue", {"dispatch": "fewest_requests", "batch": "chunked"}),
+        ("online_only", {"admit": "interactive_only", "batch": "chunked"}),
+        ("llumnix", {"dispatch": "llumnix", "rebalance": "llumnix"}),
+    ],
+)
+def test_a_preset_is_what_its_name_says(name: str, choices: dict[str, str]) -> None:
+    assert {point: getattr(PRESETS[name], point) for point in choices} == choices
 
 
 @pytest.mark.parametrize("point", [field.name for field in fields(Preset)])

@@ -108,6 +108,14 @@ def test_the_least_loaded_instance_gets_it_and_own_promises_count() -> None:
     assert [target(sent, Place) for sent in places] == [[B], [A], [B], [A]]
 
 
+def test_instances_take_turns_whatever_they_hold() -> None:
+    bench = Bench(policy="round_robin").fleet(member(A, free_slots=1), member(B))
+    places = [bench.give(client(n), submit()) for n in range(5)]
+    assert [target(sent, Place) for sent in places] == [[A], [B], [A], [B], [A]]
+    bench.give(A, Joined())  # another stream: it has had no turn on this one
+    assert target(bench.give(client("next"), submit()), Place) == [A]
+
+
 def test_a_view_replaces_promises_that_the_instance_has_counted() -> None:
     bench = Bench(view_lag_s=0.1).fleet(member(A), member(B))
     bench.run("c", tokens=range(500))
@@ -308,6 +316,16 @@ def test_whose_deadline_comes_before_its_turn_is_refused_at_once() -> None:
 def test_batch_work_may_wait_as_long_as_there_is_room() -> None:
     batch = submit(request_class=RequestClass.BATCH)
     assert not messages(pressed(max_wait_s=1.0).give(client("c"), batch, at_s=14.0), Rejected)
+
+
+def test_where_only_interactive_work_is_served_batch_work_is_turned_away() -> None:
+    bench = Bench(admit="interactive_only").fleet(member(A))
+    batch = submit(request_class=RequestClass.BATCH)
+    rejected = only(bench.give(client("b"), batch), Rejected)
+    assert (rejected.code, rejected.retry_after_s) == (Rejection.FORBIDDEN, 0.0)
+    assert "interactive ones only" in rejected.detail
+    assert target(bench.give(client("i"), submit()), Place) == [A]
+    assert not messages(bench.give(client("e"), replace(batch, key="req-5-1")), Rejected), "it was let in elsewhere"
 
 
 def test_nobody_is_refused_while_nobody_waits() -> None:

@@ -345,6 +345,19 @@ def test_the_youngest_gives_way_and_comes_back_by_itself() -> None:
     assert all(message.why is not None for message in bench.dispatcher.of(Continued))
 
 
+def test_where_pressure_means_recompute_nothing_comes_back_from_the_host_tier() -> None:
+    bench = Bench(engine={"slots": 64}, run_ahead_tokens=4, preset="vllm")
+    attempts = [bench.place(request, tokens=10, max_tokens=40) for request in (1, 2, 3)]
+    bench.run_until_quiet()
+    bench.check_empty()
+    assert all(attempt.tokens == attempt.expected for attempt in attempts)
+    preempted = bench.dispatcher.of(Preempted)
+    assert preempted
+    assert all("spill" in [one.option for one in message.why.rejected] for message in preempted if message.why)
+    assert bench.core.report().restored_tokens_total == 0
+    assert bench.core.report().recomputed_tokens_total > 0
+
+
 def test_those_who_run_out_together_do_not_push_each_other_out_in_turns() -> None:
     bench = Bench(engine={"slots": 256})
     attempts = [bench.place(request, tokens=20, max_tokens=100) for request in range(1, 17)]
