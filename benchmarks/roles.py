@@ -24,10 +24,12 @@ from benchmarks.processes import gone
 from benchmarks.session import Session
 from benchmarks.stage import Song, Stage
 from benchmarks.victims import ROLES, epoch_of, pid_of
+from dunlin.cli.explain import recorded
 from dunlin.client import DunlinError
 from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, InstanceReport
 from dunlin.messages.plan import DrainOutcome
+from dunlin.telemetry.explain import explain
 from dunlin.workload.stats import Record, spread
 
 PHASES = ("idle", "admission", "prefill", "decode", "migration", "drain", "election")
@@ -39,6 +41,8 @@ MOVE_LIMIT_S = 1.5
 UNDO_TRIES = 20
 VICTIM_LIMIT_S = 60.0
 SING_LIMIT_S = 90.0
+TELL_S = 1.0
+"""A longer silence is explained."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,15 +113,24 @@ class Campaign:
         records = await self._finish(singing)
         await waking
         await self._undrain()
-        self._judge(Cell(role, phase, fault), records, at_s)
+        await self._judge(Cell(role, phase, fault), records, at_s)
 
-    def _judge(self, cell: Cell, records: list[Record], at_s: float) -> None:
-        gaps = self.stage.gaps_s(Song.PREFILL if cell.phase == "prefill" else Song.DECODE, records, at_s)
+    async def _judge(self, cell: Cell, records: list[Record], at_s: float) -> None:
+        song = Song.PREFILL if cell.phase == "prefill" else Song.DECODE
+        gaps = self.stage.gaps_s(song, records, at_s)
         cell.gaps_s = gaps
         cell.failures, self.stage.failures = self.stage.failures, []
         self.cells.append(cell)
         worst = f"longest silence {max(gaps):.2f} s" if gaps else "met no stream"
         say(f"{len(self.cells):4} {cell.name}: {worst}" + "".join(f"\n     FAILED {text}" for text in cell.failures))
+        if gaps and max(gaps) > TELL_S:
+            await self._tell(self.stage.quietest(song, records, at_s))
+
+    async def _tell(self, record: Record) -> None:
+        """Why that stream was silent for so long, from the recorded decisions."""
+        with contextlib.suppress(DunlinError):
+            told = explain(recorded(await self._session.client.explain(record.request)), record.request)
+            say("\n".join(f"     | {line}" for line in told))
 
     async def _victim(self, role: str) -> int:
         """The process that plays the role; one that died in the last cell may still have to come back."""

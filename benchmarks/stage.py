@@ -54,6 +54,10 @@ class Stage:
         gaps = (gap_s(record, at_s, self._first_s[song]) for record in records)
         return [gap for gap in gaps if gap is not None]
 
+    def quietest(self, song: Song, records: Sequence[Record], at_s: float) -> Record:
+        """The one that a fault at `at_s` made wait longest."""
+        return max(records, key=lambda record: gap_s(record, at_s, self._first_s[song]) or 0.0)
+
     def begin(self, song: Song) -> "list[asyncio.Task[Record]]":
         """Start every singer of `song`; each task ends with its record, compared."""
         return [asyncio.create_task(self._sing(song, i)) for i in range(len(self._jobs[song]))]

@@ -8,14 +8,10 @@ behind.
 
 import asyncio
 import os
-import shutil
 import signal
 import subprocess
 import sys
-import tempfile
-import textwrap
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
 from contextlib import aclosing
 from pathlib import Path
 
@@ -24,108 +20,31 @@ sys.path.insert(0, str(ROOT))
 
 import dunlin  # noqa: E402
 from dunlin.cli.status import render  # noqa: E402
+from dunlin.launch.process import ClusterError, ClusterProcess  # noqa: E402
+from dunlin.launch.process import dunlin as command  # noqa: E402
 from dunlin.messages.dispatch import Place  # noqa: E402
-from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus  # noqa: E402
-from dunlin.messages.public import GenerateEvent  # noqa: E402
-from dunlin.tether import tethered  # noqa: E402
+from dunlin.messages.fleet import InstanceReport, MemberStatus  # noqa: E402
 from dunlin.wire.codec import decode  # noqa: E402
 from dunlin.workload.arrivals import on_off, until  # noqa: E402
 from dunlin.workload.doors import SdkDoor  # noqa: E402
 from dunlin.workload.generator import Load  # noqa: E402
-from dunlin.workload.progress import bar  # noqa: E402
 from dunlin.workload.prompts import make_jobs  # noqa: E402
 from dunlin.workload.stats import report  # noqa: E402
 from dunlin.workload.trace import Arrival  # noqa: E402
+from examples.demo_screen import Screen, board, panels  # noqa: E402
+from examples.demo_story import Story, ask  # noqa: E402
 
-COMMAND = [sys.executable, "-m", "dunlin.cli.main"]
 INSTANCES = 3
 BURST_S = 8.0
 OPENINGS = ("Once upon a time", "The sea was calm and", "Dear diary, today", "In the beginning there")
-STORY = "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals. " * 12
 STORY_TOKENS = 8000
 """More than anybody reads of it."""
 REPORT_S = 0.7
 """Until the last reports of the instances are in."""
 
 
-class Screen:
-    """What the audience sees: bold headings, and blocks that are redrawn in place where that is possible."""
-
-    def __init__(self) -> None:
-        self.live = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-        self.width = min(shutil.get_terminal_size((100, 24)).columns, 120)
-        self._drawn = 0
-
-    def heading(self, text: str) -> None:
-        """The next act."""
-        rule = "─" * max(0, self.width - len(text) - 4)
-        print(f"\n{self._style('1;36', f'── {text} {rule}')}\n", flush=True)
-
-    def note(self, text: str) -> None:
-        """Words of the narrator."""
-        print(self._style("2", textwrap.fill(text, self.width)), flush=True)
-
-    def loud(self, text: str) -> str:
-        """`text` so that nobody misses it."""
-        return self._style("1;31", text)
-
-    def draw(self, lines: Sequence[str]) -> None:
-        """Show a block in place of the one drawn before; without a terminal nothing, until `settle`."""
-        if self.live:
-            up = f"\033[{self._drawn}A" if self._drawn else ""
-            sys.stdout.write(up + "".join(f"\033[2K{line}\n" for line in lines))
-            sys.stdout.flush()
-            self._drawn = len(lines)
-
-    def settle(self, lines: Sequence[str]) -> None:
-        """The block as it stays."""
-        if self.live:
-            self.draw(lines)
-        else:
-            print("\n".join(lines), flush=True)
-        self._drawn = 0
-
-    def _style(self, code: str, text: str) -> str:
-        return f"\033[{code}m{text}\033[0m" if self.live else text
-
-
-class Cluster:
-    """`dunlin up` in a process of its own and a folder of its own."""
-
-    def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="dunlin-demo-"))
-        flags = ("--instances", str(INSTANCES), "--deterministic", "--http-port", "0", "--grpc-port", "0")
-        with (self.folder / "up.log").open("wb") as log:
-            self.process = subprocess.Popen(
-                tethered([*COMMAND, "up", *flags, "--data-dir", str(self.folder)], os.getpid()),
-                cwd=ROOT,
-                stdout=subprocess.PIPE,
-                stderr=log,
-                text=True,
-            )
-        self.grpc = ""
-
-    def wait_ready(self) -> None:
-        """Until the ready line. Raises RuntimeError with what the cluster said instead."""
-        assert self.process.stdout is not None
-        line = self.process.stdout.readline()
-        if not line.startswith("ready"):
-            raise RuntimeError(f"the cluster did not start: {(self.folder / 'up.log').read_text().strip()}")
-        self.grpc = dict(word.split("=", 1) for word in line.split()[1:])["grpc"]
-
-    def stop(self) -> None:
-        """SIGTERM, and wait: it leaves no process behind."""
-        self.process.send_signal(signal.SIGTERM)
-        try:
-            self.process.wait(30)
-        except subprocess.TimeoutExpired:
-            self.process.kill()
-            self.process.wait()
-        shutil.rmtree(self.folder, ignore_errors=True)
-
-
-def start(screen: Screen) -> Cluster:
-    """The curtain."""
+def start(screen: Screen) -> ClusterProcess:
+    """The curtain. Raises ClusterError."""
     screen.heading("A cluster on this machine")
     screen.note(
         f"etcd, a dispatcher, a global manager, a monitor, a kvstore and {INSTANCES} instances, each with its engine "
@@ -133,12 +52,8 @@ def start(screen: Screen) -> Cluster:
         "speech, not sense."
     )
     began_s = time.monotonic()
-    cluster = Cluster()
-    try:
-        cluster.wait_ready()
-    except BaseException:
-        cluster.stop()
-        raise
+    cluster = ClusterProcess("--instances", str(INSTANCES), "--deterministic")
+    cluster.start()
     print(f"\nready after {time.monotonic() - began_s:.1f} s\n")
     return cluster
 
@@ -171,16 +86,6 @@ async def side_by_side(screen: Screen, client: dunlin.AsyncClient) -> None:
     screen.settle(panels(texts, screen.width))
 
 
-def panels(texts: Sequence[str], width: int, height: int = 3) -> list[str]:
-    """The last `height` lines of each text, one text below the other."""
-    lines = []
-    for number, text in enumerate(texts, start=1):
-        wrapped = textwrap.wrap(" ".join(text.split()), width - 4)[-height:]
-        wrapped += [""] * (height - len(wrapped))
-        lines += [f"{number if i == 0 else ' '} │ {line}" for i, line in enumerate(wrapped)]
-    return lines
-
-
 async def burst(screen: Screen, client: dunlin.AsyncClient) -> None:
     """Load that comes in waves, and how the instances share it."""
     screen.heading(f"{BURST_S:g} seconds of bursty load")
@@ -190,82 +95,15 @@ async def burst(screen: Screen, client: dunlin.AsyncClient) -> None:
     running = asyncio.create_task(load.run())
     while not running.done():
         await asyncio.wait([running], timeout=0.15)
-        screen.draw(board(load, await client.status()))
+        screen.draw(board(load, BURST_S, await client.status()))
     found = report(await running)
     await asyncio.sleep(REPORT_S)
-    screen.settle(board(load, await client.status()))
+    screen.settle(board(load, BURST_S, await client.status()))
     print(
         f"\n{found.completed} of {found.requests} requests done, {found.errors} errors, "
         f"{found.output_tokens_per_s:.0f} tokens/s; first token after {found.ttft_s.p50 * 1000:.0f} ms (median), "
         f"{found.ttft_s.p99 * 1000:.0f} ms (99th percentile)"
     )
-
-
-def board(load: Load, status: FleetStatus) -> list[str]:
-    """One line for the load, one for each instance."""
-    done = sum(record.end_s > 0 for record in load.records)
-    now_s = min(load.now_s(), BURST_S)
-    lines = [f"{bar(now_s / BURST_S, 20)} {now_s:4.1f} s   {len(load.records)} came, {done} done, {load.open} open"]
-    for member in status.members:
-        one = member.instance
-        if one is not None:
-            rows = "▮" * min(one.running, 40) + "▯" * min(one.waiting, 20)
-            lines.append(f"{member.address.name:12} {one.running:3} running {one.tokens_total:7} tokens  {rows}")
-    return lines
-
-
-class Story:
-    """One long text, followed all the time and shown now and then. `pauses` are those since the last interruption."""
-
-    def __init__(self, pieces: AsyncIterator[GenerateEvent], screen: Screen) -> None:
-        self.request, self.prompt_tokens = "", 0
-        self.tokens: list[int] = []
-        self.pauses: list[float] = []
-        self._pieces = pieces
-        self._screen = screen
-        self._is_shown = False
-        self._following = asyncio.create_task(self._follow())
-
-    async def _follow(self) -> None:
-        last_s = time.monotonic()
-        async for piece in self._pieces:
-            self.request, self.prompt_tokens = piece.request or self.request, piece.prompt_tokens or self.prompt_tokens
-            self.tokens += piece.tokens
-            if piece.tokens:
-                self.pauses.append(time.monotonic() - last_s)
-                last_s = time.monotonic()
-            if self._is_shown:
-                print(piece.text.replace("\n", " "), end="", flush=True)
-
-    async def show(self, tokens: int) -> None:
-        """Print so many more, as they come. Raises RuntimeError when it ends before."""
-        until = len(self.tokens) + tokens
-        self._is_shown = True
-        while len(self.tokens) < until:
-            if self._following.done():
-                raise RuntimeError(f"the story ended: {self._following.exception() or 'nothing more to tell'}")
-            await asyncio.sleep(0.005)
-        self._is_shown = False
-
-    async def close(self) -> None:
-        """Read no further."""
-        self._following.cancel()
-        await asyncio.wait([self._following])
-
-    def interrupt(self, what: str) -> None:
-        """Say in the text what happens to it now."""
-        print(self._screen.loud(f" [{what}] "), end="", flush=True)
-        self.pauses.clear()
-
-    def note(self, text: str) -> None:
-        """The narrator, below it."""
-        print("\n")
-        self._screen.note(text)
-
-
-def ask(client: dunlin.AsyncClient, tokens: int) -> AsyncGenerator[GenerateEvent, None]:
-    """The story, from its beginning: the same words each time."""
-    return client.stream(STORY, max_tokens=tokens, ignore_eos=True, temperature=0.8, seed=11)
 
 
 async def kill_instance(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
@@ -373,7 +211,7 @@ async def holder_of(client: dunlin.AsyncClient, request: str) -> MemberStatus:
     return next(member for member in (await client.status()).members if member.address.name == name)
 
 
-async def acts(screen: Screen, cluster: Cluster) -> str:
+async def acts(screen: Screen, cluster: ClusterProcess) -> str:
     """The play, up to the explanation; the request that survived it all."""
     async with dunlin.AsyncClient(cluster.grpc) as client:
         print(render(await client.status()))
@@ -392,10 +230,10 @@ async def acts(screen: Screen, cluster: Cluster) -> str:
     return story.request
 
 
-def explain(screen: Screen, cluster: Cluster, request: str) -> None:
+def explain(screen: Screen, cluster: ClusterProcess, request: str) -> None:
     """The command that tells what happened."""
     screen.heading(f"dunlin explain {request}")
-    subprocess.run([*COMMAND, "explain", request, "--endpoint", cluster.grpc], cwd=ROOT, check=True)
+    subprocess.run(command("explain", request, "--endpoint", cluster.grpc), cwd=ROOT, check=True)
 
 
 def main() -> int:
@@ -417,6 +255,6 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
-    except RuntimeError as error:
+    except (RuntimeError, ClusterError) as error:
         print(f"demo: {error}", file=sys.stderr)
         sys.exit(1)

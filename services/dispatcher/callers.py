@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from dunlin.messages.door import Quotas, Rejection
 from dunlin.tenants import KEY_PREFIX, Tenant, hash_of
-from services.dispatcher.door import DoorError
+from services.dispatcher.refusals import DoorError
 from services.dispatcher.settings import Settings
 
 SCHEME = "bearer"

@@ -1,53 +1,25 @@
-"""What both public doors share: text to tokens, a client address per request, tokens to text.
+"""What both public doors share: a client address and a stream for each request, opened, cancelled, closed.
 
-Owns the open requests of this process's clients and the threads that tokenise long prompts. Decides nothing about
-placement; knows neither HTTP nor gRPC.
+Owns the open requests of this process's clients. Decides nothing about placement; knows neither HTTP nor gRPC.
 """
 
 import asyncio
 import secrets
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import count
 
 from dunlin.effects import Address, Message
 from dunlin.host import Host
-from dunlin.limits import MOST_PROMPT_CHARACTERS
-from dunlin.messages.door import Admitted, CancelById, CancelResult, Delta, Rejected, Rejection, Submit, Withdraw
-from dunlin.messages.public import ChatMessage
+from dunlin.messages.door import CancelById, CancelResult, Rejection, Submit, Withdraw
 from dunlin.messages.types import I32, Finish, i32
-from dunlin.text.chat import ChatError
 from services.dispatcher.again import NEW, Again, digest_of, drawn_seed
-from services.dispatcher.metrics import Metrics, Watch
+from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import Model
-from services.dispatcher.rendering import Piece, Rendering
+from services.dispatcher.prompts import PromptLimits, Prompts
+from services.dispatcher.refusals import STOPPING, DoorError
+from services.dispatcher.rendering import Rendering
 from services.dispatcher.settings import Settings
-
-STOPPING = "the dispatcher is stopping"
-
-Prompt = str | I32 | tuple[ChatMessage, ...]
-
-
-class DoorError(Exception):
-    """A request that was not taken. `field` names what is wrong with it, if it is the client's."""
-
-    def __init__(self, code: Rejection, detail: str, field: str = "", retry_after_s: float = 0.0) -> None:
-        super().__init__(detail)
-        self.code = code
-        self.detail = detail
-        self.field = field
-        self.retry_after_s = retry_after_s
-
-
-@dataclass(frozen=True, slots=True)
-class DoorConfig:
-    """Limits of the doors. Texts up to `inline_characters` are tokenised at once, longer ones in a thread."""
-
-    inline_characters: int = 4_096
-    most_characters: int = MOST_PROMPT_CHARACTERS
-    tokenizer_threads: int = 2
-    most_tokenizing: int = 64
+from services.dispatcher.stream import Stream
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,183 +38,30 @@ class Part:
 ALONE = Part()
 
 
-class Pulse:
-    """Ends a wait that lasts too long. One timer a stream and not one a token: it looks when the wait began."""
-
-    def __init__(self, news: asyncio.Event) -> None:
-        self.is_over = False
-        self._news = news
-        self._loop = asyncio.get_running_loop()
-        self._since_s = 0.0
-        self._armed = False
-        self._waits = False
-
-    def begin(self, wait_s: float) -> None:
-        """Somebody waits from now on (or still), for `wait_s` seconds at most."""
-        if not self._waits:
-            self._waits = True
-            self._since_s = self._loop.time()
-        if not self._armed:
-            self._arm(wait_s, wait_s)
-
-    def end(self) -> None:
-        """The wait is over."""
-        self._waits = self.is_over = False
-
-    def _arm(self, in_s: float, wait_s: float) -> None:
-        self._armed = True
-        self._loop.call_later(in_s, self._look, wait_s)
-
-    def _look(self, wait_s: float) -> None:
-        self._armed = False
-        if not self._waits:
-            return
-        left_s = self._since_s + wait_s - self._loop.time()
-        if left_s > 0:
-            self._arm(left_s, wait_s)
-        else:
-            self.is_over = True
-            self._news.set()
-
-
-class Stream:
-    """One request's way back: the outlet at its client address, and what a door reads.
-
-    Never full: what waits here is bounded by the request's own `max_tokens`.
-    """
-
-    def __init__(self, rendering: Rendering, watch: Watch, withdraw: Callable[[], None], submit: Submit) -> None:
-        self.request = ""
-        self.seed = submit.sampling.seed
-        self.is_named = bool(submit.idempotency)
-        self.is_abandoned = False
-        self._rendering = rendering
-        self._watch = watch
-        self._withdraw = withdraw
-        self._rejected: Rejected | None = None
-        self._news = asyncio.Event()
-        self._pulse = Pulse(self._news)
-
-    def send(self, message: Message) -> bool:
-        """The host's side."""
-        match message:
-            case Delta():
-                self._take(message)
-            case Admitted(request):
-                self.request = request
-            case Rejected():
-                self._rejected = message
-        self._news.set()
-        return True
-
-    def close(self, reason: str) -> None:
-        """The host's side: nothing more will come."""
-        self._rendering.fail(f"the request was cut off: {reason or 'the dispatcher ended it'}")
-        if self.request:
-            self._watch.finished(Finish.CANCELLED)
-        self._news.set()
-
-    def abandon(self) -> None:
-        """This process stops, and another one may go on with the request: nothing of it is ended."""
-        self.is_abandoned = True
-        self._news.set()
-
-    async def admitted(self) -> None:
-        """Wait for the answer of the core.
-
-        Raises:
-            DoorError: it said no.
-        """
-        while not self.request and self._rejected is None and self._rendering.finish is Finish.RUNNING:
-            await self._wait()
-        self._raise_if_abandoned()
-        if self._rejected is not None:
-            raise DoorError(self._rejected.code, self._rejected.detail, retry_after_s=self._rejected.retry_after_s)
-
-    async def next(self) -> Piece:
-        """The next piece, merged from everything that came since the last; the one with a finish is the last.
-
-        Raises:
-            DoorError: the request was abandoned.
-        """
-        while (piece := self._rendering.take()) is None:
-            self._raise_if_abandoned()
-            await self._wait()
-        return piece
-
-    async def next_within(self, wait_s: float) -> Piece | None:
-        """`next`, or None if there is none for so long."""
-        while (piece := self._rendering.take()) is None and not self._pulse.is_over:
-            self._raise_if_abandoned()
-            self._pulse.begin(wait_s)
-            await self._wait()
-        self._pulse.end()
-        return piece
-
-    async def _wait(self) -> None:
-        self._news.clear()
-        if not self.is_abandoned:
-            await self._news.wait()
-
-    def _raise_if_abandoned(self) -> None:
-        if self.is_abandoned:
-            raise DoorError(Rejection.UNAVAILABLE, STOPPING, retry_after_s=1.0)
-
-    def _take(self, delta: Delta) -> None:
-        if self._rendering.finish is not Finish.RUNNING:
-            return
-        self._watch.tokens(len(delta.tokens))
-        if self._rendering.push(delta):
-            self._withdraw()
-        if self._rendering.finish is not Finish.RUNNING:
-            self._watch.finished(self._rendering.finish)
-
-
 class Door:
     """Opens requests at the core and closes them."""
 
-    def __init__(self, host: Host, model: Model, metrics: Metrics, config: DoorConfig | None = None) -> None:
+    def __init__(self, host: Host, model: Model, metrics: Metrics, limits: PromptLimits | None = None) -> None:
         self.model = model
         self.metrics = metrics
         self._host = host
-        self._config = config or DoorConfig()
         self._numbers = count(1)
-        self._threads = ThreadPoolExecutor(self._config.tokenizer_threads, thread_name_prefix="tokenizer")
-        self._tokenizing = 0
+        self.prompts = Prompts(model, limits or PromptLimits())
         self._is_shut = False
         self._streams: dict[Address, Stream] = {}
-
-    async def tokens_of(self, prompt: Prompt) -> I32:
-        """The prompt's tokens. A long text is tokenised in a thread while the doors go on.
-
-        Raises:
-            DoorError: no such tokens, messages that the template refuses, too long, or too many long ones at once.
-        """
-        if isinstance(prompt, str):
-            tokens = await self._encode(prompt, special=True)
-        elif isinstance(prompt, tuple):
-            tokens = await self._encode(self._rendered(prompt), special=False)
-        else:
-            self._check_length(prompt, None)
-            tokens = self._known(prompt)
-        if not tokens:
-            raise DoorError(Rejection.INVALID, "the prompt is empty: send at least one token", "prompt")
-        return tokens
 
     async def open(
         self, tokens: I32, settings: Settings, door: str, choice: int = 0, part: Part = ALONE, again: Again = NEW
     ) -> tuple[Address, Stream]:
         """Submit a request and wait until it is admitted; `close` its address when done with it.
 
-        `trace` is the client's traceparent, if it sent a valid one.
-
         Raises:
             DoorError: it does not fit the model, or the core said no.
         """
-        self._check_length(tokens, settings.max_tokens)
+        self.prompts.check_length(tokens, settings.max_tokens)
         if self._is_shut:
             raise DoorError(Rejection.UNAVAILABLE, "this dispatcher is stopping", retry_after_s=1.0)
-        self._known(again.received)
+        self.prompts.known(again.received)
         submit = self._submit(tokens, settings, choice, part, again)
         client = Address("client", f"{door}-{next(self._numbers)}")
         rendering = Rendering(self.model.tokenizer.detokenizer(), settings.stops)
@@ -304,7 +123,7 @@ class Door:
         for client in self._host.peers("client"):
             if client not in self._streams or not self._streams[client].is_abandoned:
                 self._host.detach(client, STOPPING)
-        self._threads.shutdown(wait=False, cancel_futures=True)
+        self.prompts.shut()
 
     def _submit(self, tokens: I32, settings: Settings, choice: int, part: Part, again: Again) -> Submit:
         seeded = self.with_seed(settings, again)
@@ -327,56 +146,6 @@ class Door:
             call_requests=part.requests,
             call_tokens=part.tokens,
         )
-
-    def _check_length(self, tokens: I32, max_tokens: int | None) -> None:
-        most = self.model.max_positions
-        asked = len(tokens) + (max_tokens or 1)
-        if asked > most:
-            text = f"the model holds {most} tokens, and {len(tokens)} in the prompt"
-            text += f" with {max_tokens} to generate" if max_tokens else " leave none to generate"
-            raise DoorError(Rejection.TOO_LONG, f"{text} are {asked}: shorten the prompt or lower max_tokens")
-
-    def _known(self, tokens: I32) -> I32:
-        for token in tokens:
-            if not 0 <= token < self.model.vocabulary:
-                text = f"token id {token} is outside the vocabulary of {self.model.vocabulary}"
-                raise DoorError(Rejection.INVALID, text, "prompt")
-        return tokens
-
-    def _rendered(self, messages: tuple[ChatMessage, ...]) -> str:
-        try:
-            return self.model.render(messages)
-        except ChatError as error:
-            raise DoorError(Rejection.INVALID, str(error), "messages") from error
-
-    async def _encode(self, text: str, special: bool) -> I32:
-        config = self._config
-        if len(text) > config.most_characters:
-            text = f"a prompt of {len(text)} characters; at most {config.most_characters} are taken"
-            raise DoorError(Rejection.TOO_LONG, text)
-        if len(text) <= config.inline_characters:
-            return self._encode_now(text, special)
-        if self._tokenizing >= config.most_tokenizing:
-            text = f"{self._tokenizing} long prompts are being tokenised already, the most that may"
-            raise DoorError(Rejection.FULL, text, retry_after_s=1.0)
-        self._tokenizing += 1
-        loop = asyncio.get_running_loop()
-        job = loop.run_in_executor(self._threads, self._encode_now, text, special)
-        job.add_done_callback(self._encoded)
-        # Shielded: a client that leaves does not stop its thread, and counts until that is done.
-        return await asyncio.shield(job)
-
-    def _encoded(self, job: "asyncio.Future[I32]") -> None:
-        self._tokenizing -= 1
-        if not job.cancelled():
-            job.exception()  # seen, in case nobody waits for it any more
-
-    def _encode_now(self, text: str, special: bool) -> I32:
-        try:
-            return i32(self.model.tokenizer.encode(text, add_special_tokens=special))
-        except (UnicodeEncodeError, TypeError) as error:  # lone surrogates, which JSON can spell
-            raise DoorError(Rejection.INVALID, "the prompt is not valid Unicode text", "prompt") from error
-
 
 class _Answer:
     """The outlet of a client that waits for one answer."""

@@ -14,12 +14,13 @@ from dunlin.limits import MOST_BODY_BYTES
 from dunlin.wire.errors import StartError
 from services.dispatcher.again import again_of
 from services.dispatcher.callers import Callers, as_tenant
-from services.dispatcher.door import Door, DoorError
+from services.dispatcher.door import Door
 from services.dispatcher.http_answer import NAME, Answer
 from services.dispatcher.http_errors import CLIENT, HttpError, not_found, read_json, shape_errors
 from services.dispatcher.openai_reply import ChatReply, CompletionReply, error_body
 from services.dispatcher.openai_request import Asked, chat_of, completion_of
 from services.dispatcher.openapi import document
+from services.dispatcher.refusals import DoorError
 
 SHUTDOWN_S = 0.5
 FOR_EVERYBODY = ("/health", "/metrics", "/openapi.json", "/version")

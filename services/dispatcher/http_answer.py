@@ -12,11 +12,13 @@ from dunlin.effects import Address
 from dunlin.messages.types import I32, Finish
 from dunlin.telemetry.context import valid
 from services.dispatcher.again import NEW, Again
-from services.dispatcher.door import Door, DoorError, Part, Stream
+from services.dispatcher.door import Door, Part
 from services.dispatcher.http_errors import HttpError, described, ending_error, not_found
 from services.dispatcher.openai_reply import ChatReply, CompletionReply, usage
 from services.dispatcher.openai_request import Asked
+from services.dispatcher.refusals import DoorError
 from services.dispatcher.rendering import Piece
+from services.dispatcher.stream import Stream
 
 NAME = "http"
 GOOD = (Finish.RUNNING, Finish.STOP, Finish.LENGTH)
@@ -50,7 +52,7 @@ class Answer:
             DoorError, BadField, HttpError: before the first byte; later errors travel in the stream.
         """
         self._check_model()
-        prompts = [await self._door.tokens_of(prompt) for prompt in self._asked.prompts]
+        prompts = [await self._door.prompts.tokens_of(prompt) for prompt in self._asked.prompts]
         self._prompt_tokens = sum(len(tokens) for tokens in prompts)
         async with self._opened(prompts, valid(request.headers.get("traceparent"))) as streams:
             reply = self._reply(streams)

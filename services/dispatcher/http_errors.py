@@ -10,8 +10,8 @@ from aiohttp import web
 from dunlin.limits import BadField
 from dunlin.messages.door import Rejection
 from dunlin.messages.types import Finish
-from services.dispatcher.door import DoorError
 from services.dispatcher.openai_reply import Json, error_body
+from services.dispatcher.refusals import DoorError
 
 _log = logging.getLogger(__name__)
 

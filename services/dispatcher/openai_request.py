@@ -6,7 +6,7 @@ from typing import Any
 
 from dunlin.limits import MOST_CHOICES, MOST_LOGPROBS, BadField, Whole
 from dunlin.messages.public import ChatMessage
-from services.dispatcher.door import Prompt
+from services.dispatcher.prompts import Prompt
 from services.dispatcher.settings import Settings, flag, settings_of, token_ids
 
 DEFAULT_COMPLETION_TOKENS = 16

@@ -24,9 +24,12 @@ from dunlin.telemetry.context import valid
 from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Methods, Refusal
 from services.dispatcher.again import Again, again_of
 from services.dispatcher.callers import Callers, as_tenant
-from services.dispatcher.door import Door, DoorError, Part, Prompt, Stream
+from services.dispatcher.door import Door, Part
+from services.dispatcher.prompts import Prompt
+from services.dispatcher.refusals import DoorError
 from services.dispatcher.rendering import Piece
 from services.dispatcher.settings import Settings, settings_of
+from services.dispatcher.stream import Stream
 
 if TYPE_CHECKING:  # generic for the type checker alone
     Context = grpc.aio.ServicerContext[Any, Any]
@@ -88,7 +91,7 @@ class PublicDoor:
         await self._stream(context, client, stream, length)
 
     async def _open(self, settings: Settings, prompt: Prompt, again: Again, trace: str) -> tuple[Address, Stream, int]:
-        tokens = await self._door.tokens_of(prompt)
+        tokens = await self._door.prompts.tokens_of(prompt)
         return *await self._door.open(tokens, settings, NAME, part=Part(trace=trace), again=again), len(tokens)
 
     async def cancel(self, request: CancelRequest, context: "Context") -> CancelReply:

@@ -23,10 +23,11 @@ from dunlin.wire.server import Server
 from services.dispatcher.callers import Callers
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
-from services.dispatcher.door import Door, DoorConfig
+from services.dispatcher.door import Door
 from services.dispatcher.http import HttpConfig, HttpDoor, bind
 from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import Model
+from services.dispatcher.prompts import PromptLimits
 from services.dispatcher.server_public import PublicDoor
 from tests.services.dispatcher.factories import MONITOR, SELF, A, member
 
@@ -182,7 +183,7 @@ class Doors:
 @asynccontextmanager
 async def doors(
     *,
-    door: DoorConfig | None = None,
+    door: PromptLimits | None = None,
     http: HttpConfig | None = None,
     served: Model | None = None,
     serving: bool = True,

@@ -16,7 +16,7 @@ from dunlin.tenants import Tenant, hash_of
 from dunlin.wire.channels import open_channel
 from dunlin.wire.methods import GENERATE
 from services.dispatcher.callers import Callers, as_tenant
-from services.dispatcher.door import DoorError
+from services.dispatcher.refusals import DoorError
 from services.dispatcher.settings import Settings
 from tests.services.dispatcher.asking import MODEL, with_doors
 from tests.services.dispatcher.doors import Doors

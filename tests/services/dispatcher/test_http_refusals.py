@@ -211,7 +211,7 @@ def test_an_error_that_nobody_expected_shows_nothing_of_the_inside(monkeypatch: 
         async def broken(prompt: object) -> None:
             raise RuntimeError("secret")
 
-        monkeypatch.setattr(cluster.door, "tokens_of", broken)
+        monkeypatch.setattr(cluster.door.prompts, "tokens_of", broken)
         status, answer, _ = await post(cluster, "/v1/completions", {"prompt": "x"})
         assert (status, answer["error"]["type"]) == (500, "server_error")
         assert "secret" not in str(answer)

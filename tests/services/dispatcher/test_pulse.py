@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from services.dispatcher.door import Pulse
+from services.dispatcher.stream import Pulse
 
 
 class Loop:
