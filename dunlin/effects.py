@@ -5,15 +5,27 @@ A core holds plain Python state and decides. It knows no clock, no socket and no
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Protocol
+from dataclasses import dataclass, field
+from typing import NamedTuple, Protocol, TypeVar, dataclass_transform
+
+_Kind = TypeVar("_Kind")
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Address:
+@dataclass_transform(frozen_default=True, field_specifiers=(field,))
+def record(kind: type[_Kind]) -> type[_Kind]:
+    """A dataclass with slots that nobody may change: for what is made once a step, or even once a token.
+
+    mypy says so, not the interpreter: freezing there makes each field cost three times as much. All other messages are
+    frozen dataclasses.
+    """
+    return dataclass(slots=True, unsafe_hash=True)(kind)
+
+
+class Address(NamedTuple):
     """Who sends or receives: a process, an engine, the etcd watch, a client at a door, or a core's own timer.
 
     `incarnation` is the etcd revision of the process's first registration, so a restarted process is another address.
+    A tuple, for it is looked up several times on the way of every message: hashed and compared at C's speed.
     """
 
     role: str
@@ -28,7 +40,7 @@ class Message(Protocol):
     """Anything a core receives or sends: a frozen dataclass of `dunlin.messages` (or a core's own timer message)."""
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Send:
     """Give `message` to `to`. An unknown address drops the message and counts it; it never fails the core."""
 
@@ -36,7 +48,7 @@ class Send:
     message: Message
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class After:
     """Give `message` back to this core after `delay_s` seconds, with the core's own address as the sender.
 

@@ -9,9 +9,11 @@ from typing import Any
 
 
 def plain(value: Any) -> Any:
-    """`value` in JSON's types: dataclasses as objects, enums by lower-case name, columns as lists, bytes as hex."""
+    """`value` in JSON's types: records as objects, enums by lower-case name, columns as lists, bytes as hex."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if hasattr(value, "_asdict"):  # a named tuple
+        return plain(value._asdict())
     if isinstance(value, IntEnum):
         return value.name.lower()
     if isinstance(value, bytes):

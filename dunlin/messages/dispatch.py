@@ -7,7 +7,7 @@ both sides drop and count what belongs to an older attempt. Knows no text: token
 from dataclasses import dataclass, field
 from enum import IntEnum
 
-from dunlin.effects import Address
+from dunlin.effects import Address, record
 from dunlin.messages.types import F32, I8, I32, I64, Finish, RequestClass, Sampling, Why, f32, i32
 
 
@@ -122,7 +122,7 @@ class Refused:
     why: Why | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Tokens:
     """New tokens of one step, one message per dispatcher. Columns over rows.
 

@@ -3,9 +3,11 @@
 The doors (gRPC, HTTP) own text, templates and stop strings; the core owns the request. Never crosses a wire.
 """
 
+from array import array
 from dataclasses import dataclass, field
 from enum import IntEnum
 
+from dunlin.effects import record
 from dunlin.messages.told import Admitted
 from dunlin.messages.types import F32, I32, Finish, RequestClass, Sampling, f32, i32
 
@@ -110,7 +112,7 @@ class Rejected:
     retry_after_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Delta:
     """New tokens for the client, in order.
 
@@ -126,6 +128,14 @@ class Delta:
     finish: Finish = Finish.RUNNING
     detail: str = ""
     cached_tokens: int = 0
+
+
+_NO_INTS, _NO_FLOATS = i32(), f32()
+
+
+def plain_delta(token: int, cached_tokens: int, finish: Finish = Finish.RUNNING) -> Delta:
+    """One token without log-probabilities, as nearly all are: without the cost of columns that stay empty."""
+    return Delta(array("i", (token,)), _NO_FLOATS, _NO_INTS, _NO_INTS, _NO_FLOATS, finish, "", cached_tokens)
 
 
 __all__ = [

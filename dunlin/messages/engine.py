@@ -6,7 +6,7 @@ step names. It answers what it cannot do yet with `Unsupported`.
 
 from dataclasses import dataclass, field
 
-from dunlin.effects import Address
+from dunlin.effects import Address, record
 from dunlin.messages.types import (
     F32,
     I8,
@@ -88,7 +88,7 @@ class Push:
     to_host: I8 = field(default_factory=i8)
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class Step:
     """One iteration. Row i computes tokens `start[i]:stop[i]:stride[i]` of `sequence[i]`.
 
@@ -121,7 +121,7 @@ class Step:
     why: Why | None = None
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class StepDone:
     """One iteration's answer. Columns over the rows that sampled: `sequence`, `token`, `logprob`, `finish` (`Finish`).
 

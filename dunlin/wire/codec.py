@@ -119,7 +119,7 @@ def coder_of(kind: Any) -> Coder:
 def _make_coder(kind: Any) -> Coder:
     twin = _twin(kind)
     descriptor: Any = twin.DESCRIPTOR
-    names = tuple(field.name for field in dataclasses.fields(kind))
+    names = _names(kind)
     wired = tuple(field.name for field in descriptor.fields)
     if names != wired:
         raise CodecError(f"{kind.__name__}: the dataclass has the fields {names}, the .proto {wired}")
@@ -136,6 +136,13 @@ def _make_coder(kind: Any) -> Coder:
         return kind(*[read(body) for read in reads])
 
     return Coder(kind, twin, fill_all, read_all)
+
+
+def _names(kind: Any) -> tuple[str, ...]:
+    """The fields of a record, in order; none of what is no record."""
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    return getattr(kind, "_fields", ())
 
 
 def _twin(kind: type[Any]) -> type[Protobuf]:
@@ -155,7 +162,7 @@ def _field(name: str, hint: Any, is_optional: bool = False) -> tuple[Fill, Read]
         return _optional(name, next(arg for arg in typing.get_args(hint) if arg is not type(None)))
     if origin is tuple:
         return _repeated(name, typing.get_args(hint)[0])
-    if dataclasses.is_dataclass(hint):
+    if _names(hint):
         return _nested(name, typing.cast(type[Any], hint))
     return _scalar(name, hint, is_optional)
 
@@ -219,7 +226,7 @@ def _optional(name: str, kind: Any) -> tuple[Fill, Read]:
 
 
 def _repeated(name: str, kind: Any) -> tuple[Fill, Read]:
-    if not dataclasses.is_dataclass(kind):
+    if not _names(kind):
         return (
             lambda message, body: getattr(body, name).extend(getattr(message, name)),
             lambda body: tuple(getattr(body, name)),

@@ -16,7 +16,7 @@ from dunlin.messages.dispatch import (
     Reused,
     Tokens,
 )
-from dunlin.messages.door import Delta
+from dunlin.messages.door import Delta, plain_delta
 from dunlin.messages.types import Finish, f32, i32
 from services.dispatcher.affinity import Affinity
 from services.dispatcher.endings import Endings, Totals
@@ -26,7 +26,7 @@ from services.dispatcher.journal import Journal, Request, State
 from services.dispatcher.moves import Moves
 from services.dispatcher.telling import Telling
 from services.dispatcher.timers import PauseOver
-from services.dispatcher.tokens import Row, rows_of
+from services.dispatcher.tokens import Row, is_whole, row_of
 
 
 class Attempts:
@@ -56,14 +56,26 @@ class Attempts:
 
     def on_tokens(self, now_s: float, sender: Address, message: Tokens) -> list[Effect]:
         """Append what is due and pass it on, row by row."""
-        rows = rows_of(message)
-        if rows is None:
+        if not is_whole(message):
             self._totals.stale += 1
             return []
         self._fleet.resume(sender)
         effects: list[Effect] = []
-        for row in rows:
-            effects += self._on_row(now_s, sender, row)
+        held = self._journal.at(sender)
+        columns = zip(message.request, message.attempt, message.position, message.token, message.finish, strict=True)
+        for index, (number, attempt, position, token, finish) in enumerate(columns):
+            request = held.get(number)
+            if request is None or not request.is_steady or attempt != request.attempt or finish:
+                effects += self._on_row(now_s, sender, row_of(message, index))
+            elif position != len(request.tokens):
+                effects += self._on_misplaced(now_s, request, position)
+            else:  # nearly all there are, so that this is what a token costs here
+                request.tokens.append(token)
+                self._totals.tokens += 1
+                request.losses = 0
+                delta = plain_delta(token, request.cached_tokens)
+                for reader in request.readers:
+                    effects.append(Send(reader, delta))
         return effects
 
     def on_accepted(self, now_s: float, sender: Address, message: Accepted) -> list[Effect]:
@@ -146,7 +158,7 @@ class Attempts:
         if request is None:
             return self._stale(sender, row.request, row.attempt)
         if row.position != len(request.tokens):
-            return self._on_misplaced(now_s, request, row)
+            return self._on_misplaced(now_s, request, row.position)
         if request.state is State.OFFERED:
             self._runs(now_s, request)
         effects: list[Effect] = []
@@ -165,14 +177,14 @@ class Attempts:
             effects += self._endings.done(now_s, request, row.finish, row.finish.name.lower())
         return effects
 
-    def _on_misplaced(self, now_s: float, request: Request, row: Row) -> list[Effect]:
+    def _on_misplaced(self, now_s: float, request: Request, position: int) -> list[Effect]:
         """A repeat is dropped. A gap means tokens are missing for good: this attempt is over, the next one fills it."""
         self._totals.stale += 1
-        if row.position < len(request.tokens):
+        if position < len(request.tokens):
             return []
         assert request.instance is not None
         cancel = self._fences.cancel(request.instance, request.number, request.attempt, "tokens are missing")
-        text = f"token {row.position} came where {len(request.tokens)} was due"
+        text = f"token {position} came where {len(request.tokens)} was due"
         return [*cancel, *self._endings.lost(now_s, request, text)]
 
     def _runs(self, now_s: float, request: Request) -> None:
@@ -205,9 +217,8 @@ def _note_scores(request: Request, row: Row) -> None:
 
 
 def _delta(request: Request, row: Row) -> Delta:
-    token, cached = i32((row.token,)), request.cached_tokens
-    if request.submit.sampling.logprobs is None:
-        return Delta(token, finish=row.finish, cached_tokens=cached)
+    if request.scores is None:
+        return plain_delta(row.token, request.cached_tokens, row.finish)
     count = i32((len(row.top_token),))
     tops = (row.top_token, row.top_logprob)
-    return Delta(token, f32((row.logprob,)), count, *tops, row.finish, cached_tokens=cached)
+    return Delta(i32((row.token,)), f32((row.logprob,)), count, *tops, row.finish, "", request.cached_tokens)

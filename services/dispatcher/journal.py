@@ -5,6 +5,7 @@ Knows no instance's load and no policy; what a request may do next stands in `NE
 
 from bisect import insort
 from collections import OrderedDict
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain, islice
@@ -90,6 +91,11 @@ class Request:
     def prompt_tokens(self) -> int:
         """Where the generated tokens start."""
         return len(self.submit.tokens)
+
+    @property
+    def is_steady(self) -> bool:
+        """Whether the next token of its attempt is nothing but one token more."""
+        return self.state is State.RUNNING and not self.awaited and self.scores is None
 
     @property
     def generated(self) -> int:
@@ -199,6 +205,10 @@ class Journal:
         if request is None or request.attempt != attempt or request.instance != instance:
             return None
         return request
+
+    def at(self, instance: Address) -> Mapping[int, Request]:
+        """What is handed out to `instance` now, by number."""
+        return self._by_instance.get(instance, {})
 
     def held_by(self, instance: Address) -> list[Request]:
         """What is handed out to `instance`, oldest first."""

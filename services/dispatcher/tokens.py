@@ -1,6 +1,5 @@
 """The rows of a `Tokens` batch. Knows how the columns fit together and nothing of what they mean."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from dunlin.messages.dispatch import Tokens
@@ -22,17 +21,13 @@ class Row(NamedTuple):
     top_logprob: F32
 
 
-def rows_of(batch: Tokens) -> Iterator[Row] | None:
-    """The rows in order; None if the columns do not fit together, so that no row of it can be trusted."""
-    return _rows(batch) if _is_whole(batch) else None
-
-
-def _is_whole(batch: Tokens) -> bool:
+def is_whole(batch: Tokens) -> bool:
+    """Whether the columns fit together; if not, no row of it can be trusted."""
     rows = len(batch.request)
     columns = (batch.attempt, batch.position, batch.token, batch.logprob, batch.finish)
     if any(len(column) != rows for column in columns):
         return False
-    if any(not 0 <= finish < len(FINISHES) for finish in batch.finish):
+    if rows and not 0 <= min(batch.finish) <= max(batch.finish) < len(FINISHES):
         return False
     counts = batch.top_count
     if len(counts) not in (0, rows) or any(count < 0 for count in counts):
@@ -40,18 +35,17 @@ def _is_whole(batch: Tokens) -> bool:
     return len(batch.top_token) == len(batch.top_logprob) == sum(counts)
 
 
-def _rows(batch: Tokens) -> Iterator[Row]:
-    start = 0
-    for index, request in enumerate(batch.request):
-        stop = start + (batch.top_count[index] if batch.top_count else 0)
-        yield Row(
-            request,
-            batch.attempt[index],
-            batch.position[index],
-            batch.token[index],
-            batch.logprob[index],
-            FINISHES[batch.finish[index]],
-            batch.top_token[start:stop],
-            batch.top_logprob[start:stop],
-        )
-        start = stop
+def row_of(batch: Tokens, index: int) -> Row:
+    """One of its rows."""
+    start = sum(batch.top_count[:index])
+    stop = start + (batch.top_count[index] if batch.top_count else 0)
+    return Row(
+        batch.request[index],
+        batch.attempt[index],
+        batch.position[index],
+        batch.token[index],
+        batch.logprob[index],
+        FINISHES[batch.finish[index]],
+        batch.top_token[start:stop],
+        batch.top_logprob[start:stop],
+    )

@@ -109,10 +109,15 @@ class Batcher:
                 if sequence.state is not State.RUNNING or not self._grow(sequence, tokens):
                     continue
             granted.append((sequence, tokens))
-        return [(sequence, tokens) for sequence, tokens in granted if sequence.state is State.RUNNING], effects
+        if effects:
+            granted = [(sequence, tokens) for sequence, tokens in granted if sequence.state is State.RUNNING]
+        return granted, effects
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
-        needed = sequence.computed + tokens - self._slab.held(sequence)
+        stop = sequence.computed + tokens
+        if stop <= sequence.run[1]:
+            return True
+        needed = stop - self._slab.held(sequence)
         if needed <= 0:
             return True
         ahead = min(self._ahead(), sequence.longest - self._slab.held(sequence))

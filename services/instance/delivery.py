@@ -1,65 +1,74 @@
-"""The tokens of one step, as one message per dispatcher. Pure translation of results into columns."""
+"""The tokens of one step, as one message per dispatcher. Pure translation of an answer's columns into a message's."""
 
-from dataclasses import dataclass, field
+from collections.abc import Sequence as Indices
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Tokens
-from dunlin.messages.types import F32, I8, I32, I64, f32, i8, i32, i64
-from services.instance.sequences import LIVES_ON
-from services.instance.steps import Result
+from dunlin.messages.engine import StepDone
+from dunlin.messages.types import f32, i8, i32, i64
+from services.instance.sequences import LIVES_ON, Sequence
+from services.instance.steps import Answer
 
 
-@dataclass(slots=True)
-class Columns:
-    """A `Tokens` being filled."""
-
-    request: I64 = field(default_factory=i64)
-    attempt: I32 = field(default_factory=i32)
-    position: I64 = field(default_factory=i64)
-    token: I32 = field(default_factory=i32)
-    logprob: F32 = field(default_factory=f32)
-    finish: I8 = field(default_factory=i8)
-    top_count: I32 = field(default_factory=i32)
-    top_token: I32 = field(default_factory=i32)
-    top_logprob: F32 = field(default_factory=f32)
-
-    def append(self, result: Result, token: int) -> None:
-        """One row more."""
-        sequence = result.sequence
-        self.request.append(sequence.place.request)
-        self.attempt.append(sequence.place.attempt)
-        self.position.append(len(sequence.tokens) - 1)
-        self.token.append(token)
-        self.logprob.append(result.logprob)
-        self.finish.append(result.finish)
-        self.top_count.append(len(result.top_token) if result.top_token else 0)
-        if result.top_token and result.top_logprob:
-            self.top_token.extend(result.top_token)
-            self.top_logprob.extend(result.top_logprob)
-
-    def tokens(self) -> Tokens:
-        """The message; without top entries their columns are empty."""
-        return Tokens(
-            self.request,
-            self.attempt,
-            self.position,
-            self.token,
-            self.logprob,
-            self.finish,
-            self.top_count if self.top_token else i32(),
-            self.top_token,
-            self.top_logprob,
-        )
-
-
-def deliveries(results: list[Result]) -> list[Effect]:
+def deliveries(answer: Answer) -> list[Effect]:
     """What each dispatcher gets of a step. A sequence that nobody wants any more yields nothing."""
-    columns: dict[Address, Columns] = {}
-    for result in results:
-        sequence = result.sequence
-        if result.token is not None and sequence.state in LIVES_ON:
-            column = columns.get(sequence.dispatcher)
-            if column is None:
-                column = columns[sequence.dispatcher] = Columns()
-            column.append(result, result.token)
-    return [Send(dispatcher, column.tokens()) for dispatcher, column in columns.items()]
+    sampled, done = answer.sampled, answer.done
+    wanting = [sequence.dispatcher if sequence.state in LIVES_ON else None for sequence in sampled]
+    first = wanting[0] if wanting else None
+    if first is not None and len(sampled) == len(done.token) == wanting.count(first):
+        return [Send(first, _whole(sampled, done))]  # nearly always: the columns go on as they are
+    groups: dict[Address, list[int]] = {}
+    for place, dispatcher in enumerate(wanting):
+        if dispatcher is not None:
+            groups.setdefault(dispatcher, []).append(place)
+    tops = _offsets(done)
+    return [
+        Send(dispatcher, _part([sampled[i] for i in places], [answer.indices[i] for i in places], done, tops))
+        for dispatcher, places in groups.items()
+    ]
+
+
+def _whole(sequences: list[Sequence], done: StepDone) -> Tokens:
+    has_tops = bool(done.top_token)
+    return Tokens(
+        i64([sequence.place.request for sequence in sequences]),
+        i32([sequence.place.attempt for sequence in sequences]),
+        i64([len(sequence.tokens) - 1 for sequence in sequences]),
+        done.token,
+        done.logprob,
+        done.finish,
+        done.top_count if has_tops else i32(),
+        done.top_token,
+        done.top_logprob,
+    )
+
+
+def _part(sequences: list[Sequence], indices: Indices[int], done: StepDone, tops: list[int]) -> Tokens:
+    """The entries at `indices` alone, which belong to `sequences`."""
+    top_count, top_token, top_logprob = i32(), i32(), f32()
+    for index in indices if tops else ():
+        span = slice(tops[index], tops[index + 1])
+        top_count.append(tops[index + 1] - tops[index])
+        top_token += done.top_token[span]
+        top_logprob += done.top_logprob[span]
+    picked = StepDone(
+        done.step,
+        i64(),
+        i32([done.token[index] for index in indices]),
+        f32([done.logprob[index] for index in indices]),
+        i8([done.finish[index] for index in indices]),
+        top_count=top_count,
+        top_token=top_token,
+        top_logprob=top_logprob,
+    )
+    return _whole(sequences, picked)
+
+
+def _offsets(done: StepDone) -> list[int]:
+    """Where each entry's tops start in the flat columns; empty if there are none."""
+    if not done.top_token:
+        return []
+    offsets = [0]
+    for count in done.top_count:
+        offsets.append(offsets[-1] + count)
+    return offsets

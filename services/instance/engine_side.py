@@ -12,15 +12,15 @@ from dunlin.messages.engine import (
     StopEngine,
     Unsupported,
 )
-from dunlin.messages.types import Figure, Finish, Rejected, Why
+from dunlin.messages.types import Figure, Rejected, Why
 from services.instance import suspects
 from services.instance.config import InstanceConfig
 from services.instance.delivery import deliveries
 from services.instance.lives import Lives
 from services.instance.retained import Retained
 from services.instance.revival import Revival
-from services.instance.sequences import LIVES_ON, Sequences
-from services.instance.steps import Result, Steps
+from services.instance.sequences import LIVES_ON, Sequence, Sequences
+from services.instance.steps import Answer, Steps
 from services.instance.tier import HostTier
 from services.instance.watch import EngineWatch
 
@@ -85,10 +85,11 @@ class EngineSide:
         if not self._steps.has(done.step):
             self.stale_total += 1
             return []
-        results = self._steps.take(done)
-        effects: list[Effect] = deliveries(results)
-        for result in results:
-            effects += self._settle(now_s, done, result)
+        answer = self._steps.take(done)
+        effects = deliveries(answer)
+        for sequence in answer.rows:
+            if not sequence.is_steady or sequence in answer.finishes or sequence in answer.dropped:
+                effects += self._settle(now_s, answer, sequence)
         return effects
 
     def refuses(self, message: Unsupported) -> list[Effect]:
@@ -103,16 +104,17 @@ class EngineSide:
         why = self._watch.look(now_s, progress.safepoints, self.outstanding) or stuck
         return [Send(self._engine, StopEngine(why))] if why is not None else []
 
-    def _settle(self, now_s: float, done: StepDone, result: Result) -> list[Effect]:
-        sequence = result.sequence
+    def _settle(self, now_s: float, answer: Answer, sequence: Sequence) -> list[Effect]:
         effects: list[Effect] = []
         suspects.passed(sequence)
         if sequence.state in LIVES_ON:
-            if result.finish is not Finish.RUNNING:
-                self._retained.keep(now_s, sequence, result.finish)
+            finish = answer.finishes.get(sequence)
+            if finish is not None:
+                self._retained.keep(now_s, sequence, finish)
                 effects += self._lives.stop(sequence)
-            elif result.dropped:
-                why = Why("engine contract", "the engine does not know the sequence", (Figure("step", done.step),))
+            elif sequence in answer.dropped:
+                step = Figure("step", answer.done.step)
+                why = Why("engine contract", "the engine does not know the sequence", (step,))
                 effects += self._lives.give_back(sequence, why)
             elif sequence.answered <= len(sequence.place.tokens):  # its prompt, or a chunk of it, was computed
                 self._lives.slab.donate(sequence, sequence.answered)

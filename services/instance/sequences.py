@@ -65,6 +65,11 @@ def name_of(dispatcher: Address, place: Place) -> str:
     return f"{place.tenant}/{name}" if place.tenant else name
 
 
+Run = tuple[int, int, int]
+"""(first position, stop, first slot) of positions whose slots lie in a row."""
+
+NO_RUN: Run = (0, 0, 0)
+
 Key = tuple[Address, int]
 """(dispatcher, request)."""
 
@@ -80,7 +85,8 @@ class Sequence:
     attempts left there, `is_claimed` until it started from that. `spills`: its KV goes to the host tier when it is
     preempted. `kv_tokens` had KV when it was last preempted.
     `suspicion` is as in `Returned`; until its answered tokens reach `trial_stop` (0: at once) it runs alone.
-    `engines_lost` died in its steps since one was answered.
+    `engines_lost` died in its steps since one was answered. `run` is where the last slots that the slab was asked for
+    lie, as long as it has slots at all: the next ones are nearly always found there.
     """
 
     order: int
@@ -102,6 +108,7 @@ class Sequence:
     suspicion: int = 0
     trial_stop: int = 0
     engines_lost: int = 0
+    run: Run = NO_RUN
     kept: list[Kept] = field(default_factory=list)
     chains: Chains = field(default_factory=Chains)
     tokens: "list[int]" = field(init=False)
@@ -137,6 +144,11 @@ class Sequence:
         return len(self.tokens) + self.pending
 
     @property
+    def is_steady(self) -> bool:
+        """Whether the answer of a step that neither ended nor dropped it changes nothing but its tokens."""
+        return self.state is State.RUNNING and not self.trial_stop and self.answered > len(self.place.tokens)
+
+    @property
     def longest(self) -> int:
         """Tokens that it may have in the end."""
         return self.place.prompt_tokens + self.place.max_tokens
@@ -144,12 +156,13 @@ class Sequence:
     @property
     def remaining(self) -> int:
         """Positions to compute before the next token can be sampled; 0 when the last token allowed is being sampled."""
-        return self.length - self.computed if self.length < self.longest else 0
+        length = len(self.tokens) + self.pending
+        return length - self.computed if length < self.place.prompt_tokens + self.place.max_tokens else 0
 
     @property
     def has_sampled(self) -> bool:
         """Whether its last token was or is being sampled here: a row of one position is then a decode row."""
-        return self.length > len(self.place.tokens)
+        return len(self.tokens) + self.pending > len(self.place.tokens)
 
     def go(self, state: State) -> None:
         """Change the state.
@@ -170,6 +183,7 @@ class Sequences:
         self._by_key: dict[Key, Sequence] = {}
         self._waiting: dict[Sequence, None] = {}
         self._running: dict[Sequence, None] = {}
+        self._oldest_first: list[Sequence] | None = []
         self._orders = 0
         self._numbers = 0
 
@@ -185,8 +199,10 @@ class Sequences:
 
     @property
     def running(self) -> list[Sequence]:
-        """Those that may have rows, oldest first."""
-        return sorted(self._running, key=lambda sequence: sequence.order)
+        """Those that may have rows, oldest first; a list that is not changed any more."""
+        if self._oldest_first is None:
+            self._oldest_first = sorted(self._running, key=lambda sequence: sequence.order)
+        return self._oldest_first
 
     @property
     def running_count(self) -> int:
@@ -258,6 +274,7 @@ class Sequences:
             IllegalTransition: see `LEGAL`.
         """
         sequence.go(state)
+        self._oldest_first = None
         self._waiting.pop(sequence, None)
         self._running.pop(sequence, None)
         if state is State.WAITING:

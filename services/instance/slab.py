@@ -7,7 +7,7 @@ a sequence but its number, its tokens and how many of them have KV; takes no dec
 
 from dunlin.prefix import BLOCK_TOKENS, root
 from services.instance.prefixes import Block, Link, Prefixes
-from services.instance.sequences import Sequence
+from services.instance.sequences import NO_RUN, Sequence
 from services.instance.slots import Extent, SlotTable, Use, joined
 
 SPARE_PART = 8
@@ -55,6 +55,9 @@ class Slab:
             KeyError: it has no slots of its own.
             ValueError: it has not that many.
         """
+        first, last, slot = sequence.run
+        if first <= start < stop <= last:  # a row that decodes: most rows there are
+            return [(slot + start - first, stop - start)]
         shared = self.shared(sequence)
         found: list[Extent] = []
         at = start
@@ -65,7 +68,11 @@ class Slab:
             found += self.table.holding(block.owner).span(first, last)
             at += last - first
         if stop > shared:
-            found += self.table.holding(sequence.number).span(at - shared, stop - shared)
+            holding = self.table.holding(sequence.number)
+            found += holding.span(at - shared, stop - shared)
+            if stop > start:
+                first, last, slot = holding.around(stop - 1 - shared)
+                sequence.run = (first + shared, last + shared, slot)
         return joined(found) if len(found) > 1 else found
 
     def reusable(self, sequence: Sequence) -> int:
@@ -133,6 +140,7 @@ class Slab:
 
     def release(self, sequence: Sequence) -> None:
         """Take everything back from the sequence; the engine uses none of it any more."""
+        sequence.run = NO_RUN
         self.table.release(sequence.number)
         self.prefixes.unpin(self._shared.pop(sequence.number, []))
 

@@ -44,9 +44,6 @@ class Holding:
         if not 0 <= start <= stop <= self.slots:
             raise ValueError(f"positions {start} to {stop} of a holding of {self.slots} slots")
         index = bisect_right(self.ends, start)
-        if stop - start == 1:  # the row of a sequence that decodes: most rows there are
-            first, length = self.extents[index]
-            return [(first + start - (self.ends[index] - length), 1)]
         found: list[Extent] = []
         while start < stop:
             first, length = self.extents[index]
@@ -56,6 +53,12 @@ class Holding:
             start += taken
             index += 1
         return found
+
+    def around(self, position: int) -> tuple[int, int, int]:
+        """(first position, stop, first slot) of the extent that holds `position`, one of those that it holds."""
+        index = bisect_right(self.ends, position)
+        first, length = self.extents[index]
+        return self.ends[index] - length, self.ends[index], first
 
     def cut(self, count: int) -> list[Extent]:
         """Take the first `count` slots away.

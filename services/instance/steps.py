@@ -4,40 +4,60 @@ At most two are outstanding, so that the engine finds the next step queued when 
 and whose slots they have; not who admitted them or what becomes of those that end.
 """
 
-from array import array
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dunlin.messages.engine import Step, StepDone
-from dunlin.messages.types import Figure, Finish, Why, i8, i32, i64
+from dunlin.messages.types import I8, I32, I64, Figure, Finish, Why, i8, i32, i64
 from dunlin.policies.batch import BatchPolicy, Candidate
 from services.instance.sequences import Sequence
 from services.instance.slab import Slab
+from services.instance.slots import Extent
 
 OUTSTANDING_MAX = 2
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One sequence's part of an outstanding step."""
-
-    sequence: Sequence
-    number: int
-    start: int
-    stop: int
-    samples: bool
+_DECODE = Candidate(1, is_decode=True)
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
-    """What an answered step says of one row; `token` is None when it sampled none or was `dropped`."""
+@dataclass(slots=True)
+class Rows:
+    """An outstanding step's rows, in columns: whose, its number then, where the row stops, whether it samples."""
 
-    sequence: Sequence
-    token: int | None = None
-    logprob: float = 0.0
-    finish: Finish = Finish.RUNNING
-    dropped: bool = False
-    top_token: "array[int] | None" = None
-    top_logprob: "array[float] | None" = None
+    sequences: list[Sequence]
+    numbers: I64
+    stops: I64
+    samples: I8
+
+
+@dataclass(slots=True)
+class Answer:
+    """What an answered step says. Entry `indices[i]` of its columns is a token of `sampled[i]`.
+
+    `rows` are all the step's; `finishes` names those that ended, `dropped` those whose rows did not run.
+    """
+
+    done: StepDone
+    rows: list[Sequence]
+    sampled: list[Sequence]
+    indices: list[int]
+    finishes: dict[Sequence, Finish]
+    dropped: dict[Sequence, None]
+
+
+@dataclass(slots=True)
+class Extents:
+    """The slots of a step's rows, in columns."""
+
+    row: I32 = field(default_factory=i32)
+    start: I64 = field(default_factory=i64)
+    length: I64 = field(default_factory=i64)
+
+    def add(self, row: int, extents: list[Extent]) -> None:
+        """Those of one row more."""
+        for first, length in extents:
+            self.row.append(row)
+            self.start.append(first)
+            self.length.append(length)
 
 
 class Steps:
@@ -53,9 +73,9 @@ class Steps:
         self._policy = policy
         self._policy_name = policy_name
         self._budget_tokens = budget_tokens
-        self._outstanding: dict[int, list[Row]] = {}
+        self._outstanding: dict[int, Rows] = {}
         self._numbers = 0
-        self._composition: tuple[int, ...] = ()
+        self._composition = i64()
 
     @property
     def outstanding(self) -> int:
@@ -68,13 +88,13 @@ class Steps:
 
     def executing(self) -> list[tuple[Sequence, int]]:
         """(sequence, stop of its row) of the oldest step, which the engine computes or did when it ended."""
-        oldest = next(iter(self._outstanding.values()), [])
-        return [(row.sequence, row.stop) for row in oldest]
+        oldest = next(iter(self._outstanding.values()), None)
+        return list(zip(oldest.sequences, oldest.stops, strict=True)) if oldest is not None else []
 
     def forget(self) -> None:
         """The engine is gone: no step will be answered."""
         self._outstanding.clear()
-        self._composition = ()
+        self._composition = i64()
 
     def choose(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
         """Which sequences may have how many tokens in the next step; empty if none may."""
@@ -84,7 +104,8 @@ class Steps:
             remaining = sequence.remaining
             if remaining > 0:
                 able.append(sequence)
-                candidates.append(Candidate(remaining, remaining == 1 and sequence.has_sampled))
+                is_decode = remaining == 1 and sequence.has_sampled
+                candidates.append(_DECODE if is_decode else Candidate(remaining, is_decode=False))
         if not able:
             return []
         taken = self._policy(candidates, self._budget_tokens)
@@ -93,67 +114,51 @@ class Steps:
     def compose(self, chosen: list[tuple[Sequence, int]], slab: Slab, epoch: int, plan_version: int) -> Step:
         """The next step of rows whose slots are there already; from now on it is outstanding."""
         self._numbers += 1
-        rows: list[Row] = []
-        starts, stops, samples = i64(), i64(), i8()
-        extent_row, extent_start, extent_length = i32(), i64(), i64()
+        rows = Rows([sequence for sequence, _ in chosen], i64([sequence.number for sequence, _ in chosen]), i64(), i8())
+        starts, extents = i64(), Extents()
         for index, (sequence, tokens) in enumerate(chosen):
-            row = _row(sequence, tokens)
-            rows.append(row)
-            starts.append(row.start)
-            stops.append(row.stop)
-            samples.append(row.samples)
-            for first, length in slab.extents(sequence, row.start, row.stop):
-                extent_row.append(index)
-                extent_start.append(first)
-                extent_length.append(length)
+            start, stop = sequence.computed, sequence.computed + tokens
+            samples = stop == len(sequence.tokens) + sequence.pending
+            sequence.computed = stop
+            sequence.pending += samples
+            sequence.in_steps += 1
+            starts.append(start)
+            rows.stops.append(stop)
+            rows.samples.append(samples)
+            extents.add(index, slab.extents(sequence, start, stop))
         self._outstanding[self._numbers] = rows
-        numbers = i64([row.number for row in rows])
         return Step(
             self._numbers,
-            numbers,
+            rows.numbers,
             starts,
-            stops,
-            samples,
-            extent_row,
-            extent_start,
-            extent_length,
+            rows.stops,
+            rows.samples,
+            extents.row,
+            extents.start,
+            extents.length,
             epoch=epoch,
             plan_version=plan_version,
-            why=self._why(rows, numbers),
+            why=self._why(rows, starts),
         )
 
-    def take(self, done: StepDone) -> list[Result]:
-        """What the answer says, row by row; the sequences' counters are up to date afterwards.
+    def take(self, done: StepDone) -> Answer:
+        """What the answer says; the sequences' counters and tokens are up to date afterwards.
 
         Raises:
             KeyError: that step is not outstanding.
         """
         rows = self._outstanding.pop(done.step)
         self._count(done)
-        sampled = {sequence: index for index, sequence in enumerate(done.sequence)}
-        tops = _offsets(done)
-        return [self._result(row, sampled.get(row.number), done, tops) for row in rows]
-
-    def _result(self, row: Row, index: int | None, done: StepDone, tops: list[int]) -> Result:
-        sequence = row.sequence
-        sequence.in_steps -= 1
-        sequence.pending -= row.samples
-        dropped = row.number in done.dropped
-        if not dropped:
-            sequence.answered = max(sequence.answered, row.stop)
-            sequence.engines_lost = 0
-        if index is None:
-            return Result(sequence, dropped=dropped)
-        sequence.tokens.append(done.token[index])
-        return Result(
-            sequence,
-            done.token[index],
-            done.logprob[index],
-            Finish(done.finish[index]),
-            False,
-            done.top_token[tops[index] : tops[index + 1]] if tops else None,
-            done.top_logprob[tops[index] : tops[index + 1]] if tops else None,
-        )
+        answer = _matched(rows, done)
+        for sequence, stop, samples in zip(rows.sequences, rows.stops, rows.samples, strict=True):
+            sequence.in_steps -= 1
+            sequence.pending -= samples
+            if sequence not in answer.dropped:
+                sequence.answered = max(sequence.answered, stop)
+                sequence.engines_lost = 0
+        for sequence, index in zip(answer.sampled, answer.indices, strict=True):
+            sequence.tokens.append(done.token[index])
+        return answer
 
     def _count(self, done: StepDone) -> None:
         self.done_total += 1
@@ -165,42 +170,40 @@ class Steps:
             taken_s = done.compute_s / done.tokens_computed
             self.s_per_token += 0.2 * (taken_s - self.s_per_token) if self.s_per_token else taken_s
 
-    def _why(self, rows: list[Row], numbers: "array[int]") -> Why | None:
+    def _why(self, rows: Rows, starts: I64) -> Why | None:
         """The reason, if the composition differs from the last step's."""
-        composition = tuple(numbers)
-        if composition == self._composition:
+        if rows.numbers == self._composition:
             return None
-        before, self._composition = set(self._composition), composition
-        tokens = 0
-        decodes = 0
-        for row in rows:
-            tokens += row.stop - row.start
-            decodes += row.samples and row.stop - row.start == 1
+        before, self._composition = len(self._composition), rows.numbers
+        tokens = decodes = 0
+        for start, stop, samples in zip(starts, rows.stops, rows.samples, strict=True):
+            tokens += stop - start
+            decodes += samples and stop - start == 1
         figures = (
-            Figure("rows", len(rows)),
+            Figure("rows", len(starts)),
             Figure("decode_rows", decodes),
             Figure("tokens", tokens),
             Figure("budget_tokens", self._budget_tokens),
-            Figure("rows_before", len(before)),
+            Figure("rows_before", before),
         )
-        return Why(self._policy_name, f"{len(rows)} rows, {tokens} tokens", figures)
+        return Why(self._policy_name, f"{len(starts)} rows, {tokens} tokens", figures)
 
 
-def _row(sequence: Sequence, tokens: int) -> Row:
-    """The sequence's next row, already counted in its state."""
-    start, stop = sequence.computed, sequence.computed + tokens
-    samples = stop == sequence.length
-    sequence.computed = stop
-    sequence.pending += samples
-    sequence.in_steps += 1
-    return Row(sequence, sequence.number, start, stop, samples)
-
-
-def _offsets(done: StepDone) -> list[int]:
-    """Where each row's top entries start in the flat columns; empty if there are none."""
-    if not done.top_token:
-        return []
-    offsets = [0]
-    for count in done.top_count:
-        offsets.append(offsets[-1] + count)
-    return offsets
+def _matched(rows: Rows, done: StepDone) -> Answer:
+    """Whose token is whose. Nearly always all rows sampled, in their order."""
+    if done.sequence == rows.numbers:
+        sampled, indices = rows.sequences, list(range(len(rows.sequences)))
+    else:
+        known = dict(zip(rows.numbers, rows.sequences, strict=True))
+        indices = [index for index, number in enumerate(done.sequence) if number in known]
+        sampled = [known[done.sequence[index]] for index in indices]
+    finishes: dict[Sequence, Finish] = {}
+    if any(done.finish):
+        pairs = zip(sampled, indices, strict=True)
+        finishes = {sequence: Finish(done.finish[index]) for sequence, index in pairs if done.finish[index]}
+    dropped: dict[Sequence, None] = {}
+    if done.dropped:
+        left_out = set(done.dropped)
+        pairs_of = zip(rows.sequences, rows.numbers, strict=True)
+        dropped = {sequence: None for sequence, number in pairs_of if number in left_out}
+    return Answer(done, rows.sequences, sampled, indices, finishes, dropped)

@@ -58,7 +58,7 @@ def values(hint: Any) -> st.SearchStrategy[Any]:
         return st.none() | values(inner)
     if origin is tuple:
         return st.lists(values(typing.get_args(hint)[0]), max_size=3).map(tuple)
-    if dataclasses.is_dataclass(hint):
+    if fields_of(hint):
         return messages(typing.cast(type[Any], hint))
     if issubclass(hint, IntEnum):
         return st.sampled_from(list(hint))
@@ -83,7 +83,13 @@ def columns(typecode: str) -> st.SearchStrategy[Any]:
 
 def messages(kind: type[Any]) -> st.SearchStrategy[Any]:
     hints = typing.get_type_hints(kind, include_extras=True)
-    return st.builds(kind, **{field.name: values(hints[field.name]) for field in dataclasses.fields(kind)})
+    return st.builds(kind, **{name: values(hints[name]) for name in fields_of(kind)})
+
+
+def fields_of(kind: type[Any]) -> tuple[str, ...]:
+    if dataclasses.is_dataclass(kind):
+        return tuple(field.name for field in dataclasses.fields(kind))
+    return getattr(kind, "_fields", ())
 
 
 @pytest.mark.parametrize("kind", wire_types(), ids=lambda kind: kind.__name__)

@@ -334,7 +334,7 @@ def test_what_an_instance_finds_invalid_ends_with_its_reason() -> None:
 
 def test_an_older_monitor_is_believed_once_the_newer_one_is_gone() -> None:
     bench = Bench().fleet(member(A))
-    newer = replace(MONITOR, incarnation=MONITOR.incarnation + 1)
+    newer = MONITOR._replace(incarnation=MONITOR.incarnation + 1)
     bench.give(newer, FleetView(1, (member(A),)))
     bench.run("c")
     stale = bench.core.report().stale_total

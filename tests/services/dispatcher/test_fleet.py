@@ -1,6 +1,5 @@
 """What is believed of instances: the view, own promises on top, pauses, limits."""
 
-from dataclasses import replace
 from typing import Any
 
 from dunlin.effects import Address
@@ -138,10 +137,10 @@ def test_a_whole_view_replaces_everything() -> None:
 
 def test_versions_of_one_monitor_only_grow_and_an_older_monitor_is_not_heard() -> None:
     made = fleet(member(A))
-    for monitor, version in ((MONITOR, 1), (replace(MONITOR, incarnation=3), 50)):
+    for monitor, version in ((MONITOR, 1), (MONITOR._replace(incarnation=3), 50)):
         assert made.take(monitor, FleetView(version, (member(A, suspect=True),)), 0.0) == []
     assert (made.placeable, made.stale_total) == ([A], 2)
-    newer = replace(MONITOR, incarnation=8)
+    newer = MONITOR._replace(incarnation=8)
     assert made.take(newer, FleetView(1, (member(A, suspect=True),)), 0.0) == [A]
     assert made.take(MONITOR, FleetView(99, (member(A),)), 0.0) == []
     assert (made.placeable, made.stale_total) == ([], 3)

@@ -23,7 +23,7 @@ from services.dispatcher.fences import Fences
 from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import load_model
 from services.dispatcher.pace import PACE_KEPT
-from services.dispatcher.tokens import rows_of
+from services.dispatcher.tokens import is_whole, row_of
 from tests.services.dispatcher.doors import DATA
 from tests.services.dispatcher.factories import A, B, rows, submit
 
@@ -148,9 +148,8 @@ def test_rows_come_out_with_their_own_tops() -> None:
         top_token=i32([40, 80, 81]),
         top_logprob=f32([-0.5, -1.0, -2.0]),
     )
-    found = rows_of(batch)
-    assert found is not None
-    first, second = found
+    assert is_whole(batch)
+    first, second = row_of(batch, 0), row_of(batch, 1)
     assert (first.request, first.attempt, first.position, first.token, first.finish) == (1, 2, 3, 4, Finish.STOP)
     assert (list(first.top_token), list(second.top_token)) == ([40], [80, 81])
     assert list(second.top_logprob) == [-1.0, -2.0]
@@ -159,12 +158,12 @@ def test_rows_come_out_with_their_own_tops() -> None:
 
 @pytest.mark.parametrize("finish", [-1, len(Finish)])
 def test_an_unknown_finish_spoils_the_batch(finish: int) -> None:
-    assert rows_of(replace(rows((1, 1, 1, 1)), finish=array("b", [finish]))) is None
-    assert rows_of(replace(rows((1, 1, 1, 1)), finish=array("b", [len(Finish) - 1]))) is not None
+    assert not is_whole(replace(rows((1, 1, 1, 1)), finish=array("b", [finish])))
+    assert is_whole(replace(rows((1, 1, 1, 1)), finish=array("b", [len(Finish) - 1])))
 
 
 def test_counts_that_cancel_out_spoil_the_batch() -> None:
-    assert rows_of(replace(rows((1, 1, 1, 1), (2, 1, 1, 1)), top_count=i32([1, -1]))) is None
+    assert not is_whole(replace(rows((1, 1, 1, 1), (2, 1, 1, 1)), top_count=i32([1, -1])))
 
 
 # --- the directory ---
