@@ -34,7 +34,7 @@ class Shape:
     checkpoint_share: float
     prefix_reuse: bool
     replicate: bool
-    rebalance: str
+    preset: str
     quotas: tuple[int | None, int | None] | None
     """(requests running, tokens a minute) of each tenant at each dispatcher; None: no tenant is held to any."""
     skews: tuple[float, ...]
@@ -89,9 +89,9 @@ class Plan:
         )
 
 
-def draw(seed: int, kinds: tuple[str, ...], rebalances: tuple[str, ...] = ("none",)) -> Plan:
-    """The plan of a seed; `kinds` are the faults to choose from."""
-    shape = _shape(Random(f"{seed} shape"), rebalances)
+def draw(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> Plan:
+    """The plan of a seed; `kinds` are the faults and `presets` the policies to choose from."""
+    shape = _shape(Random(f"{seed} shape"), presets)
     length_s = _length_s(Random(f"{seed} length"))
     asks = _asks(Random(f"{seed} asks"), shape, length_s)
     return Plan(seed, shape, asks, _faults(Random(f"{seed} faults"), kinds, length_s))
@@ -104,7 +104,7 @@ def _length_s(draw: Random) -> float:
     return draw.uniform(30.0, 180.0) if kind < LONG + STEADY else 2.0
 
 
-def _shape(draw: Random, rebalances: tuple[str, ...]) -> Shape:
+def _shape(draw: Random, presets: tuple[str, ...]) -> Shape:
     return Shape(
         instances=draw.choice([2, 2, 3, 4]),
         dispatchers=draw.choice([1, 2, 2]),
@@ -121,7 +121,7 @@ def _shape(draw: Random, rebalances: tuple[str, ...]) -> Shape:
         checkpoint_share=draw.choice([0.0, 0.025, 0.5]),
         prefix_reuse=draw.random() < 0.75,
         replicate=draw.random() < 0.5,
-        rebalance=draw.choice(rebalances),
+        preset=draw.choice(presets),
         quotas=draw.choice([None, None, (3, None), (None, 600), (4, 1200)]),
         skews=tuple(draw.choice([0.0, draw.uniform(0, 1e6)]) for _ in range(7)),
     )

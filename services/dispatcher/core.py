@@ -38,6 +38,7 @@ from services.dispatcher.joining import Joining
 from services.dispatcher.journal import Journal
 from services.dispatcher.moves import Moves
 from services.dispatcher.placement import Placement
+from services.dispatcher.quotas import TenantQuotas
 from services.dispatcher.replays import Replays
 from services.dispatcher.telling import Telling
 from services.dispatcher.timers import AbandonedDue, DeadlineDue, DroughtOver, PauseOver, ReportDue
@@ -113,6 +114,11 @@ class DispatcherCore:
             MemberUp: self._on_membership,
             MemberDown: self._on_membership,
         }
+
+    @property
+    def quotas(self) -> TenantQuotas:
+        """What each tenant has used."""
+        return self._admission.quotas
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""

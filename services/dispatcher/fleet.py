@@ -127,6 +127,11 @@ class Fleet:
             instance.paused = False
 
     @property
+    def source(self) -> tuple[Address | None, int]:
+        """Which monitor's view is believed, and its version."""
+        return self._monitor, self._version
+
+    @property
     def joined(self) -> list[Address]:
         """Who can be reached."""
         return list(self._joined)

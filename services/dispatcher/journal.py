@@ -5,7 +5,7 @@ Knows no instance's load and no policy; what a request may do next stands in `NE
 
 from bisect import insort
 from collections import OrderedDict
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import IntEnum
 from itertools import chain, islice
@@ -121,6 +121,9 @@ class Journal:
         self._again: list[int] = []
         self._fresh: OrderedDict[int, Request] = OrderedDict()
         self._numbers = 0
+
+    def __iter__(self) -> Iterator[Request]:
+        return iter(self._requests.values())
 
     def __len__(self) -> int:
         return len(self._requests)

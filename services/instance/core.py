@@ -124,6 +124,16 @@ class InstanceCore:
         """The slab."""
         return self.lives.slots
 
+    @property
+    def followed(self) -> Order | None:
+        """The order of the global manager's that it follows."""
+        return self._orders.followed
+
+    @property
+    def plan(self) -> tuple[int, int]:
+        """(epoch, plan version) of that order; zeros before the first."""
+        return self._orders.version
+
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
         handler = self._handlers.get(type(message))

@@ -126,6 +126,14 @@ class SlotTable:
         uses = " | ".join(f"{use.value}: {self._counts[use]}" for use in Use)
         return f"[capacity: {self.capacity} | free: {self.free} | {uses}]"
 
+    @property
+    def is_conserved(self) -> bool:
+        """Whether the counts add up to the capacity; `check_integrity` looks at the slots themselves."""
+        held = 0
+        for slots in self._counts.values():
+            held += slots
+        return self.free + held == self.capacity and self.free >= 0
+
     def count(self, use: Use) -> int:
         """Slots in that use."""
         return self._counts[use]

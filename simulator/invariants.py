@@ -1,0 +1,393 @@
+"""The invariants, as watchers of a town: each looks at what an event touched, and at everything from time to time.
+
+They read what the cores show to anybody (reports, tables, integrity checks) and what goes over the streams, and keep
+their own account of it. Numbers are those of docs/simulator.md. I1 is the readers' own; I10 needs batch jobs, which do
+not exist yet.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from dunlin.effects import Address
+from dunlin.messages.dispatch import Accepted, Poisoned, Refused, Returned, Tokens
+from dunlin.messages.door import Submit
+from dunlin.messages.engine import Move, MoveDone, StopEngine
+from dunlin.messages.fleet import FleetView
+from dunlin.messages.plan import Drain, Order, Shed, Undrain
+from dunlin.messages.types import GroupKind, MoveKind, MoveStatus
+from simulator.faults import Faults
+from simulator.readers import Reader, Readers
+from simulator.town import Town
+from simulator.violation import Violation
+from simulator.world import Event
+
+FULL_EVERY = 64
+"""Every so many events at one core, all of it is checked; its sums at each."""
+STUCK_S = 5.0
+"""A stopped instance is found out after 3 s of silence; what it held must be elsewhere, or on the way, by then."""
+LATE_S = 15.0
+"""Longer than anything but a fault keeps a request after it should have ended."""
+
+
+ATTEMPTS = (Tokens, Accepted, Refused, Returned, Poisoned)
+
+
+class Watcher:
+    """What all have: the town, and how to say that something does not hold."""
+
+    invariant = ""
+
+    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
+        self.town = town
+        self.readers = readers
+        self.faults = faults
+
+    def before(self, event: Event) -> None:
+        """The event is about to be delivered."""
+
+    def after(self, event: Event) -> None:
+        """The event was delivered."""
+
+    def audit(self) -> None:
+        """Look at everything."""
+
+    def at_end(self) -> None:
+        """Everybody is done and the dust has settled."""
+
+    def broken(self, text: str, invariant: str = "") -> Violation:
+        """The violation to raise."""
+        return Violation(invariant or self.invariant, self.town.world.now_s, text)
+
+    def require(self, holds: bool, text: Callable[[], str], invariant: str = "") -> None:
+        """Raise unless it holds."""
+        if not holds:
+            raise self.broken(text(), invariant)
+
+
+class Fencing(Watcher):
+    """I2: an old attempt, an old incarnation, an old epoch or plan version change nothing."""
+
+    invariant = "I2"
+
+    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
+        super().__init__(town, readers, faults)
+        self._stale: list[tuple[Any, tuple[object, ...]]] = []
+        self._versions: dict[Address, tuple[int, int]] = {}
+        self._views: dict[Address, tuple[Address, int]] = {}
+
+    def before(self, event: Event) -> None:
+        self._stale = []
+        if event.to.role != "dispatcher" or not isinstance(event.message, ATTEMPTS):
+            return
+        journal = self.town.core(event.to).journal
+        for number, attempt in _named(event.message):
+            request = journal.get(number)
+            is_held = request is not None and request.instance is not None
+            if is_held and (request.instance != event.sender or request.attempt != attempt):
+                self._stale.append((request, _said(request)))
+
+    def after(self, event: Event) -> None:
+        for request, before in self._stale:
+            now = _said(request)
+            self.require(now == before, lambda n=now, b=before: f"{event} is of an old attempt and made {b} of {n}")
+        role, core = event.to.role, self.town.core(event.to)
+        if role == "instance" and isinstance(event.message, Order) and core is not None:
+            before, now = self._versions.get(event.to, (0, 0)), core.plan
+            self.require(now >= before, lambda: f"{event.to} went from plan {before} back to {now} by {event.message}")
+            self._versions[event.to] = now
+        if role == "dispatcher" and isinstance(event.message, FleetView) and core is not None:
+            self._view_taken(event, core.fleet.source)
+
+    def _view_taken(self, event: Event, source: tuple[Address | None, int]) -> None:
+        monitor, version = source
+        if monitor is None:
+            return
+        before = self._views.get(event.to)
+        self._views[event.to] = (monitor, version)
+        if before is None or not self.town.world.are_joined(event.to, before[0]):
+            return
+        is_newer = (monitor.incarnation, version) >= (before[0].incarnation, before[1])
+        self.require(is_newer, lambda: f"{event.to} went from view {before} back to {monitor} version {version}")
+
+
+def _named(message: Any) -> list[tuple[int, int]]:
+    """(request, attempt) of each thing that the message is about."""
+    if isinstance(message, Tokens):
+        return list(zip(message.request, message.attempt, strict=True))
+    return [(message.request, message.attempt)]
+
+
+def _said(request: Any) -> tuple[object, ...]:
+    return (request.state, request.attempt, request.instance, len(request.tokens))
+
+
+class Leadership(Watcher):
+    """I3: one leader per epoch. I9: who lost its term, or slept through it, orders nothing more once it has heard so."""
+
+    invariant = "I3"
+
+    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
+        super().__init__(town, readers, faults)
+        self._leads: dict[Address, int] = {}
+        self._over_s: dict[Address, tuple[int, float]] = {}
+        self._orders: dict[tuple[int, int, Address], Order] = {}
+
+    def after(self, event: Event) -> None:
+        if event.to.role == "global_manager":
+            self._manager(event)
+        elif event.to.role == "instance" and isinstance(event.message, Order | Shed | Drain | Undrain):
+            self._ordered(event, event.message)
+
+    def _manager(self, event: Event) -> None:
+        core = self.town.core(event.to)
+        term = core.term if core is not None else None
+        if term is not None:
+            elected = self.town.etcd.terms.get(term.epoch)
+            self.require(elected == event.to, lambda: f"{event.to} leads epoch {term.epoch}, which is {elected}'s")
+            self._leads[event.to] = term.epoch
+        elif event.to in self._leads:
+            self._over_s[event.to] = (self._leads.pop(event.to), event.at_s)
+
+    def _ordered(self, event: Event, message: Order | Shed | Drain | Undrain) -> None:
+        epoch, over_s = self._over_s.get(event.sender, (0, 0.0))
+        lag_s = 2 * self.town.shape.latency_s + self.town.world.lag_s.get(event.to, 0.0)
+        is_late = message.epoch <= epoch and event.at_s > over_s + lag_s + 10.0
+        self.require(not is_late, lambda: f"{event.sender} lost epoch {epoch} at {over_s} and says {message}", "I9")
+        if isinstance(message, Order):
+            key = (message.epoch, message.plan_version, event.to)
+            first = self._orders.setdefault(key, message)
+            self.require(_plan_of(first) == _plan_of(message), lambda: f"{key} means {first} and {message}", "I4")
+
+
+def _plan_of(order: Order) -> tuple[object, ...]:
+    return (order.group, order.kind, order.part, order.members, list(order.layers))
+
+
+class Groups(Watcher):
+    """I4: members agree on their group. I5: its members hold every layer between them."""
+
+    invariant = "I4"
+
+    def audit(self) -> None:
+        followed = {core.address: core.followed for core in self.town.instances() if core.followed is not None}
+        leads: dict[tuple[int, int], tuple[Address, ...]] = {}
+        for address, order in followed.items():
+            self.require(address in order.members, lambda a=address, o=order: f"{a} is no member of its own {o}")
+            key = (order.epoch, order.group)
+            members = leads.setdefault(key, order.members)
+            self.require(members == order.members, lambda k=key, m=members, o=order: f"group {k} is {m} and {o.members}")
+            self._agree(address, order, followed)
+            self._cover(order, followed)
+        for core in self.town.instances():
+            is_planned = core.followed is not None or not len(core.sequences)
+            self.require(is_planned, lambda c=core: f"{c.address} runs {c.sequences!r} and follows no order")
+
+    def _agree(self, address: Address, order: Order, followed: dict[Address, Order]) -> None:
+        for member in order.members:
+            theirs = followed.get(member)
+            if theirs is not None and (theirs.epoch, theirs.plan_version) == (order.epoch, order.plan_version):
+                same = (theirs.kind, theirs.members, theirs.group) == (order.kind, order.members, order.group)
+                self.require(same, lambda t=theirs: f"{address} follows {order} and its fellow {member} {t}")
+
+    def _cover(self, order: Order, followed: dict[Address, Order]) -> None:
+        orders = [followed[member] for member in order.members if member in followed]
+        if len(orders) < len(order.members) or order.kind is not GroupKind.LOCAL:
+            return
+        is_whole = any(not len(one.layers) for one in orders)
+        self.require(is_whole, lambda: f"layers {list(order.layers)} are all that {order.members} hold", "I5")
+
+
+class Slots(Watcher):
+    """I8: no slot, no byte of room and no entry is lost or held twice, at any instant; in the end all are given back."""
+
+    invariant = "I8"
+
+    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
+        super().__init__(town, readers, faults)
+        self._seen: dict[Address, int] = {}
+        self._checks: dict[str, Callable[[Any], None]] = {
+            "instance": lambda core: core.lives.slab.check_integrity(),
+            "dispatcher": lambda core: core.journal.check_integrity(),
+            "kvstore": lambda core: core.catalog.check_integrity(),
+        }
+
+    def after(self, event: Event) -> None:
+        role = event.to.role
+        if role not in self._checks:
+            return
+        core = self.town.core(event.to)
+        if core is None:
+            return
+        seen = self._seen[event.to] = self._seen.get(event.to, 0) + 1
+        if seen % FULL_EVERY == 0:
+            self._check(role, core)
+        elif role == "instance":
+            self.require(core.slots.is_conserved, lambda: f"{event.to}: {core.slots!r} after {event}")
+
+    def audit(self) -> None:
+        for address in sorted(self.town.cores):
+            if address.role in self._checks:
+                self._check(address.role, self.town.core(address))
+
+    def at_end(self) -> None:
+        for core in self.town.instances():
+            held = core.slots.capacity - core.slots.free - core.lives.slab.cached
+            self.require(not held, lambda c=core, h=held: f"{c.address} keeps {h} slots for nobody: {c!r}")
+            self.require(not len(core.sequences), lambda c=core: f"{c.address} keeps {c.sequences!r}", "I12")
+        for core in self.town.dispatchers():
+            self.require(not len(core.journal), lambda c=core: f"{c.address} keeps {len(c.journal)} requests", "I12")
+        for address in self.town.of_role("kvstore"):
+            catalog = self.town.core(address).catalog
+            self.require(not len(catalog), lambda a=address, c=catalog: f"{a} keeps {len(c)} regions for nobody")
+
+    def _check(self, role: str, core: Any) -> None:
+        try:
+            self._checks[role](core)
+        except Exception as error:
+            raise self.broken(f"{core.address}: {type(error).__name__}: {error}") from error
+
+
+class Regions(Watcher):
+    """I7: a region is read only while it is its reader's, whole, and only damage that was done is found."""
+
+    invariant = "I7"
+
+    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
+        super().__init__(town, readers, faults)
+        self._moves: dict[tuple[Address, int], Move] = {}
+        self._keeper: dict[Address, Address] = {}
+
+    def before(self, event: Event) -> None:
+        message = event.message
+        if event.to.role == "engine" and isinstance(message, Move):
+            self._begun(event.sender, message)
+        elif event.sender.role == "engine" and isinstance(message, MoveDone):
+            self._ended(event.to, message)
+
+    def _begun(self, instance: Address, move: Move) -> None:
+        self._moves[instance, move.move] = move
+        if move.kind is not MoveKind.HOST_TO_SLAB or move.host is None or move.sequence == 0:
+            return
+        core = self.town.core(instance)
+        keeper = core.tier.kvstore if core is not None else None
+        catalog = self.town.core(keeper).catalog if keeper in self.town.cores else None
+        if catalog is None or keeper is None or not self.town.world.are_joined(instance, keeper):
+            return
+        held = catalog.room.find(move.host.handle, move.host.generation)
+        self.require(held is not None, lambda: f"{instance} reads {move.host}, which {keeper} does not know any more")
+
+    def _ended(self, instance: Address, done: MoveDone) -> None:
+        move = self._moves.pop((instance, done.move), None)
+        if move is None or done.status is not MoveStatus.CORRUPT or move.host is None:
+            return
+        self.require(bool(self.faults.damaged), lambda: f"{instance} finds {move.host} damaged, and nobody damaged it")
+
+
+class Authority(Watcher):
+    """I9: a process that slept judges nobody by the time that it slept."""
+
+    invariant = "I9"
+
+    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
+        super().__init__(town, readers, faults)
+        self._suspected: set[Address] = set()
+
+    def before(self, event: Event) -> None:
+        if isinstance(event.message, StopEngine) and event.to.role == "engine":
+            self._stopped(event)
+        elif isinstance(event.message, FleetView) and event.sender in self.town.cores:
+            for member in event.message.members:
+                if member.suspect and member.address not in self._suspected:
+                    self._suspect(event, member.address)
+                (self._suspected.add if member.suspect else self._suspected.discard)(member.address)
+
+    def _stopped(self, event: Event) -> None:
+        seat = self.town.seats.get(event.sender)
+        why = getattr(event.message, "why", None)
+        is_fair = seat is None or seat.engine.is_stuck or (why is not None and why.policy == "engine contract")
+        self.require(is_fair, lambda: f"{event.sender} ends an engine that works: {why}")
+
+    def _suspect(self, event: Event, instance: Address) -> None:
+        seat = self.town.seats.get(instance)
+        is_fair = seat is None or seat.engine.is_stuck or self.faults.was_touched(instance)
+        self.require(is_fair, lambda: f"{event.sender} suspects {instance}, with which nothing is wrong")
+
+
+class Limits(Watcher):
+    """I11: no tenant has more at once than it may, and nobody new is let in where the queue is full."""
+
+    invariant = "I11"
+
+    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
+        super().__init__(town, readers, faults)
+        self._full: int | None = None
+
+    def before(self, event: Event) -> None:
+        message = event.message
+        self._full = None
+        if isinstance(message, Submit) and not message.key and not message.idempotency:
+            journal = self.town.core(event.to).journal
+            self._full = len(journal) if journal.queued >= self.town.shape.max_queued else None
+
+    def after(self, event: Event) -> None:
+        if self._full is not None:
+            now, before = len(self.town.core(event.to).journal), self._full
+            self.require(now <= before, lambda: f"{event.to} lets {event.message} in, and its queue was full")
+
+    def audit(self) -> None:
+        for core in self.town.dispatchers():
+            try:
+                core.quotas.check_integrity()
+            except AssertionError as error:
+                raise self.broken(f"{core.address}: quotas: {error}") from error
+            if self.town.shape.quotas is not None:
+                self._count(core, *self.town.shape.quotas)
+
+    def _count(self, core: Any, most: int | None, per_minute: int | None) -> None:
+        running: dict[str, int] = {}
+        tokens: dict[str, int] = {}
+        for request in core.journal:
+            tenant = request.submit.tenant
+            running[tenant] = running.get(tenant, 0) + 1
+            tokens[tenant] = tokens.get(tenant, 0) + len(request.submit.tokens) + (request.max_tokens or 0)
+        for tenant, count in running.items():
+            text = f"{core.address} runs {count} requests with {tokens[tenant]} tokens of tenant {tenant!r}"
+            self.require(most is None or count <= most, lambda t=text: t)
+            # What is held now was taken within as long as the run has lasted.
+            limit = None if per_minute is None else per_minute * (1 + self.town.world.now_s / 60)
+            self.require(limit is None or tokens[tenant] <= limit, lambda t=text: t)
+
+
+class Progress(Watcher):
+    """I12: nothing waits for a process that will not answer, and nobody works for a client that left."""
+
+    invariant = "I12"
+
+    def audit(self) -> None:
+        for reader in self.readers.all:
+            if reader.left and reader.request and not reader.submit.idempotency:
+                self._is_forgotten(reader)
+            elif reader.submit.timeout_s is not None and reader.attempts and not reader.is_done:
+                late_s = self.town.world.now_s - reader.came_s - reader.submit.timeout_s
+                self.require(late_s < LATE_S, lambda r=reader, s=late_s: f"{r!r} is {s:.1f} s over its time")
+        for address, since_s in self.faults.asleep_s.items():
+            is_clear = not self.faults.was_touched(*self.town.of_role("monitor"))
+            if address.role == "instance" and self.town.world.now_s - since_s > STUCK_S and is_clear:
+                self._is_given_up(address)
+
+    def _is_forgotten(self, reader: Reader) -> None:
+        if self.town.world.now_s < reader.ended_s + LATE_S or self.faults.was_touched(*self.town.cores):
+            return
+        for core in self.town.instances():
+            for sequence in core.sequences:
+                is_his = sequence.place.key == reader.request
+                self.require(not is_his, lambda c=core: f"{c.address} goes on for {reader!r}, who left")
+
+    def _is_given_up(self, instance: Address) -> None:
+        for core in self.town.dispatchers():
+            if not self.faults.was_touched(core.address):
+                held = core.journal.held_by(instance)
+                self.require(not held, lambda c=core, h=held: f"{c.address} waits for {instance}, which sleeps: {h}")
+
+
+WATCHERS: tuple[type[Watcher], ...] = (Fencing, Leadership, Groups, Slots, Regions, Authority, Limits, Progress)

@@ -1,0 +1,224 @@
+"""One run of a plan: a town, its clients, its faults and the watchers, until everybody is done and the dust has settled.
+
+The same plan gives the same run, event by event.
+"""
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from random import Random
+from zlib import crc32
+
+from dunlin.messages.door import Quota, Quotas, Rejection
+from dunlin.messages.types import Finish
+from simulator.coverage import Coverage
+from simulator.etcd_model import ETCD
+from simulator.faults import Faults
+from simulator.invariants import WATCHERS
+from simulator.plans import TENANTS, Fault, Plan
+from simulator.readers import Reader, Readers
+from simulator.town import Town
+from simulator.violation import Violation
+from simulator.world import Event
+
+AUDIT_S = 0.5
+"""Between two looks at everything, while something goes on."""
+READY_S = 20.0
+DONE_S = 900.0
+SETTLED_S = 200.0
+"""What is kept for who may come back is given up by then: dispatchers' and kvstores' graces are 30 s."""
+LEGAL_ERRORS = ("given up after", "no instance has been able to serve")
+
+
+@dataclass
+class Outcome:
+    """What came of a run. `digest` is of all that was delivered: two runs of a plan have the same."""
+
+    seed: int
+    violation: Violation | None = None
+    simulated_s: float = 0.0
+    events: int = 0
+    digest: int = 0
+    done: Counter[str] = field(default_factory=Counter)
+    ends: Counter[str] = field(default_factory=Counter)
+
+
+class Trial:
+    """Runs one plan, once."""
+
+    def __init__(self, plan: Plan, coverage: Coverage | None = None) -> None:
+        self.outcome = Outcome(plan.seed)
+        self._plan = plan
+        self._poison = {ask.number for ask in plan.asks if ask.poison}
+        self.town = Town(plan.shape, Random(f"{plan.seed} network"))
+        self._readers = Readers(self.town)
+        self._faults = Faults(self.town, self._readers, bool(self._poison))
+        self._watchers = [watcher(self.town, self._readers, self._faults) for watcher in WATCHERS]
+        self._coverage = coverage
+        self._audited_s = 0.0
+
+    def run(self) -> Outcome:
+        """The outcome; a violation is in it, never raised."""
+        try:
+            self._run()
+        except Violation as violation:
+            self.outcome.violation = violation
+        except Exception as error:
+            self.outcome.violation = blamed(error, self.town.world.now_s)
+            self.outcome.violation.__cause__ = error
+        self.outcome.simulated_s = self.town.world.now_s
+        self.outcome.events = self.town.world.delivered
+        return self.outcome
+
+    def _run(self) -> None:
+        world = self.town.world
+        world.before, world.on_delivered = self._before, self._after
+        self._until(self._is_ready, READY_S, "the town is not ready")
+        self._give_quotas()
+        start_s = world.now_s
+        for at_s, act in self._acts():
+            world.run(for_s=max(0.0, start_s + at_s - world.now_s))
+            act()
+        self._until(self._readers.all_done, DONE_S, "somebody still waits", self._waiting)
+        world.run(for_s=max(0.0, self._faults.last_s - world.now_s))
+        for reader in self._readers.all:
+            self._judge(reader)
+        self._settle()
+
+    def _acts(self) -> list[tuple[float, Callable[[], object]]]:
+        """Everything planned, in order of time; ties in the order of the plan."""
+        acts: list[tuple[float, Callable[[], object]]] = []
+        for ask in self._plan.asks:
+            acts += self._readers.arrivals(ask)
+        for fault in self._plan.faults:
+            acts.append((fault.at_s, lambda fault=fault: self._strike(fault)))
+        return sorted(acts, key=lambda act: act[0])
+
+    def _strike(self, fault: Fault) -> None:
+        phases = self._coverage.phases(self.town) if self._coverage is not None else {}
+        victim = self._faults.strike(fault)
+        if victim is None:
+            return
+        self.outcome.done[fault.kind] += 1
+        if self._coverage is not None:
+            self._coverage.struck(fault.kind, victim.role, phases.get(victim, "gone"))
+
+    def _before(self, event: Event) -> None:
+        self.town.heard(event.sender, event.to, event.message)
+        for watcher in self._watchers:
+            watcher.before(event)
+
+    def _after(self, event: Event) -> None:
+        self.outcome.digest = hash_of(self.outcome.digest, event)
+        if self._poison and event.to.role == "instance":
+            self._bite(event)
+        for watcher in self._watchers:
+            watcher.after(event)
+        if self._coverage is not None:
+            self._coverage.delivered(self.town, event)
+        if event.at_s > self._audited_s + AUDIT_S and self._readers.open():
+            self._audit()
+
+    def _audit(self) -> None:
+        self._audited_s = self.town.world.now_s
+        for watcher in self._watchers:
+            watcher.audit()
+
+    def _bite(self, event: Event) -> None:
+        """A poison request crashes the engine as soon as a row of it is executed."""
+        core = self.town.core(event.to)
+        if core is None or self.town.world.is_paused(event.to) or not self.town.has_engine(event.to):
+            return
+        if any(sequence.place.sampling.seed in self._poison for sequence, _ in core.steps.executing()):
+            self.town.seats[event.to].crash(signal=11)
+            self.outcome.done["bite"] += 1
+
+    def _give_quotas(self) -> None:
+        quotas = self._plan.shape.quotas
+        if quotas is None:
+            return
+        each = tuple(Quota(tenant, running=quotas[0], tokens_per_minute=quotas[1]) for tenant in TENANTS)
+        self.town.on_dispatcher = lambda address: self.town.world.post(ETCD, address, Quotas(each))
+        for address in self.town.of_role("dispatcher"):
+            self.town.on_dispatcher(address)
+
+    def _is_ready(self) -> bool:
+        count = self._plan.shape.instances
+        return all(len(core.fleet.placeable) == count for core in self.town.dispatchers())
+
+    def _until(self, holds: Callable[[], bool], for_s: float, what: str, who: Callable[[], str] = str) -> None:
+        if not self.town.world.run(holds, for_s=for_s):
+            raise Violation("I12", self.town.world.now_s, f"after {for_s:g} s {what}: {who()}")
+
+    def _waiting(self) -> str:
+        return "; ".join(repr(reader) for reader in self._readers.all if not reader.is_done)
+
+    def _judge(self, reader: Reader) -> None:
+        """Whether it may have ended as it did."""
+        self.outcome.ends[_end_of(reader)] += 1
+        if not self._may_end(reader):
+            raise Violation("I1", self.town.world.now_s, f"{reader!r} should not have ended so")
+
+    def _may_end(self, reader: Reader) -> bool:
+        if reader.left:
+            return True
+        if reader.rejected is not None:
+            passing = (Rejection.FULL, Rejection.QUOTA, Rejection.UNAVAILABLE)
+            return reader.rejected.code in passing or bool(reader.submit.timeout_s)
+        if reader.ask.number in self._poison:
+            return reader.finish is Finish.ERROR and not reader.tokens
+        if reader.finish is Finish.ERROR:
+            is_blamed = "poison" in reader.detail and self._faults.crashes >= 2
+            return is_blamed or reader.detail.startswith(LEGAL_ERRORS)
+        if reader.finish is Finish.DEADLINE:
+            return reader.submit.timeout_s is not None
+        return reader.finish is Finish.LENGTH and reader.tokens == reader.expected
+
+    def _settle(self) -> None:
+        for watcher in self._watchers:
+            watcher.audit()
+        self.town.world.run(self._is_empty, for_s=SETTLED_S)
+        for watcher in self._watchers:
+            watcher.audit()
+            watcher.at_end()
+
+    def _is_empty(self) -> bool:
+        kvstores = [self.town.core(address) for address in self.town.of_role("kvstore")]
+        return (
+            not any(len(core.sequences) for core in self.town.instances())
+            and not any(len(core.journal) for core in self.town.dispatchers())
+            and not any(len(core.catalog) for core in kvstores)
+            and all(core.slots.free + core.lives.slab.cached == core.slots.capacity for core in self.town.instances())
+        )
+
+
+def _end_of(reader: Reader) -> str:
+    if reader.left:
+        return "left"
+    return reader.rejected.code.name.lower() if reader.rejected is not None else reader.finish.name.lower()
+
+
+def hash_of(digest: int, event: Event) -> int:
+    """A digest that is the same in every process, whatever its strings hash to."""
+    said = f"{event.at_s!r} {event.to.name} {event.sender.name} {type(event.message).__name__}"
+    return crc32(said.encode(), digest)
+
+
+BLAMES = (
+    ("tenant", "I6"),
+    ("another's KV", "I6"),
+    ("wild", "I6"),
+    ("region", "I7"),
+    ("nobody wrote", "I7"),
+    ("slots", "I8"),
+    ("slot", "I8"),
+)
+
+
+def blamed(error: Exception, now_s: float) -> Violation:
+    """What an error in a core or in a model means: which invariant an engine's model found broken, by its words."""
+    text = f"{type(error).__name__}: {error}"
+    for words, invariant in BLAMES:
+        if words in str(error):
+            return Violation(invariant, now_s, text)
+    return Violation("core", now_s, text)

@@ -1,0 +1,11 @@
+"""An invariant that does not hold."""
+
+
+class Violation(Exception):
+    """`invariant` as docs/simulator.md numbers them, at `at_s`; `text` names the objects."""
+
+    def __init__(self, invariant: str, at_s: float, text: str) -> None:
+        super().__init__(f"{invariant} at {at_s:.6f} s: {text}")
+        self.invariant = invariant
+        self.at_s = at_s
+        self.text = text
