@@ -102,10 +102,9 @@ def _of_dispatcher(core: Any) -> str:
 
 
 def _of_kvstore(core: Any) -> str:
-    states = {entry.state.name.lower() for writer in core.catalog.writers() for entry in core.catalog.entries_of(writer)}
+    catalog = core.catalog
+    states = {entry.state.name.lower() for writer in catalog.writers() for entry in catalog.entries_of(writer)}
     for state in ("quarantined", "reserved", "committed"):
         if state in states:
             return state
     return "empty"
-
-

@@ -144,7 +144,7 @@ class Faults:
         if victim is None:
             return None
         engine = self._town.seats[victim].engine
-        engine.step_s *= 1 + 19 * fault.amount
+        engine.step_s = self._town.shape.step_s * (1 + 19 * fault.amount)
 
         def recover() -> None:
             engine.step_s = self._town.shape.step_s
@@ -251,7 +251,7 @@ class Faults:
         hog = Address("instance", "hog", self._town.etcd.next_revision())
         self._world.add(hog, Hog(hog, kvstore, self._town.shape.tier_bytes))
         self._world.join(hog, kvstore)
-        self._town.later(fault.lasts_s, lambda: self._end_hog(hog))
+        self._town.later(fault.lasts_s, lambda: self._end_hog(hog, kvstore))
         return kvstore
 
     # --- etcd ---
@@ -417,9 +417,13 @@ class Faults:
         self._world.join(tool, to)
         self._world.post(tool, to, message)
 
-    def _end_hog(self, hog: Address) -> None:
+    def _end_hog(self, hog: Address, kvstore: Address) -> None:
+        """It gives everything back, and ends when that has been heard."""
+        core = self._town.core(kvstore)
+        if core is None or hog not in core.catalog.writers():
+            return self._world.kill(hog)
         self._world.post(hog, hog, Gone("enough"), 0.0)
-        self._town.later(0.1, lambda: self._world.kill(hog))
+        return self._town.later(0.5, lambda: self._end_hog(hog, kvstore))
 
 
 class Silent:

@@ -175,7 +175,9 @@ class Groups(Watcher):
             self.require(address in order.members, lambda a=address, o=order: f"{a} is no member of its own {o}")
             key = (order.epoch, order.group)
             members = leads.setdefault(key, order.members)
-            self.require(members == order.members, lambda k=key, m=members, o=order: f"group {k} is {m} and {o.members}")
+            self.require(
+                members == order.members, lambda k=key, m=members, o=order: f"group {k} is {m} and {o.members}"
+            )
             self._agree(address, order, followed)
             self._cover(order, followed)
         for core in self.town.instances():
@@ -198,7 +200,7 @@ class Groups(Watcher):
 
 
 class Slots(Watcher):
-    """I8: no slot, no byte of room and no entry is lost or held twice, at any instant; in the end all are given back."""
+    """I8: no slot, no byte of room, no entry is lost or held twice, at any instant; in the end all are given back."""
 
     invariant = "I8"
 
@@ -367,7 +369,9 @@ class Progress(Watcher):
         for reader in self.readers.all:
             if reader.left and reader.request and not reader.submit.idempotency:
                 self._is_forgotten(reader)
-            elif reader.submit.timeout_s is not None and reader.attempts and not reader.is_done:
+            elif reader.submit.timeout_s is not None and reader.door is not None and not reader.is_done:
+                if self.faults.was_touched(reader.door):
+                    continue
                 late_s = self.town.world.now_s - reader.came_s - reader.submit.timeout_s
                 self.require(late_s < LATE_S, lambda r=reader, s=late_s: f"{r!r} is {s:.1f} s over its time")
         for address, since_s in self.faults.asleep_s.items():

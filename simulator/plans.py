@@ -1,7 +1,7 @@
 """A campaign's run as data: the cluster's shape, who asks for what and when, and which faults come when.
 
-Everything is drawn from the seed before the run, each part from its own stream of numbers. So a part of a plan is a plan
-too, and replays just as exactly: shrinking drops entries, and never changes what the others say. Knows no core.
+Everything is drawn from the seed before the run, each part from its own stream of numbers. So a part of a plan is a
+plan too, and replays just as exactly: shrinking drops entries, and never changes what the others say. Knows no core.
 """
 
 from dataclasses import dataclass, replace
@@ -161,7 +161,7 @@ def _faults(draw: Random, kinds: tuple[str, ...], length_s: float) -> tuple[Faul
     few = draw.sample(kinds, min(4, len(kinds)))
     faults = []
     for number in range(draw.choice([0, 3, 6, 9, 12])):
-        # Some close together, so that they meet; of few kinds in some runs, so that the same one strikes again and again.
+        # Some close together, so that they meet; of few kinds in some runs, so that the same one strikes again.
         near = faults and draw.random() < 0.3
         at_s = faults[-1].at_s + draw.uniform(0.0, 0.3) if near else draw.uniform(0.0, until_s)
         kind = draw.choice(few if draw.random() < 0.5 else kinds)

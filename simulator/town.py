@@ -101,7 +101,8 @@ class Town:
             return self.later(0.5, lambda: self.start(role, name))
         if (role, name) in self.current:
             return
-        node = f"node-{int(name.rpartition('-')[2]) % self.shape.nodes}" if role in ("instance", "kvstore") else "node-0"
+        number = int(name.rpartition("-")[2]) if role in ("instance", "kvstore") else 0
+        node = f"node-{number % self.shape.nodes}"
         address = Address(role, name, self.etcd.next_revision())
         self._node_of[address], self.current[role, name] = node, address
         skew_s = self.shape.skews[next(self._starts) % len(self.shape.skews)]

@@ -1,4 +1,4 @@
-"""One run of a plan: a town, its clients, its faults and the watchers, until everybody is done and the dust has settled.
+"""One run of a plan: a town, its clients, faults and watchers, until everybody is done and the dust has settled.
 
 The same plan gives the same run, event by event.
 """
@@ -166,7 +166,8 @@ class Trial:
             passing = (Rejection.FULL, Rejection.QUOTA, Rejection.UNAVAILABLE)
             return reader.rejected.code in passing or bool(reader.submit.timeout_s)
         if reader.ask.number in self._poison:
-            return reader.finish is Finish.ERROR and not reader.tokens
+            is_late = reader.finish is Finish.DEADLINE and reader.submit.timeout_s is not None
+            return (reader.finish is Finish.ERROR or is_late) and not reader.tokens
         if reader.finish is Finish.ERROR:
             is_blamed = "poison" in reader.detail and self._faults.crashes >= 2
             return is_blamed or reader.detail.startswith(LEGAL_ERRORS)

@@ -101,8 +101,9 @@ class TroubledWorld(World):
         if not self.are_joined(one, other):
             return False
         del self._open[one][other], self._open[other][one]
-        self._lose(lambda event: (event.sender == one and event.to == other) or (event.sender, event.to) == (other, one))
-        for pair in ((one, other), (other, one)):
+        pairs = ((one, other), (other, one))
+        self._lose(lambda event: (event.sender, event.to) in pairs)
+        for pair in pairs:
             self._stalled.pop(pair, None)
         return True
 

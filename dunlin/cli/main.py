@@ -16,6 +16,7 @@ from dunlin.cli import (
     model,
     replay,
     serve,
+    sim,
     status,
     top,
     up,
@@ -23,7 +24,7 @@ from dunlin.cli import (
 )
 from dunlin.cli.errors import INTERRUPTED, CliError
 
-COMMANDS = (up, generate, chat, status, top, explain, drain, replay, bench, model, serve, certs, keys, version)
+COMMANDS = (up, generate, chat, status, top, explain, drain, replay, bench, model, sim, serve, certs, keys, version)
 
 _EPILOG = """\
 a first look:

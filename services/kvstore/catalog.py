@@ -137,6 +137,18 @@ class Catalog:
         self._free(orphans)
         return list(dict.fromkeys(entry.asked.key for entry in orphans))
 
+    def quarantined(self, writer: Address) -> tuple[tuple[int, int], ...]:
+        """(handle, generation) of what the writer may still be writing, from before its stream ended."""
+        quarantined = [entry.host for entry in self.entries_of(writer) if entry.state is State.QUARANTINED]
+        return tuple((host.handle, host.generation) for host in quarantined)
+
+    def free_quarantined(self, writer: Address, names: tuple[tuple[int, int], ...]) -> None:
+        """Free what of these is quarantined still."""
+        left = self.quarantined(writer)
+        for handle, generation in names:
+            if (handle, generation) in left:
+                self.release(writer, handle, generation)
+
     def free_unwritten(self, writer: Address) -> None:
         """Free what a writer whose process surely ended had not committed."""
         self._free(entry for entry in self.entries_of(writer) if entry.state is not State.COMMITTED)

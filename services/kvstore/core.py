@@ -26,7 +26,7 @@ from dunlin.messages.types import Figure, Priority, Rejected, Why
 from services.kvstore.catalog import Catalog, State, may_claim
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.exchange import Exchange
-from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded
+from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded, Unclaimed
 from services.kvstore.room import Room
 
 WRITERS = ("instance", "kvstore")
@@ -46,7 +46,7 @@ class KvstoreCore:
     A region belongs to the stream over which it was committed: a writer that lost its stream has given up what it kept
     here, also when it comes back, and the room is free `orphan_grace_s` later unless an instance claimed it by the
     request's key. What it had reserved it may still write: that room is quarantined until the writer commits or
-    releases it, or surely ended.
+    releases it, surely ended, or has been back for `orphan_grace_s` without a word of it.
 
     `stale_total` counts commits and releases that named an old generation, another's region or none, and whatever came
     from a process that is not joined.
@@ -77,6 +77,7 @@ class KvstoreCore:
             **self.exchange.handlers,
             GraceOver: self._on_grace_over,
             ProcessEnded: self._on_process_ended,
+            Unclaimed: self._on_unclaimed,
             MembersReset: self._on_members_reset,
             MemberUp: self._on_member_up,
             MemberDown: self._on_member_down,
@@ -115,6 +116,8 @@ class KvstoreCore:
                 effects += self._on_gone(other, Gone("another incarnation"))
                 self._bury(other)
         self._writers[sender] = None
+        if unsaid := self.catalog.quarantined(sender):
+            effects.append(After(self._config.orphan_grace_s, Unclaimed(sender, unsaid)))
         if sender.role == "kvstore":
             return [*effects, *self.exchange.joined(sender)]
         return [*effects, Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
@@ -194,6 +197,11 @@ class KvstoreCore:
             effects += self.exchange.outgoing.released(key)
         self._forget_if_over(message.writer)
         return effects
+
+    def _on_unclaimed(self, sender: Address, message: Unclaimed) -> list[Effect]:
+        if message.writer in self._writers:
+            self.catalog.free_quarantined(message.writer, message.names)
+        return []
 
     def _on_process_ended(self, sender: Address, message: ProcessEnded) -> list[Effect]:
         if message.writer not in self._writers:

@@ -27,7 +27,7 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """A mistake that a programmer could make. `invariants`: those that it breaks, any of which may be what notices it."""
+    """A mistake that a programmer could make. `invariants`: those that it breaks; any of them may notice it."""
 
     name: str
     what: str

@@ -1,0 +1,126 @@
+"""`dunlin sim --campaign`: random clusters, loads and faults in virtual time, all invariants checked.
+
+Also `dunlin sim --zoo`: planted bugs, each of which the campaign must catch. The simulator is loaded when it runs.
+"""
+
+import argparse
+import importlib
+import sys
+import time
+from typing import Any
+
+from dunlin.cli.errors import USAGE, CliError
+
+SHOW_EVERY_S = 5.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of a campaign."""
+    group = parser.add_argument_group("campaigns (--campaign, --zoo)")
+    group.add_argument("--campaign", action="store_true", help="run seeds of random faults; exit code 1 on a violation")
+    group.add_argument("--zoo", action="store_true", help="plant bugs, one by one, and see each caught")
+    group.add_argument("--bug", metavar="NAME", default="", help="with --zoo: this bug alone")
+    group.add_argument("--seeds", type=_positive, default=100, metavar="N", help="how many seeds (default: 100)")
+    group.add_argument("--first-seed", type=int, default=0, metavar="K", help="the first of them (default: 0)")
+    group.add_argument("--jobs", type=_positive, default=1, metavar="J", help="processes to share them (default: 1)")
+    group.add_argument("--only-requests", type=_numbers, metavar="A,B", help="of the plan, these requests alone")
+    group.add_argument("--only-faults", type=_numbers, metavar="A,B", help="of the plan, these faults alone")
+    group.add_argument("--shrink-runs", type=int, default=100, metavar="N", help="runs to shrink a failing seed with")
+    group.add_argument("--coverage", action="store_true", help="print what was exercised")
+
+
+def run_campaign(arguments: argparse.Namespace) -> int:
+    """Run it; the exit code."""
+    simulator = _load("simulator.campaign")
+    part = _part(arguments)
+    if arguments.jobs > 1 and part is not None:
+        raise CliError("--only-requests and --only-faults are about one seed: leave --jobs out", USAGE)
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    settings: dict[str, Any] = {"part": part} if part is not None else {}
+    summary = simulator.campaign(
+        seeds, on_outcome=_Progress(len(seeds)), jobs=arguments.jobs, shrink_runs=arguments.shrink_runs, **settings
+    )
+    for found in summary.found:
+        print(_report(found))
+    if arguments.coverage:
+        print(summary.coverage.report())
+    print(summary.line())
+    return 1 if summary.found else 0
+
+
+def run_zoo(arguments: argparse.Namespace) -> int:
+    """Plant the bugs; 1 if one of them is not caught."""
+    zoo = _load("simulator.zoo.hunt")
+    try:
+        results = zoo.hunt([arguments.bug] if arguments.bug else [], arguments.first_seed, print)
+    except KeyError as error:
+        raise CliError(f"no bug is called {error}: {', '.join(zoo.names())}", USAGE) from None
+    caught = [result for result in results if result.is_caught]
+    print(f"{len(caught)} of {len(results)} planted bugs were caught")
+    return 0 if len(caught) == len(results) else 1
+
+
+class _Progress:
+    """A line now and then, where somebody looks at it."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._done = 0
+        self._violations = 0
+        self._shown_s = time.monotonic()
+
+    def __call__(self, outcome: Any) -> None:
+        self._done += 1
+        self._violations += outcome.violation is not None
+        if sys.stderr.isatty() and time.monotonic() - self._shown_s > SHOW_EVERY_S:
+            self._shown_s = time.monotonic()
+            print(f"\r{self._done} of {self._seeds} seeds, {self._violations} violations", end="", file=sys.stderr)
+
+
+def _report(found: Any) -> str:
+    part = found.smallest
+    lines = [
+        f"seed {found.outcome.seed}: {found.outcome.violation}",
+        f"  replay:   {found.replay()}",
+        f"  smallest: {found.replay_smallest()}",
+        f"            ({len(part.asks)} requests and {len(part.faults)} faults of {len(found.plan.asks)} and "
+        f"{len(found.plan.faults)}, after {found.runs} runs)",
+    ]
+    return "\n".join([*lines, *(f"            {fault}" for fault in part.faults)])
+
+
+def _part(arguments: argparse.Namespace) -> Any:
+    """Which part of the plan to run; None: all of it."""
+    asks, faults = arguments.only_requests, arguments.only_faults
+    if asks is None and faults is None:
+        return None
+
+    def part(plan: Any) -> Any:
+        some_asks = frozenset(ask.number for ask in plan.asks) if asks is None else asks
+        some_faults = frozenset(fault.number for fault in plan.faults) if faults is None else faults
+        return plan.only(some_asks, some_faults)
+
+    return part
+
+
+def _load(module: str) -> Any:
+    try:
+        return importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise CliError(
+            f"this installation lacks {error.name}: install the servers with pip install 'dunlin[server]'", USAGE
+        ) from None
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: at least 1 is needed")
+    return number
+
+
+def _numbers(text: str) -> frozenset[int]:
+    try:
+        return frozenset(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: numbers with commas between them are needed") from None

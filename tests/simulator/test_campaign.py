@@ -1,0 +1,90 @@
+"""Campaigns: a few seeds hold, replay exactly, and a broken invariant is found, shrunk and told."""
+
+import subprocess
+import sys
+
+import pytest
+
+from dunlin.cli.main import main
+from simulator.campaign import Found, campaign, plan_of, run_seed
+from simulator.faults import kinds
+from simulator.plans import Plan
+from simulator.shrink import Shrinker
+from simulator.trial import Trial
+
+SEEDS = 8
+
+
+def test_a_small_campaign_finds_nothing() -> None:
+    summary = campaign(range(SEEDS))
+    assert [str(found.outcome.violation) for found in summary.found] == []
+    assert summary.seeds == SEEDS
+    assert set(summary.done) <= {*kinds(), "bite"}
+    assert summary.done.total() > 3 * SEEDS / 2
+    assert summary.ends["length"] > 10 * SEEDS
+
+
+def test_a_seed_replays_exactly_whatever_strings_hash_to() -> None:
+    script = "from simulator.campaign import run_seed; o = run_seed(3)[0]; print(o.digest, o.events, o.simulated_s)"
+    said = {
+        subprocess.run(
+            [sys.executable, "-c", script], env={"PYTHONHASHSEED": seed}, capture_output=True, text=True, check=True
+        ).stdout
+        for seed in ("1", "2")
+    }
+    outcome, _ = run_seed(3)
+    assert said == {f"{outcome.digest} {outcome.events} {outcome.simulated_s}\n"}
+
+
+def test_every_fault_is_struck_by_some_seed() -> None:
+    planned = {fault.kind for seed in range(60) for fault in plan_of(seed).faults}
+    assert planned == set(kinds()), sorted(set(kinds()) - planned)
+
+
+def fails_with(*needed: int) -> Shrinker:
+    """Fails while these faults, and request 3, are there."""
+
+    def fails(plan: Plan) -> bool:
+        there = {fault.number for fault in plan.faults}
+        return there.issuperset(needed) and any(ask.number == 3 for ask in plan.asks)
+
+    return Shrinker(fails, most=200)
+
+
+def test_shrinking_keeps_what_is_needed_and_nothing_else() -> None:
+    plan = next(plan for plan in map(plan_of, range(100)) if len(plan.faults) == 12)
+    smallest = fails_with(2, 9).shrink(plan)
+    assert [fault.number for fault in smallest.faults] == [2, 9]
+    assert [ask.number for ask in smallest.asks] == [3]
+    assert smallest.faults[0] == plan.faults[2]
+
+
+def test_shrinking_is_bounded() -> None:
+    plan = next(plan for plan in map(plan_of, range(100)) if len(plan.faults) == 12)
+    shrinker = fails_with(2, 9)
+    shrinker = Shrinker(lambda smaller: False, most=7)
+    assert shrinker.shrink(plan) == plan
+    assert shrinker.runs == 7
+
+
+def test_a_part_of_a_plan_runs() -> None:
+    plan = plan_of(0)
+    part = plan.only(frozenset({1, 2}), frozenset())
+    outcome = Trial(part).run()
+    assert (outcome.violation, outcome.done.total()) == (None, 0)
+    assert outcome.ends.total() == sum(1 + (ask.again_s is not None) for ask in part.asks)
+
+
+def test_the_command_says_so_last(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["sim", "--campaign", "--seeds", "2", "--first-seed", "1", "--coverage"]) == 0
+    *before, last = capsys.readouterr().out.splitlines()
+    assert last.startswith("2 seeds, ")
+    assert ": 0 violations [digest " in last
+    assert "turns in a sequence's life:" in before
+
+
+def test_a_found_violation_names_the_commands_that_show_it_again() -> None:
+    outcome, _ = run_seed(1)
+    found = Found(outcome, plan_of(1), plan_of(1).only(frozenset({4}), frozenset({0, 2})))
+    assert found.replay() == "dunlin sim --campaign --seeds 1 --first-seed 1"
+    assert found.replay_smallest() == f"{found.replay()} --only-requests '4' --only-faults '0,2'"
