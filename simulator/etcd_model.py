@@ -59,7 +59,7 @@ class EtcdModel:
         self._later(LEASE_S, lambda: self._expired(address))
 
     def sleeps(self, address: Address) -> None:
-        """The process does not keep its lease alive: its term ends, its registration does not, for it answers a probe."""
+        """The process keeps no lease alive: its term ends, but not its registration, for it answers a probe."""
         self._later(LEASE_S, lambda: self._over(address) if self._world.is_paused(address) else None)
 
     def fail(self, for_s: float) -> None:

@@ -122,7 +122,7 @@ def _said(request: Any) -> tuple[object, ...]:
 
 
 class Leadership(Watcher):
-    """I3: one leader per epoch. I9: who lost its term, or slept through it, orders nothing more once it has heard so."""
+    """I3: one leader per epoch. I9: who lost its term, or slept through it, orders nothing once it has heard so."""
 
     invariant = "I3"
 
@@ -189,7 +189,7 @@ class Groups(Watcher):
             theirs = followed.get(member)
             if theirs is not None and (theirs.epoch, theirs.plan_version) == (order.epoch, order.plan_version):
                 same = (theirs.kind, theirs.members, theirs.group) == (order.kind, order.members, order.group)
-                self.require(same, lambda t=theirs: f"{address} follows {order} and its fellow {member} {t}")
+                self.require(same, lambda t=theirs: f"{address} follows {order} and its fellow {t}")
 
     def _cover(self, order: Order, followed: dict[Address, Order]) -> None:
         orders = [followed[member] for member in order.members if member in followed]
