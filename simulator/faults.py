@@ -1,7 +1,7 @@
 """The faults of a campaign, by name: what each does to a town, and how the town gets well again.
 
-Every fault says at whom it struck, or nothing where it could not (the last of its kind, say). Nothing is left to chance:
-the plan's numbers choose the victims among who is there.
+Every fault says at whom it struck, or nothing where it could not (the last of its kind, say). The plan's numbers choose
+the victims among who is there; nothing else is left to chance.
 """
 
 from dunlin.effects import Address, Effect, Gone, Message, Send
