@@ -5,6 +5,7 @@ Knows no fleet, no stream and no request but its size; the dispatcher decides wh
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Protocol
 
 from dunlin.messages.types import Figure, Rejected, Why
 
@@ -35,9 +36,14 @@ class Candidate:
     turn: int = 0
 
     @property
+    def demand_tokens(self) -> int:
+        """Tokens held, waiting and promised."""
+        return self.capacity_slots - self.free_slots + self.waiting_tokens
+
+    @property
     def load_tokens(self) -> int:
-        """Tokens held, waiting and promised, plus what its rows cost."""
-        return self.capacity_slots - self.free_slots + self.waiting_tokens + ROW_TOKENS * self.requests
+        """`demand_tokens`, plus what its rows cost."""
+        return self.demand_tokens + ROW_TOKENS * self.requests
 
     @property
     def load(self) -> float:
@@ -53,49 +59,65 @@ class Choice:
     why: Why
 
 
-Policy = Callable[[int, Sequence[Candidate]], Choice]
-"""(slots that the request needs now, candidates, at least one) to a choice. Ties go to the first."""
+class Policy(Protocol):
+    """A choice among candidates. Ties go to the first."""
+
+    def __call__(self, slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
+        """One of them.
+
+        Args:
+            slots: what the request needs now.
+            candidates: at least one.
+            among: how many there are in all, if these are only the best of them.
+        """
+        ...
 
 
-def least_loaded(slots: int, candidates: Sequence[Candidate]) -> Choice:
+@dataclass(frozen=True, slots=True)
+class Order:
+    """How a policy orders candidates of one capacity, whatever the request: by `rank`, less `held_weight` for each
+    token that they hold. The lowest is its choice, ties go to the first: see `tests/policies/test_dispatch.py`.
+    """
+
+    rank: Callable[[Candidate], int]
+    held_weight: int = 0
+
+
+def least_loaded(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
     """The smallest load after the request would be there."""
 
     def load(candidate: Candidate) -> float:
-        return candidate.load + (slots + ROW_TOKENS) / max(1, candidate.capacity_slots)
+        return (candidate.load_tokens + slots + ROW_TOKENS) / max(1, candidate.capacity_slots)
 
-    return _choose("least_loaded", "load", slots, candidates, load)
+    return _choose("least_loaded", "load", slots, candidates, among, load)
 
 
-def fewest_requests(slots: int, candidates: Sequence[Candidate]) -> Choice:
+def fewest_requests(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
     """The fewest requests, however long: the baseline that counts connections."""
-    return _choose("fewest_requests", "requests", slots, candidates, lambda candidate: candidate.requests)
+    return _choose("fewest_requests", "requests", slots, candidates, among, lambda candidate: candidate.requests)
 
 
-def fewest_tokens(slots: int, candidates: Sequence[Candidate]) -> Choice:
+def fewest_tokens(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
     """The fewest tokens held, promised and waiting: the shortest local queue as PecSched measures it."""
 
-    def tokens(candidate: Candidate) -> float:
-        return candidate.capacity_slots - candidate.free_slots + candidate.waiting_tokens
-
-    return _choose("fewest_tokens", "tokens", slots, candidates, tokens)
+    return _choose("fewest_tokens", "tokens", slots, candidates, among, lambda candidate: candidate.demand_tokens)
 
 
-def round_robin(slots: int, candidates: Sequence[Candidate]) -> Choice:
+def round_robin(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
     """The one that this dispatcher has asked least lately, whatever its load."""
-    return _choose("round_robin", "turn", slots, candidates, lambda candidate: candidate.turn)
+    return _choose("round_robin", "turn", slots, candidates, among, lambda candidate: candidate.turn)
 
 
-def llumnix(slots: int, candidates: Sequence[Candidate]) -> Choice:
+def llumnix(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
     """The least used and queued demand over capacity, the request's own included: the load of Llumnix."""
 
     def load(candidate: Candidate) -> float:
-        demand = candidate.capacity_slots - candidate.free_slots + candidate.waiting_tokens + slots
-        return demand / max(1, candidate.capacity_slots)
+        return (candidate.demand_tokens + slots) / max(1, candidate.capacity_slots)
 
-    return _choose("llumnix", "load", slots, candidates, load)
+    return _choose("llumnix", "load", slots, candidates, among, load)
 
 
-def prefix_affinity(slots: int, candidates: Sequence[Candidate]) -> Choice:
+def prefix_affinity(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
     """The smallest load after the request would be there, less what it need not compute and hold there anew.
 
     A token that is saved outweighs `SAVED_WEIGHT` tokens of load: so much busier may an instance be that holds the
@@ -104,9 +126,9 @@ def prefix_affinity(slots: int, candidates: Sequence[Candidate]) -> Choice:
 
     def load(candidate: Candidate) -> float:
         cost_tokens = slots + ROW_TOKENS - SAVED_WEIGHT * candidate.held_tokens
-        return candidate.load + cost_tokens / max(1, candidate.capacity_slots)
+        return (candidate.load_tokens + cost_tokens) / max(1, candidate.capacity_slots)
 
-    choice = _choose("prefix_affinity", "load_less_saved", slots, candidates, load)
+    choice = _choose("prefix_affinity", "load_less_saved", slots, candidates, among, load)
     chosen = candidates[choice.index]
     figures = (Figure("held_tokens", chosen.held_tokens), Figure("load_tokens", chosen.load_tokens))
     return replace(choice, why=replace(choice.why, figures=(*choice.why.figures, *figures)))
@@ -121,6 +143,16 @@ POLICIES: dict[str, Policy] = {
     "prefix_affinity": prefix_affinity,
 }
 
+ORDERS: dict[str, Order] = {
+    "least_loaded": Order(lambda candidate: candidate.load_tokens),
+    "fewest_requests": Order(lambda candidate: candidate.requests),
+    "fewest_tokens": Order(lambda candidate: candidate.demand_tokens),
+    "round_robin": Order(lambda candidate: candidate.turn),
+    "llumnix": Order(lambda candidate: candidate.demand_tokens),
+    "prefix_affinity": Order(lambda candidate: candidate.load_tokens, SAVED_WEIGHT),
+}
+"""The order behind each policy, for who keeps many candidates sorted."""
+
 
 def beaten(unit: str, score: float, best: float) -> str:
     """Why not this one: how much worse it was, or that it came second among equals."""
@@ -128,7 +160,7 @@ def beaten(unit: str, score: float, best: float) -> str:
 
 
 def _choose(
-    policy: str, unit: str, slots: int, candidates: Sequence[Candidate], score: Callable[[Candidate], float]
+    policy: str, unit: str, slots: int, candidates: Sequence[Candidate], among: int, score: Callable[[Candidate], float]
 ) -> Choice:
     """The lowest score, explained with the next best few."""
     scores = [score(candidate) for candidate in candidates]
@@ -139,7 +171,7 @@ def _choose(
         Figure("slots", slots),
         Figure(unit, scores[best]),
         Figure("free_slots", chosen.free_slots),
-        Figure("candidates", len(candidates)),
+        Figure("candidates", among or len(candidates)),
     )
     rejected = tuple(
         Rejected(candidates[index].name, beaten(unit, scores[index], scores[best]))

@@ -173,7 +173,7 @@ class Adoption:
         if request is None:
             del self._asks[number]
             return []
-        if not self._fleet.placeable or any(one not in ask.answered for one in self._fleet.trusted):
+        if not self._fleet.placeable_count or any(one not in ask.answered for one in self._fleet.trusted):
             return []
         del self._asks[number]
         return self._rebuild(request)

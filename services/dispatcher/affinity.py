@@ -11,8 +11,12 @@ from dataclasses import dataclass, field
 from dunlin.effects import Address
 from dunlin.prefix import BLOCK_TOKENS, root
 from services.dispatcher.journal import Request
+from services.dispatcher.ranking import NOTHING_HELD, Held
 
 _DEPTHS_MOST = 40
+
+FEW = 32
+"""Instances that hold the same beginning: so many are looked at one by one, more only in the order of their load."""
 
 
 def depths(tokens: int) -> list[int]:
@@ -35,15 +39,6 @@ class _Memory:
     tokens: int = 0
     chains: "OrderedDict[bytes, int]" = field(default_factory=OrderedDict)
 
-    def add(self, chain: bytes, tokens: int) -> None:
-        self.tokens += tokens - self.chains.pop(chain, 0)
-        self.chains[chain] = tokens
-
-    def keep(self, tokens: int) -> None:
-        """Forget the oldest beyond that many tokens."""
-        while self.tokens > tokens:
-            self.tokens -= self.chains.popitem(last=False)[1]
-
 
 class Affinity:
     """Owns what is remembered of each instance that has a stream here. `missed_total` counts guesses too hopeful.
@@ -54,32 +49,62 @@ class Affinity:
     def __init__(self) -> None:
         self.missed_total = 0
         self._memories: dict[Address, _Memory] = {}
+        self._holders: dict[bytes, dict[Address, None]] = {}
 
-    def held(self, request: Request, instances: list[Address]) -> list[int]:
-        """How many of the request's first tokens each of the instances probably holds; the last one never counts."""
-        if not any(instance in self._memories for instance in instances):
-            return [0] * len(instances)
+    def held(self, request: Request) -> Held:
+        """How many of the request's first tokens each instance probably holds; the last one never counts."""
+        if not self._memories:
+            return NOTHING_HELD
         marks = self._marks(request, len(request.tokens) - 1)
-        return [self._depth(instance, marks) for instance in instances]
+        few: dict[Address, int] = {}
+        most = 0
+        for depth, chain in reversed(marks):
+            holders = self._holders.get(chain, {})
+            if len(holders) > FEW:
+                most = depth
+                break
+            for address in holders:
+                few.setdefault(address, depth)
+        return Held(few, most, lambda instance: self._depth(instance, marks))
 
     def accepted(self, request: Request, instance: Address, reused_tokens: int) -> None:
         """So much of it was there. Where that is less than expected, what is older there is probably gone as well."""
         memory = self._memories.get(instance)
         if reused_tokens < request.expected_tokens and memory is not None:
             self.missed_total += 1
-            memory.keep(memory.tokens // 2)
+            self._keep(instance, memory, memory.tokens // 2)
 
     def computed(self, request: Request, instance: Address, capacity_slots: int) -> None:
         """The instance, which has so many slots, has computed all of the request's tokens."""
         memory = self._memories.setdefault(instance, _Memory())
         marks = [(0, b""), *self._marks(request, len(request.tokens))]
         for index in range(len(marks) - 1, 0, -1):  # the beginning last: it is the last to be forgotten
-            memory.add(marks[index][1], marks[index][0] - marks[index - 1][0])
-        memory.keep(capacity_slots)
+            self._add(instance, memory, marks[index][1], marks[index][0] - marks[index - 1][0])
+        self._keep(instance, memory, capacity_slots)
 
     def forget(self, instance: Address) -> None:
         """Nothing of what was there is."""
-        self._memories.pop(instance, None)
+        memory = self._memories.pop(instance, None)
+        for chain in memory.chains if memory is not None else ():
+            self._lose(instance, chain)
+
+    def _add(self, instance: Address, memory: _Memory, chain: bytes, tokens: int) -> None:
+        memory.tokens += tokens - memory.chains.pop(chain, 0)
+        memory.chains[chain] = tokens
+        self._holders.setdefault(chain, {})[instance] = None
+
+    def _keep(self, instance: Address, memory: _Memory, tokens: int) -> None:
+        """Forget the oldest beyond that many tokens."""
+        while memory.tokens > tokens:
+            chain, between = memory.chains.popitem(last=False)
+            memory.tokens -= between
+            self._lose(instance, chain)
+
+    def _lose(self, instance: Address, chain: bytes) -> None:
+        holders = self._holders[chain]
+        del holders[instance]
+        if not holders:
+            del self._holders[chain]
 
     def _depth(self, instance: Address, marks: list[tuple[int, bytes]]) -> int:
         memory = self._memories.get(instance)

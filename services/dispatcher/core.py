@@ -24,7 +24,7 @@ from dunlin.messages.door import CancelById, CancelResult, Quotas, Rejected, Rej
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.types import Finish
-from dunlin.policies.dispatch import POLICIES
+from dunlin.policies.dispatch import ORDERS, POLICIES
 from services.dispatcher.admission import Admission
 from services.dispatcher.adoption import Adoption
 from services.dispatcher.affinity import Affinity
@@ -50,7 +50,7 @@ class DispatcherCore:
     def __init__(self, address: Address, config: DispatcherConfig) -> None:
         self.address = address
         self.journal = Journal(address.incarnation)
-        self.fleet = Fleet(config.max_waiting, config.view_lag_s)
+        self.fleet = Fleet(config.max_waiting, config.view_lag_s, ORDERS[config.policy])
         self.directory = Directory()
         self.totals = Totals()
         self._config = config
@@ -175,7 +175,7 @@ class DispatcherCore:
             effects.append(After(submit.timeout_s, DeadlineDue(request.number)))
         if asks:
             return effects + self._adoption.ask(request)
-        return [*effects, self._telling.admitted(request, self.journal.queued, len(self.fleet.placeable))]
+        return [*effects, self._telling.admitted(request, self.journal.queued, self.fleet.placeable_count)]
 
     def _on_withdraw(self, now_s: float, sender: Address, message: Withdraw) -> list[Effect]:
         request = self.journal.of_client(sender)
@@ -267,7 +267,7 @@ class DispatcherCore:
         return [*effects, After(self._config.report_interval_s, message)]
 
     def _watch_drought(self, now_s: float) -> list[Effect]:
-        if not self._admission.rain(bool(self.fleet.placeable), now_s):
+        if not self._admission.rain(self.fleet.placeable_count > 0, now_s):
             return []
         return [After(self._config.give_up_after_s, DroughtOver(self._admission.droughts))]
 

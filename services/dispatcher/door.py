@@ -147,6 +147,7 @@ class Door:
             call_tokens=part.tokens,
         )
 
+
 class _Answer:
     """The outlet of a client that waits for one answer."""
 

@@ -8,7 +8,8 @@ from dataclasses import dataclass, field
 from dunlin.effects import Address
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.types import GroupKind, Part
-from dunlin.policies.dispatch import Candidate
+from dunlin.policies.dispatch import ORDERS, Candidate, Order
+from services.dispatcher.ranking import NOTHING_HELD, Entry, Held, Ranking
 
 
 @dataclass(slots=True)
@@ -22,9 +23,10 @@ class Reservation:
 @dataclass(slots=True)
 class Instance:
     """One instance with an open stream. `refusal` numbers its refusals; `paused`: not to be asked just now.
-    `turn` numbers the last hand-out that went there."""
+    `turn` numbers the last hand-out that went there, `number` the streams."""
 
     address: Address
+    number: int
     refusal: int = 0
     paused: bool = False
     turn: int = 0
@@ -54,11 +56,13 @@ class Instance:
 class Fleet:
     """Owns the view and the reservations.
 
+    `waiting` requests wait at instances for slots, as far as is known here.
     `stale_total` counts views that came from an older monitor or were not newer than the last.
     """
 
-    def __init__(self, max_waiting: int, view_lag_s: float) -> None:
+    def __init__(self, max_waiting: int, view_lag_s: float, order: Order = ORDERS["least_loaded"]) -> None:
         self.stale_total = 0
+        self.waiting = 0
         self._max_waiting = max_waiting
         self._view_lag_s = view_lag_s
         self._joined: dict[Address, Instance] = {}
@@ -67,16 +71,26 @@ class Fleet:
         self._monitor: Address | None = None
         self._version = 0
         self._turns = 0
+        self._streams = 0
+        self._ranking = Ranking(order)
+        self._serving: dict[Address, int] = {}
+        self._limits: dict[int, int] = {}
 
     def join(self, address: Address) -> None:
         """A stream to an instance is open."""
-        self._joined[address] = Instance(address)
+        self.leave(address)
+        self._streams += 1
+        self._joined[address] = Instance(address, self._streams)
         self._left.pop(address, None)
+        self._settle(address)
 
     def leave(self, address: Address) -> None:
         """The stream is gone, and with it all that was promised on it."""
-        if self._joined.pop(address, None) is not None:
+        instance = self._joined.pop(address, None)
+        if instance is not None:
             self._left[address] = None
+            self._ranking.drop(instance.number)
+            self._settle(address)
 
     def take(self, monitor: Address, view: FleetView, now_s: float) -> list[Address]:
         """Believe `view`; who of its members is suspect. An old view changes nothing."""
@@ -84,12 +98,10 @@ class Fleet:
             self.stale_total += 1
             return []
         self._version = view.version
-        if view.base_version == 0:
-            self._members = {}
-        for address in view.removed:
-            self._members.pop(address, None)
+        for address in list(self._members) if view.base_version == 0 else view.removed:
+            self._believe(address, None)
         for member in view.members:
-            self._members[member.address] = member
+            self._believe(member.address, member)
             self._refresh(member.address, now_s)
         self._left = {address: None for address in self._left if address in self._members}
         return [member.address for member in view.members if member.suspect]
@@ -100,6 +112,7 @@ class Fleet:
         instance = self._joined[address]
         instance.turn = self._turns
         instance.reserve(number, tokens)
+        self._settle(address)
 
     def accepted(self, address: Address, number: int, now_s: float) -> None:
         """The instance counts the request itself from now on; views will show it soon."""
@@ -112,19 +125,22 @@ class Fleet:
         instance = self._joined.get(address)
         if instance is not None:
             instance.free(number)
+            self._settle(address)
 
     def pause(self, address: Address) -> int:
         """It refused: do not ask it again before it moves. The number of this refusal."""
         instance = self._joined[address]
         instance.refusal += 1
         instance.paused = True
+        self._settle(address)
         return instance.refusal
 
     def resume(self, address: Address, refusal: int | None = None) -> None:
         """It moved, or its pause (of this `refusal`) is over."""
         instance = self._joined.get(address)
-        if instance is not None and refusal in (None, instance.refusal):
+        if instance is not None and instance.paused and refusal in (None, instance.refusal):
             instance.paused = False
+            self._settle(address)
 
     @property
     def source(self) -> tuple[Address | None, int]:
@@ -145,29 +161,27 @@ class Fleet:
     @property
     def placeable(self) -> list[Address]:
         """Who could run a request alone, busy or not."""
-        return [address for address in self._joined if self._can_serve(address)]
-
-    def asks(self, slots: int, longest: int, unfit: list[Address]) -> list[tuple[Address, Candidate]]:
-        """Who may be asked now to hold `slots` at once and `longest` in the end."""
-        return [
-            (address, candidate)
-            for address in self.placeable
-            if not self._joined[address].paused and self.limit(address) >= longest and address not in unfit
-            for candidate in [self._candidate(address)]
-            if self._has_room(address, candidate, slots)
-        ]
+        return [address for address in self._joined if address in self._serving]
 
     @property
-    def waiting(self) -> int:
-        """Requests that wait at instances for slots, as far as is known here."""
-        total = 0
-        for address in self.placeable:
-            total += self._members[address].waiting
-        return total
+    def placeable_count(self) -> int:
+        """How many could."""
+        return len(self._serving)
 
-    def has_room(self) -> bool:
-        """Whether anybody may be asked for anything."""
-        return bool(self.asks(1, 0, []))
+    @property
+    def open_count(self) -> int:
+        """How many may be asked for something now."""
+        return len(self._ranking)
+
+    def asks(
+        self, slots: int, longest: int, unfit: list[Address], held: Held = NOTHING_HELD
+    ) -> list[tuple[Address, Candidate]]:
+        """Who may be asked now to hold `slots` at once and `longest` in the end: the best of each size."""
+        return [(entry.address, entry.candidate) for entry in self._ranking.best(slots, longest, unfit, held)]
+
+    def has_room(self, slots: int = 1) -> bool:
+        """Whether anybody may be asked for so many."""
+        return self._ranking.has_room(slots)
 
     def can_take_over(self, address: Address) -> bool:
         """Whether it may be given what it holds the KV of already: a stream is open, and it serves."""
@@ -181,18 +195,20 @@ class Fleet:
 
     def limit(self, address: Address) -> int:
         """The longest sequence that this instance can hold."""
-        member = self._members[address]
-        return min(member.max_positions or member.capacity_slots, member.capacity_slots)
+        return _limit(self._members[address])
 
     def limit_of_all(self, unfit: list[Address]) -> int | None:
         """The longest sequence that any known instance outside `unfit` can hold; None while no instance is known.
 
         Those not ready or suspect count: they may come back, and only what never fits is given up.
         """
-        known = [member for member in self._members.values() if member.capacity_slots > 0]
-        if not known:
+        if not self._limits:
             return None
-        return max((self.limit(member.address) for member in known if member.address not in unfit), default=0)
+        left = dict(self._limits)
+        for address in dict.fromkeys(unfit):
+            if self.capacity(address) > 0:
+                left[self.limit(address)] -= 1
+        return max((limit for limit, count in left.items() if count), default=0)
 
     def _is_news(self, monitor: Address, view: FleetView) -> bool:
         if self._monitor != monitor:
@@ -206,34 +222,64 @@ class Fleet:
         if self._monitor == monitor:
             self._monitor = None
 
+    def _believe(self, address: Address, member: MemberView | None) -> None:
+        """This is what is known of it now; None: nothing."""
+        before = self._members.pop(address, None)
+        if before is not None and before.capacity_slots > 0:
+            self._limits[_limit(before)] -= 1
+            if not self._limits[_limit(before)]:
+                del self._limits[_limit(before)]
+        if member is not None:
+            self._members[address] = member
+            if member.capacity_slots > 0:
+                self._limits[_limit(member)] = self._limits.get(_limit(member), 0) + 1
+        if member is None:
+            self._settle(address)
+
     def _refresh(self, address: Address, now_s: float) -> None:
         instance = self._joined.get(address)
         if instance is not None:
             instance.paused = False
             instance.forget_until(now_s - self._view_lag_s)
+            self._settle(address)
 
-    def _can_serve(self, address: Address) -> bool:
-        member = self._members.get(address)
-        if member is None or member.suspect or member.draining or not member.ready:
-            return False
-        return member.kind is GroupKind.LOCAL and member.part is Part.LOCAL and member.plan_version > 0
+    def _settle(self, address: Address) -> None:
+        """Something about it changed: count and rank it anew."""
+        instance, member = self._joined.get(address), self._members.get(address)
+        self.waiting -= self._serving.pop(address, 0)
+        if instance is None:
+            return
+        if member is None or not _can_serve(member):
+            self._ranking.drop(instance.number)
+            return
+        self._serving[address] = member.waiting
+        self.waiting += member.waiting
+        # What its report calls a long queue gets no longer; and what is asked there already makes one as well.
+        if instance.paused or member.waiting >= self._max_waiting:
+            self._ranking.drop(instance.number)
+            return
+        waiting = member.waiting + len(instance.reserved)
+        candidate = _candidate(instance, member, waiting)
+        is_short = waiting < self._max_waiting
+        self._ranking.put(Entry(instance.number, address, candidate, _limit(member), is_short))
 
-    def _has_room(self, address: Address, candidate: Candidate, slots: int) -> bool:
-        """Slots for it, or a place in a queue that is short; what its report calls a long queue gets no longer."""
-        if self._members[address].waiting >= self._max_waiting:
-            return False
-        return candidate.free_slots >= slots or self._waiting(address) < self._max_waiting
 
-    def _waiting(self, address: Address) -> int:
-        return self._members[address].waiting + len(self._joined[address].reserved)
+def _can_serve(member: MemberView) -> bool:
+    if member.suspect or member.draining or not member.ready:
+        return False
+    return member.kind is GroupKind.LOCAL and member.part is Part.LOCAL and member.plan_version > 0
 
-    def _candidate(self, address: Address) -> Candidate:
-        member, instance = self._members[address], self._joined[address]
-        return Candidate(
-            str(address),
-            member.capacity_slots,
-            member.free_slots - instance.reserved_tokens,
-            member.running + self._waiting(address),
-            member.waiting_tokens,
-            turn=instance.turn,
-        )
+
+def _limit(member: MemberView) -> int:
+    return min(member.max_positions or member.capacity_slots, member.capacity_slots)
+
+
+def _candidate(instance: Instance, member: MemberView, waiting: int) -> Candidate:
+    return Candidate(
+        str(instance.address),
+        member.capacity_slots,
+        member.free_slots - instance.reserved_tokens,
+        member.running + waiting,
+        member.waiting_tokens,
+        turn=instance.turn,
+    )

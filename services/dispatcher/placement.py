@@ -40,7 +40,7 @@ class Placement:
                 elif offer := self._place(request):
                     effects.append(offer)
                     placed = True
-                elif not self._fleet.asks(len(request.tokens), 0, []):
+                elif not self._fleet.has_room(len(request.tokens)):
                     break  # for lack of room: nothing younger or smaller may take what frees up first
         return effects, hopeless
 
@@ -50,13 +50,14 @@ class Placement:
 
     def _place(self, request: Request) -> Effect | None:
         slots = len(request.tokens)
-        asks = self._fleet.asks(slots, request.longest, request.unfit)
+        if not self._fleet.has_room(slots):
+            return None
+        asks = self._fleet.asks(slots, request.longest, request.unfit, self._affinity.held(request))
         if not asks:
             return None
-        held = self._affinity.held(request, [address for address, _ in asks])
-        pairs = zip(asks, held, strict=True)
-        choice = self._policy(slots, [replace(candidate, held_tokens=tokens) for (_, candidate), tokens in pairs])
-        request.expected_tokens = held[choice.index]
+        candidates = [candidate for _, candidate in asks]
+        choice = self._policy(slots, candidates, self._fleet.open_count)
+        request.expected_tokens = candidates[choice.index].held_tokens
         return self.offer(request, asks[choice.index][0], choice.why)
 
     def offer(self, request: Request, instance: Address, why: Why, handle: int = 0) -> Effect:

@@ -101,7 +101,7 @@ class Dispatcher:
         tls = security.server_context(demands_certificate=False) if security is not None else None
         if security is not None and self._keys is None:
             _log.warning("the HTTP door takes anybody who reaches it: give API keys with --keys")
-        can_serve, clock = lambda: bool(self.core.fleet.placeable), self.service.host.clock
+        can_serve, clock = lambda: self.core.fleet.placeable_count > 0, self.service.host.clock
         self.http = HttpDoor(self.door, self.callers, listening, can_serve, clock, tls=tls)
         await self.http.start()
 

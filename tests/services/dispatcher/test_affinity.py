@@ -2,11 +2,11 @@
 
 import pytest
 
-from dunlin.effects import Gone
+from dunlin.effects import Address, Gone
 from dunlin.messages.dispatch import Accepted, Place, Reused
 from dunlin.messages.door import Delta
 from dunlin.messages.types import Finish, i32
-from services.dispatcher.affinity import Affinity, depths
+from services.dispatcher.affinity import FEW, Affinity, depths
 from services.dispatcher.journal import Journal, Request
 from tests.services.dispatcher.factories import A, B, Bench, client, member, messages, only, rows, submit, target
 
@@ -16,6 +16,13 @@ BIG = {"capacity_slots": 10_000, "free_slots": 10_000, "max_positions": 10_000}
 
 def request(tokens: list[int], tenant: str = "") -> Request:
     return Journal().open(client("c"), submit(tokens, tenant=tenant), 0.0)
+
+
+def held(affinity: Affinity, request: Request, *instances: Address) -> list[int]:
+    found = affinity.held(request)
+    for instance, tokens in found.few.items():
+        assert found.of(instance) == tokens
+    return [found.of(instance) for instance in instances]
 
 
 def bench() -> Bench:
@@ -42,16 +49,16 @@ def test_what_was_computed_is_held_up_to_a_remembered_depth() -> None:
     affinity = Affinity()
     affinity.computed(request(PROMPT), A, 1000)
     same, longer, other = request(PROMPT), request([*PROMPT, *PROMPT]), request([1, *PROMPT])
-    assert affinity.held(same, [A, B]) == [96, 0]
-    assert affinity.held(longer, [A, B]) == [96, 0]
-    assert affinity.held(other, [A, B]) == [0, 0]
-    assert affinity.held(request(PROMPT[:32]), [A]) == [16], "the last token does not count"
+    assert held(affinity, same, A, B) == [96, 0]
+    assert held(affinity, longer, A, B) == [96, 0]
+    assert held(affinity, other, A, B) == [0, 0]
+    assert held(affinity, request(PROMPT[:32]), A) == [16], "the last token does not count"
 
 
 def test_another_tenant_has_nothing_there() -> None:
     affinity = Affinity()
     affinity.computed(request(PROMPT, "a"), A, 1000)
-    assert affinity.held(request(PROMPT, "b"), [A]) == [0]
+    assert held(affinity, request(PROMPT, "b"), A) == [0]
 
 
 def test_the_oldest_is_forgotten_beyond_the_slots_of_the_instance() -> None:
@@ -59,13 +66,13 @@ def test_the_oldest_is_forgotten_beyond_the_slots_of_the_instance() -> None:
     texts = [[number] * 64 for number in range(3)]
     for text in texts:
         affinity.computed(request(text), A, 128)
-    assert [affinity.held(request([*text, 0]), [A])[0] for text in texts] == [0, 64, 64]
+    assert [held(affinity, request([*text, 0]), A)[0] for text in texts] == [0, 64, 64]
 
 
 def test_of_one_text_the_end_is_forgotten_before_the_beginning() -> None:
     affinity = Affinity()
     affinity.computed(request([*PROMPT[:96], 1]), A, 32)
-    assert affinity.held(request(PROMPT), [A]) == [32]
+    assert held(affinity, request(PROMPT), A) == [32]
 
 
 def test_a_guess_that_was_too_hopeful_costs_the_older_half() -> None:
@@ -75,10 +82,10 @@ def test_a_guess_that_was_too_hopeful_costs_the_older_half() -> None:
     affinity.computed(new, A, 1000)
     new.expected_tokens = 64
     affinity.accepted(new, A, 64)
-    assert affinity.held(old, [A]) == [64]
+    assert held(affinity, old, A) == [64]
     affinity.accepted(new, A, 0)
-    assert affinity.held(old, [A]) == [0]
-    assert affinity.held(new, [A]) == [64]
+    assert held(affinity, old, A) == [0]
+    assert held(affinity, new, A) == [64]
     assert affinity.missed_total == 1
 
 
@@ -137,3 +144,18 @@ def test_a_stale_word_of_reuse_is_counted_and_not_believed() -> None:
     assert messages(one.give(A, Reused(1, 7, 2)), Delta) == []
     assert one.core.report().stale_total == 1
     assert list(only(one.give(A, rows((1, 1, 3, 5))), Delta).tokens) == list(i32([5]))
+
+
+def test_what_many_hold_is_not_listed_but_bounded() -> None:
+    affinity = Affinity()
+    many = [Address("instance", f"i{index}", index) for index in range(FEW + 1)]
+    for instance in many:
+        affinity.computed(request(PROMPT[:48]), instance, 1000)
+    affinity.computed(request(PROMPT), A, 1000)
+    found = affinity.held(request([*PROMPT, 1]))
+    assert found.few == {A: 96}
+    assert (found.most, found.of(A), found.of(many[3]), found.of(B)) == (48, 96, 48, 0)
+    affinity.forget(many[0])
+    affinity.forget(A)
+    found = affinity.held(request([*PROMPT, 1]))
+    assert (found.most, found.few) == (0, dict.fromkeys(many[1:], 48))

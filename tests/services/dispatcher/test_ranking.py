@@ -1,0 +1,167 @@
+"""The ranking finds what a policy would find among all, without looking at all."""
+
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dunlin.effects import Address
+from dunlin.messages.fleet import FleetView, MemberView
+from dunlin.policies.dispatch import ORDERS, POLICIES, Candidate
+from services.dispatcher.fleet import Fleet
+from services.dispatcher.ranking import KEPT, Entry, Held, Ranking
+from tests.services.dispatcher.factories import MONITOR, A, B, member
+
+SMALL = st.integers(0, 4)
+CANDIDATES = st.builds(
+    Candidate,
+    name=st.just("i"),
+    capacity_slots=st.sampled_from([0, 300, 1000]),
+    free_slots=st.integers(-100, 300),
+    requests=SMALL,
+    waiting_tokens=st.sampled_from([0, 64, 65]),
+    turn=SMALL,
+)
+
+
+def address(number: int) -> Address:
+    return Address("instance", f"i{number}", number)
+
+
+def entries(candidates: list[Candidate], short: list[bool]) -> list[Entry]:
+    return [
+        Entry(number, address(number), candidate, candidate.capacity_slots // 2, is_short)
+        for number, (candidate, is_short) in enumerate(zip(candidates, short, strict=False))
+    ]
+
+
+@given(
+    policy=st.sampled_from(sorted(POLICIES)),
+    candidates=st.lists(CANDIDATES, max_size=14),
+    short=st.lists(st.booleans(), min_size=14, max_size=14),
+    tokens=st.lists(st.sampled_from([0, 0, 16, 32, 96]), min_size=14, max_size=14),
+    few=st.sets(st.integers(0, 13)),
+    unfit=st.lists(st.integers(0, 13).map(address), max_size=2),
+    slots=st.integers(1, 300),
+    longest=st.sampled_from([1, 150, 151, 501]),
+)
+def test_a_policy_chooses_among_the_best_as_among_all(
+    policy: str,
+    candidates: list[Candidate],
+    short: list[bool],
+    tokens: list[int],
+    few: set[int],
+    unfit: list[Address],
+    slots: int,
+    longest: int,
+) -> None:
+    ranking = Ranking(ORDERS[policy])
+    all_entries = entries(candidates, short)
+    for entry in all_entries:
+        ranking.put(entry)
+    most = max((tokens[number] for number in range(14) if number not in few), default=0)
+    held = Held(
+        {address(number): tokens[number] for number in sorted(few)}, most, lambda instance: tokens[instance.incarnation]
+    )
+    able = [
+        entry for entry in all_entries if entry.takes(slots) and entry.limit >= longest and entry.address not in unfit
+    ]
+    best = ranking.best(slots, longest, unfit, held)
+    assert ranking.has_room(slots) == any(entry.takes(slots) for entry in all_entries)
+    assert bool(best) == bool(able)
+    if able:
+        full = POLICIES[policy](slots, [with_held(entry, tokens) for entry in able])
+        found = POLICIES[policy](slots, [entry.candidate for entry in best], len(able))
+        assert best[found.index].number == able[full.index].number
+        assert found.why == full.why
+
+
+def with_held(entry: Entry, tokens: list[int]) -> Candidate:
+    candidate = entry.candidate
+    return Candidate(
+        candidate.name,
+        candidate.capacity_slots,
+        candidate.free_slots,
+        candidate.requests,
+        candidate.waiting_tokens,
+        tokens[entry.number],
+        candidate.turn,
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 5), CANDIDATES | st.none(), st.booleans()), max_size=30))
+def test_an_entry_is_what_it_was_last_put_as(changes: list[tuple[int, Candidate | None, bool]]) -> None:
+    ranking, fresh = Ranking(ORDERS["least_loaded"]), Ranking(ORDERS["least_loaded"])
+    known: dict[int, Entry] = {}
+    for number, candidate, is_short in changes:
+        if candidate is None:
+            known.pop(number, None)
+            ranking.drop(number)
+        else:
+            known[number] = Entry(number, address(number), candidate, 100, is_short)
+            ranking.put(known[number])
+    for entry in known.values():
+        fresh.put(entry)
+    assert len(ranking) == len(known)
+    for slots in (1, 100, 300):
+        assert ranking.best(slots, 0, [], Held()) == fresh.best(slots, 0, [], Held())
+
+
+def test_of_many_alike_few_are_looked_at() -> None:
+    looked: list[Address] = []
+
+    def of(instance: Address) -> int:
+        looked.append(instance)
+        return 0
+
+    ranking = Ranking(ORDERS["prefix_affinity"])
+    for number in range(1000):
+        ranking.put(Entry(number, address(number), Candidate("i", 1000, 900 - number, 0), 1000, is_short=True))
+    assert [entry.number for entry in ranking.best(10, 10, [], Held({address(999): 800}, 0, of))] == [0, 1, 2, 999]
+    assert len(looked) <= 3 * KEPT
+
+
+MEMBERS = st.builds(
+    member,
+    st.sampled_from([A, B]),
+    ready=st.booleans(),
+    suspect=st.booleans(),
+    waiting=SMALL,
+    capacity_slots=st.sampled_from([0, 100, 1000]),
+    max_positions=st.sampled_from([0, 50]),
+)
+CHANGES = st.one_of(
+    st.tuples(st.sampled_from(["join", "leave", "pause", "resume"]), st.sampled_from([A, B])),
+    st.tuples(st.just("view"), st.lists(MEMBERS, max_size=2, unique_by=lambda one: one.address)),
+    st.tuples(st.just("delta"), MEMBERS),
+    st.tuples(st.just("removed"), st.sampled_from([A, B])),
+)
+
+
+@given(st.lists(CHANGES, max_size=20))
+def test_what_is_counted_as_it_changes_is_what_counting_anew_gives(changes: list[tuple[str, Any]]) -> None:
+    fleet, joined, known = Fleet(2, 0.1), dict[Address, None](), dict[Address, MemberView]()
+    for version, (kind, what) in enumerate(changes, 1):
+        if kind == "join":
+            fleet.join(what)
+            joined.pop(what, None)
+            joined[what] = None
+        elif kind == "leave":
+            fleet.leave(what)
+            joined.pop(what, None)
+        elif kind in ("pause", "resume"):
+            if what in joined:
+                getattr(fleet, kind)(what)
+        else:
+            members = {"view": what, "delta": [what]}.get(kind, [])
+            removed = (what,) if kind == "removed" else ()
+            fleet.take(MONITOR, FleetView(version, tuple(members), 0 if kind == "view" else 1, removed), 0.0)
+            known = {} if kind == "view" else {key: one for key, one in known.items() if key not in removed}
+            known |= {one.address: one for one in members}
+        serving = [key for key in joined if key in known and known[key].ready and not known[key].suspect]
+        assert fleet.placeable == serving
+        assert fleet.placeable_count == len(serving)
+        assert fleet.waiting == sum(known[key].waiting for key in serving)
+        limits = {key: fleet.limit(key) for key, one in known.items() if one.capacity_slots}
+        assert fleet.limit_of_all([]) == max(limits.values(), default=None)
+        assert fleet.limit_of_all([A]) == (max((limits[B],) if B in limits else (0,)) if limits else None)
