@@ -7,6 +7,8 @@ Knows coefficients and arithmetic. Does not know where coefficients come from (`
 from bisect import bisect_right
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from itertools import pairwise
+from math import frexp
 from typing import Protocol
 
 from dunlin.messages.types import MoveKind
@@ -63,9 +65,9 @@ class Curve:
     def __post_init__(self) -> None:
         if not self.x or len(self.x) != len(self.y):
             raise ValueError(f"a curve needs as many x as y and at least one: {len(self.x)} and {len(self.y)}")
-        if any(b <= a for a, b in zip(self.x, self.x[1:], strict=False)):
+        if any(b <= a for a, b in pairwise(self.x)):
             raise ValueError("the x of a curve must rise strictly")
-        if self.y[0] < 0 or any(b < a for a, b in zip(self.y, self.y[1:], strict=False)):
+        if self.y[0] < 0 or any(b < a for a, b in pairwise(self.y)):
             raise ValueError("the y of a curve must not be negative and must not fall")
         object.__setattr__(self, "slope", tuple(_slopes(self.x, self.y)))
 
@@ -119,6 +121,75 @@ class StepModel:
             pairs = prefix + 0.5 * (batch.self_products + new)
             seconds += self.product_s * pairs + self.prefix_s * prefix + self.prefill_row_s * batch.prefill_rows
         return seconds + self.decode_row_s * batch.decode_rows + self.decode_context_s * batch.decode_context
+
+
+@dataclass(frozen=True, slots=True)
+class Sheet:
+    """A function of two counts that rises in both, known at powers of two: `rows[i][j]` is its value at (2^i, 2^j).
+
+    Linear in each count between them, and beyond the last; below 1 a count is taken as 1. Raises ValueError unless
+    there are at least two rows of at least two values that never fall along either axis, none below 0.
+    """
+
+    rows: tuple[tuple[float, ...], ...]
+
+    def __post_init__(self) -> None:
+        rows = self.rows
+        if len(rows) < 2 or len(rows[0]) < 2 or any(len(row) != len(rows[0]) for row in rows):
+            raise ValueError("a sheet needs two rows of two values, all rows of the same length")
+        along = any(b < a for row in rows for a, b in pairwise(row))
+        across = any(b < a for low, high in pairwise(rows) for a, b in zip(low, high, strict=True))
+        if rows[0][0] < 0 or along or across:
+            raise ValueError("the values of a sheet must not be negative and must not fall along a row or column")
+
+    def at(self, first: float, second: float) -> float:
+        """The value at these counts."""
+        first_part, i = frexp(first if first > 1.0 else 1.0)
+        second_part, j = frexp(second if second > 1.0 else 1.0)
+        # x = part · 2^exponent with part in [0.5, 1): it lies at 2·part − 1 between 2^(exponent − 1) and 2^exponent.
+        if i < len(self.rows):
+            u = first_part + first_part - 1.0
+        else:
+            i = len(self.rows) - 1
+            u = first / (1 << (i - 1)) - 1.0
+        low, high = self.rows[i - 1], self.rows[i]
+        if j < len(low):
+            v = second_part + second_part - 1.0
+        else:
+            j = len(low) - 1
+            v = second / (1 << (j - 1)) - 1.0
+        left = low[j - 1] + u * (high[j - 1] - low[j - 1])
+        return left + v * (low[j] + u * (high[j] - low[j]) - left)
+
+
+@dataclass(frozen=True, slots=True)
+class ComposedModel:
+    """The time of a step as the sum of its operations: linear layers over tokens, head over rows, two attentions.
+
+    `prefill` and `decode` give the attention of all layers over (queries, mean keys of a query): a row of n
+    new tokens after p computed ones has n queries and n·p + (n² + n) / 2 pairs of a query and a key, a decode row one
+    query and as many pairs as its context. Longer contexts never take less, nor does another row of at least the mean
+    length; a shorter one may: kernels share out many rows better than few long ones.
+    """
+
+    tokens: Curve
+    rows: Curve
+    prefill: Sheet
+    decode: Sheet
+    fixed_s: float = 0.0
+
+    def step_s(self, batch: Batch) -> float:
+        """Seconds the step takes."""
+        new, decoding = batch.prefill_tokens, batch.decode_rows
+        rows = batch.prefill_rows + decoding
+        if not rows:
+            return 0.0
+        seconds = self.fixed_s + self.tokens.at(new + decoding) + self.rows.at(rows)
+        if new:
+            seconds += self.prefill.at(new, (batch.prefix_products + 0.5 * (batch.self_products + new)) / new)
+        if decoding:
+            seconds += self.decode.at(decoding, batch.decode_context / decoding)
+        return seconds
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,0 +1,100 @@
+"""A device as fitted coefficients: how long its operations take, what it holds, and where the figures come from.
+
+Reads and writes `devices/*.json`. Knows no model shape (`compose` does) and no measured table (`calibrate` does).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from importlib.resources import files
+from typing import Any
+
+from dunlin.cost.surface import Surface
+
+
+class DeviceError(ValueError):
+    """No such device, or its file is damaged; the message says which and what is known."""
+
+
+@dataclass(frozen=True, slots=True)
+class Link:
+    """A path for bytes: what every use costs, and how fast it is."""
+
+    fixed_s: float
+    bytes_per_s: float
+
+    def seconds(self, byte_count: float) -> float:
+        """For that many bytes."""
+        return self.fixed_s + byte_count / self.bytes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Whose measurements a part was fitted to, under which licence."""
+
+    name: str
+    licence: str
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class Device:
+    """One GPU model and its links. Surfaces give seconds.
+
+    `gemm` over (m, n, k). `prefill` over (queries, mean keys of a query, query heads per kv head, kv heads), `decode`
+    over (rows, mean context, query heads per kv head, kv heads), both for one layer with heads of 128. `all_reduce`
+    over bytes, per number of GPUs. `streams` over bytes, by operation: `norm`, `rope`, `activation`, `add`.
+    """
+
+    name: str
+    title: str
+    memory_bytes: int
+    gemm: Surface
+    prefill: Surface
+    decode: Surface
+    all_reduce: Mapping[int, Surface]
+    streams: Mapping[str, Surface]
+    host_link: Link
+    peer_link: Link
+    load: Link
+    step_fixed_s: float
+    sources: tuple[Source, ...] = ()
+    estimated: Mapping[str, str] = field(default_factory=dict)
+    """What no table measured, and how it was estimated instead."""
+
+    def as_json(self) -> dict[str, Any]:
+        """What `device_of` reads back."""
+        plain = asdict(self)
+        for name in ("gemm", "prefill", "decode"):
+            plain[name] = getattr(self, name).as_json()
+        plain["streams"] = {name: surface.as_json() for name, surface in self.streams.items()}
+        plain["all_reduce"] = {str(gpus): surface.as_json() for gpus, surface in self.all_reduce.items()}
+        return plain
+
+
+def device_of(data: Mapping[str, Any]) -> Device:
+    """The device in a parsed file. Raises DeviceError naming what is missing or wrong."""
+    try:
+        parts = dict(data)
+        for name in ("gemm", "prefill", "decode"):
+            parts[name] = Surface.from_json(data[name])
+        parts["all_reduce"] = {int(gpus): Surface.from_json(part) for gpus, part in data["all_reduce"].items()}
+        parts["streams"] = {name: Surface.from_json(part) for name, part in data["streams"].items()}
+        parts |= {name: Link(**data[name]) for name in ("host_link", "peer_link", "load")}
+        parts["sources"] = tuple(Source(**part) for part in data["sources"])
+        return Device(**parts)
+    except (KeyError, TypeError, ValueError) as error:
+        raise DeviceError(f"the coefficients of {data.get('name', 'a device')} are damaged: {error!r}") from error
+
+
+def known_devices() -> list[str]:
+    """The names of devices that ship with the package."""
+    folder = files("dunlin.cost").joinpath("devices")
+    return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+
+
+def find_device(name: str) -> Device:
+    """A device that ships with the package. Raises DeviceError."""
+    if name.lower() not in known_devices():
+        raise DeviceError(f"no device is called {name!r}; known: {', '.join(known_devices())}")
+    return device_of(json.loads(files("dunlin.cost").joinpath("devices", f"{name.lower()}.json").read_text()))

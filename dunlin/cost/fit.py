@@ -1,0 +1,149 @@
+"""Fits: surfaces and linear models to measured points, always on relative error (weights 1 / time). Needs numpy.
+
+Knows points and models. Does not know tables, devices or the store.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dunlin.cost.surface import Surface
+
+Array = NDArray[np.float64]
+ROUNDS = 4
+"""Of lowering the weight of points that stay far off."""
+
+
+def fit_surface(
+    axes: Sequence[str],
+    knots: Sequence[Sequence[float]],
+    points: Array,
+    seconds: Array,
+    smoothness: float = 0.005,
+) -> Surface:
+    """The surface over log2 `knots` nearest to `seconds` (n) at `points` (n × axes), in least squares of logarithms.
+
+    `smoothness` weighs the second differences along each axis against the points: grid cells without points continue
+    their neighbours. Points that stay far off count less (as in `relative_fit`). Raises ValueError where a point or a
+    time is not positive.
+    """
+    if not (points > 0).all() or not (seconds > 0).all():
+        raise ValueError("points and times must be positive to have logarithms")
+    shape = [len(axis) for axis in knots]
+    logs, target = np.log2(points), np.log2(seconds)
+    smooth = smoothness * len(points) / np.prod(shape) * _roughness(shape) + 1e-9 * np.eye(int(np.prod(shape)))
+    weights = np.ones(len(points))
+    for _ in range(ROUNDS):
+        normal, right = smooth.copy(), np.zeros(len(smooth))
+        for chunk in range(0, len(points), 4096):
+            rows = _design(knots, logs[chunk : chunk + 4096])
+            weighted = rows.T * weights[chunk : chunk + 4096]
+            normal += weighted @ rows
+            right += weighted @ target[chunk : chunk + 4096]
+        values = np.linalg.solve(normal, right)
+        surface = Surface(tuple(axes), tuple(tuple(map(float, axis)) for axis in knots), tuple(map(float, values)))
+        weights = _trust(np.abs(np.log2(surface_values(surface, points)) - target))
+    return surface
+
+
+def _trust(residual: Array) -> Array:
+    """Huber's weights, in units of the residuals' own spread: some disturbed measurements must not bend a model."""
+    spread = max(3.0 * float(np.median(residual)), 1e-6)
+    weights: Array = np.minimum(1.0, spread / np.maximum(residual, 1e-12))
+    return weights
+
+
+def _design(knots: Sequence[Sequence[float]], logs: Array) -> Array:
+    """Row i: how much of each grid point's value there is in point i."""
+    rows = np.ones((len(logs), 1))
+    for axis, x in zip(knots, logs.T, strict=True):
+        rows = np.einsum("pi,pj->pij", rows, _hats(np.asarray(axis, float), x)).reshape(len(logs), -1)
+    return rows
+
+
+def _hats(axis: Array, x: Array) -> Array:
+    """As `surface.hats`, for many x: (n × knots) weights."""
+    weights = np.zeros((len(x), len(axis)))
+    if len(axis) == 1:
+        return weights + 1.0
+    left = np.clip(np.searchsorted(axis, x, side="right") - 1, 0, len(axis) - 2)
+    part = (x - axis[left]) / (axis[left + 1] - axis[left])
+    weights[np.arange(len(x)), left] = 1.0 - part
+    weights[np.arange(len(x)), left + 1] = part
+    return weights
+
+
+def _roughness(shape: Sequence[int]) -> Array:
+    """The quadratic form of all second differences on a grid."""
+    size = int(np.prod(shape))
+    grid = np.arange(size).reshape(shape)
+    total = np.zeros((size, size))
+    for axis, length in enumerate(shape):
+        if length < 3:
+            continue
+        low, middle, high = (np.take(grid, range(i, length - 2 + i), axis).ravel() for i in range(3))
+        rows = np.zeros((len(low), size))
+        each = np.arange(len(low))
+        rows[each, low], rows[each, middle], rows[each, high] = 1.0, -2.0, 1.0
+        total += rows.T @ rows
+    return total
+
+
+def surface_values(surface: Surface, points: Array) -> Array:
+    """`surface.at` of many points (n × axes)."""
+    values: Array = 2.0 ** (_design(surface.knots, np.log2(points)) @ np.array(surface.values))
+    return values
+
+
+def relative_line(x: Array, seconds: Array) -> tuple[float, float]:
+    """The fixed part and the slope, both ≥ 0, of the line nearest to `seconds` in relative error."""
+    fixed, slope = relative_fit(np.stack([np.ones_like(x), x], axis=1), seconds)
+    return float(fixed), float(slope)
+
+
+def relative_fit(features: Array, seconds: Array) -> Array:
+    """Coefficients ≥ 0 (one per feature) that predict `seconds` = features · coefficients.
+
+    Least squares of relative errors (weights 1 / time); points that stay far off count less.
+    """
+    relative = features / seconds[:, None]
+    scale = np.maximum(np.abs(relative).max(axis=0), 1e-300)
+    weights = np.ones(len(seconds))
+    coefficients = np.zeros(features.shape[1])
+    for _ in range(ROUNDS):
+        root = np.sqrt(weights)
+        coefficients = non_negative(relative / scale * root[:, None], root)
+        weights = _trust(np.abs(relative / scale @ coefficients - 1.0))
+    found: Array = coefficients / scale
+    return found
+
+
+def non_negative(matrix: Array, right: Array) -> Array:
+    """The x ≥ 0 with the least |matrix · x − right|: Lawson and Hanson's active sets."""
+    count = matrix.shape[1]
+    x, active = np.zeros(count), np.zeros(count, dtype=bool)
+    tolerance = 1e-10 * float(np.abs(matrix.T @ right).max() or 1.0)
+    for _ in range(10 * count):
+        gradient = matrix.T @ (right - matrix @ x)
+        gradient[active] = -np.inf
+        if gradient.max() <= tolerance:
+            break
+        active[int(gradient.argmax())] = True
+        x = _feasible(matrix, right, x, active)
+    return x
+
+
+def _feasible(matrix: Array, right: Array, x: Array, active: NDArray[np.bool_]) -> Array:
+    """Solve over the active columns, letting go of those that would turn negative, one at a time."""
+    while active.any():
+        trial = np.zeros_like(x)
+        trial[active] = np.linalg.lstsq(matrix[:, active], right, rcond=None)[0]
+        falling = active & (trial <= 0)
+        if not falling.any():
+            return trial
+        step = (x[falling] / (x[falling] - trial[falling] + 1e-300)).min()
+        x = x + step * (trial - x)
+        active &= ~(falling & (x <= 1e-12 * max(1.0, float(np.abs(x).max()))))
+        x[~active] = 0.0
+    return x

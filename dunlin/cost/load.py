@@ -1,0 +1,22 @@
+"""`load_timing`: what a simulated engine takes, of a device that ships or of a profile."""
+
+from pathlib import Path
+
+from dunlin.cost.compose import Composer
+from dunlin.cost.device import find_device
+from dunlin.cost.models import EngineTiming
+from dunlin.cost.shapes import find_shape
+
+
+def load_timing(device: str, shape: str, tp: int = 1) -> EngineTiming:
+    """The timing of model `shape` (a name, a directory or a `config.json`) on `device` over `tp` GPUs.
+
+    `device` is the name of a device that ships with the package, or the path of a store that `dunlin profile` wrote.
+    Raises DeviceError, ShapeError, or StoreError with what is known instead.
+    """
+    if Path(device).is_file():
+        from dunlin.cost.store import Store  # sqlite3 only where a store is meant
+
+        with Store(Path(device)) as store:
+            return store.timing(shape)
+    return Composer(find_device(device), find_shape(shape), tp).timing()

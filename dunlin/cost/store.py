@@ -1,0 +1,176 @@
+"""The scaling information base: measured points and fitted models in SQLite, per model, device and parallelism.
+
+Keeps what it is given. Does not measure (`profile`) and does not fit (`fit_points`). A core never imports it.
+"""
+
+import json
+import sqlite3
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, astuple, dataclass, fields
+from pathlib import Path
+from types import TracebackType
+
+from dunlin.cost.models import Batch, EngineTiming, PrefillModel
+from dunlin.cost.plain import prefill_of, timing_of, timing_to_plain
+from dunlin.messages.types import MoveKind
+
+_VERSION = 1
+_COUNTS = tuple(field.name for field in fields(Batch))
+_SCHEMA = f"""
+create table profile (
+    id integer primary key, model text not null, device text not null, parallelism text not null,
+    measured_at text not null, timing text not null, unique (model, device, parallelism));
+create table step_point (
+    profile integer not null references profile (id) on delete cascade, regime text not null,
+    {", ".join(f"{name} integer not null" for name in _COUNTS)}, seconds real not null, gap_s real not null);
+create table move_point (
+    profile integer not null references profile (id) on delete cascade, kind text not null,
+    bytes integer not null, seconds real not null);
+create table strategy (
+    model text not null, device text not null, sp integer not null, tp integer not null, prefill text not null,
+    primary key (model, device, sp, tp));
+"""
+
+
+class StoreError(ValueError):
+    """The store cannot be read, or lacks what was asked for; the message says which file and what is there."""
+
+
+@dataclass(frozen=True, slots=True)
+class Key:
+    """What was measured: a model on a device, split how (`tp=1`, `threads=2`)."""
+
+    model: str
+    device: str
+    parallelism: str
+
+
+@dataclass(frozen=True, slots=True)
+class StepPoint:
+    """A step of the live loop: what it computed, the engine's time in it, and what passed between it and the next."""
+
+    regime: str
+    batch: Batch
+    seconds: float
+    gap_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class MovePoint:
+    """A copy of so many bytes."""
+
+    kind: MoveKind
+    byte_count: int
+    seconds: float
+
+
+class Store:
+    """Owns the connection. Use as a context manager. Raises StoreError where the file is no store."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        try:
+            self._connection = sqlite3.connect(path)
+            self._connection.execute("pragma foreign_keys = on")
+            self._prepare()
+        except sqlite3.Error as error:
+            raise StoreError(f"{path}: cannot be used as a store of profiles: {error}") from error
+
+    def __enter__(self) -> "Store":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self._connection.close()
+
+    def _prepare(self) -> None:
+        version = self._connection.execute("pragma user_version").fetchone()[0]
+        if version == 0:
+            with self._connection:
+                self._connection.executescript(_SCHEMA + f"pragma user_version = {_VERSION};")
+        elif version != _VERSION:
+            raise StoreError(f"{self._path}: written by another version ({version}, not {_VERSION}): measure again")
+
+    def save(
+        self,
+        key: Key,
+        measured_at: str,
+        timing: EngineTiming,
+        steps: Iterable[StepPoint] = (),
+        moves: Iterable[MovePoint] = (),
+    ) -> None:
+        """Keep a profile in place of an earlier one of that key."""
+        plain = json.dumps(timing_to_plain(timing))
+        with self._connection as connection:
+            connection.execute("delete from profile where (model, device, parallelism) = (?, ?, ?)", astuple(key))
+            row = connection.execute(
+                "insert into profile (model, device, parallelism, measured_at, timing) values (?, ?, ?, ?, ?)",
+                (*astuple(key), measured_at, plain),
+            ).lastrowid
+            connection.executemany(
+                f"insert into step_point values ({', '.join('?' * (len(_COUNTS) + 4))})",
+                [(row, p.regime, *astuple(p.batch), p.seconds, p.gap_s) for p in steps],
+            )
+            connection.executemany(
+                "insert into move_point values (?, ?, ?, ?)",
+                [(row, p.kind.name, p.byte_count, p.seconds) for p in moves],
+            )
+
+    def keys(self) -> list[Key]:
+        """Of all profiles, the latest first."""
+        rows = self._connection.execute(
+            "select model, device, parallelism from profile order by measured_at desc, id desc"
+        )
+        return [Key(*row) for row in rows]
+
+    def timing(self, model: str) -> EngineTiming:
+        """The latest profile of that model. Raises StoreError where there is none, or it is damaged."""
+        for key in self.keys():
+            if key.model == model:
+                return self.timing_of(key)
+        known = ", ".join(sorted({key.model for key in self.keys()})) or "none yet"
+        raise StoreError(f"{self._path}: no profile of {model}; measured: {known}; `dunlin profile` makes one")
+
+    def timing_of(self, key: Key) -> EngineTiming:
+        """One profile. Raises StoreError."""
+        row = self._connection.execute(
+            "select timing from profile where (model, device, parallelism) = (?, ?, ?)", astuple(key)
+        ).fetchone()
+        if row is None:
+            raise StoreError(f"{self._path}: no profile of {key}")
+        try:
+            return timing_of(json.loads(row[0]))
+        except (KeyError, TypeError, ValueError) as error:
+            raise StoreError(f"{self._path}: the profile of {key} is damaged: {error!r}") from error
+
+    def step_points(self, key: Key) -> list[StepPoint]:
+        """As they were measured, in order."""
+        rows = self._connection.execute(
+            f"select regime, {', '.join(_COUNTS)}, seconds, gap_s from step_point join profile on id = profile"
+            " where (model, device, parallelism) = (?, ?, ?) order by step_point.rowid",
+            astuple(key),
+        )
+        return [StepPoint(regime, Batch(*counts), seconds, gap_s) for regime, *counts, seconds, gap_s in rows]
+
+    def move_points(self, key: Key) -> list[MovePoint]:
+        """As they were measured, in order."""
+        rows = self._connection.execute(
+            "select kind, bytes, seconds from move_point join profile on id = profile"
+            " where (model, device, parallelism) = (?, ?, ?) order by move_point.rowid",
+            astuple(key),
+        )
+        return [MovePoint(MoveKind[kind], byte_count, seconds) for kind, byte_count, seconds in rows]
+
+    def save_strategy(self, model: str, device: str, sp: int, tp: int, prefill: PrefillModel) -> None:
+        """Keep equation 7 of a strategy: sequence parallelism over `sp` instances of `tp` GPUs each."""
+        with self._connection as connection:
+            connection.execute(
+                "insert or replace into strategy values (?, ?, ?, ?, ?)",
+                (model, device, sp, tp, json.dumps(asdict(prefill))),
+            )
+
+    def strategies(self, model: str, device: str) -> dict[tuple[int, int], PrefillModel]:
+        """Per (sp, tp)."""
+        rows: Sequence[tuple[int, int, str]] = self._connection.execute(
+            "select sp, tp, prefill from strategy where (model, device) = (?, ?) order by sp, tp", (model, device)
+        ).fetchall()
+        return {(sp, tp): prefill_of(json.loads(plain)) for sp, tp, plain in rows}

@@ -1,0 +1,86 @@
+"""The scaling information base: what is saved comes back, and what is no store is refused."""
+
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from dunlin.cost.load import load_timing
+from dunlin.cost.models import Batch, Curve, EngineTiming, MoveModel, MoveModels, PrefillModel, StepModel
+from dunlin.cost.store import Key, MovePoint, StepPoint, Store, StoreError
+from dunlin.messages.types import MoveKind
+
+KEY = Key("tiny", "cpu", "threads=1")
+
+
+def timing(slots: int = 1000) -> EngineTiming:
+    step = StepModel(Curve((1.0, 8.0), (1e-3, 2e-3)), Curve((1.0,), (1e-4,)), 1e-5, 1e-9, 0.0, 1e-6, 2e-6, 3e-9)
+    moves = MoveModels(MoveModel(1e-4, 1e9), {MoveKind.SLAB_TO_HOST: MoveModel(2e-4, 3e9)})
+    return EngineTiming(step, moves, 1.5, slots, 256)
+
+
+def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
+    steps = [StepPoint("decode", Batch(0, 0, 0, 0, 3, 99), 0.01, 0.001), StepPoint("prefill", Batch(1, 2, 3, 4), 0.02)]
+    moves = [MovePoint(MoveKind.HOST_TO_SLAB, 4096, 0.003)]
+    with Store(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", timing(), steps, moves)
+    with Store(tmp_path / "db") as store:
+        assert store.keys() == [KEY]
+        assert (store.timing("tiny"), store.step_points(KEY), store.move_points(KEY)) == (timing(), steps, moves)
+
+
+def test_a_later_profile_takes_an_earlier_ones_place(tmp_path: Path) -> None:
+    with Store(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", timing(), [StepPoint("decode", Batch(), 1.0)])
+        store.save(KEY, "2026-01-02", timing(slots=7))
+        assert store.timing("tiny").slots == 7
+        assert store.step_points(KEY) == []
+
+
+def test_of_several_devices_the_latest_is_meant(tmp_path: Path) -> None:
+    with Store(tmp_path / "db") as store:
+        store.save(Key("tiny", "new", ""), "2026-01-02", timing(slots=2))
+        store.save(Key("tiny", "old", ""), "2026-01-01", timing(slots=1))
+        assert store.timing("tiny").slots == 2
+
+
+def test_strategies_come_back_per_degree(tmp_path: Path) -> None:
+    with Store(tmp_path / "db") as store:
+        store.save_strategy("m", "d", 4, 2, PrefillModel(1.0, 2.0, 3.0))
+        store.save_strategy("m", "d", 1, 8, PrefillModel(4.0, 5.0, 6.0))
+        assert store.strategies("m", "d") == {(1, 8): PrefillModel(4.0, 5.0, 6.0), (4, 2): PrefillModel(1.0, 2.0, 3.0)}
+
+
+def test_an_unknown_model_is_refused_with_what_is_known(tmp_path: Path) -> None:
+    with Store(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", timing())
+        with pytest.raises(StoreError, match="no profile of other; measured: tiny"):
+            store.timing("other")
+
+
+def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "db").write_bytes(b"no database, but long enough to be read as one" * 9)
+    with pytest.raises(StoreError, match="db: cannot be used"):
+        Store(tmp_path / "db")
+
+
+def test_another_versions_store_is_refused(tmp_path: Path) -> None:
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("pragma user_version = 99")
+    with pytest.raises(StoreError, match="another version"):
+        Store(tmp_path / "db")
+
+
+def test_a_damaged_profile_is_refused(tmp_path: Path) -> None:
+    with Store(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", timing())
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("update profile set timing = '{}'")
+    with Store(tmp_path / "db") as store, pytest.raises(StoreError, match="damaged"):
+        store.timing("tiny")
+
+
+def test_the_timing_of_a_store_is_loaded_by_its_path(tmp_path: Path) -> None:
+    with Store(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", timing())
+    assert load_timing(str(tmp_path / "db"), "tiny") == timing()
