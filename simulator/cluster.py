@@ -15,7 +15,7 @@ from dunlin.messages.fleet import Reason, Reasons
 from dunlin.messages.group import Reach
 from dunlin.messages.membership import Elected, Member, MembersReset
 from dunlin.messages.plan import DrainRequest
-from dunlin.messages.types import Finish, Sampling, i32
+from dunlin.messages.types import Finish, Part, Sampling, i32
 from services.dispatcher.config import of_preset as dispatcher_config
 from services.dispatcher.core import DispatcherCore
 from services.global_manager.config import of_preset as manager_config
@@ -330,11 +330,15 @@ class Cluster:
         self.world.post(client.address, self.dispatcher.address, Withdraw())
 
     def run_until_ready(self) -> None:
-        """Until every instance may be given requests."""
-        cores = self.dispatchers.values()
-        assert self.world.run(
-            lambda: all(len(core.fleet.placeable) == len(self.instances) for core in cores), for_s=10.0
-        )
+        """Until every instance has its part, and all that begin requests may be given some."""
+
+        def is_ready() -> bool:
+            parts = [core.report().part for core in self.instances.values() if core.report().plan_version]
+            begin = len(parts) - parts.count(Part.DECODE)
+            cores = self.dispatchers.values()
+            return len(parts) == len(self.instances) and all(len(core.fleet.placeable) == begin for core in cores)
+
+        assert self.world.run(is_ready, for_s=10.0)
 
     def run_until_done(self, for_s: float = 120.0) -> None:
         """Until every client has its last token or its refusal."""

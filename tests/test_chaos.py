@@ -15,8 +15,9 @@ def test_streams_stay_exact_whatever_happens(seed: int) -> None:
     Chaos(seed).run()
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("seed", range(200, 203))
+@pytest.mark.parametrize(
+    ("preset", "seed"), [(preset, 200) for preset in PRESETS] + [("distserve", seed) for seed in range(6)]
+)
 def test_no_preset_costs_a_stream_its_exactness(preset: str, seed: int) -> None:
     Chaos(seed, preset=preset).run()
 

@@ -1,23 +1,32 @@
 """How instances are grouped. A policy maps candidates to groups and knows neither the manager nor any order.
 
 Group numbers are names: a member that already leads a group keeps its number, so that a new plan or a new leader
-changes nothing that need not change.
+changes nothing that need not change. So do parts.
 """
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from dunlin.effects import Address
-from dunlin.messages.types import Figure, GroupKind, Part, Why
+from dunlin.messages.types import Figure, GroupKind, Part, Rejected, Why
+
+SLACK = 1
+"""A split may be off by so many instances: one that joins or is lost for a while has nobody else change sides."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """An instance that may be grouped. `group` is the group that it is in, 0 for none."""
+    """An instance that may be grouped. `group` is the group that it is in, 0 for none, and `part` what it does there.
+
+    `serves`: it can do its part now. `requests` run or wait there.
+    """
 
     address: Address
     capacity_slots: int = 0
     group: int = 0
+    part: Part = Part.LOCAL
+    serves: bool = True
+    requests: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,26 +40,86 @@ class Group:
     why: Why
 
 
-GroupPolicy = Callable[[Sequence[Candidate]], list[Group]]
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What an operator says about groups: of the instances, `prefill_share` compute prompts where work is split."""
+
+    prefill_share: float = 0.5
 
 
-def local_groups(candidates: Sequence[Candidate]) -> list[Group]:
-    """Every instance for itself. A number held twice stays with the first; newcomers get the lowest unheld."""
+GroupPolicy = Callable[[Sequence[Candidate], Terms], list[Group]]
+EVEN = Terms()
+
+
+def local_groups(candidates: Sequence[Candidate], terms: Terms = EVEN) -> list[Group]:
+    """Every instance for itself, and all of them do all."""
+    return [_local(number, candidate, len(candidates)) for number, candidate in _numbered(candidates)]
+
+
+def prefill_decode(candidates: Sequence[Candidate], terms: Terms = EVEN) -> list[Group]:
+    """Every instance for itself; some compute prompts, the others go on after the first token (DistServe).
+
+    The split is static: who has a side keeps it, newcomers join the side that is short. Only when a side is empty, or
+    off by more than `SLACK`, somebody changes: who has the fewest requests. One that serves alone does all.
+    """
+    ordered = sorted(candidates, key=lambda one: one.address)
+    able = [one for one in ordered if one.serves]
+    parts = {one.address: one.part for one in ordered}
+    if len(able) < 2:
+        parts.update((one.address, Part.LOCAL) for one in able)
+    else:
+        parts.update(_sides(able, _prefills(len(able), terms.prefill_share)))
+    return [_side(number, one, parts[one.address], able, parts) for number, one in _numbered(candidates)]
+
+
+def _prefills(instances: int, share: float) -> int:
+    """How many of at least two compute prompts; never none and never all."""
+    return min(instances - 1, max(1, int(share * instances + 0.5)))
+
+
+def _sides(able: Sequence[Candidate], wanted: int) -> dict[Address, Part]:
+    sides: dict[Address, Part] = {}
+    for one in able:
+        if one.part in (Part.PREFILL, Part.DECODE):
+            sides[one.address] = one.part
+    for one in able:
+        if one.address not in sides:
+            short = _count(sides, Part.PREFILL) < wanted
+            sides[one.address] = Part.PREFILL if short else Part.DECODE
+    goals = ((Part.DECODE, len(able) - wanted), (Part.PREFILL, wanted))
+    for (side, goal), (other, _) in zip(goals, reversed(goals), strict=True):
+        while _count(sides, side) == 0 or goal - _count(sides, side) > SLACK:
+            changing = min((one for one in able if sides[one.address] is other), key=_reluctance)
+            sides[changing.address] = side
+    return sides
+
+
+def _reluctance(candidate: Candidate) -> tuple[int, Address]:
+    return candidate.requests, candidate.address
+
+
+def _count(sides: dict[Address, Part], side: Part) -> int:
+    return list(sides.values()).count(side)
+
+
+def _numbered(candidates: Sequence[Candidate]) -> list[tuple[int, Candidate]]:
+    """A number for each. One held twice stays with the first; newcomers get the lowest unheld."""
     holders: dict[int, Address] = {}
-    for candidate in sorted(candidates, key=lambda one: one.address):
+    ordered = sorted(candidates, key=lambda one: one.address)
+    for candidate in ordered:
         if candidate.group > 0:
             holders.setdefault(candidate.group, candidate.address)
-    groups = []
+    numbered = []
     lowest = 1
-    for candidate in sorted(candidates, key=lambda one: one.address):
+    for candidate in ordered:
         number = candidate.group
         if holders.get(number) != candidate.address:
             while lowest in holders:
                 lowest += 1
             number = lowest
             holders[number] = candidate.address
-        groups.append(_local(number, candidate, len(candidates)))
-    return groups
+        numbered.append((number, candidate))
+    return numbered
 
 
 def _local(number: int, candidate: Candidate, ready: int) -> Group:
@@ -59,4 +128,28 @@ def _local(number: int, candidate: Candidate, ready: int) -> Group:
     return Group(number, GroupKind.LOCAL, (candidate.address,), (Part.LOCAL,), why)
 
 
-GROUP_POLICIES: dict[str, GroupPolicy] = {"local_groups": local_groups}
+def _side(
+    number: int, candidate: Candidate, part: Part, able: Sequence[Candidate], parts: dict[Address, Part]
+) -> Group:
+    sides = {one.address: parts[one.address] for one in able}
+    prefills, decodes = _count(sides, Part.PREFILL), _count(sides, Part.DECODE)
+    figures = (
+        Figure("serving_instances", len(able)),
+        Figure("prefill_instances", prefills),
+        Figure("decode_instances", decodes),
+        Figure("requests", candidate.requests),
+    )
+    others = {
+        Part.PREFILL: (Rejected("decode", f"{decodes} instances do"),),
+        Part.DECODE: (Rejected("prefill", f"{prefills} instances do"),),
+    }
+    why = Why(
+        "prefill_decode",
+        f"{candidate.address.name} does {part.name.lower()} in group {number}",
+        figures,
+        others.get(part, (Rejected("split", "it serves alone"),)),
+    )
+    return Group(number, GroupKind.LOCAL, (candidate.address,), (part,), why)
+
+
+GROUP_POLICIES: dict[str, GroupPolicy] = {"local_groups": local_groups, "prefill_decode": prefill_decode}

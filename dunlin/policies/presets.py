@@ -11,6 +11,7 @@ from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.dispatch import POLICIES as DISPATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
+from dunlin.policies.handover import HANDOVER_POLICIES
 from dunlin.policies.pressure import PRESSURE_POLICIES
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 
@@ -30,6 +31,7 @@ class Preset:
     rebalance: str = "none"
     pressure: str = "spill"
     admit: str = "all"
+    handover: str = "none"
 
     def __post_init__(self) -> None:
         tables: dict[str, Collection[str]] = {
@@ -40,6 +42,7 @@ class Preset:
             "rebalance": REBALANCE_POLICIES,
             "pressure": PRESSURE_POLICIES,
             "admit": ADMIT_POLICIES,
+            "handover": HANDOVER_POLICIES,
         }
         for point, table in tables.items():
             if getattr(self, point) not in table:
@@ -55,5 +58,6 @@ PRESETS: dict[str, Preset] = {
     "fifo": Preset(dispatch="fewest_tokens", batch="prefill_first", pressure="recompute"),
     "online_only": Preset(dispatch="fewest_requests", pressure="recompute", admit="interactive_only"),
     "llumnix": Preset(dispatch="llumnix", rebalance="llumnix"),
+    "distserve": Preset(dispatch="fewest_tokens", group="prefill_decode", handover="most_room"),
 }
 DEFAULT_PRESET = "chunked"

@@ -11,6 +11,9 @@ from dunlin.messages.types import GroupKind, Part
 from dunlin.policies.dispatch import ORDERS, Candidate, Order
 from services.dispatcher.ranking import NOTHING_HELD, Entry, Held, Ranking
 
+BEGINS = (Part.LOCAL, Part.PREFILL)
+"""Parts that requests are given to."""
+
 
 @dataclass(slots=True)
 class Reservation:
@@ -267,7 +270,7 @@ class Fleet:
 def _can_serve(member: MemberView) -> bool:
     if member.suspect or member.draining or not member.ready:
         return False
-    return member.kind is GroupKind.LOCAL and member.part is Part.LOCAL and member.plan_version > 0
+    return member.kind is GroupKind.LOCAL and member.part in BEGINS and member.plan_version > 0
 
 
 def _limit(member: MemberView) -> int:

@@ -12,7 +12,8 @@ class GlobalManagerConfig:
 
     An order without an answer, or refused, is given again after `retry_s`. At most `max_moves` moves are under way by
     the `rebalance` policy, which looks every `rebalance_s`; who took part in one rests for `move_rest_s`, until the
-    views show what it changed.
+    views show what it changed. Where work is split, `prefill_share` of the instances compute prompts; how much room the
+    others have is told them every `rooms_s` at most.
     """
 
     policy: str = "local_groups"
@@ -22,11 +23,15 @@ class GlobalManagerConfig:
     rebalance_s: float = 0.5
     move_rest_s: float = 0.5
     max_moves: int = 4
+    prefill_share: float = 0.5
+    rooms_s: float = 0.25
 
     def __post_init__(self) -> None:
-        for name in ("retry_s", "report_interval_s", "rebalance_s", "move_rest_s"):
+        for name in ("retry_s", "report_interval_s", "rebalance_s", "move_rest_s", "rooms_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be positive")
+        if not 0 < self.prefill_share < 1:
+            raise ValueError(f"prefill_share is {self.prefill_share}: it must be between 0 and 1")
         if self.max_moves < 1:
             raise ValueError(f"max_moves is {self.max_moves}: needs at least 1")
 

@@ -19,10 +19,11 @@ from dunlin.messages.plan import (
     OrderRefused,
     ShedDone,
 )
-from dunlin.policies.group import GROUP_POLICIES, Candidate
+from dunlin.policies.group import GROUP_POLICIES, Candidate, Terms
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.fleet import Fleet
+from services.global_manager.handovers import Handovers
 from services.global_manager.moves import Moves
 from services.global_manager.plan import Answer, Term
 
@@ -64,10 +65,12 @@ class GlobalManagerCore:
         self.fleet = Fleet()
         self.term: Term | None = None
         self.moves: Moves | None = None
+        self.handovers: Handovers | None = None
         self.stale_total = 0
         self.refused_total = 0
         self._config = config
         self._policy = GROUP_POLICIES[config.policy]
+        self._terms = Terms(config.prefill_share)
         self._instances: dict[Address, None] = {}
         self._monitors: dict[Address, None] = {}
         self._last_epoch = 0
@@ -111,7 +114,8 @@ class GlobalManagerCore:
         order = self.term.order_of(sender) if self.term is not None else None
         again: list[Effect] = [Send(sender, order)] if order is not None else []
         moves = self.moves.joined(sender) if self.moves is not None else []
-        return again + moves + self._replan()
+        rooms = self.handovers.joined(sender) if self.handovers is not None else []
+        return again + moves + rooms + self._replan()
 
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._monitors.pop(sender, None)
@@ -133,6 +137,7 @@ class GlobalManagerCore:
         self._last_epoch = message.epoch
         self.term = Term(message.epoch)
         self.moves = Moves(message.epoch, REBALANCE_POLICIES[self._config.rebalance], self._config)
+        self.handovers = Handovers(message.epoch, self._config.rooms_s)
         self._looks += 1
         looks = After(self._config.rebalance_s, MovesDue(self._looks))
         return [*(self._replan() or self._reports()), looks]
@@ -141,7 +146,7 @@ class GlobalManagerCore:
         if self.term is None or message.epoch != self.term.epoch:
             self.stale_total += 1
             return []
-        self.term = self.moves = None
+        self.term = self.moves = self.handovers = None
         return self._reports()
 
     def _on_done(self, now_s: float, sender: Address, message: OrderDone) -> list[Effect]:
@@ -189,7 +194,10 @@ class GlobalManagerCore:
         return [Send(sender, reply), *effects]
 
     def _move(self, now_s: float) -> list[Effect]:
-        return self.moves.decide(now_s, self._reachable()) if self.moves is not None else []
+        if self.moves is None or self.handovers is None:
+            return []
+        members = self._reachable()
+        return [*self.handovers.decide(now_s, members), *self.moves.decide(now_s, members)]
 
     def _reachable(self) -> list[MemberView]:
         return [member for member in self.fleet.members.values() if member.address in self._instances]
@@ -211,7 +219,7 @@ class GlobalManagerCore:
         """Order whoever's place in the plan is new. An instance that is not ready now keeps the order that it has."""
         if self.term is None:
             return []
-        orders = self.term.revise(self._policy(self._candidates(self.term)))
+        orders = self.term.revise(self._policy(self._candidates(self.term), self._terms))
         if not orders:
             return []
         effects: list[Effect] = [Send(member, order) for member, order in orders.items()]
@@ -222,9 +230,15 @@ class GlobalManagerCore:
         candidates = []
         for member in self.fleet.members.values():
             order = term.order_of(member.address)
-            if order is not None or (member.ready and member.address in self._instances):
-                group = order.group if order is not None else member.group
-                candidates.append(Candidate(member.address, member.capacity_slots, group))
+            is_there = member.ready and member.address in self._instances
+            if order is None and not is_there:
+                continue
+            place = order if order is not None else member
+            serves = is_there and not member.suspect and not member.draining
+            requests = member.running + member.waiting
+            candidates.append(
+                Candidate(member.address, member.capacity_slots, place.group, place.part, serves, requests)
+            )
         return candidates
 
     def _retry_later(self) -> list[Effect]:

@@ -6,13 +6,13 @@ sequence: the source chooses those.
 """
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.fleet import MemberView
 from dunlin.messages.plan import Drain, DrainDone, DrainOutcome, DrainReply, DrainRequest, Shed, ShedDone, Undrain
-from dunlin.messages.types import Figure, Why
+from dunlin.messages.types import Figure, Part, Why
 from dunlin.policies.rebalance import Candidate, Move, RebalancePolicy, least_loaded
 from services.global_manager.config import GlobalManagerConfig
 
@@ -74,7 +74,7 @@ class Moves:
         for index, member in enumerate(members):
             if self._is_to_drain(member) and member.running + member.waiting > 0 and self._may_give(now_s, member):
                 slots = member.capacity_slots - member.free_slots + member.waiting_tokens
-                candidates = self._candidates(now_s, members, busy_takers=True)
+                candidates = self._drain_candidates(now_s, members, index)
                 move = least_loaded(candidates, index, slots, OPERATOR)
                 effects += self._order(members, move) if move is not None else []
         most = self._config.max_moves - len(self._open)
@@ -146,6 +146,15 @@ class Moves:
         serves = member.ready and not member.suspect and member.leaving == 0
         rests = self._rests_until_s.get(member.address, now_s) > now_s
         return serves and member.address not in self._open and not rests
+
+    def _drain_candidates(self, now_s: float, members: Sequence[MemberView], source: int) -> list[Candidate]:
+        """Where work is split, what runs goes on where others decode, if anybody does."""
+        candidates = self._candidates(now_s, members, busy_takers=True)
+        pairs = list(zip(candidates, members, strict=True))
+        decodes = [one.takes and member.part is not Part.PREFILL for one, member in pairs]
+        if not any(takes for index, takes in enumerate(decodes) if index != source):
+            return candidates
+        return [replace(one, takes=takes) for one, takes in zip(candidates, decodes, strict=True)]
 
     def _candidates(self, now_s: float, members: Sequence[MemberView], busy_takers: bool) -> list[Candidate]:
         targets = {shed.target for shed in self._open.values()}

@@ -30,11 +30,14 @@ class ArrivalDue:
 
 @dataclass(frozen=True, slots=True)
 class Here:
-    """What this instance is at the moment; `ready` None: no engine runs. `refuses` says why it takes nothing at all."""
+    """What this instance is at the moment; `ready` None: no engine runs. `refuses` says why it takes nothing at all;
+    `headroom_slots` must stay free.
+    """
 
     ready: EngineReady | None
     epoch: int
     refuses: str = ""
+    headroom_slots: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -201,7 +204,7 @@ class Arrivals:
             return f"it holds {len(here.ready.layers)} layers"
         if message.longest > min(here.ready.max_positions, slots.capacity):
             return "it can never fit here"
-        if not 0 < message.tokens <= self._lives.slab.room:
+        if not 0 < message.tokens <= self._lives.slab.room - here.headroom_slots:
             return "too few free slots"
         return "too many arrive already" if len(self._arrivals) >= self._most else None
 

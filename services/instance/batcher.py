@@ -3,6 +3,8 @@
 Decides who starts and who is preempted; how a sequence then lives is `lives.py`'s.
 """
 
+from collections.abc import Callable
+
 from dunlin.effects import Address, Effect, Send
 from dunlin.policies.evict import Candidate, EvictPolicy
 from services.instance import suspects
@@ -24,6 +26,7 @@ class Batcher:
         lives: Lives,
         steps: Steps,
         evict: EvictPolicy,
+        may_run: Callable[[list[Sequence]], list[Sequence]],
     ) -> None:
         self._engine = engine
         self._config = config
@@ -31,13 +34,14 @@ class Batcher:
         self._lives = lives
         self._steps = steps
         self._evict = evict
+        self._may_run = may_run
 
     def settle(self, epoch: int, plan_version: int) -> list[Effect]:
         """Start who may start, and keep the engine's queue filled."""
         effects: list[Effect] = []
         while self._steps.outstanding < OUTSTANDING_MAX:
             effects += self._admit()
-            chosen = self._steps.choose(suspects.may_run(self._sequences.running))
+            chosen = self._steps.choose(suspects.may_run(self._may_run(self._sequences.running)))
             if not chosen:
                 break
             granted, turns = self._secure(chosen)

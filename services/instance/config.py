@@ -4,8 +4,8 @@ from dataclasses import dataclass
 
 from dunlin.policies.presets import PRESETS
 
-_MOVES = ("max_leaving", "max_arriving", "tail_tokens")
-_MOVES_S = ("move_stage_s", "arrival_s")
+_MOVES = ("max_leaving", "max_arriving", "max_handovers", "tail_tokens")
+_MOVES_S = ("move_stage_s", "arrival_s", "hold_s", "handover_pause_s")
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,7 +25,9 @@ class InstanceConfig:
 
     `max_leaving` sequences move to other instances at once, and `max_arriving` come here. The row of one that leaves
     stops when at most `tail_tokens` of it are missing at its target; a stage of its move lasts `move_stage_s` at most,
-    and room that nobody uses is kept for `arrival_s`.
+    and room that nobody uses is kept for `arrival_s`. Where work is split, a prefill instance hands over up to
+    `max_handovers` sequences at once; a row waits for that for `hold_s` at most, and a decode instance that had no room
+    is left alone for `handover_pause_s`.
     """
 
     node: str = ""
@@ -49,6 +51,9 @@ class InstanceConfig:
     checkpoint_most_tokens: int = 1024
     max_leaving: int = 4
     max_arriving: int = 16
+    max_handovers: int = 16
+    hold_s: float = 10.0
+    handover_pause_s: float = 0.05
     tail_tokens: int = 32
     move_stage_s: float = 5.0
     arrival_s: float = 15.0

@@ -26,6 +26,7 @@ from dunlin.messages.pool import RegionRefused, RegionReserved, RegionsFound, Ti
 from dunlin.messages.types import MoveStatus
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
+from dunlin.policies.handover import HANDOVER_POLICIES
 from dunlin.policies.presets import PRESETS
 from dunlin.policies.pressure import PRESSURE_POLICIES
 from services.instance.admission import Admission
@@ -79,11 +80,18 @@ class InstanceCore:
         engine_side = EngineSide(self.engine, config, *parts, retained, revival)
         self._engine_side = engine_side
         self._orders = Orders(address)
-        self.migration = Migration(config, self.sequences, self.lives, self.tier, engine_side, self._orders)
+        handover = HANDOVER_POLICIES[preset.handover]
+        self.migration = Migration(config, self.sequences, self.lives, self.tier, engine_side, self._orders, handover)
         self._admission = Admission(config, self.sequences, self.lives, self.steps, self.migration, claims)
         adoption = Adoption(self.sequences, self.lives, retained)
         self._batcher = Batcher(
-            self.engine, config, self.sequences, self.lives, self.steps, EVICT_POLICIES[preset.evict]
+            self.engine,
+            config,
+            self.sequences,
+            self.lives,
+            self.steps,
+            EVICT_POLICIES[preset.evict],
+            self.migration.handovers.may_run,
         )
         self._reporter = Reporter(config.report_interval_s, config.report_after_change_s)
         self._monitors: dict[Address, None] = {}

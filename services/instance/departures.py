@@ -21,6 +21,7 @@ from services.instance.lives import Lives
 from services.instance.sequences import Sequence, Sequences, State
 
 DIALING = Address("dialing", "")
+NOT_COPIED = "its KV cannot be copied"
 
 
 class Stage(Enum):
@@ -67,7 +68,8 @@ class Departure:
     """One sequence on its way. `asked` tokens were to be copied out, `sent` offered to the target, `filled` lie there;
     `told` is who heard `Ready`.
 
-    `is_cut`: no more can be filled; what is missing is computed at the target. `is_crossing`: the kvstores are at it.
+    `is_cut`: no more can be filled; what is missing is computed at the target, or (`needs_kv`) the sequence stays.
+    `is_crossing`: the kvstores are at it.
     """
 
     number: int
@@ -75,6 +77,7 @@ class Departure:
     target: Address
     why: Why | None
     ended: Ended
+    needs_kv: bool = False
     stage: Stage = Stage.REACHING
     counter: int = 0
     handle: int = 0
@@ -123,10 +126,12 @@ class Departures:
         """Whether it is on its way."""
         return any(departure.sequence is sequence for departure in self._leaving.values())
 
-    def start(self, sequence: Sequence, target: Address, why: Why | None, ended: Ended) -> list[Effect]:
-        """Begin to move `sequence` to `target`."""
+    def start(
+        self, sequence: Sequence, target: Address, why: Why | None, ended: Ended, needs_kv: bool = False
+    ) -> list[Effect]:
+        """Begin to move `sequence` to `target`; `needs_kv`: not without its KV."""
         self._numbers += 1
-        departure = self._leaving[self._numbers] = Departure(self._numbers, sequence, target, why, ended)
+        departure = self._leaving[self._numbers] = Departure(self._numbers, sequence, target, why, ended, needs_kv)
         if target in self._reachable:
             return self._reserve(departure)
         return [Send(DIALING, Reach(target)), *self._enter(departure, Stage.REACHING)]
@@ -284,9 +289,15 @@ class Departures:
             return False
         return departure.filled < departure.sent or departure.wanted - departure.filled > self._patience.tail_tokens
 
+    def _is_in_vain(self, departure: Departure) -> bool:
+        missing = departure.wanted - departure.filled
+        return departure.needs_kv and not self._can_copy(departure) and missing > self._patience.tail_tokens
+
     def _hand(self, departure: Departure) -> list[Effect]:
         """No step names it any more: once the rest is copied too, its dispatcher hands out the next attempt."""
         effects = self._offer(departure)
+        if self._is_in_vain(departure):
+            return effects + self._stay(departure, NOT_COPIED)
         if self._can_copy(departure) and departure.filled < departure.wanted:
             return effects
         sequence, tokens = departure.sequence, departure.filled

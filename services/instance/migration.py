@@ -1,7 +1,7 @@
 """Sequences that move between instances: routes what is said about it to those who know, on both sides of a move.
 
-Owns nothing but its parts: who leaves (`departures.py`), who arrives (`arrivals.py`), and what the manager has this
-instance give away (`sheds.py`).
+Owns nothing but its parts: who leaves (`departures.py`), who arrives (`arrivals.py`), what the manager has this
+instance give away (`sheds.py`), and who leaves because others decode (`handovers.py`).
 """
 
 from collections.abc import Callable
@@ -13,13 +13,16 @@ from dunlin.messages.dispatch import Place
 from dunlin.messages.engine import MoveDone
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.group import Fill, Filled, Release, Reserve, Reserved, ReserveRefused, Vacated
-from dunlin.messages.plan import Drain, Shed, Undrain
+from dunlin.messages.plan import Drain, HandOver, Shed, Undrain
 from dunlin.messages.pool import RegionsFound, RegionsSent
+from dunlin.messages.types import Part
+from dunlin.policies.handover import HandoverPolicy
 from services.instance.arrivals import ArrivalDue, Arrivals, Here
 from services.instance.config import InstanceConfig
 from services.instance.copies import Copies
 from services.instance.departures import DepartureDue, Departures, Patience, Sender
 from services.instance.engine_side import EngineSide
+from services.instance.handovers import Handovers, HoldOver, Limits, PauseOver
 from services.instance.lives import Lives
 from services.instance.orders import Orders
 from services.instance.sequences import Sequence, Sequences, State
@@ -40,12 +43,20 @@ class Migration:
         tier: HostTier,
         engine_side: EngineSide,
         orders: Orders,
+        handover: HandoverPolicy,
     ) -> None:
         patience = Patience(config.move_stage_s, config.tail_tokens)
         self.departures = Departures(sequences, lives, Copies(tier), patience, self._sender)
         self.arrivals = Arrivals(lives, tier, self._here, config.max_arriving, config.arrival_s)
         self.sheds = Sheds(sequences, self.departures, config.max_leaving)
+        limits = Limits(config.max_handovers, config.hold_s, config.handover_pause_s, config.tail_tokens)
+        self.handovers = Handovers(
+            sequences, self.departures, handover, limits, lambda: orders.part, lambda: tier.usable
+        )
+        self._config = config
+        self._sequences = sequences
         self._engine_side = engine_side
+        self._lives = lives
         self._orders = orders
         self._tier = tier
 
@@ -66,6 +77,9 @@ class Migration:
             Filled: lambda now_s, sender, message: departures.filled(sender, message),
             Vacated: lambda now_s, sender, message: departures.vacated(sender, message),
             RegionsSent: lambda now_s, sender, message: self._on_sent(message),
+            HandOver: lambda now_s, sender, message: self.handovers.hand_over(message, self._epoch),
+            HoldOver: lambda now_s, sender, message: self.handovers.hold_over(message),
+            PauseOver: lambda now_s, sender, message: self.handovers.pause_over(message),
             DepartureDue: lambda now_s, sender, message: departures.due(message),
         }
 
@@ -80,7 +94,7 @@ class Migration:
 
     def settle(self) -> list[Effect]:
         """After every change: go on with those who leave, then begin with others."""
-        return [*self.departures.settle(), *self.sheds.settle()]
+        return [*self.departures.settle(), *self.sheds.settle(), *self.handovers.settle()]
 
     def joined(self, peer: Address) -> list[Effect]:
         """A stream is open."""
@@ -129,7 +143,8 @@ class Migration:
         return self._orders.version[0]
 
     def _stale(self) -> int:
-        return self.departures.stale_total + self.arrivals.stale_total + self.sheds.stale_total
+        departures, arrivals = self.departures.stale_total, self.arrivals.stale_total
+        return departures + arrivals + self.sheds.stale_total + self.handovers.stale_total
 
     def _sender(self) -> Sender | None:
         ready = self._engine_side.ready
@@ -139,4 +154,18 @@ class Migration:
         refuses = "it is being emptied" if self.sheds.draining else ""
         if self._orders.followed is None:
             refuses = "no order of the global manager has come"
-        return Here(self._engine_side.ready, self._epoch, refuses)
+        if self._orders.part is not Part.DECODE:
+            return Here(self._engine_side.ready, self._epoch, refuses)
+        return Here(self._engine_side.ready, self._epoch, refuses or self._is_full(), self._headroom())
+
+    def _is_full(self) -> str:
+        """Why a decode instance takes nothing over now; it is asked all the time, and must stay able to go on."""
+        if self._sequences.waiting_count:
+            return "others wait for slots"
+        running = len(self._sequences) + len(self.arrivals)
+        return f"{running} sequences are enough" if running >= self._config.max_running else ""
+
+    def _headroom(self) -> int:
+        """Slots that those that run will need soon."""
+        ahead = len(self._sequences) * self._config.run_ahead_tokens
+        return min(ahead // 2, self._lives.slots.capacity // 8)

@@ -7,6 +7,9 @@ from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import Order, OrderDone, OrderRefused
 from dunlin.messages.types import Figure, GroupKind, Part, Rejected, Why
 
+ALONE = (Part.LOCAL, Part.PREFILL, Part.DECODE)
+"""What an instance can do in a group of its own."""
+
 
 class Orders:
     """Holds the order that is followed, `None` before the first. `stale_total` counts those that came too late."""
@@ -20,6 +23,11 @@ class Orders:
     def version(self) -> tuple[int, int]:
         """(epoch, plan version) of the order followed."""
         return (self.followed.epoch, self.followed.plan_version) if self.followed is not None else (0, 0)
+
+    @property
+    def part(self) -> Part:
+        """What this instance does in its group."""
+        return self.followed.part if self.followed is not None else Part.LOCAL
 
     def placed(self, report: InstanceReport) -> InstanceReport:
         """The report, with this instance's place in the plan."""
@@ -50,7 +58,7 @@ class Orders:
         if (order.epoch, order.plan_version) < (epoch, version):
             self.stale_total += 1
             return f"stale: this instance follows epoch {epoch}, version {version}"
-        is_local = order.kind is GroupKind.LOCAL and order.part is Part.LOCAL and order.members == (self._own,)
+        is_local = order.kind is GroupKind.LOCAL and order.part in ALONE and order.members == (self._own,)
         if is_local and not order.layers:
             return None
         what = f"{order.kind.name}, {len(order.members)} members, {len(order.layers) or 'all'} layers"

@@ -1,12 +1,19 @@
 """The grouping policies as functions."""
 
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
 from dunlin.effects import Address
 from dunlin.messages.types import GroupKind, Part
-from dunlin.policies.group import Candidate, local_groups
+from dunlin.policies.group import SLACK, Candidate, Terms, local_groups, prefill_decode
 
 
-def candidate(name: str, *, incarnation: int = 1, group: int = 0, capacity_slots: int = 10) -> Candidate:
-    return Candidate(Address("instance", name, incarnation), capacity_slots, group)
+def candidate(name: str, *, incarnation: int = 1, **overrides: Any) -> Candidate:
+    return Candidate(**{"address": Address("instance", name, incarnation), "capacity_slots": 10, **overrides})
 
 
 def numbers(*candidates: Candidate) -> dict[str, int]:
@@ -44,3 +51,123 @@ def test_the_reason_names_what_was_counted() -> None:
     (group,) = local_groups([candidate("a", capacity_slots=7)])
     assert (group.why.policy, group.why.chosen) == ("local_groups", "a alone in group 1")
     assert {figure.name: figure.value for figure in group.why.figures} == {"ready_instances": 1, "capacity_slots": 7}
+
+
+# --- prefill and decode instances ---
+
+
+def side(part: Part, name: str, **overrides: Any) -> Candidate:
+    return candidate(name, part=part, **overrides)
+
+
+def parts(*candidates: Candidate, share: float = 0.5) -> str:
+    """The first letter of each one's part, in the order of names."""
+    groups = prefill_decode(candidates, Terms(share))
+    assert all(group.kind is GroupKind.LOCAL and len(group.members) == 1 for group in groups)
+    return "".join(group.parts[0].name[0] for group in sorted(groups, key=lambda group: group.members))
+
+
+@pytest.mark.parametrize(
+    ("instances", "share", "expected"),
+    [
+        (1, 0.5, "L"),
+        (2, 0.5, "PD"),
+        (2, 0.01, "PD"),
+        (2, 0.99, "PD"),
+        (3, 0.5, "PPD"),
+        (4, 0.5, "PPDD"),
+        (4, 0.25, "PDDD"),
+        (5, 0.7, "PPPPD"),
+        (8, 0.25, "PPDDDDDD"),
+    ],
+)
+def test_newcomers_are_split_as_the_share_says(instances: int, share: float, expected: str) -> None:
+    assert parts(*map(candidate, "abcdefgh"[:instances]), share=share) == expected
+
+
+def test_the_split_is_the_same_when_instances_come_one_by_one() -> None:
+    known: list[Candidate] = []
+    for name in "abcdef":
+        groups = prefill_decode([*known, candidate(name)], Terms(0.5))
+        known = [candidate(group.members[0].name, part=group.parts[0], group=group.number) for group in groups]
+    assert [one.part.name[0] for one in known] == ["P", "D", "P", "D", "P", "D"]
+
+
+def test_a_newcomer_joins_the_side_that_is_short() -> None:
+    assert parts(side(Part.DECODE, "a"), side(Part.DECODE, "b"), side(Part.PREFILL, "c"), candidate("d")) == "DDPP"
+
+
+def test_who_has_a_side_keeps_it_while_the_split_is_nearly_right() -> None:
+    two_to_one = (side(Part.PREFILL, "a"), side(Part.PREFILL, "b"), side(Part.DECODE, "c"))
+    assert parts(*two_to_one) == "PPD"
+    assert parts(*two_to_one, share=0.34) == "PPD"
+
+
+def test_a_split_that_is_far_off_is_mended_by_those_with_the_fewest_requests() -> None:
+    four = [side(Part.PREFILL, name, requests=requests) for name, requests in zip("abcd", (5, 1, 3, 2), strict=True)]
+    assert parts(*four, side(Part.DECODE, "e")) == "PPPPD"
+    assert parts(*four, side(Part.DECODE, "e"), share=0.4) == "PDPPD"
+    assert parts(*(replace(one, part=Part.DECODE) for one in four), side(Part.PREFILL, "e"), share=0.7) == "DPDPP"
+
+
+@pytest.mark.parametrize(("empty", "other"), [(Part.DECODE, Part.PREFILL), (Part.PREFILL, Part.DECODE)])
+def test_an_empty_side_is_filled_at_once(empty: Part, other: Part) -> None:
+    lost = side(empty, "a", serves=False)
+    groups = prefill_decode([lost, side(other, "b", requests=2), side(other, "c", requests=1)], Terms(0.5))
+    assert [group.parts[0] for group in groups] == [empty, other, empty]
+
+
+def test_one_that_serves_alone_does_all_and_the_others_keep_their_sides() -> None:
+    groups = prefill_decode([side(Part.PREFILL, "a"), side(Part.DECODE, "b", serves=False)])
+    assert [group.parts[0] for group in groups] == [Part.LOCAL, Part.DECODE]
+    groups = prefill_decode([side(Part.LOCAL, "a"), side(Part.DECODE, "b")])
+    assert [group.parts[0] for group in groups] == [Part.PREFILL, Part.DECODE]
+
+
+def test_the_reason_of_a_side_counts_both() -> None:
+    group = prefill_decode([candidate("a"), candidate("b"), candidate("c")])[2]
+    assert (group.why.policy, group.why.chosen) == ("prefill_decode", "c does decode in group 3")
+    assert {figure.name: figure.value for figure in group.why.figures} == {
+        "serving_instances": 3,
+        "prefill_instances": 2,
+        "decode_instances": 1,
+        "requests": 0,
+    }
+    assert [(one.option, one.reason) for one in group.why.rejected] == [("prefill", "2 instances do")]
+
+
+members = st.lists(
+    st.builds(
+        lambda part, serves, requests, group: (part, serves, requests, group),
+        st.sampled_from([Part.LOCAL, Part.PREFILL, Part.DECODE]),
+        st.booleans(),
+        st.integers(0, 3),
+        st.integers(0, 4),
+    ),
+    max_size=10,
+)
+
+
+@given(members=members, share=st.floats(0.01, 0.99))
+def test_any_split_has_both_sides_is_nearly_right_and_settles(members: list[Any], share: float) -> None:
+    given = [
+        candidate(str(number), part=part, serves=serves, requests=requests, group=group)
+        for number, (part, serves, requests, group) in enumerate(members)
+    ]
+    groups = prefill_decode(given, Terms(share))
+    assert len({group.number for group in groups}) == len(given)
+    decided = {group.members[0]: group for group in groups}
+    assert all(decided[one.address].parts[0] is one.part for one in given if not one.serves)
+    sides = [decided[one.address].parts[0] for one in given if one.serves]
+    if len(sides) >= 2:
+        wanted = min(len(sides) - 1, max(1, int(share * len(sides) + 0.5)))
+        assert 0 < sides.count(Part.PREFILL) < len(sides)
+        assert sides.count(Part.PREFILL) + sides.count(Part.DECODE) == len(sides)
+        assert abs(sides.count(Part.PREFILL) - wanted) <= SLACK
+    again = [
+        replace(one, part=decided[one.address].parts[0], group=decided[one.address].number, requests=0) for one in given
+    ]
+    second = prefill_decode(again, Terms(share))
+    assert {group.members[0]: (group.number, group.parts) for group in second} == {
+        address: (group.number, group.parts) for address, group in decided.items()
+    }

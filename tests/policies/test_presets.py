@@ -9,6 +9,7 @@ from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.dispatch import POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
+from dunlin.policies.handover import HANDOVER_POLICIES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, Preset
 from dunlin.policies.pressure import PRESSURE_POLICIES
 from dunlin.policies.rebalance import REBALANCE_POLICIES
@@ -21,6 +22,7 @@ CHUNKED = {
     "rebalance": "none",
     "pressure": "spill",
     "admit": "all",
+    "handover": "none",
 }
 
 
@@ -38,6 +40,8 @@ def test_every_preset_names_policies_of_the_tables(name: str) -> None:
     assert preset.rebalance in REBALANCE_POLICIES
     assert preset.pressure in PRESSURE_POLICIES
     assert preset.admit in ADMIT_POLICIES
+    assert preset.handover in HANDOVER_POLICIES
+    assert (preset.group == "prefill_decode") is (preset.handover != "none"), "who splits work hands it over"
 
 
 @pytest.mark.parametrize(
@@ -49,6 +53,7 @@ def test_every_preset_names_policies_of_the_tables(name: str) -> None:
         ("shortest_queue", {"dispatch": "fewest_requests", "batch": "chunked"}),
         ("online_only", {"admit": "interactive_only", "batch": "chunked"}),
         ("llumnix", {"dispatch": "llumnix", "rebalance": "llumnix"}),
+        ("distserve", {"dispatch": "fewest_tokens", "group": "prefill_decode", "handover": "most_room"}),
     ],
 )
 def test_a_preset_is_what_its_name_says(name: str, choices: dict[str, str]) -> None:

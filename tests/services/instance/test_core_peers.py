@@ -191,6 +191,13 @@ def test_what_it_cannot_be_it_refuses_and_stays_what_it_was(wanted: dict[str, An
     assert direct.core.report().plan_version == 1
 
 
+@pytest.mark.parametrize("part", [Part.PREFILL, Part.DECODE])
+def test_a_side_of_a_split_is_obeyed_and_reported(part: Part) -> None:
+    direct = ready_core()
+    assert only(OrderDone, direct.give(MANAGER, make_order(plan_version=2, part=part))) == OrderDone(1, 2)
+    assert direct.core.report().part is part
+
+
 # --- reports ---
 
 

@@ -1,0 +1,67 @@
+"""Where a sequence that has its first token goes on: functions over the room at the decode instances.
+
+Two choices meet here: which decode instances each prefill instance hears of (the manager's), and which of those takes
+one sequence (the prefill instance's). Knows no order, no stream and no sequence but its size.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dunlin.messages.types import Figure, Rejected, Why
+
+ROOMS_LEAST = 8
+"""A prefill instance hears of as many decode instances, if there are; of more only where some had nobody else."""
+ALTERNATIVES_KEPT = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Candidate:
+    """A decode instance. `free_slots`: less what was promised since they were counted; may be negative."""
+
+    name: str
+    capacity_slots: int
+    free_slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """The candidate's index, and why."""
+
+    index: int
+    why: Why
+
+
+HandoverPolicy = Callable[[int, Sequence[Candidate]], Choice | None]
+"""(slots that the sequence needs, candidates) to a choice; None: nobody has room, or it is not handed over."""
+
+
+def stay(slots: int, candidates: Sequence[Candidate]) -> Choice | None:
+    """It goes on where its prompt was computed."""
+    return None
+
+
+def most_room(slots: int, candidates: Sequence[Candidate]) -> Choice | None:
+    """The largest share of its slots free: the least loaded decode instance (DistServe). Ties go to the first."""
+    shares = [candidate.free_slots / max(1, candidate.capacity_slots) for candidate in candidates]
+    order = sorted(range(len(candidates)), key=lambda index: -shares[index])
+    fitting = [index for index in order if candidates[index].free_slots >= slots]
+    if not fitting:
+        return None
+    chosen = candidates[fitting[0]]
+    figures = (Figure("slots", slots), Figure("free_slots", chosen.free_slots), Figure("candidates", len(candidates)))
+    rejected = tuple(
+        Rejected(candidates[index].name, f"{candidates[index].free_slots} slots free")
+        for index in order
+        if index != fitting[0]
+    )
+    return Choice(fitting[0], Why("most_room", f"go on at {chosen.name}", figures, rejected[:ALTERNATIVES_KEPT]))
+
+
+def spread(givers: int, takers: int) -> list[list[int]]:
+    """Which takers (numbers) each giver hears of: a row of neighbours, so that every taker has as many givers."""
+    size = min(takers, max(ROOMS_LEAST, -(-takers // max(1, givers))))
+    firsts = [giver * takers // givers for giver in range(givers)]
+    return [sorted((first + offset) % takers for offset in range(size)) for first in firsts]
+
+
+HANDOVER_POLICIES: dict[str, HandoverPolicy] = {"none": stay, "most_room": most_room}
