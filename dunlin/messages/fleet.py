@@ -5,11 +5,11 @@ A report is also a heartbeat: it says how far the sender is, and the monitor jud
 
 from dataclasses import dataclass
 
-from dunlin.effects import Address
+from dunlin.effects import Address, record
 from dunlin.messages.types import GroupKind, Part, Why
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class InstanceReport:
     """What an instance says of itself, on every change of note and at least every `report_interval_s`.
 
@@ -130,7 +130,7 @@ class Reasons:
     lost: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class MemberView:
     """One member in a FleetView. `suspect`: no sign of progress; the owners of its streams decide what to do."""
 
@@ -155,7 +155,7 @@ class MemberView:
     leaving: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@record
 class FleetView:
     """The fleet at one version.
 

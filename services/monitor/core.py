@@ -72,6 +72,7 @@ class MonitorCore:
         self._config = config
         self._codec = codec
         self._watches: dict[Address, Watch] = {}
+        self._unheard: dict[Address, None] = {}
         self._published_s = float("-inf")
         self._due_version = 0
         self._ticking = False
@@ -195,13 +196,15 @@ class MonitorCore:
 
     def _refresh_process(self, now_s: float, address: Address) -> None:
         """Something about the presence of `address` changed; a newer incarnation drives older ones out."""
-        for known in self.views.known():
-            if known.name == address.name and not self.registry.is_present(known):
+        for known in self.views.named(address.name):
+            if not self.registry.is_present(known):
                 self.views.drop(known)
                 self._watches.pop(known, None)
         if address.role == "instance" and self.registry.is_present(address):
             if address not in self._watches:
                 self._watches[address] = Watch(now_s, self._config)
+                if not self._warm:
+                    self._unheard[address] = None
             self._refresh(address)
 
     def _refresh(self, address: Address) -> None:
@@ -225,14 +228,22 @@ class MonitorCore:
 
     def _warm_up(self, now_s: float) -> list[Effect]:
         """Begin to publish as soon as nobody who is registered is still unheard, or the time is up."""
-        unheard = [one for one in self._watches if self.registry.report_of(one) is None]
-        if now_s < self._warm_by_s and (unheard or not self._members_known):
+        if now_s < self._warm_by_s and (not self._members_known or self._has_unheard()):
             return []
         self._warm = True
         self._published_s = now_s
         if self.views.changed:
             self.views.publish()
         return [Send(peer, self.views.full()) for peer in self.registry.connected(*SUBSCRIBERS)]
+
+    def _has_unheard(self) -> bool:
+        """Looks at each instance as long as it is unheard, not again for every message."""
+        while self._unheard:
+            one = next(iter(self._unheard))
+            if one in self._watches and self.registry.report_of(one) is None:
+                return True
+            del self._unheard[one]
+        return False
 
     def _publish(self, now_s: float) -> list[Effect]:
         """Changes of note go out now; changes of load when the last version is old enough."""

@@ -14,6 +14,8 @@ class Registry:
         self._own = own
         self._members: dict[Address, Member] = {}
         self._streams: dict[Address, None] = {}
+        self._by_role: dict[str, dict[Address, int]] = {}
+        self._joins = 0
         self._reports: dict[Address, Report] = {}
         self._heard_s: dict[Address, float] = {}
         # A process once outlived by a newer incarnation stays so, whatever becomes of the newer one.
@@ -32,12 +34,16 @@ class Registry:
 
     def join(self, address: Address) -> None:
         """A stream to it is open."""
-        self._streams[address] = None
+        if address not in self._streams:
+            self._joins += 1
+            self._streams[address] = None
+            self._by_role.setdefault(address.role, {})[address] = self._joins
         self._note(address)
 
     def leave(self, address: Address) -> None:
         """Its stream ended."""
         self._streams.pop(address, None)
+        self._by_role.get(address.role, {}).pop(address, None)
         self._tidy(address)
 
     def hear(self, now_s: float, address: Address, report: Report) -> None:
@@ -68,7 +74,8 @@ class Registry:
 
     def connected(self, *roles: str) -> list[Address]:
         """Those of these roles who have a stream, in the order of joining."""
-        return [address for address in self._streams if address.role in roles]
+        joined = [(number, one) for role in roles for one, number in self._by_role.get(role, {}).items()]
+        return [address for _, address in sorted(joined)]
 
     def node_of(self, address: Address) -> str:
         """The machine it is registered on; empty when unknown."""

@@ -1,6 +1,7 @@
 """The FleetView's versions: what was published, what changed since, and how urgent that is. Knows no subscriber."""
 
-from dataclasses import replace
+from dataclasses import fields
+from operator import attrgetter
 
 from dunlin.effects import Address
 from dunlin.messages.fleet import FleetView, InstanceReport, MemberView
@@ -36,6 +37,11 @@ def member_view(
     )
 
 
+_LOAD = ("free_slots", "running", "waiting", "waiting_tokens", "head_waiting_tokens", "leaving")
+_OF_NOTE = attrgetter(*(field.name for field in fields(MemberView) if field.name not in _LOAD))
+"""What of a view is not load: a change of it goes out soon."""
+
+
 class Views:
     """The published FleetView, and the changes that wait for the next version. Version 1 has nobody in it."""
 
@@ -44,6 +50,7 @@ class Views:
         self.urgent = False
         self._published: dict[Address, MemberView] = {}
         self._waiting: dict[Address, MemberView | None] = {}
+        self._named: dict[str, dict[Address, None]] = {}
 
     @property
     def changed(self) -> bool:
@@ -52,12 +59,13 @@ class Views:
 
     def put(self, view: MemberView) -> None:
         """An instance is now like this."""
+        self._named.setdefault(view.address.name, {})[view.address] = None
         published = self._published.get(view.address)
         if view == published:
             self._waiting.pop(view.address, None)
             self.urgent &= self.changed
             return
-        self.urgent |= published is None or _without_load(view) != _without_load(published)
+        self.urgent |= published is None or _OF_NOTE(view) != _OF_NOTE(published)
         self._waiting[view.address] = view
 
     def drop(self, address: Address) -> None:
@@ -67,10 +75,11 @@ class Views:
             self.urgent = True
         else:
             self._waiting.pop(address, None)
+            self._forget(address)
 
-    def known(self) -> list[Address]:
-        """Every instance that is published or about to be."""
-        return list(self._published | self._waiting)
+    def named(self, name: str) -> list[Address]:
+        """Every instance of that name that is published or about to be."""
+        return list(self._named.get(name, ()))
 
     def publish(self) -> FleetView:
         """The next version, as the difference to the one before."""
@@ -81,6 +90,7 @@ class Views:
             self._published[view.address] = view
         for address in removed:
             del self._published[address]
+            self._forget(address)
         self._waiting.clear()
         self.urgent = False
         return FleetView(self.version, members, base, removed)
@@ -89,6 +99,8 @@ class Views:
         """The published version whole, for somebody who has seen none."""
         return FleetView(self.version, tuple(self._published.values()))
 
-
-def _without_load(view: MemberView) -> MemberView:
-    return replace(view, free_slots=0, running=0, waiting=0, waiting_tokens=0, head_waiting_tokens=0, leaving=0)
+    def _forget(self, address: Address) -> None:
+        named = self._named.get(address.name, {})
+        named.pop(address, None)
+        if not named:
+            self._named.pop(address.name, None)
