@@ -152,7 +152,7 @@ def web_stays_at_the_door(tree: Tree) -> list[str]:
 
 def torch_stays_below(tree: Tree) -> list[str]:
     """Tensors live in engine and transport; their packages' `__init__` load none."""
-    libraries = ("torch", "safetensors", "triton", "flashinfer", "nixl")
+    libraries = ("torch", "safetensors", "triton", "flashinfer", "nixl", "nixl_cu12", "nixl_cu13")
     return only_in(tree, libraries, ("dunlin/engine/**", "dunlin/transport/**")) + [
         f"importing {package} loads {found}"
         for package in ("dunlin.engine", "dunlin.transport")

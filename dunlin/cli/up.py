@@ -82,6 +82,12 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         "--replicate", action="store_true", help="keep a second copy of checkpoints at another node (with --nodes)"
     )
     parser.add_argument(
+        "--transport",
+        choices=("auto", "sockets", "nixl"),
+        default="auto",
+        help="how KV goes between nodes (default: auto, which is nixl where it is installed and there is no --tls)",
+    )
+    parser.add_argument(
         "--checkpoint-share",
         type=number(0),
         metavar="F",
@@ -147,6 +153,7 @@ def run(arguments: argparse.Namespace) -> int:
         checkpoint_share=arguments.checkpoint_share,
         max_wait_s=arguments.max_wait_s,
         replicate=arguments.replicate,
+        transport=arguments.transport,
         prefix_reuse=not arguments.no_prefix_reuse,
         threads=arguments.threads,
         ready_timeout_s=arguments.ready_timeout,

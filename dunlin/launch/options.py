@@ -14,6 +14,7 @@ class UpOptions:
     Port 0 means any; further dispatchers get the ports after the first one's. `nodes` above 1 plays several machines on
     this one: each has a kvstore of its own, and the instances are spread over them. `slots`, `tier_mib`,
     `checkpoint_share` and `max_wait_s` None leave the choice to the services. `etcd` empty means an embedded one.
+    `transport` is how KV goes between nodes.
     `threads` 0 shares the cores among the instances. `tls` makes a CA and certificates under the data directory; `keys`
     is the file of the tenants' API keys.
     """
@@ -41,6 +42,7 @@ class UpOptions:
     checkpoint_share: float | None = None
     max_wait_s: float | None = None
     replicate: bool = False
+    transport: str = "auto"
     prefix_reuse: bool = True
     threads: int = 0
     ready_timeout_s: float = 180.0

@@ -77,7 +77,7 @@ def _doors(options: UpOptions, http_port: int) -> tuple[str, ...]:
 
 def _tier(options: UpOptions) -> tuple[str, ...]:
     size = () if options.tier_mib is None else ("--tier-bytes", str(options.tier_mib << 20))
-    return (*size, *(("--replicate",) if options.replicate else ()))
+    return (*size, "--transport", options.transport, *(("--replicate",) if options.replicate else ()))
 
 
 def _instance(options: UpOptions) -> tuple[str, ...]:

@@ -28,6 +28,8 @@ def check(options: UpOptions) -> None:
         )
     if options.replicate and options.nodes < 2:
         raise LaunchError("--replicate keeps second copies at another node, and there is one: say --nodes 2")
+    if options.transport == "nixl":
+        _check_nixl()
     if options.preset not in PRESETS:
         raise LaunchError(f"--preset {options.preset}: there is none; choose one of {', '.join(PRESETS)}")
     if options.deterministic and options.dtype != "fp32":
@@ -59,6 +61,15 @@ def _check_installed(needed: Sequence[str]) -> None:
     if missing:
         raise LaunchError(
             f"this installation lacks {', '.join(missing)}: install the servers with pip install 'dunlin[server]'"
+        )
+
+
+def _check_nixl() -> None:
+    from dunlin.transport.nixl_agent import is_installed
+
+    if not is_installed():
+        raise LaunchError(
+            "--transport nixl: NIXL is not installed: pip install 'dunlin[nodes]', or say --transport sockets"
         )
 
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
-from services.kvstore.config import ALIGNMENTS_BYTES, KvstoreConfig
+from services.kvstore.config import ALIGNMENTS_BYTES, TRANSPORTS, KvstoreConfig
 from services.kvstore.server import serve
 
 DEFAULT_TIER_BYTES = 256 << 20
@@ -33,6 +33,13 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--replicate", action="store_true", help="keep a second copy of everything at another node's kvstore"
     )
+    flags.add_argument(
+        "--transport",
+        choices=TRANSPORTS,
+        default="auto",
+        help="how regions go to other nodes: nixl needs the extra `nodes`, and is neither encrypted nor authenticated; "
+        "auto takes it where both sides have it and no --tls-dir is given (default: auto)",
+    )
     return flags
 
 
@@ -48,6 +55,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             arguments.alignment_bytes,
             orphan_grace_s=arguments.orphan_grace_s,
             replicate=arguments.replicate,
+            transport=arguments.transport,
         )
     except ValueError as error:
         flags.error(str(error))

@@ -3,10 +3,11 @@
 from dataclasses import dataclass
 
 from dunlin.effects import Address
+from dunlin.messages.exchange import TransferAgent
 from dunlin.messages.types import HostRegion, Priority, Region
 
 TRANSPORT = Address("transport", "")
-"""Takes `Expect`, `Abandon` and `Push`; answers `Expecting`, `Received` and `Pushed`."""
+"""Takes `Expect`, `Abandon`, `Push` and `Forget`; answers `Expecting`, `Received` and `Pushed`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,19 +22,24 @@ class Goods:
 
 @dataclass(frozen=True, slots=True)
 class Expect:
-    """This region will be pushed here; `Received` tells what became of it, always."""
+    """This region will be pushed here by `peer`, whose agent for one-sided writes is `agent` if it has one; `Received`
+    tells what became of it, always.
+    """
 
     goods: Goods
+    peer: Address
+    agent: TransferAgent | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class Expecting:
-    """Where it is to be pushed, and what must be shown there."""
+    """Where it is to be pushed, and what must be shown there: to `agent` if there is one, else to `endpoint`."""
 
     handle: int
     generation: int
     endpoint: str
     token: bytes
+    agent: TransferAgent | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +61,7 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Push:
-    """Send this region of ours to `peer`'s `endpoint`, for its room `handle`."""
+    """Send this region of ours to `peer`'s `agent` or else its `endpoint`, for its room `handle`."""
 
     ticket: int
     peer: Address
@@ -65,6 +71,14 @@ class Push:
     generation: int
     goods: Goods
     priority: Priority
+    agent: TransferAgent | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Forget:
+    """The stream to this peer ended: nothing comes from it and nothing goes there."""
+
+    peer: Address
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,7 +2,10 @@
 
 from dataclasses import dataclass
 
+from dunlin.messages.exchange import TransferAgent
+
 ALIGNMENTS_BYTES = (64, 4096)
+TRANSPORTS = ("auto", "sockets", "nixl")
 
 
 @dataclass(frozen=True, slots=True)
@@ -14,6 +17,7 @@ class KvstoreConfig:
     is never given to checkpoints. `replicate`: what is committed here is also copied to the kvstore of another node.
     Copies to other nodes that make no progress for `exchange_s` are given up, at most `most_jobs` requests are copied
     at once, and other nodes are waited for `search_s` when they are asked for a request that nobody here knows.
+    `transport` is how bytes go there, and `agent` what others are told where they go by one-sided writes.
     """
 
     tier_path: str
@@ -28,6 +32,8 @@ class KvstoreConfig:
     search_s: float = 0.5
     most_jobs: int = 256
     report_interval_s: float = 0.5
+    transport: str = "auto"
+    agent: TransferAgent | None = None
 
     def __post_init__(self) -> None:
         if self.alignment_bytes not in ALIGNMENTS_BYTES:
@@ -36,5 +42,7 @@ class KvstoreConfig:
             raise ValueError(f"a host tier of {self.tier_bytes} bytes: needs at least {self.alignment_bytes}")
         if not 0 <= self.spill_share <= 1:
             raise ValueError(f"a share of {self.spill_share} for what is preempted: choose 0 to 1")
+        if self.transport not in TRANSPORTS:
+            raise ValueError(f"no transport is called {self.transport!r}: choose one of {', '.join(TRANSPORTS)}")
         if self.max_regions < 1:
             raise ValueError(f"a catalog of {self.max_regions} regions: needs at least 1")

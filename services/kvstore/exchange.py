@@ -13,7 +13,7 @@ from dunlin.messages.group import Reach
 from dunlin.messages.membership import Member
 from dunlin.messages.pool import FindRegions, RegionsSent, SendRegions
 from dunlin.messages.types import Priority, Why
-from services.kvstore.carriage import Expecting, Pushed, Received
+from services.kvstore.carriage import TRANSPORT, Expecting, Forget, Pushed, Received
 from services.kvstore.catalog import Catalog, Entry, State, may_claim
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.incoming import Incoming
@@ -49,7 +49,7 @@ class Exchange:
         catalog: Catalog,
         why_not: Callable[[Offer], Why | None],
     ) -> None:
-        self.outgoing = Outgoing(catalog, config.exchange_s, config.most_jobs)
+        self.outgoing = Outgoing(catalog, config.exchange_s, config.most_jobs, config.agent)
         self.incoming = Incoming(catalog)
         self._address = address
         self._config = config
@@ -108,6 +108,8 @@ class Exchange:
         """It ended."""
         self._peers.pop(peer, None)
         effects = [*self.outgoing.gone(peer), *self.incoming.gone(peer)]
+        if self._config.agent is not None:
+            effects.append(Send(TRANSPORT, Forget(peer)))
         for number in list(self._searches):
             effects += self._heard(number, peer)
         return effects

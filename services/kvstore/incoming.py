@@ -36,7 +36,7 @@ class Incoming:
         host = entry.host
         self._expected[host.handle, host.generation] = (sender, message)
         goods = Goods(entry.with_checksum(message.checksum), asked.region, asked.kv_dtype, asked.chain)
-        return [Send(TRANSPORT, Expect(goods))]
+        return [Send(TRANSPORT, Expect(goods, sender, message.agent))]
 
     def expecting(self, message: Expecting) -> list[Effect]:
         """The carrier is ready for it."""
@@ -44,7 +44,7 @@ class Incoming:
         if name not in self._expected or name in self._gone:
             return []
         sender, offer = self._expected[name]
-        return [Send(sender, Take(offer.ticket, *name, message.endpoint, message.token))]
+        return [Send(sender, Take(offer.ticket, *name, message.endpoint, message.token, message.agent))]
 
     def received(self, message: Received) -> list[Effect]:
         """It is there, or will not come."""

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dunlin.effects import Address, After, Effect, Send
-from dunlin.messages.exchange import Arrived, DropCopies, Offer, OfferRefused, Take
+from dunlin.messages.exchange import Arrived, DropCopies, Offer, OfferRefused, Take, TransferAgent
 from dunlin.messages.group import Reach
 from dunlin.messages.types import Priority
 from services.kvstore.carriage import TRANSPORT, Goods, Push, Pushed
@@ -50,12 +50,13 @@ class Job:
 class Outgoing:
     """Owns the jobs, and what is known to lie elsewhere. `sent_total` and `failed_total` count regions."""
 
-    def __init__(self, catalog: Catalog, patience_s: float, most_jobs: int) -> None:
+    def __init__(self, catalog: Catalog, patience_s: float, most_jobs: int, agent: TransferAgent | None = None) -> None:
         self.sent_total = 0
         self.failed_total = 0
         self._catalog = catalog
         self._patience_s = patience_s
         self._most_jobs = most_jobs
+        self._agent = agent
         self._jobs: dict[int, Job] = {}
         self._tickets: dict[int, Job] = {}
         self._there: dict[str, dict[Address, dict[Name, None]]] = {}
@@ -106,6 +107,7 @@ class Outgoing:
             message.generation,
             goods,
             job.priority,
+            message.agent,
         )
         return [Send(TRANSPORT, push)]
 
@@ -160,7 +162,7 @@ class Outgoing:
             self._numbers += 1
             job.offered[self._numbers] = entry
             self._tickets[self._numbers] = job
-            effects.append(Send(job.to, Offer(self._numbers, entry.asked, entry.host.checksum)))
+            effects.append(Send(job.to, Offer(self._numbers, entry.asked, entry.host.checksum, self._agent)))
         return [*effects, *self._wait(job)] if job.offered else self._end(job)
 
     def _wanted(self, job: Job) -> list[Entry]:

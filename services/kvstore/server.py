@@ -6,6 +6,7 @@ from dataclasses import replace
 import grpc
 
 from dunlin.host import Host
+from dunlin.transport.agent import Agent, AgentError
 from dunlin.wire.envelopes import EXCHANGE, POOL
 from dunlin.wire.errors import StartError
 from dunlin.wire.options import ServiceOptions
@@ -16,7 +17,7 @@ from services.kvstore.core import KvstoreCore
 from services.kvstore.orphans import PROCESSES
 from services.kvstore.server_processes import ProcessWatcher
 from services.kvstore.server_tier import HostTier, TierError
-from services.kvstore.server_transport import Carrier
+from services.kvstore.server_transport import Carrier, choose_agent
 
 
 async def serve(options: ServiceOptions, config: KvstoreConfig) -> int:
@@ -24,33 +25,47 @@ async def serve(options: ServiceOptions, config: KvstoreConfig) -> int:
 
     Args:
         options: where to run.
-        config: everything but `tier_path` and `node`, which are known only here.
+        config: everything but `tier_path`, `node` and `agent`, which are known only here.
 
     Raises:
-        StartError: no memory for the tier, port taken, no etcd.
+        StartError: no memory for the tier, no NIXL where it is asked for, port taken, no etcd.
     """
     try:
         tier = HostTier(config.tier_bytes)
     except TierError as error:
         raise StartError(str(error)) from error
-    config = replace(config, tier_path=tier.path, node=options.node)
     service = Service(options)
     try:
+        agent = _agent(options, config)
+        about = agent.about if agent is not None else None
+        config = replace(config, tier_path=tier.path, node=options.node, agent=about)
         await service.start(
             lambda address: KvstoreCore(address, config),
             accepts=[POOL, EXCHANGE],
             on_demand={"kvstore": EXCHANGE},
-            make_handlers=lambda host: _attach(host, service, tier),
+            make_handlers=lambda host: _attach(host, service, tier, agent, config.transport),
         )
         return await service.run_until_stopped()
     finally:
         tier.close()
 
 
-def _attach(host: Host, service: Service, tier: HostTier) -> Sequence[grpc.GenericRpcHandler]:
+def _agent(options: ServiceOptions, config: KvstoreConfig) -> Agent | None:
+    try:
+        return choose_agent(config.transport, options.name, is_secured=options.tls_dir is not None)
+    except AgentError as error:
+        raise StartError(f"--transport {config.transport}: {error}") from error
+
+
+def _attach(
+    host: Host, service: Service, tier: HostTier, agent: Agent | None, transport: str
+) -> Sequence[grpc.GenericRpcHandler]:
     """What the core needs from its first message on."""
     options = service.options
     host.attach(PROCESSES, ProcessWatcher(host))
     listen = options.listen.rpartition(":")[0].strip("[]") or "127.0.0.1"
-    host.attach(TRANSPORT, Carrier(host, tier.view(), listen, options.endpoint, service.security))
+    carrier = Carrier(
+        host, tier.view(), listen, options.endpoint, service.security, agent, may_shun=transport == "auto"
+    )
+    host.attach(TRANSPORT, carrier)
     return ()

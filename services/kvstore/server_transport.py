@@ -1,69 +1,161 @@
 """Carries regions between nodes for the core: an outlet around `dunlin.transport`'s threads.
 
-Knows the tier's memory and the process's certificates; what is sent and expected, the core says.
+Knows the tier's memory and the process's certificates; what is sent and expected, the core says. Of the two ways, the
+receiver chooses: one-sided writes where both sides have an agent for them, else sockets.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable
 
-from dunlin.effects import Message
+from dunlin.effects import Address, Message
 from dunlin.host import Host
+from dunlin.messages.exchange import TransferAgent
+from dunlin.transport.agent import Agent, AgentError
+from dunlin.transport.courier import Courier
+from dunlin.transport.nixl_agent import is_installed, open_agent
+from dunlin.transport.outbound import Consignment
 from dunlin.transport.payload import Payload
 from dunlin.transport.receiver import Receiver
 from dunlin.transport.sender import Parcel, Sender
 from dunlin.wire.security import Security, server_name
-from services.kvstore.carriage import TRANSPORT, Abandon, Expect, Expecting, Goods, Push, Pushed, Received
+from services.kvstore.carriage import TRANSPORT, Abandon, Expect, Expecting, Forget, Goods, Push, Pushed, Received
+
+SHUN_S = 30.0
+"""A peer whose one-sided writes did not come is asked to use sockets for so long."""
+_FAULTS = ("nothing came", "stalled")
+
+_log = logging.getLogger(__name__)
+
+
+def choose_agent(transport: str, name: str, is_secured: bool) -> Agent | None:
+    """The agent for one-sided writes that this process is to have; None means sockets alone.
+
+    Args:
+        transport: `sockets`, `nixl`, or `auto`: NIXL if it is installed and starts and the cluster has no certificates,
+            for it neither encrypts nor authenticates.
+        name: the process's.
+        is_secured: whether the cluster has certificates.
+
+    Raises:
+        AgentError: `nixl`, and it does not start.
+    """
+    if transport == "sockets" or (transport == "auto" and (is_secured or not is_installed())):
+        return None
+    try:
+        return open_agent(name)
+    except AgentError as error:
+        if transport == "nixl":
+            raise
+        _log.warning("regions go to other nodes by sockets: %s", error)
+        return None
 
 
 class Carrier:
-    """Owns the sender and the receiver of this process."""
+    """Owns the sender and the receiver of this process, and the courier if there is an agent."""
 
     def __init__(
-        self, host: Host, room: memoryview, listen: str, endpoint: Callable[[int], str], security: Security | None
+        self,
+        host: Host,
+        room: memoryview,
+        listen: str,
+        endpoint: Callable[[int], str],
+        security: Security | None,
+        agent: Agent | None = None,
+        *,
+        may_shun: bool = True,
     ) -> None:
         """Listen on any port of the address `listen`; `endpoint` makes of a port what others dial.
+
+        With `may_shun`, a peer whose one-sided writes did not come is asked to use sockets for a while.
 
         Raises:
             OSError: no socket can be had there.
         """
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._tokens: dict[tuple[int, int], bytes] = {}
+        self._expected: dict[tuple[int, int], tuple[bytes, str]] = {}
+        self._agents: dict[Address, str] = {}
+        self._shunned: dict[str, float] = {}
+        self._may_shun = may_shun
         server, client = (security.server_context(), security.client_context()) if security else (None, None)
         self._receiver = Receiver(room, self._received, host=listen, tls=server)
         self._sender = Sender(room, self._pushed, tls=client)
+        self._courier = Courier(room, agent, self._received, self._pushed) if agent is not None else None
         self._endpoint = endpoint(self._receiver.port)
 
     def send(self, message: Message) -> bool:
         """What the core wants carried. Never full: what cannot be queued is answered at once."""
         match message:
             case Expect():
-                self._expect(message.goods)
+                self._expect(message)
             case Abandon():
-                token = self._tokens.get((message.handle, message.generation))
-                if token is not None:
-                    self._receiver.abandon(token)
+                self._abandon(message)
             case Push():
                 self._push(message)
+            case Forget():
+                self._forget(message.peer)
         return True
 
     def close(self, reason: str) -> None:
         """End the threads."""
         self._receiver.close()
         self._sender.close()
+        if self._courier is not None:
+            self._courier.close()
 
-    def _expect(self, goods: Goods) -> None:
-        host = goods.host
-        token = self._receiver.expect(_payload(goods, host.handle, host.generation), host.offset_bytes)
-        self._tokens[host.handle, host.generation] = token
-        self._host.deliver(TRANSPORT, Expecting(host.handle, host.generation, self._endpoint, token))
+    def _expect(self, message: Expect) -> None:
+        host = message.goods.host
+        name = (host.handle, host.generation)
+        payload = _payload(message.goods, *name)
+        token = self._expect_written(payload, host.offset_bytes, message)
+        about = self._courier.about if self._courier is not None and token else None
+        token = token or self._receiver.expect(payload, host.offset_bytes)
+        self._expected[name] = (token, message.agent.name if message.agent is not None and about is not None else "")
+        self._host.deliver(TRANSPORT, Expecting(*name, self._endpoint, token, about))
+
+    def _expect_written(self, payload: Payload, offset_bytes: int, message: Expect) -> bytes:
+        """The token, if the region is to come by one-sided writes; nothing if it is not."""
+        agent = message.agent
+        if self._courier is None or agent is None or self._is_shunned(agent):
+            return b""
+        try:
+            token = self._courier.expect(payload, offset_bytes, agent)
+        except AgentError:
+            return b""
+        self._agents[message.peer] = agent.name
+        return token
+
+    def _abandon(self, message: Abandon) -> None:
+        token, agent = self._expected.get((message.handle, message.generation), (b"", ""))
+        if self._courier is not None and agent:
+            self._courier.abandon(token)
+        elif token:
+            self._receiver.abandon(token)
 
     def _push(self, push: Push) -> None:
         payload = _payload(push.goods, push.handle, push.generation, push.token)
-        name = server_name(push.peer.role, push.peer.name)
-        parcel = Parcel(push.ticket, push.endpoint, name, payload, push.goods.host.offset_bytes)
-        if not self._sender.submit(parcel, push.priority):
+        offset_bytes = push.goods.host.offset_bytes
+        if push.agent is not None and self._courier is not None:
+            self._agents[push.peer] = push.agent.name
+            taken = self._courier.submit(Consignment(push.ticket, push.agent, payload, offset_bytes), push.priority)
+        else:
+            name = server_name(push.peer.role, push.peer.name)
+            taken = self._sender.submit(Parcel(push.ticket, push.endpoint, name, payload, offset_bytes), push.priority)
+        if not taken:
             self._host.deliver(TRANSPORT, Pushed(push.ticket, "too many regions wait to be sent"))
+
+    def _forget(self, peer: Address) -> None:
+        name = self._agents.pop(peer, None)
+        if self._courier is not None and name is not None:
+            self._courier.forget(name)
+
+    def _is_shunned(self, agent: TransferAgent) -> bool:
+        until_s = self._shunned.get(agent.name)
+        if until_s is not None and until_s < self._loop.time():
+            del self._shunned[agent.name]
+            return False
+        return until_s is not None
 
     def _received(self, handle: int, generation: int, detail: str) -> None:
         self._later(Received(handle, generation, detail))
@@ -80,8 +172,16 @@ class Carrier:
 
     def _tell(self, message: Message) -> None:
         if isinstance(message, Received):
-            self._tokens.pop((message.handle, message.generation), None)
+            _, agent = self._expected.pop((message.handle, message.generation), (b"", ""))
+            if agent and self._may_shun and message.detail.startswith(_FAULTS):
+                self._shun(agent, message.detail)
         self._host.deliver(TRANSPORT, message)
+
+    def _shun(self, agent: str, detail: str) -> None:
+        now_s = self._loop.time()
+        self._shunned = {name: until_s for name, until_s in self._shunned.items() if until_s > now_s}
+        self._shunned[agent] = now_s + SHUN_S
+        _log.warning("%s writes no regions (%s): sockets for %g s", agent, detail, SHUN_S)
 
 
 def _payload(goods: Goods, handle: int, generation: int, token: bytes = b"") -> Payload:

@@ -141,6 +141,14 @@ def test_what_cannot_start_is_said_before_anything_starts(changes: dict[str, Any
         preflight.check(options(**changes))
 
 
+def test_nixl_where_there_is_none_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dunlin.transport.nixl_agent.is_installed", lambda: False)
+    with pytest.raises(
+        LaunchError, match=r"--transport nixl: .*pip install 'dunlin\[nodes\]', or say --transport sockets"
+    ):
+        preflight.check(options(transport="nixl"))
+
+
 def member(name: str = "i", **changes: Any) -> MemberStatus:
     report = InstanceReport(ready=True, plan_version=1)
     return dataclasses.replace(MemberStatus(Address("instance", name, 5), connected=True, instance=report), **changes)

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Effect, Gone, Joined, Message, Send
-from dunlin.messages.exchange import Arrived, DropCopies, Offer
+from dunlin.messages.exchange import Arrived, DropCopies, Offer, TransferAgent
 from dunlin.messages.group import Reach
 from dunlin.messages.membership import Member, MembersReset
 from dunlin.messages.pool import (
@@ -20,7 +20,7 @@ from dunlin.messages.pool import (
     SendRegions,
 )
 from dunlin.messages.types import KeptRegion, Priority, Region
-from services.kvstore.carriage import TRANSPORT, Abandon, Expect, Expecting, Goods, Push, Pushed, Received
+from services.kvstore.carriage import TRANSPORT, Abandon, Expect, Expecting, Forget, Goods, Push, Pushed, Received
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
 from services.kvstore.orphans import PROCESSES
@@ -30,6 +30,7 @@ from simulator.world import World
 ETCD = Address("etcd", "")
 D = Address("dispatcher", "d", 1)
 UNIT = 64
+AGENT = TransferAgent("agent", b"metadata", 4096, 1, 1, 64)
 
 
 class Carrier:
@@ -40,6 +41,7 @@ class Carrier:
         self.mode = ""
         self.pushes: list[Push] = []
         self.abandoned: list[Abandon] = []
+        self.forgotten: list[Forget] = []
         self.bytes: dict[tuple[str, int], str] = {}
         self.expected: dict[bytes, tuple[str, Goods]] = {}
 
@@ -48,10 +50,12 @@ class Carrier:
             token = len(self.expected).to_bytes(16, "little")
             self.expected[token] = (node.name, message.goods)
             host = message.goods.host
-            node.told(Expecting(host.handle, host.generation, node.name, token))
+            node.told(Expecting(host.handle, host.generation, node.name, token, message.agent))
         elif isinstance(message, Abandon):
             self.abandoned.append(message)
             node.told(Received(message.handle, message.generation, "abandoned"))
+        elif isinstance(message, Forget):
+            self.forgotten.append(message)
         elif isinstance(message, Push):
             self._push(node, message)
 
@@ -342,6 +346,31 @@ def test_strangers_are_not_heard() -> None:
     assert node.receive(1.0, stranger, Offer(1, asked, 5)) == []
     assert node.receive(1.0, stranger, Arrived(1)) == []
     assert len(node.core.catalog) == 0
+
+
+def test_agents_travel_with_offers_and_takes_and_a_peer_that_is_gone_is_forgotten() -> None:
+    world = Exchange(agent=AGENT)
+    here, _ = world.instances
+    here.keep(0, 16)
+    here.say(SendRegions(5, "k", world.nodes[1].address))
+    assert here.heard[-1] == RegionsSent(5, 16)
+    assert [offer.agent for offer in world.sent(Offer)] == [AGENT]
+    assert [push.agent for push in world.carrier.pushes] == [AGENT]
+    assert world.carrier.forgotten == []
+    world.world.part(world.nodes[0].address, world.nodes[1].address)
+    world.run()
+    assert world.carrier.forgotten == [Forget(world.nodes[1].address), Forget(world.nodes[0].address)]
+
+
+def test_without_an_agent_nothing_is_said_of_one() -> None:
+    world = Exchange()
+    here, _ = world.instances
+    here.keep(0, 16)
+    here.say(SendRegions(5, "k", world.nodes[1].address))
+    world.world.part(world.nodes[0].address, world.nodes[1].address)
+    world.run()
+    assert [offer.agent for offer in world.sent(Offer)] == [None]
+    assert world.carrier.forgotten == []
 
 
 def test_a_copy_of_a_copy_goes_with_it() -> None:

@@ -1,0 +1,158 @@
+"""Carries regions by one-sided writes, in a thread that is the only one to touch the agent.
+
+Says what `Receiver` and `Sender` say of sockets. The thread looks often while regions move, and seldom when none is
+expected; nobody who calls waits for it.
+"""
+
+import queue
+import secrets
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+
+from dunlin.messages.exchange import TransferAgent
+from dunlin.messages.types import Priority
+from dunlin.transport.agent import Agent, AgentError
+from dunlin.transport.inbound import Inbound, Received
+from dunlin.transport.notices import Begin, Chunk, Left, from_bytes
+from dunlin.transport.outbound import Consignment, Outbound, Sent
+from dunlin.transport.payload import TOKEN_BYTES, Payload, PayloadError
+
+MOVING_S = 20e-6
+EXPECTING_S = 0.5e-3
+IDLE_S = 0.02
+"""How long the thread waits before it looks again: a region moves; one is expected; nothing is."""
+
+Command = Callable[[float], None]
+
+
+class Courier:
+    """Owns the agent and its thread. `received` and `sent` are called from that thread."""
+
+    def __init__(
+        self,
+        room: memoryview,
+        agent: Agent,
+        received: Received,
+        sent: Sent,
+        *,
+        most_waiting: int = 4096,
+        patience_s: float = 10.0,
+        stall_s: float = 5.0,
+    ) -> None:
+        self.about = agent.about
+        self._room = room
+        self._agent = agent
+        self._commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
+        self._most_waiting = most_waiting
+        self._inbound = Inbound(room, agent, received, patience_s=patience_s, stall_s=stall_s)
+        self._outbound = Outbound(room, agent, sent, patience_s=patience_s, stall_s=stall_s)
+        self._failure = ""
+        self._thread = threading.Thread(target=self._run, name="regions", daemon=True)
+        self._thread.start()
+
+    @property
+    def failure(self) -> str:
+        """Why it takes nothing more; empty as long as it does."""
+        return self._failure
+
+    def expect(self, payload: Payload, offset_bytes: int, peer: TransferAgent) -> bytes:
+        """Announce a region (its token is ignored) that belongs at `offset_bytes`; the token that must come with it.
+
+        Raises:
+            ValueError: it lies outside the tier.
+            AgentError: too much is to be done already, or nothing is done any more.
+        """
+        if offset_bytes < 0 or payload.length_bytes < 0 or offset_bytes + payload.length_bytes > len(self._room):
+            raise ValueError(f"{payload.length_bytes} bytes at {offset_bytes} of a tier of {len(self._room)}")
+        if self._is_full(self._inbound):
+            raise AgentError(self._failure or "too many regions are expected")
+        wanted = replace(payload, token=secrets.token_bytes(TOKEN_BYTES))
+        self._commands.put(lambda now_s: self._inbound.expect(wanted, offset_bytes, peer, now_s))
+        return wanted.token
+
+    def abandon(self, token: bytes) -> None:
+        """Nobody wants it any more; `received` still tells."""
+        self._commands.put(lambda now_s: self._inbound.abandon(token, now_s))
+
+    def submit(self, what: Consignment, priority: Priority) -> bool:
+        """Queue it; False when too many wait."""
+        if self._is_full(self._outbound):
+            return False
+        self._commands.put(lambda now_s: self._outbound.submit(what, priority, now_s))
+        return True
+
+    def forget(self, name: str) -> None:
+        """The peer is gone."""
+        self._commands.put(lambda now_s: self._forget(name, now_s))
+
+    def close(self) -> None:
+        """End the thread; nothing is told of what was under way."""
+        self._commands.put(None)
+        self._thread.join(5.0)
+
+    def _is_full(self, side: Inbound | Outbound) -> bool:
+        return bool(self._failure) or len(side) + self._commands.qsize() >= self._most_waiting
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+            self._agent.close()
+        except AgentError as error:
+            self._failure = str(error)
+            self._fail_all()
+            while (command := self._commands.get()) is not None:
+                command(time.monotonic())
+                self._fail_all()
+
+    def _turn(self) -> bool:
+        """Commands, notices, time; False at the end."""
+        if not self._obey():
+            return False
+        now_s = time.monotonic()
+        for name, data in self._agent.notices():
+            self._hear(name, data, now_s)
+        self._inbound.tick(now_s)
+        self._outbound.tick(now_s)
+        return True
+
+    def _obey(self) -> bool:
+        """What was asked for, and the pause when nothing was."""
+        try:
+            command = self._commands.get(timeout=self._pause_s())
+            while command is not None:
+                command(time.monotonic())
+                command = self._commands.get_nowait()
+        except queue.Empty:
+            return True
+        return False
+
+    def _pause_s(self) -> float:
+        if self._inbound.is_moving or self._outbound.is_moving:
+            return MOVING_S
+        return EXPECTING_S if len(self._inbound) or len(self._outbound) else IDLE_S
+
+    def _hear(self, name: str, data: bytes, now_s: float) -> None:
+        try:
+            notice = from_bytes(data)
+        except PayloadError:
+            return  # not one of ours
+        if isinstance(notice, Begin | Chunk | Left):
+            self._inbound.hear(name, notice, now_s)
+        else:
+            self._outbound.hear(name, notice, now_s)
+
+    def _forget(self, name: str, now_s: float) -> None:
+        self._inbound.forget(name, f"{name} is gone", now_s)
+        self._outbound.forget(name, f"{name} is gone", now_s)
+        self._agent.leave(name)
+
+    def _fail_all(self) -> None:
+        """The library failed: whoever waits is told, and nothing more is taken."""
+        now_s = time.monotonic()
+        for name in self._inbound.peers():
+            self._inbound.forget(name, self._failure, now_s)
+        for name in self._outbound.peers():
+            self._outbound.forget(name, self._failure, now_s)

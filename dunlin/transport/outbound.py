@@ -1,0 +1,201 @@
+"""Writes regions of the tier into others' staging memory: one region per peer at a time, the most urgent first.
+
+A region goes through one of this side's own lanes, so that no memory but the staging is ever registered. Knows no
+thread and no clock.
+"""
+
+import heapq
+import itertools
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dunlin.messages.exchange import TransferAgent
+from dunlin.messages.types import Priority
+from dunlin.transport.agent import Agent, AgentError, Write, WriteState
+from dunlin.transport.notices import Begin, Chunk, Granted, Left, Notice, Over, Taken, to_bytes
+from dunlin.transport.payload import Payload, PayloadError
+from dunlin.transport.staging import Cut, Lanes, cut_of
+
+Sent = Callable[[int, str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Consignment:
+    """`payload.length_bytes` from `offset_bytes` of the tier, for the agent `to`."""
+
+    ticket: int
+    to: TransferAgent
+    payload: Payload
+    offset_bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class _Going:
+    """`lane` is ours; `granted` is the peer's, once it gave one. `writes` under way, by chunk."""
+
+    what: Consignment
+    theirs: Cut
+    lane: int
+    until_s: float
+    granted: int | None = None
+    written: int = 0
+    taken: int = 0
+    writes: dict[int, Write] = field(default_factory=dict)
+
+
+class Outbound:
+    """Owns what waits and what is under way, and the lanes for it. `sent` is told once per consignment."""
+
+    def __init__(
+        self, room: memoryview, agent: Agent, sent: Sent, *, patience_s: float = 10.0, stall_s: float = 5.0
+    ) -> None:
+        self._room = room
+        self._agent = agent
+        self._sent = sent
+        self._patience_s = patience_s
+        self._stall_s = stall_s
+        self._cut = cut_of(agent.about)
+        self._lanes = Lanes(self._cut.lanes)
+        self._orders = itertools.count()
+        self._waiting: dict[str, list[tuple[int, int, Consignment]]] = {}
+        self._going: dict[str, _Going] = {}
+
+    def __len__(self) -> int:
+        """Consignments that are not over."""
+        return len(self._going) + sum(len(queue) for queue in self._waiting.values())
+
+    @property
+    def is_moving(self) -> bool:
+        """Whether a region is under way."""
+        return bool(self._going)
+
+    def peers(self) -> list[str]:
+        """To whom something goes."""
+        return list(dict.fromkeys((*self._going, *self._waiting)))
+
+    def submit(self, what: Consignment, priority: Priority, now_s: float) -> None:
+        """Send it when its turn comes."""
+        queue = self._waiting.setdefault(what.to.name, [])
+        heapq.heappush(queue, (priority, next(self._orders), what))
+        self._start(now_s)
+
+    def forget(self, peer: str, detail: str, now_s: float) -> None:
+        """The peer is gone: nothing goes there any more."""
+        waiting = self._waiting.pop(peer, [])
+        if peer in self._going:
+            self._end(peer, detail)
+        for _, _, what in sorted(waiting):
+            self._sent(what.ticket, detail)
+        self._start(now_s)
+
+    def hear(self, peer: str, notice: Notice, now_s: float) -> None:
+        """What a receiver says."""
+        going = self._going.get(peer)
+        if going is None or going.what.payload.token != notice.token:
+            return
+        going.until_s = now_s + self._stall_s
+        match notice:
+            case Granted():
+                if going.granted is None and 0 <= notice.lane < going.theirs.lanes:
+                    going.granted = notice.lane
+            case Taken():
+                going.taken = max(going.taken, min(notice.count, going.written))
+            case Over():
+                self._end(peer, "" if notice.whole else f"{peer} refused it")
+                self._start(now_s)
+
+    def tick(self, now_s: float) -> None:
+        """Write what can be written; leave peers that said nothing for too long or that writes do not reach."""
+        for peer, going in list(self._going.items()):
+            detail = self._advance(going)
+            if not detail and going.until_s < now_s:
+                detail = f"{peer} said nothing for {self._stall_s:g} s"
+            if detail:
+                self._end(peer, detail)
+                self._agent.leave(peer)  # the next one meets it anew
+        self._start(now_s)
+
+    def _start(self, now_s: float) -> None:
+        """The next consignment of every peer that has none under way, while there are lanes."""
+        for peer in [peer for peer, queue in self._waiting.items() if queue and peer not in self._going]:
+            if not len(self._lanes):
+                return
+            _, _, what = heapq.heappop(self._waiting[peer])
+            if not self._waiting[peer]:
+                del self._waiting[peer]
+            detail = self._begin(what, now_s)
+            if detail:
+                self._sent(what.ticket, detail)
+
+    def _begin(self, what: Consignment, now_s: float) -> str:
+        try:
+            theirs = cut_of(what.to)
+            if theirs.chunk_bytes > self._cut.chunk_bytes:
+                raise ValueError(f"its chunks of {theirs.chunk_bytes} bytes are longer than ours")
+            notice = to_bytes(Begin(what.payload))
+            self._agent.meet(what.to)
+            self._agent.notify(what.to.name, notice)
+        except (AgentError, PayloadError, ValueError) as error:
+            return f"{what.to.name} cannot be reached: {error}"
+        lane = self._lanes.take()
+        assert lane is not None
+        self._going[what.to.name] = _Going(what, theirs, lane, now_s + self._patience_s)
+        return ""
+
+    def _advance(self, going: _Going) -> str:
+        """What went wrong."""
+        try:
+            for index, write in list(going.writes.items()):
+                state = self._agent.state(write)
+                if state is not WriteState.PENDING:
+                    self._agent.release(going.writes.pop(index))
+                if state is WriteState.FAILED:
+                    return f"a write to {going.what.to.name} failed"
+            while self._may_write(going):
+                self._write(going)
+        except AgentError as error:
+            return f"{going.what.to.name} was lost: {error}"
+        return ""
+
+    def _may_write(self, going: _Going) -> bool:
+        ahead = going.written - going.taken
+        return (
+            going.granted is not None
+            and going.written < self._chunks(going)
+            and ahead < min(self._cut.depth, going.theirs.depth)
+            and len(going.writes) < self._cut.depth
+            and all(index % self._cut.depth != going.written % self._cut.depth for index in going.writes)
+        )
+
+    def _chunks(self, going: _Going) -> int:
+        return going.theirs.chunks(going.what.payload.length_bytes)
+
+    def _write(self, going: _Going) -> None:
+        assert going.granted is not None
+        what, index = going.what, going.written
+        length = going.theirs.length(index, what.payload.length_bytes)
+        start, at = self._cut.outgoing(going.lane, index), what.offset_bytes + index * going.theirs.chunk_bytes
+        self._agent.staging[start : start + length] = self._room[at : at + length]
+        address = what.to.address + going.theirs.incoming(going.granted, index)
+        notice = to_bytes(Chunk(what.payload.token, index))
+        going.writes[index] = self._agent.write(what.to.name, start, address, length, notice)
+        going.written += 1
+
+    def _end(self, peer: str, detail: str) -> None:
+        going = self._going.pop(peer)
+        has_left = bool(detail) and not going.writes
+        for write in going.writes.values():
+            try:
+                self._agent.release(write)
+            except AgentError:
+                pass  # the peer is gone, and the library with what was on its way there
+        self._lanes.give_back(going.lane)
+        if has_left:  # else a write may still arrive, and the receiver waits until none can
+            self._say_left(peer, going.what.payload.token)
+        self._sent(going.what.ticket, detail)
+
+    def _say_left(self, peer: str, token: bytes) -> None:
+        try:
+            self._agent.notify(peer, to_bytes(Left(token)))
+        except AgentError:
+            pass  # it finds out by its own time

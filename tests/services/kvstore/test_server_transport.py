@@ -1,0 +1,195 @@
+"""Which of the two ways a region takes, and what happens when one-sided writes do not come."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import xxhash
+
+from dunlin.effects import Address, Message
+from dunlin.messages.exchange import TransferAgent
+from dunlin.messages.types import HostRegion, Priority, Region
+from dunlin.transport.agent import AgentError
+from dunlin.transport.payload import Payload
+from dunlin.transport.sockets import signed
+from dunlin.transport.staging import Cut
+from services.kvstore import server_transport
+from services.kvstore.carriage import Abandon, Expect, Expecting, Forget, Goods, Push, Pushed, Received
+from services.kvstore.server_transport import Carrier, choose_agent
+from tests.transport.fake_agent import FakeAgent, Hub
+
+ROOM = 1 << 20
+CUT = Cut(lanes=2, depth=2, chunk_bytes=1 << 12)
+LENGTH = 50_000
+
+
+class Side:
+    """A carrier with a tier, and what its core heard."""
+
+    def __init__(self, hub: Hub, name: str, has_agent: bool = True, may_shun: bool = True) -> None:
+        self.address = Address("kvstore", name, 1)
+        self.room = bytearray(name.encode() * (ROOM // len(name)))
+        self.agent = FakeAgent(hub, name, CUT) if has_agent else None
+        self.about: TransferAgent | None = self.agent.about if self.agent is not None else None
+        self.heard: list[Message] = []
+        host: Any = self
+        view = memoryview(self.room)
+        self.carrier = Carrier(
+            host, view, "127.0.0.1", lambda port: f"127.0.0.1:{port}", None, self.agent, may_shun=may_shun
+        )
+
+    def deliver(self, sender: Address, message: Message) -> None:
+        self.heard.append(message)
+
+    def goods(self, handle: int, offset: int, checksum: int) -> Goods:
+        host = HostRegion(handle, 1, offset, LENGTH, checksum)
+        return Goods(host, Region(0, 2, 0, 9), "fp32", b"c")
+
+    async def until(self, kind: type[Any]) -> Any:
+        async with asyncio.timeout(20):
+            while not (found := [message for message in self.heard if isinstance(message, kind)]):
+                await asyncio.sleep(0.005)
+        self.heard.remove(found[0])
+        return found[0]
+
+
+def expect(source: Side, target: Side, handle: int = 5) -> tuple[Expecting, int]:
+    plain = Payload(b"", handle, 1, Region(0, 2, 0, 9), "fp32", b"c", LENGTH, 0)
+    checksum = signed(xxhash.xxh3_64_intdigest(plain.identity + bytes(source.room[:LENGTH])))
+    target.carrier.send(Expect(target.goods(handle, 4096, checksum), source.address, source.about))
+    ready = target.heard.pop()
+    assert isinstance(ready, Expecting)
+    return ready, checksum
+
+
+def push(source: Side, target: Side, ready: Expecting, checksum: int) -> None:
+    place = (ready.endpoint, ready.token, ready.handle, ready.generation)
+    goods = source.goods(9, 0, checksum)
+    source.carrier.send(Push(7, target.address, *place, goods, Priority.KV, ready.agent))
+
+
+async def between(source: Side, target: Side, do: Callable[[], Any]) -> None:
+    try:
+        await do()
+    finally:
+        for side in (source, target):
+            await asyncio.to_thread(side.carrier.close, "the end")
+
+
+@pytest.mark.parametrize("sender_has_one", [True, False])
+@pytest.mark.parametrize("receiver_has_one", [True, False])
+def test_writes_where_both_have_an_agent_and_sockets_otherwise(sender_has_one: bool, receiver_has_one: bool) -> None:
+    async def run() -> None:
+        hub = Hub()
+        source, target = Side(hub, "a", sender_has_one), Side(hub, "b", receiver_has_one)
+
+        async def do() -> None:
+            ready, checksum = expect(source, target)
+            assert (ready.agent is not None) == (sender_has_one and receiver_has_one)
+            push(source, target, ready, checksum)
+            assert await source.until(Pushed) == Pushed(7)
+            assert await target.until(Received) == Received(5, 1)
+            assert target.room[4096 : 4096 + LENGTH] == source.room[:LENGTH]
+            assert bool(source.agent and source.agent.writes) == (sender_has_one and receiver_has_one)
+
+        await between(source, target, do)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("may_shun", [True, False])
+def test_a_peer_whose_writes_do_not_come_is_asked_for_sockets_a_while(may_shun: bool) -> None:
+    async def run() -> None:
+        hub = Hub()
+        source, target = Side(hub, "a"), Side(hub, "b", may_shun=may_shun)
+
+        async def do() -> None:
+            ready, _ = expect(source, target)
+            assert ready.agent is not None
+            target.carrier._received(5, 1, "nothing came")
+            assert (await target.until(Received)).detail == "nothing came"
+            assert (expect(source, target, 6)[0].agent is None) == may_shun
+            target.carrier._shunned = {
+                name: until_s - server_transport.SHUN_S for name, until_s in target.carrier._shunned.items()
+            }
+            assert expect(source, target, 7)[0].agent is not None
+
+        await between(source, target, do)
+
+    asyncio.run(run())
+
+
+def test_damage_and_what_the_core_gave_up_shun_nobody() -> None:
+    async def run() -> None:
+        hub = Hub()
+        source, target = Side(hub, "a"), Side(hub, "b")
+
+        async def do() -> None:
+            for handle, detail in enumerate(("abandoned", "the bytes do not match their checksum", "a is gone")):
+                expect(source, target, handle)
+                target.carrier._received(handle, 1, detail)
+                await target.until(Received)
+            assert expect(source, target, 7)[0].agent is not None
+
+        await between(source, target, do)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("has_agent", [True, False])
+def test_abandoned_is_told_whichever_way(has_agent: bool) -> None:
+    async def run() -> None:
+        hub = Hub()
+        source, target = Side(hub, "a", has_agent), Side(hub, "b")
+
+        async def do() -> None:
+            expect(source, target)
+            target.carrier.send(Abandon(5, 1))
+            assert await target.until(Received) == Received(5, 1, "abandoned")
+
+        await between(source, target, do)
+
+    asyncio.run(run())
+
+
+def test_a_peer_that_is_gone_is_left_and_what_it_was_to_send_is_told() -> None:
+    async def run() -> None:
+        hub = Hub()
+        source, target = Side(hub, "a"), Side(hub, "b")
+
+        async def do() -> None:
+            ready, checksum = expect(source, target)
+            push(source, target, ready, checksum)
+            await target.until(Received)
+            expect(source, target, 6)
+            target.carrier.send(Forget(source.address))
+            assert await target.until(Received) == Received(6, 1, "a is gone")
+            assert target.agent is not None
+            assert target.agent.left == ["a"]
+            source.carrier.send(Forget(Address("kvstore", "unknown", 3)))
+
+        await between(source, target, do)
+
+    asyncio.run(run())
+
+
+def test_auto_takes_what_there_is_and_sockets_where_there_are_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[str] = []
+
+    def open_agent(name: str) -> Any:
+        opened.append(name)
+        if name == "broken":
+            raise AgentError("no UCX")
+        return name
+
+    monkeypatch.setattr(server_transport, "open_agent", open_agent)
+    for is_there in (True, False):
+        monkeypatch.setattr(server_transport, "is_installed", lambda is_there=is_there: is_there)
+        assert choose_agent("sockets", "k", is_secured=False) is None
+        assert choose_agent("auto", "k", is_secured=True) is None
+        assert (choose_agent("auto", "k", is_secured=False) is not None) == is_there
+        assert choose_agent("auto", "broken", is_secured=False) is None
+        assert choose_agent("nixl", "k", is_secured=True) is not None
+        with pytest.raises(AgentError, match="no UCX"):
+            choose_agent("nixl", "broken", is_secured=False)
