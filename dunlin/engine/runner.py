@@ -37,10 +37,15 @@ HOST_KINDS = (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of what the engine keeps for others, and of what moves copy before each iteration of a step."""
+    """Bounds of what the engine keeps for others, and of what moves copy before each iteration of a step.
+
+    That is `copied_bytes`, and more as long as it takes no longer than `copy_share` of what the last iteration took:
+    beside steps of one token a large region is copied bit by bit, beside those of a long prompt at once.
+    """
 
     steps: int = 16
     copied_bytes: int = 512 << 10
+    copy_share: float = 0.2
     moves: int = 1024
     sequences: int = 4096
 
@@ -60,6 +65,7 @@ class Runner:
         # Moves that did not land, by number, with the sequence whose rows must not run on them.
         self._failed: dict[int, int] = {}
         self._idle_since_s = clock()
+        self._iteration_s = 0.0
         self._handlers: dict[type[Any], Callable[[Any], list[Event]]] = {
             Open: self._on_open,
             Close: self._on_close,
@@ -148,8 +154,11 @@ class Runner:
     def _advance_moves(self, safepoint: Safepoint) -> list[Event]:
         """Small regions move at once: a reader waits for the last of a sequence that changes its instance."""
         events: list[Event] = []
+        if not len(self._mover):
+            return events
         until_bytes = self._mover.copied_bytes + self._limits.copied_bytes
-        while len(self._mover) and self._mover.copied_bytes < until_bytes:
+        until_s = self._clock() + self._limits.copy_share * self._iteration_s
+        while len(self._mover) and (self._mover.copied_bytes < until_bytes or self._clock() < until_s):
             ended = self._mover.advance()
             safepoint()
             events += [] if ended is None else [self._land(*ended)]
@@ -202,7 +211,8 @@ class Runner:
         if queued.over:
             self._steps.popleft()
         ended_s = self._clock()
-        done = answer(plan, choices, finishes, ended_s - started_s, started_s - self._idle_since_s)
+        self._iteration_s = ended_s - started_s
+        done = answer(plan, choices, finishes, self._iteration_s, started_s - self._idle_since_s)
         self._idle_since_s = ended_s
         return [done]
 

@@ -9,6 +9,8 @@ import subprocess
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
+_OUTSIDE = (signal.SIGKILL, signal.SIGTERM, signal.SIGINT, signal.SIGHUP)
+
 
 class Child:
     """Owns one process and its process group.
@@ -52,6 +54,11 @@ class Child:
     def how(self) -> str:
         """How it ended, in words."""
         return self._status or "running"
+
+    @property
+    def was_killed(self) -> bool:
+        """Whether a signal ended it that comes from outside, not from what it did."""
+        return self.code is not None and -self.code in _OUTSIDE
 
     def stopped(self) -> bool:
         """Whether somebody stopped it (SIGSTOP): it will not answer a SIGTERM."""

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class RestartPolicy:
-    """Start again after 1, 2, 4 … `longest_delay_s`; give up after more than `limit` deaths in a row.
+    """Start again after 1, 2, 4 … `longest_delay_s`; give up after more than `limit` deaths in a row by its own fault.
 
-    A process that lived for `calm_s` starts again as if it had never died.
+    A process that lived for `calm_s` starts again as if it had never died. One that was killed is at no fault: it waits
+    as long, but however often somebody (or the kernel, short of memory) kills it, it is started again.
     """
 
     first_delay_s: float = 1.0
@@ -22,13 +23,20 @@ class Restarts:
     def __init__(self, policy: RestartPolicy) -> None:
         self._policy = policy
         self._in_a_row = 0
+        self._own_fault = 0
         self.total = 0
 
-    def died(self, lived_s: float) -> float | None:
-        """Note a death after `lived_s` of life: seconds to wait before the next start, or None to give up."""
+    def died(self, lived_s: float, killed: bool = False) -> float | None:
+        """Note a death after `lived_s` of life: seconds to wait before the next start, or None to give up.
+
+        `killed`: by a signal from outside.
+        """
         policy = self._policy
         self.total += 1
-        self._in_a_row = 1 if lived_s >= policy.calm_s else self._in_a_row + 1
-        if self._in_a_row > policy.limit:
+        if lived_s >= policy.calm_s:
+            self._in_a_row = self._own_fault = 0
+        self._in_a_row += 1
+        self._own_fault += not killed
+        if self._own_fault > policy.limit:
             return None
         return float(min(policy.first_delay_s * 2 ** (self._in_a_row - 1), policy.longest_delay_s))

@@ -48,7 +48,8 @@ class Managed:
             if now_s >= self._due_s:
                 self._start_again(now_s, say)
         elif not self.given_up and self.child is not None and self.child.exited():
-            self._bury(f"{self.spec.name} (pid {self.child.pid}) ended with {self.child.how}", now_s, say)
+            words = f"{self.spec.name} (pid {self.child.pid}) ended with {self.child.how}"
+            self._bury(words, now_s, say, self.child.was_killed)
 
     def _start_again(self, now_s: float, say: Say) -> None:
         try:
@@ -58,8 +59,8 @@ class Managed:
             return
         say(f"{self.spec.name} started again (pid {self.child.pid if self.child else 0})")
 
-    def _bury(self, words: str, now_s: float, say: Say) -> None:
-        delay_s = self.restarts.died(now_s - self._started_s)
+    def _bury(self, words: str, now_s: float, say: Say, killed: bool = False) -> None:
+        delay_s = self.restarts.died(now_s - self._started_s, killed)
         said = last_line(self.log)
         if delay_s is None:
             self.given_up = True

@@ -52,6 +52,10 @@ class Batcher:
             effects.append(Send(self._engine, step))
         return effects
 
+    def restore(self) -> list[Effect]:
+        """Let those first in the queue come back from the host tier now: their copies need no room in a step."""
+        return self._admit(only_kept=True)
+
     @property
     def _slab(self) -> Slab:
         return self._lives.slab
@@ -60,7 +64,7 @@ class Batcher:
     def _capacity(self) -> int:
         return self._slab.table.capacity
 
-    def _admit(self) -> list[Effect]:
+    def _admit(self, only_kept: bool = False) -> list[Effect]:
         """Start waiting sequences in their order until one does not fit: nobody overtakes."""
         effects: list[Effect] = []
         if not self._sequences.waiting_count:
@@ -68,6 +72,8 @@ class Batcher:
         for sequence in self._sequences.waiting():
             if sequence.is_claiming:
                 continue  # it waits for the kvstore, not for slots
+            if only_kept and not sequence.kept:
+                break
             wanted = self._first_slots(sequence)
             if self._sequences.running_count >= self._config.max_running:
                 break

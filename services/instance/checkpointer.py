@@ -1,7 +1,7 @@
 """Copies the KV of running sequences to the host tier beside their steps, so that another instance can go on with it.
 
 One region at a time, of the sequence that would lose most, and only as fast as the engine's own time in such copies,
-and what each region costs besides, stay below a share of all time. Knows no step and no other instance; slots that are
+and what each region costs besides, stay below a share of all time, the last second's included. Knows no step and no other instance; slots that are
 read here are only written again by steps that are sent after the copy was cancelled.
 """
 
@@ -25,6 +25,11 @@ REGION_S = 0.001
 bounds the number of regions where copies alone are so cheap that every few tokens would make one.
 """
 
+SAVED_S = 1.0
+"""So long an engine may have made no copies and make up for it: when a prompt has been computed, its copies are made
+one after the other, where nothing was copied before.
+"""
+
 PAUSE_S = 2.0
 """After the tier was full, or a copy failed."""
 
@@ -45,6 +50,8 @@ class Checkpointer:
         self._lives = lives
         self._tier = tier
         self._next_s = 0.0
+        # Until then what was spent uses up the engine's share of the time.
+        self._paid_s = 0.0
 
     @property
     def is_on(self) -> bool:
@@ -53,7 +60,7 @@ class Checkpointer:
 
     def settle(self, now_s: float) -> list[Effect]:
         """Begin the next copy, if it is time for one and there is something to copy."""
-        if not self.is_on or now_s < self._next_s or not self._tier.usable:
+        if not self.is_on or now_s < max(self._next_s, self._paid_s - SAVED_S) or not self._tier.usable:
             return []
         if self._tier.under_way(Purpose.CHECKPOINT):
             return []
@@ -80,7 +87,7 @@ class Checkpointer:
         """A copy ended: it counts if its sequence is still where it was."""
         self.busy_s_total += done.busy_s
         if self.is_on:
-            self._next_s = now_s + (done.busy_s + REGION_S) * (1 / self._share - 1)
+            self._paid_s = max(self._paid_s, now_s) + (done.busy_s + REGION_S) / self._share
         if done.status is MoveStatus.FAILED:
             self._next_s = now_s + PAUSE_S
         sequence, region = flight.sequence, flight.kept.region

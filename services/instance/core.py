@@ -200,7 +200,10 @@ class InstanceCore:
 
     def _on_regions_found(self, now_s: float, sender: Address, found: RegionsFound) -> list[Effect]:
         effects = self.migration.found(found)
-        return effects if effects is not None else self._pool.found(now_s, sender, found)
+        if effects is not None:
+            return effects
+        effects = self._pool.found(now_s, sender, found)
+        return effects + (self._batcher.restore() if self._engine_side.ready is not None else [])
 
     def _on_move_done(self, now_s: float, sender: Address, done: MoveDone) -> list[Effect]:
         effects = self.migration.landed(done)

@@ -45,6 +45,10 @@ LIVES_ON = (State.RUNNING, State.DRAINING, State.LEAVING)
 """Outstanding steps may name it, and its dispatcher wants the tokens."""
 
 
+_INTERRUPTED = 1 << 48
+"""Whose reader had the beginning of an answer when it was cut off comes before all that have not begun."""
+
+
 class IllegalTransition(RuntimeError):
     """A sequence cannot go from its state to that one; it stays what it was."""
 
@@ -176,7 +180,7 @@ class Sequence:
 
 
 class Sequences:
-    """Owns the sequences: by engine number, by key, and in order of arrival."""
+    """Owns the sequences: by engine number, by key, and in order: interrupted answers, then the others, as they came."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, Sequence] = {}
@@ -249,7 +253,8 @@ class Sequences:
     def add(self, dispatcher: Address, place: Place) -> Sequence:
         """A new attempt, waiting."""
         self._orders += 1
-        sequence = Sequence(self._orders, self._next_number(), dispatcher, place)
+        order = self._orders - (_INTERRUPTED if len(place.tokens) > place.prompt_tokens else 0)
+        sequence = Sequence(order, self._next_number(), dispatcher, place)
         self._by_number[sequence.number] = self._by_key[sequence.key] = sequence
         self._waiting[sequence] = None
         return sequence

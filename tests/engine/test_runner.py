@@ -479,3 +479,14 @@ def test_the_most_urgent_move_goes_first_and_steps_go_on_after_so_many_bytes(
     ]
     events = run(runner, *messages, make_step(1, (1, 0, N, 0)))
     assert [getattr(event, "move", "step") for event in events] == order
+
+
+@pytest.mark.parametrize(("copy_share", "is_at_once"), [(0.0, False), (100.0, True)])
+def test_beside_long_iterations_a_large_region_is_copied_at_once(
+    loaded: Loaded, tier: Path, copy_share: float, is_at_once: bool
+) -> None:
+    runner = make_runner(loaded, clock=Clock(), limits=Limits(copied_bytes=1, copy_share=copy_share))
+    run(runner, map_host(tier), make_open(), make_step(1, (1, 0, N, 0)))
+    messages = [make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (0, N)), make_step(2, (1, N, N + 1, N))]
+    events = run(runner, *messages)
+    assert [getattr(event, "move", "step") for event in events] == ([1, "step"] if is_at_once else ["step", 1])

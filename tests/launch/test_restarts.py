@@ -33,3 +33,15 @@ def test_a_process_that_dies_whenever_it_starts_stays_down_in_the_end() -> None:
 def test_one_that_is_killed_now_and_then_is_always_started_again() -> None:
     deaths = restarts()
     assert [deaths.died(lived_s=60.0) for _ in range(100)] == [1.0] * 100
+
+
+def test_one_that_is_killed_again_and_again_is_started_again_and_again() -> None:
+    deaths = restarts(limit=3)
+    assert [deaths.died(5.0, killed=True) for _ in range(6)] == [1, 2, 4, 8, 10, 10]
+    assert all(deaths.died(5.0, killed=True) == 10 for _ in range(100))
+
+
+def test_kills_do_not_excuse_what_it_does_itself() -> None:
+    deaths = restarts(limit=2)
+    found = [deaths.died(1.0, killed=killed) is None for killed in (False, True, False, True, False)]
+    assert found == [False, False, False, False, True]

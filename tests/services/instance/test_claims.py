@@ -3,8 +3,9 @@
 from typing import Any
 
 from dunlin.messages.dispatch import Continued
-from dunlin.messages.engine import Step
+from dunlin.messages.engine import Move, Step
 from dunlin.messages.pool import FindRegions, ReleaseRegion
+from dunlin.messages.types import MoveKind
 from tests.services.instance.bench import Bench, make_place
 
 TOKENS = [1, *range(79)]
@@ -179,3 +180,27 @@ def test_the_fields_of_the_question() -> None:
     assert (find.key, find.attempt, find.request) == ("req-1-1", 2, 1)
     assert (find.weights_digest, find.kv_dtype) == ("fake", "float32")
     assert find.why is not None
+
+
+def test_what_is_kept_is_copied_back_beside_the_steps_that_are_under_way() -> None:
+    bench = make_bench(engine={"slots": 4096, "token_s": 0.01}, budget_tokens=128)
+    bench.place(7, tokens=600, max_tokens=2)
+    bench.run(0.3)
+    sent = len(bench.sent(Step))
+    bench.leave_behind(place_of(), (0, 32), (32, 64))
+    again(bench)
+    bench.run(0.05)
+    moves = [move for move in bench.sent(Move) if move.kind is MoveKind.HOST_TO_SLAB]
+    assert ([move.region.stop for move in moves], len(bench.sent(Step))) == ([32, 64], sent), "no step ended meanwhile"
+
+
+def test_an_interrupted_answer_comes_before_prompts_that_nobody_has_read_of() -> None:
+    bench = make_bench(engine={"slots": 4096}, budget_tokens=64)
+    long = [bench.place(request, tokens=600, max_tokens=8) for request in (7, 8)]
+    bench.run(0.03)
+    attempt = again(bench)
+    assert bench.world.run(lambda: len(attempt.tokens) > 0, for_s=2)
+    assert not any(one.tokens for one in long), "both are older, and have not begun to answer"
+    finish(bench, attempt)
+    for one in long:
+        assert one.tokens == one.expected
