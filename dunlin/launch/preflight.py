@@ -9,10 +9,14 @@ from pathlib import Path
 from dunlin.launch.errors import LaunchError
 from dunlin.launch.options import UpOptions
 from dunlin.membership.endpoints import parse_endpoints, split_endpoint
+from dunlin.memory import available_bytes
 from dunlin.policies.presets import PRESETS
 
 LEAST_FREE_BYTES = 192 << 20
 """For etcd's log and database, the built-in model and the services' logs."""
+MOST_CHECKPOINT_SHARE = 0.5
+"""As instances say."""
+_OTLP_SCHEMES = ("http://", "https://")
 _NEEDED = ("aiohttp", "grpc_health", "torch", "tokenizers", "xxhash")
 
 
@@ -35,6 +39,9 @@ def check(options: UpOptions) -> None:
     if options.deterministic and options.dtype != "fp32":
         raise LaunchError(f"--deterministic computes in fp32, not {options.dtype}: drop one of the two")
     _check_model(options.model)
+    _check_resources(options)
+    if options.otlp:
+        _check_collector(options.otlp)
     if options.keys is not None and not options.keys.is_file():
         raise LaunchError(f"--keys {options.keys}: no such file; `dunlin keys add --keys {options.keys}` makes one")
     if options.tls and options.etcd:
@@ -43,6 +50,30 @@ def check(options: UpOptions) -> None:
         _check_etcd(options.etcd)
     elif not (options.data_dir / "etcd").exists():
         _check_disk(options.data_dir)
+
+
+def _check_resources(options: UpOptions) -> None:
+    """What the instances and kvstores would refuse, each in a log of its own."""
+    share = options.checkpoint_share
+    if share is not None and not 0 <= share <= MOST_CHECKPOINT_SHARE:
+        raise LaunchError(
+            f"--checkpoint-share {share:g}: choose a share of the engine's time from 0 (no checkpoints) to "
+            f"{MOST_CHECKPOINT_SHARE:g}"
+        )
+    if options.tier_mib is not None:
+        wanted, there = options.tier_mib * options.nodes, available_bytes() >> 20
+        if wanted > there:
+            each = f" for each of {options.nodes} nodes" if options.nodes > 1 else ""
+            raise LaunchError(f"--tier-mib {options.tier_mib}{each}: {there} MiB of memory are available; choose less")
+
+
+def _check_collector(url: str) -> None:
+    if not url.startswith(_OTLP_SCHEMES) or not url.partition("://")[2]:
+        raise LaunchError(
+            f"--otlp {url}: no endpoint of OTLP over gRPC; give http://HOST:4317 or https://HOST:4317"
+        )
+    if importlib.util.find_spec("opentelemetry") is None:
+        raise LaunchError("--otlp needs OpenTelemetry, which is not here: pip install 'dunlin[server,otel]'")
 
 
 def _check_disk(data_dir: Path) -> None:

@@ -144,8 +144,9 @@ class Batcher:
 
     def _is_room_coming(self, sequence: Sequence) -> bool:
         """Whether slots are being given back, or a younger one that could give some is on its way into the slab."""
+        going = (State.DRAINING, State.ASKING, State.SPILLING, State.LEAVING, State.ENDING)
         for other in self._sequences:
-            if other.state in (State.DRAINING, State.ASKING, State.SPILLING, State.LEAVING, State.ENDING):
+            if other.state in going and self._slab.held(other):
                 return True
             if other.state is State.RESTORING and other.order > sequence.order:
                 return True

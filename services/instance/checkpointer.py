@@ -1,8 +1,9 @@
 """Copies the KV of running sequences to the host tier beside their steps, so that another instance can go on with it.
 
 One region at a time, of the sequence that would lose most, and only as fast as the engine's own time in such copies,
-and what each region costs besides, stay below a share of all time, the last second's included. Knows no step and no other instance; slots that are
-read here are only written again by steps that are sent after the copy was cancelled.
+and what each region costs besides, stay below a share of all time; what was not used in the last second is saved up.
+Knows no step and no other instance; slots that are read here are only written again by steps that are sent after the
+copy was cancelled.
 """
 
 from dataclasses import replace

@@ -96,7 +96,7 @@ class Revival:
 
     def becomes_ready(self, ready: EngineReady) -> list[Effect]:
         """An engine can take steps: everybody with slots goes on in it, if the slab is the one that they have."""
-        self._is_waiting = False
+        self._is_waiting, self._exited = False, None
         effects: list[Effect] = []
         if self._last is not None and ready.weights_digest != self._last.weights_digest:
             for sequence in self._sequences:

@@ -180,7 +180,7 @@ class Sequence:
 
 
 class Sequences:
-    """Owns the sequences: by engine number, by key, and in order: interrupted answers, then the others, as they came."""
+    """Owns the sequences: by engine number, by key, and in order of arrival, interrupted answers before all others."""
 
     def __init__(self) -> None:
         self._by_number: dict[int, Sequence] = {}

@@ -6,6 +6,7 @@ Knows nothing of what is said to them.
 import asyncio
 import logging
 import os
+import signal
 import socket
 import subprocess
 from collections.abc import Callable
@@ -16,7 +17,7 @@ from dunlin.effects import Address
 from dunlin.engine.options import ENGINE_MODULE, EngineOptions
 from dunlin.engine.progress import ProgressCounter
 from dunlin.host import Host
-from dunlin.messages.engine import Progress
+from dunlin.messages.engine import EngineExited, Progress
 from services.instance.server_child import EngineChild
 
 _log = logging.getLogger(__name__)
@@ -118,10 +119,10 @@ class EngineKeeper:
         if child.was_ready:
             self._measure(child.ready.result() - began_s, stood_by)
         exited = await child.exited(self._back_in_s(0 if lived_s >= HEALTHY_S else failures + 1))
-        how = "nonsense" if exited is None else f"exit code {exited.code}, signal {exited.signal}"
+        how = how_it_ended(exited)
         if exited is not None:
             self._host.deliver(self._engine, exited)
-        self._host.detach(self._engine, f"{child.failure or 'engine lost'} ({how})", child)
+        self._host.detach(self._engine, f"{child.failure} ({how})" if child.failure else how, child)
         _log.info("engine %d: %s, %s", child.pid, reason, how)
         self._processes = [process for process in self._processes if process.poll() is None]
         return child, lived_s
@@ -176,6 +177,18 @@ class EngineKeeper:
             standby=standby,
         )
         return subprocess.Popen(options.command(settings.module), pass_fds=options.fds, stdin=subprocess.DEVNULL)
+
+
+def how_it_ended(exited: EngineExited | None) -> str:
+    """In words, for reasons and logs; None: it went on, and said what is no message."""
+    if exited is None:
+        return "it spoke nonsense"
+    if not exited.signal:
+        return f"exit code {exited.code}"
+    try:
+        return f"ended by {signal.Signals(exited.signal).name}"
+    except ValueError:  # a real-time signal, which has no name
+        return f"ended by signal {exited.signal}"
 
 
 def _delay_s(failures: int) -> float:

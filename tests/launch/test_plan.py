@@ -15,6 +15,7 @@ from dunlin.launch.plan import Ports, ProcessSpec, service_specs
 from dunlin.launch.ports import claim_port, claim_ports
 from dunlin.launch.readiness import judge
 from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus
+from services.instance.config import InstanceConfig
 
 
 def options(**changes: Any) -> UpOptions:
@@ -134,6 +135,11 @@ def test_a_host_that_is_not_ours_is_named() -> None:
         ({"replicate": True}, "--replicate .*say --nodes 2"),
         ({"preset": "nosuch"}, "--preset nosuch: there is none; choose one of .*chunked"),
         ({"dtype": "bf16", "deterministic": True}, "--deterministic computes in fp32, not bf16"),
+        ({"checkpoint_share": 2.0}, "--checkpoint-share 2: choose a share .* from 0 .* to 0.5"),
+        ({"tier_mib": 1 << 30}, r"--tier-mib 1073741824: \d+ MiB of memory are available; choose less"),
+        ({"tier_mib": 1 << 29, "nodes": 2}, "--tier-mib 536870912 for each of 2 nodes: "),
+        ({"otlp": "nonsense"}, "--otlp nonsense: no endpoint .* give http://HOST:4317"),
+        ({"otlp": "http://"}, "--otlp http://: no endpoint"),
     ],
 )
 def test_what_cannot_start_is_said_before_anything_starts(changes: dict[str, Any], complaint: str) -> None:
@@ -147,6 +153,13 @@ def test_nixl_where_there_is_none_is_said_before_anything_starts(monkeypatch: py
         LaunchError, match=r"--transport nixl: .*pip install 'dunlin\[nodes\]', or say --transport sockets"
     ):
         preflight.check(options(transport="nixl"))
+
+
+def test_the_share_that_is_let_through_is_what_an_instance_takes() -> None:
+    preflight.check(options(checkpoint_share=preflight.MOST_CHECKPOINT_SHARE))
+    InstanceConfig(checkpoint_share=preflight.MOST_CHECKPOINT_SHARE)
+    with pytest.raises(ValueError, match="checkpoint_share"):
+        InstanceConfig(checkpoint_share=preflight.MOST_CHECKPOINT_SHARE + 0.01)
 
 
 def member(name: str = "i", **changes: Any) -> MemberStatus:

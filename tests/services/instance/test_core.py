@@ -23,6 +23,7 @@ from dunlin.messages.engine import (
     StepDone,
 )
 from dunlin.messages.types import Finish, Sampling, f32, i8, i32, i64
+from services.instance.sequences import State
 from simulator.engine import continuation, make_ready
 from tests.services.instance.bench import (
     ENGINE,
@@ -378,3 +379,17 @@ def test_a_preempted_one_comes_before_newcomers() -> None:
     opened_s = [at_s for at_s, _, to, message in bench.world.sent if isinstance(message, Open) and to == ENGINE][-1]
     assert newcomer.tokens == newcomer.expected
     assert opened_s >= continued_s - LATENCY_S
+
+
+def test_nobody_waits_for_slots_of_one_that_leaves_without_any() -> None:
+    bench = Bench(tier_bytes=1 << 16, engine={"slots": 64}, run_ahead_tokens=4)
+    for request in (1, 2):
+        bench.place(request, tokens=16, max_tokens=40)
+    bench.run(0.02)
+    bench.place(3, tokens=60, max_tokens=4)
+    bench.run(0.02)
+    (third,) = [one for one in bench.core.sequences.all() if one.place.request == 3]
+    bench.core.sequences.go(third, State.LEAVING)
+    bench.run(1.0)
+    assert bench.core.report().preemptions_total == 1
+    assert third.state is State.LEAVING

@@ -143,6 +143,18 @@ def test_a_crash_while_the_next_engine_loads_is_not_forgotten() -> None:
     assert direct.core.report().revived_tokens_total == 0
 
 
+def test_how_one_ended_that_never_was_ready_says_nothing_of_the_next() -> None:
+    direct = ready_core()
+    direct.give(D, make_place(tokens=10))
+    direct.give(ENGINE, done(1, (1, 5)))
+    lose(direct, KILLED)
+    direct.give(ENGINE, Joined(), 1.1)
+    lose(direct, KILLED, 1.2)
+    bring_back(direct)
+    lose(direct, None, 2.0)
+    assert len(only(Open, bring_back(direct, 2.5)).extent_start) == 0, "nobody said how that one ended"
+
+
 def test_an_engine_that_says_why_it_ends_left_a_whole_slab() -> None:
     bench, attempts = decoding()
     bench.seat.crash(signal=0, code=3)

@@ -13,10 +13,11 @@ import pytest
 from dunlin.effects import Gone, Message
 from dunlin.host import Host, wall_clock
 from dunlin.messages.dispatch import Poisoned, Returned, Tokens
+from dunlin.messages.engine import EngineExited
 from dunlin.messages.types import Finish
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
-from services.instance.server_engine import EngineKeeper, EngineSettings
+from services.instance.server_engine import EngineKeeper, EngineSettings, how_it_ended
 from tests.engine.build import make_checkpoint
 from tests.fakes.poison_engine import POISON
 from tests.services.instance.bench import MANAGER, ME, D, make_order, make_place
@@ -221,7 +222,7 @@ def test_an_engine_that_will_take_too_long_is_not_waited_for(model: Path) -> Non
             await seat.until_streaming()
             os.kill(first, signal.SIGKILL)
             await seat.until(lambda: bool(seat.listener.of(Returned)), "the attempt back")
-            assert "signal 9" in seat.listener.of(Returned)[0].why.chosen
+            assert "engine gone: ended by SIGKILL" in seat.listener.of(Returned)[0].why.chosen
             assert not seat.core.report().ready
             await seat.until_ready(restarts=1)
             seat.host.deliver(D, make_place(2, tokens=8, max_tokens=5))
@@ -256,3 +257,16 @@ def test_the_engines_memory_outlives_it_and_its_counter_goes_on(model: Path) -> 
             seat.host.deliver(D, Gone("done"))
 
     asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("exited", "words"),
+    [
+        (EngineExited(3, 0), "exit code 3"),
+        (EngineExited(0, 9), "ended by SIGKILL"),
+        (EngineExited(0, 40), "ended by signal 40"),
+        (None, "it spoke nonsense"),
+    ],
+)
+def test_how_an_engine_ended_is_said_in_words(exited: EngineExited | None, words: str) -> None:
+    assert how_it_ended(exited) == words

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from dunlin.memory import available_bytes
 from services.kvstore import server_tier
-from services.kvstore.server_tier import HostTier, TierError, available_bytes
+from services.kvstore.server_tier import HostTier, TierError
 
 MIB = 1 << 20
 
