@@ -47,6 +47,12 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("--preset", default="chunked", metavar="NAME", help="the choice of policies (default: chunked)")
     parser.add_argument(
+        "--prefill-share",
+        type=float,
+        metavar="X",
+        help="with --preset distserve: of the instances, so many compute prompts (default: 0.5)",
+    )
+    parser.add_argument(
         "--deterministic", action="store_true", help="the same text whatever else runs (fp32 only, slower)"
     )
     parser.add_argument(
@@ -138,6 +144,7 @@ def run(arguments: argparse.Namespace) -> int:
         model=arguments.model,
         dtype=arguments.dtype,
         preset=arguments.preset,
+        prefill_share=arguments.prefill_share,
         deterministic=arguments.deterministic,
         host=arguments.host,
         http_port=arguments.http_port,

@@ -13,10 +13,9 @@ class UpOptions:
 
     Port 0 means any; further dispatchers get the ports after the first one's. `nodes` above 1 plays several machines on
     this one: each has a kvstore of its own, and the instances are spread over them. `slots`, `tier_mib`,
-    `checkpoint_share` and `max_wait_s` None leave the choice to the services. `etcd` empty means an embedded one.
-    `transport` is how KV goes between nodes.
-    `threads` 0 shares the cores among the instances. `tls` makes a CA and certificates under the data directory; `keys`
-    is the file of the tenants' API keys.
+    `checkpoint_share`, `prefill_share` and `max_wait_s` None leave the choice to the services. `etcd` empty means an
+    embedded one. `transport` is how KV goes between nodes. `threads` 0 shares the cores among the instances. `tls`
+    makes a CA and certificates under the data directory; `keys` is the file of the tenants' API keys.
     """
 
     data_dir: Path
@@ -27,6 +26,7 @@ class UpOptions:
     model: str = "builtin:tiny"
     dtype: str = "fp32"
     preset: str = "chunked"
+    prefill_share: float | None = None
     deterministic: bool = False
     host: str = "127.0.0.1"
     http_port: int = 8000

@@ -40,7 +40,7 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
 
     return (
         spec("monitor", 0, ports.monitor, "--metrics-port", str(ports.metrics), *_otlp(options)),
-        *(spec("global_manager", i, 0, "--preset", options.preset) for i in range(options.managers)),
+        *(spec("global_manager", i, 0, *_manager(options)) for i in range(options.managers)),
         *(spec("kvstore", i, 0, *_tier(options)) for i in range(options.nodes)),
         *(
             spec("dispatcher", i, ports.grpc[i], "--preset", options.preset, *_doors(options, ports.http[i]))
@@ -67,6 +67,11 @@ def _etcd(options: UpOptions, endpoints: str) -> tuple[str, ...]:
 
 def _otlp(options: UpOptions) -> tuple[str, ...]:
     return ("--otlp", options.otlp) if options.otlp else ()
+
+
+def _manager(options: UpOptions) -> tuple[str, ...]:
+    share = () if options.prefill_share is None else ("--prefill-share", str(options.prefill_share))
+    return ("--preset", options.preset, *share)
 
 
 def _doors(options: UpOptions, http_port: int) -> tuple[str, ...]:

@@ -36,6 +36,8 @@ def check(options: UpOptions) -> None:
         _check_nixl()
     if options.preset not in PRESETS:
         raise LaunchError(f"--preset {options.preset}: there is none; choose one of {', '.join(PRESETS)}")
+    if options.prefill_share is not None and not 0 < options.prefill_share < 1:
+        raise LaunchError(f"--prefill-share {options.prefill_share}: say a share between 0 and 1, such as 0.25")
     if options.deterministic and options.dtype != "fp32":
         raise LaunchError(f"--deterministic computes in fp32, not {options.dtype}: drop one of the two")
     _check_model(options.model)

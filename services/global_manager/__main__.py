@@ -9,7 +9,7 @@ from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
-from services.global_manager.config import of_preset
+from services.global_manager.config import GlobalManagerConfig, of_preset
 from services.global_manager.server import serve
 
 
@@ -25,15 +25,27 @@ def parser() -> argparse.ArgumentParser:
     flags.add_argument(
         "--rebalance-policy", choices=tuple(REBALANCE_POLICIES), help="another way to move work than the preset's"
     )
+    flags.add_argument(
+        "--prefill-share",
+        default=GlobalManagerConfig().prefill_share,
+        type=float,
+        metavar="X",
+        help="of the instances, so many compute prompts where the preset splits work (default: %(default)s)",
+    )
     return flags
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Run until told to stop; returns the exit code."""
-    arguments = parser().parse_args(argv)
+    flags = parser()
+    arguments = flags.parse_args(argv)
     options = service_options("global_manager", arguments)
     chosen = {"policy": arguments.group_policy, "rebalance": arguments.rebalance_policy}
-    config = of_preset(arguments.preset, **{point: policy for point, policy in chosen.items() if policy})
+    policies = {point: policy for point, policy in chosen.items() if policy}
+    try:
+        config = of_preset(arguments.preset, prefill_share=arguments.prefill_share, **policies)
+    except ValueError as error:
+        flags.error(str(error))
     return run_service(options, lambda: serve(options, config))
 
 

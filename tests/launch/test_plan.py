@@ -69,6 +69,14 @@ def test_the_preset_chooses_every_services_policies() -> None:
     assert [flag(chosen[role], "--preset") for role in ("dispatcher", "global_manager", "instance")] == ["llumnix"] * 3
 
 
+def test_the_manager_is_told_how_to_split_where_it_is_said() -> None:
+    managers = [
+        next(spec for spec in specs(**said) if spec.role == "global_manager") for said in ({}, {"prefill_share": 0.25})
+    ]
+    assert "--prefill-share" not in managers[0].command
+    assert flag(managers[1], "--prefill-share") == "0.25"
+
+
 def test_the_monitor_serves_metrics() -> None:
     assert flag(specs()[0], "--metrics-port") == "4"
 
@@ -134,6 +142,7 @@ def test_a_host_that_is_not_ours_is_named() -> None:
         ({"nodes": 3}, "--nodes 3 with --instances 2: .*use fewer nodes"),
         ({"replicate": True}, "--replicate .*say --nodes 2"),
         ({"preset": "nosuch"}, "--preset nosuch: there is none; choose one of .*chunked"),
+        ({"prefill_share": 1.0}, "--prefill-share 1.0: say a share between 0 and 1"),
         ({"dtype": "bf16", "deterministic": True}, "--deterministic computes in fp32, not bf16"),
         ({"checkpoint_share": 2.0}, "--checkpoint-share 2: choose a share .* from 0 .* to 0.5"),
         ({"tier_mib": 1 << 30}, r"--tier-mib 1073741824: \d+ MiB of memory are available; choose less"),
