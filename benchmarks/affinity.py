@@ -11,7 +11,8 @@ import json
 from dataclasses import dataclass, field
 
 from dunlin.workload.stats import nearest_rank
-from simulator.cluster import Client, Cluster
+from simulator.clients import Client
+from simulator.cluster import Cluster
 
 POLICIES = ("prefix_affinity", "least_loaded", "fewest_requests")
 KINDS = ("own texts", "system prompts", "one hot prompt", "single requests")

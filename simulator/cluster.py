@@ -5,90 +5,35 @@ test does by hand, so that each fault happens at an exact time.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from itertools import count
 from typing import Any
 
-from dunlin.effects import Address, Core, Effect, Gone, Message, Send
-from dunlin.messages.door import Admitted, Delta, Rejected, Submit, Withdraw
+from dunlin.effects import Address, Core, Effect, Gone, Message
+from dunlin.messages.door import Submit, Withdraw
 from dunlin.messages.fleet import Reason, Reasons
 from dunlin.messages.group import Reach
 from dunlin.messages.membership import Elected, Member, MembersReset
 from dunlin.messages.plan import DrainRequest
-from dunlin.messages.types import Finish, Part, Sampling, i32
-from services.dispatcher.config import of_preset as dispatcher_config
+from dunlin.messages.types import Part, Sampling, i32
 from services.dispatcher.core import DispatcherCore
-from services.global_manager.config import of_preset as manager_config
 from services.global_manager.core import GlobalManagerCore
-from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
-from services.kvstore.carriage import TRANSPORT, Abandon, Expect, Expecting, Goods, Push, Pushed, Received
-from services.kvstore.config import KvstoreConfig
+from services.kvstore.carriage import TRANSPORT
 from services.kvstore.core import KvstoreCore
-from services.monitor.config import MonitorConfig
 from services.monitor.core import MonitorCore
-from simulator.engine import EngineSeat, HostTier, continuation
+from simulator.carrier import Carrier
+from simulator.clients import Client
+from simulator.codec import KeptMessages
+from simulator.errors import ContractBroken
+from simulator.seat import EngineSeat
+from simulator.spec import ClusterSpec, spec_of
+from simulator.tier import HostTier
 from simulator.world import World
 
 ETCD = Address("etcd", "")
 DIALING = Address("dialing", "")
 NODE = "node-0"
-
-
-class KeptMessages:
-    """A codec that keeps the message and gives its number: the monitor needs bytes, not a wire."""
-
-    def __init__(self) -> None:
-        self._kept: list[Message] = []
-
-    def encode(self, message: Message) -> bytes:
-        self._kept.append(message)
-        return str(len(self._kept) - 1).encode()
-
-    def decode(self, kind: str, data: bytes) -> Message:
-        return self._kept[int(data)]
-
-
-@dataclass
-class Client:
-    """One request's client: what it asked, and what it was told, with the times of the tokens."""
-
-    address: Address
-    submit: Submit
-    dispatcher: str = ""
-    door: Address | None = None
-    request: str = ""
-    rejected: Rejected | None = None
-    tokens: list[int] = field(default_factory=list)
-    times_s: list[float] = field(default_factory=list)
-    finish: Finish = Finish.RUNNING
-    detail: str = ""
-
-    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        if isinstance(message, Admitted):
-            is_same = self.request in ("", message.request)
-            # Begun at two dispatchers under one name of its tenant's, it has two ids until they find each other.
-            assert is_same or self.submit.idempotency, "the request has another id now"
-            self.request = self.request or message.request
-        elif isinstance(message, Rejected):
-            self.rejected = message
-        elif isinstance(message, Delta):
-            assert self.finish is Finish.RUNNING, "tokens after the end"
-            self.tokens += message.tokens
-            self.times_s += [now_s] * len(message.tokens)
-            self.finish, self.detail = message.finish, message.detail
-        return []
-
-    @property
-    def expected(self) -> list[int]:
-        """What an exact stream of this request says."""
-        assert self.submit.max_tokens is not None
-        return continuation(self.submit.tokens, self.submit.max_tokens, self.submit.sampling.seed)
-
-    @property
-    def is_exact(self) -> bool:
-        """Whether every token came, once and in order."""
-        return self.tokens == self.expected and self.finish is Finish.LENGTH
 
 
 def _tenants(core: InstanceCore) -> Callable[[int], str]:
@@ -124,98 +69,59 @@ class _Act:
         return []
 
 
-class Carrier:
-    """Carries regions between the nodes' tiers, at once."""
-
-    def __init__(self, tiers: dict[Address, HostTier]) -> None:
-        self._tiers = tiers
-        self._expected: dict[bytes, tuple[Address, Goods]] = {}
-
-    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        if isinstance(message, Expect):
-            token, host = len(self._expected).to_bytes(16, "little"), message.goods.host
-            self._expected[token] = (sender, message.goods)
-            return [Send(sender, Expecting(host.handle, host.generation, sender.name, token))]
-        if isinstance(message, Abandon):
-            return [Send(sender, Received(message.handle, message.generation, "abandoned"))]
-        if isinstance(message, Push):
-            to, goods = self._expected[message.token]
-            self._tiers[to].write(goods.host, self._tiers[sender].read(message.goods.host))
-            return [Send(sender, Pushed(message.ticket)), Send(to, Received(message.handle, message.generation))]
-        return []
-
-
 class Cluster:
-    """Cores, engines and clients. Settings of a role go by its name: `instance={"max_waiting": 1}`.
+    """Cores, engines and clients by a `spec`, or by the flat settings that `simulator.spec.spec_of` takes.
 
-    With several `nodes` each has a kvstore, and the instances are spread over them in turn. `kvstore` and `tier` are
-    those of the first.
+    `kvstore` and `tier` are those of the first node.
     """
 
-    def __init__(
-        self,
-        instances: int = 2,
-        tier_bytes: int = 1 << 20,
-        engine: dict[str, Any] | None = None,
-        instance: dict[str, Any] | None = None,
-        dispatcher: dict[str, Any] | None = None,
-        dispatchers: int = 1,
-        manager: dict[str, Any] | None = None,
-        nodes: int = 1,
-        preset: str = "least_loaded",
-    ) -> None:
-        self._preset = preset
+    def __init__(self, spec: ClusterSpec | None = None, **settings: Any) -> None:
+        self.spec = spec = spec or spec_of(**settings)
         self.world = World()
-        self.nodes = [f"node-{index}" for index in range(nodes)]
+        self.nodes = [f"node-{index}" for index in range(spec.nodes)]
         self._node_of: dict[Address, str] = {}
         self.codec = KeptMessages()
         self.clients: list[Client] = []
         self._client_numbers = count()
         self.seats: dict[str, EngineSeat] = {}
         self.instances: dict[str, InstanceCore] = {}
-        self._engine = {"progress_s": 0.25, **(engine or {})}
-        self._instance = instance or {}
+        self.engine = spec.engine
         self.world.add(DIALING, Dialing(self.world))
         self._carried: dict[Address, HostTier] = {}
         self.world.add(TRANSPORT, Carrier(self._carried))
         self._members: dict[tuple[str, str], Address] = {}
         self._revision = 1
         self._acts = 0
-        self._tier_bytes = tier_bytes
-        self.monitor = MonitorCore(self._new("monitor", "monitor-0"), MonitorConfig(), self.codec)
-        self._manager = manager or {}
-        self.manager = GlobalManagerCore(
-            self._new("global_manager", "manager-0"), manager_config(self._preset, **self._manager)
-        )
+        self.monitor = MonitorCore(self._new("monitor", "monitor-0"), self.spec.monitor_config(), self.codec)
+        self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), self.spec.manager_config())
         self.tiers = {node: HostTier() for node in self.nodes}
         self.tier = self.tiers[NODE]
         self.kvstores: dict[str, KvstoreCore] = {}
-        self._dispatcher = dispatcher or {}
         self.dispatchers: dict[str, DispatcherCore] = {}
         for core in (self.monitor, self.manager):
             self._enter(core.address, core)
         for node in self.nodes:
             self._start_kvstore(node)
-        for index in range(dispatchers):
+        for index in range(spec.dispatchers):
             self.start_dispatcher(f"dispatcher-{index}")
         self.dispatcher = self.dispatchers["dispatcher-0"]
-        for index in range(instances):
+        for index in range(spec.instances):
             self.start_instance(f"instance-{index}")
         self.world.post(ETCD, self.manager.address, Elected(self._revision))
 
     def start_instance(self, name: str) -> InstanceCore:
         """An instance process starts, as another incarnation if there was one before."""
         node = self.nodes[len(self.instances) % len(self.nodes)]
-        core = InstanceCore(
-            self._new("instance", name, node),
-            InstanceConfig(**{"node": node, "preset": self._preset, **self._instance}),
-        )
+        core = InstanceCore(self._new("instance", name, node), self.spec.instance_config(node))
         self.instances[name] = core
         self._enter(core.address, core)
         self.world.join(core.address, DIALING)
-        settings = {"tenant_of": _tenants(core), **self._engine}
-        self.seats[name] = EngineSeat(self.world, core.address, self.tiers[node], **settings)
+        self.seats[name] = EngineSeat(self.world, core.address, self.engine, self.tiers[node], _tenants(core))
         return core
+
+    def doors(self) -> list[Address]:
+        """Where clients can go."""
+        return [core.address for core in self.dispatchers.values()]
 
     @property
     def kvstore(self) -> KvstoreCore:
@@ -223,7 +129,7 @@ class Cluster:
         return self.kvstores[NODE]
 
     def _start_kvstore(self, node: str) -> None:
-        config = KvstoreConfig("/tier", self._tier_bytes, node)
+        config = self.spec.kvstore_config(node)
         core = self.kvstores[node] = KvstoreCore(self._new("kvstore", f"kvstore-{node[-1]}", node), config)
         self._carried[core.address] = self.tiers[node]
         self._enter(core.address, core)
@@ -232,9 +138,7 @@ class Cluster:
 
     def start_manager(self) -> None:
         """Another manager process, which is elected at once."""
-        self.manager = GlobalManagerCore(
-            self._new("global_manager", "manager-0"), manager_config(self._preset, **self._manager)
-        )
+        self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), self.spec.manager_config())
         self._enter(self.manager.address, self.manager)
         self.world.post(ETCD, self.manager.address, Elected(self._revision))
 
@@ -252,15 +156,13 @@ class Cluster:
     def restart_monitor(self) -> None:
         """The monitor dies; another one starts at once."""
         self._leave(self.monitor.address)
-        self.monitor = MonitorCore(self._new("monitor", "monitor-0"), MonitorConfig(), self.codec)
+        self.monitor = MonitorCore(self._new("monitor", "monitor-0"), self.spec.monitor_config(), self.codec)
         self._enter(self.monitor.address, self.monitor)
 
     def restart_manager(self) -> None:
         """The global manager dies; another one starts at once, and leads."""
         self._leave(self.manager.address)
-        self.manager = GlobalManagerCore(
-            self._new("global_manager", "manager-0"), manager_config(self._preset, **self._manager)
-        )
+        self.manager = GlobalManagerCore(self._new("global_manager", "manager-0"), self.spec.manager_config())
         self._enter(self.manager.address, self.manager)
         self.world.post(ETCD, self.manager.address, Elected(self._revision))
 
@@ -280,9 +182,7 @@ class Cluster:
 
     def start_dispatcher(self, name: str) -> DispatcherCore:
         """A dispatcher process starts, as another incarnation if there was one before."""
-        core = self.dispatchers[name] = DispatcherCore(
-            self._new("dispatcher", name), dispatcher_config(self._preset, **self._dispatcher)
-        )
+        core = self.dispatchers[name] = DispatcherCore(self._new("dispatcher", name), self.spec.dispatcher_config())
         self._enter(core.address, core)
         return core
 
@@ -301,7 +201,9 @@ class Cluster:
     ) -> Client:
         """A client comes to the door."""
         submit = Submit(i32(tokens), max_tokens, Sampling(seed=seed), timeout_s=timeout_s, **settings)
-        client = Client(Address("client", f"client-{next(self._client_numbers)}"), submit)
+        address = Address("client", f"client-{next(self._client_numbers)}")
+        voice, vocabulary = self.engine.voice, self.engine.ready.vocabulary
+        client = Client(address, submit, voice=voice, vocabulary=vocabulary)
         self.clients.append(client)
         self._come(client, at, submit)
         return client
@@ -329,28 +231,32 @@ class Cluster:
         """The client cancels."""
         self.world.post(client.address, self.dispatcher.address, Withdraw())
 
-    def run_until_ready(self) -> None:
-        """Until every instance has its part, and all that begin requests may be given some."""
+    @property
+    def is_ready(self) -> bool:
+        """Whether every instance has its part, and all that begin requests may be given some."""
+        parts = [core.report().part for core in self.instances.values() if core.report().plan_version]
+        begin = len(parts) - parts.count(Part.DECODE)
+        cores = self.dispatchers.values()
+        return len(parts) == len(self.instances) and all(len(core.fleet.placeable) == begin for core in cores)
 
-        def is_ready() -> bool:
-            parts = [core.report().part for core in self.instances.values() if core.report().plan_version]
-            begin = len(parts) - parts.count(Part.DECODE)
-            cores = self.dispatchers.values()
-            return len(parts) == len(self.instances) and all(len(core.fleet.placeable) == begin for core in cores)
-
-        assert self.world.run(is_ready, for_s=10.0)
+    def run_until_ready(self, for_s: float = 10.0) -> None:
+        """Until `is_ready`."""
+        if not self.world.run(lambda: self.is_ready, for_s=for_s):
+            raise ContractBroken(f"not all instances are ready after {for_s} s")
 
     def run_until_done(self, for_s: float = 120.0) -> None:
         """Until every client has its last token or its refusal."""
         done = self.world.run(lambda: all(client.finish or client.rejected for client in self.clients), for_s=for_s)
-        assert done, [client for client in self.clients if not (client.finish or client.rejected)]
+        if not done:
+            open_ones = [client.address.name for client in self.clients if not (client.finish or client.rejected)]
+            raise ContractBroken(f"clients without an answer after {for_s} s: {', '.join(open_ones)}")
 
     def holder(self, client: Client) -> str:
         """The instance that runs the client's request now."""
         for name, core in self.instances.items():
             if any(sequence.place.key == client.request for sequence in core.sequences):
                 return name
-        raise AssertionError(f"nobody holds {client.request}")
+        raise LookupError(f"nobody holds {client.request}")
 
     def number(self, client: Client) -> int:
         """The dispatcher's number of the client's request."""
@@ -362,7 +268,8 @@ class Cluster:
             core.slots.check_integrity()
             report = core.report()
             held = report.owned_slots + report.reserved_slots + report.moving_slots + report.quarantined_slots
-            assert report.free_slots + held == report.capacity_slots
+            if report.free_slots + held != report.capacity_slots:
+                raise ContractBroken(f"{core.address}: {report.free_slots} slots free, {held} held: {report}")
 
     def all_free(self) -> bool:
         """Whether no slot is held anywhere, but by what is cached and can be given up."""

@@ -1,379 +1,43 @@
-"""A model of an engine for `simulator/world.py`: exact times, no tensor, and a slab that notices every misuse.
+"""A model of an engine: it keeps the contract of the real one and the time of a `Timing`, and computes nothing.
 
-Each slot holds a digest of all tokens up to the one whose KV would lie there. A row reads the slots of its sequence
-before it computes, so a slot that was reused too early, restored wrongly or shared by mistake raises. The next token is
-a pure function of all tokens before it, so a stream can be checked for exactness after any recovery.
+A router over its sequences, steps, moves and layers. What an instance's core may never ask raises ContractBroken; what
+a real engine takes in the course of things (rows of sequences that ended or were closed) it takes too.
 """
 
-from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.identity import identity
 from dunlin.messages.engine import (
     CancelMove,
     Close,
-    EngineExited,
+    Discard,
     EngineReady,
+    Interrupt,
     MapHost,
     Move,
-    MoveDone,
     Open,
     Progress,
+    Remap,
+    Resume,
     Step,
-    StepDone,
     StopEngine,
     Unsupported,
 )
-from dunlin.messages.types import Finish, HostRegion, MoveKind, MoveStatus, f32, i8, i32, i64
-from simulator.world import World
-
-VOCABULARY = 1000
-WILD = (4, 6, 7, 8, 11)
-"""Signals after which a slab may hold anything."""
-_MASK = (1 << 63) - 1
-
-
-def absorb(digest: int, token: int) -> int:
-    """The digest of a text that is one token longer."""
-    return (digest * 6364136223846793005 + token * 2 + 1442695040888963407) & _MASK
-
-
-def digest_of(tokens: Iterable[int]) -> int:
-    """The digest of a whole text."""
-    digest = 0
-    for token in tokens:
-        digest = absorb(digest, token)
-    return digest
-
-
-def token_after(digest: int, seed: int = 0, vocabulary: int = VOCABULARY) -> int:
-    """What the fake model says after the text of this digest."""
-    mixed = absorb(digest, seed + 7)
-    return (mixed ^ (mixed >> 31)) % vocabulary
-
-
-def continuation(tokens: Iterable[int], count: int, seed: int = 0, vocabulary: int = VOCABULARY) -> list[int]:
-    """The `count` tokens that any exact stream has after `tokens`, as long as nothing stops it."""
-    digest, said = digest_of(tokens), list[int]()
-    for _ in range(count):
-        said.append(token_after(digest, seed, vocabulary))
-        digest = absorb(digest, said[-1])
-    return said
-
-
-class HostTier:
-    """The host tier's memory: what lies at an offset. Shared by engines, survives them, and can be damaged."""
-
-    def __init__(self) -> None:
-        self.contents: dict[int, list[int]] = {}
-
-    def write(self, host: HostRegion, content: list[int]) -> None:
-        """Store a region."""
-        self.contents[host.offset_bytes] = list(content)
-
-    def read(self, host: HostRegion) -> list[int]:
-        """What lies there, whoever wrote it."""
-        return self.contents.get(host.offset_bytes, [])
-
-    def flip(self, offset_bytes: int) -> None:
-        """Damage one region."""
-        self.contents[offset_bytes][0] ^= 1
-
-
-@dataclass(slots=True)
-class ModelSequence:
-    """An open sequence: `digests[i]` covers the tokens up to i, `slots[i]` is where the KV of token i lies."""
-
-    opened: Open
-    tokens_max: int
-    tokens: list[int]
-    digests: list[int] = field(default_factory=list)
-    slots: list[int] = field(default_factory=list)
-    ended: bool = False
-    tenant: str = ""
-
-    def append(self, token: int) -> None:
-        self.tokens.append(token)
-        self.digests.append(absorb(self.digests[-1] if self.digests else 0, token))
-
-
-@dataclass(frozen=True, slots=True)
-class StepOver:
-    """The running step's time is up."""
-
-    step: int
-
-
-@dataclass(frozen=True, slots=True)
-class MoveOver:
-    """A move's time is up."""
-
-    move: int
-
-
-@dataclass(frozen=True, slots=True)
-class Tick:
-    """The host reads the counter of safepoints."""
-
-
-class EngineModel:
-    """One engine. A step takes `step_s`, and `token_s` more for each token computed; a move takes `move_s`.
-
-    `is_stuck`: it passes no safepoint and answers nothing, while its host goes on reading the counter. Misuse by the
-    instance raises AssertionError, except what a real engine answers in the course of things (rows of sequences that
-    ended or closed are dropped). `audit` False leaves the slab unread, for speed. `tenant_of` says whose a sequence is:
-    what one tenant's sequence wrote must never be read by another's.
-    """
-
-    def __init__(self, instance: Address, tier: HostTier | None = None, **settings: Any) -> None:
-        self.address = Address("engine", instance.name)
-        self.is_stuck = False
-        self.safepoints = 0
-        self.steps: list[Step] = []
-        self.most_queued = 0
-        self._instance = instance
-        self._tier = tier if tier is not None else HostTier()
-        self.step_s: float = settings.pop("step_s", 0.01)
-        self.token_s: float = settings.pop("token_s", 0.0)
-        self.move_s: float = settings.pop("move_s", 0.005)
-        self.move_busy_s: float = settings.pop("move_busy_s", 0.001)
-        self.load_s: float = settings.pop("load_s", 0.0)
-        self.progress_s: float | None = settings.pop("progress_s", None)
-        self._audit: bool = settings.pop("audit", True)
-        self._tenant_of: Callable[[int], str] = settings.pop("tenant_of", lambda sequence: "")
-        self.ready = make_ready(**settings)
-        self.slab: list[int | None] = [None] * self.ready.slots
-        self.tenants: list[str | None] = [None] * self.ready.slots
-        self._sequences: dict[int, ModelSequence] = {}
-        self._queue: deque[Step] = deque()
-        self._is_running = False
-        self._moves: dict[int, Move] = {}
-        self._is_mapped = False
-
-    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """Anything that an instance or this engine's own timers say."""
-        if isinstance(message, Tick):
-            assert self.progress_s is not None
-            return [Send(self._instance, Progress(self.safepoints)), After(self.progress_s, message)]
-        if isinstance(message, Joined):
-            ticking = [After(self.progress_s, Tick())] if self.progress_s is not None else []
-            return [After(self.load_s, self.ready), *ticking]
-        if isinstance(message, EngineReady):
-            return [Send(self._instance, message)]
-        if self.is_stuck or isinstance(message, Gone | StopEngine):
-            return []
-        return self._obey(message)
-
-    def take_over(self, before: "EngineModel", trusted: bool) -> None:
-        """The slab is the one that an engine before left: torn where it was writing, or nonsense if it went wild."""
-        if before.ready != self.ready:
-            return
-        self.slab = before.slab if trusted else [-1] * len(before.slab)
-        self.tenants = before.tenants
-        torn: list[int] = []
-        for step in before._queue:
-            for slots in _spans(step):
-                torn += slots
-        for move in before._moves.values():
-            if move.kind is MoveKind.HOST_TO_SLAB:
-                torn += _slots(move.extent_start, move.extent_length)
-        for slot in torn:
-            self.slab[slot] = -2
-
-    @property
-    def open_sequences(self) -> list[int]:
-        """Sequences opened and not closed."""
-        return list(self._sequences)
-
-    def _obey(self, message: Message) -> list[Effect]:
-        if isinstance(message, Open):
-            return self._on_open(message)
-        if isinstance(message, Close):
-            self._sequences.pop(message.sequence, None)
-            return []
-        if isinstance(message, Step):
-            return self._on_step(message)
-        if isinstance(message, StepOver):
-            return self._on_step_over()
-        if isinstance(message, Move):
-            assert message.move not in self._moves, f"move {message.move} is named twice"
-            self._moves[message.move] = message
-            return [After(self.move_s, MoveOver(message.move))]
-        if isinstance(message, CancelMove):
-            return self._end_move(message.move, MoveStatus.CANCELLED)
-        if isinstance(message, MoveOver):
-            return self._on_move_over(message.move)
-        if isinstance(message, MapHost):
-            self._is_mapped = True
-            return []
-        return [Send(self._instance, Unsupported(type(message).__name__))]
-
-    def _on_open(self, message: Open) -> list[Effect]:
-        assert message.sequence not in self._sequences, f"sequence {message.sequence} is open already"
-        tokens_max = min(message.prompt_tokens + message.max_tokens, self.ready.max_positions)
-        assert 0 < len(message.tokens) < tokens_max, f"{len(message.tokens)} tokens of at most {tokens_max}"
-        opened = self._sequences[message.sequence] = ModelSequence(message, tokens_max, [])
-        opened.tenant = self._tenant_of(message.sequence)
-        for token in message.tokens:
-            opened.append(token)
-        opened.slots = _slots(message.extent_start, message.extent_length)
-        assert len(opened.slots) <= len(opened.tokens), f"sequence {message.sequence}: KV of more tokens than it has"
-        assert all(0 <= slot < len(self.slab) for slot in opened.slots), f"slots beyond a slab of {len(self.slab)}"
-        return []
-
-    # --- steps ---
-
-    def _on_step(self, step: Step) -> list[Effect]:
-        assert len(step.sequence), f"step {step.step} has no rows"
-        assert len(set(step.sequence)) == len(step.sequence), f"step {step.step} names a sequence twice"
-        self.steps.append(step)
-        self._queue.append(step)
-        self.most_queued = max(self.most_queued, len(self._queue))
-        return self._begin()
-
-    def _begin(self) -> list[Effect]:
-        """Start the first step, unless one runs or it waits for a move."""
-        if self._is_running or not self._queue or any(move in self._moves for move in self._queue[0].after):
-            return []
-        self._is_running = True
-        step, tokens = self._queue[0], 0
-        for start, stop in zip(step.start, step.stop, strict=True):
-            tokens += stop - start
-        return [After(self.step_s + self.token_s * tokens, StepOver(step.step))]
-
-    def _on_step_over(self) -> list[Effect]:
-        step = self._queue.popleft()
-        self._is_running = False
-        self.safepoints += 4
-        return [Send(self._instance, self._answer(step)), *self._begin()]
-
-    def _answer(self, step: Step) -> StepDone:
-        done = StepDone(step.step, i64(), i32(), f32(), i8())
-        prefill_rows = decode_rows = computed = 0
-        spans = _spans(step)
-        for row, number in enumerate(step.sequence):
-            sequence = self._sequences.get(number)
-            if sequence is None or sequence.ended:
-                done.dropped.append(number)
-                continue
-            start, stop = step.start[row], step.stop[row]
-            self._compute(sequence, start, stop, spans[row])
-            computed += stop - start
-            is_decode = stop - start == 1 and start >= sequence.opened.prompt_tokens
-            decode_rows += is_decode
-            prefill_rows += not is_decode
-            if step.sample[row]:
-                self._sample(number, sequence, stop, done)
-        return StepDone(
-            done.step,
-            done.sequence,
-            done.token,
-            done.logprob,
-            done.finish,
-            done.dropped,
-            done.top_count if done.top_token else i32(),
-            done.top_token,
-            done.top_logprob,
-            prefill_rows,
-            decode_rows,
-            computed,
-            self.step_s,
-        )
-
-    def _compute(self, sequence: ModelSequence, start: int, stop: int, slots: list[int]) -> None:
-        name = sequence.opened.sequence
-        assert 0 <= start < stop <= len(sequence.tokens), f"{name}: {start} to {stop} of {len(sequence.tokens)} tokens"
-        assert start <= len(sequence.slots), f"{name}: token {start} is computed, KV ends at {len(sequence.slots)}"
-        assert len(slots) >= stop - start, f"{name}: {stop - start} tokens into {len(slots)} slots"
-        if self._audit:
-            for position in range(start):
-                found = self.slab[sequence.slots[position]]
-                assert found == sequence.digests[position], f"{name}: slot of token {position} holds another's KV"
-                tenant = self.tenants[sequence.slots[position]]
-                assert tenant in (None, sequence.tenant), f"{name}: tenant {sequence.tenant} reads what {tenant} wrote"
-        del sequence.slots[start:]
-        for position, slot in zip(range(start, stop), slots, strict=False):
-            assert 0 <= slot < len(self.slab), f"{name}: slot {slot} in a slab of {len(self.slab)}"
-            self.slab[slot] = sequence.digests[position]
-            self.tenants[slot] = sequence.tenant
-            sequence.slots.append(slot)
-
-    def _sample(self, number: int, sequence: ModelSequence, stop: int, done: StepDone) -> None:
-        assert stop == len(sequence.tokens), f"sequence {number}: samples after {stop} of {len(sequence.tokens)} tokens"
-        sampling = sequence.opened.sampling
-        token = token_after(sequence.digests[-1], sampling.seed, self.ready.vocabulary)
-        sequence.append(token)
-        finish = Finish.RUNNING
-        if token in sequence.opened.stop_ids:
-            finish = Finish.STOP
-        elif len(sequence.tokens) >= sequence.tokens_max:
-            finish = Finish.LENGTH
-        sequence.ended = finish is not Finish.RUNNING
-        done.sequence.append(number)
-        done.token.append(token)
-        done.logprob.append(-(token % 8) / 8)
-        done.finish.append(finish)
-        tops = sampling.logprobs or 0
-        done.top_count.append(tops)
-        if tops:
-            done.top_token.extend((token + other) % self.ready.vocabulary for other in range(tops))
-            done.top_logprob.extend(-float(other) for other in range(tops))
-
-    # --- moves ---
-
-    def _on_move_over(self, number: int) -> list[Effect]:
-        move = self._moves.get(number)
-        if move is None:
-            return []  # cancelled
-        self.safepoints += 1
-        assert self._is_mapped, "no host tier is mapped"
-        host = move.host
-        assert host is not None
-        assert move.region.layer_stop - move.region.layer_start == len(self.ready.layers)
-        slots = _slots(move.extent_start, move.extent_length)
-        tokens = move.region.stop - move.region.start
-        assert len(slots) == tokens, f"move {number}: {len(slots)} slots for {tokens} tokens"
-        assert tokens * self.ready.kv_bytes_per_token <= host.length_bytes, f"move {number} does not fit its region"
-        copy = self._copy_out if move.kind is MoveKind.SLAB_TO_HOST else self._copy_in
-        return self._end_move(number, *copy(move, host, slots))
-
-    def _copy_out(self, move: Move, host: HostRegion, slots: list[int]) -> tuple[MoveStatus, int]:
-        content = [digest for slot in slots if (digest := self.slab[slot]) is not None]
-        assert len(content) == len(slots), f"move {move.move} copies slots that nobody wrote"
-        self._tier.write(host, content)
-        return MoveStatus.OK, self._checksum(move, content)
-
-    def _copy_in(self, move: Move, host: HostRegion, slots: list[int]) -> tuple[MoveStatus, int]:
-        content = self._tier.read(host)
-        for slot, digest in zip(slots, content, strict=False):
-            self.slab[slot] = digest
-            self.tenants[slot] = None  # the tier knows requests by their keys
-        checksum = self._checksum(move, content)
-        if checksum != host.checksum:
-            return MoveStatus.CORRUPT, checksum
-        if move.sequence == 0:
-            return MoveStatus.OK, checksum
-        sequence = self._sequences.get(move.sequence)
-        if sequence is None or move.region.start > len(sequence.slots):
-            return MoveStatus.FAILED, checksum
-        sequence.slots[move.region.start :] = slots
-        return MoveStatus.OK, checksum
-
-    def _checksum(self, move: Move, content: list[int]) -> int:
-        return digest_of([*identity(move.region, self.ready.kv_dtype, move.chain), *content])
-
-    def _end_move(self, number: int, status: MoveStatus, checksum: int = 0) -> list[Effect]:
-        if self._moves.pop(number, None) is None:
-            return []
-        done = MoveDone(number, status, checksum, busy_s=self.move_busy_s)
-        return [Send(self._instance, done), *self._begin()]
+from dunlin.messages.types import i32
+from simulator.audit import Audit
+from simulator.engine_layers import Layers, RemapOver
+from simulator.engine_moves import HOST_KINDS, MoveOver, Mover
+from simulator.engine_sequences import OpenSequences
+from simulator.engine_steps import Safepoint, StepOver, StepRunner, is_foreign
+from simulator.text import VOCABULARY, Counted, Digested, Voice
+from simulator.tier import HostTier
+from simulator.timing import LinearTiming, Timing
 
 
 def make_ready(**overrides: Any) -> EngineReady:
-    """What the fake engine says of itself."""
+    """What a small modelled engine says of itself."""
     values = {
         "layers": i32([0, 1]),
         "slots": 256,
@@ -387,80 +51,162 @@ def make_ready(**overrides: Any) -> EngineReady:
     return EngineReady(**{**values, **overrides})
 
 
-def _slots(starts: Iterable[int], lengths: Iterable[int]) -> list[int]:
-    return [slot for start, length in zip(starts, lengths, strict=True) for slot in range(start, start + length)]
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What every engine of an instance is like.
 
-
-def _spans(step: Step) -> list[list[int]]:
-    """The slots of each row, in order of position."""
-    spans: list[list[int]] = [[] for _ in step.sequence]
-    for row, start, length in zip(step.extent_row, step.extent_start, step.extent_length, strict=True):
-        spans[row].extend(range(start, start + length))
-    return spans
-
-
-class EngineSeat:
-    """What an instance's server does around its engine: starts it, kills it on `StopEngine`, starts the next.
-
-    Sits at the engine's address in a link and passes everything on to the engine that runs there now. `engine` is the
-    newest; `ended` holds those before it.
+    `audit`: the slab is audited and the text follows from every token before; else it follows from the seed and the
+    position, and a step costs the same whatever the context. `progress_s` is how often the host reads the counter of
+    safepoints (None: never). For `busy_share` of a move's time the engine does nothing else. `weights_bytes` of one
+    layer become room for KV when it is dropped.
     """
 
-    def __init__(self, world: World, instance: Address, tier: HostTier | None = None, **settings: Any) -> None:
-        self.restart_s: float = settings.pop("restart_s", 1.0)
-        self.ended: list[EngineModel] = []
-        self.is_trusted = True
-        self._world = world
+    ready: EngineReady = field(default_factory=make_ready)
+    timing: Timing = field(default_factory=LinearTiming)
+    progress_s: float | None = None
+    restart_s: float = 1.0
+    audit: bool = True
+    busy_share: float = 0.0
+    weights_bytes: int = 0
+
+    @property
+    def voice(self) -> Voice:
+        """How its text follows."""
+        return Digested() if self.audit else Counted()
+
+
+def settings_of(**flat: Any) -> EngineSettings:
+    """Settings by name: of the engine itself, of what it says of itself, and of a linear timing (`step_s`, `token_s`,
+    `move_s`, of which `move_busy_s` the engine does nothing else).
+    """
+    own = {each.name: flat.pop(each.name) for each in fields(EngineSettings) if each.name in flat}
+    move_s, busy_s = flat.pop("move_s", 0.005), flat.pop("move_busy_s", 0.001)
+    timing = LinearTiming(flat.pop("step_s", 0.01), flat.pop("token_s", 0.0), move_s, 0.0, flat.pop("load_s", 0.0))
+    ready = own.pop("ready", None)
+    said = replace(ready, **flat) if ready is not None else make_ready(**flat)
+    return EngineSettings(**{"timing": timing, "busy_share": busy_s / move_s, **own}, ready=said)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The host reads the counter of safepoints."""
+
+
+class EngineModel:
+    """One engine process. `is_stuck`: it passes no safepoint and answers nothing, while its host goes on reading the
+    counter. `steps` are all that it was given, if `keeps_steps`.
+    """
+
+    def __init__(self, instance: Address, settings: EngineSettings, tier: HostTier, audit: Audit | None = None) -> None:
+        self.address = Address("engine", instance.name)
+        self.ready = ready = settings.ready
+        self.is_stuck = False
+        self.safepoints = 0
+        self.most_queued = 0
+        self.steps: list[Step] = []
         self._instance = instance
-        self._tier = tier
         self._settings = settings
-        self.engine = self._start()
-
-    def crash(self, signal: int = 9, code: int = 0, ended_by_us: bool = False, returns: bool = True) -> None:
-        """The engine process ends by a signal or a code; another is started `restart_s` later, if one `returns`."""
-        self._world.kill(self.engine.address)
-        self.is_trusted = signal not in WILD
-        exited = EngineExited(code, signal, ended_by_us, self.restart_s)
-        self._world.post(self.engine.address, self._instance, exited, 0.0)
-        self.ended.append(self.engine)
-        self._world.add(self.engine.address, _Restart(self))
-        if returns:
-            self._world.post(self.engine.address, self.engine.address, Tick(), self.restart_s)
-
-    def restart(self) -> None:
-        """The next engine process runs."""
-        before = self.engine
-        self.engine = self._start()
-        self.engine.take_over(before, self.is_trusted)
-
-    def _start(self) -> EngineModel:
-        engine = EngineModel(self._instance, self._tier, **self._settings)
-        self._world.add(engine.address, _Watched(self, engine))
-        self._world.join(self._instance, engine.address)
-        return engine
-
-
-@dataclass(slots=True)
-class _Watched:
-    """Looks at what goes to the engine: `StopEngine` is for its host."""
-
-    seat: EngineSeat
-    engine: EngineModel
-
-    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        if isinstance(message, StopEngine):
-            self.seat.crash(ended_by_us=True)
-            return []
-        return self.engine.receive(now_s, sender, message)
-
-
-@dataclass(slots=True)
-class _Restart:
-    """Nobody runs here now."""
-
-    seat: EngineSeat
+        self._audit = audit
+        timing, voice = settings.timing, settings.voice
+        self._sequences = OpenSequences(ready.slots, ready.max_positions, voice, audit)
+        self.moves = Mover(instance, ready, self._sequences, tier, timing, audit, settings.busy_share)
+        self.runner = StepRunner(
+            instance,
+            self._sequences,
+            timing,
+            len(ready.layers),
+            ready.vocabulary,
+            voice,
+            audit,
+            self.moves.is_landing,
+            self.moves.spoiled,
+        )
+        self.layers = Layers(instance, ready, timing, settings.weights_bytes)
+        self._handlers: dict[type[Any], Callable[[float, Any], list[Effect]]] = {
+            StepOver: self._on_step_over,
+            Step: self._on_step,
+            Open: self._on_open,
+            Close: self._on_close,
+            Move: self._on_move,
+            MoveOver: self._on_move_over,
+            CancelMove: lambda now_s, message: [*self.moves.cancel(now_s, message.move), *self.runner.begin(now_s)],
+            MapHost: self._on_map_host,
+            Interrupt: self.runner.interrupt,
+            Safepoint: self.runner.at_safepoint,
+            Resume: lambda now_s, message: self.runner.resume(now_s, message.step),
+            Discard: self._on_discard,
+            Remap: self.layers.remap,
+            RemapOver: self.layers.over,
+        }
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """Anything that an instance or this engine's own timers say."""
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            return [] if self.is_stuck else handler(now_s, message)
         if isinstance(message, Tick):
-            self.seat.restart()
+            return self._on_tick(now_s)
+        if isinstance(message, Joined):
+            ticking = [After(self._settings.progress_s, Tick())] if self._settings.progress_s is not None else []
+            return [After(self._settings.timing.load_s, self.ready), *ticking]
+        if isinstance(message, EngineReady):
+            return [Send(self._instance, message)]
+        if self.is_stuck or isinstance(message, Gone | StopEngine):
+            return []
+        return [Send(self._instance, Unsupported(type(message).__name__))]
+
+    def torn(self) -> list[int]:
+        """The slots that it is writing."""
+        return [*self.runner.writing(), *self.moves.writing()]
+
+    @property
+    def open_sequences(self) -> list[int]:
+        """Sequences opened and not closed."""
+        return list(self._sequences.by_number)
+
+    def _on_tick(self, now_s: float) -> list[Effect]:
+        if self._settings.progress_s is None:
+            return []
+        passed = self.safepoints + (0 if self.is_stuck else self.runner.progress(now_s))
+        return [Send(self._instance, Progress(passed)), After(self._settings.progress_s, Tick())]
+
+    def _on_open(self, now_s: float, message: Open) -> list[Effect]:
+        self._sequences.open(message)
+        return []
+
+    def _on_close(self, now_s: float, message: Close) -> list[Effect]:
+        self._sequences.close(message.sequence)
+        self.moves.forget(message.sequence)
+        return []
+
+    def _on_step(self, now_s: float, step: Step) -> list[Effect]:
+        if is_foreign(step):
+            return [Send(self._instance, Unsupported("Step", "only local steps", step=step.step))]
+        if self._settings.audit:
+            self.steps.append(step)
+        effects = self.runner.add(now_s, step)
+        self.most_queued = max(self.most_queued, len(self.runner.queue))
+        return effects
+
+    def _on_step_over(self, now_s: float, due: StepOver) -> list[Effect]:
+        self.safepoints += len(self.ready.layers)
+        return self.runner.over(now_s, due)
+
+    def _on_move(self, now_s: float, move: Move) -> list[Effect]:
+        if move.kind not in HOST_KINDS:
+            return [Send(self._instance, Unsupported("Move", "only between slab and host tier", move=move.move))]
+        return self.moves.add(now_s, move)
+
+    def _on_move_over(self, now_s: float, due: MoveOver) -> list[Effect]:
+        effects, busy_s = self.moves.over(now_s, due)
+        self.safepoints += bool(effects)
+        self.runner.owe(busy_s)
+        return [*effects, *self.runner.begin(now_s)]
+
+    def _on_map_host(self, now_s: float, message: MapHost) -> list[Effect]:
+        self.moves.is_mapped = True
+        return []
+
+    def _on_discard(self, now_s: float, message: Discard) -> list[Effect]:
+        self.runner.discard(message.step)
         return []

@@ -1,131 +1,269 @@
 """The world: cores joined in virtual time, with exact delays and no host, socket or clock.
 
-What sits at an address is anything with a core's `receive`: a real core, a modelled engine, a recording client.
+What sits at an address is anything with a core's `receive`: a real core, a modelled engine, a recording client. Streams
+keep the order of each direction, as gRPC's do; what is in flight on one that ends is lost. The end of a stream or of a
+process touches no event: those that it made stale are passed over when their time comes.
 """
 
-import heapq
 from collections import Counter
-from collections.abc import Callable
-from typing import NamedTuple
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+from typing import Protocol
 
-from dunlin.effects import Address, After, Core, Gone, Joined, Message, Send
+from dunlin.effects import Address, After, Core, Effect, Gone, Joined, Message, Send
+from simulator.process import Event, Pending, Process, Processor, Stream
+
+LATENCY_S = 0.001
 
 
-class Event(NamedTuple):
-    """One delivery. Ties are broken by the order of sending: no two events have the same number."""
+class Disturber(Protocol):
+    """What may go wrong with one message on its way."""
 
-    at_s: float
-    number: int
-    to: Address
-    sender: Address
-    message: Message
+    def __call__(self, now_s: float, sender: Address, to: Address, message: Message) -> Sequence[float] | None:
+        """None: nothing. Else when its copies arrive, in seconds later than they would: `()` loses it, `(0.0, 0.1)`
+        gives it twice. Copies may overtake each other and others.
+        """
+        ...
 
 
 class World:
-    """Delivers messages between joined addresses after `latency_s`, in order; timers after exactly their delay."""
+    """Delivers messages between joined addresses; timers after exactly their delay.
 
-    def __init__(self, latency_s: float = 0.001) -> None:
+    `latency_s` is the delay of every stream, or says it for a pair of ends when a stream is opened. `keep_sent`: record
+    everything in `sent`. `on_delivered` is called after each event, `on_decided` with each message that has a reason.
+    """
+
+    def __init__(self, latency_s: float | Callable[[Address, Address], float] = LATENCY_S) -> None:
         self.now_s = 0.0
         self.delivered = 0
         self.dropped: Counter[str] = Counter()
         self.sent: list[tuple[float, Address, Address, Message]] = []
         self.keep_sent = True
         self.on_delivered: Callable[[Event], None] | None = None
-        self._latency_s = latency_s
-        self._cores: dict[Address, Core] = {}
-        self._joined: dict[tuple[Address, Address], int] = {}
-        self._paused: dict[Address, list[Event]] = {}
-        self._heap: list[Event] = []
+        self.on_decided: Callable[[float, Address, Address, Message], None] | None = None
+        self.disturb: Disturber | None = None
+        self._latency_s = latency_s if callable(latency_s) else lambda one, other: latency_s
+        self._processes: dict[Address, Process] = {}
+        self._heap: list[Pending] = []
         self._numbers = 0
 
+    def __len__(self) -> int:
+        """Processes that are up."""
+        return len(self._processes)
+
+    # --- processes ---
+
     def add(self, address: Address, core: Core) -> None:
-        """Put `core` at `address`; nobody is joined to it yet."""
-        self._cores[address] = core
+        """Put `core` at `address`, in place of what was there; nobody is joined to it yet."""
+        if address in self._processes:
+            self.kill(address)
+        self._processes[address] = Process(address, core)
 
     def is_up(self, address: Address) -> bool:
         """Whether somebody is at `address`."""
-        return address in self._cores
+        return address in self._processes
 
-    def join(self, one: Address, other: Address) -> None:
-        """Open a stream: both learn it after the latency."""
-        self._joined[one, other] = self._joined[other, one] = self._numbers
-        self.post(other, one, Joined())
-        self.post(one, other, Joined())
-
-    def part(self, one: Address, other: Address, reason: str = "stream reset") -> None:
-        """End a stream: what is in flight on it is lost, and both ends learn it."""
-        if self._joined.pop((one, other), None) is None:
-            return
-        del self._joined[other, one]
-        pair = {one, other}
-        self._heap = [event for event in self._heap if {event.sender, event.to} != pair]
-        heapq.heapify(self._heap)
-        self.post(other, one, Gone(reason))
-        self.post(one, other, Gone(reason))
-
-    def kill(self, address: Address) -> None:
+    def kill(self, address: Address, reason: str = "stream reset") -> None:
         """The process at `address` is gone at once, with its timers and what it had not yet been given."""
-        del self._cores[address]
-        self._paused.pop(address, None)
-        for one, other in list(self._joined):
-            if one == address:
-                self.part(other, address)
-        self._heap = [event for event in self._heap if event.to != address]
-        heapq.heapify(self._heap)
+        process = self._processes[address]
+        for other in list(process.streams):
+            self.part(other, address, reason)
+        process.is_up = False
+        process.waiting = None
+        del self._processes[address]
 
     def pause(self, address: Address) -> None:
         """The process at `address` stops (SIGSTOP): what reaches it waits."""
-        self._paused[address] = []
+        process = self._processes[address]
+        if process.waiting is None:
+            process.waiting = []
 
     def is_paused(self, address: Address) -> bool:
         """Whether the process at `address` is stopped."""
-        return address in self._paused
+        process = self._processes.get(address)
+        return process is not None and process.waiting is not None
 
     def resume(self, address: Address) -> None:
         """The process goes on: everything that waited is delivered now, in order. One that died meanwhile does not."""
-        for event in self._paused.pop(address, ()):
-            self.post(event.sender, event.to, event.message)
+        process = self._processes.get(address)
+        if process is None or process.waiting is None:
+            return
+        waiting, process.waiting = process.waiting, None
+        for _, _, _, sender, message, stream in waiting:
+            self._push(self.now_s, process, sender, message, stream)
+
+    def skew(self, address: Address, offset_s: float, rate: float = 1.0) -> None:
+        """From now on the clock of the process at `address` shows `offset_s` more, and runs `rate` times as fast."""
+        process = self._processes[address]
+        process.offset_s = offset_s + self.now_s * (1.0 - rate)
+        process.rate = rate
+
+    def run_on(self, address: Address, processor: Processor | None) -> None:
+        """Let the process at `address` take its turns on a processor; None: it takes no time."""
+        self._processes[address].processor = processor
+
+    # --- streams ---
+
+    def join(self, one: Address, other: Address) -> None:
+        """Open a stream: both learn it after the latency. One that was open between them ends."""
+        first, second = self._processes.get(one), self._processes.get(other)
+        if first is None or second is None:
+            self.dropped["Joined"] += 1
+            return
+        self.part(one, other, "replaced by a newer connection")
+        delay_s = self._latency_s(one, other)
+        first.streams[other] = Stream(one, second, delay_s)
+        second.streams[one] = Stream(other, first, delay_s)
+        self._say(second.streams[one], Joined())
+        self._say(first.streams[other], Joined())
+
+    def is_joined(self, one: Address, other: Address) -> bool:
+        """Whether a stream is open between them."""
+        process = self._processes.get(one)
+        return process is not None and other in process.streams
+
+    def peers(self, address: Address) -> list[Address]:
+        """Who has a stream with `address`, in the order of joining."""
+        return list(self._processes[address].streams)
+
+    def part(self, one: Address, other: Address, reason: str = "stream reset") -> None:
+        """End a stream: what is in flight on it is lost, and both ends that knew of it learn it."""
+        first, second = self._processes[one], self._processes[other]
+        there = first.streams.pop(other, None)
+        if there is None:
+            return
+        back = second.streams.pop(one)
+        there.is_open = back.is_open = False
+        for stream in (back, there):
+            if stream.is_known:
+                self.post(stream.sender, stream.to.address, Gone(reason), stream.delay_s)
+
+    def cut(self, one: Address, other: Address, is_cut: bool = True) -> None:
+        """Lose everything that is said on the stream between them from now on, and tell nobody; or no longer."""
+        for here, there in ((one, other), (other, one)):
+            process = self._processes.get(here)
+            stream = process.streams.get(there) if process is not None else None
+            if stream is not None:
+                stream.is_cut = is_cut
 
     def post(self, sender: Address, to: Address, message: Message, delay_s: float | None = None) -> None:
-        """Deliver `message` to `to` as if `sender` had sent it, whether joined or not."""
-        delay_s = self._latency_s if delay_s is None else delay_s
-        self._numbers += 1
-        heapq.heappush(self._heap, Event(self.now_s + delay_s, self._numbers, to, sender, message))
+        """Deliver `message` to who is at `to` now as if `sender` had sent it, whether joined or not."""
+        process = self._processes.get(to)
+        if process is None:
+            self.dropped["nobody there"] += 1
+            return
+        delay_s = self._latency_s(sender, to) if delay_s is None else delay_s
+        self._push(self.now_s + delay_s, process, sender, message, None)
+
+    # --- time ---
 
     def run(self, until: Callable[[], bool] | None = None, for_s: float = 60.0, max_events: int = 1_000_000) -> bool:
         """Deliver events until `until` holds, time is up or nothing is left; say whether `until` holds."""
         end_s = self.now_s + for_s
+        if until is None:
+            self.run_to(end_s)
+            return False
+        heap = self._heap
         for _ in range(max_events):
-            if until is not None and until():
+            if until():
                 return True
-            if not self._heap or self._heap[0].at_s > end_s:
+            if not heap or heap[0][0] > end_s:
                 break
-            self._deliver(heapq.heappop(self._heap))
-        self.now_s = max(self.now_s, min(end_s, self._heap[0].at_s) if self._heap else end_s)
-        return until is not None and until()
+            self._take(heappop(heap))
+        self.now_s = max(self.now_s, min(end_s, heap[0][0]) if heap else end_s)
+        return until()
 
-    def _deliver(self, event: Event) -> None:
-        self.now_s = event.at_s
-        if event.to in self._paused:
-            self._paused[event.to].append(event)
+    def run_to(self, end_s: float) -> None:
+        """Deliver all events up to `end_s`; it is `end_s` afterwards."""
+        heap, take = self._heap, self._take
+        while heap and heap[0][0] <= end_s:
+            take(heappop(heap))
+        self.now_s = max(self.now_s, end_s)
+
+    def _take(self, event: Pending) -> None:
+        at_s, _, process, sender, message, stream = event
+        if stream is not None and not stream.is_open:
             return
-        core = self._cores.get(event.to)
-        if core is None:
+        if not process.is_up:
             self.dropped["nobody there"] += 1
             return
-        self.delivered += 1
-        for effect in core.receive(event.at_s, event.sender, event.message):
-            if isinstance(effect, After):
-                self.post(event.to, event.to, effect.message, effect.delay_s)
-            else:
-                self._send(event.to, effect)
-        if self.on_delivered is not None:
-            self.on_delivered(event)
-
-    def _send(self, sender: Address, effect: Send) -> None:
-        if (sender, effect.to) not in self._joined:
-            self.dropped[type(effect.message).__name__] += 1
+        self.now_s = at_s
+        if process.waiting is not None:
+            process.waiting.append(event)
             return
+        if process.processor is not None and not self._has_turn(at_s, process, event):
+            return
+        if stream is not None:
+            stream.is_known = True
+        self.delivered += 1
+        effects = process.core.receive(at_s * process.rate + process.offset_s, sender, message)
+        if effects:
+            done_s = at_s if process.processor is None else process.processor.free_s
+            self._carry_out(done_s, process, effects)
+        if self.on_delivered is not None:
+            self.on_delivered(Event(at_s, event[1], process.address, sender, message))
+
+    def _carry_out(self, now_s: float, process: Process, effects: Sequence[Effect]) -> None:
+        heap, streams, number = self._heap, process.streams, self._numbers
+        is_watched = self.keep_sent or self.disturb is not None or self.on_decided is not None
+        for effect in effects:
+            if isinstance(effect, After):
+                number += 1
+                at_s = now_s + effect.delay_s / process.rate
+                heappush(heap, (at_s, number, process, process.address, effect.message, None))
+                continue
+            stream = streams.get(effect.to)
+            if stream is None:
+                self.dropped[type(effect.message).__name__] += 1
+                continue
+            if is_watched or stream.is_cut:
+                self._numbers = number
+                self._send(stream, effect)
+                number = self._numbers
+                continue
+            at_s = now_s + stream.delay_s
+            if at_s < stream.last_s:
+                at_s = stream.last_s
+            else:
+                stream.last_s = at_s
+            number += 1
+            heappush(heap, (at_s, number, stream.to, stream.sender, effect.message, stream))
+        self._numbers = number
+
+    def _send(self, stream: Stream, effect: Send) -> None:
+        """The slow way, for those who look."""
+        message, to = effect.message, effect.to
         if self.keep_sent:
-            self.sent.append((self.now_s, sender, effect.to, effect.message))
-        self.post(sender, effect.to, effect.message)
+            self.sent.append((self.now_s, stream.sender, to, message))
+        if self.on_decided is not None and getattr(message, "why", None) is not None:
+            self.on_decided(self.now_s, stream.sender, to, message)
+        if stream.is_cut:
+            self.dropped["cut"] += 1
+            return
+        copies = self.disturb(self.now_s, stream.sender, to, message) if self.disturb is not None else None
+        if copies is None:
+            self._say(stream, message)
+            return
+        for later_s in copies:
+            self._push(self.now_s + stream.delay_s + later_s, stream.to, stream.sender, message, stream)
+
+    def _say(self, stream: Stream, message: Message) -> None:
+        stream.last_s = max(stream.last_s, self.now_s + stream.delay_s)
+        self._push(stream.last_s, stream.to, stream.sender, message, stream)
+
+    def _push(self, at_s: float, to: Process, sender: Address, message: Message, stream: Stream | None) -> None:
+        self._numbers += 1
+        heappush(self._heap, (at_s, self._numbers, to, sender, message, stream))
+
+    def _has_turn(self, now_s: float, process: Process, event: Pending) -> bool:
+        """Whether the processor is free for this event; if not it comes again when it is."""
+        processor = process.processor
+        if processor is None:
+            return True
+        if processor.free_s > now_s:
+            heappush(self._heap, (processor.free_s, *event[1:]))
+            return False
+        cost_s = processor.cost_s(process.address, event[4])
+        processor.free_s = now_s + cost_s
+        processor.busy_s += cost_s
+        return True

@@ -8,7 +8,8 @@ from dunlin.messages.dispatch import Adopted, Place, Refused, Taken
 from dunlin.messages.fleet import ExplainQuery, Explanation
 from dunlin.messages.types import Finish
 from services.dispatcher.journal import State
-from simulator.cluster import Client, Cluster
+from simulator.clients import Client
+from simulator.cluster import Cluster
 
 FIRST, SECOND, THIRD = "dispatcher-0", "dispatcher-1", "dispatcher-2"
 

@@ -9,7 +9,8 @@ import pytest
 
 from dunlin.messages.dispatch import Adopted
 from dunlin.messages.types import Finish
-from simulator.cluster import Client, Cluster
+from simulator.clients import Client
+from simulator.cluster import Cluster
 
 NAMES = ("dispatcher-0", "dispatcher-1", "dispatcher-2")
 STEPS = 40

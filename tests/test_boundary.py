@@ -14,7 +14,8 @@ from dunlin.messages.pool import RegionRefused, RegionReserved
 from dunlin.messages.types import Finish, HostRegion
 from dunlin.telemetry.explain import Record, explain
 from services.instance.sequences import State
-from simulator.cluster import Client, Cluster
+from simulator.clients import Client
+from simulator.cluster import Cluster
 
 TOOL = Address("client", "tool")
 

@@ -14,7 +14,8 @@ from typing import Any
 from dunlin.messages.door import Rejection
 from dunlin.messages.plan import Shed
 from dunlin.messages.types import Finish
-from simulator.cluster import Client, Cluster
+from simulator.clients import Client
+from simulator.cluster import Cluster
 
 VOCABULARY = 1000
 TENANTS = ("", "one", "two")

@@ -5,7 +5,8 @@ from typing import Any
 
 from dunlin.effects import Address, Effect, Joined, Message
 from dunlin.messages.plan import DrainReply, DrainRequest, Shed
-from simulator.cluster import Client, Cluster
+from simulator.clients import Client
+from simulator.cluster import Cluster
 
 ENGINE = {"slots": 512, "step_s": 0.01}
 
@@ -24,7 +25,7 @@ class Ear:
 
 
 def make_cluster(instances: int = 2, **settings: Any) -> Cluster:
-    cluster = Cluster(instances, **{"engine": ENGINE, **settings})
+    cluster = Cluster(instances=instances, **{"engine": ENGINE, **settings})
     cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_ready()
     return cluster

@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 
 from dunlin.messages.pool import FindRegions
-from simulator.cluster import Client, Cluster
+from simulator.clients import Client
+from simulator.cluster import Cluster
 
 ENGINE = {"slots": 1024, "step_s": 0.01, "token_s": 0.0005, "move_s": 0.001}
 
 
 def make_cluster(**settings: Any) -> Cluster:
     instance = {"checkpoint_share": 0.5, "checkpoint_tokens": 16, **settings.pop("instance", {})}
-    cluster = Cluster(2, engine=ENGINE, instance=instance, **settings)
+    cluster = Cluster(instances=2, engine=ENGINE, instance=instance, **settings)
     cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_ready()
     return cluster

@@ -111,7 +111,7 @@ def test_a_target_that_cannot_take_it_says_why_and_it_stays(fields: dict[str, An
     cluster = make_cluster(1)
     client = cluster.submit(list(range(1, 50)), max_tokens=100)
     source = running(cluster, client)
-    cluster._engine |= fields
+    cluster.engine = replace(cluster.engine, ready=replace(cluster.engine.ready, **fields))
     target = cluster.start_instance("odd").address.name
     cluster.run_until_ready()
     shed(cluster, source, target)

@@ -8,7 +8,6 @@ from typing import Any, TypeVar
 
 from dunlin import prefix
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.identity import identity
 from dunlin.messages.dispatch import (
     Accepted,
     Cancel,
@@ -31,8 +30,12 @@ from services.instance.core import InstanceCore
 from services.instance.sequences import name_of
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
-from simulator.engine import EngineModel, EngineSeat, HostTier, continuation, digest_of, make_ready
-from simulator.world import Event, World
+from simulator.engine import EngineModel, make_ready, settings_of
+from simulator.process import Event
+from simulator.seat import EngineSeat
+from simulator.text import continuation, digest_of
+from simulator.tier import HostTier, checksum_of
+from simulator.world import World
 
 ME = Address("instance", "i", 5)
 ENGINE = Address("engine", "i")
@@ -166,8 +169,8 @@ class Bench:
         self.world.on_delivered = self._audit
         if tier_bytes is not None:
             self.start_kvstore(tier_bytes)
-        settings = {"step_s": STEP_S, "progress_s": 0.1, "tenant_of": self._tenant_of, **(engine or {})}
-        self.seat = EngineSeat(self.world, ME, self.tier, **settings)
+        settings = {"step_s": STEP_S, "progress_s": 0.1, **(engine or {})}
+        self.seat = EngineSeat(self.world, ME, settings_of(**settings), self.tier, self._tenant_of)
         self.world.join(MANAGER, ME)
         self.world.post(MANAGER, ME, make_order(), 2 * LATENCY_S)
         self.dispatcher = self.add_dispatcher("d")
@@ -249,7 +252,7 @@ class Bench:
             host = answer.message.host
             content = [digest_of(text[: position + 1]) for position in range(start, stop)]
             self.tier.write(host, content)
-            checksum = digest_of([*identity(region, ready.kv_dtype, chain), *content])
+            checksum = checksum_of(region, ready.kv_dtype, chain, content)
             self.kvstore.receive(self.world.now_s, other, CommitRegion(host.handle, host.generation, checksum))
             hosts.append(host)
         for effect in self.kvstore.receive(self.world.now_s, other, Gone("killed")):

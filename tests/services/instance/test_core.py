@@ -24,7 +24,8 @@ from dunlin.messages.engine import (
 )
 from dunlin.messages.types import Finish, Sampling, f32, i8, i32, i64
 from services.instance.sequences import State
-from simulator.engine import continuation, make_ready
+from simulator.engine import make_ready
+from simulator.text import continuation
 from tests.services.instance.bench import (
     ENGINE,
     LATENCY_S,

@@ -180,7 +180,7 @@ class InstanceMachine(RuleBasedStateMachine):
 
     def is_kvstore_stopped(self) -> bool:
         """Whether the kvstore that there is stands still."""
-        return self.bench.kvstore is not None and self.bench.kvstore_address in self.bench.world._paused
+        return self.bench.kvstore is not None and self.bench.world.is_paused(self.bench.kvstore_address)
 
     def _pick(self, pick: int) -> tuple[Dispatcher, Attempt | None]:
         dispatcher = self.bench.dispatchers["de"[pick % 2]]

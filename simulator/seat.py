@@ -1,0 +1,104 @@
+"""What an instance's server does around its engine: starts it, kills it on `StopEngine`, starts the next."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dunlin.effects import Address, Effect, Message
+from dunlin.messages.engine import EngineExited, StopEngine
+from simulator.audit import SlabAudit
+from simulator.engine import EngineModel, EngineSettings, Tick
+from simulator.tier import HostTier
+from simulator.world import World
+
+WILD = (4, 6, 7, 8, 11)
+"""Signals after which a slab may hold anything."""
+
+
+class EngineSeat:
+    """Sits at the engine's address and passes everything on to the engine that runs there now.
+
+    `engine` is the newest; `ended` holds those before it. The slab, and with it the `audit`, outlives them all.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        instance: Address,
+        settings: EngineSettings,
+        tier: HostTier | None = None,
+        tenant_of: Callable[[int], str] = lambda number: "",
+    ) -> None:
+        self.settings = settings
+        self.ended: list[EngineModel] = []
+        self.is_trusted = True
+        self.audit = SlabAudit(settings.ready.slots, tenant_of) if settings.audit else None
+        self._world = world
+        self._instance = instance
+        self._tier = tier if tier is not None else HostTier()
+        self.engine = self._start()
+
+    @property
+    def busy_s(self) -> float:
+        """How long steps were computed, by all engines."""
+        seconds = self.engine.runner.busy_s
+        for engine in self.ended:
+            seconds += engine.runner.busy_s
+        return seconds
+
+    @property
+    def moved_bytes(self) -> int:
+        """What moves carried, by all engines."""
+        total = self.engine.moves.moved_bytes
+        for engine in self.ended:
+            total += engine.moves.moved_bytes
+        return total
+
+    def crash(self, signal: int = 9, code: int = 0, ended_by_us: bool = False, returns: bool = True) -> None:
+        """The engine process ends by a signal or a code; another is started `restart_s` later, if one `returns`."""
+        self._world.kill(self.engine.address)
+        self.is_trusted = signal not in WILD
+        exited = EngineExited(code, signal, ended_by_us, self.settings.restart_s)
+        self._world.post(self.engine.address, self._instance, exited, 0.0)
+        self.ended.append(self.engine)
+        self._world.add(self.engine.address, _Restart(self))
+        if returns:
+            self._world.post(self.engine.address, self.engine.address, Tick(), self.settings.restart_s)
+
+    def restart(self) -> None:
+        """The next engine process runs."""
+        torn = self.engine.torn()
+        if self.audit is not None:
+            self.audit.succeeded(torn, self.is_trusted)
+        self.engine = self._start()
+
+    def _start(self) -> EngineModel:
+        engine = EngineModel(self._instance, self.settings, self._tier, self.audit)
+        self._world.add(engine.address, _Watched(self, engine))
+        self._world.join(self._instance, engine.address)
+        return engine
+
+
+@dataclass(slots=True)
+class _Watched:
+    """Looks at what goes to the engine: `StopEngine` is for its host."""
+
+    seat: EngineSeat
+    engine: EngineModel
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        if type(message) is StopEngine:
+            self.seat.crash(ended_by_us=True)
+            return []
+        return self.engine.receive(now_s, sender, message)
+
+
+@dataclass(slots=True)
+class _Restart:
+    """Nobody runs here now."""
+
+    seat: EngineSeat
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        if isinstance(message, Tick):
+            self.seat.restart()
+        return []

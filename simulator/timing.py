@@ -1,0 +1,45 @@
+"""How long a modelled engine takes: what it asks for, and the simplest answer. `dunlin.cost` has those that were fitted
+to measurements.
+"""
+
+from dataclasses import dataclass
+from typing import Protocol
+
+from dunlin.cost.models import Batch
+from dunlin.messages.types import MoveKind
+
+
+class Timing(Protocol):
+    """Times of one model on one device under one parallelism."""
+
+    @property
+    def load_s(self) -> float:
+        """From the start of the process until it is ready."""
+        ...
+
+    def step_s(self, batch: Batch) -> float:
+        """Seconds for a step of these counts."""
+        ...
+
+    def move_s(self, kind: MoveKind, byte_count: int) -> float:
+        """Seconds to move so many bytes that way, with nothing else on the way."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class LinearTiming:
+    """Every step takes `fixed_s` and `token_s` more for each token computed; every move `per_move_s` and its bytes."""
+
+    fixed_s: float = 0.01
+    token_s: float = 0.0
+    per_move_s: float = 0.005
+    move_byte_s: float = 0.0
+    load_s: float = 0.0
+
+    def step_s(self, batch: Batch) -> float:
+        """See `Timing`."""
+        return self.fixed_s + self.token_s * (batch.prefill_tokens + batch.decode_rows)
+
+    def move_s(self, kind: MoveKind, byte_count: int) -> float:
+        """See `Timing`."""
+        return self.per_move_s + self.move_byte_s * byte_count
