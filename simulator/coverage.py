@@ -8,8 +8,8 @@ from typing import Any
 
 from dunlin.effects import Address
 from services.instance.sequences import LEGAL
+from simulator.process import Event
 from simulator.town import Town
-from simulator.world import Event
 
 
 class Coverage:

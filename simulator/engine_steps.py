@@ -65,8 +65,9 @@ class Tally:
 
 
 class StepRunner:
-    """Owns the queue, the running step and the suspended ones. `is_landing` says whether a move is still under way;
-    `has_failed` whether one failed whose sequence a row must not run on.
+    """Owns the queue, the running step and the suspended ones. Steps take `slowness` times their time.
+
+    `is_landing` says whether a move is still under way, `spoiled` whose rows must not run on one that failed.
     """
 
     def __init__(
@@ -85,6 +86,7 @@ class StepRunner:
         self.suspended: dict[int, Queued] = {}
         self.iterations = 0
         self.busy_s = 0.0
+        self.slowness = 1.0
         self._instance = instance
         self._sequences = sequences
         self._timing = timing
@@ -119,7 +121,7 @@ class StepRunner:
         for move in queued.step.after:
             if self._is_landing(move):
                 return []
-        self._whole_s = self._timing.step_s(self._batch(queued))
+        self._whole_s = self._timing.step_s(self._batch(queued)) * self.slowness
         took_s, self._owed_s = self._whole_s * queued.left + self._owed_s, 0.0
         self._is_running = True
         self._turn += 1

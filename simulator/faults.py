@@ -144,10 +144,10 @@ class Faults:
         if victim is None:
             return None
         engine = self._town.seats[victim].engine
-        engine.step_s = self._town.shape.step_s * (1 + 19 * fault.amount)
+        engine.runner.slowness = 1 + 19 * fault.amount
 
         def recover() -> None:
-            engine.step_s = self._town.shape.step_s
+            engine.runner.slowness = 1.0
 
         self._town.later(fault.lasts_s, recover)
         return victim
@@ -364,7 +364,7 @@ class Faults:
         seat = self._town.seats[victim]
         if self._world.now_s >= until_s and not self._world.is_paused(victim):
             return seat.restart()
-        self._town.later(max(0.2, seat.restart_s), lambda: self._fail_to_start(victim, until_s))
+        self._town.later(max(0.2, seat.settings.restart_s), lambda: self._fail_to_start(victim, until_s))
 
     def _cut(self, aware: Address, unaware: Address, fault: Fault) -> None:
         self._world.sever(aware, unaware)

@@ -16,10 +16,10 @@ from dunlin.messages.fleet import FleetView
 from dunlin.messages.plan import Drain, Order, Shed, Undrain
 from dunlin.messages.types import GroupKind, MoveKind, MoveStatus
 from simulator.faults import Faults
+from simulator.process import Event
 from simulator.readers import Reader, Readers
 from simulator.town import Town
 from simulator.violation import Violation
-from simulator.world import Event
 
 FULL_EVERY = 64
 """Every so many events at one core, all of it is checked; its sums at each."""

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field, replace
 from dunlin.effects import Address, Effect, Gone, Message
 from dunlin.messages.door import Admitted, Delta, Rejected, Rejection, Submit
 from dunlin.messages.types import Finish, Sampling, i32
-from simulator.engine import continuation
 from simulator.plans import Ask
+from simulator.text import continuation
 from simulator.town import Town
 from simulator.violation import Violation
 

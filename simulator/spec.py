@@ -5,8 +5,10 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
-from services.dispatcher import config as dispatcher
-from services.global_manager import config as manager
+from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.config import of_preset as dispatcher_of
+from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.config import of_preset as manager_of
 from services.instance.config import InstanceConfig
 from services.kvstore.config import KvstoreConfig
 from services.monitor.config import MonitorConfig
@@ -51,13 +53,13 @@ class ClusterSpec:
         """Of an instance on `node`."""
         return InstanceConfig(**{"node": node, "preset": self.preset, **self.instance})
 
-    def dispatcher_config(self) -> dispatcher.DispatcherConfig:
+    def dispatcher_config(self) -> DispatcherConfig:
         """Of every dispatcher."""
-        return dispatcher.of_preset(self.preset, **self.dispatcher)
+        return dispatcher_of(self.preset, **self.dispatcher)
 
-    def manager_config(self) -> manager.GlobalManagerConfig:
+    def manager_config(self) -> GlobalManagerConfig:
         """Of every global manager."""
-        return manager.of_preset(self.preset, **self.manager)
+        return manager_of(self.preset, **self.manager)
 
     def kvstore_config(self, node: str) -> KvstoreConfig:
         """Of the kvstore of `node`."""

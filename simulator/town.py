@@ -23,10 +23,14 @@ from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
 from services.monitor.config import MonitorConfig
 from services.monitor.core import MonitorCore
-from simulator.cluster import DIALING, STREAMS, Carrier, Dialing, KeptMessages
-from simulator.engine import EngineSeat, HostTier
+from simulator.carrier import Carrier
+from simulator.cluster import DIALING, STREAMS, Dialing
+from simulator.codec import KeptMessages
+from simulator.engine import settings_of
 from simulator.etcd_model import EtcdModel
 from simulator.plans import Shape
+from simulator.seat import EngineSeat
+from simulator.tier import HostTier
 from simulator.troubles import TroubledWorld
 
 REDIAL_S = 0.2
@@ -215,17 +219,14 @@ class Town:
     def _seat(self, address: Address, core: InstanceCore) -> EngineSeat:
         shape = self.shape
         self._mapped[address] = HostTier()
-        return EngineSeat(
-            self.world,
-            address,
-            self._mapped[address],
-            tenant_of=lambda number: _tenant(core, number),
+        settings = settings_of(
             progress_s=0.25,
             slots=shape.slots,
             step_s=shape.step_s,
             move_s=shape.move_s,
             restart_s=shape.restart_s,
         )
+        return EngineSeat(self.world, address, settings, self._mapped[address], lambda number: _tenant(core, number))
 
 
 def _tenant(core: InstanceCore, number: int) -> str:

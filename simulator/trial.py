@@ -16,10 +16,10 @@ from simulator.etcd_model import ETCD
 from simulator.faults import Faults
 from simulator.invariants import WATCHERS
 from simulator.plans import TENANTS, Fault, Plan
+from simulator.process import Event
 from simulator.readers import Reader, Readers
 from simulator.town import Town
 from simulator.violation import Violation
-from simulator.world import Event
 
 AUDIT_S = 0.5
 """Between two looks at everything, while something goes on."""

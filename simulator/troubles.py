@@ -12,7 +12,8 @@ from dataclasses import dataclass, field
 from random import Random
 
 from dunlin.effects import Address, After, Core, Gone, Joined, Message, Send
-from simulator.world import Event, World
+from simulator.process import Event
+from simulator.world import World
 
 Pair = tuple[Address, Address]
 """(sender, receiver): one direction of a stream."""
