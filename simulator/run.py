@@ -9,11 +9,14 @@ from dunlin.workload.prompts import Job
 from dunlin.workload.stats import Record
 from services.instance.core import InstanceCore
 from simulator.cluster import Cluster
+from simulator.errors import ContractBroken
 from simulator.load import Load
 from simulator.samples import Sampler, Track
 from simulator.seat import EngineSeat
 from simulator.spec import ClusterSpec
 
+READY_S = 60.0
+READY_LOOK_S = 0.1
 Decided = tuple[float, Address, Address, Message]
 
 
@@ -63,7 +66,7 @@ def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = N
     load = Load(world, iter(spec.jobs), cluster.doors, spec.keep_tokens)
     sampler = Sampler(world, spec.sample_s, lambda: _instances(cluster))
     _freeze()
-    cluster.run_until_ready()
+    _until_ready(cluster)
     load.start()
     if spec.sample_s > 0:
         sampler.start()
@@ -72,6 +75,16 @@ def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = N
         sampler.look(world.now_s)
     span_s = world.now_s - load.start_s
     return SimResult(load.records, sampler.tracks, load.start_s, span_s, world.delivered, is_complete, decisions)
+
+
+def _until_ready(cluster: Cluster) -> None:
+    """Looks now and then: after every event would take longer than the events."""
+    world = cluster.world
+    end_s = world.now_s + READY_S + cluster.engine.timing.load_s
+    while not cluster.is_ready:
+        if world.now_s > end_s:
+            raise ContractBroken(f"not all instances are ready after {world.now_s} s")
+        world.run_to(world.now_s + READY_LOOK_S)
 
 
 def _run(
