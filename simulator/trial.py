@@ -10,7 +10,7 @@ from random import Random
 from zlib import crc32
 
 from dunlin.messages.door import Quota, Quotas, Rejection
-from dunlin.messages.types import Finish
+from dunlin.messages.types import Finish, Part
 from simulator.coverage import Coverage
 from simulator.etcd_model import ETCD
 from simulator.faults import Faults
@@ -143,8 +143,11 @@ class Trial:
             self.town.on_dispatcher(address)
 
     def _is_ready(self) -> bool:
-        count = self._plan.shape.instances
-        return all(len(core.fleet.placeable) == count for core in self.town.dispatchers())
+        """Every instance has its part, and those that begin requests may be given some."""
+        reports = [core.report() for core in self.town.instances()]
+        begin = sum(report.part is not Part.DECODE for report in reports)
+        have_parts = all(report.plan_version for report in reports)
+        return have_parts and all(len(core.fleet.placeable) == begin for core in self.town.dispatchers())
 
     def _until(self, holds: Callable[[], bool], for_s: float, what: str, who: Callable[[], str] = str) -> None:
         if not self.town.world.run(holds, for_s=for_s):

@@ -65,12 +65,13 @@ class World:
 
     def kill(self, address: Address, reason: str = "stream reset") -> None:
         """The process at `address` is gone at once, with its timers and what it had not yet been given."""
-        process = self._processes[address]
-        for other in list(process.streams):
-            self.part(other, address, reason)
+        process = self._processes.pop(address)
         process.is_up = False
         process.waiting = None
-        del self._processes[address]
+        for stream in process.streams.values():
+            stream.is_open = False
+            self._end(stream.to.streams.pop(address), reason, tell=stream)
+        process.streams.clear()
 
     def pause(self, address: Address) -> None:
         """The process at `address` stops (SIGSTOP): what reaches it waits."""
@@ -133,10 +134,8 @@ class World:
         if there is None:
             return
         back = second.streams.pop(one)
-        there.is_open = back.is_open = False
-        for stream in (back, there):
-            if stream.is_known:
-                self.post(stream.sender, stream.to.address, Gone(reason), stream.delay_s)
+        self._end(there, reason, tell=back)
+        self._end(back, reason, tell=there)
 
     def cut(self, one: Address, other: Address, is_cut: bool = True) -> None:
         """Lose everything that is said on the stream between them from now on, and tell nobody; or no longer."""
@@ -246,6 +245,12 @@ class World:
             return
         for later_s in copies:
             self._push(self.now_s + stream.delay_s + later_s, stream.to, stream.sender, message, stream)
+
+    def _end(self, stream: Stream, reason: str, tell: Stream) -> None:
+        """Its direction is over; whoever spoke on it hears so, if the other direction had told it of the stream."""
+        stream.is_open = False
+        if tell.is_known:
+            self._push(self.now_s + stream.delay_s, tell.to, tell.sender, Gone(reason), None)
 
     def _say(self, stream: Stream, message: Message) -> None:
         stream.last_s = max(stream.last_s, self.now_s + stream.delay_s)

@@ -1,0 +1,234 @@
+"""The world: order, delays, ends of streams and processes, clocks, processors and disturbances, at exact times."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import pytest
+
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from simulator.process import Processor
+from simulator.world import World
+
+A, B, C = (Address("test", name, number) for number, name in enumerate("abc", 1))
+
+
+@dataclass(frozen=True)
+class Word:
+    text: str = "word"
+    why: object = None
+
+
+@dataclass
+class Ear:
+    """Records what it hears and when; does what `answer` says."""
+
+    answer: Callable[[Message], Sequence[Effect]] = lambda message: ()
+    heard: list[tuple[float, Address, Message]] = field(default_factory=list)
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
+        self.heard.append((round(now_s, 9), sender, message))
+        return self.answer(message)
+
+    def words(self) -> list[tuple[float, str]]:
+        return [(at_s, message.text) for at_s, _, message in self.heard if isinstance(message, Word)]
+
+    def kinds(self) -> list[str]:
+        return [type(message).__name__ for *_, message in self.heard]
+
+
+def says(to: Address, *texts: str) -> Callable[[Message], list[Effect]]:
+    """On "go", these words."""
+    return lambda message: [Send(to, Word(text)) for text in texts] if message == Word("go") else []
+
+
+def pair(*texts: str, latency_s: float = 0.001) -> tuple[World, Ear, Ear]:
+    """A, who says `texts` to B on "go", and B; joined, and both know it."""
+    world, one, other = World(latency_s), Ear(says(B, *texts)), Ear()
+    world.add(A, one)
+    world.add(B, other)
+    world.join(A, B)
+    world.run_to(1.0)
+    return world, one, other
+
+
+def test_both_ends_hear_of_a_stream_and_words_arrive_in_order_after_the_latency() -> None:
+    world, one, other = pair("x", "y", latency_s=0.25)
+    assert one.heard == [(0.25, B, Joined())]
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    assert other.words() == [(1.25, "x"), (1.25, "y")]
+    assert world.now_s == 2.0
+
+
+def test_a_timer_comes_after_exactly_its_delay_from_oneself() -> None:
+    world = World()
+    ear = Ear(lambda message: [After(0.5, Word("timer"))] if message == Word("go") else [])
+    world.add(A, ear)
+    world.post(B, A, Word("go"), 1.0)
+    world.run_to(5.0)
+    assert ear.heard == [(1.0, B, Word("go")), (1.5, A, Word("timer"))]
+
+
+def test_who_is_not_joined_is_not_heard_and_that_is_counted() -> None:
+    world, _, other = pair()
+    world.part(A, B)
+    world.add(C, Ear(says(B, "x")))
+    world.post(C, C, Word("go"))
+    world.run_to(2.0)
+    assert other.words() == []
+    assert world.dropped["Word"] == 1
+
+
+def test_the_end_of_a_stream_loses_what_is_in_flight_and_both_learn_it() -> None:
+    world, one, other = pair("x")
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(1.0005)
+    world.part(A, B, "cut")
+    world.join(A, B)
+    world.run_to(2.0)
+    assert other.kinds() == ["Joined", "Gone", "Joined"]
+    assert one.heard[2:] == [(1.0015, B, Gone("cut")), (1.0015, B, Joined())]
+
+
+def test_an_end_that_never_heard_of_the_stream_does_not_hear_of_its_end() -> None:
+    world = World()
+    one = Ear()
+    world.add(A, one)
+    world.add(B, Ear())
+    world.join(A, B)
+    world.part(A, B)
+    world.run_to(1.0)
+    assert one.heard == []
+
+
+def test_a_killed_process_hears_nothing_more_and_its_successor_nothing_of_its_timers() -> None:
+    world, one, other = pair()
+    world.post(B, B, Word("old timer"), 1.0)
+    world.kill(B)
+    assert not world.is_up(B)
+    successor = Ear()
+    world.add(B, successor)
+    world.run_to(5.0)
+    assert one.kinds() == ["Joined", "Gone"]
+    assert other.kinds() == ["Joined"]
+    assert successor.heard == []
+    assert world.dropped["nobody there"] == 1
+
+
+def test_what_reaches_a_stopped_process_waits_in_order() -> None:
+    world, one, other = pair("x", "y")
+    world.pause(B)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(3.0)
+    assert other.words() == []
+    world.resume(B)
+    world.run_to(4.0)
+    assert other.words() == [(3.0, "x"), (3.0, "y")]
+    assert one.kinds() == ["Joined", "Word"]
+
+
+def test_a_stream_that_ended_while_its_end_slept_gives_it_the_end_alone() -> None:
+    world, _, other = pair("x")
+    world.pause(B)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    world.part(A, B)
+    world.run_to(3.0)
+    world.resume(B)
+    world.run_to(4.0)
+    assert other.kinds() == ["Joined", "Gone"]
+
+
+def test_a_skewed_clock_shows_other_times_and_its_timers_run_with_it() -> None:
+    world = World()
+    ear = Ear(lambda message: [After(1.0, Word("timer"))] if message == Word("go") else [])
+    world.add(A, ear)
+    world.run_to(10.0)
+    world.skew(A, offset_s=100.0, rate=2.0)
+    world.post(B, A, Word("go"), 1.0)
+    world.run_to(20.0)
+    assert ear.heard == [(112.0, B, Word("go")), (113.0, A, Word("timer"))]
+
+
+def test_a_processor_takes_one_message_at_a_time_and_what_follows_comes_later() -> None:
+    world = World(0.0)
+    one, other = Ear(says(B, "x")), Ear()
+    world.add(A, one)
+    world.add(B, other)
+    world.join(A, B)
+    world.run_to(1.0)
+    processor = Processor(lambda to, message: 0.5)
+    world.run_on(A, processor)
+    world.run_on(B, processor)
+    world.post(A, A, Word("go"), 0.0)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(9.0)
+    assert [at_s for at_s, _ in one.words()] == [1.0, 1.5]
+    assert [at_s for at_s, _ in other.words()] == [2.0, 2.5]
+    assert processor.busy_s == 2.0
+
+
+def test_a_cut_stream_loses_everything_and_tells_nobody() -> None:
+    world, one, other = pair("x")
+    world.cut(A, B)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    assert (other.kinds(), world.dropped["cut"]) == (["Joined"], 1)
+    world.cut(A, B, is_cut=False)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(3.0)
+    assert other.words() == [(2.001, "x")]
+    assert "Gone" not in one.kinds()
+
+
+@pytest.mark.parametrize(
+    ("copies", "heard"),
+    [
+        (None, [1.001, 1.001]),
+        ((), []),
+        ((0.0, 0.5), [1.001, 1.001, 1.501, 1.501]),
+    ],
+)
+def test_a_disturbed_message_is_lost_or_comes_more_than_once(
+    copies: Sequence[float] | None, heard: list[float]
+) -> None:
+    world, _, other = pair("x", "y")
+    world.disturb = lambda now_s, sender, to, message: copies
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(3.0)
+    assert [at_s for at_s, _ in other.words()] == heard
+
+
+def test_a_message_that_is_held_up_is_overtaken() -> None:
+    world, _, other = pair("x", "y")
+    world.disturb = lambda now_s, sender, to, message: (0.1,) if message == Word("x") else None
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(3.0)
+    assert [text for _, text in other.words()] == ["y", "x"]
+
+
+def test_latency_may_depend_on_the_ends() -> None:
+    world = World(lambda one, other: 0.5 if C in (one, other) else 0.1)
+    ears = {address: Ear() for address in (A, B, C)}
+    for address, ear in ears.items():
+        world.add(address, ear)
+    world.join(A, B)
+    world.join(A, C)
+    world.run_to(1.0)
+    assert ears[A].heard == [(0.1, B, Joined()), (0.5, C, Joined())]
+
+
+def test_only_messages_with_a_reason_are_decisions() -> None:
+    world = World()
+    world.keep_sent = False
+    decided: list[Message] = []
+    world.on_decided = lambda at_s, sender, to, message: decided.append(message)
+    because = Word("because", why="so")
+    world.add(A, Ear(lambda message: [Send(B, Word()), Send(B, because)] if message == Word("go") else []))
+    world.add(B, Ear())
+    world.join(A, B)
+    world.run_to(1.0)
+    world.post(A, A, Word("go"))
+    world.run_to(2.0)
+    assert decided == [because]
+    assert world.sent == []
