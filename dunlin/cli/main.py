@@ -14,6 +14,7 @@ from dunlin.cli import (
     generate,
     keys,
     model,
+    profile,
     replay,
     serve,
     sim,
@@ -24,7 +25,10 @@ from dunlin.cli import (
 )
 from dunlin.cli.errors import INTERRUPTED, CliError
 
-COMMANDS = (up, generate, chat, status, top, explain, drain, replay, bench, model, sim, serve, certs, keys, version)
+COMMANDS = (
+    *(up, generate, chat, status, top, explain, drain),
+    *(replay, bench, profile, model, sim, serve, certs, keys, version),
+)
 
 _EPILOG = """\
 a first look:

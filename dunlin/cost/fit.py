@@ -122,15 +122,19 @@ def relative_fit(features: Array, seconds: Array) -> Array:
 def non_negative(matrix: Array, right: Array) -> Array:
     """The x ≥ 0 with the least |matrix · x − right|: Lawson and Hanson's active sets."""
     count = matrix.shape[1]
-    x, active = np.zeros(count), np.zeros(count, dtype=bool)
-    tolerance = 1e-10 * float(np.abs(matrix.T @ right).max() or 1.0)
+    x, active, useless = np.zeros(count), np.zeros(count, dtype=bool), np.zeros(count, dtype=bool)
+    tolerance = 1e-9 * float(np.abs(matrix.T @ right).max() or 1.0)
     for _ in range(10 * count):
         gradient = matrix.T @ (right - matrix @ x)
-        gradient[active] = -np.inf
+        gradient[active | useless] = -np.inf
         if gradient.max() <= tolerance:
             break
-        active[int(gradient.argmax())] = True
+        chosen = int(gradient.argmax())
+        active[chosen] = True
         x = _feasible(matrix, right, x, active)
+        # Columns that say the same as others can be let go of at once; they must not be tried for ever.
+        useless[chosen] = not active[chosen]
+        useless &= not active[chosen]
     return x
 
 

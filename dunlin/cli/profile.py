@@ -1,0 +1,192 @@
+"""`dunlin profile`: measure this machine's engine, fit what a step and a move take, and keep both."""
+
+import argparse
+import os
+import platform
+import re
+import sys
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from dunlin.cli.errors import FAILED, OK, USAGE, CliError
+from dunlin.cli.options import Subparsers, add_json, whole
+from dunlin.cli.output import as_json, table
+
+if TYPE_CHECKING:
+    from dunlin.cost.models import Batch
+    from dunlin.cost.profile import Profile
+    from dunlin.cost.store import Key
+
+_DESCRIPTION = """\
+Start one engine here, measure steps of all kinds (prefill after prefixes, decode by rows and context, both mixed) and
+moves to the host tier and back, fit them, print how far the fit is from points it did not see, and keep the profile.
+Run it while nothing else does.
+
+examples:
+  dunlin profile
+  dunlin profile --model /models/llama --dtype bf16 --threads 8
+  dunlin profile --cpu 1 --out machine.db     the engine and its caller on one core
+"""
+_DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
+FILE = "profiles.db"
+
+
+def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
+    """The subcommand."""
+    parser = subparsers.add_parser(
+        "profile",
+        help="measure what steps cost on this machine",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--model", default="builtin:tiny", help="builtin:tiny, or a checkpoint's directory")
+    parser.add_argument("--dtype", choices=list(_DTYPES), default="fp32", help="(default: fp32)")
+    parser.add_argument("--threads", type=whole(1), default=1, metavar="N", help="of the engine (default: 1)")
+    parser.add_argument("--kv-mib", type=whole(1), default=256, metavar="N", help="memory for KV (default: 256)")
+    parser.add_argument("--deterministic", action="store_true", help="as `dunlin up --deterministic` computes")
+    parser.add_argument("--data-dir", type=Path, metavar="DIR", help="as for `dunlin up`; the profile is kept there")
+    parser.add_argument("--out", type=Path, metavar="DB", help=f"the store (default: {FILE} in the data directory)")
+    parser.add_argument(
+        "--repeats", type=whole(3, 200), default=5, metavar="N", help="of a step at a time (default: 5)"
+    )
+    parser.add_argument("--passes", type=whole(1, 100), default=4, metavar="N", help="over all steps (default: 4)")
+    parser.add_argument("--cpu", type=whole(0), metavar="N", help="run the engine and its caller on this core alone")
+    parser.add_argument("--quick", action="store_true", help="fewer sizes: a first look in seconds")
+    parser.add_argument("--points", action="store_true", help="also print every point beside its prediction")
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Measure, print, keep."""
+    try:
+        from dunlin.cost.store import Store, StoreError
+
+        found = _measure(arguments)
+    except ImportError as error:
+        raise CliError(f"{error.name} is missing: pip install 'dunlin[server]'", USAGE) from error
+    key = _key(arguments)
+    path = arguments.out or _data_dir(arguments) / FILE
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with Store(path) as store:
+            store.save(key, datetime.now(UTC).isoformat(timespec="seconds"), found.timing, found.steps, found.moves)
+    except (StoreError, OSError) as error:
+        raise CliError(str(error), USAGE) from error
+    if arguments.json:
+        print(as_json({"key": key, "store": str(path), "errors": found.errors, "steps": found.steps}))
+    else:
+        print(render(found, key, path, arguments.points))
+    return OK
+
+
+def _measure(arguments: argparse.Namespace) -> "Profile":
+    from dunlin.cost.plan import QUICK, Sizes
+    from dunlin.cost.probe import EngineChoice, Probe, ProbeError
+    from dunlin.cost.profile import profile
+    from dunlin.engine.builtin import resolve_model
+    from dunlin.engine.errors import ModelError
+
+    if arguments.cpu is not None:
+        _pin(arguments.cpu)
+    try:
+        model = resolve_model(arguments.model, _data_dir(arguments) / "models")
+        choice = EngineChoice(
+            model, arguments.kv_mib << 20, _DTYPES[arguments.dtype], arguments.threads, arguments.deterministic
+        )
+        with Probe(choice) as probe:
+            return profile(probe, QUICK if arguments.quick else Sizes(), arguments.repeats, arguments.passes, _progress)
+    except ModelError as error:
+        raise CliError(str(error), USAGE) from error
+    except ProbeError as error:
+        raise CliError(str(error), FAILED) from error
+
+
+def _pin(cpu: int) -> None:
+    try:
+        os.sched_setaffinity(0, {cpu})
+    except OSError as error:
+        known = ", ".join(map(str, sorted(os.sched_getaffinity(0))))
+        raise CliError(f"--cpu {cpu}: {error.strerror}; usable here: {known}", USAGE) from error
+
+
+def _progress(done: int, total: int) -> None:
+    if sys.stderr.isatty():
+        end = "\n" if done == total else ""
+        print(f"\rmeasured {done} of {total} steps", end=end, file=sys.stderr, flush=True)
+
+
+def _data_dir(arguments: argparse.Namespace) -> Path:
+    from dunlin.launch.state import default_data_dir
+
+    return Path(arguments.data_dir or default_data_dir()).absolute()
+
+
+def _key(arguments: argparse.Namespace) -> "Key":
+    from dunlin.cost.store import Key
+
+    split = f"threads={arguments.threads},dtype={arguments.dtype}"
+    return Key(arguments.model, processor(), split + (",deterministic" if arguments.deterministic else ""))
+
+
+def processor() -> str:
+    """What the machine calls its processor."""
+    try:
+        named = re.search(r"^model name\s*:\s*(.+)$", Path("/proc/cpuinfo").read_text(), re.MULTILINE)
+    except OSError:
+        named = None
+    return named.group(1).strip() if named else platform.processor() or platform.machine()
+
+
+def render(found: "Profile", key: "Key", path: Path, points: bool = False) -> str:
+    """What a person reads: the profile, its errors on points it did not see, and typical steps."""
+    timing = found.timing
+    lines = [
+        f"{key.model} on {key.device}, {key.parallelism}: {len(found.steps)} steps and {len(found.moves)} moves",
+        f"engine ready after {timing.load_s:.1f} s; {timing.slots:,} slots of {timing.kv_bytes_per_token:,} bytes",
+        "",
+        "error on points left out of the fit",
+        table(
+            ("what", "regime", "points", "mean", "median", "p90"),
+            [
+                (e.part, e.regime, str(e.points), f"{e.mean:.1%}", f"{e.median:.1%}", f"{e.p90:.1%}")
+                for e in found.errors
+            ],
+        ),
+        "",
+        "a step takes (from one's end to the next one's, the next one queued)",
+        table(("step", "ms"), [(name, f"{timing.step_s(batch) * 1e3:.2f}") for name, batch in _typical()]),
+    ]
+    if points:
+        lines += ["", _points(found)]
+    return "\n".join([*lines, "", f"kept in {path}"])
+
+
+def _typical() -> "list[tuple[str, Batch]]":
+    from dunlin.cost.models import Batch
+
+    one, many, prompt, mixed = Batch(), Batch(), Batch(), Batch()
+    one.add_decode(200)
+    prompt.add_prefill(256)
+    mixed.add_prefill(240)
+    for _ in range(16):
+        many.add_decode(200)
+        mixed.add_decode(200)
+    return [
+        ("1 row at context 200", one),
+        ("16 rows at context 200", many),
+        ("a prompt of 256 tokens", prompt),
+        ("16 rows and 240 prompt tokens", mixed),
+    ]
+
+
+def _points(found: "Profile") -> str:
+    rows = []
+    for point in found.steps:
+        counts = asdict(point.batch)
+        predicted = found.timing.step_s(point.batch)
+        times = (point.seconds, point.gap_s, predicted)
+        rows.append((point.regime, *map(str, counts.values()), *(f"{1e3 * time:.3f}" for time in times)))
+    return table(("regime", *(name.replace("_", " ") for name in counts), "compute ms", "gap ms", "predicted ms"), rows)

@@ -1,0 +1,70 @@
+"""What to measure of an engine: decode, prefill and mixed steps over the sizes that occur. Pure."""
+
+import random
+from dataclasses import dataclass
+
+from dunlin.cost.probe import Row, Trial
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """Which counts are tried; those beyond the engine's slots or positions are left out."""
+
+    rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
+    contexts: tuple[int, ...] = (16, 96, 256, 640, 1500)
+    chunks: tuple[int, ...] = (1, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+    prefixes: tuple[int, ...] = (0, 128, 512, 1024)
+    many: tuple[tuple[int, int], ...] = ((2, 16), (4, 16), (8, 16), (2, 64), (4, 64), (8, 64), (4, 120), (16, 30))
+    """(prefill rows, tokens of each)"""
+    mixed_rows: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
+    mixed_chunks: tuple[int, ...] = (8, 32, 100, 200, 440)
+
+
+def trials(sizes: Sizes, slots: int, positions: int, repeats: int = 8) -> list[Trial]:
+    """In an order that spreads each regime over the whole time, so that a disturbance hits no regime alone."""
+    longest = min(positions, slots) - repeats - 8
+    contexts = sorted({context for context in sizes.contexts if context < longest})
+    found = [
+        Trial("decode", tuple(Row(context - 1) for _ in range(rows)), repeats)
+        for rows in sizes.rows
+        for context in contexts
+        if rows * (context + repeats + 8) <= slots
+    ]
+    found += [
+        Trial("prefill", (Row(prefix, chunk, decode=False),), repeats)
+        for chunk in sizes.chunks
+        for prefix in sizes.prefixes
+        if prefix + chunk < longest
+    ]
+    found += [
+        Trial("prefill", (Row(0, chunk, decode=False),) * rows, repeats)
+        for rows, chunk in sizes.many
+        if chunk < longest
+    ]
+    found += [
+        Trial("mixed", (Row(prefix, chunk, decode=False), *(Row(context - 1) for _ in range(rows))), repeats)
+        for rows in sizes.mixed_rows
+        for index, chunk in enumerate(sizes.mixed_chunks)
+        for context in contexts[1:3]
+        for prefix in sizes.prefixes[index % 2 : index % 2 + 1]
+        if prefix + chunk < longest and rows * (context + repeats + 8) <= slots
+    ]
+    random.Random(0).shuffle(found)
+    return found
+
+
+def move_tokens(slots: int) -> list[int]:
+    """Lengths of sequences to copy to the host tier and back."""
+    return [tokens for tokens in (1, 4, 16, 64, 128, 256, 512, 1024, 2048) if tokens <= slots // 2]
+
+
+QUICK = Sizes(
+    rows=(1, 2, 4, 8, 16, 32),
+    contexts=(32, 256),
+    chunks=(1, 8, 32, 64, 128, 256),
+    prefixes=(0, 256),
+    many=((2, 16), (4, 32)),
+    mixed_rows=(1, 8, 32),
+    mixed_chunks=(8, 64, 200),
+)
+"""For a first look, and for tests."""

@@ -1,0 +1,157 @@
+"""Measures an engine and fits it: the points, the timing, and how far it is from points that the fit did not see.
+
+Needs numpy and a live engine (`probe`). What is predicted of a step is its whole turn: the engine's time in it and what
+passes between it and the next one, when the next one is queued already.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from dunlin.cost.calibrate import Error, error_of
+from dunlin.cost.fit import Array, relative_fit
+from dunlin.cost.models import Batch, Curve, EngineTiming, MoveModel, MoveModels, StepModel
+from dunlin.cost.plan import Sizes, move_tokens, trials
+from dunlin.cost.probe import Probe, Tier, Trial, Turn, usual
+from dunlin.cost.store import MovePoint, StepPoint
+from dunlin.messages.types import MoveKind
+
+TOKEN_KNOTS = (1, 2, 4, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
+ROW_KNOTS = (0, 1, 4, 16, 64, 256)
+FOLDS = 5
+WARM_UP_TRIALS = 10
+"""Measured and forgotten, while clocks rise and kernels are made."""
+
+
+@dataclass(frozen=True, slots=True)
+class Profile:
+    """All that a measurement gave. `errors` are of points left out of the fit, a fifth at a time."""
+
+    timing: EngineTiming
+    steps: list[StepPoint]
+    moves: list[MovePoint]
+    errors: list[Error]
+
+
+def profile(probe: Probe, sizes: Sizes, repeats: int, passes: int, report: Callable[[int, int], None]) -> Profile:
+    """Measure all trials `passes` times over and fit. `report(done, total)` after each. Raises ProbeError."""
+    ready = probe.ready
+    todo = trials(sizes, ready.slots, ready.max_positions, repeats)
+    for trial in todo[:WARM_UP_TRIALS]:
+        probe.measure(trial)
+    turns: list[list[Turn]] = [[] for _ in todo]
+    for number in range(passes * len(todo)):
+        turns[number % len(todo)] += probe.measure(todo[number % len(todo)])
+        report(number + 1, passes * len(todo))
+    steps = [step_point(trial, seen) for trial, seen in zip(todo, turns, strict=True)]
+    moves = _measure_moves(probe)
+    timing = EngineTiming(fit_steps(steps), fit_moves(moves), probe.load_s, ready.slots, ready.kv_bytes_per_token)
+    return Profile(timing, steps, moves, [*step_errors(steps), *move_errors(moves)])
+
+
+def step_point(trial: Trial, turns: Sequence[Turn]) -> StepPoint:
+    """What is usual of the steps of a trial."""
+    compute, gaps = (usual([getattr(turn, name) for turn in turns]) for name in ("compute_s", "gap_s"))
+    return StepPoint(trial.regime, trial.batch(), compute, gaps)
+
+
+def _measure_moves(probe: Probe) -> list[MovePoint]:
+    lengths = move_tokens(probe.ready.slots)
+    tier = Tier(max(lengths) * probe.ready.kv_bytes_per_token)
+    try:
+        probe.map_tier(tier)
+        return [point for tokens in lengths for point in probe.measure_move(tokens)]
+    finally:
+        tier.close()
+
+
+def turn_s(point: StepPoint) -> float:
+    """From one step's end to this one's."""
+    return point.seconds + point.gap_s
+
+
+def fit_steps(points: Sequence[StepPoint]) -> StepModel:
+    """A `StepModel` whose every price is ≥ 0, so that more work never takes less."""
+    seconds = np.array([turn_s(point) for point in points])
+    most = max(point.batch.prefill_tokens + point.batch.decode_rows for point in points)
+    knots = tuple(float(knot) for knot in TOKEN_KNOTS if knot <= 2 * most)
+    prices = relative_fit(_features([point.batch for point in points], knots), seconds)
+    tokens, rows, rest = np.split(prices, [len(knots) - 1, len(knots) - 1 + len(ROW_KNOTS) - 1])
+    fixed, product, prefix, prefill_row, decode_row, context = map(float, rest)
+    return StepModel(
+        tokens=_risen(knots, tokens),
+        rows=_risen(tuple(map(float, ROW_KNOTS)), rows),
+        fixed_s=fixed,
+        product_s=product,
+        prefix_s=prefix,
+        prefill_row_s=prefill_row,
+        decode_row_s=decode_row,
+        decode_context_s=context,
+    )
+
+
+def _features(batches: Sequence[Batch], knots: Sequence[float]) -> Array:
+    """What each price is paid for, in the order in which `fit_steps` takes them apart."""
+    columns = []
+    for batch in batches:
+        new, prefix = batch.prefill_tokens, batch.prefix_products
+        rows = batch.prefill_rows + batch.decode_rows
+        pairs = prefix + 0.5 * (batch.self_products + new)
+        rest = [1.0, pairs, prefix, batch.prefill_rows, batch.decode_rows, batch.decode_context]
+        columns.append([*_climbs(knots, new + batch.decode_rows), *_climbs(ROW_KNOTS, rows), *rest])
+    return np.array(columns, dtype=float)
+
+
+def _climbs(knots: Sequence[float], x: float) -> list[float]:
+    """How much of each piece between knots lies below x; the last piece goes on beyond its end."""
+    ends = [*knots[1:-1], float("inf")]
+    return [max(0.0, min(x, end) - start) for start, end in zip(knots, ends, strict=False)]
+
+
+def _risen(knots: tuple[float, ...], slopes: Array) -> Curve:
+    heights = [0.0]
+    for start, end, slope in zip(knots, knots[1:], slopes, strict=False):
+        heights.append(heights[-1] + float(slope) * (end - start))
+    return Curve(knots, tuple(heights))
+
+
+def fit_moves(points: Sequence[MovePoint]) -> MoveModels:
+    """One line per kind that was measured; other kinds are taken for copies to the host tier."""
+    by_kind = {}
+    for kind in sorted({point.kind for point in points}):
+        chosen = [point for point in points if point.kind is kind]
+        sizes, seconds = (
+            np.array([getattr(point, name) for point in chosen], float) for name in ("byte_count", "seconds")
+        )
+        fixed, slope = relative_fit(np.stack([np.ones_like(sizes), sizes], axis=1), seconds)
+        by_kind[kind] = MoveModel(float(fixed), 1.0 / max(float(slope), 1e-15))
+    return MoveModels(by_kind.get(MoveKind.SLAB_TO_HOST, MoveModel(1e-3, 1e9)), by_kind)
+
+
+def step_errors(points: Sequence[StepPoint]) -> list[Error]:
+    """Per regime: every point predicted by a fit to the other four fifths."""
+    fold = np.random.default_rng(0).permutation(len(points)) % FOLDS
+    predicted = np.zeros(len(points))
+    for left_out in range(FOLDS):
+        model = fit_steps([point for point, own in zip(points, fold, strict=True) if own != left_out])
+        for index in np.flatnonzero(fold == left_out):
+            predicted[index] = model.step_s(points[int(index)].batch)
+    return _per_group("step", [point.regime for point in points], predicted, np.array([turn_s(p) for p in points]))
+
+
+def move_errors(points: Sequence[MovePoint]) -> list[Error]:
+    """Per kind: every point predicted by a fit to the others."""
+    predicted = []
+    for left_out in points:
+        moves = fit_moves([point for point in points if point is not left_out])
+        predicted.append(moves.move_s(left_out.kind, left_out.byte_count))
+    names = [point.kind.name.lower() for point in points]
+    return _per_group("move", names, np.array(predicted), np.array([point.seconds for point in points]))
+
+
+def _per_group(part: str, names: Sequence[str], predicted: Array, seconds: Array) -> list[Error]:
+    groups = np.array(names)
+    return [
+        error_of(part, str(name), predicted[groups == name], seconds[groups == name]) for name in sorted(set(names))
+    ]

@@ -1,0 +1,83 @@
+"""Profiles: a known cost is found again from its points; a live engine is measured, kept and printed."""
+
+from pathlib import Path
+
+import pytest
+
+from dunlin.cli.main import main
+from dunlin.cost.models import Curve, MoveModel, StepModel
+from dunlin.cost.plan import Sizes, trials
+from dunlin.cost.probe import EngineChoice, Probe, ProbeError, Row, Trial, Turn, usual
+from dunlin.cost.profile import fit_moves, fit_steps, move_errors, step_errors, step_point
+from dunlin.cost.store import MovePoint, StepPoint, Store
+from dunlin.messages.types import MoveKind
+
+TRUE = StepModel(
+    tokens=Curve((1.0, 16.0, 512.0), (1e-3, 2e-3, 30e-3)),
+    rows=Curve((0.0, 64.0), (0.0, 6e-3)),
+    fixed_s=1e-3,
+    product_s=5e-8,
+    decode_context_s=4e-7,
+)
+
+
+def test_a_known_cost_is_found_again() -> None:
+    batches = [(trial.regime, trial.batch()) for trial in trials(Sizes(), 65536, 16384)]
+    points = [StepPoint(regime, batch, 0.9 * TRUE.step_s(batch), 0.1 * TRUE.step_s(batch)) for regime, batch in batches]
+    found = fit_steps(points)
+    assert [found.step_s(batch) for _, batch in batches] == pytest.approx(
+        [TRUE.step_s(batch) for _, batch in batches], rel=0.02
+    )
+    assert max(error.mean for error in step_errors(points)) < 0.02
+    assert {error.regime for error in step_errors(points)} == {"decode", "mixed", "prefill"}
+
+
+def test_moves_are_lines_per_kind() -> None:
+    sizes = (1000, 10_000, 1_000_000, 30_000_000)
+    points = [MovePoint(MoveKind.SLAB_TO_HOST, size, 1e-3 + size / 2e9) for size in sizes]
+    points += [MovePoint(MoveKind.HOST_TO_SLAB, size, 2e-3 + size / 4e9) for size in sizes]
+    moves = fit_moves(points)
+    assert moves.by_kind[MoveKind.HOST_TO_SLAB].fixed_s == pytest.approx(2e-3)
+    assert (
+        moves.default
+        == moves.by_kind[MoveKind.SLAB_TO_HOST]
+        == MoveModel(
+            pytest.approx(1e-3),
+            pytest.approx(2e9),  # type: ignore[arg-type]
+        )
+    )
+    assert max(error.mean for error in move_errors(points)) < 1e-6
+
+
+def test_what_is_usual_forgets_disturbances() -> None:
+    assert usual([1.0, 1.1, 1.2, 9.0, 8.0, 1.1, 1.0, 7.0]) == 1.1
+    trial = Trial("mixed", (Row(10, 5, decode=False), Row(99)), repeats=4)
+    point = step_point(trial, [Turn(2.0, 0.5), Turn(1.0, 0.1), Turn(1.0, 0.1), Turn(3.0, 0.2)])
+    assert (point.seconds, point.gap_s) == (1.0, 0.1)
+    assert (point.batch.prefix_products, point.batch.decode_context) == (50, 104)
+
+
+def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ProbeError, match="cannot start"):
+        Probe(EngineChoice(tmp_path / "nothing", 1 << 20))
+
+
+def test_a_live_engine_is_measured_kept_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--quick", "--passes", "1", "--repeats", "3", "--kv-mib", "32", "--data-dir", str(tmp_path)]
+    assert main(["profile", *flags, "--points"]) == 0
+    printed = capsys.readouterr().out
+    assert "error on points left out of the fit" in printed
+    assert "16 rows and 240 prompt tokens" in printed
+    with Store(tmp_path / "profiles.db") as store:
+        (key,) = store.keys()
+        timing, points = store.timing("builtin:tiny"), store.step_points(key)
+    assert key.parallelism == "threads=1,dtype=fp32"
+    assert len(points) > 30
+    assert all(point.seconds > 1e-5 for point in points)
+    total, predicted = sum(p.seconds + p.gap_s for p in points), sum(timing.step_s(p.batch) for p in points)
+    assert 0.5 * total < predicted < 2 * total
+
+
+def test_a_core_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--cpu", "4095", "--data-dir", str(tmp_path)]) == 2
+    assert "--cpu 4095" in capsys.readouterr().err

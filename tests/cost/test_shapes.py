@@ -1,0 +1,61 @@
+"""Shapes: sizes of known models, any configuration, and refusals that say what is missing."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from dunlin.cost.shapes import SHAPES, ModelShape, ShapeError, find_shape, shape_of
+
+CONFIG = {
+    "num_hidden_layers": 2,
+    "hidden_size": 64,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 128,
+    "vocab_size": 100,
+    "torch_dtype": "float32",
+}
+
+
+@pytest.mark.parametrize(
+    ("name", "billions"), [("llama-2-7b", 6.74), ("llama-3-8b", 8.03), ("llama-3-70b", 70.6), ("qwen-2.5-72b", 72.7)]
+)
+def test_known_models_weigh_what_they_are_called(name: str, billions: float) -> None:
+    assert SHAPES[name].weights_bytes() / 2e9 == pytest.approx(billions, rel=0.01)
+
+
+def test_kv_is_held_twice_once_there_are_more_gpus_than_kv_heads() -> None:
+    shape = SHAPES["llama-3-70b"]
+    assert shape.kv_bytes_per_token() == shape.kv_bytes_per_token(8) == 2 * 80 * 8 * 128 * 2
+    assert shape.kv_bytes_per_token(16) == 2 * shape.kv_bytes_per_token()
+
+
+def test_a_configuration_gives_a_shape(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps(CONFIG))
+    shape = find_shape(str(tmp_path))
+    assert shape == ModelShape(tmp_path.name, 2, 64, 4, 2, 128, 100, head_dim=16, dtype_bytes=4)
+    assert find_shape(str(tmp_path / "config.json")) == shape
+
+
+@pytest.mark.parametrize("missing", [key for key in CONFIG if key not in ("torch_dtype", "num_key_value_heads")])
+def test_what_a_configuration_lacks_is_named(missing: str) -> None:
+    config = {key: value for key, value in CONFIG.items() if key != missing}
+    with pytest.raises(ShapeError, match=missing):
+        shape_of(config, "it")
+
+
+def test_mixtures_are_refused() -> None:
+    with pytest.raises(ShapeError, match="mixtures"):
+        shape_of({**CONFIG, "num_experts": 8}, "it")
+
+
+def test_no_json_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("{")
+    with pytest.raises(ShapeError, match="no JSON"):
+        find_shape(str(tmp_path))
+
+
+def test_heads_must_share_evenly() -> None:
+    with pytest.raises(ShapeError, match="evenly"):
+        ModelShape("it", 1, 64, 6, 4, 128, 100)
