@@ -24,6 +24,11 @@ PROMISED = (
     "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py", "dunlin/prefix.py",
     "dunlin/limits.py",
 )  # fmt: skip
+NAMED_TUPLE = ("_replace", "_asdict", "_fields", "_make")
+"""Public in spite of the underscore."""
+REFLECTIVE = ("getattr", "setattr", "hasattr", "delattr")
+DECISIONS = ("Place", "Step", "Order", "Move")
+"""Messages by which cores decide who runs what, where and when."""
 IMPURE_CALLS = ("open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint")
 
 
@@ -220,6 +225,48 @@ def simulator_runs_cores(tree: Tree) -> list[str]:
     ]
 
 
+def simulator_reads_no_private_state(tree: Tree) -> list[str]:
+    """The simulator touches what cores and models show, never an underscored attribute of anything but `self`."""
+    return [
+        f"{tree.where(module, line)} reads {text}: that is private; show it, or do without"
+        for module in tree.matching("simulator/**")
+        for line, text in _private_reads(tree.syntax[module])
+    ]
+
+
+def _private_reads(syntax: ast.AST) -> Iterator[tuple[int, str]]:
+    for node in ast.walk(syntax):
+        if isinstance(node, ast.Attribute) and _is_private(node.attr):
+            if not (isinstance(node.value, ast.Name) and node.value.id in ("self", "cls")):
+                yield node.lineno, ast.unparse(node)
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in REFLECTIVE:
+            for argument in node.args[1:2]:
+                if isinstance(argument, ast.Constant) and _is_private(str(argument.value)):
+                    yield node.lineno, ast.unparse(node)
+
+
+def _is_private(name: str) -> bool:
+    return name.startswith("_") and not name.startswith("__") and name not in NAMED_TUPLE
+
+
+def simulator_schedules_nothing(tree: Tree) -> list[str]:
+    """What a scheduler is made of comes from the cores: no module here calls a policy or builds a step or a placement.
+
+    Presets may be read, since a cluster is configured by one.
+    """
+    return [
+        f"{tree.where(module, found.line)} imports {found.name}; the simulator decides nothing"
+        for module in tree.matching("simulator/**")
+        for found in tree.imports[module]
+        if _under(found.name, "dunlin.policies") and not _under(found.name, "dunlin.policies.presets")
+    ] + [
+        f"{tree.where(module, node.lineno)} makes a {node.func.id}: that is a core's to decide"
+        for module in tree.matching("simulator/**")
+        for node in ast.walk(tree.syntax[module])
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in DECISIONS
+    ]
+
+
 def _is_server(name: str) -> bool:
     parts = name.split(".")
     return parts[0] == "services" and len(parts) > 2 and parts[2].startswith(("server", "http", "__main__"))
@@ -298,5 +345,7 @@ RULES: list[Callable[[Tree], list[str]]] = [
     library_knows_no_service,
     services_meet_on_the_wire,
     simulator_runs_cores,
+    simulator_reads_no_private_state,
+    simulator_schedules_nothing,
     cores_are_pure,
 ]
