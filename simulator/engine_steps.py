@@ -6,7 +6,7 @@ A step is computed at the end of its time. Rows that leave at a safepoint before
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from math import ceil
 
 from dunlin.cost.models import Batch
@@ -18,6 +18,8 @@ from simulator.engine_sequences import OpenSequence, OpenSequences
 from simulator.errors import ContractBroken
 from simulator.text import Voice
 from simulator.timing import Timing
+
+RUNNING = Finish.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +57,14 @@ class Queued:
 
 @dataclass(slots=True)
 class Tally:
-    """What one iteration did, as its answer."""
+    """What one iteration did. The lists run over the rows that sampled, but `dropped`, whose rows did not run."""
 
-    done: StepDone
+    step: int
+    numbers: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    finishes: list[Finish] = field(default_factory=list)
+    tops: list[int] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
     prefill_rows: int = 0
     decode_rows: int = 0
     computed: int = 0
@@ -220,12 +227,13 @@ class StepRunner:
     def _batch(self, queued: Queued) -> Batch:
         """What the iteration computes, in counts."""
         prefill_rows = new = prefix = squares = decode_rows = context = 0
-        numbers, sequences = queued.step.sequence, self._sequences.by_number
+        step, sequences = queued.step, self._sequences.by_number
+        numbers, starts, stops = step.sequence, step.start, step.stop
         for row in queued.rows:
             sequence = sequences.get(numbers[row])
             if sequence is None or sequence.ended:
                 continue
-            start, stop = queued.span(row)
+            start, stop = (starts[row], stops[row]) if queued.iteration == 0 else queued.span(row)
             tokens = stop - start
             if tokens == 1 and start >= sequence.prompt_tokens:
                 decode_rows += 1
@@ -238,76 +246,89 @@ class StepRunner:
         return Batch(prefill_rows, new, prefix, squares, decode_rows, context)
 
     def _compute(self, queued: Queued) -> Tally:
+        """Every row at once; no object is made for a row or a token."""
         step = queued.step
         spoiled = [number for move in step.after if (number := self._spoiled(move)) is not None]
         slots = spans_of(step) if self._audit is not None else None
-        tally = Tally(StepDone(step.step, i64(), i32(), f32(), i8()))
+        tally = Tally(step.step)
+        sequences, samples, is_first = self._sequences.by_number, step.sample, queued.iteration == 0
         for row in queued.rows:
             number = step.sequence[row]
-            sequence = self._sequences.by_number.get(number)
+            sequence = sequences.get(number)
             if sequence is None or sequence.ended or number in spoiled:
-                tally.done.dropped.append(number)
+                tally.dropped.append(number)
                 continue
-            start, stop = queued.span(row)
-            if not 0 <= start < stop <= sequence.length:
-                raise ContractBroken(f"sequence {number}: {start} to {stop} of {sequence.length} tokens")
-            if start > sequence.held:
-                raise ContractBroken(f"sequence {number}: token {start} is computed, KV ends at {sequence.held}")
+            start, stop = (step.start[row], step.stop[row]) if is_first else queued.span(row)
+            if not 0 <= start < stop <= sequence.length or start > sequence.held:
+                raise _broken(sequence, start, stop)
             sequence.held = stop
-            if self._audit is not None and slots is not None:
-                first = queued.step.stop[row] - queued.step.start[row] + queued.iteration - 1 if queued.iteration else 0
-                self._audit.computed(number, start, stop, slots[row][first : first + stop - start])
-            is_decode = stop - start == 1 and start >= sequence.prompt_tokens
-            tally.decode_rows += is_decode
-            tally.prefill_rows += not is_decode
+            if slots is not None:
+                self._tell(queued, row, number, slots[row])
+            if stop - start == 1 and start >= sequence.prompt_tokens:
+                tally.decode_rows += 1
+            else:
+                tally.prefill_rows += 1
             tally.computed += stop - start
-            if step.sample[row]:
-                tally.finished |= self._sample(sequence, stop, tally.done)
+            if samples[row]:
+                self._sample(sequence, stop, tally)
         return tally
 
-    def _sample(self, sequence: OpenSequence, stop: int, done: StepDone) -> bool:
-        number = sequence.number
+    def _tell(self, queued: Queued, row: int, number: int, slots: list[int]) -> None:
+        """The audit hears what a row writes, and where."""
+        start, stop = queued.span(row)
+        step = queued.step
+        first = step.stop[row] - step.start[row] + queued.iteration - 1 if queued.iteration else 0
+        if self._audit is not None:
+            self._audit.computed(number, start, stop, slots[first : first + stop - start])
+
+    def _sample(self, sequence: OpenSequence, stop: int, tally: Tally) -> None:
         if stop != sequence.length:
-            raise ContractBroken(f"sequence {number}: samples after {stop} of {sequence.length} tokens")
-        token = self._voice.say(sequence.state, sequence.seed, stop, self._vocabulary)
-        sequence.state = self._voice.follow(sequence.state, token)
+            raise ContractBroken(f"sequence {sequence.number}: samples after {stop} of {sequence.length} tokens")
+        voice = self._voice
+        token = voice.say(sequence.state, sequence.seed, stop, self._vocabulary)
         sequence.length = stop + 1
         if self._audit is not None:
-            self._audit.said(number, token)
-        finish = Finish.RUNNING
+            sequence.state = voice.follow(sequence.state, token)
+            self._audit.said(sequence.number, token)
+        finish = RUNNING
         if sequence.stop_ids and token in sequence.stop_ids:
             finish = Finish.STOP
-        elif sequence.length >= sequence.tokens_max:
+        elif stop + 1 >= sequence.tokens_max:
             finish = Finish.LENGTH
-        sequence.ended = finish is not Finish.RUNNING
-        done.sequence.append(number)
-        done.token.append(token)
-        done.logprob.append(-(token % 8) / 8)
-        done.finish.append(finish)
-        done.top_count.append(sequence.tops)
-        if sequence.tops:
-            done.top_token.extend((token + other) % self._vocabulary for other in range(sequence.tops))
-            done.top_logprob.extend(-float(other) for other in range(sequence.tops))
-        return sequence.ended
+        if finish is not RUNNING:
+            sequence.ended = tally.finished = True
+        tally.numbers.append(sequence.number)
+        tally.tokens.append(token)
+        tally.finishes.append(finish)
+        tally.tops.append(sequence.tops)
 
     def _answer(self, tally: Tally, now_s: float) -> StepDone:
-        done = tally.done
+        top_token, top_logprob = i32(), f32()
+        for token, tops in zip(tally.tokens, tally.tops, strict=True) if any(tally.tops) else ():
+            top_token.extend((token + other) % self._vocabulary for other in range(tops))
+            top_logprob.extend(-float(other) for other in range(tops))
         return StepDone(
-            done.step,
-            done.sequence,
-            done.token,
-            done.logprob,
-            done.finish,
-            done.dropped,
-            done.top_count if done.top_token else i32(),
-            done.top_token,
-            done.top_logprob,
+            tally.step,
+            i64(tally.numbers),
+            i32(tally.tokens),
+            f32([-(token % 8) / 8 for token in tally.tokens]),
+            i8(tally.finishes),
+            i64(tally.dropped),
+            i32(tally.tops) if top_token else i32(),
+            top_token,
+            top_logprob,
             tally.prefill_rows,
             tally.decode_rows,
             tally.computed,
             now_s - self._began_s,
             self._began_s - self._idle_since_s,
         )
+
+
+def _broken(sequence: OpenSequence, start: int, stop: int) -> ContractBroken:
+    if start > sequence.held:
+        return ContractBroken(f"sequence {sequence.number}: token {start} is computed, KV ends at {sequence.held}")
+    return ContractBroken(f"sequence {sequence.number}: {start} to {stop} of {sequence.length} tokens")
 
 
 def _check(step: Step) -> None:

@@ -52,6 +52,7 @@ class Reader:
             return self._on_delta(now_s, message)
         if isinstance(message, Admitted):
             self._record.request = self._record.request or message.request
+            self._patience_s = 0.0
             return []
         if isinstance(message, Rejected):
             return self._on_rejected(now_s, message)
@@ -81,10 +82,9 @@ class Reader:
     def _on_delta(self, now_s: float, delta: Delta) -> list[Effect]:
         record = self._record
         at_s = now_s - self._load.start_s
-        if delta.tokens:
-            record.token_s.extend([at_s] * len(delta.tokens))
-            self._received.extend(delta.tokens)
-            self._patience_s = 0.0
+        for token in delta.tokens:
+            record.token_s.append(at_s)
+            self._received.append(token)
         if delta.finish is not Finish.RUNNING:
             is_good = delta.finish in (Finish.LENGTH, Finish.STOP)
             self._end(now_s, "ok" if is_good else "error", delta.detail or ("" if is_good else delta.finish.name))
