@@ -22,13 +22,11 @@ def chunked(candidates: Sequence[Candidate], budget_tokens: int) -> list[int]:
     A step never holds a decode row up (Sarathi-Serve's rule). Where decode rows alone fill the budget, the oldest
     prompt still gets a token's room, so that it cannot starve.
     """
-    left = budget_tokens
-    taken = [0] * len(candidates)
-    for index, candidate in enumerate(candidates):
-        if candidate.is_decode:
-            taken[index] = 1
-            left -= 1
-    left = max(left, 1)
+    taken = [1 if candidate.is_decode else 0 for candidate in candidates]
+    decodes = taken.count(1)
+    if decodes == len(taken):
+        return taken
+    left = max(budget_tokens - decodes, 1)
     for index, candidate in enumerate(candidates):
         if not candidate.is_decode and left > 0:
             taken[index] = min(candidate.remaining_tokens, left)

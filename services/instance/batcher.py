@@ -110,24 +110,21 @@ class Batcher:
     def _secure(self, chosen: list[tuple[Sequence, int]]) -> tuple[list[tuple[Sequence, int]], list[Effect]]:
         """Find slots for each row, the oldest first; who gets none has no row in this step."""
         effects: list[Effect] = []
-        granted = []
+        without: dict[Sequence, None] = {}
         for sequence, tokens in chosen:
-            if sequence.state is not State.RUNNING:
-                continue  # preempted for the sake of an older one
-            if not self._grow(sequence, tokens):
-                effects += self._make_room(sequence)
-                if sequence.state is not State.RUNNING or not self._grow(sequence, tokens):
-                    continue
-            granted.append((sequence, tokens))
-        if effects:
-            granted = [(sequence, tokens) for sequence, tokens in granted if sequence.state is State.RUNNING]
-        return granted, effects
+            if sequence.computed + tokens <= sequence.run[1]:
+                continue  # it has them already, as nearly every row that decodes
+            if sequence.state is not State.RUNNING or self._grow(sequence, tokens):
+                continue
+            effects += self._make_room(sequence)
+            if sequence.state is State.RUNNING and not self._grow(sequence, tokens):
+                without[sequence] = None
+        if effects or without:  # who was preempted for the sake of an older one has no row either
+            chosen = [(one, tokens) for one, tokens in chosen if one.state is State.RUNNING and one not in without]
+        return chosen, effects
 
     def _grow(self, sequence: Sequence, tokens: int) -> bool:
-        stop = sequence.computed + tokens
-        if stop <= sequence.run[1]:
-            return True
-        needed = stop - self._slab.held(sequence)
+        needed = sequence.computed + tokens - self._slab.held(sequence)
         if needed <= 0:
             return True
         ahead = min(self._ahead(), sequence.longest - self._slab.held(sequence))

@@ -11,7 +11,6 @@ from dunlin.messages.types import I8, I32, I64, Figure, Finish, Why, i8, i32, i6
 from dunlin.policies.batch import BatchPolicy, Candidate
 from services.instance.sequences import Sequence
 from services.instance.slab import Slab
-from services.instance.slots import Extent
 
 OUTSTANDING_MAX = 2
 
@@ -52,12 +51,11 @@ class Extents:
     start: I64 = field(default_factory=i64)
     length: I64 = field(default_factory=i64)
 
-    def add(self, row: int, extents: list[Extent]) -> None:
-        """Those of one row more."""
-        for first, length in extents:
-            self.row.append(row)
-            self.start.append(first)
-            self.length.append(length)
+    def add(self, row: int, start: int, length: int) -> None:
+        """One more, of that row."""
+        self.row.append(row)
+        self.start.append(start)
+        self.length.append(length)
 
 
 class Steps:
@@ -100,11 +98,12 @@ class Steps:
         """Which sequences may have how many tokens in the next step; empty if none may."""
         able: list[Sequence] = []
         candidates: list[Candidate] = []
-        for sequence in running:
-            remaining = sequence.remaining
-            if remaining > 0:
+        for sequence in running:  # `remaining` and `has_sampled`, written out: this is a good part of a token's cost
+            place, length = sequence.place, len(sequence.tokens) + sequence.pending
+            if length < place.prompt_tokens + place.max_tokens:
+                remaining = length - sequence.computed
                 able.append(sequence)
-                is_decode = remaining == 1 and sequence.has_sampled
+                is_decode = remaining == 1 and length > len(place.tokens)
                 candidates.append(_DECODE if is_decode else Candidate(remaining, is_decode=False))
         if not able:
             return []
@@ -114,18 +113,22 @@ class Steps:
     def compose(self, chosen: list[tuple[Sequence, int]], slab: Slab, epoch: int, plan_version: int) -> Step:
         """The next step of rows whose slots are there already; from now on it is outstanding."""
         self._numbers += 1
-        rows = Rows([sequence for sequence, _ in chosen], i64([sequence.number for sequence, _ in chosen]), i64(), i8())
-        starts, extents = i64(), Extents()
-        for index, (sequence, tokens) in enumerate(chosen):
-            start, stop = sequence.computed, sequence.computed + tokens
+        starts, extents = i64([sequence.computed for sequence, _ in chosen]), Extents()
+        stops = i64([sequence.computed + tokens for sequence, tokens in chosen])
+        rows = Rows([sequence for sequence, _ in chosen], i64([sequence.number for sequence, _ in chosen]), stops, i8())
+        for index, sequence in enumerate(rows.sequences):
+            stop = stops[index]
+            first, last, slot = sequence.run
+            if first <= sequence.computed and stop <= last:  # as `slab.extents` would find, for nearly every row
+                extents.add(index, slot + sequence.computed - first, stop - sequence.computed)
+            else:
+                for at, length in slab.extents(sequence, sequence.computed, stop):
+                    extents.add(index, at, length)
             samples = stop == len(sequence.tokens) + sequence.pending
             sequence.computed = stop
             sequence.pending += samples
             sequence.in_steps += 1
-            starts.append(start)
-            rows.stops.append(stop)
             rows.samples.append(samples)
-            extents.add(index, slab.extents(sequence, start, stop))
         self._outstanding[self._numbers] = rows
         return Step(
             self._numbers,
