@@ -1,18 +1,43 @@
-"""`dunlin sim`: the cores that serve, in virtual time."""
+"""`dunlin sim`: a workload on a cluster that is modelled, under one preset or several, side by side; and its failures.
+
+It needs neither a server nor torch; pictures need the extra `sim`. What is simulated is the cores that serve.
+"""
 
 import argparse
+import importlib
+import sys
+import time
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 from dunlin.cli import sim_campaign
-from dunlin.cli.errors import USAGE, CliError
-from dunlin.cli.options import Subparsers
+from dunlin.cli.errors import FAILED, OK, USAGE, CliError
+from dunlin.cli.options import Subparsers, add_json, number, whole
+from dunlin.workload.manual import HELP, SLO_HELP
 
+if TYPE_CHECKING:
+    from dunlin.workload.slo import Slos
+    from dunlin.workload.trace import Arrival
+    from simulator.report import Figures, Outcome
+    from simulator.study import Case, Found
+
+_ROLES = ("instance", "dispatcher", "manager", "kvstore", "monitor")
 _DESCRIPTION = """\
-Run the cores that serve in virtual time, against models of engines, networks, etcd and clients.
+Run a workload on a modelled cluster: the cores that serve, in virtual time, on the GPUs of your choice. Prints what
+would come of it for each preset, side by side.
 
 examples:
-  dunlin sim --campaign --seeds 1000            random faults; exit code 1 if an invariant breaks
+  dunlin sim --workload poisson:rate=6,duration=300 --instances 2 --device a100 --model-shape llama-3-8b
+  dunlin sim --trace trace.csv.gz --preset vllm,chunked,llumnix --instances 4 --slo ttft=2,tpot=0.1 --plot pictures
+  dunlin sim --trace trace.csv.gz --find-instances 64 --slo ttft=2,tpot=0.1 --attainment 0.95
+  dunlin sim --workload poisson:rate=6,duration=60 --explain slowest
+  dunlin sim --campaign --seeds 1000               random faults; exit code 1 if an invariant breaks
   dunlin sim --campaign --seeds 1 --first-seed 7   one seed again, exactly
-  dunlin sim --zoo                              planted bugs, each of which must be caught
+  dunlin sim --zoo                                 planted bugs, each of which must be caught
+
+workloads:
 """
 
 
@@ -20,18 +45,266 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     """The subcommand."""
     parser = subparsers.add_parser(
         "sim",
-        help="simulate clusters, and their failures",
-        description=_DESCRIPTION,
+        help="simulate clusters under a workload, and their failures",
+        description=_DESCRIPTION + HELP,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
+    _add_workload(parser.add_argument_group("workload"))
+    _add_cluster(parser.add_argument_group("cluster"))
+    _add_output(parser.add_argument_group("output"))
     sim_campaign.add_options(parser)
     parser.set_defaults(run=run)
 
 
+def _add_workload(group: argparse._ArgumentGroup) -> None:
+    group.add_argument("--trace", metavar="FILE", help="a trace")
+    group.add_argument("--workload", metavar="SPEC", help="a trace or an arrival process, as said above")
+    group.add_argument("--duration", type=number(0, above=True), metavar="S", help="only its first S seconds")
+    group.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of what is drawn (default: 0)")
+    group.add_argument("--slo", action="append", default=[], metavar="LIMITS", help=SLO_HELP)
+
+
+def _add_cluster(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--preset", default="chunked", metavar="A,B,…", help="policies to compare, or `all` (default: chunked)"
+    )
+    group.add_argument("--instances", type=whole(1, 8192), default=1, metavar="N", help="(default: 1)")
+    group.add_argument(
+        "--find-instances", type=whole(1, 8192), metavar="MAX", help="find the fewest, up to MAX, that meet the SLO"
+    )
+    group.add_argument(
+        "--attainment", type=number(0, above=True), default=0.99, metavar="SHARE",
+        help="of the requests that must meet it (default: 0.99)",
+    )  # fmt: skip
+    group.add_argument("--device", default="a100", metavar="D", help="a100, h200 or a profile (default: a100)")
+    group.add_argument(
+        "--model-shape", default="llama-3-8b", metavar="M", help="a name or a config.json (default: llama-3-8b)"
+    )
+    group.add_argument("--tp", type=whole(1, 64), default=1, metavar="N", help="GPUs of an instance (default: 1)")
+    group.add_argument("--nodes", type=whole(1, 8192), metavar="N", help="machines (default: one for each 8 GPUs)")
+    group.add_argument("--dispatchers", type=whole(1, 64), default=1, metavar="N", help="(default: 1)")
+    group.add_argument(
+        "--host-gb", type=number(0), default=32.0, metavar="GB", help="host memory for KV per machine (default: 32)"
+    )
+    group.add_argument(
+        "--max-positions", type=whole(2), metavar="N", help="clip longer requests (default: an instance's memory)"
+    )
+    group.add_argument(
+        "--set", action="append", default=[], metavar="ROLE.NAME=VALUE",
+        help="a setting of a role, as instance.budget_tokens=1024; may be given several times",
+    )  # fmt: skip
+
+
+def _add_output(group: argparse._ArgumentGroup) -> None:
+    add_json(group)  # type: ignore[arg-type]
+    group.add_argument("--plot", type=Path, metavar="DIR", help="draw pictures into DIR (needs the extra `sim`)")
+    group.add_argument(
+        "--explain", metavar="REQUEST", help="tell the story of a request (req-…), or of the `slowest`, instead"
+    )
+    group.add_argument("--jobs", type=whole(1, 256), default=1, metavar="N", help="presets at a time (default: 1)")
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """What was asked for."""
+    """Simulate; exit code 1 if no cluster was large enough, or an invariant broke."""
     if arguments.campaign:
         return sim_campaign.run_campaign(arguments)
     if arguments.zoo:
         return sim_campaign.run_zoo(arguments)
-    raise CliError("say what to simulate: --campaign or --zoo", USAGE)
+    _load()
+    slos, arrivals = _workload(arguments)
+    cases = _cases(arguments)
+    if arguments.find_instances:
+        return _search(arguments, cases, arrivals, slos)
+    outcomes = _run_all(arguments, cases, arrivals)
+    if arguments.explain:
+        return _tell(arguments, outcomes)
+    _finish(arguments, arrivals, outcomes, slos, {})
+    return OK
+
+
+def _load() -> None:
+    try:
+        importlib.import_module("simulator.runner")
+    except ModuleNotFoundError as error:
+        raise CliError(f"this installation lacks {error.name}: pip install 'dunlin[sim]'", USAGE) from None
+
+
+def _workload(arguments: argparse.Namespace) -> "tuple[Slos, list[Arrival]]":
+    from dunlin.workload.kinds import read_workload
+    from dunlin.workload.slo import parse_slos
+
+    if (arguments.trace is None) == (arguments.workload is None):
+        raise CliError("say either --trace FILE or --workload SPEC", USAGE)
+    text = f"trace:{arguments.trace}" if arguments.trace is not None else arguments.workload
+    try:
+        return parse_slos(arguments.slo), read_workload(text, arguments.seed, arguments.duration)
+    except ValueError as error:
+        raise CliError(str(error), USAGE) from None
+
+
+def _cases(arguments: argparse.Namespace) -> "list[Case]":
+    from dunlin.policies.presets import PRESETS
+    from simulator.study import Case
+
+    names = list(PRESETS) if arguments.preset == "all" else [name.strip() for name in arguments.preset.split(",")]
+    for name in names:
+        if name not in PRESETS:
+            raise CliError(f"--preset {name}: there is none; choose of {', '.join(PRESETS)}, or all", USAGE)
+    if len(set(names)) < len(names):
+        raise CliError(f"--preset {arguments.preset}: one is named twice", USAGE)
+    if arguments.find_instances and not arguments.slo:
+        raise CliError("--find-instances needs --slo: what shall be met?", USAGE)
+    return [_case(arguments, name, Case) for name in names]
+
+
+def _case(arguments: argparse.Namespace, preset: str, make: Any) -> "Case":
+    made: Case = make(
+        preset=preset,
+        instances=arguments.instances,
+        device=arguments.device,
+        shape=arguments.model_shape,
+        tp=arguments.tp,
+        nodes=arguments.nodes or 0,
+        dispatchers=arguments.dispatchers,
+        seed=arguments.seed,
+        tier_bytes=int(arguments.host_gb * 1e9),
+        max_positions=arguments.max_positions or 0,
+        story_of=arguments.explain or "",
+        settings=_settings(arguments.set),
+    )
+    return made
+
+
+def _settings(texts: Sequence[str]) -> tuple[tuple[str, tuple[tuple[str, object], ...]], ...]:
+    """What `--set` asked for, by role."""
+    found: dict[str, dict[str, object]] = {}
+    for text in texts:
+        path, equals, value = text.partition("=")
+        role, dot, name = path.partition(".")
+        if not (equals and dot and name.isidentifier() and role in _ROLES):
+            raise CliError(f"--set {text}: give ROLE.NAME=VALUE with a role of {', '.join(_ROLES)}", USAGE)
+        found.setdefault(role, {})[name] = _value(value)
+    return tuple((role, tuple(values.items())) for role, values in found.items())
+
+
+def _value(text: str) -> object:
+    """A number or a truth value where it reads like one."""
+    for parse in (int, float, {"true": True, "false": False}.__getitem__):
+        with suppress(ValueError, KeyError):
+            return parse(text)  # type: ignore[operator]
+    return text
+
+
+def _run_all(arguments: argparse.Namespace, cases: "list[Case]", arrivals: "list[Arrival]") -> "list[Outcome]":
+    from simulator.progress import StudyProgress
+    from simulator.runner import SimError, run_case
+    from simulator.study import run_all
+
+    progress = StudyProgress(sys.stderr, len(cases), time.monotonic)
+    try:
+        return run_all(cases, arrivals, run_case, arguments.jobs, lambda case, share: progress.show(case.preset, share))
+    except SimError as error:
+        raise CliError(str(error), USAGE) from None
+    finally:
+        progress.close()
+
+
+# --- what is printed -------------------------------------------------------------------------------------------------
+
+
+def _finish(
+    arguments: argparse.Namespace,
+    arrivals: "Sequence[Arrival]",
+    outcomes: "Sequence[Outcome]",
+    slos: "Slos",
+    more: dict[str, Any],
+) -> None:
+    from dunlin.cli.output import as_json
+    from dunlin.cli.sim_table import render
+    from simulator.report import figures
+
+    found = [figures(outcome, slos) for outcome in outcomes]
+    if arguments.plot:
+        _draw(arguments.plot, arrivals, outcomes, slos)
+    if arguments.json:
+        print(as_json({"cluster": _cluster(arguments), "presets": found, **more}))
+        return
+    print(f"{_head(arguments, arrivals, found)}\n")
+    print(render(found))
+    slowest = [request for one in found for request in one.slowest[:1]]
+    if slowest:
+        print(
+            "\nslowest to a first token: " + ", ".join(f"{one.preset} {one.slowest[0]}" for one in found if one.slowest)
+        )
+
+
+def _cluster(arguments: argparse.Namespace) -> dict[str, Any]:
+    names = ("instances", "device", "model_shape", "tp", "nodes", "dispatchers", "host_gb", "seed", "trace", "workload")
+    return {name: getattr(arguments, name) for name in names}
+
+
+def _head(arguments: argparse.Namespace, arrivals: "Sequence[Arrival]", found: "Sequence[Figures]") -> str:
+    span_s = max(arrivals[-1].at_s, 1e-9)
+    sizes = sorted({one.instances for one in found})
+    count = "/".join(map(str, sizes)) + (" instance" if sizes == [1] else " instances")
+    gpus = f" of {arguments.tp} {arguments.device}" if arguments.tp > 1 else f" on {arguments.device}"
+    return (
+        f"{len(arrivals)} requests in {span_s:.0f} s ({len(arrivals) / span_s:.2f}/s); "
+        f"{count}{gpus}, {arguments.model_shape}; simulated in {sum(one.wall_s for one in found):.1f} s"
+    )
+
+
+def _tell(arguments: argparse.Namespace, outcomes: "Sequence[Outcome]") -> int:
+    from dunlin.cli.output import as_json
+
+    if arguments.json:
+        print(as_json({outcome.preset: list(outcome.story) for outcome in outcomes}))
+    for outcome in () if arguments.json else outcomes:
+        if len(outcomes) > 1:
+            print(f"--- {outcome.preset}")
+        print(
+            "\n".join(outcome.story) or f"nothing is known of {arguments.explain}: the table and --json name requests"
+        )
+    return OK if all(outcome.story for outcome in outcomes) else FAILED
+
+
+def _draw(path: Path, arrivals: "Sequence[Arrival]", outcomes: "Sequence[Outcome]", slos: "Slos") -> None:
+    from simulator.pictures import draw
+    from simulator.plots import PlotsMissing
+
+    try:
+        written = draw(path, arrivals, outcomes, slos)
+    except PlotsMissing as error:
+        raise CliError(str(error), USAGE) from None
+    except OSError as error:
+        raise CliError(f"{path}: pictures cannot be written ({error.strerror})", USAGE) from None
+    print("pictures: " + ", ".join(map(str, written)), file=sys.stderr)
+
+
+# --- the search ------------------------------------------------------------------------------------------------------
+
+
+def _search(arguments: argparse.Namespace, cases: "list[Case]", arrivals: "list[Arrival]", slos: "Slos") -> int:
+    from simulator.study import attainment_of, smallest
+
+    def run_one(case: "Case") -> "Outcome":
+        return _run_all(arguments, [case], arrivals)[0]
+
+    share_of = attainment_of(slos)
+    found = {
+        case.preset: smallest(case, arguments.find_instances, arguments.attainment, share_of, run_one) for case in cases
+    }
+    if not arguments.json:
+        print("\n".join(_verdict(arguments, preset, one) for preset, one in found.items()) + "\n")
+    outcomes = [one.outcome for one in found.values() if one.outcome is not None]
+    _finish(arguments, arrivals, outcomes, slos, {"tried": {preset: one.tried for preset, one in found.items()}})
+    return OK if len(outcomes) == len(cases) else FAILED
+
+
+def _verdict(arguments: argparse.Namespace, preset: str, found: "Found") -> str:
+    tried = ", ".join(f"{size}: {share:.1%}" for size, share in found.tried)
+    if found.outcome is None:
+        return f"{preset}: not even {arguments.find_instances} instances meet it (SLO met with {tried})"
+    size = len(found.outcome.tracks)
+    gpus = f" ({size * arguments.tp} GPUs)" if arguments.tp > 1 else ""
+    return f"{preset}: {size} instance{'s' if size > 1 else ''}{gpus} (SLO met with {tried})"

@@ -29,6 +29,7 @@ class SdkDoor:
             temperature=0.0 if job.seed is None else 1.0,
             seed=job.seed,
             ignore_eos=True,
+            request_class=job.request_class,
         )
         try:
             async with aclosing(pieces) as stream:

@@ -12,6 +12,6 @@ HELP = """\
   lengths=FILE | fixed(512,128) | uniform(1..1024,1..256) | lognormal(512,128,sigma=1) | zipf(1.1,64,4096,ratio=4)
           | mixed(2*SOURCE,1*SOURCE)          of input and output tokens (default: lognormal(512,128))
   prefix=shared(count=10,tokens=256,theta=1)  each request begins with one of 10 texts, by Zipf's law
-  class=chat                                  names its class, for SLOs
+  class=chat                                  names its class, for SLOs (`batch` is not interactive)
  several at once: SPEC + SPEC
 """

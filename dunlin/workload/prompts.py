@@ -7,7 +7,7 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from dunlin.messages.types import I32, i32
+from dunlin.messages.types import I32, RequestClass, i32
 from dunlin.workload.trace import Arrival
 
 _TABLE = 1 << 16
@@ -26,6 +26,11 @@ class Job:
     clipped: bool = False
     seed: int | None = None
     label: str = ""
+
+    @property
+    def request_class(self) -> RequestClass:
+        """A trace's class named `batch` is sent as that; all others are interactive."""
+        return RequestClass.BATCH if self.label == "batch" else RequestClass.INTERACTIVE
 
 
 def clip(input_tokens: int, output_tokens: int, max_positions: int) -> tuple[int, int]:

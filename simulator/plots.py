@@ -1,0 +1,170 @@
+"""Pictures of simulations: distributions, load and memory over time, a timeline of the instances.
+
+Needs matplotlib (the extra `sim`); knows figures and tracks, no core.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from dunlin.messages.types import Part
+from simulator.samples import Track
+from simulator.tracks import memory, rises, stretches, total
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
+
+_DPI = 110
+_MOST_LANES = 48
+_COLOURS = ("#1f5fa8", "#d9822b", "#2f8f5b", "#b03a5b", "#6d55a3", "#7a6a55", "#14919b", "#a39a1c")
+_MEMORY = "#27384d"
+_MARKS = (("preemptions", "v", "#c0262d"), ("migrations", ">", "#e0a100"))
+_PARTS = ("#9bbbd9", "#e8b98a", "#a4cfae", "#d5a3bd", "#c2b5de", "#cbc3a6")
+
+
+class PlotsMissing(Exception):
+    """matplotlib is not installed."""
+
+
+def cdfs(path: Path, measures: Mapping[str, Mapping[str, Sequence[float]]], limits: Mapping[str, float]) -> None:
+    """Cumulative distributions: `measures[name][preset]` are values in seconds; `limits[name]` is drawn as the SLO."""
+    figure, axes = _figure(2, 2, 10.0, 6.6)
+    for axis, (name, series) in zip(axes, measures.items(), strict=False):
+        for index, (preset, values) in enumerate(series.items()):
+            _cdf(axis, values, preset, _COLOURS[index % len(_COLOURS)])
+        if name in limits:
+            axis.axvline(limits[name], color="#555555", linestyle=":", linewidth=1.2, label=f"SLO {limits[name]:g} s")
+        axis.set(title=name, xlabel="seconds", ylabel="share of requests", ylim=(0, 1.01))
+        axis.grid(alpha=0.3)
+    axes[0].legend(loc="lower right", fontsize=8)
+    _save(figure, path)
+
+
+def _cdf(axis: "Axes", values: Sequence[float], label: str, colour: str) -> None:
+    ordered = sorted(values)
+    if not ordered:
+        return
+    at_most = [(index + 1) / len(ordered) for index in range(len(ordered))]
+    axis.plot([max(value, 1e-4) for value in ordered], at_most, label=label, color=colour, linewidth=1.6)
+    axis.set_xscale("log")
+
+
+def over_time(path: Path, arrivals: Sequence[float], runs: Mapping[str, Mapping[str, Track]]) -> None:
+    """What came in and how the clusters stood, one line per preset. `arrivals` are times in seconds."""
+    figure, axes = _figure(4, 1, 10.0, 8.4, sharex=True)
+    stop_s = max((track.at_s[-1] for tracks in runs.values() for track in tracks.values() if track.at_s), default=1.0)
+    width_s = max(1.0, _round(stop_s / 120))
+    axes[0].hist(arrivals, bins=_edges(stop_s, width_s), color="#8a9099", weights=[1 / width_s] * len(arrivals))
+    axes[0].set_ylabel("arrivals/s")
+    for index, (preset, tracks) in enumerate(runs.items()):
+        colour = _COLOURS[index % len(_COLOURS)]
+        for axis, (times, values) in zip(axes[1:], _sums(list(tracks.values())), strict=True):
+            label = preset if axis is axes[1] else ""
+            axis.plot(times[: len(values)], values, color=colour, linewidth=1.2, label=label)
+    for axis, label in zip(axes[1:], ("running", "waiting", "memory used, %"), strict=True):
+        axis.set_ylabel(label)
+        axis.grid(alpha=0.3)
+        axis.set_ylim(bottom=0)
+    axes[3].set(ylim=(0, 102), xlabel="seconds")
+    figure.legend(loc="outside upper center", fontsize=8, ncols=6)
+    _save(figure, path)
+
+
+def timeline(path: Path, title: str, tracks: Mapping[str, Track]) -> None:
+    """A lane per instance: how full its memory is (height), its group and part (colour), preemptions (marks)."""
+    shown = list(tracks.items())[:_MOST_LANES]
+    figure, (axis,) = _figure(1, 1, 10.0, 1.9 + 0.42 * len(shown))
+    shared = _shared_groups(tracks)
+    colours: dict[tuple[int, int], str] = {}
+    for lane, (_, track) in enumerate(shown):
+        for stretch in stretches(track):
+            key = (stretch.group if stretch.group in shared else 0, stretch.part)
+            colour = colours.setdefault(key, _PARTS[len(colours) % len(_PARTS)])
+            axis.broken_barh([(stretch.start_s, stretch.stop_s - stretch.start_s)], (lane, 0.9), color=colour)
+        used = [lane + 0.9 - 0.9 * share for share in memory(track)]
+        axis.fill_between(track.at_s, lane + 0.9, used, color=_MEMORY, alpha=0.65, linewidth=0)
+        _marks(axis, track, lane)
+    more = f" (the first {len(shown)} of {len(tracks)})" if len(shown) < len(tracks) else ""
+    axis.set(xlabel="seconds", title=title + more, ylim=(len(shown), 0))
+    axis.set_yticks([lane + 0.45 for lane in range(len(shown))], [name for name, _ in shown], fontsize=8)
+    axis.margins(x=0)
+    figure.legend(handles=_legend(colours), loc="outside lower center", ncols=5, fontsize=8)
+    _save(figure, path)
+
+
+def _shared_groups(tracks: Mapping[str, Track]) -> set[int]:
+    """Groups that more than one instance belonged to."""
+    members: dict[int, set[str]] = {}
+    for name, track in tracks.items():
+        for group in dict.fromkeys(track.group):
+            members.setdefault(group, set()).add(name)
+    return {group for group, names in members.items() if len(names) > 1}
+
+
+def _legend(colours: Mapping[tuple[int, int], str]) -> list[Any]:
+    from matplotlib.lines import Line2D
+    from matplotlib.patches import Patch
+
+    parts = [
+        Patch(color=colour, label=f"group {group}: {_part(part)}" if group else _part(part))
+        for (group, part), colour in colours.items()
+    ]
+    marks = [
+        Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=5, label=column)
+        for column, marker, colour in _MARKS
+    ]
+    return [Patch(color=_MEMORY, alpha=0.65, label="memory used"), *parts, *marks]
+
+
+def _part(part: int) -> str:
+    return Part(part).name.lower().replace("_", " ")
+
+
+def _marks(axis: "Axes", track: Track, lane: int) -> None:
+    for column, marker, colour in _MARKS:
+        times = rises(track, getattr(track, f"{column}_total"))
+        axis.plot(times, [lane + 0.16] * len(times), marker, color=colour, markersize=4, linestyle="none")
+
+
+def _sums(tracks: Sequence[Track]) -> list[tuple[Sequence[float], Sequence[float]]]:
+    """Running, waiting and the share of memory in percent, over all instances, with the times of the samples."""
+    times: Sequence[float] = tracks[0].at_s if tracks else []
+    used = [100 * value / len(tracks) for value in total(memory(track) for track in tracks)]
+    return [
+        (times, total(track.running for track in tracks)),
+        (times, total(track.waiting for track in tracks)),
+        (times, used),
+    ]
+
+
+def _edges(stop_s: float, width_s: float) -> list[float]:
+    return [index * width_s for index in range(int(stop_s / width_s) + 2)]
+
+
+def _round(width_s: float) -> float:
+    """The next of 1, 2, 5, 10, 20, 50 … seconds."""
+    step = 1.0
+    for factor in (2, 2.5, 2) * 6:
+        if step >= width_s:
+            break
+        step *= factor
+    return step
+
+
+def _figure(rows: int, columns: int, width: float, height: float, sharex: bool = False) -> "tuple[Figure, list[Axes]]":
+    try:
+        from matplotlib.backends.backend_agg import FigureCanvasAgg
+        from matplotlib.figure import Figure
+    except ModuleNotFoundError as error:
+        raise PlotsMissing(f"pictures need {error.name}: pip install 'dunlin[sim]'") from None
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    made: Any = figure.subplots(rows, columns, sharex=sharex, squeeze=False)
+    return figure, list(made.flat)
+
+
+def _save(figure: "Figure", path: Path) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    # No date and no version inside: the same run draws the same bytes.
+    figure.savefig(path, dpi=_DPI, metadata={"Software": None})
