@@ -101,7 +101,6 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--explain", metavar="REQUEST", help="tell the story of a request (req-…), or of the `slowest`, instead"
     )
-    group.add_argument("--jobs", type=whole(1, 256), default=1, metavar="N", help="presets at a time (default: 1)")
 
 
 def run(arguments: argparse.Namespace) -> int:

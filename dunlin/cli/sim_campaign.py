@@ -22,7 +22,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group.add_argument("--bug", metavar="NAME", default="", help="with --zoo: this bug alone")
     group.add_argument("--seeds", type=_positive, default=100, metavar="N", help="how many seeds (default: 100)")
     group.add_argument("--first-seed", type=int, default=0, metavar="K", help="the first of them (default: 0)")
-    group.add_argument("--jobs", type=_positive, default=1, metavar="J", help="processes to share them (default: 1)")
+    group.add_argument("--jobs", type=_positive, default=1, metavar="J", help="processes to share them, or the presets")
     group.add_argument("--only-requests", type=_numbers, metavar="A,B", help="of the plan, these requests alone")
     group.add_argument("--only-faults", type=_numbers, metavar="A,B", help="of the plan, these faults alone")
     group.add_argument("--shrink-runs", type=int, default=100, metavar="N", help="runs to shrink a failing seed with")
