@@ -14,6 +14,7 @@ from simulator.load import Load
 from simulator.samples import Sampler, Track
 from simulator.seat import EngineSeat
 from simulator.spec import ClusterSpec
+from simulator.starts import Starts
 
 READY_S = 60.0
 READY_LOOK_S = 0.1
@@ -26,6 +27,7 @@ class SimSpec:
 
     `sample_s` 0 takes no samples. The run ends when every request has ended, at the latest `limit_s` after the last
     arrival. `keep_decisions`: record every message that carries a reason. `keep_tokens`: records hold the tokens.
+    `keep_starts`: note when the computing of each request began.
     """
 
     cluster: ClusterSpec
@@ -34,6 +36,7 @@ class SimSpec:
     limit_s: float = 3600.0
     keep_decisions: bool = False
     keep_tokens: bool = False
+    keep_starts: bool = False
 
 
 @dataclass(slots=True)
@@ -49,6 +52,7 @@ class SimResult:
     events: int
     is_complete: bool
     decisions: list[Decided] = field(default_factory=list)
+    starts: dict[str, float] = field(default_factory=dict)
 
 
 def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = None) -> SimResult:
@@ -63,6 +67,9 @@ def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = N
     decisions: list[Decided] = []
     if spec.keep_decisions:
         world.on_decided = lambda at_s, sender, to, message: decisions.append((at_s, sender, to, message))
+    starts = Starts(cluster.instances)
+    if spec.keep_starts:
+        world.on_delivered = starts.look
     load = Load(world, iter(spec.jobs), cluster.doors, spec.keep_tokens)
     sampler = Sampler(world, spec.sample_s, lambda: _instances(cluster))
     _freeze()
@@ -74,7 +81,9 @@ def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = N
     if spec.sample_s > 0:
         sampler.look(world.now_s)
     span_s = world.now_s - load.start_s
-    return SimResult(load.records, sampler.tracks, load.start_s, span_s, world.delivered, is_complete, decisions)
+    began = {request: at_s - load.start_s for request, at_s in starts.at_s.items()}
+    events = world.delivered
+    return SimResult(load.records, sampler.tracks, load.start_s, span_s, events, is_complete, decisions, began)
 
 
 def _until_ready(cluster: Cluster) -> None:

@@ -34,6 +34,7 @@ class Track:
     preemptions_total: "array[int]" = field(default_factory=lambda: array("q"))
     migrations_total: "array[int]" = field(default_factory=lambda: array("q"))
     moved_bytes_total: "array[int]" = field(default_factory=lambda: array("q"))
+    prefix_hit_tokens_total: "array[int]" = field(default_factory=lambda: array("q"))
     group: "array[int]" = field(default_factory=lambda: array("i"))
     part: "array[int]" = field(default_factory=lambda: array("b"))
 
@@ -53,6 +54,7 @@ class Track:
         self.preemptions_total.append(report.preemptions_total)
         self.migrations_total.append(report.migrations_total)
         self.moved_bytes_total.append(seat.moved_bytes)
+        self.prefix_hit_tokens_total.append(report.prefix_hit_tokens_total)
         self.group.append(report.group)
         self.part.append(report.part)
 
