@@ -90,8 +90,8 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         "--max-positions", type=whole(2), metavar="N", help="clip longer requests (default: an instance's memory)"
     )
     group.add_argument(
-        "--set", action="append", default=[], metavar="ROLE.NAME=VALUE",
-        help="a setting of a role, as instance.budget_tokens=1024; may be given several times",
+        "--set", action="append", default=[], metavar="[PRESET:]ROLE.NAME=VALUE",
+        help="a setting of a role, as instance.budget_tokens=1024, for all presets or one; may be repeated",
     )  # fmt: skip
 
 
@@ -169,19 +169,26 @@ def _case(arguments: argparse.Namespace, preset: str, make: Any) -> "Case":
         tier_bytes=int(arguments.host_gb * 1e9),
         max_positions=arguments.max_positions or 0,
         story_of=arguments.explain or "",
-        settings=_settings(arguments.set),
+        settings=_settings(arguments.set, preset),
     )
     return made
 
 
-def _settings(texts: Sequence[str]) -> tuple[tuple[str, tuple[tuple[str, object], ...]], ...]:
-    """What `--set` asked for, by role."""
+def _settings(texts: Sequence[str], preset: str) -> tuple[tuple[str, tuple[tuple[str, object], ...]], ...]:
+    """What `--set` asked for with `preset`, by role."""
+    from dunlin.policies.presets import PRESETS
+
     found: dict[str, dict[str, object]] = {}
     for text in texts:
         path, equals, value = text.partition("=")
+        only, _, path = path.rpartition(":")
         role, dot, name = path.partition(".")
         if not (equals and dot and name.isidentifier() and role in _ROLES):
             raise CliError(f"--set {text}: give ROLE.NAME=VALUE with a role of {', '.join(_ROLES)}", USAGE)
+        if only and only not in PRESETS:
+            raise CliError(f"--set {text}: no preset {only!r}; there are {', '.join(PRESETS)}", USAGE)
+        if only not in ("", preset):
+            continue
         found.setdefault(role, {})[name] = _value(value)
     return tuple((role, tuple(values.items())) for role, values in found.items())
 
