@@ -9,6 +9,7 @@ import pytest
 
 from dunlin.launch.process import ClusterProcess
 from dunlin.workload.arrivals import poisson, until
+from dunlin.workload.runs import read_run
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -77,10 +78,17 @@ def test_replay_reports(cluster: ClusterProcess, command: Command, tmp_path: Pat
     rows = "".join(f"{at_s},{20 + i % 40},6\n" for i, at_s in enumerate(until(poisson(8, seed=2), 4)))
     (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows + "60,1,1\n")
     line = ("replay", str(tmp_path / "trace.csv"), "--duration", "4", "--door", door, *here(cluster))
-    done = command(*line, "--json", "--save", str(tmp_path / "run.json"))
+    kept = ("--save", str(tmp_path / "run.json"), "--record", str(tmp_path / "run.jsonl"), "--slo", "ttft=60")
+    done = command(*line, "--json", *kept)
     told = json.loads(done.stdout)
     assert (done.returncode, told["errors"], told["refused"]) == (0, 0, 0)
     assert told["completed"] == told["requests"] == rows.count("\n")
     assert told["output_tokens"] == 6 * told["requests"]
     saved = json.loads((tmp_path / "run.json").read_text())
     assert len(saved["requests"]) == told["requests"]
+    assert told["slo_attainment"] == 1.0
+    run = read_run(tmp_path / "run.jsonl")
+    assert [len(record.token_s) for record in run.records] == [6] * told["requests"]
+    assert run.facts["launched"]["preset"] == "chunked"
+    assert run.facts["after"]["members"]
+    assert run.facts["asked"]["workload"] == str(tmp_path / "trace.csv")
