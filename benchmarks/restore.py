@@ -208,9 +208,11 @@ def main(argv: list[str] | None = None) -> int:
     arguments = output.parser(__doc__ or "")
     plan = Plan()
     arguments.add_argument("--contexts", default=",".join(map(str, plan.contexts)), help="tokens")
+    arguments.add_argument("--repeats", type=int, default=plan.repeats, help="of each context")
     arguments.add_argument("--rounds", type=int, default=plan.rounds, help="0: only the engine")
     given = arguments.parse_args(argv)
-    plan = Plan(contexts=tuple(int(one) for one in given.contexts.split(",")), rounds=given.rounds)
+    contexts = tuple(int(one) for one in given.contexts.split(","))
+    plan = Plan(contexts=contexts, repeats=given.repeats, rounds=given.rounds)
     outcome = Outcome("restore: the host tier against computing again, and what filling it costs")
     measure_restore(plan, outcome)
     if plan.rounds:

@@ -37,6 +37,18 @@ def running(cluster: Cluster, client: Client, tokens: int = 5) -> str:
     return cluster.holder(client)
 
 
+def moving(
+    prompt_tokens: int = 99, max_tokens: int = 100, tokens: int = 5, **settings: Any
+) -> tuple[Cluster, Client, str, str]:
+    """A cluster, the client of its only sequence, which has `tokens`, and who was just told to move it where."""
+    cluster = make_cluster(**settings)
+    client = cluster.submit(list(range(1, prompt_tokens + 1)), max_tokens=max_tokens)
+    source = running(cluster, client, tokens)
+    target = other(cluster, source)
+    shed(cluster, source, target)
+    return cluster, client, source, target
+
+
 def other(cluster: Cluster, name: str) -> str:
     return next(one for one in cluster.instances if one != name)
 

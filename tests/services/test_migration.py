@@ -13,6 +13,7 @@ from simulator.cluster import Cluster
 from tests.services.moving import (
     finish,
     make_cluster,
+    moving,
     other,
     running,
     sent,
@@ -45,10 +46,7 @@ def test_a_running_sequence_moves_and_its_client_sees_nothing(tier: bool) -> Non
 
 
 def test_the_pause_is_a_step_and_the_last_copy() -> None:
-    cluster = make_cluster()
-    client = cluster.submit(list(range(1, 300)), max_tokens=100)
-    source = running(cluster, client, tokens=20)
-    shed(cluster, source, other(cluster, source))
+    cluster, client, _, _ = moving(prompt_tokens=299, tokens=20)
     until_sent(cluster, ShedDone)
     assert cluster.world.run(lambda: len(client.tokens) >= 60, for_s=2.0)
     gaps = [later - earlier for earlier, later in pairwise(client.times_s)]
@@ -59,11 +57,7 @@ def test_the_pause_is_a_step_and_the_last_copy() -> None:
 
 
 def test_between_nodes_the_regions_go_from_kvstore_to_kvstore() -> None:
-    cluster = make_cluster(nodes=2)
-    client = cluster.submit(list(range(1, 100)), max_tokens=100)
-    source = running(cluster, client)
-    target = other(cluster, source)
-    shed(cluster, source, target)
+    cluster, client, source, target = moving(nodes=2)
     ready = until_sent(cluster, Ready)
     assert ready.tokens == 99 + len(client.tokens) - 1
     assert {fill.regions for fill in sent(cluster, Fill)} == {()}
@@ -133,22 +127,14 @@ def test_a_full_target_refuses() -> None:
 
 @pytest.mark.parametrize("kind", [Reach, Reserve, Reserved, Fill, Filled])
 def test_a_target_that_dies_before_the_switch_leaves_it_where_it_is(kind: type[Any]) -> None:
-    cluster = make_cluster(instance={"move_stage_s": 0.3})
-    client = cluster.submit(list(range(1, 100)), max_tokens=100)
-    source = running(cluster, client)
-    target = other(cluster, source)
-    shed(cluster, source, target)
+    cluster, _, source, target = moving(instance={"move_stage_s": 0.3})
     until_sent(cluster, kind)
     cluster.kill_instance(target)
     stays(cluster, source, "gone" if kind is not Reach else "no stream")
 
 
 def test_a_target_that_dies_with_the_sequence_ready_gives_it_back_to_the_source() -> None:
-    cluster = make_cluster()
-    client = cluster.submit(list(range(1, 100)), max_tokens=100)
-    source = running(cluster, client)
-    target = other(cluster, source)
-    shed(cluster, source, target)
+    cluster, _, source, target = moving()
     until_sent(cluster, Ready)
     before = steps_of(cluster, source)
     cluster.kill_instance(target)
@@ -158,11 +144,7 @@ def test_a_target_that_dies_with_the_sequence_ready_gives_it_back_to_the_source(
 
 
 def test_a_target_that_dies_after_it_accepted_loses_nothing() -> None:
-    cluster = make_cluster()
-    client = cluster.submit(list(range(1, 100)), max_tokens=100)
-    source = running(cluster, client)
-    target = other(cluster, source)
-    shed(cluster, source, target)
+    cluster, _, _, target = moving()
     assert cluster.world.run(lambda: cluster.instances[target].sequences.running_count == 1, for_s=5.0)
     cluster.kill_instance(target)
     finish(cluster)
@@ -170,21 +152,14 @@ def test_a_target_that_dies_after_it_accepted_loses_nothing() -> None:
 
 @pytest.mark.parametrize("kind", [Reserve, Reserved, Fill, Filled, Ready])
 def test_a_source_that_dies_on_the_way_loses_nothing_and_the_target_frees_its_room(kind: type[Any]) -> None:
-    cluster = make_cluster()
-    client = cluster.submit(list(range(1, 100)), max_tokens=100)
-    source = running(cluster, client)
-    shed(cluster, source, other(cluster, source))
+    cluster, _, source, _ = moving()
     until_sent(cluster, kind)
     cluster.kill_instance(source)
     finish(cluster)
 
 
 def test_a_source_that_dies_when_its_dispatcher_knows_leaves_the_kv_at_the_target() -> None:
-    cluster = make_cluster()
-    client = cluster.submit(list(range(1, 100)), max_tokens=100)
-    source = running(cluster, client)
-    target = other(cluster, source)
-    shed(cluster, source, target)
+    cluster, client, source, target = moving()
     place = until_sent(cluster, Accepted, 2)
     assert place.attempt == 2
     cluster.kill_instance(source)
@@ -195,11 +170,7 @@ def test_a_source_that_dies_when_its_dispatcher_knows_leaves_the_kv_at_the_targe
 
 @pytest.mark.parametrize("kind", [Reserve, Reserved, Fill, Filled, Ready])
 def test_a_kvstore_that_dies_on_the_way_costs_time_alone(kind: type[Any]) -> None:
-    cluster = make_cluster()
-    client = cluster.submit(list(range(1, 100)), max_tokens=100)
-    source = running(cluster, client)
-    target = other(cluster, source)
-    shed(cluster, source, target)
+    cluster, client, _, target = moving()
     until_sent(cluster, kind)
     cluster.world.kill(cluster.kvstore.address)
     done = until_sent(cluster, ShedDone)
@@ -210,10 +181,7 @@ def test_a_kvstore_that_dies_on_the_way_costs_time_alone(kind: type[Any]) -> Non
 
 @pytest.mark.parametrize("kind", [Reserve, Reserved, Fill, Filled, Ready])
 def test_a_dispatcher_that_dies_on_the_way_leaves_no_slot_behind(kind: type[Any]) -> None:
-    cluster = make_cluster()
-    client = cluster.submit(list(range(1, 100)), max_tokens=350)
-    source = running(cluster, client)
-    shed(cluster, source, other(cluster, source))
+    cluster, _, _, _ = moving(max_tokens=350)
     until_sent(cluster, kind)
     cluster.world.kill(cluster.dispatcher.address)
     cluster.world.run(for_s=60.0)  # the grace, and what the rooms wait for
@@ -222,10 +190,7 @@ def test_a_dispatcher_that_dies_on_the_way_leaves_no_slot_behind(kind: type[Any]
 
 @pytest.mark.parametrize("kind", [Reserve, Reserved, Fill, Filled, Ready])
 def test_a_client_that_leaves_on_the_way_frees_both_ends(kind: type[Any]) -> None:
-    cluster = make_cluster()
-    client = cluster.submit(list(range(1, 100)), max_tokens=350)
-    source = running(cluster, client)
-    shed(cluster, source, other(cluster, source))
+    cluster, client, _, _ = moving(max_tokens=350)
     until_sent(cluster, kind)
     cluster.leave(client)
     cluster.world.run(for_s=1.0)
@@ -234,11 +199,7 @@ def test_a_client_that_leaves_on_the_way_frees_both_ends(kind: type[Any]) -> Non
 
 
 def test_a_damaged_region_is_not_used() -> None:
-    cluster = make_cluster()
-    client = cluster.submit(list(range(1, 100)), max_tokens=100)
-    source = running(cluster, client)
-    target = other(cluster, source)
-    shed(cluster, source, target)
+    cluster, _, _, target = moving()
     fill = until_sent(cluster, Fill)
     cluster.tier.flip(fill.regions[0].host.offset_bytes)
     ready = until_sent(cluster, Ready)
@@ -249,10 +210,7 @@ def test_a_damaged_region_is_not_used() -> None:
 
 @pytest.mark.parametrize("left", [1, 2, 3])
 def test_a_sequence_that_ends_on_the_way_is_left_alone(left: int) -> None:
-    cluster = make_cluster()
-    client = cluster.submit(list(range(1, 100)), max_tokens=10 + left)
-    source = running(cluster, client, tokens=10)
-    shed(cluster, source, other(cluster, source))
+    cluster, _, _, _ = moving(max_tokens=10 + left, tokens=10)
     finish(cluster)
     assert until_sent(cluster, ShedDone).moved + until_sent(cluster, ShedDone).stayed == 1
 
@@ -260,11 +218,7 @@ def test_a_sequence_that_ends_on_the_way_is_left_alone(left: int) -> None:
 def test_an_engine_that_dies_at_the_source_or_the_target_costs_time_alone() -> None:
     for crashed in ("source", "target"):
         for kind in (Reserve, Reserved, Fill, Filled, Ready):
-            cluster = make_cluster()
-            client = cluster.submit(list(range(1, 100)), max_tokens=100)
-            source = running(cluster, client)
-            target = other(cluster, source)
-            shed(cluster, source, target)
+            cluster, _, source, target = moving()
             until_sent(cluster, kind)
             cluster.seats[source if crashed == "source" else target].crash()
             finish(cluster)
