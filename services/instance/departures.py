@@ -7,92 +7,20 @@ no slot table, no other instance's load and no reason why a sequence was chosen.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
-from enum import Enum
 
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.dispatch import Ready
-from dunlin.messages.engine import EngineReady
 from dunlin.messages.group import Fill, Filled, Reach, Release, Reserve, Reserved, ReserveRefused, Vacated
 from dunlin.messages.pool import RegionsSent
-from dunlin.messages.types import Figure, KeptRegion, Why
+from dunlin.messages.types import Figure, Why
 from services.instance.copies import Copies
+from services.instance.departure import Departure, DepartureDue, Ended, Patience, Sender, Stage
 from services.instance.lives import Lives
+from services.instance.offers import Offers
 from services.instance.sequences import Sequence, Sequences, State
 
 DIALING = Address("dialing", "")
 NOT_COPIED = "its KV cannot be copied"
-
-
-class Stage(Enum):
-    """How far a departure is. `HANDED`: the dispatcher was told; its next attempt decides."""
-
-    REACHING = "no stream to the target"
-    RESERVING = "no answer about room"
-    COPYING = "copying"
-    SWITCHING = "copying the tail"
-    HANDED = "no next attempt"
-
-
-@dataclass(frozen=True, slots=True)
-class DepartureDue:
-    """The departure has been in one stage for too long, unless a newer timer runs."""
-
-    number: int
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
-class Patience:
-    """How long a stage may last without progress; how many tokens may be left to copy when the row stops."""
-
-    stage_s: float = 5.0
-    tail_tokens: int = 32
-
-
-@dataclass(frozen=True, slots=True)
-class Sender:
-    """What the target must know of this instance: its engine and the plan that it follows."""
-
-    ready: EngineReady
-    epoch: int
-    plan_version: int
-
-
-Ended = Callable[["Departure", str], None]
-"""Told once per departure: why the sequence stays, or nothing when it left."""
-
-
-@dataclass(slots=True, eq=False)
-class Departure:
-    """One sequence on its way. `asked` tokens were to be copied out, `sent` offered to the target, `filled` lie there;
-    `told` is who heard `Ready`.
-
-    `is_cut`: no more can be filled; what is missing is computed at the target, or (`needs_kv`) the sequence stays.
-    `is_crossing`: the kvstores are at it.
-    """
-
-    number: int
-    sequence: Sequence
-    target: Address
-    why: Why | None
-    ended: Ended
-    needs_kv: bool = False
-    stage: Stage = Stage.REACHING
-    counter: int = 0
-    handle: int = 0
-    keeper: Address | None = None
-    told: Address | None = None
-    asked: int = 0
-    sent: int = 0
-    filled: int = 0
-    is_cut: bool = False
-    is_crossing: bool = False
-
-    @property
-    def wanted(self) -> int:
-        """Tokens whose KV is worth having at the target, now."""
-        return max(self.sequence.answered, self.sequence.kept_tokens)
 
 
 class Departures:
@@ -112,7 +40,7 @@ class Departures:
         self.stale_total = 0
         self._sequences = sequences
         self._lives = lives
-        self._copies = copies
+        self._offers = Offers(copies, patience.tail_tokens)
         self._patience = patience
         self._sender = sender
         self._leaving: dict[int, Departure] = {}
@@ -276,29 +204,20 @@ class Departures:
 
     def _copy(self, departure: Departure) -> list[Effect]:
         """Copy beside its steps; stop its row once little is missing at the target."""
-        effects = self._offer(departure)
+        effects = self._offers.offer(departure)
         sequence = departure.sequence
-        if sequence.state not in (State.RUNNING, State.WAITING) or self._is_far(departure):
+        if sequence.state not in (State.RUNNING, State.WAITING) or self._offers.is_far(departure):
             return effects
         self._sequences.go(sequence, State.LEAVING)
         effects += self._enter(departure, Stage.SWITCHING)
         return effects + (self._hand(departure) if sequence.in_steps == 0 else [])
 
-    def _is_far(self, departure: Departure) -> bool:
-        if not self._can_copy(departure):
-            return False
-        return departure.filled < departure.sent or departure.wanted - departure.filled > self._patience.tail_tokens
-
-    def _is_in_vain(self, departure: Departure) -> bool:
-        missing = departure.wanted - departure.filled
-        return departure.needs_kv and not self._can_copy(departure) and missing > self._patience.tail_tokens
-
     def _hand(self, departure: Departure) -> list[Effect]:
         """No step names it any more: once the rest is copied too, its dispatcher hands out the next attempt."""
-        effects = self._offer(departure)
-        if self._is_in_vain(departure):
+        effects = self._offers.offer(departure)
+        if self._offers.is_in_vain(departure):
             return effects + self._stay(departure, NOT_COPIED)
-        if self._can_copy(departure) and departure.filled < departure.wanted:
+        if self._offers.can_copy(departure) and departure.filled < departure.wanted:
             return effects
         sequence, tokens = departure.sequence, departure.filled
         figures = (
@@ -313,42 +232,6 @@ class Departures:
         ready = Ready(place.request, place.attempt, departure.target, departure.handle, tokens, why)
         departure.told = sequence.dispatcher
         return [*effects, Send(sequence.dispatcher, ready), *self._enter(departure, Stage.HANDED)]
-
-    def _can_copy(self, departure: Departure) -> bool:
-        return not departure.is_cut and departure.keeper is not None and self._copies.usable
-
-    def _offer(self, departure: Departure) -> list[Effect]:
-        """Have more of it copied out, if that is worth a region, and offer the target what was."""
-        if not self._can_copy(departure):
-            return []
-        sequence = departure.sequence
-        effects: list[Effect] = []
-        left = sequence.answered - sequence.kept_tokens
-        at_rest = departure.stage is Stage.SWITCHING
-        if self._copies.is_busy(sequence):
-            pass
-        elif sequence.kept_tokens < departure.asked:
-            departure.is_cut = True  # there was no room for it, or the host tier is gone
-        elif left > (0 if at_rest else self._patience.tail_tokens):
-            departure.asked = sequence.answered
-            effects += self._copies.copy(sequence)
-        if departure.keeper == self._copies.keeper:
-            return effects + self._fill(departure, self._copies.kept(sequence, departure.sent))
-        return effects + self._cross(departure)
-
-    def _fill(self, departure: Departure, kept: tuple[KeptRegion, ...]) -> list[Effect]:
-        if not kept:
-            return []
-        departure.sent = kept[-1].region.stop
-        return [Send(departure.target, Fill(departure.handle, departure.sent, kept, departure.keeper))]
-
-    def _cross(self, departure: Departure) -> list[Effect]:
-        """To another node: its kvstore gets the regions first, and the target claims them there."""
-        if departure.is_crossing or departure.sequence.kept_tokens <= departure.sent:
-            return []
-        assert departure.keeper is not None
-        departure.is_crossing = True
-        return self._copies.send(departure.number, departure.sequence, departure.keeper)
 
     # --- how it ends ---
 

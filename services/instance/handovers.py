@@ -12,7 +12,8 @@ from dunlin.effects import Address, After, Effect
 from dunlin.messages.plan import HandOver, Room
 from dunlin.messages.types import Part
 from dunlin.policies.handover import Candidate, HandoverPolicy, stay
-from services.instance.departures import NOT_COPIED, Departure, Departures, Stage
+from services.instance.departure import Departure, Stage
+from services.instance.departures import NOT_COPIED, Departures
 from services.instance.sequences import Sequence, Sequences, State
 
 FAILURES_MOST = 4

@@ -20,7 +20,8 @@ from dunlin.policies.handover import HandoverPolicy
 from services.instance.arrivals import ArrivalDue, Arrivals, Here
 from services.instance.config import InstanceConfig
 from services.instance.copies import Copies
-from services.instance.departures import DepartureDue, Departures, Patience, Sender
+from services.instance.departure import DepartureDue, Patience, Sender
+from services.instance.departures import Departures
 from services.instance.engine_side import EngineSide
 from services.instance.handovers import Handovers, HoldOver, Limits, PauseOver
 from services.instance.lives import Lives

@@ -11,7 +11,8 @@ from dataclasses import dataclass, field
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.plan import Drain, DrainDone, Shed, ShedDone, Undrain
 from dunlin.policies.rebalance import Movable, cheapest_first
-from services.instance.departures import Departure, Departures
+from services.instance.departure import Departure
+from services.instance.departures import Departures
 from services.instance.sequences import Sequence, Sequences, State
 
 ANSWERS_KEPT = 64

@@ -8,7 +8,8 @@ from dunlin.effects import Address, After, Effect
 from dunlin.messages.plan import HandOver, Room
 from dunlin.messages.types import Part
 from dunlin.policies.handover import HandoverPolicy, most_room, stay
-from services.instance.departures import NOT_COPIED, Ended, Stage
+from services.instance.departure import Ended, Stage
+from services.instance.departures import NOT_COPIED
 from services.instance.handovers import FAILURES_MOST, Handovers, HoldOver, Limits, PauseOver
 from services.instance.sequences import Sequence, Sequences, State
 from tests.services.instance.bench import D, make_place

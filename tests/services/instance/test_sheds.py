@@ -6,7 +6,7 @@ import pytest
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.plan import Drain, DrainDone, Shed, ShedDone, Undrain
-from services.instance.departures import Ended
+from services.instance.departure import Ended
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.sheds import Sheds
 from tests.services.instance.bench import MANAGER, D, make_place
