@@ -26,10 +26,10 @@ _QUICK = Timeouts(connect_s=0.5, call_s=1.0)
 class EtcdNode:
     """Owns one member: its ports and data stay, its process comes and goes."""
 
-    def __init__(self, name: str, folder: Path, client_port: int, peer_port: int) -> None:
+    def __init__(self, name: str, folder: Path, client_port: int, peer_port: int, host: str = _HOST) -> None:
         self.name = name
-        self.endpoint = f"{_HOST}:{client_port}"
-        self.peer_url = f"http://{_HOST}:{peer_port}"
+        self.endpoint = f"{host}:{client_port}"
+        self.peer_url = f"http://{host}:{peer_port}"
         self.initial_cluster = ""
         self._folder = folder
         self._process: subprocess.Popen[bytes] | None = None
@@ -88,13 +88,13 @@ class EtcdNode:
 class EtcdCluster:
     """Owns the members."""
 
-    def __init__(self, folder: Path, count: int = 3) -> None:
+    def __init__(self, folder: Path, count: int = 3, host: str = _HOST) -> None:
         taken: set[int] = set()
         for _ in range(2 * count):
-            taken.add(claim_port(_HOST, 0, "etcd", taken))
+            taken.add(claim_port(host, 0, "etcd", taken))
         ports = sorted(taken)
         self.nodes = [
-            EtcdNode(f"etcd{number}", folder, ports[2 * number], ports[2 * number + 1]) for number in range(count)
+            EtcdNode(f"etcd{number}", folder, ports[2 * number], ports[2 * number + 1], host) for number in range(count)
         ]
 
         for node in self.nodes:

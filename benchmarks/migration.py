@@ -2,6 +2,7 @@
 
     python -m benchmarks.migration --moves 1000
     python -m benchmarks.migration --moves 1000 --nodes 3     each instance with a kvstore of its own
+    python -m benchmarks.migration --moves 100 --namespaces   two nodes with nothing but a cable between them
 
 Instances are drained and taken back one after the other while the chorus sings; every text is compared with an
 undisturbed run in deterministic mode. A moved stream's gap at the move is compared with the other gaps of that stream.
@@ -12,12 +13,14 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 from benchmarks import output
 from benchmarks.chorus import Chorus, make_songs
 from benchmarks.fleet import placeable_count, reports, settle, unbalanced
+from benchmarks.namespaces import two_nodes
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
 from dunlin.launch.process import ClusterProcess
@@ -180,11 +183,20 @@ def main(argv: list[str] | None = None) -> int:
     arguments = output.parser(__doc__ or "")
     arguments.add_argument("--moves", type=int, default=1000, metavar="N", help="sequences to move in all")
     arguments.add_argument("--nodes", type=int, default=1, metavar="N", help="nodes that the instances are spread over")
+    arguments.add_argument("--namespaces", action="store_true", help="two nodes with only a cable between (needs root)")
+    arguments.add_argument("--transport", default="auto", help="between nodes: auto, sockets, nixl (default: auto)")
     given = arguments.parse_args(argv)
     plan = Plan(moves=given.moves, instances=given.instances, nodes=given.nodes)
-    with ClusterProcess(*cluster_flags(plan)) as cluster:
+    if given.namespaces:
+        plan = replace(plan, instances=2, nodes=2)
+    with started(plan, given.transport, given.namespaces) as cluster:
         outcome = asyncio.run(run(plan, cluster))
     return output.finish(outcome, given.json)
+
+
+def started(plan: Plan, transport: str, has_namespaces: bool) -> AbstractContextManager[ClusterProcess]:
+    """The cluster, to be entered."""
+    return two_nodes(transport) if has_namespaces else ClusterProcess(*cluster_flags(plan), "--transport", transport)
 
 
 if __name__ == "__main__":
