@@ -6,8 +6,10 @@ kvstore and an instance of its own. What they share beyond the cable is the file
 
 import asyncio
 import os
+import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -75,24 +77,22 @@ def two_nodes(transport: str = "auto") -> Iterator[ClusterProcess]:
         TimeoutError: the second one did not join.
     """
     with cable() as between:
-        cluster = ClusterProcess()
-        etcd = EtcdCluster(cluster.data_dir, 1, host=between.near)
+        folder = Path(tempfile.mkdtemp(prefix="dunlin-bench-"))
+        etcd = EtcdCluster(folder, 1, host=between.near)
         far: list[subprocess.Popen[bytes]] = []
         try:
             asyncio.run(etcd.start())
             endpoint = etcd.endpoints[0]
             flags = ("--instances", "1", "--deterministic", "--host", between.near, "--transport", transport)
-            near = ClusterProcess(*flags, "--etcd", endpoint, data_dir=cluster.data_dir)
+            near = ClusterProcess(*flags, "--etcd", endpoint, data_dir=folder)
             with near:
                 far += _start_far(between, near.data_dir, endpoint, transport)
                 _await(near, instances=2)
                 yield near
         finally:
-            for process in far:
-                process.terminate()
-            for process in far:
-                process.wait(20)
+            _end(far)
             etcd.stop()
+        shutil.rmtree(folder, ignore_errors=True)  # after a failure the logs stay
 
 
 def _start_far(between: Cable, data_dir: Path, etcd: str, transport: str) -> list[subprocess.Popen[bytes]]:
@@ -108,6 +108,17 @@ def _start(between: Cable, data_dir: Path, role: str, *flags: str) -> subprocess
     command = tethered([sys.executable, "-m", f"services.{role}", *flags], os.getpid())
     with (data_dir / f"{role}-far.log").open("wb") as log:
         return subprocess.Popen(between.inside(command), cwd=ROOT, stdin=subprocess.DEVNULL, stdout=log, stderr=log)
+
+
+def _end(processes: Sequence[subprocess.Popen[bytes]]) -> None:
+    for process in processes:
+        process.terminate()
+    for process in processes:
+        try:
+            process.wait(20)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
 
 
 def _await(cluster: ClusterProcess, instances: int) -> None:

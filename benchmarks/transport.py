@@ -3,31 +3,32 @@
     python -m benchmarks.transport
     python -m benchmarks.transport --namespaces     the receiver behind a virtual cable (needs root)
 
-Each way carries the same regions, one after the other and several at once, in rounds that alternate between the ways, so
-that other work on the machine hits all of them. The receiver hashes every byte, as the kvstore does.
+Every way carries the same regions, alone and several queued at once, in rounds that alternate between the ways, so that
+other work on the machine meets all of them. A region counts when its receiver has hashed it and said so.
 """
 
 import argparse
-import multiprocessing
 import os
+import queue
+import random
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from multiprocessing.connection import Client, Connection, Listener
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import xxhash
 
 from benchmarks import output
 from benchmarks.namespaces import ROOT, cable
 from benchmarks.output import Outcome, say
-from dunlin.certificates import issue, make_ca
+from dunlin.certificates import Leaf, issue, make_ca
 from dunlin.messages.exchange import TransferAgent
 from dunlin.messages.types import Priority, Region
 from dunlin.tether import tethered
@@ -39,3 +40,192 @@ from dunlin.transport.receiver import Receiver
 from dunlin.transport.sender import Parcel, Sender
 from dunlin.transport.sockets import signed
 from dunlin.wire.security import Security, server_name
+
+ROOM = 64 << 20
+NAME = "bench"
+LIMIT_S = 120.0
+BATCH = {64 << 10: 64, 1 << 20: 32, 16 << 20: 4}
+"""Regions queued at once, by their length in bytes."""
+
+
+@dataclass(slots=True)
+class Figures:
+    """Of one way and one length: of single regions, and of batches with the processor time of both ends."""
+
+    single_s: list[float] = field(default_factory=list)
+    rate: list[float] = field(default_factory=list)
+    cpu_s_per_gb: list[float] = field(default_factory=list)
+
+
+class There:
+    """The receiving process: a tier, and one receiver per way."""
+
+    def __init__(self, host: str, tls: Path) -> None:
+        self._room = memoryview(bytearray(ROOM))
+        security = Security.load(tls)
+        self._plain = Receiver(self._room, _ignore, host=host)
+        self._tls = Receiver(self._room, _ignore, host=host, tls=security.server_context())
+        self._courier = _courier(self._room, _ignore)
+        self._endpoints = {"sockets": f"{host}:{self._plain.port}", "TLS": f"{host}:{self._tls.port}"}
+
+    def serve(self, line: Connection) -> None:
+        """Answer until the other side hangs up."""
+        line.send((self._endpoints, self._courier.about if self._courier is not None else None))
+        while (asked := line.recv()) is not None:
+            if asked == "cpu":
+                line.send(time.process_time())
+            else:
+                line.send([self._expect(*one) for one in asked])
+
+    def _expect(self, way: str, payload: Payload, agent: TransferAgent | None) -> bytes:
+        if way == "NIXL":
+            assert self._courier is not None
+            assert agent is not None
+            return self._courier.expect(payload, 0, agent)
+        return (self._tls if way == "TLS" else self._plain).expect(payload, 0)
+
+
+class Here:
+    """The sending side, and the line to the other."""
+
+    def __init__(self, line: Connection, tls: Path) -> None:
+        self._line = line
+        self._room = memoryview(bytearray(random.Random(1).randbytes(ROOM)))
+        self._sent: queue.SimpleQueue[tuple[int, str]] = queue.SimpleQueue()
+        told: Callable[[int, str], None] = lambda ticket, detail: self._sent.put((ticket, detail))  # noqa: E731
+        security = Security.load(tls)
+        self._plain = Sender(self._room, told)
+        self._tls = Sender(self._room, told, tls=security.client_context())
+        self._courier = _courier(self._room, _ignore, told)
+        self._endpoints, self._agent = cast("tuple[dict[str, str], TransferAgent | None]", line.recv())
+
+    @property
+    def ways(self) -> tuple[str, ...]:
+        """What both sides can do."""
+        both = self._courier is not None and self._agent is not None
+        return ("sockets", "TLS", *(("NIXL",) if both else ()))
+
+    def measure(self, way: str, length: int, singles: int, into: Figures) -> None:
+        """Some regions alone, then a batch."""
+        into.single_s += [self._carry(way, length, 1) for _ in range(singles)]
+        before_s = self._cpu_s()
+        taken_s = self._carry(way, length, BATCH[length])
+        moved_gb = BATCH[length] * length / 1e9
+        into.rate.append(moved_gb / taken_s)
+        into.cpu_s_per_gb.append((self._cpu_s() - before_s) / moved_gb)
+
+    def hang_up(self) -> None:
+        """Let the other side end."""
+        self._line.send(None)
+
+    def _carry(self, way: str, length: int, count: int) -> float:
+        plain = Payload(b"", 1, 1, Region(0, 1, 0, 1), "float32", b"", length, 0)
+        checksum = signed(xxhash.xxh3_64_intdigest(plain.identity + bytes(self._room[:length])))
+        payload = replace(plain, checksum=checksum)
+        about = self._courier.about if self._courier is not None else None
+        self._line.send([(way, payload, about)] * count)
+        tokens = cast("list[bytes]", self._line.recv())
+        began_s = time.perf_counter()
+        for ticket, token in enumerate(tokens):
+            self._submit(way, ticket, replace(payload, token=token))
+        details = [self._sent.get(timeout=LIMIT_S)[1] for _ in tokens]
+        if any(details):
+            raise RuntimeError(f"{way}, {length} bytes: {next(filter(None, details))}")
+        return time.perf_counter() - began_s
+
+    def _submit(self, way: str, ticket: int, payload: Payload) -> None:
+        if way == "NIXL":
+            assert self._courier is not None
+            assert self._agent is not None
+            self._courier.submit(Consignment(ticket, self._agent, payload, 0), Priority.KV)
+            return
+        parcel = Parcel(ticket, self._endpoints[way], server_name("kvstore", NAME), payload, 0)
+        (self._tls if way == "TLS" else self._plain).submit(parcel, Priority.KV)
+
+    def _cpu_s(self) -> float:
+        self._line.send("cpu")
+        return time.process_time() + float(self._line.recv())
+
+
+def _ignore(*news: Any) -> None:
+    """Who measures hears it from the sender."""
+
+
+def _courier(room: memoryview, received: Any, sent: Any = _ignore) -> Courier | None:
+    return Courier(room, open_agent(NAME), received, sent) if is_installed() else None
+
+
+@contextmanager
+def joined(has_namespaces: bool) -> Iterator[Here]:
+    """Both processes, the receiving one behind a cable or not."""
+    with ExitStack() as stack:
+        between = stack.enter_context(cable()) if has_namespaces else None
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="dunlin-bench-")))
+        host = between.far if between is not None else "127.0.0.1"
+        make_ca(folder / "ca")
+        issue(folder / "ca", folder / "tls", Leaf("kvstore", NAME, (host,)))
+        listener = stack.enter_context(Listener(str(folder / "line")))
+        command = tethered([sys.executable, "-m", "benchmarks.transport", "--there", str(folder), host], os.getpid())
+        there = subprocess.Popen(between.inside(command) if between is not None else command, cwd=ROOT)
+        try:
+            here = Here(listener.accept(), folder / "tls")
+            yield here
+            here.hang_up()
+            there.wait(20)
+        finally:
+            there.kill()
+            there.wait()
+
+
+def measure(here: Here, rounds: int, singles: int) -> dict[tuple[int, str], Figures]:
+    """All ways in turn, round after round. The first round warms up and is not counted."""
+    for way in here.ways:
+        for length in BATCH:
+            here.measure(way, length, 1, Figures())
+    found = {(length, way): Figures() for length in BATCH for way in here.ways}
+    for number in range(rounds):
+        for (length, way), figures in found.items():
+            here.measure(way, length, singles, figures)
+        say(f"round {number + 1} of {rounds}")
+    return found
+
+
+def report(found: dict[tuple[int, str], Figures], where: str) -> Outcome:
+    """Medians, and the spread of the rounds."""
+    outcome = Outcome(f"regions between two processes, {where}")
+    for (length, way), figures in found.items():
+        name = f"{length >> 10} KiB, {way}"
+        ordered = sorted(figures.single_s)
+        p50, p90 = statistics.median(ordered), ordered[int(0.9 * (len(ordered) - 1))]
+        outcome.figures[f"{name}: one region, p50 / p90 (ms)"] = (round(1e3 * p50, 2), round(1e3 * p90, 2))
+        rates = (statistics.median(figures.rate), min(figures.rate), max(figures.rate))
+        outcome.figures[f"{name}: {BATCH[length]} queued, p50 / min / max (GB/s)"] = tuple(round(r, 2) for r in rates)
+        cpu = round(statistics.median(figures.cpu_s_per_gb), 2)
+        outcome.figures[f"{name}: processor time of both ends (s/GB)"] = cpu
+    return outcome
+
+
+def serve_there(folder: Path, host: str) -> int:
+    """The receiving process."""
+    with Client(str(folder / "line")) as line:
+        There(host, folder / "tls").serve(line)
+    return 0
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """The command."""
+    flags = output.parser(__doc__ or "")
+    flags.add_argument("--namespaces", action="store_true", help="the receiver in a namespace of its own (needs root)")
+    flags.add_argument("--rounds", type=int, default=7, metavar="N", help="rounds that are counted")
+    flags.add_argument("--singles", type=int, default=8, metavar="N", help="regions carried alone, per round")
+    flags.add_argument("--there", nargs=2, help=argparse.SUPPRESS)
+    given = flags.parse_args(argv)
+    if given.there:
+        return serve_there(Path(given.there[0]), given.there[1])
+    with joined(given.namespaces) as here:
+        found = measure(here, given.rounds, given.singles)
+    return output.finish(report(found, "over a cable" if given.namespaces else "over loopback"), given.json)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -91,7 +91,7 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         "--transport",
         choices=("auto", "sockets", "nixl"),
         default="auto",
-        help="how KV goes between nodes (default: auto, which is nixl where it is installed and there is no --tls)",
+        help="how KV goes between nodes (default: auto, which is nixl where it is installed and pays)",
     )
     parser.add_argument(
         "--checkpoint-share",

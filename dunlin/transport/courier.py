@@ -23,6 +23,8 @@ MOVING_S = 20e-6
 EXPECTING_S = 0.5e-3
 IDLE_S = 0.02
 """How long the thread waits before it looks again: a region moves; one is expected; nothing is."""
+LINGER_S = 5e-3
+"""For so long after anything happened it looks as if a region moved: what is expected mostly comes at once."""
 
 Command = Callable[[float], None]
 
@@ -49,6 +51,7 @@ class Courier:
         self._inbound = Inbound(room, agent, received, patience_s=patience_s, stall_s=stall_s)
         self._outbound = Outbound(room, agent, sent, patience_s=patience_s, stall_s=stall_s)
         self._failure = ""
+        self._happened_s = 0.0
         self._thread = threading.Thread(target=self._run, name="regions", daemon=True)
         self._thread.start()
 
@@ -113,6 +116,7 @@ class Courier:
             return False
         now_s = time.monotonic()
         for name, data in self._agent.notices():
+            self._happened_s = now_s
             self._hear(name, data, now_s)
         self._inbound.tick(now_s)
         self._outbound.tick(now_s)
@@ -123,14 +127,16 @@ class Courier:
         try:
             command = self._commands.get(timeout=self._pause_s())
             while command is not None:
-                command(time.monotonic())
+                self._happened_s = time.monotonic()
+                command(self._happened_s)
                 command = self._commands.get_nowait()
         except queue.Empty:
             return True
         return False
 
     def _pause_s(self) -> float:
-        if self._inbound.is_moving or self._outbound.is_moving:
+        is_moving = self._inbound.is_moving or self._outbound.is_moving
+        if is_moving or time.monotonic() - self._happened_s < LINGER_S:
             return MOVING_S
         return EXPECTING_S if len(self._inbound) or len(self._outbound) else IDLE_S
 

@@ -14,6 +14,7 @@ import importlib.util
 import mmap
 import os
 import secrets
+from pathlib import Path
 from typing import Any
 
 from dunlin.messages.exchange import TransferAgent
@@ -24,6 +25,16 @@ BUILDS = ("nixl_cu13", "nixl_cu12")
 BACKEND = "UCX"
 UCX_TLS = "^sm"
 """Every way but shared memory: there is none between nodes, and over it a peer that left cannot be met again."""
+
+
+def has_fast_network(devices: Path = Path("/sys/class/infiniband")) -> bool:
+    """Whether this machine has a network device that writes into memory without its processor (RDMA). Over TCP alone
+    the library moves regions at half the speed of plain sockets.
+    """
+    try:
+        return any(devices.iterdir())
+    except OSError:
+        return False
 
 
 def is_installed() -> bool:

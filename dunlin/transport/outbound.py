@@ -1,4 +1,4 @@
-"""Writes regions of the tier into others' staging memory: one region per peer at a time, the most urgent first.
+"""Writes regions of the tier into others' staging memory: a few per peer at a time, the most urgent first.
 
 A region goes through one of this side's own lanes, so that no memory but the staging is ever registered. Knows no
 thread and no clock.
@@ -15,6 +15,9 @@ from dunlin.transport.agent import Agent, AgentError, Write, WriteState
 from dunlin.transport.notices import Begin, Chunk, Granted, Left, Notice, Over, Taken, to_bytes
 from dunlin.transport.payload import Payload, PayloadError
 from dunlin.transport.staging import Cut, Lanes, cut_of
+
+PER_PEER = 4
+"""Regions under way to one peer: short ones would spend their time on the way to and fro."""
 
 Sent = Callable[[int, str], None]
 
@@ -58,7 +61,7 @@ class Outbound:
         self._lanes = Lanes(self._cut.lanes)
         self._orders = itertools.count()
         self._waiting: dict[str, list[tuple[int, int, Consignment]]] = {}
-        self._going: dict[str, _Going] = {}
+        self._going: dict[bytes, _Going] = {}
 
     def __len__(self) -> int:
         """Consignments that are not over."""
@@ -71,7 +74,8 @@ class Outbound:
 
     def peers(self) -> list[str]:
         """To whom something goes."""
-        return list(dict.fromkeys((*self._going, *self._waiting)))
+        under_way = (going.what.to.name for going in self._going.values())
+        return list(dict.fromkeys((*under_way, *self._waiting)))
 
     def submit(self, what: Consignment, priority: Priority, now_s: float) -> None:
         """Send it when its turn comes."""
@@ -82,16 +86,15 @@ class Outbound:
     def forget(self, peer: str, detail: str, now_s: float) -> None:
         """The peer is gone: nothing goes there any more."""
         waiting = self._waiting.pop(peer, [])
-        if peer in self._going:
-            self._end(peer, detail)
+        self._end_all(peer, detail)
         for _, _, what in sorted(waiting):
             self._sent(what.ticket, detail)
         self._start(now_s)
 
     def hear(self, peer: str, notice: Notice, now_s: float) -> None:
         """What a receiver says."""
-        going = self._going.get(peer)
-        if going is None or going.what.payload.token != notice.token:
+        going = self._going.get(notice.token)
+        if going is None or going.what.to.name != peer:
             return
         going.until_s = now_s + self._stall_s
         match notice:
@@ -101,33 +104,46 @@ class Outbound:
             case Taken():
                 going.taken = max(going.taken, min(notice.count, going.written))
             case Over():
-                self._end(peer, "" if notice.whole else f"{peer} refused it")
+                self._end(notice.token, "" if notice.whole else f"{peer} refused it")
                 self._start(now_s)
 
     def tick(self, now_s: float) -> None:
         """Write what can be written; leave peers that said nothing for too long or that writes do not reach."""
-        for peer, going in list(self._going.items()):
-            detail = self._advance(going)
+        for token in list(self._going):
+            going = self._going.get(token)
+            if going is None:
+                continue  # it ended with another one of its peer
+            peer, detail = going.what.to.name, self._advance(going)
             if not detail and going.until_s < now_s:
                 detail = f"{peer} said nothing for {self._stall_s:g} s"
             if detail:
-                self._end(peer, detail)
+                self._end_all(peer, detail)
                 self._agent.leave(peer)  # the next one meets it anew
         self._start(now_s)
 
     def _start(self, now_s: float) -> None:
-        """The next consignment of every peer that has none under way, while there are lanes."""
-        for peer in [peer for peer, queue in self._waiting.items() if queue and peer not in self._going]:
-            if not len(self._lanes):
-                return
-            _, _, what = heapq.heappop(self._waiting[peer])
-            if not self._waiting[peer]:
-                del self._waiting[peer]
-            detail = self._begin(what, now_s)
-            if detail:
-                self._sent(what.ticket, detail)
+        """The next consignments of every peer in turn, while there are lanes."""
+        for count in range(PER_PEER):
+            for peer in list(self._waiting):
+                if not len(self._lanes):
+                    return
+                if self._count(peer) <= count:
+                    self._start_next(peer, now_s)
+
+    def _start_next(self, peer: str, now_s: float) -> None:
+        _, _, what = heapq.heappop(self._waiting[peer])
+        if not self._waiting[peer]:
+            del self._waiting[peer]
+        detail = self._begin(what, now_s)
+        if detail:
+            self._sent(what.ticket, detail)
+
+    def _count(self, peer: str) -> int:
+        return sum(going.what.to.name == peer for going in self._going.values())
 
     def _begin(self, what: Consignment, now_s: float) -> str:
+        if what.payload.token in self._going:
+            return "its token is in use"
         try:
             theirs = cut_of(what.to)
             if theirs.chunk_bytes > self._cut.chunk_bytes:
@@ -139,7 +155,7 @@ class Outbound:
             return f"{what.to.name} cannot be reached: {error}"
         lane = self._lanes.take()
         assert lane is not None
-        self._going[what.to.name] = _Going(what, theirs, lane, now_s + self._patience_s)
+        self._going[what.payload.token] = _Going(what, theirs, lane, now_s + self._patience_s)
         return ""
 
     def _advance(self, going: _Going) -> str:
@@ -181,8 +197,12 @@ class Outbound:
         going.writes[index] = self._agent.write(what.to.name, start, address, length, notice)
         going.written += 1
 
-    def _end(self, peer: str, detail: str) -> None:
-        going = self._going.pop(peer)
+    def _end_all(self, peer: str, detail: str) -> None:
+        for token in [token for token, going in self._going.items() if going.what.to.name == peer]:
+            self._end(token, detail)
+
+    def _end(self, token: bytes, detail: str) -> None:
+        going = self._going.pop(token)
         has_left = bool(detail) and not going.writes
         for write in going.writes.values():
             try:
@@ -191,7 +211,7 @@ class Outbound:
                 pass  # the peer is gone, and the library with what was on its way there
         self._lanes.give_back(going.lane)
         if has_left:  # else a write may still arrive, and the receiver waits until none can
-            self._say_left(peer, going.what.payload.token)
+            self._say_left(going.what.to.name, token)
         self._sent(going.what.ticket, detail)
 
     def _say_left(self, peer: str, token: bytes) -> None:

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
         choices=TRANSPORTS,
         default="auto",
         help="how regions go to other nodes: nixl needs the extra `nodes`, and is neither encrypted nor authenticated; "
-        "auto takes it where both sides have it and no --tls-dir is given (default: auto)",
+        "auto takes it where both sides have it and RDMA, and no --tls-dir is given (default: auto)",
     )
     return flags
 

@@ -13,7 +13,7 @@ from dunlin.host import Host
 from dunlin.messages.exchange import TransferAgent
 from dunlin.transport.agent import Agent, AgentError
 from dunlin.transport.courier import Courier
-from dunlin.transport.nixl_agent import is_installed, open_agent
+from dunlin.transport.nixl_agent import has_fast_network, is_installed, open_agent
 from dunlin.transport.outbound import Consignment
 from dunlin.transport.payload import Payload
 from dunlin.transport.receiver import Receiver
@@ -32,15 +32,16 @@ def choose_agent(transport: str, name: str, is_secured: bool) -> Agent | None:
     """The agent for one-sided writes that this process is to have; None means sockets alone.
 
     Args:
-        transport: `sockets`, `nixl`, or `auto`: NIXL if it is installed and starts and the cluster has no certificates,
-            for it neither encrypts nor authenticates.
+        transport: `sockets`, `nixl`, or `auto`: NIXL if it is installed and starts, there is a network that it is
+            faster on, and the cluster has no certificates, for it neither encrypts nor authenticates.
         name: the process's.
         is_secured: whether the cluster has certificates.
 
     Raises:
         AgentError: `nixl`, and it does not start.
     """
-    if transport == "sockets" or (transport == "auto" and (is_secured or not is_installed())):
+    pays = not is_secured and is_installed() and has_fast_network()
+    if transport == "sockets" or (transport == "auto" and not pays):
         return None
     try:
         return open_agent(name)
@@ -123,6 +124,8 @@ class Carrier:
             token = self._courier.expect(payload, offset_bytes, agent)
         except AgentError:
             return b""
+        if self._agents.get(message.peer) != agent.name:
+            _log.info("regions of %s come by one-sided writes", message.peer.name)
         self._agents[message.peer] = agent.name
         return token
 

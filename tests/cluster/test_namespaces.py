@@ -28,6 +28,8 @@ def test_a_loaded_instance_is_drained_across_a_cable(transport: str) -> None:
         pytest.skip("NIXL (extra `nodes`) is not installed")
     with two_nodes(transport) as cluster:
         outcome = asyncio.run(run(PLAN, cluster))
+        said = cluster.log("kvstore-0") + (cluster.data_dir / "kvstore-far.log").read_text()
+    assert ("come by one-sided writes" in said) == (transport == "nixl")
     assert outcome.broken == []
     assert outcome.figures["requests failed or with another text"] == 0
     moves, failed = outcome.figures["migrations"], outcome.figures["migrations failed"]

@@ -12,7 +12,7 @@ from dunlin.messages.exchange import TransferAgent
 from dunlin.messages.types import Priority, Region
 from dunlin.transport.inbound import Inbound
 from dunlin.transport.notices import Begin, Chunk, Granted, Left, Notice, Over, Taken, from_bytes, to_bytes
-from dunlin.transport.outbound import Consignment, Outbound
+from dunlin.transport.outbound import PER_PEER, Consignment, Outbound
 from dunlin.transport.payload import Payload, PayloadError
 from dunlin.transport.sockets import signed
 from dunlin.transport.staging import Cut, cut_of
@@ -112,14 +112,26 @@ def test_regions_in_both_directions_and_more_senders_than_lanes() -> None:
 
 def test_the_urgent_ones_go_first() -> None:
     net = Net("a", "b")
-    first = net.send("a", "b", 500)
+    both_lanes = [net.send("a", "b", 500).handle for _ in range(CUT.lanes)]
     late = [net.payload("a", 0, 10) for _ in range(3)]
     for payload, priority in zip(late, (Priority.CHECKPOINT, Priority.KV, Priority.CHECKPOINT), strict=True):
         net["b"].inbound.expect(payload, 600, net["a"].agent.about, 0.0)
         net.submit("a", "b", payload, priority=priority)
     net.run(100)
-    order = [late[1].handle, late[0].handle, late[2].handle]
-    assert [ticket for ticket, _ in net["a"].sent] == [first.handle, *order]
+    began = [notice.token for notice in net["b"].heard if isinstance(notice, Begin)]
+    assert began[len(both_lanes) :] == [late[1].token, late[0].token, late[2].token]
+    assert Counter(detail for _, detail in net["a"].sent) == {"": 5}
+
+
+def test_a_peer_has_no_more_under_way_than_its_share_and_others_are_not_kept_waiting() -> None:
+    net = Net("a", "b", "c", cut=Cut(lanes=6, depth=2, chunk_bytes=64))
+    for _ in range(7):
+        net.send("a", "b", 100)
+    net.send("a", "c", 100)
+    assert len(net["b"].agent.arriving) == PER_PEER
+    assert len(net["c"].agent.arriving) == 1
+    net.run()
+    assert Counter(detail for _, detail in net["a"].sent) == {"": 8}
 
 
 @pytest.mark.parametrize(
@@ -226,15 +238,16 @@ def test_a_sender_that_stops_in_the_midst_is_given_up_and_its_lane_waits_for_lat
 def test_a_receiver_that_says_nothing_is_left_and_met_again() -> None:
     net = Net("a", "b")
     net.send("a", "b", 300)
+    net.send("a", "b", 200)
     second = net.send("a", "b", 100)
     net["a"].look(10.0)
     assert net["a"].sent == []
     net["a"].look(10.1)
-    assert net["a"].sent == [(1, "b said nothing for 5 s")]
+    assert net["a"].sent == [(1, "b said nothing for 5 s"), (2, "b said nothing for 5 s")]
     assert net["a"].agent.left == ["b"]
-    assert "b" in net["a"].agent.peers  # for the second one
+    assert "b" in net["a"].agent.peers  # for the last one
     net.run()
-    assert net["a"].sent[1:] == [(second.handle, "")]
+    assert net["a"].sent[2:] == [(second.handle, "")]
 
 
 def test_a_write_that_fails_is_told_at_once() -> None:

@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import product
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +13,7 @@ from dunlin.effects import Address, Message
 from dunlin.messages.exchange import TransferAgent
 from dunlin.messages.types import HostRegion, Priority, Region
 from dunlin.transport.agent import AgentError
+from dunlin.transport.nixl_agent import has_fast_network
 from dunlin.transport.payload import Payload
 from dunlin.transport.sockets import signed
 from dunlin.transport.staging import Cut
@@ -174,7 +177,16 @@ def test_a_peer_that_is_gone_is_left_and_what_it_was_to_send_is_told() -> None:
     asyncio.run(run())
 
 
-def test_auto_takes_what_there_is_and_sockets_where_there_are_certificates(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fast_network_is_one_with_a_device(tmp_path: Path) -> None:
+    assert not has_fast_network(tmp_path / "none")
+    assert not has_fast_network(tmp_path)
+    (tmp_path / "mlx5_0").mkdir()
+    assert has_fast_network(tmp_path)
+
+
+def test_auto_takes_what_pays_and_sockets_where_there_are_certificates(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     opened: list[str] = []
 
     def open_agent(name: str) -> Any:
@@ -184,8 +196,10 @@ def test_auto_takes_what_there_is_and_sockets_where_there_are_certificates(monke
         return name
 
     monkeypatch.setattr(server_transport, "open_agent", open_agent)
-    for is_there in (True, False):
-        monkeypatch.setattr(server_transport, "is_installed", lambda is_there=is_there: is_there)
+    for is_installed, is_fast in product((True, False), repeat=2):
+        is_there = is_installed and is_fast
+        monkeypatch.setattr(server_transport, "is_installed", lambda found=is_installed: found)
+        monkeypatch.setattr(server_transport, "has_fast_network", lambda found=is_fast: found)
         assert choose_agent("sockets", "k", is_secured=False) is None
         assert choose_agent("auto", "k", is_secured=True) is None
         assert (choose_agent("auto", "k", is_secured=False) is not None) == is_there
