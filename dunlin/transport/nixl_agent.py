@@ -1,7 +1,7 @@
 """The agent of the NIXL library, over UCX: the only module that loads it (extra `nodes`).
 
 Metadata is taken from whoever calls, never from the library's own listener, and covers the staging memory alone. There
-is no progress thread, for it would use a whole core when nothing moves: `notices` moves things on. Source of what the
+is no progress thread, for it never rests, also when nothing moves: `notices` moves things on. Source of what the
 library does: its Python package, version 1.5.
 
 The package `nixl` only chooses between the builds for the versions of CUDA, and loads torch to find out. Memory of the
@@ -29,7 +29,7 @@ UCX_TLS = "^sm"
 
 def has_fast_network(devices: Path = Path("/sys/class/infiniband")) -> bool:
     """Whether this machine has a network device that writes into memory without its processor (RDMA). Over TCP alone
-    the library moves regions at half the speed of plain sockets.
+    the library moves regions more slowly than plain sockets do (docs/measurements).
     """
     try:
         return any(devices.iterdir())
