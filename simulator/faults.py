@@ -4,6 +4,8 @@ Every fault says at whom it struck, or nothing where it could not (the last of i
 the victims among who is there; nothing else is left to chance.
 """
 
+from functools import partial
+
 from dunlin.effects import Address, Effect, Gone, Message, Send
 from dunlin.messages.door import CancelById
 from dunlin.messages.plan import DrainRequest, Shed
@@ -211,7 +213,7 @@ class Faults:
                 continue
             self._touch(fault, peer)
             self._world.stall(victim, peer)
-            self._town.later(min(late_s, LONGEST_PAUSE_S), lambda peer=peer: self._world.flow(victim, peer))
+            self._town.later(min(late_s, LONGEST_PAUSE_S), partial(self._world.flow, victim, peer))
         return victim
 
     def do_duplicate(self, fault: Fault) -> Address | None:
@@ -297,7 +299,7 @@ class Faults:
         source, target = self._one("instance", fault.pick), self._one("instance", fault.other)
         leader = self._town.etcd.leader
         core = self._town.core(leader) if leader is not None else None
-        if source is None or source == target or core is None or core.term is None or leader is None:
+        if source is None or target is None or source == target or core is None or core.term is None or leader is None:
             return None
         self._tools += 1
         shed = Shed(core.term.epoch, 1_000_000 + self._tools, target, int(1 + 80 * fault.amount))

@@ -58,11 +58,6 @@ class Watcher:
         """The violation to raise."""
         return Violation(invariant or self.invariant, self.town.world.now_s, text)
 
-    def require(self, holds: bool, text: Callable[[], str], invariant: str = "") -> None:
-        """Raise unless it holds."""
-        if not holds:
-            raise self.broken(text(), invariant)
-
 
 class Fencing(Watcher):
     """I2: an old attempt, an old incarnation, an old epoch or plan version change nothing."""
@@ -89,11 +84,13 @@ class Fencing(Watcher):
     def after(self, event: Event) -> None:
         for request, before in self._stale:
             now = _said(request)
-            self.require(now == before, lambda n=now, b=before: f"{event} is of an old attempt and made {b} of {n}")
+            if now != before:
+                raise self.broken(f"{event} is of an old attempt and made {before} of {now}")
         role, core = event.to.role, self.town.core(event.to)
         if role == "instance" and isinstance(event.message, Order) and core is not None:
             before, now = self._versions.get(event.to, (0, 0)), core.plan
-            self.require(now >= before, lambda: f"{event.to} went from plan {before} back to {now} by {event.message}")
+            if now < before:
+                raise self.broken(f"{event.to} went from plan {before} back to {now} by {event.message}")
             self._versions[event.to] = now
         if role == "dispatcher" and isinstance(event.message, FleetView) and core is not None:
             self._view_taken(event, core.fleet.source)
@@ -107,7 +104,8 @@ class Fencing(Watcher):
         if before is None or not self.town.world.are_joined(event.to, before[0]):
             return
         is_newer = (monitor.incarnation, version) >= (before[0].incarnation, before[1])
-        self.require(is_newer, lambda: f"{event.to} went from view {before} back to {monitor} version {version}")
+        if not is_newer:
+            raise self.broken(f"{event.to} went from view {before} back to {monitor} version {version}")
 
 
 def _named(message: Any) -> list[tuple[int, int]]:
@@ -143,7 +141,8 @@ class Leadership(Watcher):
         term = core.term if core is not None else None
         if term is not None:
             elected = self.town.etcd.terms.get(term.epoch)
-            self.require(elected == event.to, lambda: f"{event.to} leads epoch {term.epoch}, which is {elected}'s")
+            if elected != event.to:
+                raise self.broken(f"{event.to} leads epoch {term.epoch}, which is {elected}'s")
             self._leads[event.to] = term.epoch
         elif event.to in self._leads:
             self._over_s[event.to] = (self._leads.pop(event.to), event.at_s)
@@ -152,11 +151,13 @@ class Leadership(Watcher):
         epoch, over_s = self._over_s.get(event.sender, (0, 0.0))
         lag_s = 2 * self.town.shape.latency_s + self.town.world.lag_s.get(event.to, 0.0)
         is_late = message.epoch <= epoch and event.at_s > over_s + lag_s + 10.0
-        self.require(not is_late, lambda: f"{event.sender} lost epoch {epoch} at {over_s} and says {message}", "I9")
+        if is_late:
+            raise self.broken(f"{event.sender} lost epoch {epoch} at {over_s} and says {message}", "I9")
         if isinstance(message, Order):
             key = (message.epoch, message.plan_version, event.to)
             first = self._orders.setdefault(key, message)
-            self.require(_plan_of(first) == _plan_of(message), lambda: f"{key} means {first} and {message}", "I4")
+            if _plan_of(first) != _plan_of(message):
+                raise self.broken(f"{key} means {first} and {message}", "I4")
 
 
 def _plan_of(order: Order) -> tuple[object, ...]:
@@ -172,31 +173,34 @@ class Groups(Watcher):
         followed = {core.address: core.followed for core in self.town.instances() if core.followed is not None}
         leads: dict[tuple[int, int], tuple[Address, ...]] = {}
         for address, order in followed.items():
-            self.require(address in order.members, lambda a=address, o=order: f"{a} is no member of its own {o}")
+            if address not in order.members:
+                raise self.broken(f"{address} is no member of its own {order}")
             key = (order.epoch, order.group)
             members = leads.setdefault(key, order.members)
-            self.require(
-                members == order.members, lambda k=key, m=members, o=order: f"group {k} is {m} and {o.members}"
-            )
+            if members != order.members:
+                raise self.broken(f"group {key} is {members} and {order.members}")
             self._agree(address, order, followed)
             self._cover(order, followed)
         for core in self.town.instances():
             is_planned = core.followed is not None or not len(core.sequences)
-            self.require(is_planned, lambda c=core: f"{c.address} runs {c.sequences!r} and follows no order")
+            if not is_planned:
+                raise self.broken(f"{core.address} runs {core.sequences!r} and follows no order")
 
     def _agree(self, address: Address, order: Order, followed: dict[Address, Order]) -> None:
         for member in order.members:
             theirs = followed.get(member)
             if theirs is not None and (theirs.epoch, theirs.plan_version) == (order.epoch, order.plan_version):
                 same = (theirs.kind, theirs.members, theirs.group) == (order.kind, order.members, order.group)
-                self.require(same, lambda t=theirs: f"{address} follows {order} and its fellow {t}")
+                if not same:
+                    raise self.broken(f"{address} follows {order} and its fellow {theirs}")
 
     def _cover(self, order: Order, followed: dict[Address, Order]) -> None:
         orders = [followed[member] for member in order.members if member in followed]
         if len(orders) < len(order.members) or order.kind is not GroupKind.LOCAL:
             return
         is_whole = any(not len(one.layers) for one in orders)
-        self.require(is_whole, lambda: f"layers {list(order.layers)} are all that {order.members} hold", "I5")
+        if not is_whole:
+            raise self.broken(f"layers {list(order.layers)} are all that {order.members} hold", "I5")
 
 
 class Slots(Watcher):
@@ -223,8 +227,8 @@ class Slots(Watcher):
         seen = self._seen[event.to] = self._seen.get(event.to, 0) + 1
         if seen % FULL_EVERY == 0:
             self._check(role, core)
-        elif role == "instance":
-            self.require(core.slots.is_conserved, lambda: f"{event.to}: {core.slots!r} after {event}")
+        elif role == "instance" and not core.slots.is_conserved:
+            raise self.broken(f"{event.to}: {core.slots!r} after {event}")
 
     def audit(self) -> None:
         for address in sorted(self.town.cores):
@@ -234,13 +238,17 @@ class Slots(Watcher):
     def at_end(self) -> None:
         for core in self.town.instances():
             held = core.slots.capacity - core.slots.free - core.lives.slab.cached
-            self.require(not held, lambda c=core, h=held: f"{c.address} keeps {h} slots for nobody: {c!r}")
-            self.require(not len(core.sequences), lambda c=core: f"{c.address} keeps {c.sequences!r}", "I12")
-        for core in self.town.dispatchers():
-            self.require(not len(core.journal), lambda c=core: f"{c.address} keeps {len(c.journal)} requests", "I12")
+            if held:
+                raise self.broken(f"{core.address} keeps {held} slots for nobody: {core!r}")
+            if len(core.sequences):
+                raise self.broken(f"{core.address} keeps {core.sequences!r}", "I12")
+        for dispatcher in self.town.dispatchers():
+            if len(dispatcher.journal):
+                raise self.broken(f"{dispatcher.address} keeps {len(dispatcher.journal)} requests", "I12")
         for address in self.town.of_role("kvstore"):
             catalog = self.town.core(address).catalog
-            self.require(not len(catalog), lambda a=address, c=catalog: f"{a} keeps {len(c)} regions for nobody")
+            if len(catalog):
+                raise self.broken(f"{address} keeps {len(catalog)} regions for nobody")
 
     def _check(self, role: str, core: Any) -> None:
         try:
@@ -276,13 +284,15 @@ class Regions(Watcher):
         if catalog is None or keeper is None or not self.town.world.are_joined(instance, keeper):
             return
         held = catalog.room.find(move.host.handle, move.host.generation)
-        self.require(held is not None, lambda: f"{instance} reads {move.host}, which {keeper} does not know any more")
+        if held is None:
+            raise self.broken(f"{instance} reads {move.host}, which {keeper} does not know any more")
 
     def _ended(self, instance: Address, done: MoveDone) -> None:
         move = self._moves.pop((instance, done.move), None)
         if move is None or done.status is not MoveStatus.CORRUPT or move.host is None:
             return
-        self.require(bool(self.faults.damaged), lambda: f"{instance} finds {move.host} damaged, and nobody damaged it")
+        if not self.faults.damaged:
+            raise self.broken(f"{instance} finds {move.host} damaged, and nobody damaged it")
 
 
 class Authority(Watcher):
@@ -307,12 +317,14 @@ class Authority(Watcher):
         seat = self.town.seats.get(event.sender)
         why = getattr(event.message, "why", None)
         is_fair = seat is None or seat.engine.is_stuck or (why is not None and why.policy == "engine contract")
-        self.require(is_fair, lambda: f"{event.sender} ends an engine that works: {why}")
+        if not is_fair:
+            raise self.broken(f"{event.sender} ends an engine that works: {why}")
 
     def _suspect(self, event: Event, instance: Address) -> None:
         seat = self.town.seats.get(instance)
         is_fair = seat is None or seat.engine.is_stuck or self.faults.was_touched(instance)
-        self.require(is_fair, lambda: f"{event.sender} suspects {instance}, with which nothing is wrong")
+        if not is_fair:
+            raise self.broken(f"{event.sender} suspects {instance}, with which nothing is wrong")
 
 
 class Limits(Watcher):
@@ -334,7 +346,8 @@ class Limits(Watcher):
     def after(self, event: Event) -> None:
         if self._full is not None:
             now, before = len(self.town.core(event.to).journal), self._full
-            self.require(now <= before, lambda: f"{event.to} lets {event.message} in, and its queue was full")
+            if now > before:
+                raise self.broken(f"{event.to} lets {event.message} in, and its queue was full")
 
     def audit(self) -> None:
         for core in self.town.dispatchers():
@@ -354,10 +367,12 @@ class Limits(Watcher):
             tokens[tenant] = tokens.get(tenant, 0) + len(request.submit.tokens) + (request.max_tokens or 0)
         for tenant, count in running.items():
             text = f"{core.address} runs {count} requests with {tokens[tenant]} tokens of tenant {tenant!r}"
-            self.require(most is None or count <= most, lambda t=text: t)
+            if most is not None and count > most:
+                raise self.broken(text)
             # What is held now was taken within as long as the run has lasted.
             limit = None if per_minute is None else per_minute * (1 + self.town.world.now_s / 60)
-            self.require(limit is None or tokens[tenant] <= limit, lambda t=text: t)
+            if limit is not None and tokens[tenant] > limit:
+                raise self.broken(text)
 
 
 class Progress(Watcher):
@@ -373,7 +388,8 @@ class Progress(Watcher):
                 if self.faults.was_touched(reader.door):
                     continue
                 late_s = self.town.world.now_s - reader.came_s - reader.submit.timeout_s
-                self.require(late_s < LATE_S, lambda r=reader, s=late_s: f"{r!r} is {s:.1f} s over its time")
+                if late_s >= LATE_S:
+                    raise self.broken(f"{reader!r} is {late_s:.1f} s over its time")
         for address, since_s in self.faults.asleep_s.items():
             is_clear = not self.faults.was_touched(*self.town.of_role("monitor"))
             if address.role == "instance" and self.town.world.now_s - since_s > STUCK_S and is_clear:
@@ -385,13 +401,15 @@ class Progress(Watcher):
         for core in self.town.instances():
             for sequence in core.sequences:
                 is_his = sequence.place.key == reader.request
-                self.require(not is_his, lambda c=core: f"{c.address} goes on for {reader!r}, who left")
+                if is_his:
+                    raise self.broken(f"{core.address} goes on for {reader!r}, who left")
 
     def _is_given_up(self, instance: Address) -> None:
         for core in self.town.dispatchers():
             if not self.faults.was_touched(core.address):
                 held = core.journal.held_by(instance)
-                self.require(not held, lambda c=core, h=held: f"{c.address} waits for {instance}, which sleeps: {h}")
+                if held:
+                    raise self.broken(f"{core.address} waits for {instance}, which sleeps: {held}")
 
 
 WATCHERS: tuple[type[Watcher], ...] = (Fencing, Leadership, Groups, Slots, Regions, Authority, Limits, Progress)

@@ -159,7 +159,7 @@ def _asks(draw: Random, shape: Shape, length_s: float) -> tuple[Ask, ...]:
 def _faults(draw: Random, kinds: tuple[str, ...], length_s: float) -> tuple[Fault, ...]:
     until_s = max(5.0, length_s)
     few = draw.sample(kinds, min(4, len(kinds)))
-    faults = []
+    faults: list[Fault] = []
     for number in range(draw.choice([0, 3, 6, 9, 12])):
         # Some close together, so that they meet; of few kinds in some runs, so that the same one strikes again.
         near = faults and draw.random() < 0.3

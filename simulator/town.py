@@ -23,11 +23,11 @@ from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
 from services.monitor.config import MonitorConfig
 from services.monitor.core import MonitorCore
-from simulator.carrier import Carrier
 from simulator.cluster import DIALING, STREAMS, Dialing
 from simulator.codec import KeptMessages
 from simulator.engine import settings_of
 from simulator.etcd_model import EtcdModel
+from simulator.parcels import PatientCarrier
 from simulator.plans import Shape
 from simulator.seat import EngineSeat
 from simulator.tier import HostTier
@@ -54,7 +54,7 @@ class Town:
         self._numbers = count()
         self._starts = count()
         self.world.add(DIALING, Dialing(self.world))
-        self.world.add(TRANSPORT, Carrier(self.memories))
+        self.world.add(TRANSPORT, PatientCarrier(self.memories))
         self._begin()
 
     def _begin(self) -> None:

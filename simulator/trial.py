@@ -6,6 +6,7 @@ The same plan gives the same run, event by event.
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from random import Random
 from zlib import crc32
 
@@ -91,7 +92,7 @@ class Trial:
         for ask in self._plan.asks:
             acts += self._readers.arrivals(ask)
         for fault in self._plan.faults:
-            acts.append((fault.at_s, lambda fault=fault: self._strike(fault)))
+            acts.append((fault.at_s, partial(self._strike, fault)))
         return sorted(acts, key=lambda act: act[0])
 
     def _strike(self, fault: Fault) -> None:

@@ -201,12 +201,12 @@ class KvstoreCore:
     def _on_unclaimed(self, sender: Address, message: Unclaimed) -> list[Effect]:
         if message.writer in self._writers:
             self.catalog.free_quarantined(message.writer, message.names)
-        return []
+        return self.exchange.outgoing.swept()
 
     def _on_process_ended(self, sender: Address, message: ProcessEnded) -> list[Effect]:
         if message.writer not in self._writers:
             self._bury(message.writer)
-        return []
+        return self.exchange.outgoing.swept()
 
     def _on_members_reset(self, sender: Address, message: MembersReset) -> list[Effect]:
         effects: list[Effect] = []

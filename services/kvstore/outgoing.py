@@ -59,6 +59,7 @@ class Outgoing:
         self._agent = agent
         self._jobs: dict[int, Job] = {}
         self._tickets: dict[int, Job] = {}
+        self._late: dict[int, tuple[Address, Entry]] = {}  # not waited for any more: each may arrive all the same
         self._there: dict[str, dict[Address, dict[Name, None]]] = {}
         self._peers: dict[Address, None] = {}
         self._numbers = 0
@@ -87,9 +88,11 @@ class Outgoing:
     def gone(self, peer: Address) -> list[Effect]:
         """It ended: what lies there is out of reach."""
         self._peers.pop(peer, None)
+        effects = self._each(peer, lambda job: self._fail(job, f"{peer.name} is gone"))
+        self._late = {ticket: (to, entry) for ticket, (to, entry) in self._late.items() if to != peer}
         for there in self._there.values():
             there.pop(peer, None)
-        return self._each(peer, lambda job: self._fail(job, f"{peer.name} is gone"))
+        return effects
 
     def taken(self, sender: Address, message: Take) -> list[Effect]:
         """There is room: push the bytes."""
@@ -113,6 +116,7 @@ class Outgoing:
 
     def refused(self, sender: Address, message: OfferRefused) -> list[Effect]:
         """There is none."""
+        self._late.pop(message.ticket, None)
         job = self._of(sender, message.ticket)
         return self._fail(job, f"{sender.name} has no room") if job is not None else []
 
@@ -125,14 +129,25 @@ class Outgoing:
         """A region lies there, or does not."""
         job = self._of(sender, message.ticket)
         if job is None:
-            return []
+            return self._arrived_late(sender, message)
         if message.detail:
+            del self._tickets[message.ticket], job.offered[message.ticket]
+            self.failed_total += 1
             return self._fail(job, message.detail)
         entry = job.offered.pop(message.ticket)
         del self._tickets[message.ticket]
         self.sent_total += 1
         self._at(job)[entry.host.handle, entry.host.generation] = None
         return self._advance(job)
+
+    def _arrived_late(self, sender: Address, message: Arrived) -> list[Effect]:
+        """Nobody waits for it, but it lies there until it is told to go."""
+        to, entry = self._late.pop(message.ticket, (None, None))
+        if entry is None or to != sender or message.detail:
+            return []
+        key = entry.asked.key
+        self._there.setdefault(key, {}).setdefault(sender, {})[entry.host.handle, entry.host.generation] = None
+        return self.released(key)
 
     def due(self, message: JobDue) -> list[Effect]:
         """Nothing was heard for too long."""
@@ -146,6 +161,13 @@ class Outgoing:
         if key not in self._there or self._catalog.entries_of_key(key):
             return []
         return [Send(peer, DropCopies(key)) for peer in self._there.pop(key) if peer in self._peers]
+
+    def swept(self) -> list[Effect]:
+        """`released`, for whatever requests have no region here any more."""
+        effects: list[Effect] = []
+        for key in list(self._there):
+            effects += self.released(key)
+        return effects
 
     def _advance(self, job: Job) -> list[Effect]:
         """Offer what comes next; end the job when nothing is left."""
@@ -181,8 +203,9 @@ class Outgoing:
         """Nothing more is offered, and what is on its way is not waited for."""
         self.failed_total += len(job.offered)
         job.detail = job.detail or detail
-        for ticket in job.offered:
+        for ticket, entry in job.offered.items():
             del self._tickets[ticket]
+            self._late[ticket] = (job.to, entry)
         job.offered.clear()
         return self._end(job)
 

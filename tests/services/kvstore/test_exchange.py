@@ -219,6 +219,49 @@ def test_what_goes_wrong_on_the_way_is_told_and_leaves_no_room_behind(mode: str)
     assert here.heard[-1] == RegionsSent(6, 16)
 
 
+def expected_at(world: Exchange, node: int) -> tuple[int, int]:
+    """The name of the room that this node has set aside for the other's region."""
+    host = world.nodes[node].core.catalog.entries_of(world.nodes[1 - node].address)[0].host
+    return host.handle, host.generation
+
+
+@pytest.mark.parametrize("is_over", [False, True])
+def test_a_copy_that_arrives_after_it_was_given_up_goes_with_its_request(is_over: bool) -> None:
+    world = Exchange(exchange_s=1.0)
+    here, _ = world.instances
+    kept = here.keep(0, 16)
+    world.carrier.mode = "silent"
+    here.say(SendRegions(5, "k", world.nodes[1].address))
+    world.run(2.0)
+    release = ReleaseRegion(kept.host.handle, kept.host.generation)
+    if is_over:
+        here.say(release)
+    world.nodes[1].told(Received(*expected_at(world, 1)))
+    world.run()
+    if not is_over:
+        assert len(world.nodes[1].core.catalog) == 1
+        here.say(release)
+        world.run()
+    assert len(world.nodes[1].core.catalog) == 0
+
+
+def test_copies_go_when_the_last_that_was_awaited_here_does_not_come() -> None:
+    """Each node has a copy under way to the other, of the same request."""
+    world = Exchange(exchange_s=1.0)
+    here, there = world.instances
+    here.keep(0, 16)
+    own = there.keep(0, 16)
+    there.say(SendRegions(5, "k", world.nodes[0].address))
+    world.carrier.mode = "silent"
+    here.say(SendRegions(6, "k", world.nodes[1].address))
+    there.say(ReleaseRegion(own.host.handle, own.host.generation))
+    world.run()
+    assert len(world.nodes[0].core.catalog) == 2
+    world.nodes[1].told(Received(*expected_at(world, 1), "nothing came"))
+    world.run()
+    assert [entry.writer for entry in world.nodes[0].core.catalog.entries_of_key("k")] == [here.address]
+
+
 def test_no_room_there_is_told() -> None:
     world = Exchange()
     here, there = world.instances

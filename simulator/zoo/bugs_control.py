@@ -1,0 +1,104 @@
+"""Bugs to plant in the kvstore, the monitor and the global manager."""
+
+from simulator.zoo.plant import Bug, Edit
+
+CATALOG = "services.kvstore.catalog"
+MANAGER = "services.global_manager.core"
+
+BUGS = (
+    Bug(
+        "old-generation-obeyed",
+        "a region's old name still reaches it",
+        ("I7", "I8", "I6"),
+        (
+            Edit(CATALOG, "if entry is None or entry.writer != writer or entry.host.generation != generation:", "if entry is None:"),  # noqa: E501
+        ),
+    ),
+    Bug(
+        "unwritten-region-claimed",
+        "a region is given away before its copy is whole",
+        ("I7", "I8", "core"),
+        (Edit(CATALOG, "return entry.state is State.COMMITTED and fits", "return fits"),),
+    ),
+    Bug(
+        "claimed-under-its-old-name",
+        "a claimed region keeps the name that its writer knows",
+        ("I7", "I8", "core"),
+        (Edit("services.kvstore.room", "self._generations[handle - 1] += 1\n        renamed", "renamed"),),
+    ),
+    Bug(
+        "unequal-books",
+        "what is freed is counted without its padding",
+        ("I8",),
+        (Edit("services.kvstore.room", "self.free_bytes += held.room_bytes", "self.free_bytes += held.length_bytes"),),
+    ),
+    Bug(
+        "orphans-never-freed",
+        "what a writer that left had kept stays for ever",
+        ("I8",),
+        (Edit("services.kvstore.core", "for key in self.catalog.free_orphans(message.writer, message.absence):", "for key in ():"),),  # noqa: E501
+    ),
+    Bug(
+        "silent-writer-s-room-lost",
+        "room that a writer was writing when its stream broke is never used again",
+        ("I8",),
+        (Edit("services.kvstore.core", "self.catalog.free_quarantined(message.writer, message.names)", "pass"),),
+    ),
+    Bug(
+        "quarantine-skipped",
+        "room that a silent writer may still be writing is given to another",
+        ("I9", "I7", "I8"),
+        (Edit(CATALOG, "self._entries[entry.host.handle] = replace(entry, state=State.QUARANTINED)", "self._remove(entry)"),),  # noqa: E501
+    ),
+    Bug(
+        "deposed-leader-leads",
+        "a leader that lost its term goes on giving orders",
+        ("I3", "I9"),
+        (Edit(MANAGER, "self.term = self.moves = None\n        return self._reports()", "return self._reports()"),),
+    ),
+    Bug(
+        "own-epoch",
+        "a candidate that is elected leads the epoch after the one that etcd gave it",
+        ("I3",),
+        (Edit(MANAGER, "self.term = Term(message.epoch)", "self.term = Term(message.epoch + 1)"),),
+    ),
+    Bug(
+        "plan-version-repeated",
+        "a changed plan has the version of the one before",
+        ("I4",),
+        (Edit("services.global_manager.plan", "if changed:\n            self.plan_version += 1", "if changed:\n            self.plan_version = 1"),),  # noqa: E501
+    ),
+    Bug(
+        "one-group-for-all",
+        "instances that serve alone are given the same group",
+        ("I4",),
+        (Edit("dunlin.policies.group", "groups.append(_local(number, candidate, len(candidates)))", "groups.append(_local(1, candidate, len(candidates)))"),),  # noqa: E501
+    ),
+    Bug(
+        "half-the-layers",
+        "an instance that serves alone is ordered to hold half of the model, and does",
+        ("I5",),
+        (
+            Edit("services.global_manager.plan", "group.members, why=group.why)", "group.members, __import__(\"array\").array(\"i\", (0,)), why=group.why)"),  # noqa: E501
+            Edit("services.instance.orders", "if is_local and not order.layers:", "if is_local:"),
+        ),
+    ),
+    Bug(
+        "monitor-forgives-nothing",
+        "a monitor that slept holds everybody responsible for the time",
+        ("I9",),
+        (Edit("services.monitor.core", "if slept:\n                watch.forgive(now_s)", "if slept:\n                pass"),),  # noqa: E501
+    ),
+    Bug(
+        "monitor-never-suspects",
+        "an instance that is silent for long is trusted",
+        ("I12",),
+        (Edit("services.monitor.watch", "is_silent, is_stuck = silent_s >= self._config.silent_s, stuck_s >= self._config.stuck_s", "is_silent, is_stuck = False, False"),),  # noqa: E501
+    ),
+    Bug(
+        "outlived-process-heard",
+        "a process whose successor runs is still there for the monitor",
+        ("I2", "I9", "I12"),
+        (Edit("services.monitor.registry", "return address.incarnation < self._newest.get((address.role, address.name), 0)", "return address.incarnation < 0"),),  # noqa: E501
+    ),
+)

@@ -1,0 +1,102 @@
+"""Bugs to plant in the dispatcher: the journal, the fences, who may read and use what."""
+
+from simulator.zoo.plant import Bug, Edit
+
+ATTEMPTS = "services.dispatcher.attempts"
+CORE = "services.dispatcher.core"
+JOURNAL = "services.dispatcher.journal"
+
+BUGS = (
+    Bug(
+        "double-delivery",
+        "a client's first token is sent twice",
+        ("I1",),
+        (Edit(ATTEMPTS, "effects += [Send(reader, delta) for reader in request.readers]\n        if row.finish", "effects += [Send(reader, delta) for reader in request.readers] * (1 + (request.generated == 1))\n        if row.finish"),),  # noqa: E501
+    ),
+    Bug(
+        "gap-delivered",
+        "a token that is not the next one is passed on",
+        ("I1",),
+        (Edit(ATTEMPTS, "if row.position != len(request.tokens):\n            return self._on_misplaced(now_s, request, row.position)", "if row.position < 0:\n            return self._on_misplaced(now_s, request, row.position)"),),  # noqa: E501
+    ),
+    Bug(
+        "lost-journal-entry",
+        "a request whose instance died is not queued again",
+        ("I8", "I12"),
+        (Edit(JOURNAL, "request.lost = (str(instance), lost)\n        insort(self._again, request.number)", "request.lost = (str(instance), lost)"),),  # noqa: E501
+    ),
+    Bug(
+        "lost-token",
+        "the last token that was delivered is not in the journal when the request moves on",
+        ("I1",),
+        (Edit(JOURNAL, "request.lost = (str(instance), lost)", 'request.lost = (str(instance), lost)\n        if request.generated > 1 and lost.startswith(("lost", "returned", "suspect")):\n            del request.tokens[-1]'),),  # noqa: E501
+    ),
+    Bug(
+        "dropped-fence",
+        "what an instance says of an old attempt counts",
+        ("I2", "I1", "core"),
+        (
+            Edit(JOURNAL, "if request is None or request.attempt != attempt or request.instance != instance:\n            return None\n        return request", "if request is None or request.instance is None:\n            return None\n        return request"),  # noqa: E501
+        ),
+    ),
+    Bug(
+        "loss-unnoticed",
+        "the end of an instance's stream is not the end of what it held",
+        ("I12",),
+        (Edit(CORE, 'effects += self._endings.lost(now_s, request, f"lost: {message.reason or \'the stream ended\'}")', "pass"),),  # noqa: E501
+    ),
+    Bug(
+        "suspicion-ignored",
+        "a suspect instance keeps its requests",
+        ("I12",),
+        (Edit(CORE, 'effects += self._endings.lost(now_s, request, "suspect: no sign of progress")', "pass"),),
+    ),
+    Bug(
+        "deadline-ignored",
+        "a request's time runs out and nothing happens",
+        ("I12", "I1"),
+        (Edit(CORE, "return self._endings.tell(now_s, request, Finish.DEADLINE, text)", "return []"),),
+    ),
+    Bug(
+        "absent-client-served",
+        "a client leaves and its request runs on",
+        ("I12",),
+        (Edit(CORE, 'return self._endings.stop(now_s, request, message.finish, cause)', "return []"),),
+    ),
+    Bug(
+        "foreign-cancel",
+        "a tenant cancels another's request by its id",
+        ("I1",),
+        (Edit(CORE, "request = None  # another tenant's: not even that there is one is told", "pass"),),
+    ),
+    Bug(
+        "full-queue-taken",
+        "a queue that is full takes one more",
+        ("I11",),
+        (Edit("services.dispatcher.admission", "if queued < most:\n            return None", "if queued < 100 * most:\n            return None"),),  # noqa: E501
+    ),
+    Bug(
+        "quota-off-by-one",
+        "a tenant runs one request more than it may",
+        ("I11",),
+        (Edit("services.dispatcher.quotas", "account.open + requests > quota.running", "account.open > quota.running"),),  # noqa: E501
+    ),
+    Bug(
+        "quota-never-returned",
+        "a request that ended goes on counting",
+        ("I11",),
+        (Edit("services.dispatcher.quotas", "hold.account.open -= 1\n", "pass\n"),),
+    ),
+    Bug(
+        "old-monitor-believed",
+        "a monitor that was replaced is believed again",
+        ("I2",),
+        (Edit("services.dispatcher.fleet", "if self._monitor is not None and monitor.incarnation < self._monitor.incarnation:\n                return False", "pass"),),  # noqa: E501
+    ),
+    Bug(
+        "resumed-from-the-start",
+        "a client that comes back with tokens is sent them again",
+        ("I1",),
+        (Edit("services.dispatcher.joining", "return True, [*said, Send(client, rest(request, len(submit.received)))]", "return True, [*said, Send(client, rest(request, 0))]"),),  # noqa: E501
+    ),
+)
