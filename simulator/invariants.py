@@ -307,7 +307,7 @@ class Authority(Watcher):
     def before(self, event: Event) -> None:
         if isinstance(event.message, StopEngine) and event.to.role == "engine":
             self._stopped(event)
-        elif isinstance(event.message, FleetView) and event.sender in self.town.cores:
+        elif isinstance(event.message, FleetView) and not self.faults.was_touched(event.to):
             for member in event.message.members:
                 if member.suspect and member.address not in self._suspected:
                     self._suspect(event, member.address)
@@ -391,9 +391,8 @@ class Progress(Watcher):
                 if late_s >= LATE_S:
                     raise self.broken(f"{reader!r} is {late_s:.1f} s over its time")
         for address, since_s in self.faults.asleep_s.items():
-            is_clear = not self.faults.was_touched(*self.town.of_role("monitor"))
-            if address.role == "instance" and self.town.world.now_s - since_s > STUCK_S and is_clear:
-                self._is_given_up(address)
+            if address.role == "instance":
+                self._is_given_up(address, since_s)
 
     def _is_forgotten(self, reader: Reader) -> None:
         if self.town.world.now_s < reader.ended_s + LATE_S or self.faults.was_touched(*self.town.cores):
@@ -404,9 +403,12 @@ class Progress(Watcher):
                 if is_his:
                     raise self.broken(f"{core.address} goes on for {reader!r}, who left")
 
-    def _is_given_up(self, instance: Address) -> None:
+    def _is_given_up(self, instance: Address, since_s: float) -> None:
+        """Nobody waits for it who, like the monitor, was well all the time since it sleeps."""
         for core in self.town.dispatchers():
-            if not self.faults.was_touched(core.address):
+            judges = (core.address, *self.town.of_role("monitor"))
+            watched_s = max(since_s, *(self.town.started_s[judge] for judge in judges))
+            if self.town.world.now_s - watched_s > STUCK_S and not self.faults.was_touched(*judges):
                 held = core.journal.held_by(instance)
                 if held:
                     raise self.broken(f"{core.address} waits for {instance}, which sleeps: {held}")

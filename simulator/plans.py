@@ -26,6 +26,8 @@ class Shape:
     slots: int
     tier_bytes: int
     max_running: int
+    budget_tokens: int
+    run_ahead_tokens: int
     max_queued: int
     step_s: float
     move_s: float
@@ -113,6 +115,8 @@ def _shape(draw: Random, presets: tuple[str, ...]) -> Shape:
         slots=draw.choice([96, 128, 160, 400]),
         tier_bytes=draw.choice([1 << 12, 1 << 16, 1 << 16, 1 << 20]),
         max_running=draw.choice([2, 8, 64]),
+        budget_tokens=draw.choice([16, 48, 512]),
+        run_ahead_tokens=draw.choice([1, 4, 32]),
         max_queued=draw.choice([4, 1024, 1024]),
         step_s=draw.choice([0.004, 0.01, 0.03]),
         move_s=draw.choice([0.002, 0.02, 0.2]),

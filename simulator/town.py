@@ -45,6 +45,7 @@ class Town:
         self.etcd = EtcdModel(self.world, self.later)
         self.shape = shape
         self.current: dict[tuple[str, str], Address] = {}
+        self.started_s: dict[Address, float] = {}
         self.cores: dict[Address, Any] = {}
         self.seats: dict[Address, EngineSeat] = {}
         self.memories: dict[Address, HostTier] = {}
@@ -109,6 +110,7 @@ class Town:
         node = f"node-{number % self.shape.nodes}"
         address = Address(role, name, self.etcd.next_revision())
         self._node_of[address], self.current[role, name] = node, address
+        self.started_s[address] = self.world.now_s
         skew_s = self.shape.skews[next(self._starts) % len(self.shape.skews)]
         self.world.clock(address).offset_s = skew_s
         core = self.cores[address] = self._core(address, node)
@@ -204,7 +206,6 @@ class Town:
             return KvstoreCore(
                 address, KvstoreConfig("/tier", shape.tier_bytes, node, replicate=shape.replicate and shape.nodes > 1)
             )
-        settings = {"checkpoint_tokens": 16, "checkpoint_share": shape.checkpoint_share}
         return InstanceCore(
             address,
             InstanceConfig(
@@ -212,7 +213,10 @@ class Town:
                 preset=shape.preset,
                 max_running=shape.max_running,
                 prefix_reuse=shape.prefix_reuse,
-                **settings,  # type: ignore[arg-type]
+                checkpoint_tokens=16,
+                checkpoint_share=shape.checkpoint_share,
+                budget_tokens=shape.budget_tokens,
+                run_ahead_tokens=shape.run_ahead_tokens,
             ),
         )
 

@@ -52,7 +52,7 @@ def run_zoo(arguments: argparse.Namespace) -> int:
     """Plant the bugs; 1 if one of them is not caught."""
     zoo = _load("simulator.zoo.hunt")
     try:
-        results = zoo.hunt([arguments.bug] if arguments.bug else [], arguments.first_seed, print)
+        results = zoo.hunt([arguments.bug] if arguments.bug else [], arguments.first_seed or None, print)
     except KeyError as error:
         raise CliError(f"no bug is called {error}: {', '.join(zoo.names())}", USAGE) from None
     caught = [result for result in results if result.is_caught]

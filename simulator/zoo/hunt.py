@@ -41,7 +41,7 @@ def names() -> list[str]:
     return [bug.name for bug in BUGS]
 
 
-def hunt(wanted: list[str], first_seed: int, say: Callable[[str], object]) -> list[Result]:
+def hunt(wanted: list[str], first_seed: int | None, say: Callable[[str], object]) -> list[Result]:
     """Hunt the wanted bugs, or all of them.
 
     Raises:
@@ -55,19 +55,19 @@ def hunt(wanted: list[str], first_seed: int, say: Callable[[str], object]) -> li
     return results
 
 
-def search(bug: Bug, first_seed: int = 0, most: int = MOST_SEEDS) -> Result:
-    """Run seeds until the bug is caught."""
+def search(bug: Bug, first_seed: int | None = None, most: int = MOST_SEEDS) -> Result:
+    """Run seeds until the bug is caught, from the bug's own one on by default."""
+    first = bug.seed if first_seed is None else first_seed
     last: Violation | None = None
     with planted(bug):
-        for count in range(1, most + 1):
-            seed = first_seed + count - 1
+        for seed in range(first, first + most):
             violation = Trial(plan_of(seed)).run().violation
             last = violation or last
             if violation is not None and violation.invariant in bug.invariants:
                 break
         else:
-            return Result(bug, most, first_seed + most - 1, last)
+            return Result(bug, most, seed, last)
     innocent = Trial(plan_of(seed)).run().violation
-    return Result(
-        bug, count, seed, Violation("none", 0.0, f"also without the bug: {innocent}") if innocent else violation
-    )
+    if innocent is not None:
+        violation = Violation("none", innocent.at_s, f"without the bug too: {innocent}")
+    return Result(bug, seed - first + 1, seed, violation)

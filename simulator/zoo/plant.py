@@ -27,12 +27,16 @@ class Edit:
 
 @dataclass(frozen=True, slots=True)
 class Bug:
-    """A mistake that a programmer could make. `invariants`: those that it breaks; any of them may notice it."""
+    """A mistake that a programmer could make. `invariants`: those that it breaks; any of them may notice it.
+
+    `seed` is one that catches it soon: where the hunt begins.
+    """
 
     name: str
     what: str
     invariants: tuple[str, ...]
     edits: tuple[Edit, ...]
+    seed: int = 0
 
 
 @contextmanager
