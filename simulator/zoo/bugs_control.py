@@ -54,7 +54,7 @@ BUGS = (
         "deposed-leader-leads",
         "a leader that lost its term goes on giving orders",
         ("I3", "I9"),
-        (Edit(MANAGER, "self.term = self.moves = None\n        return self._reports()", "return self._reports()"),),
+        (Edit(MANAGER, "self.term = self.moves = self.handovers = None\n", "pass\n"),),
     ),
     Bug(
         "own-epoch",
@@ -72,7 +72,7 @@ BUGS = (
         "one-group-for-all",
         "instances that serve alone are given the same group",
         ("I4",),
-        (Edit("dunlin.policies.group", "groups.append(_local(number, candidate, len(candidates)))", "groups.append(_local(1, candidate, len(candidates)))"),),  # noqa: E501
+        (Edit("dunlin.policies.group", "return [_local(number, candidate", "return [_local(1, candidate"),),
     ),
     Bug(
         "half-the-layers",
