@@ -104,7 +104,8 @@ class Batcher:
             return min(ahead // 2, self._capacity // 8)
         to_come = 0
         for running in self._sequences.running:
-            to_come += running.longest - self._slab.held(running)
+            # One that arrived may have more than it needs.
+            to_come += max(0, running.longest - self._slab.held(running))
         return min(to_come, max(ahead, self._capacity // 4))
 
     def _secure(self, chosen: list[tuple[Sequence, int]]) -> tuple[list[tuple[Sequence, int]], list[Effect]]:
