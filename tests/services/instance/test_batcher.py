@@ -27,7 +27,7 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     lives.slab = Slab(96)
     steps = Steps(BATCH_POLICIES["chunked"], "chunked", 512)
     config = InstanceConfig(run_ahead_tokens=4)
-    batcher = Batcher(ENGINE, config, sequences, lives, steps, EVICT_POLICIES["youngest"])
+    batcher = Batcher(ENGINE, config, sequences, lives, steps, EVICT_POLICIES["youngest"], list)
     arrived = sequences.add(DISPATCHER, place(1, 20, 5))
     assert lives.slab.reserve(-1, 52)
     lives.arrive(arrived, -1, 19)
