@@ -14,7 +14,7 @@ from dunlin.messages.door import Submit
 from dunlin.messages.engine import Move, MoveDone, StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.plan import Drain, Order, Shed, Undrain
-from dunlin.messages.types import GroupKind, MoveKind, MoveStatus
+from dunlin.messages.types import GroupKind, HostRegion, MoveKind, MoveStatus
 from simulator.faults import Faults
 from simulator.process import Event
 from simulator.readers import Reader, Readers
@@ -289,10 +289,31 @@ class Regions(Watcher):
 
     def _ended(self, instance: Address, done: MoveDone) -> None:
         move = self._moves.pop((instance, done.move), None)
-        if move is None or done.status is not MoveStatus.CORRUPT or move.host is None:
+        if move is None or move.host is None:
+            return
+        if done.status is MoveStatus.OK and move.kind is MoveKind.SLAB_TO_HOST:
+            self._written(instance, move.host)
+        if done.status is not MoveStatus.CORRUPT:
             return
         if not self.faults.damaged:
             raise self.broken(f"{instance} finds {move.host} damaged, and nobody damaged it")
+
+
+    def _written(self, instance: Address, host: HostRegion) -> None:
+        """Whoever writes does so in his own room, or in nobody's."""
+        keeper = self.town.mapped_of.get(instance)
+        core = self.town.core(keeper) if keeper is not None else None
+        if core is None or core.catalog.room.find(host.handle, host.generation) is not None:
+            return
+        for writer in core.catalog.writers():
+            for entry in core.catalog.entries_of(writer):
+                theirs = entry.host
+                is_apart = (
+                    theirs.offset_bytes + theirs.length_bytes <= host.offset_bytes
+                    or host.offset_bytes + host.length_bytes <= theirs.offset_bytes
+                )
+                if not is_apart:
+                    raise self.broken(f"{instance} wrote {host}, where {writer} has {theirs} by now", "I9")
 
 
 class Authority(Watcher):

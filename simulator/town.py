@@ -49,6 +49,7 @@ class Town:
         self.cores: dict[Address, Any] = {}
         self.seats: dict[Address, EngineSeat] = {}
         self.memories: dict[Address, HostTier] = {}
+        self.mapped_of: dict[Address, Address] = {}  # whose memory each instance's engine has mapped
         self.on_dispatcher: Callable[[Address], object] = lambda address: None
         self._mapped: dict[Address, HostTier] = {}
         self._node_of: dict[Address, str] = {}
@@ -175,6 +176,7 @@ class Town:
             for kvstore, memory in self.memories.items():
                 if kvstore.incarnation == message.incarnation and sender in self.seats:
                     self._mapped[sender].contents = memory.contents
+                    self.mapped_of[sender] = kvstore
 
     def _open_streams(self, address: Address) -> None:
         for other in [self.current[key] for key in sorted(self.current)]:
