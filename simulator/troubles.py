@@ -161,9 +161,11 @@ class TroubledWorld(World):
     # --- time ---
 
     def post(self, sender: Address, to: Address, message: Message, delay_s: float | None = None) -> None:
-        """Deliver `message` to `to` as if `sender` had sent it, whether joined or not; per pair in order."""
+        """Deliver `message` to `to` as if `sender` had sent it, whether joined or not; per pair in order, unless it is
+        said when.
+        """
         at_s = self.now_s + (self._delay_s(sender, to) if delay_s is None else delay_s)
-        if sender != to:
+        if sender != to and delay_s is None:
             at_s = max(at_s, self._arrived_s.get((sender, to), 0.0))
             self._arrived_s[sender, to] = at_s
         self._count += 1
