@@ -103,8 +103,8 @@ class Courier:
             while self._turn():
                 pass
             self._agent.close()
-        except AgentError as error:
-            self._failure = str(error)
+        except Exception as error:  # whatever it was: whoever waits is told
+            self._failure = str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"
             self._fail_all()
             while (command := self._commands.get()) is not None:
                 command(time.monotonic())

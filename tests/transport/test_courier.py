@@ -122,6 +122,17 @@ def test_a_library_that_breaks_is_told_to_all_and_takes_nothing_more() -> None:
             target.courier.expect(source.payload(100), 0, source.courier.about)
 
 
+def test_a_mistake_in_the_thread_is_told_too() -> None:
+    with fakes() as (source, target):
+        payload = source.payload(100)
+        source.courier.submit(Consignment(1, target.courier.about, replace(payload, token=b"short"), 0), Priority.KV)
+        assert "a token of another length" in source.sent.wait(1)[0][1]
+        outside = replace(payload, length_bytes=100, token=target.courier.expect(payload, 0, source.courier.about))
+        source.courier.submit(Consignment(2, target.courier.about, outside, ROOM - 50), Priority.KV)
+        assert source.sent.wait(2)[1][1].startswith("ValueError")
+        assert not source.courier.submit(Consignment(3, target.courier.about, outside, 0), Priority.KV)
+
+
 def test_asked_for_and_not_installed_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("dunlin.transport.nixl_agent.is_installed", lambda: False)
     with pytest.raises(AgentError, match=r"pip install 'dunlin\[nodes\]', or say --transport sockets"):
