@@ -86,13 +86,13 @@ def _measure(arguments: argparse.Namespace) -> "Profile":
     from dunlin.cost.plan import QUICK, Sizes
     from dunlin.cost.probe import EngineChoice, Probe, ProbeError
     from dunlin.cost.profile import profile
-    from dunlin.engine.builtin import resolve_model
+    from dunlin.engine.builtin import models_folder, resolve_model
     from dunlin.engine.errors import ModelError
 
     if arguments.cpu is not None:
         _pin(arguments.cpu)
     try:
-        model = resolve_model(arguments.model, _data_dir(arguments) / "models")
+        model = resolve_model(arguments.model, models_folder(_data_dir(arguments)))
         choice = EngineChoice(
             model, arguments.kv_mib << 20, _DTYPES[arguments.dtype], arguments.threads, arguments.deterministic
         )

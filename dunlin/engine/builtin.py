@@ -16,6 +16,11 @@ NAMES = ("tiny",)
 VERSION = 1
 
 
+def models_folder(data_dir: Path) -> Path:
+    """Where built-in models are kept: $DUNLIN_MODELS, which many clusters may share, else under the data directory."""
+    return Path(os.environ.get("DUNLIN_MODELS") or data_dir / "models")
+
+
 def resolve_model(model: str, cache: Path) -> Path:
     """The directory of `model`: itself, or for `builtin:NAME` a checkpoint under `cache`, made if it is not there.
 

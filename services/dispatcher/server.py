@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dunlin.effects import Address
+from dunlin.engine.builtin import models_folder
 from dunlin.engine.errors import ModelError
 from dunlin.host import Host
 from dunlin.messages.door import Quotas
@@ -124,6 +125,6 @@ class Dispatcher:
 
 async def _load(doors: DoorOptions, data_dir: Path) -> Model:
     try:
-        return await asyncio.to_thread(load_model, doors.model, data_dir / "models", doors.model_name)
+        return await asyncio.to_thread(load_model, doors.model, models_folder(data_dir), doors.model_name)
     except ModelError as error:
         raise StartError(str(error)) from error

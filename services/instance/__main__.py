@@ -4,7 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dunlin.engine.builtin import resolve_model
+from dunlin.engine.builtin import models_folder, resolve_model
 from dunlin.engine.config import load_config
 from dunlin.engine.errors import ModelError
 from dunlin.engine.options import ENGINE_MODULE
@@ -105,7 +105,7 @@ def engine_settings(arguments: argparse.Namespace, flags: argparse.ArgumentParse
     if arguments.deterministic and arguments.dtype != "fp32":
         flags.error(f"--deterministic computes in fp32, not {arguments.dtype}: drop one of the two")
     dtype, item_bytes = DTYPES[arguments.dtype]
-    model = resolve_model(arguments.model, arguments.data_dir / "models")
+    model = resolve_model(arguments.model, models_folder(arguments.data_dir))
     kv_bytes = arguments.kv_mib << 20
     if arguments.slots:
         config = load_config(model)

@@ -14,6 +14,14 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 SHARED = pytest.StashKey[ClusterProcess]()
 
 
+@pytest.fixture(scope="session", autouse=True)
+def models(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """All clusters here share one copy of the built-in model: nobody makes it anew."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("DUNLIN_MODELS", str(tmp_path_factory.mktemp("models")))
+        yield
+
+
 @pytest.fixture(scope="session")
 def cluster(request: pytest.FixtureRequest) -> Iterator[ClusterProcess]:
     """Three deterministic instances. Tests that use it leave it whole."""
