@@ -195,9 +195,12 @@ def _settings(texts: Sequence[str], preset: str) -> tuple[tuple[str, tuple[tuple
 
 def _value(text: str) -> object:
     """A number or a truth value where it reads like one."""
-    for parse in (int, float, {"true": True, "false": False}.__getitem__):
-        with suppress(ValueError, KeyError):
-            return parse(text)  # type: ignore[operator]
+    if text in ("true", "false"):
+        return text == "true"
+    with suppress(ValueError):
+        return int(text)
+    with suppress(ValueError):
+        return float(text)
     return text
 
 
