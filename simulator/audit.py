@@ -32,6 +32,10 @@ class Audit(Protocol):
         """The KV of its tokens from `start` to `stop` was written into `slots`, after all before was read."""
         ...
 
+    def overtaken(self, slots: list[int]) -> None:
+        """The row of a sequence that was closed meanwhile may have written these, or a part of them."""
+        ...
+
     def said(self, number: int, token: int) -> None:
         """Its next token."""
         ...
@@ -96,6 +100,11 @@ class SlabAudit:
             self.slab[slot] = text.digests[position]
             self.tenants[slot] = text.tenant
             text.slots.append(slot)
+
+    def overtaken(self, slots: list[int]) -> None:
+        """See `Audit`."""
+        for slot in slots:
+            self.slab[slot] = TORN
 
     def said(self, number: int, token: int) -> None:
         """See `Audit`."""

@@ -257,6 +257,8 @@ class StepRunner:
             sequence = sequences.get(number)
             if sequence is None or sequence.ended or number in spoiled:
                 tally.dropped.append(number)
+                if sequence is None and slots is not None and self._audit is not None:
+                    self._audit.overtaken(slots[row])
                 continue
             start, stop = (step.start[row], step.stop[row]) if is_first else queued.span(row)
             if not 0 <= start < stop <= sequence.length or start > sequence.held:

@@ -33,7 +33,7 @@ BUGS = (
     Bug(
         "preempted-while-in-use",
         "a preempted sequence leaves the slab while outstanding steps still name it",
-        ("I6", "I8", "I1", "core", "I12"),
+        ("I6", "I7", "I8", "I1", "core", "I12"),
         (Edit(LIVES, "if sequence.in_steps > 0:\n            return []\n        if sequence.state is State.ENDING:", "if sequence.state is State.ENDING and sequence.in_steps > 0:\n            return []\n        if sequence.state is State.ENDING:"),),  # noqa: E501
     ),
     Bug(

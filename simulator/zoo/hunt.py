@@ -41,7 +41,9 @@ def names() -> list[str]:
     return [bug.name for bug in BUGS]
 
 
-def hunt(wanted: list[str], first_seed: int | None, say: Callable[[str], object]) -> list[Result]:
+def hunt(
+    wanted: list[str], first_seed: int | None, say: Callable[[str], object], most: int = MOST_SEEDS
+) -> list[Result]:
     """Hunt the wanted bugs, or all of them.
 
     Raises:
@@ -50,7 +52,7 @@ def hunt(wanted: list[str], first_seed: int | None, say: Callable[[str], object]
     known = {bug.name: bug for bug in BUGS}
     results = []
     for bug in [known[name] for name in wanted] or BUGS:
-        results.append(search(bug, first_seed))
+        results.append(search(bug, first_seed, most))
         say(str(results[-1]))
     return results
 
