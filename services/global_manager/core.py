@@ -73,6 +73,7 @@ class GlobalManagerCore:
         self._terms = Terms(config.prefill_share)
         self._instances: dict[Address, None] = {}
         self._monitors: dict[Address, None] = {}
+        self._is_reshaped = False
         self._last_epoch = 0
         self._beats = 0
         self._retries = 0
@@ -119,7 +120,9 @@ class GlobalManagerCore:
 
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._monitors.pop(sender, None)
-        self._instances.pop(sender, None)
+        if sender in self._instances:
+            del self._instances[sender]
+            self._is_reshaped = True
         return []
 
     def _on_view(self, now_s: float, sender: Address, message: FleetView) -> list[Effect]:
@@ -128,7 +131,8 @@ class GlobalManagerCore:
             return []
         if self.moves is not None:
             self.moves.forget(self.fleet.members)
-        return self._replan() + self._move(now_s)
+        is_new, self._is_reshaped = self.fleet.is_reshaped or self._is_reshaped, False
+        return (self._replan() if is_new else []) + self._move(now_s)
 
     def _on_elected(self, now_s: float, sender: Address, message: Elected) -> list[Effect]:
         if message.epoch <= self._last_epoch:
@@ -195,6 +199,9 @@ class GlobalManagerCore:
 
     def _move(self, now_s: float) -> list[Effect]:
         if self.moves is None or self.handovers is None:
+            return []
+        is_still = self._config.rebalance == "none" and not self.fleet.has_moves
+        if is_still and not self.moves.is_waiting and not self.handovers.is_waiting:
             return []
         members = self._reachable()
         return [*self.handovers.decide(now_s, members), *self.moves.decide(now_s, members)]

@@ -31,6 +31,11 @@ class Handovers:
         self._rooms_s = rooms_s
         self._told: dict[Address, Told] = {}
 
+    @property
+    def is_waiting(self) -> bool:
+        """Whether somebody was told anything, who may have to hear more or be forgotten."""
+        return bool(self._told)
+
     def decide(self, now_s: float, members: Sequence[MemberView]) -> list[Effect]:
         """Tell those for whom there is news. `members` have a stream to here."""
         givers = [member for member in members if member.part is Part.PREFILL]

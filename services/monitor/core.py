@@ -75,6 +75,7 @@ class MonitorCore:
         self._unheard: dict[Address, None] = {}
         self._published_s = float("-inf")
         self._due_version = 0
+        self._due_s = 0.0
         self._ticking = False
         self._warm = False
         self._warm_by_s = float("inf")
@@ -246,16 +247,20 @@ class MonitorCore:
         return False
 
     def _publish(self, now_s: float) -> list[Effect]:
-        """Changes of note go out now; changes of load when the last version is old enough."""
+        """What changed goes out when the last version is old enough: for changes of note that is nearly always now."""
         if not self.views.changed:
             return []
-        wait_s = self._published_s + self._config.publish_interval_s - now_s
-        if self.views.urgent or wait_s <= 0:
+        config = self._config
+        interval_s = config.publish_interval_s
+        if self.views.urgent:
+            interval_s = min(interval_s, config.urgent_member_s * max(0, len(self._watches) - config.small_fleet))
+        due_s = self._published_s + interval_s
+        if due_s <= now_s:
             return self._publish_now(now_s)
-        if self._due_version == self.views.version:
+        if self._due_version == self.views.version and self._due_s <= due_s:
             return []
-        self._due_version = self.views.version
-        return [After(wait_s, PublishDue(self.views.version))]
+        self._due_version, self._due_s = self.views.version, due_s
+        return [After(due_s - now_s, PublishDue(self.views.version))]
 
     def _publish_now(self, now_s: float) -> list[Effect]:
         self._published_s = now_s

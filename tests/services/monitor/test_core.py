@@ -346,6 +346,23 @@ class TestWarmUp:
         assert [view.version for _, view in bench.views(MANAGER)] == [2]
         assert [view.version for _, view in bench.views(DISPATCHER)] == [2]
 
+    def test_in_a_big_fleet_what_becomes_ready_together_is_published_together(self) -> None:
+        many = [Address("instance", f"i{number}", 10 + number) for number in range(3)]
+        bench = make_bench(DISPATCHER, *many, small_fleet=1, urgent_member_s=0.01)
+        for instance in many:
+            bench.give(instance, report(ready=False))
+        bench.run(1.0)
+        before = len(bench.views())
+        for instance in many:
+            bench.give(instance, report())
+        assert len(bench.views()) == before + 1  # at once: nothing was published for a while
+        bench.run(0.019)
+        assert len(bench.views()) == before + 1
+        bench.run(0.002)
+        (_, last) = bench.views()[-1]
+        assert len(bench.views()) == before + 2
+        assert [view.address for view in last.members] == many[1:]
+
 
 class TestPresence:
     def test_a_lost_lease_removes_nobody_who_has_a_stream(self) -> None:
