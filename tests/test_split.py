@@ -13,7 +13,7 @@ TOKENS = 20
 
 
 def split(instances: int = 4, slots: int = 1000, **settings: object) -> Cluster:
-    cluster = Cluster(instances, preset="distserve", engine={"slots": slots}, **settings)  # type: ignore[arg-type]
+    cluster = Cluster(instances=instances, preset="distserve", engine={"slots": slots}, **settings)  # type: ignore[arg-type]
     cluster.run_until_ready()
     return cluster
 
