@@ -89,7 +89,8 @@ class Cluster:
         self.world.add(DIALING, Dialing(self.world))
         self._carried: dict[Address, HostTier] = {}
         self.world.add(TRANSPORT, Carrier(self._carried))
-        self._members: dict[tuple[str, str], Address] = {}
+        self._members: dict[str, dict[str, Address]] = {}
+        self._has_begun = False
         self._revision = 1
         self._acts = 0
         self.monitor = MonitorCore(self._new("monitor", "monitor-0"), self.spec.monitor_config(), self.codec)
@@ -107,6 +108,8 @@ class Cluster:
         self.dispatcher = self.dispatchers["dispatcher-0"]
         for index in range(spec.instances):
             self.start_instance(f"instance-{index}")
+        self._has_begun = True
+        self._tell_members()
         self.world.post(ETCD, self.manager.address, Elected(self._revision))
 
     def start_instance(self, name: str) -> InstanceCore:
@@ -130,7 +133,7 @@ class Cluster:
 
     def _start_kvstore(self, node: str) -> None:
         config = self.spec.kvstore_config(node)
-        core = self.kvstores[node] = KvstoreCore(self._new("kvstore", f"kvstore-{node[-1]}", node), config)
+        core = self.kvstores[node] = KvstoreCore(self._new("kvstore", node.replace("node", "kvstore"), node), config)
         self._carried[core.address] = self.tiers[node]
         self._enter(core.address, core)
         self.world.join(core.address, DIALING)
@@ -287,36 +290,46 @@ class Cluster:
 
     def _new(self, role: str, name: str, node: str = NODE) -> Address:
         self._revision += 1
-        self._node_of[Address(role, name, self._revision)] = node
-        self._members[role, name] = Address(role, name, self._revision)
-        return self._members[role, name]
+        address = Address(role, name, self._revision)
+        self._node_of[address] = node
+        self._members.setdefault(role, {})[name] = address
+        return address
 
     def _leave(self, address: Address) -> None:
         self.world.kill(address)
-        del self._members[address.role, address.name]
+        del self._members[address.role][address.name]
 
     def _enter(self, address: Address, core: Core) -> None:
-        """A process comes up: everybody learns of it, and it opens the streams that its role opens."""
+        """A process comes up: those who listen learn of it, and it opens the streams that its role opens."""
         self.world.add(address, core)
-        reset = MembersReset(tuple(Member(one, "", self._node_of[one], pid=0) for one in self._members.values()))
-        for one in self._members.values():
-            self.world.post(ETCD, one, reset)
-        for other in list(self._members.values()):
-            if other != address and self._are_joined(address, other) and self.world.is_up(other):
-                self.world.join(address, other)
+        if self._has_begun:
+            self._tell_members()
+        for role in STREAMS[address.role]:
+            for other in list(self._members.get(role, {}).values()):
+                if self._are_joined(address, other) and self.world.is_up(other):
+                    self.world.join(address, other)
+
+    def _tell_members(self) -> None:
+        """Whoever follows the membership gets the whole of it."""
+        everybody = [one for members in self._members.values() for one in members.values()]
+        reset = MembersReset(tuple(Member(one, "", self._node_of[one], pid=0) for one in everybody))
+        for role in LISTENERS:
+            for one in self._members.get(role, {}).values():
+                self.world.post(ETCD, one, reset)
 
     def _are_joined(self, one: Address, other: Address) -> bool:
-        """Whether their roles have a stream; an instance has one with its own node's kvstore alone."""
-        roles = frozenset((one.role, other.role))
-        return roles in STREAMS and ("kvstore" not in roles or "instance" not in roles or self._is_local(one, other))
-
-    def _is_local(self, one: Address, other: Address) -> bool:
-        return self._node_of[one] == self._node_of[other]
+        """Whether those two have a stream; an instance has one with its own node's kvstore alone."""
+        is_pool = {one.role, other.role} == {"instance", "kvstore"}
+        return not is_pool or self._node_of[one] == self._node_of[other]
 
 
 STREAMS = {
-    frozenset(("dispatcher", "instance")),
-    frozenset(("global_manager", "instance")),
-    frozenset(("instance", "kvstore")),
-    *(frozenset(("monitor", role)) for role in ("dispatcher", "global_manager", "instance", "kvstore")),
+    "instance": ("monitor", "global_manager", "kvstore", "dispatcher"),
+    "dispatcher": ("monitor", "instance"),
+    "global_manager": ("monitor", "instance"),
+    "kvstore": ("monitor", "instance"),
+    "monitor": ("global_manager", "kvstore", "dispatcher", "instance"),
 }
+"""The roles with which each has a stream."""
+LISTENERS = ("monitor", "kvstore", "dispatcher")
+"""The roles whose cores follow the membership."""

@@ -189,9 +189,9 @@ class Town:
 
     def _are_meant(self, one: Address, other: Address) -> bool:
         """Whether their roles have a stream; an instance has one with its own node's kvstore alone."""
-        roles = frozenset((one.role, other.role))
         is_local = self._node_of[one] == self._node_of[other]
-        return roles in STREAMS and (roles != {"instance", "kvstore"} or is_local)
+        is_pool = {one.role, other.role} == {"instance", "kvstore"}
+        return other.role in STREAMS[one.role] and (is_local or not is_pool)
 
     # --- cores ---
 
