@@ -26,6 +26,7 @@ from simulator.carrier import Carrier
 from simulator.clients import Client
 from simulator.codec import KeptMessages
 from simulator.errors import ContractBroken
+from simulator.network import Latencies, Links
 from simulator.seat import EngineSeat
 from simulator.spec import ClusterSpec, spec_of
 from simulator.tier import HostTier
@@ -77,9 +78,10 @@ class Cluster:
 
     def __init__(self, spec: ClusterSpec | None = None, **settings: Any) -> None:
         self.spec = spec = spec or spec_of(**settings)
-        self.world = World()
-        self.nodes = [f"node-{index}" for index in range(spec.nodes)]
         self._node_of: dict[Address, str] = {}
+        self.world = World(Latencies(spec.network, self._node_of))
+        self.nodes = [f"node-{index}" for index in range(spec.nodes)]
+        self.links = Links(spec.network, lambda delay_s, act: self.later(delay_s, lambda: act(self.world.now_s)))
         self.codec = KeptMessages()
         self.clients: list[Client] = []
         self._client_numbers = count()
@@ -88,7 +90,7 @@ class Cluster:
         self.engine = spec.engine
         self.world.add(DIALING, Dialing(self.world))
         self._carried: dict[Address, HostTier] = {}
-        self.world.add(TRANSPORT, Carrier(self._carried))
+        self.world.add(TRANSPORT, Carrier(self._carried, self.world, self.links, self._node_of))
         self._members: dict[str, dict[str, Address]] = {}
         self._has_begun = False
         self._revision = 1
@@ -180,7 +182,12 @@ class Cluster:
         """Call `act` when so much virtual time has passed."""
         self._acts += 1
         address = Address("test", f"act-{self._acts}")
-        self.world.add(address, _Act(act))
+
+        def once() -> None:
+            self.world.kill(address)
+            act()
+
+        self.world.add(address, _Act(once))
         self.world.post(address, address, Gone(), delay_s)
 
     def start_dispatcher(self, name: str) -> DispatcherCore:

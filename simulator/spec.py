@@ -13,6 +13,7 @@ from services.instance.config import InstanceConfig
 from services.kvstore.config import KvstoreConfig
 from services.monitor.config import MonitorConfig
 from simulator.engine import EngineSettings, settings_of
+from simulator.network import NetworkSpec
 
 Overrides = Mapping[str, Any]
 
@@ -36,6 +37,7 @@ class ClusterSpec:
     preset: str = DEFAULT_PRESET
     tier_bytes: int = 1 << 20
     engine: EngineSettings = field(default_factory=lambda: settings_of(progress_s=0.25))
+    network: NetworkSpec = field(default_factory=NetworkSpec)
     instance: Overrides = field(default_factory=dict)
     dispatcher: Overrides = field(default_factory=dict)
     manager: Overrides = field(default_factory=dict)

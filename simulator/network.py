@@ -1,0 +1,93 @@
+"""The network between nodes: how long a message takes, and how long many bytes do that share a link.
+
+Messages are small and take a latency by where their ends are. Regions of KV take the bandwidth of the link between two
+nodes: the most urgent goes first, the next goes when it is through. Knows no process, only nodes.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from heapq import heappop, heappush
+
+from dunlin.effects import Address
+from dunlin.messages.types import Priority
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkSpec:
+    """Latencies of one way, in seconds, and the bandwidth of one direction between two nodes; 0: without limit.
+
+    `engine_s` is between an instance and its own engine, `node_s` between processes of one node, `link_s` between
+    nodes and wherever one end is on no node (clients, etcd).
+
+    Raises:
+        ValueError: something is negative.
+    """
+
+    engine_s: float = 0.001
+    node_s: float = 0.001
+    link_s: float = 0.001
+    bytes_per_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        for name in ("engine_s", "node_s", "link_s", "bytes_per_s"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"{name} is {getattr(self, name)}: needs 0 or more")
+
+
+class Latencies:
+    """The latency of a stream between two addresses, of which `node_of` knows where they are."""
+
+    def __init__(self, spec: NetworkSpec, node_of: Mapping[Address, str]) -> None:
+        self._spec = spec
+        self._node_of = node_of
+
+    def __call__(self, one: Address, other: Address) -> float:
+        """Seconds."""
+        if one.role == "engine" or other.role == "engine":
+            return self._spec.engine_s
+        here = self._node_of.get(one)
+        is_local = here is not None and here == self._node_of.get(other)
+        return self._spec.node_s if is_local else self._spec.link_s
+
+
+@dataclass(slots=True)
+class _Link:
+    """One direction between two nodes: what waits, by priority and then age, and whether something is under way."""
+
+    waiting: list[tuple[int, int, int, Callable[[float], None]]] = field(default_factory=list)
+    is_busy: bool = False
+
+
+class Links:
+    """Carries bytes from node to node. `later` calls back after so many seconds, with the time."""
+
+    def __init__(self, spec: NetworkSpec, later: Callable[[float, Callable[[float], None]], None]) -> None:
+        self.carried_bytes = 0
+        self._spec = spec
+        self._later = later
+        self._links: dict[tuple[str, str], _Link] = {}
+        self._numbers = 0
+
+    def carry(
+        self, here: str, there: str, byte_count: int, priority: Priority, arrived: Callable[[float], None]
+    ) -> None:
+        """Call `arrived` when so many bytes are there, after what is more urgent or was first."""
+        link = self._links.setdefault((here, there), _Link())
+        self._numbers += 1
+        heappush(link.waiting, (priority, self._numbers, byte_count, arrived))
+        if not link.is_busy:
+            self._begin(link)
+
+    def _begin(self, link: _Link) -> None:
+        link.is_busy = bool(link.waiting)
+        if not link.waiting:
+            return
+        _, _, byte_count, arrived = heappop(link.waiting)
+        took_s = byte_count / self._spec.bytes_per_s if self._spec.bytes_per_s else 0.0
+
+        def through(now_s: float) -> None:
+            self.carried_bytes += byte_count
+            self._begin(link)
+            arrived(now_s)
+
+        self._later(self._spec.link_s + took_s, through)
