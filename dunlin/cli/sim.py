@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dunlin.cli import sim_campaign
+from dunlin.cli import sim_against, sim_campaign
 from dunlin.cli.errors import FAILED, OK, USAGE, CliError
 from dunlin.cli.options import Subparsers, add_json, number, whole
 from dunlin.workload.manual import HELP, SLO_HELP
@@ -53,6 +53,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     _add_cluster(parser.add_argument_group("cluster"))
     _add_output(parser.add_argument_group("output"))
     sim_campaign.add_options(parser)
+    sim_against.add_options(parser)
     parser.set_defaults(run=run)
 
 
@@ -109,6 +110,8 @@ def run(arguments: argparse.Namespace) -> int:
         return sim_campaign.run_campaign(arguments)
     if arguments.zoo:
         return sim_campaign.run_zoo(arguments)
+    if arguments.against:
+        return sim_against.run_against(arguments)
     _load()
     slos, arrivals = _workload(arguments)
     cases = _cases(arguments)

@@ -3,7 +3,11 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from pathlib import Path
 
+from dunlin.cost.load import fitted_step
+from dunlin.cost.models import StepModel
+from dunlin.cost.store import StoreError
 from dunlin.engine.builtin import models_folder, resolve_model
 from dunlin.engine.config import load_config
 from dunlin.engine.errors import ModelError
@@ -41,6 +45,12 @@ def parser() -> argparse.ArgumentParser:
     )
     flags.add_argument("--engine-module", default=ENGINE_MODULE, help=argparse.SUPPRESS)
     flags.add_argument("--threads", default=1, type=int, help="compute threads of the engine")
+    flags.add_argument(
+        "--profile",
+        type=Path,
+        metavar="DB",
+        help="what steps cost, as `dunlin profile` keeps it (default: profiles.db in the data directory, if there)",
+    )
     room = flags.add_mutually_exclusive_group()
     room.add_argument("--kv-mib", default=DEFAULT_KV_MIB, type=int, help="memory for KV (default: %(default)s)")
     room.add_argument("--slots", default=0, type=int, help="token slots instead of --kv-mib")
@@ -85,6 +95,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             checkpoint_share=arguments.checkpoint_share,
             prefix_reuse=not arguments.no_prefix_reuse,
             engine_grace_s=arguments.engine_grace_s,
+            step_model=step_model(arguments),
         )
     except ValueError as error:
         flags.error(str(error))
@@ -92,6 +103,24 @@ def main(argv: Sequence[str] | None = None) -> int:
         print(f"dunlin {options.role}/{options.name}: {error}", file=sys.stderr)
         return 2
     return run_service(options, lambda: serve(options, config, settings))
+
+
+def step_model(arguments: argparse.Namespace) -> StepModel | None:
+    """What was measured of this model on this machine; None if nothing was.
+
+    Raises:
+        ValueError: a store was named and does not hold it.
+    """
+    store = arguments.profile or arguments.data_dir / "profiles.db"
+    if arguments.profile is None and not store.is_file():
+        return None
+    try:
+        return fitted_step(store, arguments.model)
+    except StoreError as error:
+        if arguments.profile is not None:
+            raise
+        print(f"dunlin instance: {error}; going on without", file=sys.stderr)
+        return None
 
 
 def engine_settings(arguments: argparse.Namespace, flags: argparse.ArgumentParser) -> EngineSettings:

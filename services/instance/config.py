@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from dunlin.cost.models import StepModel
 from dunlin.policies.presets import PRESETS
 
 _MOVES = ("max_leaving", "max_arriving", "max_handovers", "tail_tokens")
@@ -59,6 +60,8 @@ class InstanceConfig:
     arrival_s: float = 15.0
     report_interval_s: float = 0.5
     report_after_change_s: float = 0.05
+    step_model: StepModel | None = None
+    """What steps cost on this machine, if it was profiled; for policies that ask."""
 
     def __post_init__(self) -> None:
         if self.preset not in PRESETS:

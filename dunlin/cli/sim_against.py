@@ -1,0 +1,67 @@
+"""`dunlin sim --against RUN`: a recorded live run again in virtual time, and how far the figures are apart."""
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from dunlin.cli.errors import FAILED, OK, USAGE, CliError
+from dunlin.cli.output import table
+
+LIMIT = 0.10
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What it takes."""
+    group = parser.add_argument_group("a live run again")
+    group.add_argument("--against", type=Path, metavar="RUN", help="what `dunlin replay --record` wrote")
+    group.add_argument(
+        "--profile", type=Path, metavar="DB", help="the store of `dunlin profile` (default: its default)"
+    )
+
+
+def run_against(arguments: argparse.Namespace) -> int:
+    """Simulate and compare; exit code 1 if a figure differs by more than the limit."""
+    from dunlin.cost.load import load_timing
+    from dunlin.cost.shapes import ShapeError
+    from dunlin.cost.store import StoreError
+    from dunlin.workload.runs import read_run
+    from dunlin.workload.trace import TraceError
+
+    # By name: the command line can be installed without the simulator.
+    against = import_module("simulator.against")
+    try:
+        run = read_run(arguments.against)
+        model = str((run.facts.get("launched") or {}).get("model", "builtin:tiny"))
+        timing = load_timing(str(_store(arguments.profile)), model)
+        simulated = against.simulate_again(run, timing)
+    except (TraceError, StoreError, ShapeError, against.RunError, OSError) as error:
+        raise CliError(str(error), USAGE) from None
+    found = against.differences(run.records, simulated)
+    print(render(found))
+    return OK if all(abs(each.relative) <= LIMIT for each in found) else FAILED
+
+
+def _store(given: Path | None) -> Path:
+    from dunlin.cli.profile import FILE
+    from dunlin.launch.state import default_data_dir
+
+    store = given or default_data_dir() / FILE
+    if not store.is_file():
+        raise CliError(f"{store}: no profile of this machine; `dunlin profile` makes one, --profile names one", USAGE)
+    return store
+
+
+def render(found: Sequence[Any]) -> str:
+    """Live beside simulated, in milliseconds."""
+    rows = [
+        (
+            f"{each.measure} {each.quantile}",
+            f"{each.live_s * 1e3:.2f}",
+            f"{each.simulated_s * 1e3:.2f}",
+            f"{each.relative:+.1%}",
+        )
+        for each in found
+    ]
+    return table(("ms", "live", "simulated", "difference"), rows)
