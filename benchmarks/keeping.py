@@ -106,11 +106,12 @@ def _claimed(status: FleetStatus, but: str) -> int:
     return sum(report.claimed_tokens_total for name, report in reports(status) if name != but)
 
 
-async def run(plan: Plan, keeping: ClusterProcess, without: ClusterProcess) -> Outcome:
-    """The campaign against two clusters, in turns."""
+async def run(plan: Plan, keeping: ClusterProcess, without: ClusterProcess | None = None) -> Outcome:
+    """The campaign against a cluster that keeps what runs, and in turns against one that does not, if there is one."""
     outcome = Outcome(f"keeping: {plan.kills} kills each, {plan.prompt_tokens} + {plan.after_tokens} tokens in")
     async with AsyncExitStack() as stack:
-        sessions = [await stack.enter_async_context(Session(cluster)) for cluster in (keeping, without)]
+        clusters = [keeping] if without is None else [keeping, without]
+        sessions = [await stack.enter_async_context(Session(cluster)) for cluster in clusters]
         campaigns = [Campaign(session, plan) for session in sessions]
         for campaign in campaigns:
             await campaign.chorus.learn()
@@ -119,7 +120,7 @@ async def run(plan: Plan, keeping: ClusterProcess, without: ClusterProcess) -> O
                 await campaign.kill_once()
         for campaign in campaigns:
             outcome.broken += campaign.chorus.failures + unbalanced(await campaign.session.look())
-    for name, campaign in zip(("kept", "nothing kept"), campaigns, strict=True):
+    for name, campaign in zip(("kept", "nothing kept"), campaigns, strict=False):
         gaps = spread(kill.gap_s for kill in campaign.kills)
         held, claimed = sum(kill.held for kill in campaign.kills), sum(kill.claimed for kill in campaign.kills)
         outcome.figures[f"{name}: tokens at stake"] = held
@@ -127,7 +128,8 @@ async def run(plan: Plan, keeping: ClusterProcess, without: ClusterProcess) -> O
         outcome.figures[f"{name}: longest gap between tokens, p50 / max (s)"] = (gaps.p50, gaps.max)
     at_stake, kept = (outcome.figures[f"kept: {what}"] for what in ("tokens at stake", "of them from the host tier"))
     outcome.expect(kept > at_stake / 2, f"{kept} of {at_stake} tokens came from the host tier")
-    outcome.expect(outcome.figures["nothing kept: of them from the host tier"] == 0, "something was kept all the same")
+    kept = outcome.figures.get("nothing kept: of them from the host tier", 0)
+    outcome.expect(kept == 0, "something was kept all the same")
     return outcome
 
 

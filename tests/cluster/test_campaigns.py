@@ -67,7 +67,7 @@ def test_etcd_away_fails_no_request(members: int) -> None:
 def test_a_long_step_is_no_hang(tmp_path: Path) -> None:
     from dunlin.engine.checkpoint import Shape, init_checkpoint
 
-    plan = long_step.Plan(layers=24)
+    plan = long_step.Plan(layers=32)
     init_checkpoint(tmp_path / "model", "llama", Shape(layers=plan.layers))
     with ClusterProcess(*long_step.cluster_flags(str(tmp_path / "model"))) as own:
         held(asyncio.run(long_step.run(plan, own)))
