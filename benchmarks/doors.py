@@ -57,7 +57,7 @@ SEEDS = [
 METHODS: list[Method[Any, Any]] = [GENERATE, CANCEL, INFO]
 LEAK_BYTES = 64 << 20
 CALL_LIMIT_S = 5.0
-SLOTS = 1024
+SLOTS = 256
 
 
 class GrpcFuzzer:
@@ -118,7 +118,7 @@ def fuzz_http(url: str, seconds: int, folder: Path) -> str:
     command = [
         *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--checks", CHECKS),
         *("--max-time", str(seconds), "--max-examples", "1000000", "--phases", "examples,coverage,fuzzing"),
-        *("--request-timeout", "30", "--max-failures", "20", "--no-color", "--suppress-health-check", "all"),
+        *("--request-timeout", "120", "--max-failures", "20", "--no-color", "--suppress-health-check", "all"),
     ]
     (folder / "schemathesis.toml").write_text(CONFIG)
     with (folder / "schemathesis.txt").open("w+") as said:
@@ -173,7 +173,7 @@ def main(argv: list[str] | None = None) -> int:
     arguments.add_argument("--seconds", type=int, default=600, help="for each door")
     arguments.add_argument("--width", type=int, default=8, help="connections of the gRPC half")
     given = arguments.parse_args(argv)
-    # Few slots: an answer without a limit of its own is soon at the longest there is, and not a matter of minutes.
+    # Few slots: 128 answers without a limit of their own are soon at the longest there is, not after minutes.
     with ClusterProcess("--instances", str(given.instances), "--slots", str(SLOTS)) as cluster:
         outcome = asyncio.run(run(cluster, given.seconds, given.width))
     return output.finish(outcome, given.json)
