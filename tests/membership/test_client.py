@@ -136,6 +136,7 @@ def test_reads_and_writes_pass_over_a_dead_endpoint(etcd_endpoint: str) -> None:
 async def _listen_without_a_word() -> asyncio.Server:
     async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         await reader.read()
+        writer.close()  # from Python 3.12 on the server's end waits for it
 
     return await asyncio.start_server(silent, "127.0.0.1", 0)
 
