@@ -6,7 +6,8 @@ import pytest
 
 from dunlin.messages.dispatch import Place, Ready
 from dunlin.messages.types import Part
-from simulator.cluster import Client, Cluster
+from simulator.clients import Client
+from simulator.cluster import Cluster
 
 PROMPT = 40
 TOKENS = 20

@@ -71,9 +71,7 @@ def _check_resources(options: UpOptions) -> None:
 
 def _check_collector(url: str) -> None:
     if not url.startswith(_OTLP_SCHEMES) or not url.partition("://")[2]:
-        raise LaunchError(
-            f"--otlp {url}: no endpoint of OTLP over gRPC; give http://HOST:4317 or https://HOST:4317"
-        )
+        raise LaunchError(f"--otlp {url}: no endpoint of OTLP over gRPC; give http://HOST:4317 or https://HOST:4317")
     if importlib.util.find_spec("opentelemetry") is None:
         raise LaunchError("--otlp needs OpenTelemetry, which is not here: pip install 'dunlin[server,otel]'")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from dunlin.cli.main import main
-from dunlin.cost.models import Curve, MoveModel, StepModel
+from dunlin.cost.models import Curve, StepModel
 from dunlin.cost.plan import Sizes, trials
 from dunlin.cost.probe import EngineChoice, Probe, ProbeError, Row, Trial, Turn, usual
 from dunlin.cost.profile import fit_moves, fit_steps, move_errors, step_errors, step_point
@@ -38,14 +38,10 @@ def test_moves_are_lines_per_kind() -> None:
     points += [MovePoint(MoveKind.HOST_TO_SLAB, size, 2e-3 + size / 4e9) for size in sizes]
     moves = fit_moves(points)
     assert moves.by_kind[MoveKind.HOST_TO_SLAB].fixed_s == pytest.approx(2e-3)
-    assert (
-        moves.default
-        == moves.by_kind[MoveKind.SLAB_TO_HOST]
-        == MoveModel(
-            pytest.approx(1e-3),
-            pytest.approx(2e9),  # type: ignore[arg-type]
-        )
-    )
+    outward = moves.by_kind[MoveKind.SLAB_TO_HOST]
+    assert moves.default == outward
+    assert outward.fixed_s == pytest.approx(1e-3)
+    assert outward.bytes_per_s == pytest.approx(2e9)
     assert max(error.mean for error in move_errors(points)) < 1e-6
 
 

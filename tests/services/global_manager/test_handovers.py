@@ -9,7 +9,7 @@ from dunlin.messages.plan import HandOver, Order, OrderDone, Room, Shed
 from dunlin.messages.types import Part
 from tests.services.global_manager.test_moves import EPOCH, I0, I1, I2, Leader, member, of
 
-SPLIT = {"policy": "prefill_decode"}
+SPLIT: dict[str, Any] = {"policy": "prefill_decode"}
 
 
 def prefill(address: Address, **fields: Any) -> MemberView:
