@@ -1,7 +1,7 @@
 """The invariants, as watchers of a town: each looks at what an event touched, and at everything from time to time.
 
 They read what the cores show to anybody (reports, tables, integrity checks) and what goes over the streams, and keep
-their own account of it. Numbers are those of docs/simulator.md. I1 is the readers' own; I10 needs batch jobs, which do
+their own account of it. Numbers are those of docs/campaigns.md. I1 is the readers' own; I10 needs batch jobs, which do
 not exist yet.
 """
 

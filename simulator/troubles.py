@@ -108,13 +108,13 @@ class TroubledWorld(World):
             self._stalled.pop(pair, None)
         return True
 
-    def kill(self, address: Address) -> None:
+    def kill(self, address: Address, reason: str = "stream reset") -> None:
         """The process at `address` is gone at once, with its timers and what it had not yet been given."""
         del self._at[address]
         self._sleeps.pop(address, None)
         self.lag_s.pop(address, None)
         for other in self.peers(address):
-            self.part(other, address)
+            self.part(other, address, reason)
         self._lose(lambda event: event.to == address)
 
     # --- troubles ---
@@ -202,9 +202,9 @@ class TroubledWorld(World):
         elif to not in self._at:
             self.dropped["nobody there"] += 1
         else:
-            self._take(event, self._at[to])
+            self._hand_over(event, self._at[to])
 
-    def _take(self, event: Event, core: Core) -> None:
+    def _hand_over(self, event: Event, core: Core) -> None:
         if self.before is not None:
             self.before(event)
         self.delivered += 1

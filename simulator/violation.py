@@ -2,7 +2,7 @@
 
 
 class Violation(Exception):
-    """`invariant` as docs/simulator.md numbers them, at `at_s`; `text` names the objects."""
+    """`invariant` as docs/campaigns.md numbers them, at `at_s`; `text` names the objects."""
 
     def __init__(self, invariant: str, at_s: float, text: str) -> None:
         super().__init__(f"{invariant} at {at_s:.6f} s: {text}")

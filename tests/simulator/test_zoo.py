@@ -9,7 +9,7 @@ from simulator.zoo.plant import Bug, Edit, Gone, planted
 SLOTS = "services.instance.slots"
 CAUGHT_SOON = ("span-off-by-one", "leaked-extent", "prefix-shared-by-tenants", "pinned-block-evicted")
 INVARIANTS = {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I11", "I12"}
-"""All of docs/simulator.md but I10, which needs batch jobs."""
+"""All of docs/campaigns.md but I10, which needs batch jobs."""
 
 
 def test_there_is_a_bug_for_each_invariant_and_enough_of_them() -> None:
