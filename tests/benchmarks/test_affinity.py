@@ -7,7 +7,8 @@ from benchmarks.affinity import run
 
 def test_conversations_stay_where_they_are() -> None:
     by_prefix, by_load = (run(policy, "own texts", 3, 9) for policy in ("prefix_affinity", "least_loaded"))
-    assert by_prefix["hit_rate"] > 2 * by_load["hit_rate"]
+    assert by_prefix["hit_rate"] > by_load["hit_rate"]
+    assert 2 * by_prefix["prefill_tokens"] < by_load["prefill_tokens"]  # what a lucky baseline cannot hide
     assert by_prefix["ttft_mean_s"] < by_load["ttft_mean_s"]
 
 
