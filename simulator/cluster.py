@@ -244,7 +244,7 @@ class Cluster:
     @property
     def is_ready(self) -> bool:
         """Whether every instance has its part, and all that begin requests may be given some."""
-        parts = [core.report().part for core in self.instances.values() if core.report().plan_version]
+        parts = [core.followed.part for core in self.instances.values() if core.followed is not None]
         begin = len(parts) - parts.count(Part.DECODE)
         cores = self.dispatchers.values()
         return len(parts) == len(self.instances) and all(len(core.fleet.placeable) == begin for core in cores)

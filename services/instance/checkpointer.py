@@ -6,11 +6,11 @@ Knows no step and no other instance; slots that are read here are only written a
 copy was cancelled.
 """
 
-from dataclasses import replace
+
+from typing import Any
 
 from dunlin.effects import Effect
 from dunlin.messages.engine import MoveDone
-from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.types import HostRegion, MoveStatus, Priority
 from dunlin.prefix import BLOCK_TOKENS
 from services.instance.config import InstanceConfig
@@ -111,14 +111,13 @@ class Checkpointer:
         self._next_s = now_s + PAUSE_S
         return effects
 
-    def reported(self, report: InstanceReport) -> InstanceReport:
-        """The report with what was copied."""
-        return replace(
-            report,
-            checkpointed_tokens_total=self.tokens_total,
-            checkpointed_bytes_total=self.bytes_total,
-            checkpoint_busy_s_total=self.busy_s_total,
-        )
+    def reported(self) -> dict[str, Any]:
+        """What a report says of what was copied."""
+        return {
+            "checkpointed_tokens_total": self.tokens_total,
+            "checkpointed_bytes_total": self.bytes_total,
+            "checkpoint_busy_s_total": self.busy_s_total,
+        }
 
     def _choose(self) -> tuple[Sequence, int] | None:
         """The sequence with the most tokens that have KV in the slab alone, and up to where to copy it."""

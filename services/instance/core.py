@@ -5,7 +5,7 @@ socket, no tensor and no other instance.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
@@ -158,12 +158,17 @@ class InstanceCore:
 
     def report(self) -> InstanceReport:
         """What this instance says of itself."""
-        report = build_report(
-            self._config, self._engine_side, self.revival, self.sequences, self.lives, self.steps, self.tier
+        return build_report(
+            self._config,
+            self._engine_side,
+            self.revival,
+            self.sequences,
+            self.lives,
+            self.steps,
+            self.tier,
+            self.migration.stale_total + self._stale(),
+            {**self._orders.reported(), **self.migration.reported(), **self.checkpointer.reported()},
         )
-        placed = self.migration.told(self._orders.placed(report))
-        placed = self.checkpointer.reported(placed)
-        return replace(placed, stale_total=placed.stale_total + self._stale())
 
     # --- dispatchers and the manager ---
 

@@ -5,13 +5,11 @@ instance give away (`sheds.py`), and who leaves because others decode (`handover
 """
 
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 from dunlin.effects import Address, Effect
 from dunlin.messages.dispatch import Place
 from dunlin.messages.engine import MoveDone
-from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.group import Fill, Filled, Release, Reserve, Reserved, ReserveRefused, Vacated
 from dunlin.messages.plan import Drain, HandOver, Shed, Undrain
 from dunlin.messages.pool import RegionsFound, RegionsSent
@@ -125,25 +123,25 @@ class Migration:
         handle = self._tier.landed_in_room(done.move)
         return None if handle is None else [*self.arrivals.landed(handle, done), *self._tier.map()]
 
-    def told(self, report: InstanceReport) -> InstanceReport:
-        """The report, with what moves."""
-        return replace(
-            report,
-            draining=self.sheds.draining,
-            leaving=len(self.departures) + self.sheds.waiting,
-            arriving=len(self.arrivals),
-            migrations_total=self.departures.moved_total,
-            migrations_failed_total=self.departures.failed_total,
-            migrated_tokens_total=self.departures.moved_tokens_total,
-            arrivals_total=self.arrivals.taken_total,
-            stale_total=report.stale_total + self._stale(),
-        )
+    def reported(self) -> dict[str, Any]:
+        """What a report says of what moves."""
+        return {
+            "draining": self.sheds.draining,
+            "leaving": len(self.departures) + self.sheds.waiting,
+            "arriving": len(self.arrivals),
+            "migrations_total": self.departures.moved_total,
+            "migrations_failed_total": self.departures.failed_total,
+            "migrated_tokens_total": self.departures.moved_tokens_total,
+            "arrivals_total": self.arrivals.taken_total,
+        }
 
     @property
     def _epoch(self) -> int:
         return self._orders.version[0]
 
-    def _stale(self) -> int:
+    @property
+    def stale_total(self) -> int:
+        """What came too late, of all that moves."""
         departures, arrivals = self.departures.stale_total, self.arrivals.stale_total
         return departures + arrivals + self.sheds.stale_total + self.handovers.stale_total
 

@@ -1,9 +1,9 @@
 """What the global manager has this instance be, and the fence of (epoch, plan version) before it. Knows no slot."""
 
-from dataclasses import replace
+
+from typing import Any
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import Order, OrderDone, OrderRefused
 from dunlin.messages.types import Figure, GroupKind, Part, Rejected, Why
 
@@ -29,19 +29,18 @@ class Orders:
         """What this instance does in its group."""
         return self.followed.part if self.followed is not None else Part.LOCAL
 
-    def placed(self, report: InstanceReport) -> InstanceReport:
-        """The report, with this instance's place in the plan."""
+    def reported(self) -> dict[str, Any]:
+        """What a report says of this instance's place in the plan."""
         order = self.followed
         if order is None:
-            return report
-        return replace(
-            report,
-            epoch=order.epoch,
-            plan_version=order.plan_version,
-            group=order.group,
-            kind=order.kind,
-            part=order.part,
-        )
+            return {}
+        return {
+            "epoch": order.epoch,
+            "plan_version": order.plan_version,
+            "group": order.group,
+            "kind": order.kind,
+            "part": order.part,
+        }
 
     def take(self, sender: Address, order: Order) -> list[Effect]:
         """Follow the order, or say why not and stay what it was."""

@@ -1,6 +1,7 @@
 """What an instance says of itself, and when: soon after a change, and as a heartbeat. Knows no monitor."""
 
 from dataclasses import dataclass
+from typing import Any
 
 from dunlin.effects import After, Effect
 from dunlin.messages.fleet import InstanceReport
@@ -59,8 +60,10 @@ def build_report(
     lives: Lives,
     steps: Steps,
     tier: HostTier,
+    stale_total: int,
+    more: dict[str, Any],
 ) -> InstanceReport:
-    """Everything but the place in the plan."""
+    """The whole report; `more` are fields that only others know. Made at once: reports are many in a large fleet."""
     slots, ready = lives.slots, engine.ready
     return InstanceReport(
         ready=ready is not None,
@@ -92,11 +95,12 @@ def build_report(
         restored_regions_total=tier.restored_total,
         corrupt_regions_total=tier.corrupt_total,
         engine_restarts_total=engine.restarts_total,
-        stale_total=engine.stale_total,
+        stale_total=engine.stale_total + stale_total,
         cached_slots=lives.slab.cached,
         prefix_hit_tokens_total=lives.prefix_hit_tokens_total,
         prefix_query_tokens_total=lives.prefix_query_tokens_total,
         claimed_tokens_total=lives.claimed_tokens_total,
         revived_tokens_total=revival.revived_tokens_total,
         poisoned_total=revival.poisoned_total,
+        **more,
     )
