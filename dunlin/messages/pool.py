@@ -4,10 +4,10 @@ The kvstore remembers regions by handle and generation and knows why of none. By
 engine copies them into and out of the shared memory that `Tier` names.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dunlin.effects import Address
-from dunlin.messages.types import HostRegion, KeptRegion, Priority, Region, Why
+from dunlin.messages.types import I64, HostRegion, KeptRegion, Priority, Region, Why, i64
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,6 +75,17 @@ class ReleaseRegion:
 
 
 @dataclass(frozen=True, slots=True)
+class Writing:
+    """On a stream that follows a broken one: what the writer still writes from before, by handle and generation.
+
+    Whatever else it had reserved then is free: the answer, or its word of the end, was lost with the stream.
+    """
+
+    handle: I64 = field(default_factory=i64)
+    generation: I64 = field(default_factory=i64)
+
+
+@dataclass(frozen=True, slots=True)
 class FindRegions:
     """Claim every committed region of the request `key`, whoever wrote it.
 
@@ -125,7 +136,7 @@ class RegionsSent:
     detail: str = ""
 
 
-POOL_COMMANDS = (ReserveRegion, CommitRegion, ReleaseRegion, FindRegions, SendRegions)
+POOL_COMMANDS = (ReserveRegion, CommitRegion, ReleaseRegion, FindRegions, SendRegions, Writing)
 POOL_EVENTS = (Tier, RegionReserved, RegionRefused, RegionsFound, RegionsSent)
 
 __all__ = [
@@ -141,4 +152,5 @@ __all__ = [
     "ReserveRegion",
     "SendRegions",
     "Tier",
+    "Writing",
 ]

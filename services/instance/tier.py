@@ -10,7 +10,7 @@ from enum import Enum
 from dunlin import prefix
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import CancelMove, EngineReady, MapHost, Move
-from dunlin.messages.pool import CommitRegion, FindRegions, ReleaseRegion, ReserveRegion, SendRegions, Tier
+from dunlin.messages.pool import CommitRegion, FindRegions, ReleaseRegion, ReserveRegion, SendRegions, Tier, Writing
 from dunlin.messages.types import HostRegion, KeptRegion, MoveKind, Priority, Region, Why, i64
 from services.instance.sequences import Kept, Sequence
 from services.instance.slots import Extent
@@ -66,6 +66,7 @@ class HostTier:
         self.corrupt_total = 0
         self._engine = engine
         self._kvstore: Address | None = None
+        self._former: Address | None = None
         self._tier: Tier | None = None
         self._ready: EngineReady | None = None
         self._is_engine_there = False
@@ -97,10 +98,11 @@ class HostTier:
     # --- who is there ---
 
     def open(self, kvstore: Address, tier: Tier) -> list[Effect]:
-        """The kvstore says where its memory is."""
+        """The kvstore says where its memory is. One that was lost and is back hears what is still written there."""
         self._kvstore, self._tier = kvstore, tier
         self._is_mapped = self._is_silent = False
-        return self.map()
+        writing = [self._writing(kvstore)] if kvstore == self._former else []
+        return [*writing, *self.map()]
 
     def engine_ready(self, ready: EngineReady) -> list[Effect]:
         """A new engine: nothing is under way in it."""
@@ -122,7 +124,7 @@ class HostTier:
         """The kvstore is gone; which questions it will not answer."""
         if kvstore != self._kvstore:
             return []
-        self._kvstore = None
+        self._kvstore, self._former = None, kvstore
         return self.unmapped()
 
     def unmapped(self) -> list[Ask]:
@@ -309,6 +311,12 @@ class HostTier:
         if self._kvstore is None:
             return []
         return [Send(self._kvstore, ReleaseRegion(host.handle, host.generation, corrupt))]
+
+    def _writing(self, kvstore: Address) -> Send:
+        """What the engine may still write in that tier."""
+        flights = [flight for flight in self._moves.values() if flight.purpose is not Purpose.RESTORE]
+        hosts = [flight.kept.host for flight in flights if flight.kept.keeper == kvstore]
+        return Send(kvstore, Writing(i64([host.handle for host in hosts]), i64([host.generation for host in hosts])))
 
     def _question(self, ask: Ask, message: ReserveRegion | FindRegions) -> list[Effect]:
         assert self._kvstore is not None

@@ -21,6 +21,7 @@ from dunlin.messages.pool import (
     ReserveRegion,
     SendRegions,
     Tier,
+    Writing,
 )
 from dunlin.messages.types import Figure, Priority, Rejected, Why
 from services.kvstore.catalog import Catalog, State, may_claim
@@ -46,7 +47,8 @@ class KvstoreCore:
     A region belongs to the stream over which it was committed: a writer that lost its stream has given up what it kept
     here, also when it comes back, and the room is free `orphan_grace_s` later unless an instance claimed it by the
     request's key. What it had reserved it may still write: that room is quarantined until the writer commits or
-    releases it, surely ended, or has been back for `orphan_grace_s` without a word of it.
+    releases it, surely ended, or is back and says that it writes there no more (a kvstore: says nothing of it for
+    `orphan_grace_s`).
 
     `stale_total` counts commits and releases that named an old generation, another's region or none, and whatever came
     from a process that is not joined.
@@ -74,6 +76,7 @@ class KvstoreCore:
             ReleaseRegion: self._on_release,
             FindRegions: self._on_find,
             SendRegions: self._on_send,
+            Writing: self._on_writing,
             **self.exchange.handlers,
             GraceOver: self._on_grace_over,
             ProcessEnded: self._on_process_ended,
@@ -116,9 +119,9 @@ class KvstoreCore:
                 effects += self._on_gone(other, Gone("another incarnation"))
                 self._bury(other)
         self._writers[sender] = None
-        if unsaid := self.catalog.quarantined(sender):
-            effects.append(After(self._config.orphan_grace_s, Unclaimed(sender, unsaid)))
         if sender.role == "kvstore":
+            if unsaid := self.catalog.quarantined(sender):  # what it sends, our own side writes, and not for so long
+                effects.append(After(self._config.orphan_grace_s, Unclaimed(sender, unsaid)))
             return [*effects, *self.exchange.joined(sender)]
         return [*effects, Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
 
@@ -180,6 +183,15 @@ class KvstoreCore:
             self.stale_total += 1
             return []
         return self.exchange.send(sender, message)
+
+    def _on_writing(self, sender: Address, message: Writing) -> list[Effect]:
+        if sender not in self._writers:
+            self.stale_total += 1
+            return []
+        writing = list(zip(message.handle, message.generation, strict=False))
+        names = tuple(name for name in self.catalog.quarantined(sender) if name not in writing)
+        self.catalog.free_quarantined(sender, names)
+        return self.exchange.outgoing.swept()
 
     def _why_not_offered(self, offer: Offer) -> Why | None:
         return None if self._may_reserve(offer.region) else self._why_refused(offer.region)

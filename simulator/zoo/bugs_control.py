@@ -42,7 +42,7 @@ BUGS = (
         "silent-writer-s-room-lost",
         "room that a writer was writing when its stream broke is never used again",
         ("I8",),
-        (Edit("services.kvstore.core", "self.catalog.free_quarantined(message.writer, message.names)", "pass"),),
+        (Edit("services.kvstore.core", "self.catalog.free_quarantined(sender, names)", "pass"),),
     ),
     Bug(
         "quarantine-skipped",

@@ -6,8 +6,8 @@ import pytest
 
 from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned
 from dunlin.messages.engine import MapHost, Move, Unsupported
-from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion
-from dunlin.messages.types import MoveKind
+from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion, Writing
+from dunlin.messages.types import MoveKind, i64
 from services.instance.sequences import State
 from tests.services.instance.bench import ENGINE, ME, Attempt, Bench, Dispatcher
 
@@ -212,3 +212,20 @@ def test_a_silent_kvstore_is_not_asked_again_before_it_speaks() -> None:
     report = bench.core.report()
     assert report.preemptions_total > 1
     assert len(bench.sent(ReserveRegion)) == 1
+
+
+def test_a_kvstore_that_is_back_hears_what_is_still_written_there() -> None:
+    bench, _ = press(engine={"move_s": 0.5})
+    run_until_state(bench, State.SPILLING)
+    (out,) = bench.sent(Move)
+    assert out.host is not None
+    kvstore = bench.kvstore.address
+    bench.world.part(kvstore, ME)
+    bench.world.join(kvstore, ME)
+    bench.run(0.1)
+    assert bench.sent(Writing) == [Writing(i64([out.host.handle]), i64([out.host.generation]))]
+    bench.run(1.0)
+    bench.world.part(kvstore, ME)
+    bench.world.join(kvstore, ME)
+    bench.run(0.1)
+    assert bench.sent(Writing)[1:] == [Writing()]

@@ -17,12 +17,13 @@ from dunlin.messages.pool import (
     ReleaseRegion,
     ReserveRegion,
     Tier,
+    Writing,
 )
-from dunlin.messages.types import HostRegion, KeptRegion, Priority, Region
+from dunlin.messages.types import HostRegion, KeptRegion, Priority, Region, i64
 from services.kvstore.catalog import CatalogError
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore, ReportDue
-from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, ProcessEnded, Unclaimed
+from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, ProcessEnded
 from services.kvstore.room import RoomError
 
 ME = Address("kvstore", "kv", 3)
@@ -279,32 +280,30 @@ class TestSilentWriter:
         core.receive(8.0, WRITER, ReleaseRegion(1, 1))
         assert (core.stale_total, free_units(core)) == (0, 4)
 
-    def test_a_writer_that_is_back_and_says_nothing_of_what_it_wrote_is_done_with_it(self) -> None:
-        """Its word (a commit, say) may have been under way when the stream broke."""
+    def test_a_writer_that_is_back_says_what_it_writes_and_the_rest_is_free(self) -> None:
+        """The end of a copy, or the answer to a question, may have been under way when the stream broke."""
         core, _ = self.silent(pid=77)
-        unclaimed = Unclaimed(WRITER, ((1, 1),))
-        assert After(30.0, unclaimed) in core.receive(6.0, WRITER, Joined())
+        core.receive(6.0, WRITER, Joined())
+        core.receive(6.1, WRITER, Writing(i64([1]), i64([1])))
         assert free_units(core) == 3
-        core.receive(36.0, ME, unclaimed)
-        assert free_units(core) == 4
-        assert core.receive(40.0, WRITER, Joined()) == [Send(WRITER, Tier("/proc/1/fd/3", 4 * UNIT))]
-
-    @pytest.mark.parametrize("said", [CommitRegion(1, 1, 5), ReleaseRegion(1, 1)])
-    def test_what_a_writer_that_is_back_said_counts(self, said: CommitRegion | ReleaseRegion) -> None:
-        core, _ = self.silent(pid=77)
-        core.receive(6.0, WRITER, Joined())
-        core.receive(7.0, WRITER, said)
-        later = reserve(core)
-        core.receive(36.0, ME, Unclaimed(WRITER, ((1, 1),)))
-        assert core.catalog.find(WRITER, later.handle, later.generation) is not None
-        assert free_units(core) == (2 if isinstance(said, CommitRegion) else 3)
-
-    def test_a_writer_that_left_again_may_still_write(self) -> None:
-        core, _ = self.silent(pid=77)
-        core.receive(6.0, WRITER, Joined())
         core.receive(7.0, WRITER, Gone())
-        core.receive(36.0, ME, Unclaimed(WRITER, ((1, 1),)))
-        assert free_units(core) == 3
+        core.receive(8.0, WRITER, Joined())
+        later = reserve(core)
+        core.receive(8.1, WRITER, Writing())
+        assert core.catalog.find(WRITER, 1, 1) is None
+        assert core.catalog.find(WRITER, later.handle, later.generation) is not None
+        assert (free_units(core), core.stale_total) == (3, 0)
+
+    def test_another_use_of_the_same_handle_is_not_meant(self) -> None:
+        core, _ = self.silent(pid=77)
+        core.receive(6.0, WRITER, Joined())
+        core.receive(6.1, WRITER, Writing(i64([1]), i64([2])))
+        assert free_units(core) == 4
+
+    def test_who_is_not_joined_frees_nothing(self) -> None:
+        core, _ = self.silent(pid=77)
+        core.receive(6.0, WRITER, Writing())
+        assert (free_units(core), core.stale_total) == (3, 1)
 
     def test_committed_regions_live_for_the_grace_and_no_longer(self) -> None:
         core, effects = self.silent(commit=True, pid=77)

@@ -4,12 +4,21 @@ from dataclasses import replace
 
 from hypothesis import settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
-from dunlin.messages.pool import CommitRegion, FindRegions, RegionReserved, RegionsFound, ReleaseRegion, ReserveRegion
-from dunlin.messages.types import HostRegion, Region
+from dunlin.messages.pool import (
+    CommitRegion,
+    FindRegions,
+    RegionReserved,
+    RegionsFound,
+    ReleaseRegion,
+    ReserveRegion,
+    Writing,
+)
+from dunlin.messages.types import HostRegion, Region, i64
+from services.kvstore.catalog import State
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
 from services.kvstore.orphans import PROCESSES, AwaitEnd, ProcessEnded
@@ -45,6 +54,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         self.watched: list[AwaitEnd] = []
         self.timers: list[Message] = []
         self.dead: list[tuple[Address, HostRegion]] = []
+        self.forgotten: dict[str, HostRegion] = {}
 
     def give(self, sender: Address, message: Message) -> list[Effect]:
         self.now_s += 0.125
@@ -55,6 +65,13 @@ class KvstoreMachine(RuleBasedStateMachine):
             elif effect.to == PROCESSES and isinstance(effect.message, AwaitEnd):
                 self.watched.append(effect.message)
         return effects
+
+    @initialize()
+    def begin(self) -> None:
+        """Both are there: most examples would else be of processes that never come."""
+        for name in ("a", "b"):
+            self.start(name)
+            self.join(name)
 
     @rule(name=NAMES)
     def start(self, name: str) -> None:
@@ -71,7 +88,11 @@ class KvstoreMachine(RuleBasedStateMachine):
         if process is not None and not process.joined:
             process.joined = True
             self.give(process.address, Joined())
+            handles, generations = [one.handle for one in process.writes], [one.generation for one in process.writes]
+            self.give(process.address, Writing(i64(handles), i64(generations)))
+            self.forgotten.pop(name, None)
 
+    @precondition(lambda self: any(one.joined for one in self.living.values()))
     @rule(name=NAMES)
     def lose_the_stream(self, name: str) -> None:
         process = self.living.get(name)
@@ -94,6 +115,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         members = [Member(one.address, "127.0.0.1:1", "n", one.pid) for one in self.living.values()]
         self.give(ETCD, MembersReset(tuple(members)))
 
+    @precondition(lambda self: any(one.joined for one in self.living.values()))
     @rule(name=NAMES, size=SIZES)
     def reserve(self, name: str, size: int) -> None:
         process = self.living.get(name)
@@ -106,6 +128,24 @@ class KvstoreMachine(RuleBasedStateMachine):
         if isinstance(effect.message, RegionReserved):
             process.writes.append(effect.message.host)
 
+    @precondition(lambda self: any(one.joined and one.writes for one in self.living.values()))
+    @rule(name=NAMES, choice=CHOICE)
+    def lose_a_word(self, name: str, choice: int) -> None:
+        """What it wrote is done, and the word of it is lost with the stream: until it is back nobody may know."""
+        process = self.living.get(name)
+        if process is not None and process.joined and process.writes:
+            self.forgotten[name] = process.writes.pop(choice % len(process.writes))
+            self.lose_the_stream(name)
+
+    @invariant()
+    def no_room_waits_for_who_has_said_what_it_writes(self) -> None:
+        for name, process in self.living.items():
+            if process.joined and name not in self.forgotten:
+                entries = self.core.catalog.entries_of(process.address)
+                waiting = [entry.host.handle for entry in entries if entry.state is not State.COMMITTED]
+                assert sorted(waiting) == sorted(host.handle for host in process.writes)
+
+    @precondition(lambda self: any(one.joined and one.writes for one in self.living.values()))
     @rule(name=NAMES, choice=CHOICE)
     def commit(self, name: str, choice: int) -> None:
         process = self.living.get(name)
@@ -116,6 +156,7 @@ class KvstoreMachine(RuleBasedStateMachine):
             assert self.core.stale_total == stale
             process.keeps.append(host)
 
+    @precondition(lambda self: any(one.joined for one in self.living.values()))
     @rule(name=NAMES, key=st.sampled_from(["k0", "k1"]))
     def claim(self, name: str, key: str) -> None:
         """Whoever claims has the regions, and nobody else has them any more."""
@@ -142,6 +183,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         self.give(owner, CommitRegion(host.handle, host.generation, 6))
         assert (len(self.core.catalog), self.core.stale_total) == (before, stale + 2)
 
+    @precondition(lambda self: any(one.joined and one.keeps for one in self.living.values()))
     @rule(name=NAMES, choice=CHOICE)
     def release(self, name: str, choice: int) -> None:
         process = self.living.get(name)
@@ -153,6 +195,7 @@ class KvstoreMachine(RuleBasedStateMachine):
     def kill(self, name: str, told: bool) -> None:
         """The process dies; the kvstore may first hear it from its watcher or from the stream."""
         process = self.living.pop(name, None)
+        self.forgotten.pop(name, None)
         if process is None:
             return
         if process.joined:
