@@ -31,7 +31,7 @@ class Plan:
     """One prompt that fits into one chunk, computed so slowly that it takes at least `step_s`."""
 
     step_s: float = 6.0
-    prompt_tokens: int = 64
+    prompt_tokens: int = 384
     period_s: float = 0.25
     layers: int = 48
 

@@ -219,6 +219,7 @@ def test_a_kvstore_that_is_back_hears_what_is_still_written_there() -> None:
     run_until_state(bench, State.SPILLING)
     (out,) = bench.sent(Move)
     assert out.host is not None
+    assert bench.kvstore is not None
     kvstore = bench.kvstore.address
     bench.world.part(kvstore, ME)
     bench.world.join(kvstore, ME)
