@@ -31,8 +31,9 @@ class Plan:
     """One prompt that fits into one chunk, computed so slowly that it takes at least `step_s`."""
 
     step_s: float = 6.0
-    prompt_tokens: int = 384
+    prompt_tokens: int = 256
     period_s: float = 0.25
+    most_period_s: float = 1.0
     layers: int = 48
 
 
@@ -86,7 +87,8 @@ async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
         pid = next(report.engine_pid for _, report in reports(before))
         for slower in _SLOWER:
             share = freely.token_s[0] / (plan.step_s * slower)
-            slowly = await braked(Brake(pid, plan.period_s), share, session, job)
+            period_s = min(plan.most_period_s, plan.period_s * slower**2)
+            slowly = await braked(Brake(pid, period_s), share, session, job)
             if slowly.token_s[0] >= plan.step_s:
                 break
         await asyncio.sleep(1.0)
@@ -103,12 +105,15 @@ async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
 
 
 def cluster_flags(model: str) -> tuple[str, ...]:
-    """What `dunlin up` needs: one thread, because threads that wait for each other while stopped tell nothing."""
-    return ("--instances", "1", "--threads", "1", "--model", model)
+    """What `dunlin up` needs: one thread, because threads that wait for each other while stopped tell nothing; and the
+    prompt computed each time it comes.
+    """
+    return ("--instances", "1", "--threads", "1", "--no-prefix-reuse", "--model", model)
 
 
 _SLOWER = (1.4, 2.0, 3.0, 4.5)
-"""A woken process does a little more than its share, and the free run may have been slow: aim beyond, then further."""
+"""A woken process does more than its share where the brake itself waits for a core, and the free run may have been
+slow: aim beyond, then further, and let it sleep longer at a time, but not for as long as a hang is."""
 
 
 def main(argv: list[str] | None = None) -> int:
