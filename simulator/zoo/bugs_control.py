@@ -19,6 +19,7 @@ BUGS = (
         "a region is given away before its copy is whole",
         ("I7", "I8", "core"),
         (Edit(CATALOG, "return entry.state is State.COMMITTED and fits", "return fits"),),
+        seed=40267,
     ),
     Bug(
         "claimed-under-its-old-name",
@@ -31,18 +32,21 @@ BUGS = (
         "what is freed is counted without its padding",
         ("I8",),
         (Edit("services.kvstore.room", "self.free_bytes += held.room_bytes", "self.free_bytes += held.length_bytes"),),
+        seed=30000,
     ),
     Bug(
         "orphans-never-freed",
         "what a writer that left had kept stays for ever",
         ("I8",),
         (Edit("services.kvstore.core", "for key in self.catalog.free_orphans(message.writer, message.absence):", "for key in ():"),),  # noqa: E501
+        seed=40127,
     ),
     Bug(
         "silent-writer-s-room-lost",
         "room that a writer was writing when its stream broke is never used again",
         ("I8",),
         (Edit("services.kvstore.core", "self.catalog.free_quarantined(sender, names)", "pass"),),
+        seed=40187,
     ),
     Bug(
         "quarantine-skipped",
@@ -61,18 +65,21 @@ BUGS = (
         "a candidate that is elected leads the epoch after the one that etcd gave it",
         ("I3",),
         (Edit(MANAGER, "self.term = Term(message.epoch)", "self.term = Term(message.epoch + 1)"),),
+        seed=30000,
     ),
     Bug(
         "plan-version-repeated",
         "a changed plan has the version of the one before",
         ("I4",),
         (Edit("services.global_manager.plan", "if changed:\n            self.plan_version += 1", "if changed:\n            self.plan_version = 1"),),  # noqa: E501
+        seed=40048,
     ),
     Bug(
         "one-group-for-all",
         "instances that serve alone are given the same group",
         ("I4",),
         (Edit("dunlin.policies.group", "return [_local(number, candidate", "return [_local(1, candidate"),),
+        seed=30000,
     ),
     Bug(
         "half-the-layers",
@@ -82,18 +89,21 @@ BUGS = (
             Edit("services.global_manager.plan", "group.members, why=group.why)", "group.members, __import__(\"array\").array(\"i\", (0,)), why=group.why)"),  # noqa: E501
             Edit("services.instance.orders", "if is_local and not order.layers:", "if is_local:"),
         ),
+        seed=30000,
     ),
     Bug(
         "monitor-forgives-nothing",
         "a monitor that slept holds everybody responsible for the time",
         ("I9",),
         (Edit("services.monitor.core", "if slept:\n                watch.forgive(now_s)", "if slept:\n                pass"),),  # noqa: E501
+        seed=40007,
     ),
     Bug(
         "monitor-never-suspects",
         "an instance that is silent for long is trusted",
         ("I12",),
         (Edit("services.monitor.watch", "is_silent, is_stuck = silent_s >= self._config.silent_s, stuck_s >= self._config.stuck_s", "is_silent, is_stuck = False, False"),),  # noqa: E501
+        seed=40267,
     ),
     Bug(
         "outlived-process-heard",

@@ -12,6 +12,7 @@ BUGS = (
         "a client's first token is sent twice",
         ("I1",),
         (Edit(ATTEMPTS, "effects += [Send(reader, delta) for reader in request.readers]\n        if row.finish", "effects += [Send(reader, delta) for reader in request.readers] * (1 + (request.generated == 1))\n        if row.finish"),),  # noqa: E501
+        seed=30000,
     ),
     Bug(
         "gap-delivered",
@@ -24,12 +25,14 @@ BUGS = (
         "a request whose instance died is not queued again",
         ("I8", "I12"),
         (Edit(JOURNAL, "request.lost = (str(instance), lost)\n        insort(self._again, request.number)", "request.lost = (str(instance), lost)"),),  # noqa: E501
+        seed=30006,
     ),
     Bug(
         "lost-token",
         "the last token that was delivered is not in the journal when the request moves on",
         ("I1",),
         (Edit(JOURNAL, "request.lost = (str(instance), lost)", 'request.lost = (str(instance), lost)\n        if request.generated > 1 and lost.startswith(("lost", "returned", "suspect")):\n            del request.tokens[-1]'),),  # noqa: E501
+        seed=30011,
     ),
     Bug(
         "dropped-fence",
@@ -38,18 +41,21 @@ BUGS = (
         (
             Edit(JOURNAL, "if request is None or request.attempt != attempt or request.instance != instance:\n            return None\n        return request", "if request is None or request.instance is None:\n            return None\n        return request"),  # noqa: E501
         ),
+        seed=30013,
     ),
     Bug(
         "loss-unnoticed",
         "the end of an instance's stream is not the end of what it held",
         ("I12",),
         (Edit(CORE, 'effects += self._endings.lost(now_s, request, f"lost: {message.reason or \'the stream ended\'}")', "pass"),),  # noqa: E501
+        seed=30032,
     ),
     Bug(
         "suspicion-ignored",
         "a suspect instance keeps its requests",
         ("I12",),
         (Edit(CORE, 'effects += self._endings.lost(now_s, request, "suspect: no sign of progress")', "pass"),),
+        seed=30017,
     ),
     Bug(
         "deadline-ignored",
@@ -68,6 +74,7 @@ BUGS = (
         "a tenant cancels another's request by its id",
         ("I1",),
         (Edit(CORE, "request = None  # another tenant's: not even that there is one is told", "pass"),),
+        seed=30000,
     ),
     Bug(
         "full-queue-taken",
@@ -80,23 +87,27 @@ BUGS = (
         "a tenant runs one request more than it may",
         ("I11",),
         (Edit("services.dispatcher.quotas", "account.open + requests > quota.running", "account.open > quota.running"),),  # noqa: E501
+        seed=40005,
     ),
     Bug(
         "quota-never-returned",
         "a request that ended goes on counting",
         ("I11",),
         (Edit("services.dispatcher.quotas", "hold.account.open -= 1\n", "pass\n"),),
+        seed=30000,
     ),
     Bug(
         "old-monitor-believed",
         "a monitor that was replaced is believed again",
         ("I2",),
         (Edit("services.dispatcher.fleet", "if self._monitor is not None and monitor.incarnation < self._monitor.incarnation:\n                return False", "pass"),),  # noqa: E501
+        seed=40011,
     ),
     Bug(
         "resumed-from-the-start",
         "a client that comes back with tokens is sent them again",
         ("I1",),
         (Edit("services.dispatcher.joining", "return True, [*said, Send(client, rest(request, len(submit.received)))]", "return True, [*said, Send(client, rest(request, 0))]"),),  # noqa: E501
+        seed=40052,
     ),
 )

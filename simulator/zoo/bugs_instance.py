@@ -11,18 +11,21 @@ BUGS = (
         "a decode row is given the slot after its own",
         ("I6", "I8", "I1"),
         (Edit(SLOTS, "found.append((first + offset, taken))", "found.append((first + offset + (stop > 40), taken))"),),
+        seed=30000,
     ),
     Bug(
         "leaked-slots",
         "the slots of a sequence that ends are not given back",
         ("I8",),
         (Edit(LIVES, "self.slab.retire(sequence)\n        effects += self._tier.cut(sequence)", "effects += self._tier.cut(sequence)"),),  # noqa: E501
+        seed=30003,
     ),
     Bug(
         "leaked-extent",
         "the last piece of a holding in pieces is not given back",
         ("I8",),
         (Edit(SLOTS, "for extent in holding.extents:\n            self._put_back(extent)\n        return holding.slots", "for extent in holding.extents[: max(1, len(holding.extents) - 1)]:\n            self._put_back(extent)\n        return holding.slots"),),  # noqa: E501
+        seed=30002,
     ),
     Bug(
         "slots-freed-while-in-use",
@@ -35,6 +38,7 @@ BUGS = (
         "a preempted sequence leaves the slab while outstanding steps still name it",
         ("I6", "I7", "I8", "I1", "core", "I12"),
         (Edit(LIVES, "if sequence.in_steps > 0:\n            return []\n        if sequence.state is State.ENDING:", "if sequence.state is State.ENDING and sequence.in_steps > 0:\n            return []\n        if sequence.state is State.ENDING:"),),  # noqa: E501
+        seed=30008,
     ),
     Bug(
         "pinned-block-evicted",
@@ -47,12 +51,14 @@ BUGS = (
         "a prefix is found by its tokens, whoever's it is",
         ("I6",),
         (Edit("services.instance.slab", "root(sequence.place.tenant, self._weights_digest", 'root("", self._weights_digest'),),  # noqa: E501
+        seed=30000,
     ),
     Bug(
         "donated-too-much",
         "blocks are shared before they have KV",
         ("I6", "I7", "I8", "core"),
         (Edit("services.instance.slab", "path, link, blocks = self._shared.get(sequence.number, []), self._link(sequence), tokens // BLOCK_TOKENS", "path, link, blocks = self._shared.get(sequence.number, []), self._link(sequence), len(sequence.tokens) // BLOCK_TOKENS"),),  # noqa: E501
+        seed=40095,
     ),
     Bug(
         "checksum-skipped",
@@ -68,6 +74,7 @@ BUGS = (
             Edit("services.instance.checkpointer", "same = sequence.number == flight.number and _is_next(sequence, region.start, region.stop)", "same = sequence.kept_tokens == region.start"),  # noqa: E501
             Edit(LIVES, "cancelled = self._tier.cancel(sequence, Purpose.CHECKPOINT)", "cancelled: list[Effect] = []"),
         ),
+        seed=40025,
     ),
     Bug(
         "answer-of-a-dead-kvstore",
@@ -92,12 +99,14 @@ BUGS = (
         "after an engine's wild write its slab is used again",
         ("I6",),
         (Edit("services.instance.revival", "return exited is not None and (exited.ended_by_us or exited.signal not in CRASH_SIGNALS)", "return exited is not None"),),  # noqa: E501
+        seed=30010,
     ),
     Bug(
         "unanswered-rows-count",
         "after an engine's end a sequence goes on behind rows that were never answered",
         ("I6", "I1", "I12", "core"),
         (Edit("services.instance.revival", "sequence.computed = sequence.answered\n            self._lives.slab.mark", "self._lives.slab.mark"),),  # noqa: E501
+        seed=30001,
     ),
     Bug(
         "poison-runs-for-ever",
@@ -116,23 +125,27 @@ BUGS = (
         "a dispatcher that takes a request over is not told its last token",
         ("I1", "I12"),
         (Edit("services.instance.adoption", "rest = tokens[adopt.length :]", "rest = tokens[adopt.length : -1]"),),
+        seed=30018,
     ),
     Bug(
         "arrival-not-given-up",
         "room for a sequence that never arrives is kept",
         ("I8",),
         (Edit("services.instance.arrivals", "return self._free(arrival) if arrival.moving is None else []", "return []"),),  # noqa: E501
+        seed=30015,
     ),
     Bug(
         "arrival-says-too-much",
         "a region that was not copied counts as filled",
         ("I6", "I7", "core"),
         (Edit("services.instance.arrivals", "if done.status is not MoveStatus.OK:\n            return self._cut", "if done.status is MoveStatus.CANCELLED:\n            return self._cut"),),  # noqa: E501
+        seed=40522,
     ),
     Bug(
         "orphans-kept",
         "a client's end does not reach the instance: cancelled sequences run on",
         ("I12", "I1"),
         (Edit("services.instance.admission", "effects += self._lives.stop(sequence)\n        return effects", "pass\n        return effects"),),  # noqa: E501
+        seed=30052,
     ),
 )

@@ -7,13 +7,14 @@ from simulator.zoo.hunt import BUGS, hunt, names, search
 from simulator.zoo.plant import Bug, Edit, Gone, planted
 
 SLOTS = "services.instance.slots"
-CAUGHT_SOON = ("span-off-by-one", "leaked-extent", "prefix-shared-by-tenants", "pinned-block-evicted")
+CAUGHT_SOON = ["pinned-block-evicted", *(bug.name for bug in BUGS if bug.seed)]
+"""Those of which a seed is known (of the first it is 0): one run each with the bug, and one without it."""
 INVARIANTS = {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I11", "I12"}
 """All of docs/campaigns.md but I10, which needs batch jobs."""
 
 
 def test_there_is_a_bug_for_each_invariant_and_enough_of_them() -> None:
-    assert len(BUGS) >= 24
+    assert len(CAUGHT_SOON) >= 24
     assert len(set(names())) == len(BUGS)
     assert {bug.invariants[0] for bug in BUGS} == INVARIANTS
 
