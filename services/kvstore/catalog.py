@@ -15,6 +15,7 @@ from dunlin.messages.types import HostRegion, KeptRegion
 from services.kvstore.room import Room
 
 K = TypeVar("K")
+V = TypeVar("V")
 
 
 class State(IntEnum):
@@ -59,6 +60,7 @@ class Catalog:
         self.room = room
         self._entries: dict[int, Entry] = {}
         self._of: dict[Address, dict[int, None]] = {}
+        self._named: dict[tuple[str, str], dict[Address, None]] = {}
         self._of_key: dict[str, dict[int, None]] = {}
 
     def __len__(self) -> int:
@@ -165,6 +167,10 @@ class Catalog:
         """Everybody who has regions here, in order of their first one."""
         return list(self._of)
 
+    def incarnations(self, writer: Address) -> list[Address]:
+        """Those of the same process that have regions here, in order of their first one."""
+        return list(self._named.get((writer.role, writer.name), ()))
+
     def check_integrity(self) -> None:
         """Raises CatalogError (or RoomError) unless every range has one entry and every entry one writer."""
         self.room.check_integrity()
@@ -182,6 +188,9 @@ class Catalog:
             counted = [len(handles) for handles in index.values()]
             if 0 in counted or sum(counted) != len(self._entries):
                 raise CatalogError(f"{len(self._entries)} entries, {counted} in an index")
+        named = [writer for writers in self._named.values() for writer in writers]
+        if len(named) != len(self._of) or any(writer not in self._of for writer in named):
+            raise CatalogError(f"{list(self._of)} have regions, and by name {named}")
 
     def _free(self, entries: Iterable[Entry]) -> None:
         for entry in entries:
@@ -194,16 +203,19 @@ class Catalog:
     def _enter(self, entry: Entry) -> None:
         self._entries[entry.host.handle] = entry
         self._of.setdefault(entry.writer, {})[entry.host.handle] = None
+        self._named.setdefault((entry.writer.role, entry.writer.name), {})[entry.writer] = None
         self._of_key.setdefault(entry.asked.key, {})[entry.host.handle] = None
 
     def _drop(self, entry: Entry) -> None:
         del self._entries[entry.host.handle]
         _drop_from(self._of, entry.writer, entry.host.handle)
+        if entry.writer not in self._of:
+            _drop_from(self._named, (entry.writer.role, entry.writer.name), entry.writer)
         _drop_from(self._of_key, entry.asked.key, entry.host.handle)
 
 
-def _drop_from(index: dict[K, dict[int, None]], name: K, handle: int) -> None:
-    del index[name][handle]
+def _drop_from(index: dict[K, dict[V, None]], name: K, one: V) -> None:
+    del index[name][one]
     if not index[name]:
         del index[name]
 

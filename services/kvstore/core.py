@@ -29,6 +29,7 @@ from services.kvstore.config import KvstoreConfig
 from services.kvstore.exchange import Exchange
 from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded, Unclaimed
 from services.kvstore.room import Room
+from services.kvstore.writers import Writers
 
 WRITERS = ("instance", "kvstore")
 """Whose processes may have regions here."""
@@ -60,7 +61,7 @@ class KvstoreCore:
         self.stale_total = 0
         self._config = config
         self.orphans = Orphans(config.node)
-        self._writers: dict[Address, None] = {}
+        self._writers = Writers()
         self._monitors: dict[Address, None] = {}
         self._beats = 0
         self._reserved_total = 0
@@ -114,11 +115,11 @@ class KvstoreCore:
             self.stale_total += sender.role in WRITERS
             return []
         effects: list[Effect] = []
-        for other in self.catalog.writers() + list(self._writers):
-            if _older(other, sender):
+        for other in self.catalog.incarnations(sender) + self._writers.incarnations(sender):
+            if other.incarnation < sender.incarnation:
                 effects += self._on_gone(other, Gone("another incarnation"))
                 self._bury(other)
-        self._writers[sender] = None
+        self._writers.add(sender)
         if sender.role == "kvstore":
             if unsaid := self.catalog.quarantined(sender):  # what it sends, our own side writes, and not for so long
                 effects.append(After(self._config.orphan_grace_s, Unclaimed(sender, unsaid)))
@@ -129,7 +130,7 @@ class KvstoreCore:
         self._monitors.pop(sender, None)
         if sender not in self._writers:
             return []
-        del self._writers[sender]
+        self._writers.remove(sender)
         effects: list[Effect] = self.exchange.gone(sender) if sender.role == "kvstore" else []
         if not self.catalog.entries_of(sender):
             self._forget_if_over(sender)
@@ -279,7 +280,7 @@ class KvstoreCore:
             self.catalog.free_unwritten(writer)
 
     def _is_outlived(self, writer: Address) -> bool:
-        return any(_older(writer, other) for other in self._writers)
+        return any(writer.incarnation < other.incarnation for other in self._writers.incarnations(writer))
 
     def _why_refused(self, asked: ReserveRegion) -> Why:
         room = self.catalog.room
@@ -292,8 +293,3 @@ class KvstoreCore:
         )
         rejected = Rejected("reserve", "no free range is long enough, or no handle is left")
         return Why("best_fit", "refuse", figures, (rejected,))
-
-
-def _older(one: Address, other: Address) -> bool:
-    """Whether `one` is an earlier incarnation of the process that `other` is."""
-    return (one.role, one.name) == (other.role, other.name) and one.incarnation < other.incarnation
