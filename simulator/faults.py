@@ -234,15 +234,15 @@ class Faults:
     # --- storage ---
 
     def do_corrupt(self, fault: Fault) -> Address | None:
-        """A bit of a region in a host tier flips."""
+        """A bit of a region in a host tier flips, or one of each region there."""
         kvstore = self._one("kvstore", fault.pick)
         memory = self._town.memories.get(kvstore) if kvstore is not None else None
         offsets = sorted(offset for offset, content in memory.contents.items() if content) if memory else []
         if memory is None or kvstore is None or not offsets:
             return None
-        offset = offsets[int(fault.other * len(offsets))]
-        memory.flip(offset)
-        self.damaged.add((kvstore, offset))
+        for offset in offsets if fault.amount < 0.5 else [offsets[int(fault.other * len(offsets))]]:
+            memory.flip(offset)
+            self.damaged.add((kvstore, offset))
         return kvstore
 
     def do_tier_full(self, fault: Fault) -> Address | None:

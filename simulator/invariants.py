@@ -13,6 +13,7 @@ from dunlin.messages.dispatch import Accepted, Poisoned, Refused, Returned, Toke
 from dunlin.messages.door import Submit
 from dunlin.messages.engine import Move, MoveDone, StopEngine
 from dunlin.messages.fleet import FleetView
+from dunlin.messages.membership import Deposed
 from dunlin.messages.plan import Drain, Order, Shed, Undrain
 from dunlin.messages.types import GroupKind, HostRegion, MoveKind, MoveStatus
 from simulator.faults import Faults
@@ -25,8 +26,8 @@ FULL_EVERY = 64
 """Every so many events at one core, all of it is checked; its sums at each."""
 STUCK_S = 5.0
 """A stopped instance is found out after 3 s of silence; what it held must be elsewhere, or on the way, by then."""
-LATE_S = 15.0
-"""Longer than anything but a fault keeps a request after it should have ended."""
+LATE_S = 4.0
+"""Longer than anything but a fault keeps a request after it should have ended; timers of slow clocks included."""
 
 
 ATTEMPTS = (Tokens, Accepted, Refused, Returned, Poisoned)
@@ -139,6 +140,8 @@ class Leadership(Watcher):
     def _manager(self, event: Event) -> None:
         core = self.town.core(event.to)
         term = core.term if core is not None else None
+        if term is not None and isinstance(event.message, Deposed) and event.message.epoch == term.epoch:
+            raise self.broken(f"{event.to} heard that epoch {term.epoch} is over, and leads on")
         if term is not None:
             elected = self.town.etcd.terms.get(term.epoch)
             if elected != event.to:
@@ -278,8 +281,8 @@ class Regions(Watcher):
         self._moves[instance, move.move] = move
         if move.kind is not MoveKind.HOST_TO_SLAB or move.host is None or move.sequence == 0:
             return
-        core = self.town.core(instance)
-        keeper = core.tier.kvstore if core is not None else None
+        # Whose memory is mapped counts: the instance may have heard of another kvstore since it gave the move.
+        keeper = self.town.mapped_of.get(instance)
         catalog = self.town.core(keeper).catalog if keeper in self.town.cores else None
         if catalog is None or keeper is None or not self.town.world.are_joined(instance, keeper):
             return

@@ -103,6 +103,8 @@ class Arrivals:
         arrival = self._known(sender, message.handle)
         if arrival is None:
             return [Send(sender, Vacated(message.handle))]
+        if message.keeper not in (None, self._tier.kvstore):
+            return self._cut(arrival, f"what was sent lies in {message.keeper}, which is not this node's any more")
         if not message.regions:
             return [*self._seek(arrival), self._wait(arrival)]
         arrival.queue.extend(message.regions)

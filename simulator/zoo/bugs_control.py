@@ -59,6 +59,7 @@ BUGS = (
         "a leader that lost its term goes on giving orders",
         ("I3", "I9"),
         (Edit(MANAGER, "self.term = self.moves = self.handovers = None\n", "pass\n"),),
+        seed=40005,
     ),
     Bug(
         "own-epoch",
@@ -110,5 +111,19 @@ BUGS = (
         "a process whose successor runs is still there for the monitor",
         ("I2", "I9", "I12"),
         (Edit("services.monitor.registry", "return address.incarnation < self._newest.get((address.role, address.name), 0)", "return address.incarnation < 0"),),  # noqa: E501
+    ),
+    Bug(
+        "index-keeps-the-dead",
+        "a region that was freed is still entered as one of its request",
+        ("I8", "core"),
+        (Edit(CATALOG, "_drop_from(self._of_key, entry.asked.key, entry.host.handle)", "pass"),),
+        seed=50002,
+    ),
+    Bug(
+        "impatient-monitor",
+        "an instance is suspected between two of its reports",
+        ("I9",),
+        (Edit("services.monitor.watch", "is_silent, is_stuck = silent_s >= self._config.silent_s,", "is_silent, is_stuck = silent_s >= self._config.silent_s / 20,"),),  # noqa: E501
+        seed=50002,
     ),
 )

@@ -62,6 +62,7 @@ BUGS = (
         "a request's time runs out and nothing happens",
         ("I12", "I1"),
         (Edit(CORE, "return self._endings.tell(now_s, request, Finish.DEADLINE, text)", "return []"),),
+        seed=40303,
     ),
     Bug(
         "absent-client-served",
@@ -109,5 +110,19 @@ BUGS = (
         ("I1",),
         (Edit("services.dispatcher.joining", "return True, [*said, Send(client, rest(request, len(submit.received)))]", "return True, [*said, Send(client, rest(request, 0))]"),),  # noqa: E501
         seed=40052,
+    ),
+    Bug(
+        "prompts-are-free",
+        "a tenant's tokens are counted without its prompts",
+        ("I11",),
+        (Edit("services.dispatcher.quotas", "account.tokens.level -= len(submit.tokens) + generate", "account.tokens.level -= generate"),),  # noqa: E501
+        seed=50145,
+    ),
+    Bug(
+        "end-told-twice",
+        "a client whose time is over hears so twice",
+        ("I1",),
+        (Edit("services.dispatcher.endings", "return [*words, *self.stop(now_s, request, finish, text)]", "return [*words, *words, *self.stop(now_s, request, finish, text)]"),),  # noqa: E501
+        seed=50002,
     ),
 )

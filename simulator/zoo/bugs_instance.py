@@ -148,4 +148,11 @@ BUGS = (
         (Edit("services.instance.admission", "effects += self._lives.stop(sequence)\n        return effects", "pass\n        return effects"),),  # noqa: E501
         seed=30052,
     ),
+    Bug(
+        "kept-room-never-returned",
+        "what was kept in the host tier stays there when it is not needed any more",
+        ("I8",),
+        (Edit("services.instance.tier", "effects += self.release(kept.host, corrupt and is_first)", "pass"),),
+        seed=50002,
+    ),
 )

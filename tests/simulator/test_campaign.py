@@ -75,6 +75,12 @@ def test_a_part_of_a_plan_runs() -> None:
     assert outcome.ends.total() == sum(1 + (ask.again_s is not None) for ask in part.asks)
 
 
+@pytest.mark.parametrize("seed", [30019, 30027])
+def test_a_kvstore_that_is_replaced_while_its_regions_move_breaks_nothing(seed: int) -> None:
+    """30019: a move that was given before the successor spoke. 30027: one of what a sleeper had kept at the old one."""
+    assert Trial(plan_of(seed)).run().violation is None
+
+
 def test_the_command_says_so_last(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["sim", "--campaign", "--seeds", "2", "--first-seed", "1", "--coverage"]) == 0
     *before, last = capsys.readouterr().out.splitlines()

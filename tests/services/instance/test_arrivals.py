@@ -5,7 +5,7 @@ import pytest
 from dunlin.effects import Address, Gone, Joined, Send
 from dunlin.messages.dispatch import Accepted
 from dunlin.messages.engine import Move, MoveDone
-from dunlin.messages.group import Fill, Reserve, Reserved
+from dunlin.messages.group import Fill, Filled, Reserve, Reserved
 from dunlin.messages.pool import FindRegions, RegionsFound, ReleaseRegion, Tier
 from dunlin.messages.types import HostRegion, KeptRegion, MoveStatus, Region
 from tests.services.instance.bench import ENGINE, D, Direct, make_place, of, only, ready_core
@@ -58,3 +58,18 @@ def test_a_new_kvstore_that_speaks_before_the_old_ones_end_is_seen_replaces_it()
     direct.give(KVSTORE, Gone("killed"))
     assert direct.core.tier.kvstore == NEXT_KVSTORE
     assert direct.core.tier.usable
+
+
+@pytest.mark.parametrize("keeper", [KVSTORE, NEXT_KVSTORE])
+def test_what_lies_in_a_kvstore_that_was_replaced_is_not_read_in_its_successors_memory(keeper: Address) -> None:
+    direct = filled()
+    direct.give(NEXT_KVSTORE, Joined())
+    direct.give(NEXT_KVSTORE, Tier("/tier", 1 << 16))
+    rest = KeptRegion(Region(0, 2, 32, 40), HostRegion(4, 1, 2048, 512, 9), b"rest")
+    sends = direct.give(SOURCE, Fill(1, 40, (rest,), keeper))
+    if keeper == NEXT_KVSTORE:
+        assert only(Move, sends).host == rest.host
+        return
+    assert of(Move, sends) == []
+    answer = only(Filled, sends)
+    assert (answer.tokens, "kvstore/kv@4" in answer.detail) == (32, True)
