@@ -16,6 +16,7 @@ from pathlib import Path
 
 import numpy as np
 
+from benchmarks.processes import descendants
 from dunlin.cost.fit import relative_line
 from dunlin.cost.load import load_timing
 from dunlin.cost.models import Batch, EngineTiming, StepModel
@@ -93,18 +94,11 @@ def compare(cluster: ClusterProcess, name: str, spec: str, timing: EngineTiming)
 
 def pin(supervisor: int) -> None:
     """Every process below the supervisor to a core: instances and their engines to one, all others to the other."""
-    for pid in [supervisor, *_descendants(supervisor)]:
+    for pid in [supervisor, *descendants(supervisor)]:
         line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
         cpu = INSTANCE_CPU if b"services.instance" in line or b"dunlin.engine" in line else OTHERS_CPU
         for thread in os.listdir(f"/proc/{pid}/task"):
             os.sched_setaffinity(int(thread), {cpu})
-
-
-def _descendants(pid: int) -> list[int]:
-    children: list[int] = []
-    for thread in os.listdir(f"/proc/{pid}/task"):
-        children += map(int, Path(f"/proc/{pid}/task/{thread}/children").read_text().split())
-    return [found for child in children for found in (child, *_descendants(child))]
 
 
 def _to(cpu: int) -> None:

@@ -91,7 +91,6 @@ class StepRunner:
     ) -> None:
         self.queue: deque[Queued] = deque()
         self.suspended: dict[int, Queued] = {}
-        self.iterations = 0
         self.busy_s = 0.0
         self.slowness = 1.0
         self._instance = instance
@@ -142,7 +141,6 @@ class StepRunner:
         queued = self.queue[0]
         tally = self._compute(queued)
         self._is_running = False
-        self.iterations += 1
         self.busy_s += now_s - self._began_s
         done = self._answer(tally, now_s)
         self._idle_since_s = now_s

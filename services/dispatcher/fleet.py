@@ -236,7 +236,7 @@ class Fleet:
             self._members[address] = member
             if member.capacity_slots > 0:
                 self._limits[_limit(member)] = self._limits.get(_limit(member), 0) + 1
-        if member is None:
+        else:
             self._settle(address)
 
     def _refresh(self, address: Address, now_s: float) -> None:

@@ -1,6 +1,5 @@
 """What the global manager has this instance be, and the fence of (epoch, plan version) before it. Knows no slot."""
 
-
 from typing import Any
 
 from dunlin.effects import Address, Effect, Send

@@ -4,7 +4,7 @@ A region is reserved (its writer copies), then committed (readable), and quarant
 between: a writer that is only asleep may still write there. Knows no stream, timer or reason, and reads no byte.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import TypeVar
@@ -139,17 +139,10 @@ class Catalog:
         self._free(orphans)
         return list(dict.fromkeys(entry.asked.key for entry in orphans))
 
-    def quarantined(self, writer: Address) -> tuple[tuple[int, int], ...]:
-        """(handle, generation) of what the writer may still be writing, from before its stream ended."""
-        quarantined = [entry.host for entry in self.entries_of(writer) if entry.state is State.QUARANTINED]
-        return tuple((host.handle, host.generation) for host in quarantined)
-
-    def free_quarantined(self, writer: Address, names: tuple[tuple[int, int], ...]) -> None:
-        """Free what of these is quarantined still."""
-        left = self.quarantined(writer)
-        for handle, generation in names:
-            if (handle, generation) in left:
-                self.release(writer, handle, generation)
+    def free_quarantined(self, writer: Address, but: Collection[tuple[int, int]]) -> None:
+        """Free what the writer was writing when its stream ended, but for these, by (handle, generation)."""
+        silent = [entry for entry in self.entries_of(writer) if entry.state is State.QUARANTINED]
+        self._free(entry for entry in silent if (entry.host.handle, entry.host.generation) not in but)
 
     def free_unwritten(self, writer: Address) -> None:
         """Free what a writer whose process surely ended had not committed."""

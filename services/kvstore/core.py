@@ -27,7 +27,7 @@ from dunlin.messages.types import Figure, Priority, Rejected, Why
 from services.kvstore.catalog import Catalog, State, may_claim
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.exchange import Exchange
-from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded, Unclaimed
+from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded
 from services.kvstore.room import Room
 from services.kvstore.writers import Writers
 
@@ -48,8 +48,8 @@ class KvstoreCore:
     A region belongs to the stream over which it was committed: a writer that lost its stream has given up what it kept
     here, also when it comes back, and the room is free `orphan_grace_s` later unless an instance claimed it by the
     request's key. What it had reserved it may still write: that room is quarantined until the writer commits or
-    releases it, surely ended, or is back and says that it writes there no more (a kvstore: says nothing of it for
-    `orphan_grace_s`).
+    releases it, surely ended, or is back and says that it writes there no more. What a kvstore sends is written here:
+    `incoming` frees that room.
 
     `stale_total` counts commits and releases that named an old generation, another's region or none, and whatever came
     from a process that is not joined.
@@ -81,7 +81,6 @@ class KvstoreCore:
             **self.exchange.handlers,
             GraceOver: self._on_grace_over,
             ProcessEnded: self._on_process_ended,
-            Unclaimed: self._on_unclaimed,
             MembersReset: self._on_members_reset,
             MemberUp: self._on_member_up,
             MemberDown: self._on_member_down,
@@ -121,8 +120,6 @@ class KvstoreCore:
                 self._bury(other)
         self._writers.add(sender)
         if sender.role == "kvstore":
-            if unsaid := self.catalog.quarantined(sender):  # what it sends, our own side writes, and not for so long
-                effects.append(After(self._config.orphan_grace_s, Unclaimed(sender, unsaid)))
             return [*effects, *self.exchange.joined(sender)]
         return [*effects, Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
 
@@ -189,9 +186,7 @@ class KvstoreCore:
         if sender not in self._writers:
             self.stale_total += 1
             return []
-        writing = list(zip(message.handle, message.generation, strict=False))
-        names = tuple(name for name in self.catalog.quarantined(sender) if name not in writing)
-        self.catalog.free_quarantined(sender, names)
+        self.catalog.free_quarantined(sender, but=list(zip(message.handle, message.generation, strict=False)))
         return self.exchange.outgoing.swept()
 
     def _why_not_offered(self, offer: Offer) -> Why | None:
@@ -210,11 +205,6 @@ class KvstoreCore:
             effects += self.exchange.outgoing.released(key)
         self._forget_if_over(message.writer)
         return effects
-
-    def _on_unclaimed(self, sender: Address, message: Unclaimed) -> list[Effect]:
-        if message.writer in self._writers:
-            self.catalog.free_quarantined(message.writer, message.names)
-        return self.exchange.outgoing.swept()
 
     def _on_process_ended(self, sender: Address, message: ProcessEnded) -> list[Effect]:
         if message.writer not in self._writers:

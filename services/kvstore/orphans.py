@@ -36,16 +36,6 @@ class GraceOver:
     absence: int
 
 
-@dataclass(frozen=True, slots=True)
-class Unclaimed:
-    """What `writer` was writing when its stream broke, by (handle, generation): it is back long enough to have said
-    what became of that. Where it said nothing, its word was lost with the stream.
-    """
-
-    writer: Address
-    names: tuple[tuple[int, int], ...]
-
-
 class Orphans:
     """Numbers the absences of writers; keeps the process ids that membership told, and whose registration ended."""
 
