@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from dunlin.messages.types import Part
 from simulator.samples import Track
-from simulator.tracks import memory, rises, stretches, total
+from simulator.tracks import full_height, memory, rises, stretches, total
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -72,24 +72,28 @@ def over_time(path: Path, arrivals: Sequence[float], runs: Mapping[str, Mapping[
 
 
 def timeline(path: Path, title: str, tracks: Mapping[str, Track]) -> None:
-    """A lane per instance: how full its memory is (height), its group and part (colour), preemptions (marks)."""
+    """A lane per instance: how full its memory is (height), its group and part (colour), preemptions (marks).
+
+    The full height is all of its memory, or what the legend says.
+    """
     shown = list(tracks.items())[:_MOST_LANES]
     figure, (axis,) = _figure(1, 1, 10.0, 1.9 + 0.42 * len(shown))
     shared = _shared_groups(tracks)
     colours: dict[tuple[int, int], str] = {}
+    full = full_height([share for _, track in shown for share in memory(track)])
     for lane, (_, track) in enumerate(shown):
         for stretch in stretches(track):
             key = (stretch.group if stretch.group in shared else 0, stretch.part)
             colour = colours.setdefault(key, _PARTS[len(colours) % len(_PARTS)])
             axis.broken_barh([(stretch.start_s, stretch.stop_s - stretch.start_s)], (lane, 0.9), color=colour)
-        used = [lane + 0.9 - 0.9 * share for share in memory(track)]
+        used = [lane + 0.9 - 0.9 * share / full for share in memory(track)]
         axis.fill_between(track.at_s, lane + 0.9, used, color=_MEMORY, alpha=0.65, linewidth=0)
         _marks(axis, track, lane)
     more = f" (the first {len(shown)} of {len(tracks)})" if len(shown) < len(tracks) else ""
     axis.set(xlabel="seconds", title=title + more, ylim=(len(shown), 0))
     axis.set_yticks([lane + 0.45 for lane in range(len(shown))], [name for name, _ in shown], fontsize=8)
     axis.margins(x=0)
-    figure.legend(handles=_legend(colours), loc="outside lower center", ncols=5, fontsize=8)
+    figure.legend(handles=_legend(colours, full), loc="outside lower center", ncols=5, fontsize=8)
     _save(figure, path)
 
 
@@ -102,7 +106,7 @@ def _shared_groups(tracks: Mapping[str, Track]) -> set[int]:
     return {group for group, names in members.items() if len(names) > 1}
 
 
-def _legend(colours: Mapping[tuple[int, int], str]) -> list[Any]:
+def _legend(colours: Mapping[tuple[int, int], str], full: float) -> list[Any]:
     from matplotlib.lines import Line2D
     from matplotlib.patches import Patch
 
@@ -114,7 +118,8 @@ def _legend(colours: Mapping[tuple[int, int], str]) -> list[Any]:
         Line2D([], [], color=colour, marker=marker, linestyle="none", markersize=5, label=column)
         for column, marker, colour in _MARKS
     ]
-    return [Patch(color=_MEMORY, alpha=0.65, label="memory used"), *parts, *marks]
+    used = "memory used" if full == 1.0 else f"memory used (full height: {full:.0%})"
+    return [Patch(color=_MEMORY, alpha=0.65, label=used), *parts, *marks]
 
 
 def _part(part: int) -> str:

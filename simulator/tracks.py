@@ -46,6 +46,12 @@ def memory(track: Track) -> list[float]:
     return [(used - cached) / capacity if capacity else 0.0 for used, cached, capacity in columns]
 
 
+def full_height(shares: Sequence[float]) -> float:
+    """The share that a picture shows as full, so that something is seen of instances that are nearly empty."""
+    highest = max(shares, default=1.0)
+    return next((full for full in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if full >= highest), 1.0)
+
+
 def total(columns: Iterable[Sequence[float]]) -> list[float]:
     """Row by row, as far as the shortest column goes."""
     return [sum(values) for values in zip(*columns, strict=False)]

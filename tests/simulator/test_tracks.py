@@ -5,7 +5,7 @@ from array import array
 import pytest
 
 from simulator.samples import Track
-from simulator.tracks import Stretch, last, mean_over_time, memory, rises, stretches, total
+from simulator.tracks import Stretch, full_height, last, mean_over_time, memory, rises, stretches, total
 
 
 def track(**columns: list[float]) -> Track:
@@ -46,3 +46,11 @@ def test_what_is_only_cached_is_not_needed() -> None:
 def test_columns_add_up_as_far_as_all_go() -> None:
     assert total([[1, 2, 3], [10, 20]]) == [11, 22]
     assert total([]) == []
+
+
+SHARES = [([0.004, 0.01], 0.01), ([0.011], 0.02), ([0.5], 0.5), ([0.51], 1.0), ([], 1.0)]
+
+
+@pytest.mark.parametrize(("shares", "full"), SHARES)
+def test_nearly_empty_instances_are_shown_higher(shares: list[float], full: float) -> None:
+    assert full_height(shares) == full
