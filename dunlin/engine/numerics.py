@@ -16,6 +16,10 @@ TILE_ROWS = 16
 
 # Fewer rows are limited by reading the weights, not by arithmetic.
 BATCH_ROWS = 5
+
+# oneDNN makes a kernel for each number of rows, which takes longer than a short prompt. So there are few beyond decode
+# batches: these are padded to the next multiple of a tile.
+EXACT_ROWS = 32
 _HAS_ONEDNN = torch._C._has_mkldnn and hasattr(torch.ops.mkldnn, "_linear_pointwise")
 
 RowWise = Callable[..., Tensor]
@@ -37,8 +41,11 @@ def linear(rows: Tensor, weight: Tensor, bias: Tensor | None) -> Tensor:
     (`python -m benchmarks.linear` compares the two).
     """
     if rows.dtype is torch.float32 and rows.shape[0] >= BATCH_ROWS and _HAS_ONEDNN:
-        product: Tensor = torch.ops.mkldnn._linear_pointwise(rows, weight, bias, "none", [], "")
-        return product
+        count = rows.shape[0]
+        padding = -count % TILE_ROWS if count > EXACT_ROWS else 0
+        padded = F.pad(rows, (0, 0, 0, padding)) if padding else rows
+        product: Tensor = torch.ops.mkldnn._linear_pointwise(padded, weight, bias, "none", [], "")
+        return product[:count]
     return F.linear(rows, weight, bias)
 
 
