@@ -12,9 +12,11 @@ from dataclasses import asdict
 from pathlib import Path
 
 import dunlin.cost
-from dunlin.cost.calibrate import DEVICES, Error, calibrate
-from dunlin.cost.checks import step_errors, strategy_errors, whole_iterations
+from dunlin.cost.calibrate import calibrate
+from dunlin.cost.checks import ALONE, fit_strategies, step_errors, strategy_errors, whole_iterations
+from dunlin.cost.facts import DEVICES
 from dunlin.cost.importers import TableError
+from dunlin.cost.parts import Error
 
 GOAL, LIMIT = 0.05, 0.10
 
@@ -30,6 +32,9 @@ def main() -> int:
             if options.write:
                 _write(name, device.as_json())
         found["a800, whole iterations"] = whole_iterations(options.tables)
+        if options.write:
+            strategies = fit_strategies(options.tables)
+            _write(f"{strategies.name}.strategies", strategies.as_json())
         found["a800, equation 7"] = strategy_errors(options.tables)
     except TableError as error:
         print(f"benchmarks.cost: {error}", file=sys.stderr)
@@ -39,7 +44,7 @@ def main() -> int:
     if options.json:
         plain = {name: [asdict(error) for error in errors] for name, errors in found.items()}
         options.json.write_text(json.dumps(plain, indent=1))
-    beyond = [error for errors in found.values() for error in errors if error.mean > LIMIT]
+    beyond = [e for errors in found.values() for e in errors if e.mean > LIMIT and not e.part.endswith(ALONE)]
     print(f"\n{len(beyond)} parts are beyond {LIMIT:.0%} on average")
     return 1 if beyond else 0
 

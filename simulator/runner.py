@@ -7,6 +7,7 @@ from typing import Any
 
 from dunlin.cost.load import load_timing
 from dunlin.cost.models import EngineTiming
+from dunlin.cost.shipped import find_overhead
 from dunlin.workload.prompts import each_job
 from dunlin.workload.trace import Arrival
 from services.dispatcher.config import DispatcherConfig
@@ -85,7 +86,8 @@ def _story(request: str, result: SimResult) -> tuple[str, ...]:
 def cluster_of(case: Case) -> ClusterSpec:
     """The cluster that a case asks for. Raises SimError."""
     try:
-        timing = load_timing(case.device, case.shape, case.tp)
+        overhead = find_overhead(case.overhead) if case.overhead else None
+        timing = load_timing(case.device, case.shape, case.tp, overhead)
         if timing.slots < _QUANTUM:
             raise ValueError(f"{case.shape} leaves no memory for KV on {case.tp} {case.device}: take more GPUs (--tp)")
         nodes = case.nodes or -(-case.instances * case.tp // _GPUS_PER_NODE)

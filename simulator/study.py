@@ -23,8 +23,9 @@ class Case:
 
     `tier_bytes` is the host memory for KV of each node, `max_positions` the longest request (0: what the memory holds),
     `sample_s` the time between samples of the instances (0: a two-hundredth of the workload), `story_of` the request to
-    explain ("slowest": the one that waited longest for its first token), `settings` what differs from the defaults of a
-    role's configuration.
+    explain ("slowest": the one that waited longest for its first token), `overhead` what the engine's host adds to
+    steps (as `dunlin.cost.shipped.find_overhead` reads it; empty: nothing), `settings` what differs from the defaults
+    of a role's configuration.
     """
 
     preset: str
@@ -39,6 +40,7 @@ class Case:
     max_positions: int = 0
     sample_s: float = 0.0
     story_of: str = ""
+    overhead: str = ""
     settings: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
 
 

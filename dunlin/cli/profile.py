@@ -13,9 +13,9 @@ from typing import TYPE_CHECKING
 from dunlin.cli.errors import FAILED, OK, USAGE, CliError
 from dunlin.cli.options import Subparsers, add_json, whole
 from dunlin.cli.output import as_json, table
+from dunlin.cli.profile_show import show, tipping, tipping_text, typical
 
 if TYPE_CHECKING:
-    from dunlin.cost.models import Batch
     from dunlin.cost.profile import Profile
     from dunlin.cost.store import Key
 
@@ -28,6 +28,7 @@ examples:
   dunlin profile
   dunlin profile --model /models/llama --dtype bf16 --threads 8
   dunlin profile --cpu 1 --out machine.db     the engine and its caller on one core
+  dunlin profile --show a100 --model-shape llama-3-70b --tp 4
 """
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
 FILE = "profiles.db"
@@ -55,12 +56,23 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument("--cpu", type=whole(0), metavar="N", help="run the engine and its caller on this core alone")
     parser.add_argument("--quick", action="store_true", help="fewer sizes: a first look in seconds")
     parser.add_argument("--points", action="store_true", help="also print every point beside its prediction")
+    _add_show(parser.add_argument_group("what is known already"))
     add_json(parser)
     parser.set_defaults(run=run)
 
 
+def _add_show(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "--show", metavar="D", help="measure nothing: print what is known of a device, a profile or strategies"
+    )
+    group.add_argument("--model-shape", default="llama-3-8b", metavar="M", help="of --show (default: llama-3-8b)")
+    group.add_argument("--tp", type=whole(1, 64), default=1, metavar="N", help="GPUs, of --show (default: 1)")
+
+
 def run(arguments: argparse.Namespace) -> int:
-    """Measure, print, keep."""
+    """Measure, print, keep; or only print."""
+    if arguments.show:
+        return show(arguments)
     try:
         from dunlin.cost.store import Store, StoreError
 
@@ -76,7 +88,17 @@ def run(arguments: argparse.Namespace) -> int:
     except (StoreError, OSError) as error:
         raise CliError(str(error), USAGE) from error
     if arguments.json:
-        print(as_json({"key": key, "store": str(path), "errors": found.errors, "steps": found.steps}))
+        print(
+            as_json(
+                {
+                    "key": key,
+                    "store": str(path),
+                    "errors": found.errors,
+                    "steps": found.steps,
+                    "tipping_tokens": tipping(found.timing.step),
+                }
+            )
+        )
     else:
         print(render(found, key, path, arguments.points))
     return OK
@@ -146,6 +168,7 @@ def render(found: "Profile", key: "Key", path: Path, points: bool = False) -> st
     lines = [
         f"{key.model} on {key.device}, {key.parallelism}: {len(found.steps)} steps and {len(found.moves)} moves",
         f"engine ready after {timing.load_s:.1f} s; {timing.slots:,} slots of {timing.kv_bytes_per_token:,} bytes",
+        tipping_text(timing.step),
         "",
         "error on points left out of the fit",
         table(
@@ -157,29 +180,11 @@ def render(found: "Profile", key: "Key", path: Path, points: bool = False) -> st
         ),
         "",
         "a step takes (from one's end to the next one's, the next one queued)",
-        table(("step", "ms"), [(name, f"{timing.step_s(batch) * 1e3:.2f}") for name, batch in _typical()]),
+        table(("step", "ms"), [(name, f"{timing.step_s(batch) * 1e3:.2f}") for name, batch in typical()]),
     ]
     if points:
         lines += ["", _points(found)]
     return "\n".join([*lines, "", f"kept in {path}"])
-
-
-def _typical() -> "list[tuple[str, Batch]]":
-    from dunlin.cost.models import Batch
-
-    one, many, prompt, mixed = Batch(), Batch(), Batch(), Batch()
-    one.add_decode(200)
-    prompt.add_prefill(256)
-    mixed.add_prefill(240)
-    for _ in range(16):
-        many.add_decode(200)
-        mixed.add_decode(200)
-    return [
-        ("1 row at context 200", one),
-        ("16 rows at context 200", many),
-        ("a prompt of 256 tokens", prompt),
-        ("16 rows and 240 prompt tokens", mixed),
-    ]
 
 
 def _points(found: "Profile") -> str:

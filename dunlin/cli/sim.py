@@ -82,6 +82,11 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         "--model-shape", default="llama-3-8b", metavar="M", help="a name or a config.json (default: llama-3-8b)"
     )
     group.add_argument("--tp", type=whole(1, 64), default=1, metavar="N", help="GPUs of an instance (default: 1)")
+    group.add_argument(
+        "--overhead", default="", metavar="MS[,MS]|NAME",
+        help="what the engine's host adds to each step, and besides to one with prompt tokens; or an engine's that was "
+        "measured: a800-lwm-7b (default: nothing)",
+    )  # fmt: skip
     group.add_argument("--nodes", type=whole(1, 8192), metavar="N", help="machines (default: one for each 8 GPUs)")
     group.add_argument("--dispatchers", type=whole(1, 64), default=1, metavar="N", help="(default: 1)")
     group.add_argument(
@@ -172,6 +177,7 @@ def _case(arguments: argparse.Namespace, preset: str, make: Any) -> "Case":
         tier_bytes=int(arguments.host_gb * 1e9),
         max_positions=arguments.max_positions or 0,
         story_of=arguments.explain or "",
+        overhead=arguments.overhead,
         settings=_settings(arguments.set, preset),
     )
     return made

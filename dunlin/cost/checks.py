@@ -1,20 +1,29 @@
 """How far composed steps and strategies are from tables of whole steps. Needs numpy and the tables, as `calibrate`."""
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
-from dunlin.cost.calibrate import Error, error_of
 from dunlin.cost.compose import Composer
-from dunlin.cost.device import Device, find_device
-from dunlin.cost.fit import relative_fit
+from dunlin.cost.device import Device, Source, find_device
+from dunlin.cost.fit import Array, relative_fit
 from dunlin.cost.importers import ITERATIONS, STEPS, Table, read_table
-from dunlin.cost.models import Batch, PrefillModel
+from dunlin.cost.models import Batch, Overhead
+from dunlin.cost.parts import Error, error_of
 from dunlin.cost.shapes import SHAPES, ModelShape
+from dunlin.cost.strategies import PrefillModel, Strategies, Strategy
 
 _NAMES = {"llama-3.1-70b": "llama-3-70b", "qwen2.5-14b": "qwen-2.5-14b", "qwen2.5-72b": "qwen-2.5-72b"}
 """How tables call shapes that have another name here."""
+
+ALONE = ", kernels alone"
+"""Marks parts that only show what the kernels leave out."""
+SHAPE = "lwm-text-1m-7b"
+_ITERATIONS = "measured_loongserve_a800.csv.gz"
+_LOONGSERVE = Source("LoongServe (Peking University)", "Apache-2.0", "prefill and decode iterations on the A800")
 
 
 def step_errors(device: Device, folder: Path) -> list[Error]:
@@ -58,54 +67,125 @@ def _predicted(
     return linear, shape.layers * attention, shape.layers * composer.all_reduce_s(tokens)
 
 
+@dataclass(frozen=True, slots=True)
+class Iterations:
+    """Whole iterations of another engine on one GPU: what was measured, and what composed kernels come to."""
+
+    lengths: Array
+    prefill: Array
+    decode: Array
+    prefill_kernels: Array
+    decode_kernels: Array
+
+
+def read_iterations(folder: Path) -> Iterations:
+    """LoongServe's, on one A800, beside composed A100 steps (the same chip)."""
+    table = read_table(folder / _ITERATIONS, ITERATIONS)
+    numbers = table.where((table.numbers["sp"] == 1) & (table.numbers["tp"] == 1)).numbers
+    model = Composer(find_device("a100"), SHAPES[SHAPE]).step_model()
+    prefills, decodes = [], []
+    for length in map(int, numbers["input_len"]):
+        prefills.append(model.step_s(Batch(1, length, 0, length * length)))
+        decodes.append(model.step_s(Batch(decode_rows=1, decode_context=length + 1)))
+    return Iterations(
+        numbers["input_len"],
+        numbers["prefill_latency"],
+        numbers["decode_latency"],
+        np.array(prefills),
+        np.array(decodes),
+    )
+
+
+def fit_overhead(found: Iterations, keep: NDArray[np.bool_] | None = None) -> Overhead:
+    """What is nearest to the measured iterations kept, in relative error."""
+    mask = np.ones(len(found.lengths), dtype=bool) if keep is None else keep
+    step_s = _constant(found.decode[mask], found.decode_kernels[mask])
+    whole_s = _constant(found.prefill[mask], found.prefill_kernels[mask])
+    return Overhead(step_s, max(0.0, whole_s - step_s))
+
+
+def _constant(seconds: Array, kernels: Array) -> float:
+    weights = 1.0 / seconds**2
+    return max(0.0, float((weights @ (seconds - kernels)) / weights.sum()))
+
+
 def whole_iterations(folder: Path) -> list[Error]:
-    """Composed A100 steps against measured iterations of another engine on one A800 (the same chip)."""
-    table = read_table(folder / "measured_loongserve_a800.csv.gz", ITERATIONS)
-    table = table.where((table.numbers["sp"] == 1) & (table.numbers["tp"] == 1))
-    model = Composer(find_device("a100"), SHAPES["lwm-text-1m-7b"]).step_model()
+    """Kernels alone; and with the overhead that a fit to the other lengths finds."""
+    found = read_iterations(folder)
     errors = []
-    for row, length in enumerate(table.numbers["input_len"]):
-        prefill, decode = Batch(), Batch()
-        prefill.add_prefill(int(length))
-        decode.add_decode(int(length) + 1)
-        for name, batch in (("prefill", prefill), ("decode", decode)):
-            measured = table.numbers[f"{name}_latency"][row : row + 1]
-            errors.append(error_of(name, f"length {length:.0f}", np.array([model.step_s(batch)]), measured))
-    return errors
+    for i, length in enumerate(found.lengths):
+        overhead = fit_overhead(found, np.arange(len(found.lengths)) != i)
+        both = (
+            ("prefill", found.prefill, found.prefill_kernels, overhead.step_s + overhead.prefill_s),
+            ("decode", found.decode, found.decode_kernels, overhead.step_s),
+        )
+        for name, measured, kernels, added_s in both:
+            one = slice(i, i + 1)
+            errors.append(error_of(name + ALONE, f"length {length:.0f}", kernels[one], measured[one]))
+            errors.append(error_of(name, f"length {length:.0f}", kernels[one] + added_s, measured[one]))
+    return sorted(errors, key=lambda error: error.part)
 
 
-def fit_strategies(folder: Path) -> dict[tuple[int, int], PrefillModel]:
-    """LoongServe's equation 7 per (sequence, tensor) parallelism that was measured at three points or more."""
-    table = read_table(folder / "measured_loongserve_a800.csv.gz", ITERATIONS)
-    return {key: PrefillModel(*map(float, relative_fit(*_lengths(rows)))) for key, rows in _strategies(table)}
+def fit_strategies(folder: Path) -> Strategies:
+    """LoongServe's equation 7 per (sequence, tensor) parallelism that was measured at five points or more."""
+    table = read_table(folder / _ITERATIONS, ITERATIONS)
+    return Strategies(
+        name="a800-lwm-7b",
+        title="LoongServe on 8 NVIDIA A800 80 GB, LWM-Text-1M-7B",
+        shape=SHAPE,
+        prefill={strategy: _fitted(rows) for strategy, rows in _strategies(table)},
+        overhead=fit_overhead(read_iterations(folder)),
+        sources=(_LOONGSERVE,),
+        notes={
+            "overhead": "of the engine that was measured, fitted to two lengths on one GPU over composed A100 kernels",
+            "fixed_s": "of sp2-tp4 and sp1-tp8 no short prefill was measured; that of sp4-tp2 rests on one point",
+        },
+    )
+
+
+def _fitted(rows: Table) -> PrefillModel:
+    features, seconds = _lengths(rows)
+    tokens = features[:, 1]
+    fixed, token, square = map(float, relative_fit(features, seconds))
+    return PrefillModel(fixed, token, square, int(tokens.min()), int(tokens.max()), len(seconds))
 
 
 def strategy_errors(folder: Path) -> list[Error]:
-    """Of each point of each strategy, predicted by a fit to the others."""
-    table = read_table(folder / "measured_loongserve_a800.csv.gz", ITERATIONS)
+    """Of each point of each strategy, predicted by a fit to the others: all of them; those inside, without which the
+    rest still spans the same range (an end predicted by the others is a prediction beyond what they know); and `seen`,
+    by the fit to all.
+    """
+    table = read_table(folder / _ITERATIONS, ITERATIONS)
     errors = []
-    for (sp, tp), rows in _strategies(table):
+    for strategy, rows in _strategies(table):
         features, seconds = _lengths(rows)
         each = np.arange(len(seconds))
-        predicted = [
-            float(features[i] @ relative_fit(features[each != i], seconds[each != i])) for i in range(len(seconds))
-        ]
-        errors.append(error_of("prefill", f"sp {sp}, tp {tp}", np.array(predicted), seconds))
-        errors.append(
-            error_of("prefill, seen", f"sp {sp}, tp {tp}", features @ relative_fit(features, seconds), seconds)
-        )
+        predicted = np.array([features[i] @ relative_fit(features[each != i], seconds[each != i]) for i in each])
+        inside = np.array([not _is_end(features[:, 1:], i) for i in range(len(each))])
+        errors.append(error_of("prefill", str(strategy), predicted, seconds))
+        errors.append(error_of("prefill, inside", str(strategy), predicted[inside], seconds[inside]))
+        errors.append(error_of("prefill, seen", str(strategy), features @ relative_fit(features, seconds), seconds))
     return errors
 
 
-def _strategies(table: Table) -> Iterator[tuple[tuple[int, int], Table]]:
-    pairs = sorted({(int(sp), int(tp)) for sp, tp in table.columns("sp", "tp")})
+def _is_end(features: Array, point: int) -> bool:
+    """Whether it alone has the least or the most of any feature."""
+    for column in features.T:
+        others = np.delete(column, point)
+        if not others.min() <= column[point] <= others.max():
+            return True
+    return False
+
+
+def _strategies(table: Table) -> Iterator[tuple[Strategy, Table]]:
+    pairs = sorted({Strategy(int(sp), int(tp)) for sp, tp in table.columns("sp", "tp")})
     for sp, tp in pairs:
         rows = table.where((table.numbers["sp"] == sp) & (table.numbers["tp"] == tp))
         if len(rows) >= 5:
-            yield (sp, tp), rows
+            yield Strategy(sp, tp), rows
 
 
-def _lengths(rows: Table) -> tuple[np.ndarray, np.ndarray]:
+def _lengths(rows: Table) -> tuple[Array, Array]:
     """Features 1, sum of lengths, sum of their squares; seconds of a prefill."""
     batch, length = rows.numbers["batch"], rows.numbers["input_len"]
     return np.stack([np.ones_like(batch), batch * length, batch * length**2], axis=1), rows.numbers["prefill_latency"]

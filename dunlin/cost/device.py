@@ -43,7 +43,8 @@ class Device:
 
     `gemm` over (m, n, k). `prefill` over (queries, mean keys of a query, query heads per kv head, kv heads), `decode`
     over (rows, mean context, query heads per kv head, kv heads), both for one layer with heads of 128. `all_reduce`
-    over bytes, per number of GPUs. `streams` over bytes, by operation: `norm`, `rope`, `activation`, `add`.
+    over bytes, per number of GPUs. `streams` by operation: `norm`, `rope` and `activation` over (tokens, bytes of a
+    row), `add` over bytes.
     """
 
     name: str
@@ -90,7 +91,8 @@ def device_of(data: Mapping[str, Any]) -> Device:
 def known_devices() -> list[str]:
     """The names of devices that ship with the package."""
     folder = files("dunlin.cost").joinpath("devices")
-    return sorted(entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+    names = (entry.name.removesuffix(".json") for entry in folder.iterdir() if entry.name.endswith(".json"))
+    return sorted(name for name in names if "." not in name)
 
 
 def find_device(name: str) -> Device:

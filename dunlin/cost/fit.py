@@ -21,19 +21,21 @@ def fit_surface(
     points: Array,
     seconds: Array,
     smoothness: float = 0.005,
+    certainty: Array | None = None,
 ) -> Surface:
     """The surface over log2 `knots` nearest to `seconds` (n) at `points` (n × axes), in least squares of logarithms.
 
     `smoothness` weighs the second differences along each axis against the points: grid cells without points continue
-    their neighbours. Points that stay far off count less (as in `relative_fit`). Raises ValueError where a point or a
-    time is not positive.
+    their neighbours. Points that stay far off count less (as in `relative_fit`), and each by its `certainty` besides
+    (see `tick_certainty`). Raises ValueError where a point or a time is not positive.
     """
     if not (points > 0).all() or not (seconds > 0).all():
         raise ValueError("points and times must be positive to have logarithms")
     shape = [len(axis) for axis in knots]
     logs, target = np.log2(points), np.log2(seconds)
     smooth = smoothness * len(points) / np.prod(shape) * _roughness(shape) + 1e-9 * np.eye(int(np.prod(shape)))
-    weights = np.ones(len(points))
+    sure = np.ones(len(points)) if certainty is None else certainty
+    weights = sure
     for _ in range(ROUNDS):
         normal, right = smooth.copy(), np.zeros(len(smooth))
         for chunk in range(0, len(points), 4096):
@@ -43,8 +45,51 @@ def fit_surface(
             right += weighted @ target[chunk : chunk + 4096]
         values = np.linalg.solve(normal, right)
         surface = Surface(tuple(axes), tuple(tuple(map(float, axis)) for axis in knots), tuple(map(float, values)))
-        weights = _trust(np.abs(np.log2(surface_values(surface, points)) - target))
+        weights = sure * _trust(np.abs(np.log2(surface_values(surface, points)) - target))
     return surface
+
+
+def tick_certainty(seconds: Array, tick_s: float, spread: float = 0.05) -> Array:
+    """How much a time says that a clock of `tick_s` showed: 1 where the tick is small beside a kernel's own `spread`,
+    less where it is not. (A tick's error is uniform: its deviation is tick / √12.)
+    """
+    ticks: Array = tick_s / (np.sqrt(12.0) * seconds)
+    return 1.0 / (1.0 + (ticks / spread) ** 2)
+
+
+def fit_stages(axis: str, starts: Sequence[float], last: float, counts: Array, seconds: Array) -> Surface:
+    """A curve over one count in stages, as where a library changes its algorithm: each begins at one of `starts`, the
+    first of which is the least count meant, and lasts to the next, the last one to `last`.
+
+    In a stage the time is α + β·√count + γ·count, none negative (a start-up, a part that pipelining hides in part, and
+    a bandwidth). Between stages it may jump. Raises ValueError where a stage has no point.
+    """
+    knots: list[float] = []
+    values: list[float] = []
+    ends = (*starts[1:], last)
+    for start, end in zip(starts, ends, strict=True):
+        within = (counts >= start) & ((counts < end) | (end == last))
+        if not within.any():
+            raise ValueError(f"no point between {start:,.0f} and {end:,.0f} {axis}")
+        prices = relative_fit(_stage_features(counts[within]), seconds[within])
+        stops = _octaves(start, end if end == last else end * (1 - _JUMP))
+        knots += map(float, np.log2(stops))
+        values += map(float, np.log2(_stage_features(stops) @ prices))
+    return Surface((axis,), (tuple(knots),), tuple(values))
+
+
+_JUMP = 1e-6
+"""The part of a count over which one stage gives way to the next: a curve has one value at each count."""
+
+
+def _stage_features(counts: Array) -> Array:
+    return np.stack([np.ones_like(counts), np.sqrt(counts), counts], axis=1)
+
+
+def _octaves(start: float, end: float) -> Array:
+    """Twice as much each time, so that lines between logarithms stay within 1 % of the curve; and the end."""
+    inner = 2.0 ** np.arange(np.ceil(np.log2(start) + 0.2), np.log2(end) - 0.2)
+    return np.unique(np.concatenate([[start], inner, [end]]))
 
 
 def _trust(residual: Array) -> Array:

@@ -1,19 +1,27 @@
 """`load_timing`: what a simulated engine takes, of a device that ships or of a profile."""
 
+from dataclasses import replace
 from pathlib import Path
 
 from dunlin.cost.compose import Composer
 from dunlin.cost.device import find_device
-from dunlin.cost.models import EngineTiming, StepModel
+from dunlin.cost.models import EngineTiming, HostedModel, Overhead, StepModel
 from dunlin.cost.shapes import find_shape
 
 
-def load_timing(device: str, shape: str, tp: int = 1) -> EngineTiming:
+def load_timing(device: str, shape: str, tp: int = 1, overhead: Overhead | None = None) -> EngineTiming:
     """The timing of model `shape` (a name, a directory or a `config.json`) on `device` over `tp` GPUs.
 
     `device` is the name of a device that ships with the package, or the path of a store that `dunlin profile` wrote.
-    Raises DeviceError, ShapeError, or StoreError with what is known instead.
+    `overhead` is what the engine's host adds to each step (nothing, if not said: a device's coefficients are of its
+    kernels alone; a profile's hold the host's part already). Raises DeviceError, ShapeError, or StoreError with what is
+    known instead.
     """
+    timing = _timing(device, shape, tp)
+    return timing if overhead is None else replace(timing, step=HostedModel(timing.step, overhead))
+
+
+def _timing(device: str, shape: str, tp: int) -> EngineTiming:
     if Path(device).is_file():
         from dunlin.cost.store import Store  # sqlite3 only where a store is meant
 

@@ -217,29 +217,43 @@ class MoveModels:
 
 
 @dataclass(frozen=True, slots=True)
-class PrefillModel:
-    """LoongServe's equation 7 for one parallel strategy: α + β·Σ length + γ·Σ length²."""
-
-    fixed_s: float
-    token_s: float
-    square_s: float
-
-    def prefill_s(self, tokens: int, squares: int) -> float:
-        """Seconds to prefill sequences of `tokens` = Σ length tokens, `squares` = Σ length² (no prefix)."""
-        return self.fixed_s + self.token_s * tokens + self.square_s * squares
-
-
-def tipping_tokens(curve: Curve, share: float = 0.5) -> int:
-    """The tokens of a step at which the linear layers turn from memory- to compute-bound.
-
-    That is the smallest count at which the curve's slope reaches `share` of its steepest: below it another decode row
-    is nearly free, above it a row pays its arithmetic.
+class Overhead:
+    """What an engine's host adds to its device's kernels: `step_s` to every step, `prefill_s` besides to one that
+    computes prompt tokens (launched one by one, where a decode step is replayed). Raises ValueError if negative.
     """
-    steepest = max(curve.slope)
-    for x, slope in zip(curve.x, curve.slope, strict=True):
-        if slope >= share * steepest:
-            return max(1, int(x))
-    raise AssertionError("some piece is the steepest")
+
+    step_s: float = 0.0
+    prefill_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        if not (0 <= self.step_s < float("inf") and 0 <= self.prefill_s < float("inf")):
+            raise ValueError(f"an overhead is a finite time, 0 or more: {self.step_s} s and {self.prefill_s} s")
+
+
+@dataclass(frozen=True, slots=True)
+class HostedModel:
+    """The time of a step on a device (`kernels`), with what the host adds."""
+
+    kernels: StepTimes
+    overhead: Overhead
+
+    def step_s(self, batch: Batch) -> float:
+        """Seconds the step takes."""
+        seconds = self.kernels.step_s(batch)
+        if batch.prefill_rows:
+            return seconds + self.overhead.step_s + self.overhead.prefill_s
+        return seconds + self.overhead.step_s if batch.decode_rows else seconds
+
+
+def tipping_tokens(tokens: Curve, fixed_s: float = 0.0) -> int | None:
+    """The tokens of a step at which it turns from memory- to compute-bound; None if the curve never rises.
+
+    That is where the cost of many tokens, the last slope times their number, comes to be as long as a step of a single
+    token (with `fixed_s`, what does not depend on tokens): below it another decode row is nearly free, above it every
+    row pays its arithmetic.
+    """
+    steepest = tokens.slope[-1]
+    return max(1, round((fixed_s + tokens.at(1.0)) / steepest)) if steepest > 0 else None
 
 
 @dataclass(frozen=True, slots=True)

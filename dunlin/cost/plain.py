@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dunlin.cost.models import Curve, EngineTiming, MoveModel, MoveModels, PrefillModel, StepModel
+from dunlin.cost.models import Curve, EngineTiming, MoveModel, MoveModels, StepModel
 from dunlin.messages.types import MoveKind
 
 _PRICES = ("fixed_s", "product_s", "prefix_s", "prefill_row_s", "decode_row_s", "decode_context_s")
@@ -57,11 +57,6 @@ def moves_of(plain: Mapping[str, Any]) -> MoveModels:
         if model.fixed_s < 0 or not model.bytes_per_s > 0:
             raise ValueError(f"the moves of kind {name} take no time or a negative one: {model}")
     return MoveModels(models.pop("default"), {MoveKind[name]: model for name, model in models.items()})
-
-
-def prefill_of(plain: Mapping[str, Any]) -> PrefillModel:
-    """Raises KeyError, TypeError or ValueError on what is missing or wrong."""
-    return PrefillModel(float(plain["fixed_s"]), float(plain["token_s"]), float(plain["square_s"]))
 
 
 def _curve_to_plain(curve: Curve) -> dict[str, Any]:

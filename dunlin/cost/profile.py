@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from dunlin.cost.calibrate import Error, error_of
 from dunlin.cost.fit import Array, relative_fit
 from dunlin.cost.models import Batch, Curve, EngineTiming, MoveModel, MoveModels, StepModel
+from dunlin.cost.parts import Error, error_of
 from dunlin.cost.plan import Sizes, move_tokens, trials
 from dunlin.cost.probe import Probe, Tier, Trial, Turn, usual
 from dunlin.cost.store import MovePoint, StepPoint

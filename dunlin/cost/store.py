@@ -10,8 +10,9 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from types import TracebackType
 
-from dunlin.cost.models import Batch, EngineTiming, PrefillModel
-from dunlin.cost.plain import prefill_of, timing_of, timing_to_plain
+from dunlin.cost.models import Batch, EngineTiming
+from dunlin.cost.plain import timing_of, timing_to_plain
+from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.messages.types import MoveKind
 
 _VERSION = 1
@@ -160,17 +161,20 @@ class Store:
         )
         return [MovePoint(MoveKind[kind], byte_count, seconds) for kind, byte_count, seconds in rows]
 
-    def save_strategy(self, model: str, device: str, sp: int, tp: int, prefill: PrefillModel) -> None:
-        """Keep equation 7 of a strategy: sequence parallelism over `sp` instances of `tp` GPUs each."""
+    def save_strategy(self, model: str, device: str, strategy: Strategy, prefill: PrefillModel) -> None:
+        """Keep equation 7 of a strategy."""
         with self._connection as connection:
             connection.execute(
                 "insert or replace into strategy values (?, ?, ?, ?, ?)",
-                (model, device, sp, tp, json.dumps(asdict(prefill))),
+                (model, device, strategy.sp, strategy.tp, json.dumps(asdict(prefill))),
             )
 
-    def strategies(self, model: str, device: str) -> dict[tuple[int, int], PrefillModel]:
-        """Per (sp, tp)."""
+    def strategies(self, model: str, device: str) -> dict[Strategy, PrefillModel]:
+        """What was kept. Raises StoreError where it is damaged."""
         rows: Sequence[tuple[int, int, str]] = self._connection.execute(
             "select sp, tp, prefill from strategy where (model, device) = (?, ?) order by sp, tp", (model, device)
         ).fetchall()
-        return {(sp, tp): prefill_of(json.loads(plain)) for sp, tp, plain in rows}
+        try:
+            return {Strategy(sp, tp): PrefillModel(**json.loads(plain)) for sp, tp, plain in rows}
+        except (TypeError, ValueError) as error:
+            raise StoreError(f"{self._path}: the strategies of {model} are damaged: {error!r}") from error

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from dunlin.cost.fit import fit_surface, non_negative, relative_fit, surface_values
+from dunlin.cost.fit import fit_stages, fit_surface, non_negative, relative_fit, surface_values, tick_certainty
 from dunlin.cost.surface import Surface
 
 
@@ -67,3 +67,35 @@ def test_a_surface_refuses_what_does_not_fit(
 def test_a_surface_refuses_coordinates_without_logarithm() -> None:
     with pytest.raises(ValueError, match="needs positive a, b"):
         Surface(("a", "b"), ((0.0,), (0.0,)), (1.0,)).at(1.0, 0.0)
+
+
+def test_stages_jump_where_the_algorithm_changes_and_go_on_within() -> None:
+    sizes = 2.0 ** np.arange(8, 24)
+    seconds = np.where(sizes < 2**18, 5e-6 + 4e-11 * sizes, 1e-4 + 1e-8 * np.sqrt(sizes) + 1e-11 * sizes)
+    seconds[4] *= 3  # one disturbed point
+    surface = fit_stages("bytes", (2.0**8, 2.0**18), 2.0**23, sizes, seconds)
+    assert surface.at(2.0**18 - 1) == pytest.approx(5e-6 + 4e-11 * 2**18, rel=0.01)
+    assert surface.at(2.0**18) == pytest.approx(1e-4 + 1e-8 * 2**9 + 1e-11 * 2**18, rel=0.01)
+    assert surface.at(sizes[4]) == pytest.approx(5e-6, rel=0.05)
+    assert surface.at(1.4 * 2**21) == pytest.approx(1e-4 + 1e-8 * (1.4 * 2**21) ** 0.5 + 1e-11 * 1.4 * 2**21, rel=0.02)
+
+
+def test_a_stage_without_points_is_named() -> None:
+    with pytest.raises(ValueError, match="no point between 1,024 and 4,096 bytes"):
+        fit_stages("bytes", (1.0, 1024.0), 4096.0, np.array([2.0, 4.0]), np.array([1.0, 1.0]))
+
+
+def test_what_a_coarse_clock_says_of_short_times_counts_little() -> None:
+    sure = tick_certainty(np.array([1e-3, 20e-6, 2e-6]), 1e-6)
+    assert sure[0] > 0.999
+    assert 0.9 < sure[1] < 0.95
+    assert sure[2] < 0.15
+    x = np.array([[1.0], [2.0], [4.0], [8.0], [16.0]])
+    off = {True: 0.0, False: 0.0}
+    for slope in np.arange(1.3e-6, 2.5e-6, 0.1e-6):
+        shown = np.round(slope * x[:, 0] * 1e6) / 1e6
+        for aware in off:
+            certainty = tick_certainty(shown, 1e-6) if aware else None
+            surface = fit_surface(("x",), ((0, 4),), x, shown, certainty=certainty)
+            off[aware] += abs(surface.at(16.0) / (16 * slope) - 1)
+    assert off[True] < 0.7 * off[False]

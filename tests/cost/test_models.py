@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.cost.models import Batch, Curve, MoveModel, MoveModels, PrefillModel, StepModel, tipping_tokens
+from dunlin.cost.models import (
+    Batch,
+    Curve,
+    HostedModel,
+    MoveModel,
+    MoveModels,
+    Overhead,
+    StepModel,
+    tipping_tokens,
+)
 from dunlin.messages.types import MoveKind
 
 COUNTS = [field.name for field in fields(Batch)]
@@ -74,9 +83,24 @@ def test_moves_fall_back_to_the_default() -> None:
     assert moves.move_s(MoveKind.PEER_TO_SLAB, 2_000_000) == pytest.approx(3e-3)
 
 
-def test_a_strategy_prices_lengths_and_squares() -> None:
-    assert PrefillModel(1.0, 0.5, 0.25).prefill_s(6, 20) == 9.0
+def test_a_hosts_overhead_is_paid_per_step_and_more_with_a_prompt() -> None:
+    kernels = step_model()
+    hosted = HostedModel(kernels, Overhead(0.5, 0.25))
+    decode, prompt = Batch(decode_rows=2, decode_context=9), Batch(1, 4, 0, 16, 2, 9)
+    assert hosted.step_s(Batch()) == 0.0
+    assert hosted.step_s(decode) == kernels.step_s(decode) + 0.5
+    assert hosted.step_s(prompt) == kernels.step_s(prompt) + 0.75
 
 
-def test_the_tipping_point_is_where_the_curve_turns_steep() -> None:
-    assert tipping_tokens(Curve((1.0, 128.0, 4096.0), (0.01, 0.0101, 0.2))) == 128
+@pytest.mark.parametrize("times", [(-1.0, 0.0), (0.0, -1.0), (float("nan"), 0.0), (0.0, float("inf"))])
+def test_an_overhead_is_a_time(times: tuple[float, float]) -> None:
+    with pytest.raises(ValueError, match="finite time"):
+        Overhead(*times)
+
+
+def test_the_tipping_point_is_where_arithmetic_takes_as_long_as_the_weights() -> None:
+    """10 ms for the weights, 0.05 ms per token: 200 tokens; a jump on the way does not matter."""
+    assert tipping_tokens(Curve((1.0, 200.0, 400.0), (0.01, 0.01, 0.02))) == 200
+    assert tipping_tokens(Curve((1.0, 8.0, 9.0, 200.0, 400.0), (0.01, 0.01, 0.0102, 0.0105, 0.0205))) == 200
+    assert tipping_tokens(Curve((0.0, 100.0), (0.0, 0.1)), fixed_s=0.02) == 21
+    assert tipping_tokens(Curve((1.0, 9.0), (0.5, 0.5))) is None

@@ -1,5 +1,7 @@
 """Profiles: a known cost is found again from its points; a live engine is measured, kept and printed."""
 
+import json
+import re
 from pathlib import Path
 
 import pytest
@@ -77,3 +79,24 @@ def test_a_live_engine_is_measured_kept_and_printed(tmp_path: Path, capsys: pyte
 def test_a_core_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["profile", "--cpu", "4095", "--data-dir", str(tmp_path)]) == 2
     assert "--cpu 4095" in capsys.readouterr().err
+
+
+def test_what_is_known_is_shown_without_measuring(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--show", "h200", "--model-shape", "llama-3-70b", "--tp", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "llama-3-70b on 4 x h200" in shown
+    assert re.search(r"turns from memory- to compute-bound at about 1\d\d tokens", shown)
+    assert main(["profile", "--show", "a100", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert 100 < plain["tipping_tokens"] < 400
+    assert plain["steps_s"]["16 rows at context 200"] < 2 * plain["steps_s"]["1 row at context 200"]
+
+
+def test_strategies_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--show", "a800-lwm-7b"]) == 0
+    assert "sp4-tp2" in capsys.readouterr().out
+
+
+def test_what_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--show", "b300"]) == 2
+    assert "known: a100, h200; strategies: a800-lwm-7b" in capsys.readouterr().err

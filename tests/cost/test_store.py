@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from dunlin.cost.load import fitted_step, load_timing
-from dunlin.cost.models import Batch, Curve, EngineTiming, MoveModel, MoveModels, PrefillModel, StepModel
+from dunlin.cost.models import Batch, Curve, EngineTiming, MoveModel, MoveModels, StepModel
 from dunlin.cost.store import Key, MovePoint, StepPoint, Store, StoreError
+from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.messages.types import MoveKind
 from services.instance.__main__ import parser, step_model
 
@@ -47,8 +48,8 @@ def test_of_several_devices_the_latest_is_meant(tmp_path: Path) -> None:
 
 def test_strategies_come_back_per_degree(tmp_path: Path) -> None:
     with Store(tmp_path / "db") as store:
-        store.save_strategy("m", "d", 4, 2, PrefillModel(1.0, 2.0, 3.0))
-        store.save_strategy("m", "d", 1, 8, PrefillModel(4.0, 5.0, 6.0))
+        store.save_strategy("m", "d", Strategy(4, 2), PrefillModel(1.0, 2.0, 3.0))
+        store.save_strategy("m", "d", Strategy(1, 8), PrefillModel(4.0, 5.0, 6.0))
         assert store.strategies("m", "d") == {(1, 8): PrefillModel(4.0, 5.0, 6.0), (4, 2): PrefillModel(1.0, 2.0, 3.0)}
 
 

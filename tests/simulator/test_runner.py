@@ -53,6 +53,13 @@ def test_more_gpus_are_faster() -> None:
     assert two.instances == 2
 
 
+def test_a_hosts_overhead_slows_every_token() -> None:
+    arrivals = read_workload("poisson:rate=1,requests=1,lengths=fixed(500,50)")
+    bare, hosted = (run_case(case(overhead=text), arrivals).records[0] for text in ("", "2,5"))
+    assert hosted.token_s[0] - bare.token_s[0] == pytest.approx(0.007, abs=1e-6)
+    assert hosted.token_s[-1] - bare.token_s[-1] == pytest.approx(0.007 + 49 * 0.002, abs=1e-6)
+
+
 def test_classes_come_through() -> None:
     arrivals = read_workload("poisson:4,duration=2,class=chat + poisson:4,duration=2,class=batch")
     assert set(figures(run_case(case(), arrivals), {}).classes) == {"chat", "batch"}
@@ -81,6 +88,7 @@ def test_only_as_much_is_asked_as_the_memory_holds() -> None:
         ({"shape": "nix"}, "no shape is called 'nix'.*llama-3-8b"),
         ({"shape": "llama-3-70b"}, "needs 141 GB for its weights"),
         ({"tp": 3}, "cannot run on 3 GPUs"),
+        ({"overhead": "much"}, "'much' is no overhead"),
         ({"settings": (("instance", (("speed", 1),)),)}, "instance has no setting 'speed'; it has .*budget_tokens"),
         ({"settings": (("instance", (("max_running", 0),)),)}, "max_running is 0: needs at least 1"),
         ({"settings": (("dispatcher", (("policy", "x"),)),)}, "no dispatch policy 'x'"),
