@@ -75,8 +75,7 @@ class Exchange:
         }
         own: dict[type[Any], Handler] = {
             Expecting: lambda sender, message: incoming.expecting(message),
-            # What did not come may have been the last that was here of a request.
-            Received: lambda sender, message: incoming.received(message) + (outgoing.swept() if message.detail else []),
+            Received: lambda sender, message: incoming.received(message),
             Pushed: lambda sender, message: outgoing.pushed(message),
             JobDue: lambda sender, message: outgoing.due(message),
             SearchDue: lambda sender, message: self._over(message.search),

@@ -157,10 +157,16 @@ class Outgoing:
         return self._fail(job, f"nothing heard of {job.to.name} for {self._patience_s:g} s")
 
     def released(self, key: str) -> list[Effect]:
-        """A region of the request is gone here; when it was the last one, its copies elsewhere are not needed."""
-        if key not in self._there or self._catalog.entries_of_key(key):
-            return []
-        return [Send(peer, DropCopies(key)) for peer in self._there.pop(key) if peer in self._peers]
+        """A region of the request is gone here: copies elsewhere are not needed without an original.
+
+        A copy of another node's is one only of what was sent on from it, or two nodes would keep each other's for ever.
+        """
+        there, here = self._there.get(key, {}), self._catalog.entries_of_key(key)
+        over = [peer for peer, names in there.items() if not any(_is_original(entry, names) for entry in here)]
+        told = [Send(peer, DropCopies(key)) for peer in over if there.pop(peer) and peer in self._peers]
+        if not there:
+            self._there.pop(key, None)
+        return [*told]
 
     def swept(self) -> list[Effect]:
         """`released`, for whatever requests have no region here any more."""
@@ -225,3 +231,8 @@ class Outgoing:
     def _wait(self, job: Job) -> list[Effect]:
         job.counter += 1
         return [After(self._patience_s, JobDue(job.number, job.counter))]
+
+
+def _is_original(entry: Entry, names: dict[Name, None]) -> bool:
+    """Whether an entry here keeps what lies elsewhere under these of our names."""
+    return entry.writer.role == "instance" or (entry.host.handle, entry.host.generation) in names
