@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 from dunlin.effects import Address
 from dunlin.messages.membership import Deposed, Elected, Member, MemberDown, MembersReset, MemberUp
-from simulator.troubles import TroubledWorld
+from simulator.world import World
 
 ETCD = Address("etcd", "")
 LEASE_S = 5.0
@@ -18,7 +18,7 @@ LEASE_S = 5.0
 class EtcdModel:
     """Owns members, candidates and revisions. `later` calls something back after so many seconds."""
 
-    def __init__(self, world: TroubledWorld, later: Callable[[float, Callable[[], object]], None]) -> None:
+    def __init__(self, world: World, later: Callable[[float, Callable[[], object]], None]) -> None:
         self.is_down = False
         self.leader: Address | None = None
         self.terms: dict[int, Address] = {}

@@ -110,14 +110,15 @@ class Faults:
     def do_slow_process(self, fault: Fault) -> Address | None:
         """Everything that reaches it takes up to half a second longer."""
         victim = self._anybody(fault.pick)
-        self._world.lag_s[victim] = 0.5 * fault.amount
-        self._town.later(fault.lasts_s, lambda: self._world.lag_s.pop(victim, None))
+        self._town.jitter.lag_s[victim] = 0.5 * fault.amount
+        self._town.later(fault.lasts_s, lambda: self._town.jitter.lag_s.pop(victim, None))
         return victim
 
     def do_clock_skew(self, fault: Fault) -> Address | None:
         """Its clock goes up to a fifth too slow or too fast from now on."""
         victim = self._anybody(fault.pick)
-        self._world.clock(victim).change(self._world.now_s, 0.8 + 0.4 * fault.amount)
+        ahead_s = self._world.clock_s(victim) - self._world.now_s  # it never goes back
+        self._world.skew(victim, ahead_s, 0.8 + 0.4 * fault.amount)
         return victim
 
     # --- engines ---
@@ -385,7 +386,7 @@ class Faults:
         return self._town.later(lasts_s + KEEPALIVE_S / 2 + 0.3, lambda: self._town.redial(one, other))
 
     def _are_open(self, one: Address, other: Address) -> bool:
-        return self._world.are_joined(one, other)
+        return self._world.is_joined(one, other)
 
     def _stream(self, fault: Fault) -> tuple[Address, Address] | None:
         """An open stream; which of its ends comes first is chosen too."""

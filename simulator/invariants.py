@@ -102,7 +102,7 @@ class Fencing(Watcher):
             return
         before = self._views.get(event.to)
         self._views[event.to] = (monitor, version)
-        if before is None or not self.town.world.are_joined(event.to, before[0]):
+        if before is None or not self.town.world.is_joined(event.to, before[0]):
             return
         is_newer = (monitor.incarnation, version) >= (before[0].incarnation, before[1])
         if not is_newer:
@@ -152,7 +152,7 @@ class Leadership(Watcher):
 
     def _ordered(self, event: Event, message: Order | Shed | Drain | Undrain) -> None:
         epoch, over_s = self._over_s.get(event.sender, (0, 0.0))
-        lag_s = 2 * self.town.shape.latency_s + self.town.world.lag_s.get(event.to, 0.0)
+        lag_s = 2 * self.town.shape.latency_s + self.town.jitter.lag_s.get(event.to, 0.0)
         is_late = message.epoch <= epoch and event.at_s > over_s + lag_s + 10.0
         if is_late:
             raise self.broken(f"{event.sender} lost epoch {epoch} at {over_s} and says {message}", "I9")
@@ -284,7 +284,7 @@ class Regions(Watcher):
         # Whose memory is mapped counts: the instance may have heard of another kvstore since it gave the move.
         keeper = self.town.mapped_of.get(instance)
         catalog = self.town.core(keeper).catalog if keeper in self.town.cores else None
-        if catalog is None or keeper is None or not self.town.world.are_joined(instance, keeper):
+        if catalog is None or keeper is None or not self.town.world.is_joined(instance, keeper):
             return
         held = catalog.room.find(move.host.handle, move.host.generation)
         if held is None:

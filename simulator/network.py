@@ -7,6 +7,7 @@ nodes: the most urgent goes first, the next goes when it is through. Knows no pr
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
+from random import Random
 
 from dunlin.effects import Address
 from dunlin.messages.types import Priority
@@ -48,6 +49,26 @@ class Latencies:
         here = self._node_of.get(one)
         is_local = here is not None and here == self._node_of.get(other)
         return self._spec.node_s if is_local else self._spec.link_s
+
+
+LOCAL_ROLES = ("engine", "dialing", "transport")
+"""Not reached over the network."""
+
+
+class Jitter:
+    """What a message takes beyond its stream's latency: up to as much again, and `lag_s` of who is slow to hear it."""
+
+    def __init__(self, latency_s: float, draw: Random) -> None:
+        self.lag_s: dict[Address, float] = {}
+        self._latency_s = latency_s
+        self._draw = draw
+
+    def __call__(self, sender: Address, to: Address) -> float:
+        """Seconds."""
+        lag_s = self.lag_s.get(to, 0.0) if self.lag_s else 0.0
+        if sender.role in LOCAL_ROLES or to.role in LOCAL_ROLES:
+            return lag_s
+        return self._latency_s * self._draw.random() + lag_s
 
 
 @dataclass(slots=True)

@@ -21,7 +21,7 @@ class Event(NamedTuple):
 class Stream:
     """One direction of a stream: what `sender` says to `to`, in order. Closed once and for good.
 
-    `is_cut`: it loses everything, and neither end knows. `is_known`: `to` has heard that it is open.
+    `held`: what is said waits there (None: it flows). `is_known`: `to` has heard that it is open.
     """
 
     sender: Address
@@ -29,7 +29,7 @@ class Stream:
     delay_s: float
     last_s: float = 0.0
     is_open: bool = True
-    is_cut: bool = False
+    held: list[Message] | None = None
     is_known: bool = False
 
 

@@ -27,11 +27,12 @@ from simulator.cluster import DIALING, STREAMS, Dialing
 from simulator.codec import KeptMessages
 from simulator.engine import settings_of
 from simulator.etcd_model import EtcdModel
+from simulator.network import Jitter
 from simulator.parcels import PatientCarrier
 from simulator.plans import Shape
 from simulator.seat import EngineSeat
 from simulator.tier import HostTier
-from simulator.troubles import TroubledWorld
+from simulator.world import World
 
 REDIAL_S = 0.2
 """After a stream broke it is dialled again."""
@@ -41,7 +42,9 @@ class Town:
     """Processes by address. `current` has the newest of each (role, name) that is meant to be there."""
 
     def __init__(self, shape: Shape, jitter: Random) -> None:
-        self.world = TroubledWorld(shape.latency_s, jitter)
+        self.world = World(shape.latency_s)
+        self.world.keep_sent = False
+        self.world.extra_s = self.jitter = Jitter(shape.latency_s, jitter)
         self.etcd = EtcdModel(self.world, self.later)
         self.shape = shape
         self.current: dict[tuple[str, str], Address] = {}
@@ -113,9 +116,9 @@ class Town:
         self._node_of[address], self.current[role, name] = node, address
         self.started_s[address] = self.world.now_s
         skew_s = self.shape.skews[next(self._starts) % len(self.shape.skews)]
-        self.world.clock(address).offset_s = skew_s
         core = self.cores[address] = self._core(address, node)
         self.world.add(address, core)
+        self.world.skew(address, skew_s)
         self.etcd.register(address, node)
         self._open_streams(address)
         if role == "dispatcher":
@@ -159,11 +162,12 @@ class Town:
 
     def redial(self, one: Address, other: Address, unaware: Address | None = None) -> None:
         """Open a broken stream again, if both are still there; who did not notice that it broke hears that now."""
-        if one not in self.cores or other not in self.cores or self.world.are_joined(one, other):
+        if self.world.is_joined(one, other):
             return
         if unaware is not None:
             self.world.post(one if unaware == other else other, unaware, Gone("replaced by a newer connection"))
-        self.world.join(one, other)
+        if one in self.cores and other in self.cores:
+            self.world.join(one, other)
 
     def reset_stream(self, one: Address, other: Address, after_s: float = REDIAL_S) -> None:
         """Both ends learn that the stream broke, and what was under way is lost; it is dialled again."""
@@ -243,7 +247,7 @@ def _tenant(core: InstanceCore, number: int) -> str:
 class _Act:
     """Something that happens once."""
 
-    def __init__(self, world: TroubledWorld, address: Address, act: Callable[[], object]) -> None:
+    def __init__(self, world: World, address: Address, act: Callable[[], object]) -> None:
         self._world = world
         self._address = address
         self._act = act

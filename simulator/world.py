@@ -2,35 +2,28 @@
 
 What sits at an address is anything with a core's `receive`: a real core, a modelled engine, a recording client. Streams
 keep the order of each direction, as gRPC's do; what is in flight on one that ends is lost. The end of a stream or of a
-process touches no event: those that it made stale are passed over when their time comes.
+process touches no event: those that it made stale are passed over when their time comes. Decides nothing: which trouble
+comes when, others say.
 """
 
 from collections import Counter
 from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
-from typing import Protocol
 
 from dunlin.effects import Address, After, Core, Effect, Gone, Joined, Message, Send
 from simulator.process import Event, Pending, Process, Processor, Stream
 
 LATENCY_S = 0.001
-
-
-class Disturber(Protocol):
-    """What may go wrong with one message on its way."""
-
-    def __call__(self, now_s: float, sender: Address, to: Address, message: Message) -> Sequence[float] | None:
-        """None: nothing. Else when its copies arrive, in seconds later than they would: `()` loses it, `(0.0, 0.1)`
-        gives it twice. Copies may overtake each other and others.
-        """
-        ...
+FIRST = 1 << 62
+"""Less than any number of an event, this makes one that comes before all others of its time."""
 
 
 class World:
     """Delivers messages between joined addresses; timers after exactly their delay.
 
     `latency_s` is the delay of every stream, or says it for a pair of ends when a stream is opened. `keep_sent`: record
-    everything in `sent`. `on_delivered` is called after each event, `on_decided` with each message that has a reason.
+    everything in `sent`. `before` is called ahead of each event and `on_delivered` after it, `on_decided` with each
+    message that has a reason. `extra_s` says what one message takes beyond the latency of its stream.
     """
 
     def __init__(self, latency_s: float | Callable[[Address, Address], float] = LATENCY_S) -> None:
@@ -39,9 +32,10 @@ class World:
         self.dropped: Counter[str] = Counter()
         self.sent: list[tuple[float, Address, Address, Message]] = []
         self.keep_sent = True
+        self.before: Callable[[Event], None] | None = None
         self.on_delivered: Callable[[Event], None] | None = None
         self.on_decided: Callable[[float, Address, Address, Message], None] | None = None
-        self.disturb: Disturber | None = None
+        self.extra_s: Callable[[Address, Address], float] | None = None
         self._latency_s = latency_s if callable(latency_s) else lambda one, other: latency_s
         self._processes: dict[Address, Process] = {}
         self._heap: list[Pending] = []
@@ -90,8 +84,22 @@ class World:
         if process is None or process.waiting is None:
             return
         waiting, process.waiting = process.waiting, None
-        for _, _, _, sender, message, stream in waiting:
-            self._push(self.now_s, process, sender, message, stream)
+        for event in waiting:  # with its number: ahead of what was sent later
+            heappush(self._heap, (self.now_s, *event[1:]))
+
+    def tell_first(self, sender: Address, address: Address, message: Message) -> None:
+        """What the process hears first when it wakes, if it sleeps; else what it hears soon."""
+        process = self._processes.get(address)
+        if process is None or process.waiting is None:
+            return self.post(sender, address, message)
+        self._numbers += 1
+        process.waiting.append((self.now_s, self._numbers - FIRST, process, sender, message, None))
+        return None
+
+    def clock_s(self, address: Address) -> float:
+        """What the clock of the process at `address` shows."""
+        process = self._processes[address]
+        return self.now_s * process.rate + process.offset_s
 
     def skew(self, address: Address, offset_s: float, rate: float = 1.0) -> None:
         """From now on the clock of the process at `address` shows `offset_s` more, and runs `rate` times as fast."""
@@ -115,8 +123,8 @@ class World:
         delay_s = self._latency_s(one, other)
         first.streams[other] = Stream(one, second, delay_s)
         second.streams[one] = Stream(other, first, delay_s)
-        self._say(second.streams[one], Joined())
-        self._say(first.streams[other], Joined())
+        self._say(second.streams[one], Joined(), self.now_s)
+        self._say(first.streams[other], Joined(), self.now_s)
 
     def is_joined(self, one: Address, other: Address) -> bool:
         """Whether a stream is open between them."""
@@ -124,39 +132,67 @@ class World:
         return process is not None and other in process.streams
 
     def peers(self, address: Address) -> list[Address]:
-        """Who has a stream with `address`, in the order of joining."""
-        return list(self._processes[address].streams)
+        """Who has a stream with `address`, in the order of joining; nobody, if nobody is there."""
+        process = self._processes.get(address)
+        return list(process.streams) if process is not None else []
 
     def part(self, one: Address, other: Address, reason: str = "stream reset") -> None:
         """End a stream: what is in flight on it is lost, and both ends that knew of it learn it."""
-        first, second = self._processes[one], self._processes[other]
-        there = first.streams.pop(other, None)
-        if there is None:
-            return
+        self._close(one, other, reason)
+
+    def sever(self, one: Address, other: Address) -> bool:
+        """End a stream and lose what is in flight on it; neither end learns it now. False: there was none."""
+        return self._close(one, other, None)
+
+    def _close(self, one: Address, other: Address, reason: str | None) -> bool:
+        first, second = self._processes.get(one), self._processes.get(other)
+        there = first.streams.pop(other, None) if first is not None else None
+        if there is None or second is None:
+            return False
         back = second.streams.pop(one)
         self._end(there, reason, tell=back)
         self._end(back, reason, tell=there)
+        return True
 
-    def cut(self, one: Address, other: Address, is_cut: bool = True) -> None:
-        """Lose everything that is said on the stream between them from now on, and tell nobody; or no longer."""
-        for here, there in ((one, other), (other, one)):
-            process = self._processes.get(here)
-            stream = process.streams.get(there) if process is not None else None
-            if stream is not None:
-                stream.is_cut = is_cut
+    def stall(self, one: Address, other: Address) -> None:
+        """What they say to each other from now on waits; not what is under way."""
+        for stream in self._both(one, other):
+            if stream.held is None:
+                stream.held = []
+
+    def flow(self, one: Address, other: Address) -> None:
+        """What waited between them goes on its way now, in order; what follows flows again."""
+        for stream in self._both(one, other):
+            held, stream.held = stream.held or [], None
+            for message in held:
+                self._say(stream, message, self.now_s)
+
+    def _both(self, one: Address, other: Address) -> list[Stream]:
+        """The two directions of their stream; none if they have none."""
+        here, there = self._processes.get(one), self._processes.get(other)
+        if here is None or there is None or other not in here.streams:
+            return []
+        return [here.streams[other], there.streams[one]]
 
     def post(self, sender: Address, to: Address, message: Message, delay_s: float | None = None) -> None:
-        """Deliver `message` to who is at `to` now as if `sender` had sent it, whether joined or not."""
+        """Deliver `message` to who is at `to` now as if `sender` had sent it: on their stream if they have one, and in
+        order; else, or where it is said when, after the latency or exactly then.
+        """
         process = self._processes.get(to)
         if process is None:
             self.dropped["nobody there"] += 1
             return
-        delay_s = self._latency_s(sender, to) if delay_s is None else delay_s
-        self._push(self.now_s + delay_s, process, sender, message, None)
+        speaker = self._processes.get(sender) if delay_s is None else None
+        stream = speaker.streams.get(to) if speaker is not None else None
+        if stream is not None:
+            self._say(stream, message, self.now_s)
+        else:
+            delay_s = self._latency_s(sender, to) if delay_s is None else delay_s
+            self._push(self.now_s + delay_s, process, sender, message, None)
 
     # --- time ---
 
-    def run(self, until: Callable[[], bool] | None = None, for_s: float = 60.0, max_events: int = 1_000_000) -> bool:
+    def run(self, until: Callable[[], bool] | None = None, for_s: float = 60.0, max_events: int = 10_000_000) -> bool:
         """Deliver events until `until` holds, time is up or nothing is left; say whether `until` holds."""
         end_s = self.now_s + for_s
         if until is None:
@@ -194,6 +230,8 @@ class World:
             return
         if stream is not None:
             stream.is_known = True
+        if self.before is not None:
+            self.before(Event(at_s, event[1], process.address, sender, message))
         self.delivered += 1
         effects = process.core.receive(at_s * process.rate + process.offset_s, sender, message)
         if effects:
@@ -204,7 +242,7 @@ class World:
 
     def _carry_out(self, now_s: float, process: Process, effects: Sequence[Effect]) -> None:
         heap, streams, number = self._heap, process.streams, self._numbers
-        is_watched = self.keep_sent or self.disturb is not None or self.on_decided is not None
+        is_watched = self.keep_sent or self.extra_s is not None or self.on_decided is not None
         for effect in effects:
             if isinstance(effect, After):
                 number += 1
@@ -215,9 +253,9 @@ class World:
             if stream is None:
                 self.dropped[type(effect.message).__name__] += 1
                 continue
-            if is_watched or stream.is_cut:
+            if is_watched or stream.held is not None:
                 self._numbers = number
-                self._send(stream, effect)
+                self._send(now_s, stream, effect)
                 number = self._numbers
                 continue
             at_s = now_s + stream.delay_s
@@ -229,31 +267,27 @@ class World:
             heappush(heap, (at_s, number, stream.to, stream.sender, effect.message, stream))
         self._numbers = number
 
-    def _send(self, stream: Stream, effect: Send) -> None:
+    def _send(self, now_s: float, stream: Stream, effect: Send) -> None:
         """The slow way, for those who look."""
         message, to = effect.message, effect.to
         if self.keep_sent:
-            self.sent.append((self.now_s, stream.sender, to, message))
+            self.sent.append((now_s, stream.sender, to, message))
         if self.on_decided is not None and getattr(message, "why", None) is not None:
-            self.on_decided(self.now_s, stream.sender, to, message)
-        if stream.is_cut:
-            self.dropped["cut"] += 1
-            return
-        copies = self.disturb(self.now_s, stream.sender, to, message) if self.disturb is not None else None
-        if copies is None:
-            self._say(stream, message)
-            return
-        for later_s in copies:
-            self._push(self.now_s + stream.delay_s + later_s, stream.to, stream.sender, message, stream)
+            self.on_decided(now_s, stream.sender, to, message)
+        self._say(stream, message, now_s)
 
-    def _end(self, stream: Stream, reason: str, tell: Stream) -> None:
+    def _end(self, stream: Stream, reason: str | None, tell: Stream) -> None:
         """Its direction is over; whoever spoke on it hears so, if the other direction had told it of the stream."""
         stream.is_open = False
-        if tell.is_known:
+        if tell.is_known and reason is not None:
             self._push(self.now_s + stream.delay_s, tell.to, tell.sender, Gone(reason), None)
 
-    def _say(self, stream: Stream, message: Message) -> None:
-        stream.last_s = max(stream.last_s, self.now_s + stream.delay_s)
+    def _say(self, stream: Stream, message: Message, now_s: float) -> None:
+        if stream.held is not None:
+            stream.held.append(message)
+            return
+        extra_s = self.extra_s(stream.sender, stream.to.address) if self.extra_s is not None else 0.0
+        stream.last_s = max(stream.last_s, now_s + stream.delay_s + extra_s)
         self._push(stream.last_s, stream.to, stream.sender, message, stream)
 
     def _push(self, at_s: float, to: Process, sender: Address, message: Message, stream: Stream | None) -> None:

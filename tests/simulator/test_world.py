@@ -3,8 +3,6 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
-import pytest
-
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from simulator.process import Processor
 from simulator.world import World
@@ -168,43 +166,98 @@ def test_a_processor_takes_one_message_at_a_time_and_what_follows_comes_later() 
     assert processor.busy_s == 2.0
 
 
-def test_a_cut_stream_loses_everything_and_tells_nobody() -> None:
-    world, one, other = pair("x")
-    world.cut(A, B)
+def test_what_is_said_on_a_stalled_stream_waits_in_order_but_not_what_is_under_way() -> None:
+    world, _, other = pair("x", "y")
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(1.0)
+    world.stall(B, A)
+    world.post(A, A, Word("go"), 0.5)
+    world.run_to(3.0)
+    assert other.words() == [(1.001, "x"), (1.001, "y")]
+    world.flow(A, B)
+    world.run_to(4.0)
+    assert other.words()[2:] == [(3.001, "x"), (3.001, "y")]
+
+
+def test_a_stalled_stream_that_ends_loses_what_waited() -> None:
+    world, _, other = pair("x")
+    world.stall(A, B)
     world.post(A, A, Word("go"), 0.0)
     world.run_to(2.0)
-    assert (other.kinds(), world.dropped["cut"]) == (["Joined"], 1)
-    world.cut(A, B, is_cut=False)
+    world.part(A, B)
+    world.join(A, B)
+    world.flow(A, B)
+    world.post(A, A, Word("go"), 1.0)
+    world.run_to(4.0)
+    assert other.kinds() == ["Joined", "Gone", "Joined", "Word"]
+    assert other.words() == [(3.001, "x")]
+
+
+def test_a_severed_stream_loses_everything_and_tells_nobody() -> None:
+    world, one, other = pair("x")
     world.post(A, A, Word("go"), 0.0)
-    world.run_to(3.0)
-    assert other.words() == [(2.001, "x")]
-    assert "Gone" not in one.kinds()
-
-
-@pytest.mark.parametrize(
-    ("copies", "heard"),
-    [
-        (None, [1.001, 1.001]),
-        ((), []),
-        ((0.0, 0.5), [1.001, 1.001, 1.501, 1.501]),
-    ],
-)
-def test_a_disturbed_message_is_lost_or_comes_more_than_once(
-    copies: Sequence[float] | None, heard: list[float]
-) -> None:
-    world, _, other = pair("x", "y")
-    world.disturb = lambda now_s, sender, to, message: copies
+    world.run_to(1.0)
+    assert world.sever(A, B)
     world.post(A, A, Word("go"), 0.0)
-    world.run_to(3.0)
-    assert [at_s for at_s, _ in other.words()] == heard
+    world.run_to(2.0)
+    assert (one.kinds(), other.kinds()) == (["Joined", "Word", "Word"], ["Joined"])
+    assert world.dropped["Word"] == 1
+    assert not world.sever(A, B)
+    assert not world.is_joined(B, A)
 
 
-def test_a_message_that_is_held_up_is_overtaken() -> None:
-    world, _, other = pair("x", "y")
-    world.disturb = lambda now_s, sender, to, message: (0.1,) if message == Word("x") else None
+def test_a_message_by_hand_keeps_the_order_of_its_stream_and_ends_with_it() -> None:
+    world, _, other = pair("x")
+    late_s = iter([0.5, 0.0])
+    world.extra_s = lambda sender, to: next(late_s)
     world.post(A, A, Word("go"), 0.0)
+    world.run_to(1.0)
+    world.post(A, B, Word("after"))
+    world.run_to(2.0)
+    assert other.words() == [(1.501, "x"), (1.501, "after")]
+    world.extra_s = None
+    world.post(A, B, Word("lost"))
+    world.part(A, B)
     world.run_to(3.0)
-    assert [text for _, text in other.words()] == ["y", "x"]
+    assert other.kinds()[-1] == "Gone"
+
+
+def test_who_sleeps_hears_first_what_it_must_and_then_all_in_order() -> None:
+    world, _, other = pair("x")
+    world.pause(B)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    world.tell_first(C, B, Word("first"))
+    world.tell_first(C, B, Word("second"))
+    world.post(C, B, Word("last"), 1.0)
+    world.run_to(3.0)
+    world.resume(B)
+    world.run_to(4.0)
+    assert other.words() == [(3.0, "first"), (3.0, "second"), (3.0, "x"), (3.0, "last")]
+    world.tell_first(C, B, Word("awake"))
+    world.run_to(5.0)
+    assert other.words()[-1] == (4.001, "awake")
+
+
+def test_a_clock_that_changes_its_pace_goes_on_from_what_it_shows() -> None:
+    world, _, other = pair()
+    world.skew(B, offset_s=100.0, rate=2.0)
+    world.run_to(2.0)
+    assert world.clock_s(B) == 102.0 + 1.0
+    world.skew(B, world.clock_s(B) - world.now_s, rate=0.5)
+    world.post(A, B, Word("x"), 4.0)
+    world.run_to(9.0)
+    assert other.words() == [(103.0 + 2.0, "x")]
+
+
+def test_who_looks_before_and_after_sees_each_event_around_its_core() -> None:
+    world, _, other = pair("x")
+    seen: list[tuple[str, int]] = []
+    world.before = lambda event: seen.append(("before", len(other.heard)))
+    world.on_delivered = lambda event: seen.append(("after", len(other.heard)))
+    world.post(A, B, Word("x"))
+    world.run_to(2.0)
+    assert seen == [("before", 1), ("after", 2)]
 
 
 def test_latency_may_depend_on_the_ends() -> None:
