@@ -89,7 +89,9 @@ class Writing:
 class FindRegions:
     """Claim every committed region of the request `key`, whoever wrote it.
 
-    What an attempt of the same dispatcher that is newer than `attempt` has written is not handed out.
+    What an attempt of the same dispatcher that is newer than `attempt` has written is not handed out. The asker has the
+    KV of the first `held_tokens` tokens in its slab already: regions of those are checkpoints to it, and given up where
+    checkpoints may not have the room.
     """
 
     ticket: int
@@ -100,6 +102,7 @@ class FindRegions:
     weights_digest: str
     kv_dtype: str
     why: Why | None = None
+    held_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -24,7 +24,7 @@ from dunlin.messages.pool import (
     Writing,
 )
 from dunlin.messages.types import Figure, Priority, Rejected, Why
-from services.kvstore.catalog import Catalog, State, may_claim
+from services.kvstore.catalog import Catalog, Entry, State, may_claim
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.exchange import Exchange
 from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded
@@ -173,8 +173,19 @@ class KvstoreCore:
     def _hand_over(self, asker: Address, message: FindRegions) -> list[Effect]:
         """What can be claimed here; nothing for one that left meanwhile."""
         claimed = self.catalog.claim(asker, message) if asker in self._writers else []
+        effects = self._spare(asker, message, claimed)
         self._claimed_total += len(claimed)
-        return [Send(asker, RegionsFound(message.ticket, tuple(entry.kept for entry in claimed)))]
+        return [*effects, Send(asker, RegionsFound(message.ticket, tuple(entry.kept for entry in claimed)))]
+
+    def _spare(self, asker: Address, message: FindRegions, claimed: list[Entry]) -> list[Effect]:
+        """What the asker holds in its slab as well is a checkpoint to it, and leaves room as those do: where a prompt's
+        KV is handed over, it would else keep that room until its answer ends, and the next could not be handed over."""
+        effects: list[Effect] = []
+        while claimed and claimed[-1].asked.region.stop <= message.held_tokens and not self._may_checkpoint(0):
+            host = claimed.pop().host
+            self.catalog.release(asker, host.handle, host.generation)
+            effects += self.exchange.outgoing.released(message.key)
+        return effects
 
     def _on_send(self, sender: Address, message: SendRegions) -> list[Effect]:
         if sender not in self._writers:
@@ -194,10 +205,12 @@ class KvstoreCore:
 
     def _may_reserve(self, asked: ReserveRegion) -> bool:
         """Checkpoints, which nobody waits for, leave room for what is preempted."""
-        if asked.priority is not Priority.CHECKPOINT:
-            return True
+        return asked.priority is not Priority.CHECKPOINT or self._may_checkpoint(asked.length_bytes)
+
+    def _may_checkpoint(self, length_bytes: int) -> bool:
+        """Whether so much more of checkpoints leaves their share of the room to others."""
         room = self.catalog.room
-        return room.free_bytes - asked.length_bytes >= self._config.spill_share * room.capacity_bytes
+        return room.free_bytes - length_bytes >= self._config.spill_share * room.capacity_bytes
 
     def _on_grace_over(self, sender: Address, message: GraceOver) -> list[Effect]:
         effects: list[Effect] = []
