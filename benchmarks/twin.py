@@ -26,6 +26,8 @@ CHAT_INSTANCES, CHAT_REQUESTS, CHAT_RATE = 4, 1000, 20.0
 CHAT_LENGTHS = Uniform((500, 1500), (40, 400))
 """About 1,000 tokens in and 220 out, as a question and its answer."""
 SHORT_LENGTHS = Fixed(512, 16)
+SLOTS, SLOTS_SMALL = 200_000, 13_616
+"""Of an instance: that of a large device, and (in large fleets) of a 7B model on a device of 24 GB."""
 REPORTS = {"report_after_change_s": 1.0, "report_interval_s": 1.0}
 
 
@@ -49,11 +51,11 @@ class Run:
         return 60.0 * self.requests / self.cpu_s
 
 
-def cluster_of(instances: int) -> ClusterSpec:
-    """Instances of 200,000 slots in one node: a step takes 20 ms and 50 µs for each token that it computes. They report
+def cluster_of(instances: int, slots: int = SLOTS) -> ClusterSpec:
+    """Instances in one node: a step takes 20 ms and 50 µs for each token that it computes. They report
     once a second, as a fleet of thousands should: the dispatcher counts what it has handed out itself.
     """
-    engine = {"slots": 200_000, "max_positions": 32_768, "step_s": 0.02, "token_s": 5e-5}
+    engine = {"slots": slots, "max_positions": 32_768, "step_s": 0.02, "token_s": 5e-5}
     return spec_of({**engine, "audit": False, "progress_s": None}, instances=instances, instance=REPORTS)
 
 
@@ -64,21 +66,22 @@ def arrivals(requests: int, rate: float, lengths: Lengths, seed: int = 1) -> Ite
         yield Arrival(at_s, *lengths.draw(draw))
 
 
-def one_run(instances: int, jobs: Iterator[Job], says: bool = False) -> Run:
+def one_run(spec: ClusterSpec, jobs: Iterator[Job], says: bool = False) -> Run:
     """The whole run: start, load and end."""
     began_s = time.process_time()
 
     def progress(ended: int, at_s: float) -> None:
-        print(f"{at_s:8.1f} s simulated  {ended:9} ended  {time.process_time() - began_s:8.1f} s", file=sys.stderr)
+        took_s = time.process_time() - began_s
+        print(f"{at_s:8.1f} s simulated  {ended:9} ended  {took_s:8.1f} s  {_held_mib():6} MiB", file=sys.stderr)
 
-    result = simulate(SimSpec(cluster_of(instances), jobs, sample_s=0), progress if says else None)
+    result = simulate(SimSpec(spec, jobs, sample_s=0), progress if says else None)
     cpu_s = time.process_time() - began_s
     tokens = failed = 0
     for record in result.records:
         tokens += len(record.token_s)
         failed += record.outcome != "ok"
     return Run(
-        instances=instances,
+        instances=spec.instances,
         requests=len(result.records),
         tokens=tokens,
         failed=failed,
@@ -92,10 +95,11 @@ def one_run(instances: int, jobs: Iterator[Job], says: bool = False) -> Run:
 
 def chat(repeats: int) -> list[Run]:
     """The same run several times: only the time that it takes differs."""
-    config = cluster_of(1).engine.ready
+    spec = cluster_of(CHAT_INSTANCES)
+    config = spec.engine.ready
     return [
         one_run(
-            CHAT_INSTANCES,
+            spec,
             each_job(arrivals(CHAT_REQUESTS, CHAT_RATE, CHAT_LENGTHS), config.max_positions, config.vocabulary, seed=1),
         )
         for _ in range(repeats)
@@ -104,9 +108,16 @@ def chat(repeats: int) -> list[Run]:
 
 def large(instances: int, requests: int, over_s: float) -> Run:
     """Short requests, spread over so many simulated seconds."""
-    config = cluster_of(1).engine.ready
+    spec = cluster_of(instances, SLOTS_SMALL)
+    config = spec.engine.ready
     each = arrivals(requests, requests / over_s, SHORT_LENGTHS)
-    return one_run(instances, each_job(each, config.max_positions, config.vocabulary, seed=1), says=True)
+    return one_run(spec, each_job(each, config.max_positions, config.vocabulary, seed=1), says=True)
+
+
+def _held_mib() -> int:
+    """What the process holds now."""
+    with open("/proc/self/statm", encoding="ascii") as statm:
+        return int(statm.read().split()[1]) * resource.getpagesize() >> 20
 
 
 def main() -> None:

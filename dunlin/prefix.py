@@ -15,6 +15,8 @@ BLOCK_TOKENS = 16
 
 CHAIN_BYTES = 16
 
+_BLOCK_BYTES = BLOCK_TOKENS * i32().itemsize
+
 
 def root(tenant: str, weights_digest: str, rope: str = "") -> bytes:
     """The chain of no token. `rope` names the set of frequencies where it depends on the sequence's length."""
@@ -50,12 +52,21 @@ class Chains:
             raise ValueError(f"the chain of {stop} tokens of {len(tokens)}")
         if not self._links or self._links[0] != start:
             self._links = [start]
-        blocks = stop // BLOCK_TOKENS
-        for block in range(len(self._links) - 1, blocks):
-            first = block * BLOCK_TOKENS
-            self._links.append(extend(self._links[block], tokens[first : first + BLOCK_TOKENS]))
-        rest = tokens[blocks * BLOCK_TOKENS : stop]
-        return extend(self._links[blocks], rest) if rest else self._links[blocks]
+        links, blocks = self._links, stop // BLOCK_TOKENS
+        if len(links) <= blocks:
+            self._grow(tokens, blocks)
+        if stop == blocks * BLOCK_TOKENS:
+            return links[blocks]
+        return extend(links[blocks], tokens[blocks * BLOCK_TOKENS : stop])
+
+    def _grow(self, tokens: Sequence[int], blocks: int) -> None:
+        """All missing links at once: their tokens become bytes in one go."""
+        links, at = self._links, 0
+        chain, text = links[-1], i32(tokens[(len(links) - 1) * BLOCK_TOKENS : blocks * BLOCK_TOKENS]).tobytes()
+        for _ in range(len(links), blocks + 1):
+            chain = blake2b(chain + text[at : at + _BLOCK_BYTES], digest_size=CHAIN_BYTES).digest()
+            links.append(chain)
+            at += _BLOCK_BYTES
 
 
 def chain_of(start: bytes, tokens: Sequence[int], stop: int) -> bytes:

@@ -5,6 +5,7 @@ with what it has. A job is drawn from the workload when the one before was sent,
 has ended, so that memory holds what is under way and the records.
 """
 
+from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
@@ -185,7 +186,8 @@ class Load:
         self.is_exhausted = self._next is None
 
     def _send(self, now_s: float, job: Job) -> None:
-        record = Record(job.at_s, len(job.prompt), job.max_tokens, job.clipped, sent_s=now_s - self.start_s)
+        sent_s, times = now_s - self.start_s, array("d")
+        record = Record(job.at_s, len(job.prompt), job.max_tokens, job.clipped, sent_s, times)
         number = len(self.records)
         self.records.append(record)
         client = Address("client", f"client-{number}")

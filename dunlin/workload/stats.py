@@ -5,7 +5,7 @@ token. Arrival is the moment that the schedule says, so a generator that is late
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableSequence, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ class Record:
     output_tokens: int
     clipped: bool = False
     sent_s: float = 0.0
-    token_s: list[float] = field(default_factory=list)
+    token_s: MutableSequence[float] = field(default_factory=list)
     end_s: float = 0.0
     outcome: str = "error"
     detail: str = ""

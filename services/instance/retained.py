@@ -5,7 +5,7 @@ Knows no slot and no message but `Place`; bounded by age, by number and by token
 """
 
 from collections import OrderedDict
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import I32, Finish, i32
@@ -14,7 +14,7 @@ from services.instance.sequences import Sequence
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A whole sequence, prompt included, and how it ended."""
+    """A whole sequence, prompt included, and how it ended. `place` is without tokens and reason."""
 
     place: Place
     tokens: I32
@@ -41,8 +41,11 @@ class Retained:
         place = sequence.place
         if not place.key or place.sampling.logprobs is not None:
             return
+        self._expire(now_s)
         self._drop(place.key)
-        self._answers[place.key] = Answer(place, i32(sequence.tokens), finish, now_s + self._keep_s)
+        # Who asks for it compares tokens with the whole text; why it was placed here was told when it was.
+        bare = replace(place, tokens=i32(), why=None)
+        self._answers[place.key] = Answer(bare, i32(sequence.tokens), finish, now_s + self._keep_s)
         self.tokens += len(sequence.tokens)
         if place.idempotency:
             self._named[place.tenant, place.idempotency] = place.key

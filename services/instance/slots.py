@@ -7,6 +7,7 @@ free + owned + reserved + moving + quarantined == capacity.
 from bisect import bisect_left, bisect_right, insort
 from dataclasses import dataclass, field
 from enum import Enum
+from itertools import accumulate
 
 Extent = tuple[int, int]
 """(first slot, length)."""
@@ -101,13 +102,15 @@ def _pieces(extents: list[Extent], each: int) -> list[list[Extent]]:
     pieces: list[list[Extent]] = []
     room = 0
     for first, length in extents:
-        while length:
-            if not room:
-                pieces.append([])
-                room = each
+        if room and length:  # the end of a piece that began in the extent before
             taken = min(room, length)
             pieces[-1].append((first, taken))
             first, length, room = first + taken, length - taken, room - taken
+        whole = length - length % each
+        pieces += [[(at, each)] for at in range(first, first + whole, each)]
+        if length > whole:
+            pieces.append([(first + whole, length - whole)])
+            room = each - (length - whole)
     return pieces
 
 
@@ -208,14 +211,12 @@ class SlotTable:
             if heir is None:
                 self._counts[holding.use] -= each
                 self.free += each
+                for extent in piece:
+                    self._put_back(extent)
             else:
                 self._generations += 1
-                self._holdings[heir] = Holding(self._generations, holding.use)
-            for extent in piece:
-                if heir is None:
-                    self._put_back(extent)
-                else:
-                    self._holdings[heir].append(extent)
+                ends = [each] if len(piece) == 1 else list(accumulate(length for _, length in piece))
+                self._holdings[heir] = Holding(self._generations, holding.use, piece, ends)
 
     def release(self, owner: int) -> int:
         """Take everything back from `owner`; how many slots that were."""

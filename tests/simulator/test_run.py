@@ -40,7 +40,7 @@ def test_every_request_ends_with_its_tokens_at_times_that_rise() -> None:
     for record, job in zip(result.records, jobs(20), strict=True):
         assert (record.at_s, record.input_tokens) == (job.at_s, len(job.prompt))
         assert len(record.token_s) == job.max_tokens
-        assert record.token_s == sorted(record.token_s)
+        assert list(record.token_s) == sorted(record.token_s)
         assert record.end_s == record.token_s[-1]
 
 
@@ -115,7 +115,7 @@ said = [[r.at_s, r.token_s, r.tokens, r.outcome, r.request, r.end_s] for r in re
 said.append([[repr(d[0]), str(d[1]), str(d[2]), repr(d[3])] for d in result.decisions])
 said.append({name: track.used_slots.tolist() for name, track in result.tracks.items()})
 said.append([result.events, result.span_s])
-print(json.dumps(said))
+print(json.dumps(said, default=list))
 """
 
 
