@@ -15,6 +15,7 @@ from dunlin.messages.engine import Move, MoveDone, StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.membership import Deposed
 from dunlin.messages.plan import Drain, Order, Shed, Undrain
+from dunlin.messages.pool import RegionsTaken
 from dunlin.messages.types import GroupKind, HostRegion, MoveKind, MoveStatus
 from simulator.faults import Faults
 from simulator.process import Event
@@ -30,6 +31,10 @@ LATE_S = 4.0
 """Longer than anything but a fault keeps a request after it should have ended; timers of slow clocks included."""
 
 
+TAKEN_S = 1.0
+"""Until then whoever had a region has heard that an attempt claimed it."""
+Name = tuple[Address, Address, int, int]
+"""What an instance calls a region of a kvstore: handle and generation."""
 ATTEMPTS = (Tokens, Accepted, Refused, Returned, Poisoned)
 
 
@@ -268,7 +273,8 @@ class Regions(Watcher):
     def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
         super().__init__(town, readers, faults)
         self._moves: dict[tuple[Address, int], Move] = {}
-        self._keeper: dict[Address, Address] = {}
+        self._dead: dict[Name, None] = {}
+        self._unheard: dict[Name, float] = {}
 
     def before(self, event: Event) -> None:
         message = event.message
@@ -276,6 +282,20 @@ class Regions(Watcher):
             self._begun(event.sender, message)
         elif event.sender.role == "engine" and isinstance(message, MoveDone):
             self._ended(event.to, message)
+        elif isinstance(message, RegionsTaken):
+            for handle, generation in zip(message.handle, message.generation, strict=True):
+                self._dead[event.to, event.sender, handle, generation] = None
+                self._unheard.pop((event.to, event.sender, handle, generation), None)
+
+    def audit(self) -> None:
+        """Whoever read under an old name was told soon that it is one, unless something happened to either."""
+        now_s = self.town.world.now_s
+        for (instance, keeper, handle, generation), since_s in list(self._unheard.items()):
+            is_quiet = self.town.world.is_joined(instance, keeper) and not (
+                self.faults.was_touched(instance) or self.faults.was_touched(keeper)
+            )
+            if is_quiet and now_s > since_s + TAKEN_S:
+                raise self.broken(f"{instance} was not told that region {handle}.{generation} of {keeper} is another's")
 
     def _begun(self, instance: Address, move: Move) -> None:
         self._moves[instance, move.move] = move
@@ -288,7 +308,11 @@ class Regions(Watcher):
             return
         held = catalog.room.find(move.host.handle, move.host.generation)
         if held is None:
-            raise self.broken(f"{instance} reads {move.host}, which {keeper} does not know any more")
+            del self._moves[instance, move.move]
+            name = (instance, keeper, move.host.handle, move.host.generation)
+            if name in self._dead:
+                raise self.broken(f"{instance} reads {move.host}, and {keeper} has told it that another has it")
+            self._unheard.setdefault(name, self.town.world.now_s)  # the word is under way; a checksum guards the bytes
 
     def _ended(self, instance: Address, done: MoveDone) -> None:
         move = self._moves.pop((instance, done.move), None)

@@ -5,7 +5,6 @@ from collections.abc import Callable
 import pytest
 
 from dunlin.messages.dispatch import Place, Ready
-from dunlin.messages.pool import ReserveRegion
 from dunlin.messages.types import Part
 from simulator.clients import Client
 from simulator.cluster import Cluster
@@ -122,25 +121,6 @@ def test_what_the_host_tier_has_no_room_for_goes_on_where_it_is() -> None:
     decode = cluster.instances[side(cluster, Part.DECODE)[0]].report()
     assert decode.prefill_tokens_total == 0
     assert decode.arrivals_total == 1
-
-
-def test_a_host_tier_that_is_small_still_hands_every_sequence_over() -> None:
-    """What is kept of those that decode must not take the room that the next ones need on their way."""
-    cluster = split(4, tier_bytes=12 << 12)
-    clients = submit(cluster, 40)
-    finish(cluster)
-    for name in side(cluster, Part.PREFILL):
-        report = cluster.instances[name].report()
-        assert report.tokens_total == report.migrations_total, "nothing decodes here"
-    assert sum(cluster.instances[name].report().arrivals_total for name in side(cluster, Part.DECODE)) == len(clients)
-
-
-def test_a_long_prompt_leaves_in_pieces() -> None:
-    cluster = split(2, instance={"checkpoint_most_tokens": 64, "checkpoint_share": 0.0})
-    cluster.submit([1] * 200, TOKENS)
-    finish(cluster)
-    asked = [message.region for *_, message in cluster.world.sent if isinstance(message, ReserveRegion)]
-    assert [(region.start, region.stop) for region in asked] == [(0, 64), (64, 128), (128, 192), (192, 200)]
 
 
 def test_regions_cross_from_node_to_node() -> None:

@@ -89,9 +89,7 @@ class Writing:
 class FindRegions:
     """Claim every committed region of the request `key`, whoever wrote it.
 
-    What an attempt of the same dispatcher that is newer than `attempt` has written is not handed out. The asker has the
-    KV of the first `held_tokens` tokens in its slab already: regions of those are checkpoints to it, and given up where
-    checkpoints may not have the room.
+    What an attempt of the same dispatcher that is newer than `attempt` has written is not handed out.
     """
 
     ticket: int
@@ -102,7 +100,6 @@ class FindRegions:
     weights_digest: str
     kv_dtype: str
     why: Why | None = None
-    held_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +111,14 @@ class RegionsFound:
 
     ticket: int
     regions: tuple[KeptRegion, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class RegionsTaken:
+    """To whom they belonged: an attempt claimed them, and these names, by handle and generation, mean nothing now."""
+
+    handle: I64 = field(default_factory=i64)
+    generation: I64 = field(default_factory=i64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +145,7 @@ class RegionsSent:
 
 
 POOL_COMMANDS = (ReserveRegion, CommitRegion, ReleaseRegion, FindRegions, SendRegions, Writing)
-POOL_EVENTS = (Tier, RegionReserved, RegionRefused, RegionsFound, RegionsSent)
+POOL_EVENTS = (Tier, RegionReserved, RegionRefused, RegionsFound, RegionsSent, RegionsTaken)
 
 __all__ = [
     "POOL_COMMANDS",
@@ -151,6 +156,7 @@ __all__ = [
     "RegionReserved",
     "RegionsFound",
     "RegionsSent",
+    "RegionsTaken",
     "ReleaseRegion",
     "ReserveRegion",
     "SendRegions",

@@ -26,11 +26,11 @@ class Copies:
         """Whether a copy of it is asked for or under way."""
         return self._tier.is_about(sequence)
 
-    def copy(self, sequence: Sequence, stop: int) -> list[Effect]:
-        """Copy its tokens from the end of what is kept up to `stop`."""
-        tokens = stop - sequence.kept_tokens
+    def copy(self, sequence: Sequence) -> list[Effect]:
+        """Copy what is computed and not kept yet."""
+        tokens = sequence.answered - sequence.kept_tokens
         why = Why("migration", "host tier", (Figure("tokens", tokens), Figure("bytes", self._tier.size_bytes(tokens))))
-        return self._tier.ask(sequence, stop, Purpose.CHECKPOINT, Priority.KV, why)
+        return self._tier.ask(sequence, sequence.answered, Purpose.CHECKPOINT, Priority.KV, why)
 
     def send(self, departure: int, sequence: Sequence, to: Address) -> list[Effect]:
         """Have what is kept of it copied to the kvstore of another node."""

@@ -22,7 +22,7 @@ from dunlin.messages.engine import (
 )
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import Order
-from dunlin.messages.pool import RegionRefused, RegionReserved, RegionsFound, Tier
+from dunlin.messages.pool import RegionRefused, RegionReserved, RegionsFound, RegionsTaken, Tier
 from dunlin.messages.types import MoveStatus
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
@@ -106,6 +106,7 @@ class InstanceCore:
             RegionReserved: pool.reserved,
             RegionRefused: pool.refused,
             RegionsFound: self._on_regions_found,
+            RegionsTaken: pool.taken,
             AnswerDue: pool.due,
             EngineReady: self._on_engine_ready,
             EngineFailed: self._on_engine_failed,

@@ -30,12 +30,10 @@ class DepartureDue:
 
 @dataclass(frozen=True, slots=True)
 class Patience:
-    """How long a stage may last without progress; how many tokens may be left to copy when the row stops; the most that
-    are copied as one region, so that the target reads one while the next is written, and small pieces of room do."""
+    """How long a stage may last without progress; how many tokens may be left to copy when the row stops."""
 
     stage_s: float = 5.0
     tail_tokens: int = 32
-    region_tokens: int = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +55,7 @@ class Departure:
     `told` is who heard `Ready`.
 
     `is_cut`: no more can be filled; what is missing is computed at the target, or (`needs_kv`) the sequence stays.
-    `lacks_room`: because the host tier had no room. `is_crossing`: the kvstores are at it.
+    `is_crossing`: the kvstores are at it.
     """
 
     number: int
@@ -75,7 +73,6 @@ class Departure:
     sent: int = 0
     filled: int = 0
     is_cut: bool = False
-    lacks_room: bool = False
     is_crossing: bool = False
 
     @property

@@ -21,7 +21,6 @@ from services.instance.sequences import Sequence, Sequences, State
 
 DIALING = Address("dialing", "")
 NOT_COPIED = "its KV cannot be copied"
-NO_ROOM = "the host tier has no room for its KV"
 
 
 class Departures:
@@ -41,7 +40,7 @@ class Departures:
         self.stale_total = 0
         self._sequences = sequences
         self._lives = lives
-        self._offers = Offers(copies, patience.tail_tokens, patience.region_tokens)
+        self._offers = Offers(copies, patience.tail_tokens)
         self._patience = patience
         self._sender = sender
         self._leaving: dict[int, Departure] = {}
@@ -217,7 +216,7 @@ class Departures:
         """No step names it any more: once the rest is copied too, its dispatcher hands out the next attempt."""
         effects = self._offers.offer(departure)
         if self._offers.is_in_vain(departure):
-            return effects + self._stay(departure, NO_ROOM if departure.lacks_room else NOT_COPIED)
+            return effects + self._stay(departure, NOT_COPIED)
         if self._offers.can_copy(departure) and departure.filled < departure.wanted:
             return effects
         sequence, tokens = departure.sequence, departure.filled

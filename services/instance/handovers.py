@@ -13,13 +13,11 @@ from dunlin.messages.plan import HandOver, Room
 from dunlin.messages.types import Part
 from dunlin.policies.handover import Candidate, HandoverPolicy, stay
 from services.instance.departure import Departure, Stage
-from services.instance.departures import NO_ROOM, NOT_COPIED, Departures
+from services.instance.departures import NOT_COPIED, Departures
 from services.instance.sequences import Sequence, Sequences, State
 
 FAILURES_MOST = 4
 """So many departures of one sequence may fail after they had room before it stays."""
-NO_ROOM_MOST = 20
-"""So many may fail because the host tier is full; a pause follows each."""
 
 OVER = (State.ENDING, State.ENDED)
 
@@ -33,9 +31,9 @@ class HoldOver:
 
 @dataclass(frozen=True, slots=True)
 class PauseOver:
-    """The instance that had no room may be asked again (None: the host tier), unless a newer timer runs."""
+    """The instance that had no room may be asked again, unless a newer timer runs."""
 
-    address: Address | None
+    address: Address
     counter: int
 
 
@@ -65,7 +63,6 @@ class Wait:
 
     stays: bool = False
     failures: int = 0
-    no_rooms: int = 0
 
 
 class Handovers:
@@ -89,9 +86,8 @@ class Handovers:
         self._can_copy = can_copy
         self._takers: dict[Address, Taker] = {}
         self._waits: dict[Sequence, Wait] = {}
-        self._unpaused: list[tuple[Address | None, int]] = []
+        self._unpaused: list[Taker] = []
         self._pauses = 0
-        self._tier_pause = 0
         self._newest = (0, 0)
 
     @property
@@ -125,25 +121,14 @@ class Handovers:
             del self._waits[sequence]
         if not self.is_on:
             return effects
-        due = [sequence for sequence in self._sequences.running if self._is_due(sequence)]
-        for sequence in due:
+        for sequence in self._sequences.running:
+            if not self._is_due(sequence):
+                continue
             if sequence not in self._waits:
                 self._waits[sequence] = Wait()
                 effects.append(After(self._limits.hold_s, HoldOver(sequence.order)))
-        return effects + self._begin_some([sequence for sequence in due if not self._waits[sequence].stays])
-
-    def _begin_some(self, due: list[Sequence]) -> list[Effect]:
-        """As many as may leave at once, the oldest first; a smaller one may pass one that fits nowhere."""
-        effects: list[Effect] = []
-        too_many = 0
-        for sequence in due:
-            if len(self._departures) >= self._limits.most or self._tier_pause:
-                break
-            slots = len(sequence.tokens) + self._limits.tail_tokens
-            if too_many and slots >= too_many:
-                continue
-            effects += self._begin(sequence, slots)
-            too_many = too_many if self._departures.has(sequence) else slots
+            if not self._waits[sequence].stays and len(self._departures) < self._limits.most:
+                effects += self._begin(sequence)
         return effects
 
     def hold_over(self, due: HoldOver) -> list[Effect]:
@@ -154,9 +139,6 @@ class Handovers:
 
     def pause_over(self, due: PauseOver) -> list[Effect]:
         """Ask that one again."""
-        if due.address is None:
-            self._tier_pause = 0 if self._tier_pause == due.counter else self._tier_pause
-            return []
         taker = self._takers.get(due.address)
         if taker is not None and taker.pause == due.counter:
             taker.pause = 0
@@ -172,7 +154,8 @@ class Handovers:
         is_first = sequence.length == len(sequence.place.tokens) + 1
         return is_first and sequence.remaining == 1 and (wait is None or not wait.stays)
 
-    def _begin(self, sequence: Sequence, slots: int) -> list[Effect]:
+    def _begin(self, sequence: Sequence) -> list[Effect]:
+        slots = len(sequence.tokens) + self._limits.tail_tokens
         takers = [taker for taker in self._takers.values() if not taker.pause]
         candidates = [_candidate(taker) for taker in takers]
         choice = self._policy(slots, candidates)
@@ -191,26 +174,20 @@ class Handovers:
     def _stayed(self, sequence: Sequence, departure: Departure, taker: Taker, reason: str) -> None:
         """It could not leave for there: others may be asked at once, that one after a pause."""
         wait = self._waits.get(sequence)
-        if reason == NO_ROOM:
-            self._tier_pause = self._tier_pause or self._pause(None)
-        if wait is not None and reason in (NO_ROOM, NOT_COPIED):
-            wait.no_rooms += 1
-            wait.stays |= reason == NOT_COPIED or wait.no_rooms >= NO_ROOM_MOST
+        if wait is not None and reason == NOT_COPIED:
+            wait.stays = True
             return
         if wait is not None and departure.stage not in (Stage.REACHING, Stage.RESERVING):
             wait.failures += 1
             wait.stays |= wait.failures >= FAILURES_MOST
         if not taker.pause:
-            taker.pause = self._pause(taker.room.address)
-
-    def _pause(self, refuser: Address | None) -> int:
-        self._pauses += 1
-        self._unpaused.append((refuser, self._pauses))
-        return self._pauses
+            self._pauses += 1
+            taker.pause = self._pauses
+            self._unpaused.append(taker)
 
     def _pause_refusers(self) -> list[Effect]:
         refusers, self._unpaused = self._unpaused, []
-        return [After(self._limits.pause_s, PauseOver(address, counter)) for address, counter in refusers]
+        return [After(self._limits.pause_s, PauseOver(taker.room.address, taker.pause)) for taker in refusers]
 
 
 def _candidate(taker: Taker) -> Candidate:

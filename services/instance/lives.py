@@ -3,6 +3,7 @@
 Keeps slots, engine, host tier and dispatcher in step with the state. Knows no batch and no queue's order.
 """
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from dunlin.effects import Address, Effect, Send
@@ -135,6 +136,16 @@ class Lives:
         for sequence in self._sequences:
             if sequence.kept and sequence.kept[0].keeper == kvstore:
                 effects += self._tier.cut(sequence)
+        return effects
+
+    def taken(self, names: Collection[tuple[int, int]]) -> list[Effect]:
+        """Regions, by (handle, generation), were claimed for another attempt: nothing from there on is kept here."""
+        effects: list[Effect] = []
+        for sequence in self._sequences:
+            lost = [kept for kept in sequence.kept if (kept.host.handle, kept.host.generation) in names]
+            if lost:
+                sequence.kept = [kept for kept in sequence.kept if kept not in lost]
+                effects += self._tier.cut(sequence, lost[0].region.start)
         return effects
 
     def arrive(self, sequence: Sequence, owner: int, tokens: int) -> list[Effect]:

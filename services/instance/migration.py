@@ -44,7 +44,7 @@ class Migration:
         orders: Orders,
         handover: HandoverPolicy,
     ) -> None:
-        patience = Patience(config.move_stage_s, config.tail_tokens, config.checkpoint_most_tokens)
+        patience = Patience(config.move_stage_s, config.tail_tokens)
         self.departures = Departures(sequences, lives, Copies(tier), patience, self._sender)
         self.arrivals = Arrivals(lives, tier, self._here, config.max_arriving, config.arrival_s)
         self.sheds = Sheds(sequences, self.departures, config.max_leaving)

@@ -14,10 +14,9 @@ from services.instance.departure import Departure, Stage
 class Offers:
     """Has the host tier's copies of those who leave made and filled in at their targets."""
 
-    def __init__(self, copies: Copies, tail_tokens: int, region_tokens: int) -> None:
+    def __init__(self, copies: Copies, tail_tokens: int) -> None:
         self._copies = copies
         self._tail_tokens = tail_tokens
-        self._region_tokens = region_tokens
 
     def is_far(self, departure: Departure) -> bool:
         """Whether too much is missing at the target for its row to stop now."""
@@ -45,10 +44,10 @@ class Offers:
         if self._copies.is_busy(sequence):
             pass
         elif sequence.kept_tokens < departure.asked:
-            departure.is_cut = departure.lacks_room = True
+            departure.is_cut = True  # there was no room for it, or the host tier is gone
         elif left > (0 if at_rest else self._tail_tokens):
-            departure.asked = min(sequence.answered, sequence.kept_tokens + self._region_tokens)
-            effects += self._copies.copy(sequence, departure.asked)
+            departure.asked = sequence.answered
+            effects += self._copies.copy(sequence)
         if departure.keeper == self._copies.keeper:
             return effects + self._fill(departure, self._copies.kept(sequence, departure.sent))
         return effects + self._cross(departure)

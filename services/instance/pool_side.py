@@ -5,7 +5,7 @@ Knows what asks and moves are for, and nothing of why.
 
 from dunlin.effects import Address, Effect
 from dunlin.messages.engine import MoveDone
-from dunlin.messages.pool import RegionRefused, RegionReserved, RegionsFound
+from dunlin.messages.pool import RegionRefused, RegionReserved, RegionsFound, RegionsTaken
 from services.instance.checkpointer import Checkpointer
 from services.instance.claims import Claims
 from services.instance.lives import Lives
@@ -48,6 +48,11 @@ class PoolSide:
             return []
         ask = self._tier.answered(message.ticket)
         return self._claims.refuse(message.regions) if ask is None else self._claims.found(ask, message.regions)
+
+    def taken(self, now_s: float, sender: Address, message: RegionsTaken) -> list[Effect]:
+        """Another attempt has them."""
+        names = list(zip(message.handle, message.generation, strict=False))
+        return self._lives.taken(names) if self._is_keeper(sender) else []
 
     def due(self, now_s: float, sender: Address, message: AnswerDue) -> list[Effect]:
         """Nobody answered in time: go on without."""

@@ -182,12 +182,12 @@ class HostTier:
         return self._question(ask, reserve)
 
     def find(self, sequence: Sequence, why: Why | None) -> list[Effect]:
-        """Claim what earlier attempts of the same request left in the tier; a copy of what is in the slab, maybe."""
+        """Claim what earlier attempts of the same request left in the tier."""
         assert self._ready is not None
         region = Region(0, len(self._ready.layers), 0, len(sequence.tokens))
         place, ready = sequence.place, self._ready
         names = (sequence.public_key, sequence.dispatcher, place.request, place.attempt)
-        find = FindRegions(self._numbers + 1, *names, ready.weights_digest, ready.kv_dtype, why, sequence.answered)
+        find = FindRegions(self._numbers + 1, *names, ready.weights_digest, ready.kv_dtype, why)
         return self._question(Ask(sequence, Purpose.CLAIM, region), find)
 
     def answered(self, ticket: int) -> Ask | None:

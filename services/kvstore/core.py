@@ -17,6 +17,7 @@ from dunlin.messages.pool import (
     RegionRefused,
     RegionReserved,
     RegionsFound,
+    RegionsTaken,
     ReleaseRegion,
     ReserveRegion,
     SendRegions,
@@ -172,20 +173,21 @@ class KvstoreCore:
 
     def _hand_over(self, asker: Address, message: FindRegions) -> list[Effect]:
         """What can be claimed here; nothing for one that left meanwhile."""
+        before = {entry.host.handle: entry for entry in self.catalog.entries_of_key(message.key)}
         claimed = self.catalog.claim(asker, message) if asker in self._writers else []
-        effects = self._spare(asker, message, claimed)
         self._claimed_total += len(claimed)
-        return [*effects, Send(asker, RegionsFound(message.ticket, tuple(entry.kept for entry in claimed)))]
+        taken = self._tell_taken([before[entry.host.handle] for entry in claimed])
+        return [*taken, Send(asker, RegionsFound(message.ticket, tuple(entry.kept for entry in claimed)))]
 
-    def _spare(self, asker: Address, message: FindRegions, claimed: list[Entry]) -> list[Effect]:
-        """What the asker holds in its slab as well is a checkpoint to it, and leaves room as those do: where a prompt's
-        KV is handed over, it would else keep that room until its answer ends, and the next could not be handed over."""
-        effects: list[Effect] = []
-        while claimed and claimed[-1].asked.region.stop <= message.held_tokens and not self._may_checkpoint(0):
-            host = claimed.pop().host
-            self.catalog.release(asker, host.handle, host.generation)
-            effects += self.exchange.outgoing.released(message.key)
-        return effects
+    def _tell_taken(self, entries: list[Entry]) -> list[Effect]:
+        """Whose they were may run an attempt still that nobody waits for: it must not read them any more."""
+        taken: dict[Address, RegionsTaken] = {}
+        for entry in entries:
+            if entry.writer.role == "instance" and entry.writer in self._writers:
+                names = taken.setdefault(entry.writer, RegionsTaken())
+                names.handle.append(entry.host.handle)
+                names.generation.append(entry.host.generation)
+        return [Send(writer, names) for writer, names in taken.items()]
 
     def _on_send(self, sender: Address, message: SendRegions) -> list[Effect]:
         if sender not in self._writers:
@@ -205,12 +207,10 @@ class KvstoreCore:
 
     def _may_reserve(self, asked: ReserveRegion) -> bool:
         """Checkpoints, which nobody waits for, leave room for what is preempted."""
-        return asked.priority is not Priority.CHECKPOINT or self._may_checkpoint(asked.length_bytes)
-
-    def _may_checkpoint(self, length_bytes: int) -> bool:
-        """Whether so much more of checkpoints leaves their share of the room to others."""
+        if asked.priority is not Priority.CHECKPOINT:
+            return True
         room = self.catalog.room
-        return room.free_bytes - length_bytes >= self._config.spill_share * room.capacity_bytes
+        return room.free_bytes - asked.length_bytes >= self._config.spill_share * room.capacity_bytes
 
     def _on_grace_over(self, sender: Address, message: GraceOver) -> list[Effect]:
         effects: list[Effect] = []

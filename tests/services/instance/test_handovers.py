@@ -9,8 +9,8 @@ from dunlin.messages.plan import HandOver, Room
 from dunlin.messages.types import Part
 from dunlin.policies.handover import HandoverPolicy, most_room, stay
 from services.instance.departure import Ended, Stage
-from services.instance.departures import NO_ROOM, NOT_COPIED
-from services.instance.handovers import FAILURES_MOST, NO_ROOM_MOST, Handovers, HoldOver, Limits, PauseOver
+from services.instance.departures import NOT_COPIED
+from services.instance.handovers import FAILURES_MOST, Handovers, HoldOver, Limits, PauseOver
 from services.instance.sequences import Sequence, Sequences, State
 from tests.services.instance.bench import D, make_place
 
@@ -204,42 +204,6 @@ def test_what_cannot_be_copied_stays_at_once_and_blames_nobody() -> None:
     here.leaving.end(here.all[0], stays=NOT_COPIED, stage=Stage.SWITCHING)
     assert timers(here.prefill(here.all[1]), PauseOver) == []
     assert (here.leaving.log, here.runs()) == ([(1, "x"), (2, "x")], [1])
-
-
-def test_while_the_host_tier_is_full_rows_wait_and_nobody_leaves_before_a_pause_is_over() -> None:
-    here = Here(3).rooms((X, 1000))
-    here.prefill(*here.all[:2])
-    here.leaving.end(here.all[0], stays=NO_ROOM, stage=Stage.SWITCHING)
-    ((after_s, due),) = timers(here.prefill(here.all[2]), PauseOver)
-    assert (after_s, due.address) == (0.1, None)
-    assert (here.leaving.log, here.runs()) == ([(1, "x"), (2, "x")], [])
-    here.handovers.pause_over(PauseOver(None, due.counter + 1))
-    here.handovers.settle()
-    assert len(here.leaving.log) == 2, "a timer of another pause says nothing"
-    here.handovers.pause_over(due)
-    here.handovers.settle()
-    assert here.leaving.log[2:] == [(1, "x"), (3, "x")], "the instance there is not to blame"
-
-
-def test_whom_the_host_tier_never_has_room_for_goes_on_here() -> None:
-    here = Here().rooms((X, 1000))
-    here.prefill()
-    for left in range(NO_ROOM_MOST - 1, -1, -1):
-        here.leaving.end(here.all[0], stays=NO_ROOM, stage=Stage.SWITCHING)
-        ((_, due),) = timers(here.handovers.settle(), PauseOver)
-        assert here.runs() == ([] if left else [1])
-        here.handovers.pause_over(due)
-        here.handovers.settle()
-    assert len(here.leaving.log) == NO_ROOM_MOST
-
-
-def test_a_smaller_one_passes_one_that_fits_nowhere() -> None:
-    here = Here(3).rooms((X, 20))
-    here.all[0].tokens.extend(range(10))
-    here.all[0].place = make_place(1, tokens=20)
-    here.all[0].computed, here.all[0].pending = 20, 1
-    here.prefill(*here.all[1:])
-    assert here.leaving.log == [(2, "x")]
 
 
 def test_one_that_ended_on_its_way_blames_nobody() -> None:

@@ -4,12 +4,13 @@ from typing import Any
 
 import pytest
 
+from dunlin.effects import Address
 from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned
 from dunlin.messages.engine import MapHost, Move, Unsupported
-from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion, Writing
+from dunlin.messages.pool import CommitRegion, FindRegions, RegionsTaken, ReleaseRegion, ReserveRegion, Writing
 from dunlin.messages.types import MoveKind, i64
-from services.instance.sequences import State
-from tests.services.instance.bench import ENGINE, ME, Attempt, Bench, Dispatcher
+from services.instance.sequences import State, name_of
+from tests.services.instance.bench import ENGINE, ME, Attempt, Bench, Dispatcher, Silent
 
 ROOM = 1 << 16
 KV_BYTES = 64
@@ -125,6 +126,24 @@ def test_a_kvstore_that_dies_takes_its_regions_along() -> None:
     bench.kill_kvstore()
     finish(bench, attempts)
     assert bench.core.report().restored_tokens_total == 0
+
+
+def test_what_another_attempt_claimed_meanwhile_is_not_read() -> None:
+    bench, attempts = press()
+    run_until_state(bench, State.WAITING)
+    (kept,) = [one for sequence in bench.core.sequences for one in sequence.kept]
+    other, ready = Address("instance", "other", 77), bench.engine.ready
+    bench.world.add(other, Silent())
+    bench.world.join(other, kept.keeper)
+    names = (name_of(bench.dispatcher.address, attempts[1].place), bench.dispatcher.address, 2, 2)
+    bench.world.post(other, kept.keeper, FindRegions(1, *names, ready.weights_digest, ready.kv_dtype), 0.002)
+    bench.run_until_quiet()
+    (taken,) = [message for *_, message in bench.world.sent if isinstance(message, RegionsTaken)]
+    assert (list(taken.handle), list(taken.generation)) == ([kept.host.handle], [kept.host.generation])
+    assert [move.kind for move in bench.sent(Move)] == [MoveKind.SLAB_TO_HOST]
+    assert bench.sent(ReleaseRegion) == []
+    assert bench.core.report().recomputed_tokens_total > 16
+    assert [attempt.tokens for attempt in attempts] == [attempt.expected for attempt in attempts]
 
 
 @pytest.mark.parametrize("state", [State.ASKING, State.SPILLING, State.WAITING, State.RESTORING])

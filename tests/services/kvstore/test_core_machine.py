@@ -13,6 +13,7 @@ from dunlin.messages.pool import (
     FindRegions,
     RegionReserved,
     RegionsFound,
+    RegionsTaken,
     ReleaseRegion,
     ReserveRegion,
     Writing,
@@ -164,11 +165,17 @@ class KvstoreMachine(RuleBasedStateMachine):
         if process is None or not process.joined:
             return
         wanted = FindRegions(1, key, Address("dispatcher", "d", 1), 1, 1, "w", "fp32")
-        (effect,) = self.give(process.address, wanted)
+        *told, effect = self.give(process.address, wanted)
         assert isinstance(effect, Send)
         assert isinstance(effect.message, RegionsFound)
         found = [kept.host for kept in effect.message.regions]
         handles = [host.handle for host in found]
+        words = [(one.to, one.message) for one in told if isinstance(one, Send)]
+        taken = [(to, word) for to, word in words if isinstance(word, RegionsTaken)]
+        names = [(to, *name) for to, each in taken for name in zip(each.handle, each.generation, strict=True)]
+        there = [other for other in self.living.values() if other.joined]
+        kept = [(other.address, host.handle, host.generation) for other in there for host in other.keeps]
+        assert sorted(names) == sorted(name for name in kept if name[1] in handles)
         for other in self.living.values():
             self.dead += [(other.address, host) for host in other.keeps if host.handle in handles]
             other.keeps = [host for host in other.keeps if host.handle not in handles]
