@@ -104,7 +104,7 @@ class Faults:
         self._town.pause(victim)
         self._town.later(min(0.3, fault.lasts_s), lambda: self._replace(victim))
         self._town.later(0.5 + fault.lasts_s, lambda: self._world.resume(victim))
-        self._town.later(2.0 + fault.lasts_s, lambda: self._kill_now(victim))
+        self._town.later(2.0 + fault.lasts_s, lambda: self._kill_if_replaced(victim))
         return victim
 
     def do_slow_process(self, fault: Fault) -> Address | None:
@@ -320,6 +320,11 @@ class Faults:
     def _kill_now(self, victim: Address) -> None:
         if victim in self._town.cores:
             self._town.kill(victim)
+
+    def _kill_if_replaced(self, victim: Address) -> None:
+        """One whose successor could not start, for want of etcd, goes on."""
+        if self._town.current.get((victim.role, victim.name)) != victim:
+            self._kill_now(victim)
 
     def _replace(self, victim: Address) -> None:
         if self._town.current.get((victim.role, victim.name)) == victim and not self._town.etcd.is_down:

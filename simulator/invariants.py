@@ -453,6 +453,8 @@ class Progress(Watcher):
 
     def _is_given_up(self, instance: Address, since_s: float) -> None:
         """Nobody waits for it who, like the monitor, was well all the time since it sleeps."""
+        if not self.town.of_role("monitor"):
+            return
         for core in self.town.dispatchers():
             judges = (core.address, *self.town.of_role("monitor"))
             watched_s = max(since_s, *(self.town.started_s[judge] for judge in judges))
