@@ -6,6 +6,7 @@ Knows what the model's continuation of its prompt is; knows nothing of the clust
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 
 from dunlin.effects import Address, Effect, Gone, Message
 from dunlin.messages.door import Admitted, Delta, Rejected, Rejection, Submit
@@ -67,6 +68,13 @@ class Reader:
         self.town.world.join(self.address, self.door)
         submit = replace(self.submit, key=self.request, received=i32(self.tokens)) if self.request else self.submit
         self.town.world.post(self.address, self.door, submit)
+        self.town.later(RETRY_S, partial(self._dialled, self.address))
+
+    def _dialled(self, address: Address) -> None:
+        """A door that closed before the connection was open says nothing: dial again."""
+        if address == self.address and self.door is not None and not self.town.world.is_joined(address, self.door):
+            self.door = None
+            self.come()
 
     def go_away(self) -> None:
         """Its connection ends; it reads nothing more."""
