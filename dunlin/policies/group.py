@@ -69,7 +69,8 @@ def prefill_decode(candidates: Sequence[Candidate], terms: Terms = EVEN) -> list
         parts.update((one.address, Part.LOCAL) for one in able)
     else:
         parts.update(_sides(able, _prefills(len(able), terms.prefill_share)))
-    return [_side(number, one, parts[one.address], able, parts) for number, one in _numbered(candidates)]
+    counts = _counted([parts[one.address] for one in able])
+    return [_side(number, one, parts[one.address], len(able), counts) for number, one in _numbered(candidates)]
 
 
 def _prefills(instances: int, share: float) -> int:
@@ -82,15 +83,19 @@ def _sides(able: Sequence[Candidate], wanted: int) -> dict[Address, Part]:
     for one in able:
         if one.part in (Part.PREFILL, Part.DECODE):
             sides[one.address] = one.part
+    counts = _counted(list(sides.values()))
     for one in able:
         if one.address not in sides:
-            short = _count(sides, Part.PREFILL) < wanted
-            sides[one.address] = Part.PREFILL if short else Part.DECODE
+            side = sides[one.address] = Part.PREFILL if counts[Part.PREFILL] < wanted else Part.DECODE
+            counts[side] += 1
     goals = ((Part.DECODE, len(able) - wanted), (Part.PREFILL, wanted))
     for (side, goal), (other, _) in zip(goals, reversed(goals), strict=True):
-        while _count(sides, side) == 0 or goal - _count(sides, side) > SLACK:
-            changing = min((one for one in able if sides[one.address] is other), key=_reluctance)
-            sides[changing.address] = side
+        missing = max(counts[side] == 0, goal - counts[side] - SLACK)
+        if missing > 0:
+            others = sorted((one for one in able if sides[one.address] is other), key=_reluctance)
+            sides.update((one.address, side) for one in others[:missing])
+            counts[side] += missing
+            counts[other] -= missing
     return sides
 
 
@@ -98,8 +103,8 @@ def _reluctance(candidate: Candidate) -> tuple[int, Address]:
     return candidate.requests, candidate.address
 
 
-def _count(sides: dict[Address, Part], side: Part) -> int:
-    return list(sides.values()).count(side)
+def _counted(parts: Sequence[Part]) -> dict[Part, int]:
+    return {side: parts.count(side) for side in (Part.PREFILL, Part.DECODE)}
 
 
 def _numbered(candidates: Sequence[Candidate]) -> list[tuple[int, Candidate]]:
@@ -128,13 +133,10 @@ def _local(number: int, candidate: Candidate, ready: int) -> Group:
     return Group(number, GroupKind.LOCAL, (candidate.address,), (Part.LOCAL,), why)
 
 
-def _side(
-    number: int, candidate: Candidate, part: Part, able: Sequence[Candidate], parts: dict[Address, Part]
-) -> Group:
-    sides = {one.address: parts[one.address] for one in able}
-    prefills, decodes = _count(sides, Part.PREFILL), _count(sides, Part.DECODE)
+def _side(number: int, candidate: Candidate, part: Part, serving: int, counts: dict[Part, int]) -> Group:
+    prefills, decodes = counts[Part.PREFILL], counts[Part.DECODE]
     figures = (
-        Figure("serving_instances", len(able)),
+        Figure("serving_instances", serving),
         Figure("prefill_instances", prefills),
         Figure("decode_instances", decodes),
         Figure("requests", candidate.requests),

@@ -97,17 +97,23 @@ def cheapest_first(movables: Sequence[Movable]) -> list[int]:
 
 def _make_room(candidates: Sequence[Candidate], taken: set[int]) -> Move | None:
     """The instance that needs least to start the prompt that waits there gives that much, if another can take it."""
-    best: tuple[int, int, int] | None = None
-    for index, one in enumerate(candidates):
-        missing = one.head_slots - one.free_slots
-        if index in taken or not one.movable or not one.running or one.head_slots == 0 or missing <= 0:
-            continue
-        takers = [other for other in _takers(candidates, taken | {index}) if candidates[other].free_slots >= missing]
-        if takers and (best is None or missing < best[0]):
-            best = (missing, index, takers[0])
-    if best is None:
-        return None
-    missing, source, target = best
+    wanting = [
+        (one.head_slots - one.free_slots, index)
+        for index, one in enumerate(candidates)
+        if index not in taken and one.movable and one.running and one.head_slots > max(0, one.free_slots)
+    ]
+    takers = _takers(candidates, taken) if wanting else []
+    most_free = max((candidates[index].free_slots for index in takers), default=0)
+    for missing, source in sorted(wanting):
+        if missing > most_free:
+            return None  # as for all that come after: they miss more
+        target = next((one for one in takers if one != source and candidates[one].free_slots >= missing), None)
+        if target is not None:
+            return _room(candidates, source, target, missing)
+    return None
+
+
+def _room(candidates: Sequence[Candidate], source: int, target: int, missing: int) -> Move:
     one = candidates[source]
     figures = (Figure("head_slots", one.head_slots), Figure("free_slots", one.free_slots), Figure("slots", missing))
     rejected = (Rejected("preempt", "what runs would wait and come back later"),)

@@ -13,7 +13,8 @@ class GlobalManagerConfig:
     An order without an answer, or refused, is given again after `retry_s`. At most `max_moves` moves are under way by
     the `rebalance` policy, which looks every `rebalance_s`; who took part in one rests for `move_rest_s`, until the
     views show what it changed. Where work is split, `prefill_share` of the instances compute prompts; how much room the
-    others have is told them every `rooms_s` at most.
+    others have is told them every `rooms_s` at most. Plans and moves look at everybody: beyond `small_fleet` instances,
+    changes bring them about at most every `plan_member_s` for each one more.
     """
 
     policy: str = "local_groups"
@@ -25,15 +26,18 @@ class GlobalManagerConfig:
     max_moves: int = 4
     prefill_share: float = 0.5
     rooms_s: float = 0.25
+    plan_member_s: float = 50e-6
+    small_fleet: int = 100
 
     def __post_init__(self) -> None:
-        for name in ("retry_s", "report_interval_s", "rebalance_s", "move_rest_s", "rooms_s"):
+        for name in ("retry_s", "report_interval_s", "rebalance_s", "move_rest_s", "rooms_s", "plan_member_s"):
             if not getattr(self, name) > 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: it must be positive")
         if not 0 < self.prefill_share < 1:
             raise ValueError(f"prefill_share is {self.prefill_share}: it must be between 0 and 1")
-        if self.max_moves < 1:
-            raise ValueError(f"max_moves is {self.max_moves}: needs at least 1")
+        for name in ("max_moves", "small_fleet"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
 
 
 def of_preset(name: str, **settings: Any) -> GlobalManagerConfig:

@@ -25,6 +25,7 @@ from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.fleet import Fleet
 from services.global_manager.handovers import Handovers
 from services.global_manager.moves import Moves
+from services.global_manager.pace import Pace, PlanDue
 from services.global_manager.plan import Answer, Term
 
 
@@ -73,6 +74,8 @@ class GlobalManagerCore:
         self._terms = Terms(config.prefill_share)
         self._instances: dict[Address, None] = {}
         self._monitors: dict[Address, None] = {}
+        self._pace = Pace(config.plan_member_s, config.small_fleet)
+        self._moves_pace = Pace(config.plan_member_s, config.small_fleet)
         self._is_reshaped = False
         self._last_epoch = 0
         self._beats = 0
@@ -88,6 +91,7 @@ class GlobalManagerCore:
             OrderDone: self._on_done,
             OrderRefused: self._on_refused,
             RetryDue: self._on_retry_due,
+            PlanDue: self._on_plan_due,
             ReportDue: self._on_report_due,
             MovesDue: self._on_moves_due,
             ShedDone: self._on_shed_done,
@@ -116,7 +120,9 @@ class GlobalManagerCore:
         again: list[Effect] = [Send(sender, order)] if order is not None else []
         moves = self.moves.joined(sender) if self.moves is not None else []
         rooms = self.handovers.joined(sender) if self.handovers is not None else []
-        return again + moves + rooms + self._replan()
+        member = self.fleet.members.get(sender)
+        # Who is not known as ready has no place in a plan: the view that says so will make one.
+        return again + moves + rooms + (self._replan_soon(now_s) if member is not None and member.ready else [])
 
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._monitors.pop(sender, None)
@@ -132,7 +138,8 @@ class GlobalManagerCore:
         if self.moves is not None:
             self.moves.forget(self.fleet.members)
         is_new, self._is_reshaped = self.fleet.is_reshaped or self._is_reshaped, False
-        return (self._replan() if is_new else []) + self._move(now_s)
+        plan = self._replan_soon(now_s) if is_new else []
+        return plan + ([] if self._may_wait(now_s) else self._move(now_s))
 
     def _on_elected(self, now_s: float, sender: Address, message: Elected) -> list[Effect]:
         if message.epoch <= self._last_epoch:
@@ -144,7 +151,7 @@ class GlobalManagerCore:
         self.handovers = Handovers(message.epoch, self._config.rooms_s)
         self._looks += 1
         looks = After(self._config.rebalance_s, MovesDue(self._looks))
-        return [*(self._replan() or self._reports()), looks]
+        return [*(self._replan(now_s) or self._reports()), looks]
 
     def _on_deposed(self, now_s: float, sender: Address, message: Deposed) -> list[Effect]:
         if self.term is None or message.epoch != self.term.epoch:
@@ -203,8 +210,14 @@ class GlobalManagerCore:
         is_still = self._config.rebalance == "none" and not self.fleet.has_moves
         if is_still and not self.moves.is_waiting and not self.handovers.is_waiting:
             return []
+        self._moves_pace.made(now_s)
         members = self._reachable()
         return [*self.handovers.decide(now_s, members), *self.moves.decide(now_s, members)]
+
+    def _may_wait(self, now_s: float) -> bool:
+        """In a large fleet the next look at moves, which comes anyway, is soon enough; not for an operator's wish."""
+        is_asked = self.moves is not None and self.moves.is_waiting
+        return not is_asked and self._moves_pace.is_early(now_s, len(self.fleet.members))
 
     def _reachable(self) -> list[MemberView]:
         return [member for member in self.fleet.members.values() if member.address in self._instances]
@@ -222,10 +235,21 @@ class GlobalManagerCore:
         self.stale_total += not taken
         return taken
 
-    def _replan(self) -> list[Effect]:
+    def _replan_soon(self, now_s: float) -> list[Effect]:
+        """At once, or when the last plan of a large fleet is old enough."""
+        if self.term is None:
+            return []
+        timer = self._pace.delay(now_s, len(self.fleet.members))
+        return self._replan(now_s) if timer is None else [*timer]
+
+    def _on_plan_due(self, now_s: float, sender: Address, message: PlanDue) -> list[Effect]:
+        return self._replan(now_s) if self._pace.is_due(message) else []
+
+    def _replan(self, now_s: float) -> list[Effect]:
         """Order whoever's place in the plan is new. An instance that is not ready now keeps the order that it has."""
         if self.term is None:
             return []
+        self._pace.made(now_s)
         orders = self.term.revise(self._policy(self._candidates(self.term), self._terms))
         if not orders:
             return []

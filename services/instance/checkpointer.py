@@ -6,7 +6,6 @@ Knows no step and no other instance; slots that are read here are only written a
 copy was cancelled.
 """
 
-
 from typing import Any
 
 from dunlin.effects import Effect

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from dunlin.effects import Address
 from dunlin.messages.types import GroupKind, Part
+from dunlin.policies import group
 from dunlin.policies.group import SLACK, Candidate, Terms, local_groups, prefill_decode
 
 
@@ -171,3 +172,24 @@ def test_any_split_has_both_sides_is_nearly_right_and_settles(members: list[Any]
     assert {group.members[0]: (group.number, group.parts) for group in second} == {
         address: (group.number, group.parts) for address, group in decided.items()
     }
+
+
+class Watched(list[Part]):
+    """Counts how often it is looked through."""
+
+    counted = 0
+
+    def count(self, value: Any) -> int:
+        Watched.counted += 1
+        return super().count(value)
+
+
+def test_a_large_split_is_counted_once_not_for_each_member(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Thousands come at once, or change sides: the time must not grow with the square of the fleet."""
+    monkeypatch.setattr(group, "_counted", lambda parts, counted=group._counted: counted(Watched(parts)))
+    fleet = [candidate(f"{n:03}") for n in range(300)]
+    split = prefill_decode(fleet)
+    assert [one.parts[0] for one in split].count(Part.PREFILL) == 150
+    prefilling = [replace(one, part=Part.PREFILL) for one in fleet]
+    assert [one.parts[0] for one in prefill_decode(prefilling)].count(Part.DECODE) == 150 - SLACK
+    assert Watched.counted <= 8

@@ -105,3 +105,52 @@ def test_a_drain_goes_to_the_least_loaded_taker_as_far_as_there_is_room() -> Non
 
 def test_the_cheapest_leave_first_and_the_youngest_of_equals() -> None:
     assert cheapest_first([Movable(30, 1), Movable(10, 2), Movable(10, 3)]) == [2, 1, 0]
+
+
+class Watched(list[Candidate]):
+    """Counts how often one of it is looked up."""
+
+    looked_up = 0
+
+    def __getitem__(self, index: Any) -> Any:
+        self.looked_up += 1
+        return super().__getitem__(index)
+
+
+@pytest.mark.parametrize("free", [0, 50])
+def test_a_fleet_in_need_is_looked_through_a_few_times_not_for_each_of_it(free: int) -> None:
+    """Everybody wants room that nobody has: the time must not grow with the square of the fleet."""
+    fleet = Watched(one(f"i{n}", used=100, free_slots=free, demand_slots=60, head_slots=60) for n in range(500))
+    llumnix(fleet, 4)
+    assert fleet.looked_up < 20 * len(fleet)
+
+
+needs = st.lists(
+    st.tuples(st.integers(0, 100), st.integers(0, 120), st.booleans(), st.booleans(), st.integers(0, 1)), max_size=8
+)
+
+
+@given(needs)
+def test_room_is_made_as_if_every_pair_was_compared(needs: list[tuple[int, int, bool, bool, int]]) -> None:
+    fleet = [
+        one(f"i{n}", used=100 - free, running=running, demand_slots=head, head_slots=head, movable=movable, takes=takes)
+        for n, (free, head, movable, takes, running) in enumerate(needs)
+    ]
+    pairs = [
+        (giver.head_slots - giver.free_slots, source, taker.load, target)
+        for source, giver in enumerate(fleet)
+        for target, taker in enumerate(fleet)
+        if source != target
+        and giver.movable
+        and giver.running
+        and taker.takes
+        and giver.head_slots > 0
+        and 0 < giver.head_slots - giver.free_slots <= taker.free_slots
+    ]
+    moves = llumnix(fleet, 1)
+    if pairs:
+        missing, source, _, target = min(pairs)
+        assert (moves[0].source, moves[0].target, moves[0].slots) == (source, target, missing)
+        assert moves[0].why.chosen.startswith("make room")
+    else:
+        assert not moves or moves[0].why.chosen.startswith("from")
