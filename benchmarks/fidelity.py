@@ -1,38 +1,63 @@
-"""How near the simulator is to a live cluster: `python -m benchmarks.fidelity [--profile DB] [--duration S] [--json]`.
+"""How near the simulator is to a live cluster: `python -m benchmarks.fidelity [--profile DB] [--only NAME] [--json]`.
 
-One instance has a core to itself, everything else shares another. The machine is profiled on the instance's core first
-(unless `--profile` names a store). What the instance's own process adds to a step, on the same core, is measured by
-requests that start together, 1 to 32 at once. Then three workloads run live and are simulated: steady, bursty and
-overload. Exit code 1 if a median or a 99th percentile of TTFT or TPOT differs by more than `--limit`.
+One instance (core and engine) has a core to itself, everything else shares another. The machine is profiled on the
+instance's core first (unless `--profile` names a store). Then, on the cluster itself, what dunlin's own processes take is
+measured under loads that are none of those compared (`dunlin.cost.host_probe`).
+
+Three workloads follow, each in several parts: steady at a quarter of the rate that the core can bear, bursty between 5 %
+and 50 % of it, overload at 250 % for some seconds. Near 100 % a queue depends on a hundredth more or less of speed, which
+no machine keeps; overload is where the queue grows without end. This machine's speed drifts by a tenth within minutes,
+so before and after each part another engine on the instance's core computes the same steps, and the part is simulated at
+the mean of the two speeds. Exit code 1 if a median or a 99th percentile of TTFT or TPOT, over all parts of a workload,
+differs by more than `--limit`.
 """
 
 import argparse
 import json
 import os
+import shutil
 import subprocess
 import sys
-from dataclasses import asdict, replace
+import time
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-import numpy as np
-
-from benchmarks.processes import descendants
-from dunlin.cost.fit import relative_line
+from dunlin.cost.host_probe import measure_host, processes, replay, without_idle
 from dunlin.cost.load import load_timing
-from dunlin.cost.models import Batch, EngineTiming, StepModel
+from dunlin.cost.models import Batch, EngineTiming, MessageCosts
+from dunlin.cost.probe import EngineChoice, Probe
+from dunlin.cost.profile import serve, turn_s
+from dunlin.engine.builtin import models_folder, resolve_model
 from dunlin.launch.process import ClusterProcess, dunlin
-from dunlin.workload.runs import Run, read_run
-from dunlin.workload.stats import report
+from dunlin.workload.stats import Record
 from simulator.against import Difference, differences, simulate_again
 
 INSTANCE_CPU, OTHERS_CPU = 1, 0
-WIDTHS = (1, 2, 4, 8, 16, 32)
-_PROMPT, _ANSWER = 64, 96
-_LENGTHS = "lengths=lognormal(96,48,sigma=0.6)"
+MODEL = "builtin:tiny"
+_PROMPT, _ANSWER = 96, 48
+_LENGTHS = f"lengths=lognormal({_PROMPT},{_ANSWER},sigma=0.6)"
+_MEAN = 1.2
+"""A lognormal's mean over its median, for that sigma."""
+BEATS = 500
+SIMULATIONS = 4
+"""Of each part, beginning at other places of the machine's course of events: a tail needs many requests."""
+
+
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A workload: its specification, of which rates are shares of capacity, and how long a part of it takes."""
+
+    text: str
+    shares: tuple[float, ...]
+    part_s: float
+
+
 WORKLOADS = {
-    "steady": "poisson:rate={steady},duration={duration}," + _LENGTHS,
-    "bursty": "onoff:on={high},off={low},on_s=5,off_s=5,duration={duration}," + _LENGTHS,
-    "overload": "poisson:rate={over},duration={half}," + _LENGTHS,
+    "steady": Compared("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (0.25,), 20.0),
+    "bursty": Compared(
+        "onoff:on={0:.2f},off={1:.2f},on_s=5,off_s=5,duration={duration}," + _LENGTHS, (0.5, 0.05), 20.0
+    ),
+    "overload": Compared("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (2.5,), 5.0),
 }
 
 
@@ -40,69 +65,142 @@ def main() -> int:
     """0: all within the limit."""
     options = _parser().parse_args()
     store = options.profile or _profiled()
-    timing = load_timing(str(store), "builtin:tiny")
+    timing = load_timing(str(store), MODEL)
     found: dict[str, list[Difference]] = {}
-    with ClusterProcess("--instances", "1") as cluster:
-        pin(cluster.pid)
-        timing = with_host(timing, cluster)
-        for name, text in WORKLOADS.items():
-            rates = {"steady": 6 * options.load, "high": 12 * options.load, "low": 2 * options.load}
-            spec = text.format(**rates, over=40 * options.load, duration=options.duration, half=options.duration / 2)
-            found[name] = compare(cluster, name, spec, timing)
+    os.sched_setaffinity(0, {INSTANCE_CPU})
+    with Probe(EngineChoice(resolve_model(MODEL, models_folder(store.absolute().parent)), 256 << 20)) as probe:
+        os.sched_setaffinity(0, {OTHERS_CPU})
+        with ClusterProcess("--instances", "1") as cluster:
+            settle(cluster)
+            timing = with_host(timing, cluster, probe)
+            for name in options.only or WORKLOADS:
+                found[name] = Comparison(cluster, probe, timing, options).run(name)
     print(json.dumps({name: [asdict(each) for each in rows] for name, rows in found.items()})) if options.json else None
     worst = max(abs(each.relative) for rows in found.values() for each in rows)
     print(f"the largest difference is {worst:.1%}; the limit is {options.limit:.0%}")
     return 0 if worst <= options.limit else 1
 
 
-def with_host(timing: EngineTiming, cluster: ClusterProcess) -> EngineTiming:
-    """The timing, with the time that the instance's process takes of each step and each row."""
-    assert isinstance(timing.step, StepModel)
-    extra: list[tuple[int, float]] = []
-    for width in WIDTHS:
-        trace = cluster.data_dir / f"together-{width}.csv"
-        trace.write_text("arrival_s,input_tokens,output_tokens\n" + f"0.0,{_PROMPT},{_ANSWER}\n" * width)
-        period_s = report(replay(cluster, f"together-{width}", str(trace)).records).tpot_s.p50
-        middle = Batch(decode_rows=width, decode_context=width * (_PROMPT + _ANSWER // 2))
-        extra.append((width, max(0.0, period_s - timing.step_s(middle))))
-        print(f"{width:3} at once: {period_s * 1e3:.2f} ms a step, {extra[-1][1] * 1e3:.2f} of them not the engine's")
-    widths, seconds = np.array(extra).T
-    fixed_s, row_s = relative_line(widths, np.maximum(seconds, 1e-5))
-    step = timing.step
-    step = replace(step, fixed_s=step.fixed_s + fixed_s, decode_row_s=step.decode_row_s + row_s)
-    return replace(timing, step=replace(step, prefill_row_s=step.prefill_row_s + row_s))
+class Comparison:
+    """One workload, live and simulated, in parts."""
+
+    def __init__(
+        self, cluster: ClusterProcess, probe: Probe, timing: EngineTiming, options: argparse.Namespace
+    ) -> None:
+        self._cluster = cluster
+        self._probe = probe
+        self._timing = timing
+        self._parts: int = options.parts
+        self._keep: Path | None = options.keep
+        self._numbers = 0
+
+    def run(self, name: str) -> list[Difference]:
+        """Both, printed."""
+        live: list[Record] = []
+        simulated: list[Record] = []
+        slow = [self.slowness()]
+        for part in range(self._parts):
+            run = replay(self._cluster, name, self._spec(name), OTHERS_CPU, "--seed", str(part))
+            slow.append(self.slowness())
+            live += run.records
+            if self._keep:
+                self._keep.mkdir(parents=True, exist_ok=True)
+                shutil.copy(self._cluster.data_dir / f"{name}.jsonl", self._keep / f"{name}-{part}.jsonl")
+                (self._keep / f"{name}-{part}.slow").write_text(json.dumps(slow[-2:]))
+            for number in range(SIMULATIONS):
+                start = (part * SIMULATIONS + number) / (self._parts * SIMULATIONS)
+                simulated += simulate_again(run, self._timing, (slow[-2] + slow[-1]) / 2, start)
+        found = differences(live, simulated)
+        _print(name, len(live), slow, found)
+        return found
+
+    def slowness(self) -> float:
+        """How many times as long as profiled steps take now."""
+        return slowness(self._probe, self._timing)
+
+    def _spec(self, name: str) -> str:
+        compared = WORKLOADS[name]
+        most = capacity(self._timing)
+        return compared.text.format(*(share * most for share in compared.shares), duration=compared.part_s)
 
 
-def replay(cluster: ClusterProcess, name: str, spec: str) -> Run:
-    """Run a workload live, from the other core."""
-    record = cluster.data_dir / f"{name}.jsonl"
-    command = dunlin("replay", spec, "--data-dir", str(cluster.data_dir), "--record", str(record))
-    subprocess.run(command, stdout=subprocess.DEVNULL, check=False, preexec_fn=lambda: _to(OTHERS_CPU))
-    return read_run(record)
+def slowness(probe: Probe, timing: EngineTiming) -> float:
+    """How many times as long as the timing says steps take now, on the instance's core."""
+    os.sched_setaffinity(0, {INSTANCE_CPU})
+    measured_s = predicted_s = 0.0
+    for point in serve(probe, BEATS, seed=1):
+        measured_s += turn_s(point)
+        predicted_s += timing.step_s(point.batch)
+    os.sched_setaffinity(0, {OTHERS_CPU})
+    return measured_s / predicted_s
 
 
-def compare(cluster: ClusterProcess, name: str, spec: str, timing: EngineTiming) -> list[Difference]:
-    """Run a workload live, again in virtual time, and print both."""
-    run = replay(cluster, name, spec)
-    found = differences(run.records, simulate_again(run, timing))
-    print(f"{name}: {len(run.records)} requests\n  {'':10}{'live ms':>10}{'simulated':>10}{'':>8}")
-    for each in found:
-        times = f"{each.live_s * 1e3:10.2f}{each.simulated_s * 1e3:10.2f}{each.relative:>+8.1%}"
-        print(f"  {each.measure} {each.quantile:5}{times}")
+def with_host(timing: EngineTiming, cluster: ClusterProcess, probe: Probe) -> EngineTiming:
+    """The timing, with what dunlin's processes take. What they take when idle is in the probe's times, beside them."""
+    host = without_idle(measure_host(cluster, timing, shares_core=True, client_cpu=OTHERS_CPU))
+    for name, costs in (("instance", host.instance), ("dispatcher and client", host.door)):
+        print(f"{name}: {_in_ms(costs)}")
+    print(f"a hop: {host.hop_s * 1e3:.2f} ms")
+    found = replace(timing, host=host)
+    print(f"the core can bear {capacity(found):.1f} requests/s", flush=True)
     return found
 
 
-def pin(supervisor: int) -> None:
-    """Every process below the supervisor to a core: instances and their engines to one, all others to the other."""
-    for pid in [supervisor, *descendants(supervisor)]:
-        line = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ")
-        cpu = INSTANCE_CPU if b"services.instance" in line or b"dunlin.engine" in line else OTHERS_CPU
+def capacity(timing: EngineTiming) -> float:
+    """Requests of the workloads' lengths per second, in steps of 32 rows."""
+    rows, prompt, answer = 32, int(_PROMPT * _MEAN), _ANSWER * _MEAN
+    decoding, mixed = Batch(), Batch()
+    for _ in range(rows):
+        decoding.add_decode(prompt + _ANSWER // 2)
+        mixed.add_decode(prompt + _ANSWER // 2)
+    mixed.add_prefill(prompt)
+    decode_s = timing.step_s(decoding)
+    own = timing.host.instance if timing.host is not None else MessageCosts()
+    prefill_s = timing.step_s(mixed) - decode_s
+    return 1.0 / (answer * ((decode_s + own.step_s) / rows + own.row_s) + prefill_s + own.request_s)
+
+
+def settle(cluster: ClusterProcess, quiet_s: float = 2.0) -> None:
+    """Every process on its core, once the engine that stands by is loaded and nobody computes."""
+    busy_s, since_s = -1.0, time.monotonic()
+    while time.monotonic() - since_s < quiet_s:
+        time.sleep(0.25)
+        found = processes(cluster.pid)
+        for pid, line in found:
+            _pin(pid, INSTANCE_CPU if "services.instance " in line or "dunlin.engine" in line else OTHERS_CPU)
+        standing_by = [pid for pid, line in found if "--standby" in line]
+        now_s = sum(_cpu_s(pid) for pid in standing_by)
+        if not standing_by or now_s != busy_s:
+            busy_s, since_s = now_s, time.monotonic()
+
+
+def _pin(pid: int, cpu: int) -> None:
+    try:
         for thread in os.listdir(f"/proc/{pid}/task"):
             os.sched_setaffinity(int(thread), {cpu})
+    except OSError:  # it ended meanwhile
+        pass
 
 
-def _to(cpu: int) -> None:
-    os.sched_setaffinity(0, {cpu})
+def _cpu_s(pid: int) -> float:
+    try:
+        return float(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) // 1e7
+    except OSError:
+        return 0.0
+
+
+def _print(name: str, count: int, slow: list[float], found: list[Difference]) -> None:
+    speeds = ", ".join(f"{each:.2f}" for each in slow)
+    print(f"{name}: {count} requests; steps took {speeds} times what was profiled")
+    print(f"  {'':10}{'live ms':>10}{'simulated':>10}{'':>8}")
+    for each in found:
+        times = f"{each.live_s * 1e3:10.2f}{each.simulated_s * 1e3:10.2f}{each.relative:>+8.1%}"
+        print(f"  {each.measure} {each.quantile:5}{times}", flush=True)
+
+
+def _in_ms(costs: MessageCosts) -> str:
+    parts = (("step", costs.step_s), ("row", costs.row_s), ("request", costs.request_s))
+    return ", ".join(f"{seconds * 1e3:.3f} ms a {what}" for what, seconds in parts)
 
 
 def _profiled() -> Path:
@@ -113,9 +211,10 @@ def _profiled() -> Path:
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--profile", type=Path, help="a store that `dunlin profile` wrote on this machine")
-    parser.add_argument("--duration", type=float, default=60.0, help="of a workload, seconds")
-    parser.add_argument("--load", type=float, default=1.0, help="multiplies all rates")
+    parser.add_argument("--profile", type=Path, help="a store that `dunlin profile --cpu 1` wrote on this machine")
+    parser.add_argument("--only", action="append", choices=list(WORKLOADS), help="this workload; may be repeated")
+    parser.add_argument("--parts", type=int, default=5, help="of each workload")
+    parser.add_argument("--keep", type=Path, help="a folder for the records of the live runs")
     parser.add_argument("--limit", type=float, default=0.10)
     parser.add_argument("--json", action="store_true")
     return parser

@@ -12,11 +12,15 @@ from dunlin.workload.prompts import make_jobs
 from dunlin.workload.runs import Run
 from dunlin.workload.stats import Record, Report, report
 from simulator.engine import EngineSettings, make_ready
+from simulator.network import NetworkSpec
 from simulator.run import SimSpec, simulate
 from simulator.spec import ClusterSpec
+from simulator.timing import Unsteady
 
 MEASURES = ("ttft_s", "tpot_s")
 QUANTILES = ("p50", "p99")
+ENGINE_HOP_S = 5e-5
+"""Through the socket between instance and engine, where what both compute for it is counted by itself."""
 
 
 class RunError(ValueError):
@@ -38,8 +42,10 @@ class Difference:
         return self.simulated_s / self.live_s - 1.0 if self.live_s else 0.0
 
 
-def simulate_again(run: Run, timing: EngineTiming) -> list[Record]:
+def simulate_again(run: Run, timing: EngineTiming, slowness: float = 1.0, start: float = 0.0) -> list[Record]:
     """The run's requests at their times, on as many instances under the same preset.
+
+    Steps take `slowness` times what the timing says; its unsteadiness begins at `start` (0 to 1).
 
     Raises:
         RunError: the record does not say what cluster it was.
@@ -55,10 +61,15 @@ def simulate_again(run: Run, timing: EngineTiming) -> list[Record]:
         max_positions=int(info["max_positions"]),
         vocabulary=int(info["vocabulary"]),
     )
+    host = timing.host
+    if host is not None and host.shares_core:
+        slowness /= 1.0 - host.instance.idle_share
     cluster = ClusterSpec(
         instances=int(launched.get("instances", 1)),
         preset=str(launched.get("preset") or DEFAULT_PRESET),
-        engine=EngineSettings(ready=ready, timing=timing, progress_s=0.25, audit=False),
+        engine=EngineSettings(ready=ready, timing=Unsteady(timing, slowness, start), progress_s=0.25, audit=False),
+        network=NetworkSpec() if host is None else NetworkSpec(ENGINE_HOP_S, host.hop_s, host.hop_s),
+        host=host,
     )
     arrivals = list(run.arrivals)
     jobs = make_jobs(arrivals, ready.max_positions, ready.vocabulary, int(asked["seed"]), float(asked["speed"]))

@@ -108,6 +108,7 @@ class StepRunner:
         self._idle_since_s = 0.0
         self._whole_s = 0.0
         self._owed_s = 0.0
+        self._held_s = 0.0
 
     def add(self, now_s: float, step: Step) -> list[Effect]:
         """One more at the end of the queue."""
@@ -118,6 +119,11 @@ class StepRunner:
     def owe(self, seconds: float) -> None:
         """The engine did something else for so long: the next iteration ends later by as much."""
         self._owed_s += seconds
+
+    def hold(self, seconds: float) -> None:
+        """Somebody else has the engine's core for so long: the step that runs, if one does, ends later by as much."""
+        if self._is_running:
+            self._held_s += seconds
 
     def begin(self, now_s: float) -> list[Effect]:
         """Start the first step, unless one runs or it waits for a move."""
@@ -130,6 +136,7 @@ class StepRunner:
         self._whole_s = self._timing.step_s(self._batch(queued)) * self.slowness
         took_s, self._owed_s = self._whole_s * queued.left + self._owed_s, 0.0
         self._is_running = True
+        self._held_s = 0.0
         self._turn += 1
         self._began_s = now_s
         return [After(took_s, StepOver(self._turn))]
@@ -138,6 +145,9 @@ class StepRunner:
         """The iteration is computed."""
         if due.turn != self._turn or not self._is_running:
             return []
+        if self._held_s:
+            held_s, self._held_s = self._held_s, 0.0
+            return [After(held_s, due)]
         queued = self.queue[0]
         tally = self._compute(queued)
         self._is_running = False

@@ -11,6 +11,7 @@ from dunlin.workload.stats import Record
 from services.instance.core import InstanceCore
 from simulator.cluster import Cluster
 from simulator.errors import ContractBroken
+from simulator.host import put_on_processors
 from simulator.load import Load
 from simulator.samples import Sampler, Track
 from simulator.seat import EngineSeat
@@ -64,6 +65,8 @@ def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = N
     """
     cluster = Cluster(spec.cluster)
     world = cluster.world
+    if spec.cluster.host is not None:
+        put_on_processors(cluster, spec.cluster.host)
     world.keep_sent = False
     decisions: list[Decided] = []
     if spec.keep_decisions:

@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dunlin.cost.models import HostCosts
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.config import of_preset as dispatcher_of
@@ -23,7 +24,8 @@ class ClusterSpec:
     """How many of each role, by which policies, over which engines.
 
     Each node has a kvstore with `tier_bytes`, and the instances are spread over the nodes in turn. The mappings are
-    settings of a role's configuration that differ from its defaults; they win over the preset's.
+    settings of a role's configuration that differ from its defaults; they win over the preset's. `host`: what the
+    processes take of their processors (None: nothing).
 
     Raises:
         ValueError: there is no such preset, or too few of a role.
@@ -38,6 +40,7 @@ class ClusterSpec:
     tier_bytes: int = 1 << 20
     engine: EngineSettings = field(default_factory=lambda: settings_of(progress_s=0.25))
     network: NetworkSpec = field(default_factory=NetworkSpec)
+    host: HostCosts | None = None
     instance: Overrides = field(default_factory=dict)
     dispatcher: Overrides = field(default_factory=dict)
     manager: Overrides = field(default_factory=dict)

@@ -5,7 +5,7 @@ to measurements.
 from dataclasses import dataclass
 from typing import Protocol
 
-from dunlin.cost.models import Batch
+from dunlin.cost.models import UNSTEADY_S, Batch, EngineTiming
 from dunlin.messages.types import MoveKind
 
 
@@ -43,3 +43,28 @@ class LinearTiming:
     def move_s(self, kind: MoveKind, byte_count: int) -> float:
         """See `Timing`."""
         return self.per_move_s + self.move_byte_s * byte_count
+
+
+class Unsteady:
+    """A timing as unsteady as the machine that was measured, from the piece of its time that `start` (0 to 1) names.
+
+    Every step takes `slowness` times as long beside. Steps of several engines draw from one course of events.
+    """
+
+    def __init__(self, timing: EngineTiming, slowness: float = 1.0, start: float = 0.0) -> None:
+        self.load_s = timing.load_s
+        self._timing = timing
+        self._slowness = slowness
+        self._ratios = timing.unsteadiness or (1.0,)
+        self._at = start * len(self._ratios)
+
+    def step_s(self, batch: Batch) -> float:
+        """See `Timing`."""
+        seconds = self._timing.step_s(batch)
+        ratio = self._ratios[int(self._at) % len(self._ratios)]
+        self._at += seconds / UNSTEADY_S
+        return seconds * ratio * self._slowness
+
+    def move_s(self, kind: MoveKind, byte_count: int) -> float:
+        """See `Timing`."""
+        return self._timing.move_s(kind, byte_count)

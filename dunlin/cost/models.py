@@ -256,11 +256,42 @@ def tipping_tokens(tokens: Curve, fixed_s: float = 0.0) -> int | None:
     return max(1, round((fixed_s + tokens.at(1.0)) / steepest)) if steepest > 0 else None
 
 
+UNSTEADY_S = 0.002
+
+
+@dataclass(frozen=True, slots=True)
+class MessageCosts:
+    """Seconds of a processor that a process takes: of each step's answer, each row of it and each request; `idle_share`
+    of the time whatever happens.
+    """
+
+    step_s: float = 0.0
+    row_s: float = 0.0
+    request_s: float = 0.0
+    idle_share: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class HostCosts:
+    """What dunlin's own processes take on CPUs where that is felt.
+
+    `instance` is paid on the engine's core if it `shares_core`, else on one of its own; `door` (a dispatcher and its
+    clients) on another. `hop_s` is what a message between two processes takes beside.
+    """
+
+    instance: MessageCosts
+    door: MessageCosts
+    hop_s: float
+    shares_core: bool
+
+
 @dataclass(frozen=True, slots=True)
 class EngineTiming:
     """Everything a simulated engine asks about one model on one device under one parallelism.
 
-    `slots` is the tokens of KV its memory holds, `load_s` the time from the process's start to ready.
+    `slots` is the tokens of KV its memory holds, `load_s` the time from the process's start to ready. `unsteadiness` is
+    how the measured machine went: every `UNSTEADY_S` of predicted time took so many times as long; empty: always once.
+    `host`: what the processes around the engine take; None: nothing, or not measured.
     """
 
     step: StepTimes
@@ -268,6 +299,8 @@ class EngineTiming:
     load_s: float
     slots: int
     kv_bytes_per_token: int
+    unsteadiness: tuple[float, ...] = ()
+    host: HostCosts | None = None
 
     def step_s(self, batch: Batch) -> float:
         """Seconds the step takes."""

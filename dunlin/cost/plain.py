@@ -4,7 +4,15 @@ from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
-from dunlin.cost.models import Curve, EngineTiming, MoveModel, MoveModels, StepModel
+from dunlin.cost.models import (
+    Curve,
+    EngineTiming,
+    HostCosts,
+    MessageCosts,
+    MoveModel,
+    MoveModels,
+    StepModel,
+)
 from dunlin.messages.types import MoveKind
 
 _PRICES = ("fixed_s", "product_s", "prefix_s", "prefill_row_s", "decode_row_s", "decode_context_s")
@@ -20,6 +28,8 @@ def timing_to_plain(timing: EngineTiming) -> dict[str, Any]:
         "load_s": timing.load_s,
         "slots": timing.slots,
         "kv_bytes_per_token": timing.kv_bytes_per_token,
+        "unsteadiness": [round(ratio, 3) for ratio in timing.unsteadiness],
+        "host": None if timing.host is None else asdict(timing.host),
     }
 
 
@@ -27,8 +37,20 @@ def timing_of(plain: Mapping[str, Any]) -> EngineTiming:
     """Raises KeyError, TypeError or ValueError on what is missing or wrong."""
     moves = moves_of(plain["moves"])
     return EngineTiming(
-        step_of(plain["step"]), moves, float(plain["load_s"]), int(plain["slots"]), int(plain["kv_bytes_per_token"])
+        step_of(plain["step"]),
+        moves,
+        float(plain["load_s"]),
+        int(plain["slots"]),
+        int(plain["kv_bytes_per_token"]),
+        tuple(map(float, plain.get("unsteadiness") or ())),
+        host_of(plain["host"]) if plain.get("host") else None,
     )
+
+
+def host_of(plain: Mapping[str, Any]) -> HostCosts:
+    """Raises KeyError, TypeError or ValueError on what is missing or wrong."""
+    instance, door = MessageCosts(**plain["instance"]), MessageCosts(**plain["door"])
+    return HostCosts(instance, door, float(plain["hop_s"]), bool(plain["shares_core"]))
 
 
 def step_to_plain(model: StepModel) -> dict[str, Any]:

@@ -18,6 +18,8 @@ class Sizes:
     """(prefill rows, tokens of each)"""
     mixed_rows: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
     mixed_chunks: tuple[int, ...] = (8, 32, 100, 200, 440)
+    beats: int = 3000
+    """Steps as they follow each other in service."""
 
 
 def trials(sizes: Sizes, slots: int, positions: int, repeats: int = 8) -> list[Trial]:
@@ -66,5 +68,6 @@ QUICK = Sizes(
     many=((2, 16), (4, 32)),
     mixed_rows=(1, 8, 32),
     mixed_chunks=(8, 64, 200),
+    beats=200,
 )
 """For a first look, and for tests."""

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
+from dunlin.cost.beats import Beat, Text
 from dunlin.cost.models import Batch
 from dunlin.cost.store import MovePoint
 from dunlin.effects import Address, Message
@@ -86,10 +87,20 @@ class Trial:
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One step as it was seen: the engine's time in it, and what else passed since the one before it ended."""
+    """One step as it was seen: the engine's time in it, and what else passed since the one before it ended, less what
+    this process computed itself where it shares a core with the engine.
+    """
 
     compute_s: float
     gap_s: float
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A text at the engine: its number there, and the first of its slots."""
+
+    sequence: int
+    slot: int
 
 
 class Probe:
@@ -119,6 +130,7 @@ class Probe:
         self._events: deque[Message] = deque()
         self._header = Header(Address("instance", "profile", 1))
         self._count = 0
+        self._shares_core = len(os.sched_getaffinity(0)) == 1
         self.ready = self._get_ready()
         self.load_s = time.perf_counter() - began_s
 
@@ -149,6 +161,54 @@ class Probe:
                 turns.append(Turn(done.compute_s, max(0.0, at_s - before_s - done.compute_s)))
             before_s = at_s
         return turns
+
+    def _now_s(self) -> float:
+        """A clock that stands still while this process keeps the engine from its core."""
+        return time.perf_counter() - (time.process_time() if self._shares_core else 0.0)
+
+    def serve(self, beats: Sequence[Beat]) -> list[Turn]:
+        """Run the steps in order, each sent while the one before it runs, but after a pause. Raises ProbeError."""
+        opened: dict[Text, _Opened] = {}
+        turns: list[Turn] = []
+        sent, before_s = 0, self._now_s()
+        for number, beat in enumerate(beats):
+            while sent < len(beats) and (sent == number or (sent == number + 1 and not beats[sent].pause_s)):
+                if beats[sent].pause_s:
+                    time.sleep(beats[sent].pause_s)
+                    before_s = self._now_s()
+                self._send(*self._beat(beats[sent], opened))
+                sent += 1
+            done: StepDone = self._receive(StepDone)
+            ended_s = self._now_s()
+            turns.append(Turn(done.compute_s, max(0.0, ended_s - before_s - done.compute_s)))
+            before_s = ended_s
+            over = [part.text for part in beat.parts if part.is_last]
+            self._send(*[Close(opened.pop(text).sequence) for text in over])
+        self._send(*[Close(each.sequence) for each in opened.values()])
+        return turns
+
+    def _beat(self, beat: Beat, opened: dict[Text, _Opened]) -> list[Message]:
+        """The step, and before it the texts that it is the first to name."""
+        messages: list[Message] = []
+        for part in beat.parts:
+            if part.text not in opened:
+                row = Row(0, part.text.prompt, decode=False)
+                sequence, message, slot = self._open(row, part.text.answer)
+                opened[part.text] = _Opened(sequence, slot)
+                messages.append(message)
+        self._count += 1
+        there = [opened[part.text] for part in beat.parts]
+        step = Step(
+            step=self._count,
+            sequence=i64([each.sequence for each in there]),
+            start=i64([part.start for part in beat.parts]),
+            stop=i64([part.stop for part in beat.parts]),
+            sample=i8([part.samples for part in beat.parts]),
+            extent_row=i32(range(len(there))),
+            extent_start=i64([each.slot + part.start for each, part in zip(there, beat.parts, strict=True)]),
+            extent_length=i64([part.stop - part.start for part in beat.parts]),
+        )
+        return [*messages, step]
 
     def measure_move(self, tokens: int, repeats: int = 5) -> list[MovePoint]:
         """The median copy of a sequence of so many tokens to the host tier, and back. Raises ProbeError."""
@@ -186,7 +246,8 @@ class Probe:
 
     def _steps(self, trial: Trial) -> Iterator[list[Message]]:
         """For each repeat what is to be sent: the step, and before it the sequences that it is the first to name."""
-        opened = [self._open(row, trial) for row in trial.rows]
+        further = trial.repeats + _DISCARDED
+        opened = [self._open(row, further) for row in trial.rows]
         closing: list[list[int]] = [[], []]
         for repeat in range(trial.repeats + _DISCARDED):
             messages: list[Message] = [message for _, message, _ in opened] if repeat == 0 else []
@@ -194,7 +255,7 @@ class Probe:
             messages += [Close(sequence) for sequence in closing[repeat % 2]]
             for index, row in enumerate(trial.rows):
                 if repeat and not row.decode:
-                    opened[index] = self._open(row, trial, opened[index][2])
+                    opened[index] = self._open(row, further, opened[index][2])
                     messages.append(opened[index][1])
             closing[repeat % 2] = [
                 sequence for (sequence, _, _), row in zip(opened, trial.rows, strict=True) if not row.decode
@@ -217,10 +278,12 @@ class Probe:
         decoding = [sequence for (sequence, _, _), row in zip(opened, trial.rows, strict=True) if row.decode]
         yield [Close(sequence) for sequence in (*closing[0], *closing[1], *decoding)]
 
-    def _open(self, row: Row, trial: Trial, slot: int = -1) -> tuple[int, Open, int]:
-        """A sequence whose past lies in slots as if computed; where they begin (rows share some if room is short)."""
+    def _open(self, row: Row, further: int, slot: int = -1) -> tuple[int, Open, int]:
+        """A sequence whose past lies in slots as if computed, with room for `further` tokens; where they begin (rows
+        share some if room is short).
+        """
         self._count += 1
-        span = row.past + row.new + trial.repeats + _DISCARDED + 1
+        span = row.past + row.new + further + 1
         if span > self.ready.slots:
             raise ProbeError(f"a row of {span} tokens does not fit in {self.ready.slots} slots")
         if slot < 0:
@@ -236,7 +299,7 @@ class Probe:
         self._send(*steps[0])
         for following in [*steps[1:], []]:
             self._send(*following)
-            yield self._receive(StepDone), time.perf_counter()
+            yield self._receive(StepDone), self._now_s()
         self._send(*last)
 
     def _send(self, *messages: Message) -> None:

@@ -9,8 +9,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from dunlin.cost.beats import beats
 from dunlin.cost.fit import Array, relative_fit
-from dunlin.cost.models import Batch, Curve, EngineTiming, MoveModel, MoveModels, StepModel
+from dunlin.cost.models import UNSTEADY_S, Batch, Curve, EngineTiming, MoveModel, MoveModels, StepModel
 from dunlin.cost.parts import Error, error_of
 from dunlin.cost.plan import Sizes, move_tokens, trials
 from dunlin.cost.probe import Probe, Tier, Trial, Turn, usual
@@ -45,9 +46,33 @@ def profile(probe: Probe, sizes: Sizes, repeats: int, passes: int, report: Calla
         turns[number % len(todo)] += probe.measure(todo[number % len(todo)])
         report(number + 1, passes * len(todo))
     steps = [step_point(trial, seen) for trial, seen in zip(todo, turns, strict=True)]
+    served = serve(probe, sizes.beats)
     moves = _measure_moves(probe)
-    timing = EngineTiming(fit_steps(steps), fit_moves(moves), probe.load_s, ready.slots, ready.kv_bytes_per_token)
+    steps += served
+    step = fit_steps(steps)
+    unsteady = unsteadiness(step, served)
+    timing = EngineTiming(step, fit_moves(moves), probe.load_s, ready.slots, ready.kv_bytes_per_token, unsteady)
     return Profile(timing, steps, moves, [*step_errors(steps), *move_errors(moves)])
+
+
+def serve(probe: Probe, count: int, seed: int = 0) -> list[StepPoint]:
+    """`count` steps as they follow each other in service, in their order; what came after a pause is left out."""
+    todo = list(beats(count, probe.ready.max_positions, seed=seed))
+    turns = probe.serve(todo)
+    pairs = zip(todo, turns, strict=True)
+    return [StepPoint("service", beat.batch(), turn.compute_s, turn.gap_s) for beat, turn in pairs if not beat.pause_s]
+
+
+def unsteadiness(step: StepModel, served: Sequence[StepPoint]) -> tuple[float, ...]:
+    """How many times as long as predicted each piece of predicted time took, in order: see `EngineTiming`."""
+    ratios: list[float] = []
+    predicted_s = 0.0
+    for point in served:
+        expected_s = step.step_s(point.batch)
+        predicted_s += expected_s
+        missing = int(predicted_s / UNSTEADY_S) - len(ratios)
+        ratios += [turn_s(point) / expected_s] * missing
+    return tuple(ratios)
 
 
 def step_point(trial: Trial, turns: Sequence[Turn]) -> StepPoint:

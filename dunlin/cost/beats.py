@@ -1,0 +1,116 @@
+"""Steps as they follow each other in service, to be measured: prompts that arrive among decodes, pauses. Pure.
+
+The same step again and again finds its caches warm; between others it does not, and takes up to a third longer. So a
+profile is fitted to steps in an order such as this one.
+"""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from dunlin.cost.models import Batch
+
+TOKENS_MAX = 512
+"""Of one step; a longer prompt goes in chunks."""
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """One sequence: its prompt, and how many tokens follow."""
+
+    number: int
+    prompt: int
+    answer: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """One row: the tokens `[start, stop)` of a text. Samples unless it is a chunk before the prompt's last."""
+
+    text: Text
+    start: int
+    stop: int
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it computes a token that was sampled."""
+        return self.start >= self.text.prompt
+
+    @property
+    def samples(self) -> bool:
+        """Whether a token comes of it."""
+        return self.stop >= self.text.prompt
+
+    @property
+    def is_last(self) -> bool:
+        """Whether its text has ended with it."""
+        return self.stop == self.text.prompt + self.text.answer
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A step's rows; the engine did nothing for `pause_s` before (0: this step was queued)."""
+
+    parts: tuple[Part, ...]
+    pause_s: float = 0.0
+
+    def batch(self) -> Batch:
+        """In counts."""
+        batch = Batch()
+        for part in self.parts:
+            if part.is_decode:
+                batch.add_decode(part.stop)
+            else:
+                batch.add_prefill(part.stop - part.start, part.start)
+        return batch
+
+
+@dataclass(slots=True)
+class _Serving:
+    """Texts under way with how far each is, and what was promised next."""
+
+    chance: random.Random
+    positions: int
+    done: dict[Text, int] = field(default_factory=dict)
+    numbers: int = 0
+
+    def arrive(self, count: int) -> None:
+        for _ in range(count):
+            self.numbers += 1
+            prompt = min(int(self.chance.lognormvariate(4.4, 0.9)) + 1, self.positions // 2)
+            mean = self.chance.choice((3, 40, 60))
+            answer = min(int(self.chance.expovariate(1 / mean)) + 1, self.positions - prompt - 1)
+            self.done[Text(self.numbers, prompt, answer)] = 0
+
+    def step(self) -> tuple[Part, ...]:
+        """Decode rows first, then as much of prompts as there is room for."""
+        room, parts = TOKENS_MAX, []
+        for text, held in sorted(self.done.items(), key=lambda item: item[1] < item[0].prompt):
+            stop = held + 1 if held >= text.prompt else min(text.prompt, held + room)
+            if stop > held and room > 0:
+                parts.append(Part(text, held, stop))
+                room -= stop - held
+        for part in parts:
+            self.done[part.text] = part.stop
+            if part.is_last:
+                del self.done[part.text]
+        return tuple(parts)
+
+
+def beats(count: int, positions: int, rows_max: int = 96, seed: int = 0) -> Iterator[Beat]:
+    """`count` steps: the number of rows wanders between 1 and `rows_max`, small numbers more often; where nothing is
+    left to do there is a pause. Prompts of 81 tokens in the median, answers of 35 in the mean.
+    """
+    chance = random.Random(seed)
+    serving = _Serving(chance, positions)
+    wanted = 1
+    for number in range(count):
+        if number % 40 == 0:
+            wanted = int(rows_max ** chance.random())
+        pause_s = 0.0
+        if not serving.done:
+            pause_s = chance.uniform(0.001, 0.03)
+            serving.arrive(chance.choice((1, 1, 2)))
+        elif len(serving.done) < wanted and chance.random() < max(0.05, 0.1 * (wanted - len(serving.done)) ** 0.5):
+            serving.arrive(chance.choice((1, 1, 1, 2, 3)))
+        yield Beat(serving.step(), pause_s)
