@@ -1,15 +1,15 @@
 """How near the simulator is to a live cluster: `python -m benchmarks.fidelity [--profile DB] [--only NAME] [--json]`.
 
 One instance (core and engine) has a core to itself, everything else shares another. The machine is profiled on the
-instance's core first (unless `--profile` names a store). Then, on the cluster itself, what dunlin's own processes take is
-measured under loads that are none of those compared (`dunlin.cost.host_probe`).
+instance's core first (unless `--profile` names a store). Then, on the cluster itself, what dunlin's own processes take
+is measured under loads that are none of those compared (`dunlin.cost.host_probe`).
 
-Three workloads follow, each in several parts: steady at a quarter of the rate that the core can bear, bursty between 5 %
-and 50 % of it, overload at 250 % for some seconds. Near 100 % a queue depends on a hundredth more or less of speed, which
-no machine keeps; overload is where the queue grows without end. This machine's speed drifts by a tenth within minutes,
-so before and after each part another engine on the instance's core computes the same steps, and the part is simulated at
-the mean of the two speeds. Exit code 1 if a median or a 99th percentile of TTFT or TPOT, over all parts of a workload,
-differs by more than `--limit`.
+Three workloads follow, each in several parts: steady at a quarter of the rate that the core can bear, bursty between
+5 % and 50 % of it, overload at 250 % for some seconds. Near 100 % a queue depends on a hundredth more or less of speed,
+which no machine keeps; overload is where the queue grows without end. This machine's speed drifts by a tenth within
+minutes, so before and after each part another engine on the instance's core computes the same steps, and the part is
+simulated at the mean of the two speeds. Exit code 1 if a median or a 99th percentile of TTFT or TPOT, over all parts of
+a workload, differs by more than `--limit`.
 """
 
 import argparse
@@ -132,7 +132,8 @@ def slowness(probe: Probe, timing: EngineTiming) -> float:
         measured_s += turn_s(point)
         predicted_s += timing.step_s(point.batch)
     os.sched_setaffinity(0, {OTHERS_CPU})
-    return measured_s / predicted_s
+    usual = sum(timing.unsteadiness) / len(timing.unsteadiness) if timing.unsteadiness else 1.0
+    return measured_s / predicted_s / usual
 
 
 def with_host(timing: EngineTiming, cluster: ClusterProcess, probe: Probe) -> EngineTiming:

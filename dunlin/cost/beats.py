@@ -12,6 +12,7 @@ from dunlin.cost.models import Batch
 
 TOKENS_MAX = 512
 """Of one step; a longer prompt goes in chunks."""
+_PHASE = 50
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,9 +79,13 @@ class _Serving:
         for _ in range(count):
             self.numbers += 1
             prompt = min(int(self.chance.lognormvariate(4.4, 0.9)) + 1, self.positions // 2)
-            mean = self.chance.choice((3, 40, 60))
+            mean = self.chance.choice((3, 3, 40, 120))
             answer = min(int(self.chance.expovariate(1 / mean)) + 1, self.positions - prompt - 1)
             self.done[Text(self.numbers, prompt, answer)] = 0
+
+    def keep(self, count: int) -> None:
+        """The others are forgotten."""
+        self.done = dict(list(self.done.items())[:count])
 
     def step(self) -> tuple[Part, ...]:
         """Decode rows first, then as much of prompts as there is room for."""
@@ -98,18 +103,22 @@ class _Serving:
 
 
 def beats(count: int, positions: int, rows_max: int = 96, seed: int = 0) -> Iterator[Beat]:
-    """`count` steps: the number of rows wanders between 1 and `rows_max`, small numbers more often; where nothing is
-    left to do there is a pause. Prompts of 81 tokens in the median, answers of 35 in the mean.
+    """`count` steps: every so often another number of rows is wanted, small ones more often, and reached at once or
+    little by little; where nothing is left to do there is a pause. Prompts of 81 tokens in the median, answers of 42
+    in the mean.
     """
     chance = random.Random(seed)
     serving = _Serving(chance, positions)
     wanted = 1
     for number in range(count):
-        if number % 40 == 0:
+        if number % _PHASE == 0:
             wanted = int(rows_max ** chance.random())
+            serving.keep(wanted)
+            if chance.random() < 0.5:
+                serving.arrive(wanted - len(serving.done))
         pause_s = 0.0
         if not serving.done:
-            pause_s = chance.uniform(0.001, 0.03)
+            pause_s = chance.uniform(0.001, 0.03) if number else 0.0
             serving.arrive(chance.choice((1, 1, 2)))
         elif len(serving.done) < wanted and chance.random() < max(0.05, 0.1 * (wanted - len(serving.done)) ** 0.5):
             serving.arrive(chance.choice((1, 1, 1, 2, 3)))

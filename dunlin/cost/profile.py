@@ -56,11 +56,11 @@ def profile(probe: Probe, sizes: Sizes, repeats: int, passes: int, report: Calla
 
 
 def serve(probe: Probe, count: int, seed: int = 0) -> list[StepPoint]:
-    """`count` steps as they follow each other in service, in their order; what came after a pause is left out."""
+    """`count` steps as they follow each other in service, in their order."""
     todo = list(beats(count, probe.ready.max_positions, seed=seed))
     turns = probe.serve(todo)
     pairs = zip(todo, turns, strict=True)
-    return [StepPoint("service", beat.batch(), turn.compute_s, turn.gap_s) for beat, turn in pairs if not beat.pause_s]
+    return [StepPoint("service", beat.batch(), turn.compute_s, turn.gap_s) for beat, turn in pairs]
 
 
 def unsteadiness(step: StepModel, served: Sequence[StepPoint]) -> tuple[float, ...]:
