@@ -68,6 +68,6 @@ QUICK = Sizes(
     many=((2, 16), (4, 32)),
     mixed_rows=(1, 8, 32),
     mixed_chunks=(8, 64, 200),
-    beats=200,
+    beats=100,
 )
 """For a first look, and for tests."""
