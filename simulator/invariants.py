@@ -31,6 +31,8 @@ LATE_S = 4.0
 """Longer than anything but a fault keeps a request after it should have ended; timers of slow clocks included."""
 
 
+ORPHAN_S = 31.0
+"""Instances keep for 30 s the requests of a dispatcher that is gone."""
 TAKEN_S = 1.0
 """Until then whoever had a region has heard that an attempt claimed it."""
 Name = tuple[Address, Address, int, int]
@@ -320,11 +322,17 @@ class Regions(Watcher):
             return
         if done.status is MoveStatus.OK and move.kind is MoveKind.SLAB_TO_HOST:
             self._written(instance, move.host)
-        if done.status is not MoveStatus.CORRUPT:
+        if done.status is not MoveStatus.CORRUPT or self._is_released(instance, move.host):
             return
         if not self.faults.damaged:
             raise self.broken(f"{instance} finds {move.host} damaged, and nobody damaged it")
 
+
+    def _is_released(self, instance: Address, host: HostRegion) -> bool:
+        """Whether its owner gave the region up while it was read, as one does that stays where it was."""
+        keeper = self.town.mapped_of.get(instance)
+        core = self.town.core(keeper) if keeper is not None else None
+        return core is None or core.catalog.room.find(host.handle, host.generation) is None
 
     def _written(self, instance: Address, host: HostRegion) -> None:
         """Whoever writes does so in his own room, or in nobody's."""
@@ -443,7 +451,8 @@ class Progress(Watcher):
                 self._is_given_up(address, since_s)
 
     def _is_forgotten(self, reader: Reader) -> None:
-        if self.town.world.now_s < reader.ended_s + LATE_S or self.faults.was_touched(*self.town.cores):
+        late_s = LATE_S if reader.is_heard else ORPHAN_S
+        if self.town.world.now_s < reader.ended_s + late_s or self.faults.was_touched(*self.town.cores):
             return
         for core in self.town.instances():
             for sequence in core.sequences:

@@ -22,7 +22,9 @@ MOST_TRIES = 500
 
 @dataclass
 class Reader:
-    """One client of one request. `attempts` counts its Submits; `left` when it went away without a word."""
+    """One client of one request. `attempts` counts its Submits; `left` when it went away without a word, and
+    `is_heard` if a door was there to notice.
+    """
 
     ask: Ask
     town: Town
@@ -38,6 +40,7 @@ class Reader:
     rejected: Rejected | None = None
     attempts: int = 0
     left: bool = False
+    is_heard: bool = False
     came_s: float = 0.0
     ended_s: float = 0.0
 
@@ -81,6 +84,7 @@ class Reader:
         if self.is_done:
             return
         self.left, self.ended_s = True, self.town.world.now_s
+        self.is_heard = self.door is not None and self.town.world.is_joined(self.address, self.door)
         if self.door is not None:
             self.town.world.part(self.address, self.door, "client left")
 
