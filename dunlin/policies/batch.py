@@ -13,7 +13,11 @@ class Candidate:
 
 
 BatchPolicy = Callable[[Sequence[Candidate], int], list[int]]
-"""(candidates, oldest first; budget in tokens) to tokens per candidate, 0 for no row in this step."""
+"""(candidates, oldest first; budget in tokens) to tokens per candidate, 0 for no row in this step.
+
+It looks at nothing else, so that nobody asks again for the same candidates: where all had decode rows and nobody came
+or went, they have them again.
+"""
 
 
 def chunked(candidates: Sequence[Candidate], budget_tokens: int) -> list[int]:

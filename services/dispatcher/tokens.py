@@ -23,16 +23,16 @@ class Row(NamedTuple):
 
 def is_whole(batch: Tokens) -> bool:
     """Whether the columns fit together; if not, no row of it can be trusted."""
-    rows = len(batch.request)
-    columns = (batch.attempt, batch.position, batch.token, batch.logprob, batch.finish)
-    if any(len(column) != rows for column in columns):
+    rows, counts = len(batch.request), batch.top_count
+    if not rows == len(batch.attempt) == len(batch.position) == len(batch.token):
+        return False
+    if not rows == len(batch.logprob) == len(batch.finish):
         return False
     if rows and not 0 <= min(batch.finish) <= max(batch.finish) < len(FINISHES):
         return False
-    counts = batch.top_count
-    if len(counts) not in (0, rows) or any(count < 0 for count in counts):
+    if counts and (len(counts) != rows or min(counts) < 0):
         return False
-    return len(batch.top_token) == len(batch.top_logprob) == sum(counts)
+    return len(batch.top_token) == len(batch.top_logprob) == (sum(counts) if counts else 0)
 
 
 def row_of(batch: Tokens, index: int) -> Row:

@@ -6,6 +6,7 @@ Decides who starts and who is preempted; how a sequence then lives is `lives.py`
 from collections.abc import Callable
 
 from dunlin.effects import Address, Effect, Send
+from dunlin.messages.engine import Step
 from dunlin.policies.evict import Candidate, EvictPolicy
 from services.instance import suspects
 from services.instance.config import InstanceConfig
@@ -40,17 +41,26 @@ class Batcher:
         """Start who may start, and keep the engine's queue filled."""
         effects: list[Effect] = []
         while self._steps.outstanding < OUTSTANDING_MAX:
-            effects += self._admit()
-            chosen = self._steps.choose(suspects.may_run(self._may_run(self._sequences.running)))
-            if not chosen:
-                break
-            granted, turns = self._secure(chosen)
-            effects += turns
-            if not granted:
-                break
-            step = self._steps.compose(granted, self._slab, epoch, plan_version)
+            step = self._again(epoch, plan_version)
+            if step is None:
+                effects += self._admit()
+                running = suspects.may_run(self._may_run(self._sequences.running))
+                chosen = self._steps.choose(running)
+                if not chosen:
+                    break
+                granted, turns = self._secure(chosen)
+                effects += turns
+                if not granted:
+                    break
+                step = self._steps.compose(running, granted, self._slab, epoch, plan_version)
             effects.append(Send(self._engine, step))
         return effects
+
+    def _again(self, epoch: int, plan_version: int) -> Step | None:
+        """The next step, if nobody waits and everybody only decodes on, as in the one before."""
+        if self._sequences.waiting_count:
+            return None
+        return self._steps.again(self._may_run(self._sequences.running), epoch, plan_version)
 
     def restore(self) -> list[Effect]:
         """Let those first in the queue come back from the host tier now: their copies need no room in a step."""

@@ -5,9 +5,17 @@ from collections.abc import Sequence as Indices
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Tokens
 from dunlin.messages.engine import StepDone
-from dunlin.messages.types import f32, i8, i32, i64
+from dunlin.messages.types import I32, I64, f32, i8, i32, i64
 from services.instance.sequences import LIVES_ON, Sequence
 from services.instance.steps import Answer
+
+
+def decoded(answer: Answer) -> list[Effect]:
+    """The same, where the answer is steady: whose the tokens are is known from the steps before."""
+    decoding = answer.decoding
+    if decoding is None or decoding.dispatcher is None:
+        return deliveries(answer)
+    return [Send(decoding.dispatcher, _tokens(decoding.requests, decoding.attempts, answer.positions, answer.done))]
 
 
 def deliveries(answer: Answer) -> list[Effect]:
@@ -29,11 +37,20 @@ def deliveries(answer: Answer) -> list[Effect]:
 
 
 def _whole(sequences: list[Sequence], done: StepDone) -> Tokens:
-    has_tops = bool(done.top_token)
-    return Tokens(
+    return _tokens(
         i64([sequence.place.request for sequence in sequences]),
         i32([sequence.place.attempt for sequence in sequences]),
         i64([len(sequence.tokens) - 1 for sequence in sequences]),
+        done,
+    )
+
+
+def _tokens(requests: I64, attempts: I32, positions: I64, done: StepDone) -> Tokens:
+    has_tops = bool(done.top_token)
+    return Tokens(
+        requests,
+        attempts,
+        positions,
         done.token,
         done.logprob,
         done.finish,

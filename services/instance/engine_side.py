@@ -15,7 +15,7 @@ from dunlin.messages.engine import (
 from dunlin.messages.types import Figure, Rejected, Why
 from services.instance import suspects
 from services.instance.config import InstanceConfig
-from services.instance.delivery import deliveries
+from services.instance.delivery import decoded, deliveries
 from services.instance.lives import Lives
 from services.instance.retained import Retained
 from services.instance.revival import Revival
@@ -86,6 +86,8 @@ class EngineSide:
             self.stale_total += 1
             return []
         answer = self._steps.take(done)
+        if answer.is_steady(self._sequences.running):
+            return decoded(answer)  # nobody's turn has come
         effects = deliveries(answer)
         for sequence in answer.rows:
             if not sequence.is_steady or sequence in answer.finishes or sequence in answer.dropped:

@@ -203,7 +203,9 @@ class Sequences:
 
     @property
     def running(self) -> list[Sequence]:
-        """Those that may have rows, oldest first; a list that is not changed any more."""
+        """Those that may have rows, oldest first: a list that is not changed any more, and the same one until a
+        sequence's state or dispatcher changes.
+        """
         if self._oldest_first is None:
             self._oldest_first = sorted(self._running, key=lambda sequence: sequence.order)
         return self._oldest_first
@@ -264,6 +266,7 @@ class Sequences:
         if self._by_key.get(sequence.key) is sequence:
             del self._by_key[sequence.key]
         sequence.dispatcher, sequence.place = dispatcher, place
+        self._oldest_first = None  # who looks at the list sees that something changed
         self._by_key[sequence.key] = sequence
 
     def renumber(self, sequence: Sequence) -> None:

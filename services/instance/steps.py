@@ -4,11 +4,13 @@ At most two are outstanding, so that the engine finds the next step queued when 
 and whose slots they have; not who admitted them or what becomes of those that end.
 """
 
+from collections.abc import Sequence as Indices
 from dataclasses import dataclass, field
 
 from dunlin.messages.engine import Step, StepDone
-from dunlin.messages.types import I8, I32, I64, Figure, Finish, Why, i8, i32, i64
+from dunlin.messages.types import I64, Figure, Finish, Why, i8, i64
 from dunlin.policies.batch import BatchPolicy, Candidate
+from services.instance.repeats import Decoding, Extents, Repeats, Rows, no_extents
 from services.instance.sequences import Sequence
 from services.instance.slab import Slab
 
@@ -19,43 +21,25 @@ _DECODE = Candidate(1, is_decode=True)
 
 
 @dataclass(slots=True)
-class Rows:
-    """An outstanding step's rows, in columns: whose, its number then, where the row stops, whether it samples."""
-
-    sequences: list[Sequence]
-    numbers: I64
-    stops: I64
-    samples: I8
-
-
-@dataclass(slots=True)
 class Answer:
     """What an answered step says. Entry `indices[i]` of its columns is a token of `sampled[i]`.
 
-    `rows` are all the step's; `finishes` names those that ended, `dropped` those whose rows did not run.
+    `rows` are all the step's; `finishes` names those that ended, `dropped` those whose rows did not run. `decoding`
+    is set where everybody who ran when the step was composed got a token, at `positions`, and nothing else.
     """
 
     done: StepDone
     rows: list[Sequence]
     sampled: list[Sequence]
-    indices: list[int]
+    indices: Indices[int]
     finishes: dict[Sequence, Finish]
     dropped: dict[Sequence, None]
+    decoding: Decoding | None = None
+    positions: I64 = field(default_factory=i64)
 
-
-@dataclass(slots=True)
-class Extents:
-    """The slots of a step's rows, in columns."""
-
-    row: I32 = field(default_factory=i32)
-    start: I64 = field(default_factory=i64)
-    length: I64 = field(default_factory=i64)
-
-    def add(self, row: int, start: int, length: int) -> None:
-        """One more, of that row."""
-        self.row.append(row)
-        self.start.append(start)
-        self.length.append(length)
+    def is_steady(self, running: list[Sequence]) -> bool:
+        """Whether it changed nothing but tokens, and nothing else changed who runs."""
+        return self.decoding is not None and self.decoding.running is running
 
 
 class Steps:
@@ -74,6 +58,7 @@ class Steps:
         self._outstanding: dict[int, Rows] = {}
         self._numbers = 0
         self._composition = i64()
+        self._repeats = Repeats()
 
     @property
     def outstanding(self) -> int:
@@ -93,6 +78,7 @@ class Steps:
         """The engine is gone: no step will be answered."""
         self._outstanding.clear()
         self._composition = i64()
+        self._repeats.forget()
 
     def choose(self, running: list[Sequence]) -> list[tuple[Sequence, int]]:
         """Which sequences may have how many tokens in the next step; empty if none may."""
@@ -110,10 +96,21 @@ class Steps:
         taken = self._policy(candidates, self._budget_tokens)
         return [(sequence, tokens) for sequence, tokens in zip(able, taken, strict=True) if tokens > 0]
 
-    def compose(self, chosen: list[tuple[Sequence, int]], slab: Slab, epoch: int, plan_version: int) -> Step:
-        """The next step of rows whose slots are there already; from now on it is outstanding."""
-        self._numbers += 1
-        starts, extents = i64([sequence.computed for sequence, _ in chosen]), Extents()
+    def again(self, running: list[Sequence], epoch: int, plan_version: int) -> Step | None:
+        """The next step where it has the rows of the one before, each a token further; None: it must be composed."""
+        found = self._repeats.follow(running)
+        return None if found is None else self._sent(*found, epoch, plan_version)
+
+    def compose(
+        self,
+        running: list[Sequence],
+        chosen: list[tuple[Sequence, int]],
+        slab: Slab,
+        epoch: int,
+        plan_version: int,
+    ) -> Step:
+        """The next step of rows `chosen` of `running`, whose slots are there already; it is outstanding from now on."""
+        starts, extents = i64([sequence.computed for sequence, _ in chosen]), no_extents()
         stops = i64([sequence.computed + tokens for sequence, tokens in chosen])
         rows = Rows([sequence for sequence, _ in chosen], i64([sequence.number for sequence, _ in chosen]), stops, i8())
         for index, sequence in enumerate(rows.sequences):
@@ -129,6 +126,13 @@ class Steps:
             sequence.pending += samples
             sequence.in_steps += 1
             rows.samples.append(samples)
+        self._repeats.note(running, rows, starts, extents)
+        return self._sent(rows, starts, extents, epoch, plan_version, self._why(rows, starts))
+
+    def _sent(
+        self, rows: Rows, starts: I64, extents: Extents, epoch: int, plan_version: int, why: Why | None = None
+    ) -> Step:
+        self._numbers += 1
         self._outstanding[self._numbers] = rows
         return Step(
             self._numbers,
@@ -141,7 +145,7 @@ class Steps:
             extents.length,
             epoch=epoch,
             plan_version=plan_version,
-            why=self._why(rows, starts),
+            why=why,
         )
 
     def take(self, done: StepDone) -> Answer:
@@ -152,6 +156,8 @@ class Steps:
         """
         rows = self._outstanding.pop(done.step)
         self._count(done)
+        if rows.decoding is not None and rows.numbers == done.sequence and not done.dropped and not any(done.finish):
+            return _decoded(rows, done)
         answer = _matched(rows, done)
         for sequence, stop, samples in zip(rows.sequences, rows.stops, rows.samples, strict=True):
             sequence.in_steps -= 1
@@ -190,6 +196,18 @@ class Steps:
             Figure("rows_before", before),
         )
         return Why(self._policy_name, f"{len(starts)} rows, {tokens} tokens", figures)
+
+
+def _decoded(rows: Rows, done: StepDone) -> Answer:
+    """Everybody has a token more, and that is all."""
+    for sequence, stop, token in zip(rows.sequences, rows.stops, done.token, strict=True):
+        sequence.in_steps -= 1
+        sequence.pending -= 1
+        sequence.engines_lost = 0
+        if stop > sequence.answered:
+            sequence.answered = stop
+        sequence.tokens.append(token)
+    return Answer(done, rows.sequences, rows.sequences, range(len(rows.sequences)), {}, {}, rows.decoding, rows.stops)
 
 
 def _matched(rows: Rows, done: StepDone) -> Answer:
