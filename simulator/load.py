@@ -83,9 +83,9 @@ class Reader:
     def _on_delta(self, now_s: float, delta: Delta) -> list[Effect]:
         record = self._record
         at_s = now_s - self._load.start_s
-        for token in delta.tokens:
+        self._received += delta.tokens
+        for _ in delta.tokens:
             record.token_s.append(at_s)
-            self._received.append(token)
         if delta.finish is not Finish.RUNNING:
             is_good = delta.finish in (Finish.LENGTH, Finish.STOP)
             self._end(now_s, "ok" if is_good else "error", delta.detail or ("" if is_good else delta.finish.name))

@@ -61,6 +61,7 @@ class Attempts:
             return []
         self._fleet.resume(sender)
         effects: list[Effect] = []
+        steady = 0
         held = self._journal.at(sender)
         columns = zip(message.request, message.attempt, message.position, message.token, message.finish, strict=True)
         for index, (number, attempt, position, token, finish) in enumerate(columns):
@@ -71,11 +72,12 @@ class Attempts:
                 effects += self._on_misplaced(now_s, request, position)
             else:  # nearly all there are, so that this is what a token costs here
                 request.tokens.append(token)
-                self._totals.tokens += 1
+                steady += 1
                 request.losses = 0
                 delta = plain_delta(token, request.cached_tokens)
                 for reader in request.readers:
                     effects.append(Send(reader, delta))
+        self._totals.tokens += steady
         return effects
 
     def on_accepted(self, now_s: float, sender: Address, message: Accepted) -> list[Effect]:

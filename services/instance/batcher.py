@@ -60,7 +60,14 @@ class Batcher:
         """The next step, if nobody waits and everybody only decodes on, as in the one before."""
         if self._sequences.waiting_count:
             return None
-        return self._steps.again(self._may_run(self._sequences.running), epoch, plan_version)
+        running = self._may_run(self._sequences.running)
+        return self._steps.again(running, self._slot_of, epoch, plan_version)
+
+    def _slot_of(self, sequence: Sequence) -> int | None:
+        if not self._grow(sequence, 1):
+            return None
+        ((slot, _),) = self._slab.extents(sequence, sequence.computed, sequence.computed + 1)
+        return slot
 
     def restore(self) -> list[Effect]:
         """Let those first in the queue come back from the host tier now: their copies need no room in a step."""

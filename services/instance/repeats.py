@@ -5,6 +5,7 @@ one alone: no policy is asked again, for it sees the same candidates, and no slo
 seen by the list of those that run, which is another one after every change. Knows no engine and takes no decision.
 """
 
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from dunlin.effects import Address
@@ -56,11 +57,22 @@ def no_extents() -> Extents:
     return Extents(i32(), i64(), i64())
 
 
+SlotOf = Callable[[Sequence], int | None]
+"""The slot of a sequence's next position, which it gets if it has none; None: there is none for it."""
+
+
 class Repeats:
-    """Owns the last step, as long as it can be followed by its like."""
+    """Owns the last step, as long as it can be followed by its like.
+
+    `_next` are the slots of the next positions of its rows, as long as these lie before `_ends`; so they do in the next
+    `_left` steps for every row.
+    """
 
     def __init__(self) -> None:
-        self._last: tuple[Rows, Extents] | None = None
+        self._last: Rows | None = None
+        self._extents = no_extents()
+        self._next = i64()
+        self._ends: list[int] = []
         self._left = 0
 
     def forget(self) -> None:
@@ -72,31 +84,56 @@ class Repeats:
         self._last = None
         if not len(running) == len(rows.sequences) == len(extents.row):
             return
-        left = 1 << 30
         for sequence, start, stop in zip(rows.sequences, starts, rows.stops, strict=True):
-            place = sequence.place
-            if stop - start != 1 or stop <= len(place.tokens) or sequence.trial_stop:
+            if stop - start != 1 or stop <= len(sequence.place.tokens) or sequence.trial_stop:
                 return
-            left = min(left, sequence.run[1] - stop, place.prompt_tokens + place.max_tokens - 1 - stop)
         rows.decoding = _decoding(running)
-        self._last, self._left = (rows, extents), left
+        self._last, self._extents = rows, extents
+        self._next = i64([slot + 1 for slot in extents.start])
+        self._ends = [_end(sequence) for sequence in rows.sequences]
+        self._count()
 
-    def follow(self, running: list[Sequence]) -> tuple[Rows, I64, Extents] | None:
+    def follow(self, running: list[Sequence], slot_of: SlotOf) -> tuple[Rows, I64, Extents] | None:
         """Rows, starts and slots of the next step, each a token further. None: it must be composed."""
-        if self._last is None or self._left < 1:
+        before = self._last
+        if before is None or before.decoding is None or before.decoding.running is not running:
             return None
-        before, slots = self._last
-        if before.decoding is None or before.decoding.running is not running:
+        if self._left < 1 and not self._goes_on(before, slot_of):
             return None
-        stops = i64([stop + 1 for stop in before.stops])
-        extents = Extents(slots.row, i64([slot + 1 for slot in slots.start]), slots.length)
+        extents = Extents(self._extents.row, self._next, self._extents.length)
         for sequence in before.sequences:
             sequence.computed += 1
             sequence.pending += 1
             sequence.in_steps += 1
-        rows = Rows(before.sequences, before.numbers, stops, before.samples, before.decoding)
-        self._last, self._left = (rows, extents), self._left - 1
+        stops = i64([stop + 1 for stop in before.stops])
+        self._last = rows = Rows(before.sequences, before.numbers, stops, before.samples, before.decoding)
+        self._next = i64([slot + 1 for slot in self._next])
+        self._left -= 1
         return rows, before.stops, extents
+
+    def _goes_on(self, rows: Rows, slot_of: SlotOf) -> bool:
+        """Find slots elsewhere for those that have come to an end of theirs; not if one has come to its own end."""
+        for index, sequence in enumerate(rows.sequences):
+            at = rows.stops[index]
+            if at < self._ends[index]:
+                continue
+            slot = slot_of(sequence) if at < sequence.longest - 1 else None
+            if slot is None:
+                return False
+            self._next[index] = slot
+            self._ends[index] = _end(sequence)
+        self._count()
+        return self._left > 0
+
+    def _count(self) -> None:
+        rows = self._last
+        left = [end - stop for end, stop in zip(self._ends, rows.stops, strict=True)] if rows is not None else []
+        self._left = min(left, default=0)
+
+
+def _end(sequence: Sequence) -> int:
+    """Positions before this one have slots in a row, and are not the last token's."""
+    return min(sequence.run[1], sequence.longest - 1)
 
 
 def _decoding(running: list[Sequence]) -> Decoding:

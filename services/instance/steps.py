@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from dunlin.messages.engine import Step, StepDone
 from dunlin.messages.types import I64, Figure, Finish, Why, i8, i64
 from dunlin.policies.batch import BatchPolicy, Candidate
-from services.instance.repeats import Decoding, Extents, Repeats, Rows, no_extents
+from services.instance.repeats import Decoding, Extents, Repeats, Rows, SlotOf, no_extents
 from services.instance.sequences import Sequence
 from services.instance.slab import Slab
 
@@ -96,9 +96,9 @@ class Steps:
         taken = self._policy(candidates, self._budget_tokens)
         return [(sequence, tokens) for sequence, tokens in zip(able, taken, strict=True) if tokens > 0]
 
-    def again(self, running: list[Sequence], epoch: int, plan_version: int) -> Step | None:
+    def again(self, running: list[Sequence], slot_of: SlotOf, epoch: int, plan_version: int) -> Step | None:
         """The next step where it has the rows of the one before, each a token further; None: it must be composed."""
-        found = self._repeats.follow(running)
+        found = self._repeats.follow(running, slot_of)
         return None if found is None else self._sent(*found, epoch, plan_version)
 
     def compose(
