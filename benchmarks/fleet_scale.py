@@ -274,7 +274,7 @@ def main() -> None:
     parser.add_argument("--json", action="store_true")
     options = parser.parse_args()
     sizes = [int(size) for size in options.sizes.split(",")]
-    found = list(measure(sizes, options.budget, options.only))
+    found = measure(sizes, options.budget, options.only)
     if options.json:
         print(json.dumps([{"core": one.core, "event": one.event, "cpu_s": one.cpu_s} for one in found]))
         return
@@ -283,7 +283,7 @@ def main() -> None:
     for one in found:
         times = [f"{one.cpu_s[size] * 1e6:.1f}" for size in sizes]
         ratios = [f"{one.cpu_s[size] / one.cpu_s[sizes[0]]:.1f}" for size in sizes[1:]]
-        print(f"| {one.core} | {one.event} | " + " | ".join([*times, *ratios]) + " |")
+        print(f"| {one.core} | {one.event} | " + " | ".join([*times, *ratios]) + " |", flush=True)
 
 
 if __name__ == "__main__":

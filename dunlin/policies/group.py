@@ -5,7 +5,8 @@ changes nothing that need not change. So do parts.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
 from dunlin.effects import Address
 from dunlin.messages.types import Figure, GroupKind, Part, Rejected, Why
@@ -31,13 +32,21 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Group:
-    """Members that step together, in this order; the first leads. `parts` has one entry per member."""
+    """Members that step together, in this order; the first leads. `parts` has one entry per member.
+
+    `explain` makes the reason: of thousands of groups in a plan, few are new and told anybody.
+    """
 
     number: int
     kind: GroupKind
     members: tuple[Address, ...]
     parts: tuple[Part, ...]
-    why: Why
+    explain: Callable[[], Why] = field(compare=False, repr=False)
+
+    @property
+    def why(self) -> Why:
+        """The reason for the group, and for its parts."""
+        return self.explain()
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,12 +137,21 @@ def _numbered(candidates: Sequence[Candidate]) -> list[tuple[int, Candidate]]:
 
 
 def _local(number: int, candidate: Candidate, ready: int) -> Group:
+    explain = partial(_why_local, number, candidate, ready)
+    return Group(number, GroupKind.LOCAL, (candidate.address,), (Part.LOCAL,), explain)
+
+
+def _why_local(number: int, candidate: Candidate, ready: int) -> Why:
     figures = (Figure("ready_instances", ready), Figure("capacity_slots", candidate.capacity_slots))
-    why = Why("local_groups", f"{candidate.address.name} alone in group {number}", figures)
-    return Group(number, GroupKind.LOCAL, (candidate.address,), (Part.LOCAL,), why)
+    return Why("local_groups", f"{candidate.address.name} alone in group {number}", figures)
 
 
 def _side(number: int, candidate: Candidate, part: Part, serving: int, counts: dict[Part, int]) -> Group:
+    explain = partial(_why_side, number, candidate, part, serving, counts)
+    return Group(number, GroupKind.LOCAL, (candidate.address,), (part,), explain)
+
+
+def _why_side(number: int, candidate: Candidate, part: Part, serving: int, counts: dict[Part, int]) -> Why:
     prefills, decodes = counts[Part.PREFILL], counts[Part.DECODE]
     figures = (
         Figure("serving_instances", serving),
@@ -145,13 +163,12 @@ def _side(number: int, candidate: Candidate, part: Part, serving: int, counts: d
         Part.PREFILL: (Rejected("decode", f"{decodes} instances do"),),
         Part.DECODE: (Rejected("prefill", f"{prefills} instances do"),),
     }
-    why = Why(
+    return Why(
         "prefill_decode",
         f"{candidate.address.name} does {part.name.lower()} in group {number}",
         figures,
         others.get(part, (Rejected("split", "it serves alone"),)),
     )
-    return Group(number, GroupKind.LOCAL, (candidate.address,), (part,), why)
 
 
 GROUP_POLICIES: dict[str, GroupPolicy] = {"local_groups": local_groups, "prefill_decode": prefill_decode}
