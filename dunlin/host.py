@@ -138,14 +138,7 @@ class Host:
     def send(self, to: Address, message: Message) -> bool:
         """Give `message` to a peer's outlet; False: nobody there, or full (and therefore gone now)."""
         outlet = self._outlets.get(to)
-        if outlet is None:
-            self.undeliverable += 1
-            return False
-        if outlet.send(message):
-            return True
-        self.overflowed += 1
-        self.detach(to, "queue full")
-        return False
+        return (outlet is not None and outlet.send(message)) or self._unsent(to, outlet)
 
     def drain(self, most: int) -> tuple[list[Decision], int]:
         """The oldest recorded decisions, at most `most`, and how many were lost since the last call."""
@@ -176,10 +169,20 @@ class Host:
         if not isinstance(effect, Send):
             self._later(effect.delay_s, partial(self.deliver, self.address, effect.message))
             return
-        sent = self.send(effect.to, effect.message)
+        to, message = effect.to, effect.message
+        outlet = self._outlets.get(to)
+        sent = (outlet is not None and outlet.send(message)) or self._unsent(to, outlet)
         # What is said to a client that has left is decided all the same, and nobody else is told of it.
-        if getattr(effect.message, "why", None) is not None and (sent or effect.to.role == "client"):
-            self._record(Decision(self.clock(), self.address, effect.to, effect.message))
+        if getattr(message, "why", None) is not None and (sent or to.role == "client"):
+            self._record(Decision(self.clock(), self.address, to, message))
+
+    def _unsent(self, to: Address, outlet: Outlet | None) -> bool:
+        if outlet is None:
+            self.undeliverable += 1
+            return False
+        self.overflowed += 1
+        self.detach(to, "queue full")
+        return False
 
     def _record(self, decision: Decision) -> None:
         if len(self._decisions) == self._decisions.maxlen:

@@ -6,6 +6,7 @@ Knows no slot, no region and no cache.
 """
 
 from collections.abc import Sequence
+from functools import lru_cache
 from hashlib import blake2b
 
 from dunlin.messages.types import i32
@@ -18,6 +19,7 @@ CHAIN_BYTES = 16
 _BLOCK_BYTES = BLOCK_TOKENS * i32().itemsize
 
 
+@lru_cache(maxsize=256)
 def root(tenant: str, weights_digest: str, rope: str = "") -> bytes:
     """The chain of no token. `rope` names the set of frequencies where it depends on the sequence's length."""
     parts = [part.encode() for part in (tenant, weights_digest, rope)]

@@ -49,7 +49,7 @@ class Reader:
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """Anything that a door says."""
-        if isinstance(message, Delta):
+        if type(message) is Delta:
             return self._on_delta(now_s, message)
         if isinstance(message, Admitted):
             self._record.request = self._record.request or message.request
@@ -82,10 +82,9 @@ class Reader:
 
     def _on_delta(self, now_s: float, delta: Delta) -> list[Effect]:
         record = self._record
-        at_s = now_s - self._load.start_s
         self._received += delta.tokens
         for _ in delta.tokens:
-            record.token_s.append(at_s)
+            record.token_s.append(now_s - self._load.start_s)
         if delta.finish is not Finish.RUNNING:
             is_good = delta.finish in (Finish.LENGTH, Finish.STOP)
             self._end(now_s, "ok" if is_good else "error", delta.detail or ("" if is_good else delta.finish.name))

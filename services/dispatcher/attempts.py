@@ -66,7 +66,7 @@ class Attempts:
         columns = zip(message.request, message.attempt, message.position, message.token, message.finish, strict=True)
         for index, (number, attempt, position, token, finish) in enumerate(columns):
             request = held.get(number)
-            if request is None or not request.is_steady or attempt != request.attempt or finish:
+            if finish or request is None or attempt != request.attempt or not request.is_steady:
                 effects += self._on_row(now_s, sender, row_of(message, index))
             elif position != len(request.tokens):
                 effects += self._on_misplaced(now_s, request, position)

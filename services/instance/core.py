@@ -154,7 +154,8 @@ class InstanceCore:
         effects += self.migration.settle()
         if self._engine_side.ready is not None:
             effects += self._batcher.settle(*self._orders.version)
-            effects += self.checkpointer.settle(now_s)
+            if self.checkpointer.is_on:
+                effects += self.checkpointer.settle(now_s)
         return effects + self._reporter.changed(now_s)
 
     def report(self) -> InstanceReport:

@@ -186,6 +186,8 @@ class Handovers:
             self._unpaused.append(taker)
 
     def _pause_refusers(self) -> list[Effect]:
+        if not self._unpaused:
+            return []
         refusers, self._unpaused = self._unpaused, []
         return [After(self._limits.pause_s, PauseOver(taker.room.address, taker.pause)) for taker in refusers]
 

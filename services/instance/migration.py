@@ -93,7 +93,8 @@ class Migration:
 
     def settle(self) -> list[Effect]:
         """After every change: go on with those who leave, then begin with others."""
-        return [*self.departures.settle(), *self.sheds.settle(), *self.handovers.settle()]
+        effects = self.departures.settle() if len(self.departures) else []
+        return effects + self.sheds.settle() + self.handovers.settle()
 
     def joined(self, peer: Address) -> list[Effect]:
         """A stream is open."""
