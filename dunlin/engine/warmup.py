@@ -11,8 +11,8 @@ from dunlin.engine.attention.base import Past, Row, Safepoint
 from dunlin.engine.model import Batch, Decoder
 from dunlin.engine.numerics import EXACT_ROWS, TILE_ROWS
 
-TOKENS_MAX = 128
-"""Of a prompt. Those of longer ones take so long that a kernel more is not felt, and would make every start longer."""
+TOKENS_MAX = 512
+"""Of one step, as far as instances go by themselves."""
 
 
 def warm_up(decoder: Decoder, safepoint: Safepoint, rows_max: int = EXACT_ROWS, tokens_max: int = TOKENS_MAX) -> None:
