@@ -18,11 +18,10 @@ import os
 import shutil
 import subprocess
 import sys
-import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from dunlin.cost.host_probe import measure_host, processes, replay, without_idle
+from dunlin.cost.host_probe import measure_host, replay, settle, without_idle
 from dunlin.cost.load import load_timing
 from dunlin.cost.models import Batch, EngineTiming, MessageCosts
 from dunlin.cost.probe import EngineChoice, Probe
@@ -71,7 +70,7 @@ def main() -> int:
     with Probe(EngineChoice(resolve_model(MODEL, models_folder(store.absolute().parent)), 256 << 20)) as probe:
         os.sched_setaffinity(0, {OTHERS_CPU})
         with ClusterProcess("--instances", "1") as cluster:
-            settle(cluster)
+            settle(cluster, INSTANCE_CPU, OTHERS_CPU)
             timing = with_host(timing, cluster, probe)
             for name in options.only or WORKLOADS:
                 found[name] = Comparison(cluster, probe, timing, options).run(name)
@@ -161,35 +160,6 @@ def capacity(timing: EngineTiming) -> float:
     own = timing.host.instance if timing.host is not None else MessageCosts()
     prefill_s = timing.step_s(mixed) - decode_s
     return 1.0 / (answer * ((decode_s + own.step_s) / rows + own.row_s) + prefill_s + own.request_s)
-
-
-def settle(cluster: ClusterProcess, quiet_s: float = 2.0) -> None:
-    """Every process on its core, once the engine that stands by is loaded and nobody computes."""
-    busy_s, since_s = -1.0, time.monotonic()
-    while time.monotonic() - since_s < quiet_s:
-        time.sleep(0.25)
-        found = processes(cluster.pid)
-        for pid, line in found:
-            _pin(pid, INSTANCE_CPU if "services.instance " in line or "dunlin.engine" in line else OTHERS_CPU)
-        standing_by = [pid for pid, line in found if "--standby" in line]
-        now_s = sum(_cpu_s(pid) for pid in standing_by)
-        if not standing_by or now_s != busy_s:
-            busy_s, since_s = now_s, time.monotonic()
-
-
-def _pin(pid: int, cpu: int) -> None:
-    try:
-        for thread in os.listdir(f"/proc/{pid}/task"):
-            os.sched_setaffinity(int(thread), {cpu})
-    except OSError:  # it ended meanwhile
-        pass
-
-
-def _cpu_s(pid: int) -> float:
-    try:
-        return float(Path(f"/proc/{pid}/schedstat").read_text().split()[0]) // 1e7
-    except OSError:
-        return 0.0
 
 
 def _print(name: str, count: int, slow: list[float], found: list[Difference]) -> None:

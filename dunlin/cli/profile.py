@@ -5,7 +5,7 @@ import os
 import platform
 import re
 import sys
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -16,6 +16,7 @@ from dunlin.cli.output import as_json, table
 from dunlin.cli.profile_show import show, tipping, tipping_text, typical
 
 if TYPE_CHECKING:
+    from dunlin.cost.models import EngineTiming
     from dunlin.cost.profile import Profile
     from dunlin.cost.store import Key
 
@@ -28,6 +29,7 @@ examples:
   dunlin profile
   dunlin profile --model /models/llama --dtype bf16 --threads 8
   dunlin profile --cpu 1 --out machine.db     the engine and its caller on one core
+  dunlin profile --cpu 1 --host               also what dunlin's own processes take there, and on another core
   dunlin profile --show a100 --model-shape llama-3-70b --tp 4
 """
 _DTYPES = {"fp32": "float32", "bf16": "bfloat16"}
@@ -57,6 +59,11 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument("--quick", action="store_true", help="fewer sizes: a first look in seconds")
     parser.add_argument("--points", action="store_true", help="also print every point beside its prediction")
     _add_show(parser.add_argument_group("what is known already"))
+    parser.add_argument(
+        "--host",
+        action="store_true",
+        help="then start a cluster and measure what its processes take (half a minute)",
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
@@ -73,10 +80,15 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print, keep; or only print."""
     if arguments.show:
         return show(arguments)
+    if arguments.host and arguments.cpu is None:
+        raise CliError("--host measures what shares a core with the engine: say which with --cpu", USAGE)
     try:
         from dunlin.cost.store import Store, StoreError
 
+        usable = os.sched_getaffinity(0)
         found = _measure(arguments)
+        if arguments.host:
+            found = replace(found, timing=_with_host(arguments, found.timing, usable))
     except ImportError as error:
         raise CliError(f"{error.name} is missing: pip install 'dunlin[server]'", USAGE) from error
     key = _key(arguments)
@@ -123,6 +135,24 @@ def _measure(arguments: argparse.Namespace) -> "Profile":
     except ModelError as error:
         raise CliError(str(error), USAGE) from error
     except ProbeError as error:
+        raise CliError(str(error), FAILED) from error
+
+
+def _with_host(arguments: argparse.Namespace, timing: "EngineTiming", usable: set[int]) -> "EngineTiming":
+    """The timing, with what the processes of a cluster take: the instance's on the engine's core, the others' on
+    another.
+    """
+    from dunlin.cost.host_probe import measure_host, settle
+    from dunlin.launch.process import ClusterError, ClusterProcess
+
+    others = min(usable - {arguments.cpu}, default=arguments.cpu)
+    os.sched_setaffinity(0, {others})
+    flags = ("--model", arguments.model, "--dtype", arguments.dtype, "--threads", str(arguments.threads))
+    try:
+        with ClusterProcess("--instances", "1", *flags) as cluster:
+            settle(cluster, arguments.cpu, others)
+            return replace(timing, host=measure_host(cluster, timing, shares_core=True, client_cpu=others))
+    except (ClusterError, ValueError) as error:
         raise CliError(str(error), FAILED) from error
 
 

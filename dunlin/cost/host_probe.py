@@ -9,6 +9,7 @@ import resource
 import subprocess
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -62,6 +63,20 @@ class HostUse:
     instance_s: float
     dispatcher_s: float
     client_s: float
+
+
+def settle(cluster: ClusterProcess, instance_cpu: int, others_cpu: int, quiet_s: float = 2.0) -> None:
+    """Every process on its core, once the engine that stands by is loaded and computes no more."""
+    busy, since_s = -1, time.monotonic()
+    while time.monotonic() - since_s < quiet_s:
+        time.sleep(0.25)
+        found = processes(cluster.pid)
+        for pid, line in found:
+            _pin(pid, instance_cpu if "services.instance " in line or "dunlin.engine" in line else others_cpu)
+        standing_by = [pid for pid, line in found if "--standby" in line]
+        now = sum(_ticks(pid) for pid in standing_by)
+        if not standing_by or now != busy:
+            busy, since_s = now, time.monotonic()
 
 
 def measure_host(cluster: ClusterProcess, timing: EngineTiming, shares_core: bool, client_cpu: int) -> HostCosts:
@@ -157,14 +172,25 @@ def _use(began: _Looked, ended: _Looked, load: HostLoad) -> HostUse:
 
 def _cpu_s(cluster: ClusterProcess, role: str) -> float:
     """CPU seconds of the processes of a role so far, all their threads together."""
-    ticks = 0
     found = [pid for pid, line in processes(cluster.pid) if f"services.{role} " in line]
     if not found:
         raise ValueError(f"the cluster has no process of the role {role}")
-    for pid in found:
+    return sum(_ticks(pid) for pid in found) / os.sysconf("SC_CLK_TCK")
+
+
+def _ticks(pid: int) -> int:
+    """What it computed so far; 0 if it is gone."""
+    try:
         user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-        ticks += int(user) + int(system)
-    return ticks / os.sysconf("SC_CLK_TCK")
+    except OSError:
+        return 0
+    return int(user) + int(system)
+
+
+def _pin(pid: int, cpu: int) -> None:
+    with suppress(OSError):  # it ended meanwhile
+        for thread in os.listdir(f"/proc/{pid}/task"):
+            os.sched_setaffinity(int(thread), {cpu})
 
 
 def processes(supervisor: int) -> list[tuple[int, str]]:
