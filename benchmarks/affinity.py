@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dunlin.workload.stats import nearest_rank
 from simulator.clients import Client
-from simulator.cluster import Cluster
+from simulator.driven import DrivenCluster
 
 POLICIES = ("prefix_affinity", "least_loaded", "fewest_requests")
 KINDS = ("own texts", "system prompts", "one hot prompt", "single requests")
@@ -34,7 +34,7 @@ class Talk:
     asked_s: float = 0.0
     first_s: list[float] = field(default_factory=list)
 
-    def step(self, cluster: Cluster) -> None:
+    def step(self, cluster: DrivenCluster) -> None:
         """Ask when it is time, and take the answer when it is there."""
         now_s = cluster.world.now_s
         if self.client is not None and self.client.finish:
@@ -66,7 +66,7 @@ def talks_of(kind: str, conversations: int) -> list[Talk]:
 
 def run(policy: str, kind: str, instances: int, conversations: int) -> dict[str, float]:
     """The figures of one policy over one kind of text."""
-    cluster = Cluster(
+    cluster = DrivenCluster(
         instances=instances,
         engine={"slots": 4096, "step_s": 0.01, "token_s": 0.0005, "audit": False},
         dispatcher={"policy": policy},

@@ -8,8 +8,8 @@ from typing import Any
 
 from dunlin.effects import Address
 from services.instance.sequences import LEGAL
+from simulator.cluster import Cluster
 from simulator.process import Event
-from simulator.town import Town
 
 
 class Coverage:
@@ -25,11 +25,11 @@ class Coverage:
         """Another run."""
         self._states.clear()
 
-    def delivered(self, town: Town, event: Event) -> None:
+    def delivered(self, cluster: Cluster, event: Event) -> None:
         """A message was delivered."""
         self.messages[event.to.role, type(event.message).__name__] += 1
         if event.to.role == "instance":
-            core = town.core(event.to)
+            core = cluster.core(event.to)
             for sequence in core.sequences if core is not None else ():
                 self._turn(event.to, sequence.order, sequence.state.value)
 
@@ -37,9 +37,9 @@ class Coverage:
         """A fault struck somebody in that phase."""
         self.strikes[kind, f"{role} {phase}"] += 1
 
-    def phases(self, town: Town) -> dict[Address, str]:
+    def phases(self, cluster: Cluster) -> dict[Address, str]:
         """What everybody is doing."""
-        return {address: _phase(address.role, town.core(address), town) for address in town.cores}
+        return {address: _phase(address.role, cluster.core(address), cluster) for address in cluster.cores}
 
     def add(self, other: "Coverage") -> None:
         """Count what another has counted."""
@@ -71,7 +71,7 @@ class Coverage:
             self.turns[before or "new", state] += 1
 
 
-def _phase(role: str, core: Any, town: Town) -> str:
+def _phase(role: str, core: Any, cluster: Cluster) -> str:
     reader = {"instance": _of_instance, "dispatcher": _of_dispatcher, "kvstore": _of_kvstore}.get(role)
     if reader is not None:
         return reader(core)

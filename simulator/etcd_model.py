@@ -4,28 +4,35 @@ While it is down nobody hears anything, nobody is elected and nobody can start; 
 membership anew. Knows processes by their addresses alone, and no core.
 """
 
-from collections.abc import Callable
+from collections.abc import Sequence
 
-from dunlin.effects import Address
+from dunlin.effects import Address, Message
+from dunlin.messages.door import Quota, Quotas
 from dunlin.messages.membership import Deposed, Elected, Member, MemberDown, MembersReset, MemberUp
 from simulator.world import World
 
 ETCD = Address("etcd", "")
 LEASE_S = 5.0
 """How long a registration, and a term, outlive the last sign of life."""
+FOLLOWERS = ("monitor", "kvstore", "dispatcher")
+"""The roles whose cores follow the membership."""
 
 
 class EtcdModel:
-    """Owns members, candidates and revisions. `later` calls something back after so many seconds."""
+    """Owns members, candidates, revisions and quotas. Tells nobody anything until it was told to `begin`: thousands of
+    processes that start together learn of each other at once, and once.
+    """
 
-    def __init__(self, world: World, later: Callable[[float, Callable[[], object]], None]) -> None:
+    def __init__(self, world: World) -> None:
         self.is_down = False
         self.leader: Address | None = None
         self.terms: dict[int, Address] = {}
+        self.quotas: tuple[Quota, ...] = ()
         self._world = world
-        self._later = later
+        self._has_begun = False
         self._revision = 1
         self._members: dict[tuple[str, str], Member] = {}
+        self._followers: dict[Address, None] = {}
         self._candidates: list[Address] = []
         self._outages = 0
 
@@ -39,41 +46,55 @@ class EtcdModel:
         self._revision += 1
         return self._revision
 
+    def begin(self) -> None:
+        """All that were registered so far hear of each other, and one is elected."""
+        self._has_begun = True
+        self.reset()
+        self._elect()
+
     def register(self, address: Address, node: str) -> None:
         """A process starts; one of the same name before it is a member no more."""
         key = (address.role, address.name)
         before, member = self._members.get(key), Member(address, "", node, pid=0)
         self._members[key] = member
-        for other in self.members:
-            if other != address:
-                if before is not None:
-                    self._world.post(ETCD, other, MemberDown(before.address))
-                self._world.post(ETCD, other, MemberUp(member))
-        self._world.post(ETCD, address, self._all())
+        if before is not None:
+            self._forget(before.address)
+        if self._has_begun:
+            self._tell(MemberUp(member))
+        if address.role in FOLLOWERS:
+            self._followers[address] = None
         if address.role == "global_manager":
             self._candidates.append(address)
+        if self._has_begun:
+            self._inform([address])
             self._elect()
+
+    def limit(self, quotas: Sequence[Quota]) -> None:
+        """From now on dispatchers hear of these."""
+        self.quotas = tuple(quotas)
+        for address in self._followers:
+            self._give_quotas(address)
 
     def died(self, address: Address) -> None:
         """The process ended: its lease runs out."""
-        self._later(LEASE_S, lambda: self._expired(address))
+        self._world.later(LEASE_S, lambda: self._expired(address))
 
     def sleeps(self, address: Address) -> None:
         """The process keeps no lease alive: its term ends, but not its registration, for it answers a probe."""
-        self._later(LEASE_S, lambda: self._over(address) if self._world.is_paused(address) else None)
+        self._world.later(LEASE_S, lambda: self._over(address) if self._world.is_paused(address) else None)
 
     def fail(self, for_s: float) -> None:
         """Nobody is there for a while. A leader steps down when its own clock says that its lease may be over."""
         self.is_down = True
         self._outages += 1
         outage, leader = self._outages, self.leader
-        self._later(LEASE_S, lambda: self._over(leader) if self.is_down and outage == self._outages else None)
-        self._later(for_s, lambda: self._return(outage))
+        self._world.later(LEASE_S, lambda: self._over(leader) if self.is_down and outage == self._outages else None)
+        self._world.later(for_s, lambda: self._return(outage))
 
     def reset(self) -> None:
         """The watches' history was compacted: everybody gets the whole membership anew."""
-        for address in [] if self.is_down else self.members:
-            self._world.post(ETCD, address, self._all())
+        if not self.is_down:
+            self._inform(self._followers)
 
     def resign(self) -> None:
         """The leader loses its term, although it lives; it stands anew behind the others."""
@@ -89,15 +110,19 @@ class EtcdModel:
 
     def _expired(self, address: Address) -> None:
         if self.is_down:
-            return self._later(1.0, lambda: self._expired(address))
+            return self._world.later(1.0, lambda: self._expired(address))
         self._over(address)
         if address in self._candidates:
             self._candidates.remove(address)
         member = self._members.get((address.role, address.name))
         if member is not None and member.address == address:
             del self._members[address.role, address.name]
-            for other in self.members:
-                self._world.post(ETCD, other, MemberDown(address))
+            self._forget(address)
+
+    def _forget(self, address: Address) -> None:
+        self._followers.pop(address, None)
+        if self._has_begun:
+            self._tell(MemberDown(address))
 
     def _over(self, address: Address | None) -> None:
         """The term of `address` is over, if it leads. One that sleeps hears so before anything else."""
@@ -117,11 +142,24 @@ class EtcdModel:
         if self.leader is not None or self.is_down:
             return
         if not able:
-            return self._later(1.0, self._elect) if self._candidates else None
+            return self._world.later(1.0, self._elect) if self._candidates else None
         self.leader = able[0]
         epoch = self.next_revision()
         self.terms[epoch] = self.leader
         self._world.post(ETCD, self.leader, Elected(epoch))
 
-    def _all(self) -> MembersReset:
-        return MembersReset(tuple(sorted(self._members.values(), key=lambda member: member.address)))
+    def _tell(self, message: Message) -> None:
+        for address in self._followers:
+            self._world.post(ETCD, address, message)
+
+    def _inform(self, whom: "Sequence[Address] | dict[Address, None]") -> None:
+        """They get all that there is, if they follow it."""
+        everybody = MembersReset(tuple(sorted(self._members.values(), key=lambda member: member.address)))
+        for address in whom:
+            if address in self._followers:
+                self._world.post(ETCD, address, everybody)
+                self._give_quotas(address)
+
+    def _give_quotas(self, address: Address) -> None:
+        if address.role == "dispatcher" and self.quotas:
+            self._world.post(ETCD, address, Quotas(self.quotas))

@@ -1,4 +1,4 @@
-"""The faults of a campaign, by name: what each does to a town, and how the town gets well again.
+"""The faults of a campaign, by name: what each does to a cluster, and how the cluster gets well again.
 
 Every fault says at whom it struck, or nothing where it could not (the last of its kind, say). The plan's numbers choose
 the victims among who is there; nothing else is left to chance.
@@ -11,9 +11,11 @@ from dunlin.messages.door import CancelById
 from dunlin.messages.plan import DrainRequest, Shed
 from dunlin.messages.pool import RegionReserved, ReleaseRegion, ReserveRegion, Tier
 from dunlin.messages.types import HostRegion, Region
+from simulator.cluster import Cluster
+from simulator.driven import Silent
+from simulator.network import Jitter
 from simulator.plans import Fault
 from simulator.readers import Reader, Readers
-from simulator.town import Town
 
 KEEPALIVE_S = 10.0
 """A stream whose other side is silent for so long is given up (dunlin/wire/channels.py)."""
@@ -22,16 +24,19 @@ LONGEST_PAUSE_S = 9.0
 
 
 class Faults:
-    """Strikes a town. `is_poisoned`: engines crash of poison alone, for who runs alone in several crashes is blamed."""
+    """Strikes a cluster. `lag_s`: what reaches a process takes so much longer. `is_poisoned`: engines crash of poison
+    alone, for who runs alone in several crashes is blamed.
+    """
 
-    def __init__(self, town: Town, readers: Readers, is_poisoned: bool) -> None:
+    def __init__(self, cluster: Cluster, readers: Readers, jitter: Jitter, is_poisoned: bool) -> None:
         self.damaged: set[tuple[Address, int]] = set()
         self.crashes = 0
         self.last_s = 0.0
         self.asleep_s: dict[Address, float] = {}
         self._touched_s: dict[Address, float] = {}
-        self._town = town
-        self._world = town.world
+        self.lag_s = jitter.lag_s
+        self._cluster = cluster
+        self._world = cluster.world
         self._readers = readers
         self._is_poisoned = is_poisoned
         self._tools = 0
@@ -99,19 +104,19 @@ class Faults:
         """A process sleeps, is given up for dead and replaced; it wakes up beside its successor, and ends later."""
         roles = ("monitor", "global_manager", "kvstore", "dispatcher")
         victim = self._one(roles[int(fault.other * len(roles))], fault.pick)
-        if victim is None or self._world.is_paused(victim) or self._town.etcd.is_down:
+        if victim is None or self._world.is_paused(victim) or self._cluster.etcd.is_down:
             return None
-        self._town.pause(victim)
-        self._town.later(min(0.3, fault.lasts_s), lambda: self._replace(victim))
-        self._town.later(0.5 + fault.lasts_s, lambda: self._world.resume(victim))
-        self._town.later(2.0 + fault.lasts_s, lambda: self._kill_if_replaced(victim))
+        self._cluster.pause(victim)
+        self._world.later(min(0.3, fault.lasts_s), lambda: self._replace(victim))
+        self._world.later(0.5 + fault.lasts_s, lambda: self._world.resume(victim))
+        self._world.later(2.0 + fault.lasts_s, lambda: self._kill_if_replaced(victim))
         return victim
 
     def do_slow_process(self, fault: Fault) -> Address | None:
         """Everything that reaches it takes up to half a second longer."""
         victim = self._anybody(fault.pick)
-        self._town.jitter.lag_s[victim] = 0.5 * fault.amount
-        self._town.later(fault.lasts_s, lambda: self._town.jitter.lag_s.pop(victim, None))
+        self.lag_s[victim] = 0.5 * fault.amount
+        self._world.later(fault.lasts_s, lambda: self.lag_s.pop(victim, None))
         return victim
 
     def do_clock_skew(self, fault: Fault) -> Address | None:
@@ -138,7 +143,7 @@ class Faults:
         """It passes no safepoint any more."""
         victim = self._one("instance", fault.pick)
         if victim is not None:
-            self._town.seats[victim].engine.is_stuck = True
+            self._cluster.seats[victim].engine.is_stuck = True
         return victim
 
     def do_slow_engine(self, fault: Fault) -> Address | None:
@@ -146,13 +151,13 @@ class Faults:
         victim = self._one("instance", fault.pick)
         if victim is None:
             return None
-        engine = self._town.seats[victim].engine
+        engine = self._cluster.seats[victim].engine
         engine.runner.slowness = 1 + 19 * fault.amount
 
         def recover() -> None:
             engine.runner.slowness = 1.0
 
-        self._town.later(fault.lasts_s, recover)
+        self._world.later(fault.lasts_s, recover)
         return victim
 
     def do_disk_full(self, fault: Fault) -> Address | None:
@@ -160,7 +165,7 @@ class Faults:
         victim = self._whole(fault)
         if victim is None:
             return None
-        self._town.seats[victim].crash(9, returns=False)
+        self._cluster.seats[victim].crash(9, returns=False)
         self._fail_to_start(victim, self._world.now_s + fault.lasts_s)
         return victim
 
@@ -172,7 +177,7 @@ class Faults:
         if pair is None:
             return None
         self._touch(fault, *pair)
-        self._town.reset_stream(*pair, after_s=min(fault.lasts_s, 3.0) * fault.amount)
+        self._cluster.reset_stream(*pair, after_s=min(fault.lasts_s, 3.0) * fault.amount)
         return pair[0]
 
     def do_delay(self, fault: Fault) -> Address | None:
@@ -182,7 +187,7 @@ class Faults:
             return None
         self._touch(fault, *pair)
         self._world.stall(*pair)
-        self._town.later(min(fault.lasts_s, LONGEST_PAUSE_S), lambda: self._world.flow(*pair))
+        self._world.later(min(fault.lasts_s, LONGEST_PAUSE_S), lambda: self._world.flow(*pair))
         return pair[0]
 
     def do_half_open(self, fault: Fault) -> Address | None:
@@ -196,7 +201,7 @@ class Faults:
 
     def do_partition(self, fault: Fault) -> Address | None:
         """Some processes and the others do not hear each other; when that lasts, their streams break."""
-        streams = self._town.streams()
+        streams = self._cluster.roster.streams()
         there = sorted({one for pair in streams for one in pair})
         side = {one for index, one in enumerate(there) if (index * 7 + int(fault.pick * 97)) % 5 < 1 + 2 * fault.other}
         cut = [pair for pair in streams if (pair[0] in side) != (pair[1] in side) and self._are_open(*pair)]
@@ -214,22 +219,22 @@ class Faults:
                 continue
             self._touch(fault, peer)
             self._world.stall(victim, peer)
-            self._town.later(min(late_s, LONGEST_PAUSE_S), partial(self._world.flow, victim, peer))
+            self._world.later(min(late_s, LONGEST_PAUSE_S), partial(self._world.flow, victim, peer))
         return victim
 
     def do_duplicate(self, fault: Fault) -> Address | None:
         """Unary calls arrive twice: a client repeats its Submit at another door, a tool its drain, etcd all members."""
-        self._town.etcd.reset()
+        self._cluster.etcd.reset()
         reader = self._open_reader(fault.pick)
         if reader is not None and reader.submit.idempotency:
             twin = self._readers.twin(reader)
-            self._town.later(0.0, twin.come)
+            self._world.later(0.0, twin.come)
         victim = self._one("instance", fault.pick)
         if victim is not None:
             self._drain(victim, False)
             self._drain(victim, False)
-            self._town.later(min(2.0, fault.lasts_s), lambda: self._drain(victim, True))
-            self._town.later(min(2.0, fault.lasts_s) + 0.01, lambda: self._drain(victim, True))
+            self._world.later(min(2.0, fault.lasts_s), lambda: self._drain(victim, True))
+            self._world.later(min(2.0, fault.lasts_s) + 0.01, lambda: self._drain(victim, True))
         return victim
 
     # --- storage ---
@@ -237,7 +242,7 @@ class Faults:
     def do_corrupt(self, fault: Fault) -> Address | None:
         """A bit of a region in a host tier flips, or one of each region there."""
         kvstore = self._one("kvstore", fault.pick)
-        memory = self._town.memories.get(kvstore) if kvstore is not None else None
+        memory = self._cluster.memories.get(kvstore) if kvstore is not None else None
         offsets = sorted(offset for offset, content in memory.contents.items() if content) if memory else []
         if memory is None or kvstore is None or not offsets:
             return None
@@ -249,32 +254,32 @@ class Faults:
     def do_tier_full(self, fault: Fault) -> Address | None:
         """A process takes most of a host tier's room for a while."""
         kvstore = self._one("kvstore", fault.pick)
-        if kvstore is None or self._town.etcd.is_down:
+        if kvstore is None or self._cluster.etcd.is_down:
             return None
-        hog = Address("instance", "hog", self._town.etcd.next_revision())
-        self._world.add(hog, Hog(hog, kvstore, self._town.shape.tier_bytes))
+        hog = Address("instance", "hog", self._cluster.etcd.next_revision())
+        self._world.add(hog, Hog(hog, kvstore, self._cluster.spec.tier_bytes))
         self._world.join(hog, kvstore)
-        self._town.later(fault.lasts_s, lambda: self._end_hog(hog, kvstore))
+        self._world.later(fault.lasts_s, lambda: self._end_hog(hog, kvstore))
         return kvstore
 
     # --- etcd ---
 
     def do_etcd_outage(self, fault: Fault) -> Address | None:
         """Nobody hears of anybody; a leader steps down."""
-        if self._town.etcd.is_down:
+        if self._cluster.etcd.is_down:
             return None
-        self._town.etcd.fail(fault.lasts_s)
+        self._cluster.etcd.fail(fault.lasts_s)
         return self._one("global_manager", fault.pick)
 
     def do_lose_lease(self, fault: Fault) -> Address | None:
         """The leader loses its term and lives on."""
-        leader = self._town.etcd.leader
-        self._town.etcd.resign()
+        leader = self._cluster.etcd.leader
+        self._cluster.etcd.resign()
         return leader
 
     def do_watch_reset(self, fault: Fault) -> Address | None:
         """The history of the watches is lost."""
-        self._town.etcd.reset()
+        self._cluster.etcd.reset()
         return self._one("monitor", fault.pick)
 
     # --- people ---
@@ -292,14 +297,14 @@ class Faults:
         victim = self._one("instance", fault.pick)
         if victim is not None:
             self._drain(victim, False)
-            self._town.later(min(fault.lasts_s, 4.0), lambda: self._drain(victim, True))
+            self._world.later(min(fault.lasts_s, 4.0), lambda: self._drain(victim, True))
         return victim
 
     def do_shed(self, fault: Fault) -> Address | None:
         """The leader has an instance give sequences to another."""
         source, target = self._one("instance", fault.pick), self._one("instance", fault.other)
-        leader = self._town.etcd.leader
-        core = self._town.core(leader) if leader is not None else None
+        leader = self._cluster.etcd.leader
+        core = self._cluster.core(leader) if leader is not None else None
         if source is None or target is None or source == target or core is None or core.term is None or leader is None:
             return None
         self._tools += 1
@@ -311,36 +316,36 @@ class Faults:
 
     def _kill(self, role: str, fault: Fault, least: int = 1) -> Address | None:
         victim = self._one(role, fault.pick)
-        if victim is None or len(self._town.of_role(role)) < least:
+        if victim is None or len(self._cluster.of_role(role)) < least:
             return None
         self._kill_now(victim)
-        self._town.later(min(fault.lasts_s, 4.0), lambda: self._town.start(victim.role, victim.name))
+        self._world.later(min(fault.lasts_s, 4.0), lambda: self._cluster.start(victim.role, victim.name))
         return victim
 
     def _kill_now(self, victim: Address) -> None:
-        if victim in self._town.cores:
-            self._town.kill(victim)
+        if victim in self._cluster.cores:
+            self._cluster.kill(victim)
 
     def _kill_if_replaced(self, victim: Address) -> None:
         """One whose successor could not start, for want of etcd, goes on."""
-        if self._town.current.get((victim.role, victim.name)) != victim:
+        if not self._cluster.roster.is_current(victim):
             self._kill_now(victim)
 
     def _replace(self, victim: Address) -> None:
-        if self._town.current.get((victim.role, victim.name)) == victim and not self._town.etcd.is_down:
-            self._town.outlive(victim)
+        if self._cluster.roster.is_current(victim) and not self._cluster.etcd.is_down:
+            self._cluster.outlive(victim)
 
     def _pause(self, role: str, fault: Fault) -> Address | None:
         victim = self._one(role, fault.pick)
         if victim is None or self._world.is_paused(victim):
             return None
-        if role == "instance" and not self._town.has_engine(victim):
+        if role == "instance" and not self._cluster.has_engine(victim):
             return None  # a stopped instance starts no engine
-        self._town.pause(victim)
+        self._cluster.pause(victim)
         self.asleep_s[victim] = self._world.now_s
         if fault.lasts_s > KEEPALIVE_S:
-            self._town.later(KEEPALIVE_S, lambda: self._lose_streams(victim, fault.lasts_s - KEEPALIVE_S))
-        self._town.later(fault.lasts_s, lambda: self._wake(victim))
+            self._world.later(KEEPALIVE_S, lambda: self._lose_streams(victim, fault.lasts_s - KEEPALIVE_S))
+        self._world.later(fault.lasts_s, lambda: self._wake(victim))
         return victim
 
     def _wake(self, victim: Address) -> None:
@@ -350,63 +355,63 @@ class Faults:
     def _lose_streams(self, victim: Address, for_s: float) -> None:
         """Its peers give up a process that answers no keepalive; it hears so when it wakes."""
         for peer in self._world.peers(victim):
-            if peer in self._town.cores:
-                self._town.reset_stream(victim, peer, after_s=for_s + 0.2)
+            if peer in self._cluster.cores:
+                self._cluster.reset_stream(victim, peer, after_s=for_s + 0.2)
 
     def _whole(self, fault: Fault) -> Address | None:
         """An instance that runs and has an engine."""
         victim = self._one("instance", fault.pick)
-        if victim is None or self._world.is_paused(victim) or not self._town.has_engine(victim):
+        if victim is None or self._world.is_paused(victim) or not self._cluster.has_engine(victim):
             return None
         return victim
 
     def _crash(self, fault: Fault, signal: int) -> Address | None:
         victim = self._whole(fault)
         if victim is not None:
-            self._town.seats[victim].crash(signal)
+            self._cluster.seats[victim].crash(signal)
         return victim
 
     def _fail_to_start(self, victim: Address, until_s: float) -> None:
-        if victim not in self._town.cores:
+        if victim not in self._cluster.cores:
             return
-        seat = self._town.seats[victim]
+        seat = self._cluster.seats[victim]
         if self._world.now_s >= until_s and not self._world.is_paused(victim):
             return seat.restart()
-        self._town.later(max(0.2, seat.settings.restart_s), lambda: self._fail_to_start(victim, until_s))
+        self._world.later(max(0.2, seat.settings.restart_s), lambda: self._fail_to_start(victim, until_s))
 
     def _cut(self, aware: Address, unaware: Address, fault: Fault) -> None:
         self._world.sever(aware, unaware)
         self._world.post(unaware, aware, Gone("keepalive timeout"))
         after_s = min(fault.lasts_s, KEEPALIVE_S)
-        self._town.later(after_s, lambda: self._town.redial(aware, unaware, unaware))
+        self._world.later(after_s, lambda: self._cluster.redial(aware, unaware, unaware))
 
     def _sever_for(self, pair: tuple[Address, Address], lasts_s: float) -> None:
         one, other = pair
         if lasts_s < KEEPALIVE_S / 2:
             self._world.stall(one, other)
-            return self._town.later(lasts_s, lambda: self._world.flow(one, other))
+            return self._world.later(lasts_s, lambda: self._world.flow(one, other))
         self._world.sever(one, other)
-        self._town.later(KEEPALIVE_S / 2, lambda: self._world.post(one, other, Gone("keepalive timeout")))
-        self._town.later(KEEPALIVE_S / 2 + 0.2, lambda: self._world.post(other, one, Gone("keepalive timeout")))
-        return self._town.later(lasts_s + KEEPALIVE_S / 2 + 0.3, lambda: self._town.redial(one, other))
+        self._world.later(KEEPALIVE_S / 2, lambda: self._world.post(one, other, Gone("keepalive timeout")))
+        self._world.later(KEEPALIVE_S / 2 + 0.2, lambda: self._world.post(other, one, Gone("keepalive timeout")))
+        return self._world.later(lasts_s + KEEPALIVE_S / 2 + 0.3, lambda: self._cluster.redial(one, other))
 
     def _are_open(self, one: Address, other: Address) -> bool:
         return self._world.is_joined(one, other)
 
     def _stream(self, fault: Fault) -> tuple[Address, Address] | None:
         """An open stream; which of its ends comes first is chosen too."""
-        open_ones = [pair for pair in self._town.streams() if self._are_open(*pair)]
+        open_ones = [pair for pair in self._cluster.roster.streams() if self._are_open(*pair)]
         if not open_ones:
             return None
         one, other = open_ones[int(fault.pick * len(open_ones))]
         return (one, other) if fault.other < 0.5 else (other, one)
 
     def _one(self, role: str, pick: float) -> Address | None:
-        there = self._town.of_role(role)
+        there = self._cluster.of_role(role)
         return there[int(pick * len(there))] if there else None
 
     def _anybody(self, pick: float) -> Address:
-        there = [self._town.current[key] for key in sorted(self._town.current)]
+        there = self._cluster.roster.everybody()
         return there[int(pick * len(there))]
 
     def _open_reader(self, pick: float) -> Reader | None:
@@ -414,7 +419,7 @@ class Faults:
         return open_ones[int(pick * len(open_ones))] if open_ones else None
 
     def _drain(self, instance: Address, undo: bool) -> None:
-        leader = self._town.etcd.leader
+        leader = self._cluster.etcd.leader
         if leader is not None and self._world.is_up(leader):
             self._tool(leader, DrainRequest(instance.name, undo))
 
@@ -427,19 +432,11 @@ class Faults:
 
     def _end_hog(self, hog: Address, kvstore: Address) -> None:
         """It gives everything back, and ends when that has been heard."""
-        core = self._town.core(kvstore)
+        core = self._cluster.core(kvstore)
         if core is None or hog not in core.catalog.writers():
             return self._world.kill(hog)
         self._world.post(hog, hog, Gone("enough"), 0.0)
-        return self._town.later(0.5, lambda: self._end_hog(hog, kvstore))
-
-
-class Silent:
-    """Says nothing."""
-
-    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """Nothing."""
-        return []
+        return self._world.later(0.5, lambda: self._end_hog(hog, kvstore))
 
 
 class Hog:

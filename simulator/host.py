@@ -18,8 +18,8 @@ def put_on_processors(cluster: Cluster, costs: HostCosts) -> None:
     door = Processor(lambda to, message: cost_s(costs.door, message))
     for core in cluster.dispatchers.values():
         cluster.world.run_on(core.address, door)
-    for name, instance in cluster.instances.items():
-        seat = cluster.seats[name] if costs.shares_core else None
+    for instance in cluster.instances.values():
+        seat = cluster.seats[instance.address] if costs.shares_core else None
         cluster.world.run_on(instance.address, _processor(costs.instance, seat))
 
 

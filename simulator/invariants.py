@@ -1,4 +1,4 @@
-"""The invariants, as watchers of a town: each looks at what an event touched, and at everything from time to time.
+"""The invariants, as watchers of a cluster: each looks at what an event touched, and at everything from time to time.
 
 They read what the cores show to anybody (reports, tables, integrity checks) and what goes over the streams, and keep
 their own account of it. Numbers are those of docs/campaigns.md. I1 is the readers' own; I10 needs batch jobs, which do
@@ -17,10 +17,10 @@ from dunlin.messages.membership import Deposed
 from dunlin.messages.plan import Drain, Order, Shed, Undrain
 from dunlin.messages.pool import RegionsTaken
 from dunlin.messages.types import GroupKind, HostRegion, MoveKind, MoveStatus
+from simulator.cluster import Cluster
 from simulator.faults import Faults
 from simulator.process import Event
 from simulator.readers import Reader, Readers
-from simulator.town import Town
 from simulator.violation import Violation
 
 FULL_EVERY = 64
@@ -41,12 +41,12 @@ ATTEMPTS = (Tokens, Accepted, Refused, Returned, Poisoned)
 
 
 class Watcher:
-    """What all have: the town, and how to say that something does not hold."""
+    """What all have: the cluster, and how to say that something does not hold."""
 
     invariant = ""
 
-    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
-        self.town = town
+    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+        self.cluster = cluster
         self.readers = readers
         self.faults = faults
 
@@ -64,7 +64,7 @@ class Watcher:
 
     def broken(self, text: str, invariant: str = "") -> Violation:
         """The violation to raise."""
-        return Violation(invariant or self.invariant, self.town.world.now_s, text)
+        return Violation(invariant or self.invariant, self.cluster.world.now_s, text)
 
 
 class Fencing(Watcher):
@@ -72,8 +72,8 @@ class Fencing(Watcher):
 
     invariant = "I2"
 
-    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
-        super().__init__(town, readers, faults)
+    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+        super().__init__(cluster, readers, faults)
         self._stale: list[tuple[Any, tuple[object, ...]]] = []
         self._versions: dict[Address, tuple[int, int]] = {}
         self._views: dict[Address, tuple[Address, int]] = {}
@@ -82,7 +82,7 @@ class Fencing(Watcher):
         self._stale = []
         if event.to.role != "dispatcher" or not isinstance(event.message, ATTEMPTS):
             return
-        journal = self.town.core(event.to).journal
+        journal = self.cluster.core(event.to).journal
         for number, attempt in _named(event.message):
             request = journal.get(number)
             is_held = request is not None and request.instance is not None
@@ -94,7 +94,7 @@ class Fencing(Watcher):
             now = _said(request)
             if now != before:
                 raise self.broken(f"{event} is of an old attempt and made {before} of {now}")
-        role, core = event.to.role, self.town.core(event.to)
+        role, core = event.to.role, self.cluster.core(event.to)
         if role == "instance" and isinstance(event.message, Order) and core is not None:
             before, now = self._versions.get(event.to, (0, 0)), core.plan
             if now < before:
@@ -109,7 +109,7 @@ class Fencing(Watcher):
             return
         before = self._views.get(event.to)
         self._views[event.to] = (monitor, version)
-        if before is None or not self.town.world.is_joined(event.to, before[0]):
+        if before is None or not self.cluster.world.is_joined(event.to, before[0]):
             return
         is_newer = (monitor.incarnation, version) >= (before[0].incarnation, before[1])
         if not is_newer:
@@ -132,8 +132,8 @@ class Leadership(Watcher):
 
     invariant = "I3"
 
-    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
-        super().__init__(town, readers, faults)
+    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+        super().__init__(cluster, readers, faults)
         self._leads: dict[Address, int] = {}
         self._over_s: dict[Address, tuple[int, float]] = {}
         self._orders: dict[tuple[int, int, Address], Order] = {}
@@ -145,12 +145,12 @@ class Leadership(Watcher):
             self._ordered(event, event.message)
 
     def _manager(self, event: Event) -> None:
-        core = self.town.core(event.to)
+        core = self.cluster.core(event.to)
         term = core.term if core is not None else None
         if term is not None and isinstance(event.message, Deposed) and event.message.epoch == term.epoch:
             raise self.broken(f"{event.to} heard that epoch {term.epoch} is over, and leads on")
         if term is not None:
-            elected = self.town.etcd.terms.get(term.epoch)
+            elected = self.cluster.etcd.terms.get(term.epoch)
             if elected != event.to:
                 raise self.broken(f"{event.to} leads epoch {term.epoch}, which is {elected}'s")
             self._leads[event.to] = term.epoch
@@ -159,7 +159,7 @@ class Leadership(Watcher):
 
     def _ordered(self, event: Event, message: Order | Shed | Drain | Undrain) -> None:
         epoch, over_s = self._over_s.get(event.sender, (0, 0.0))
-        lag_s = 2 * self.town.shape.latency_s + self.town.jitter.lag_s.get(event.to, 0.0)
+        lag_s = 2 * self.cluster.spec.network.link_s + self.faults.lag_s.get(event.to, 0.0)
         is_late = message.epoch <= epoch and event.at_s > over_s + lag_s + 10.0
         if is_late:
             raise self.broken(f"{event.sender} lost epoch {epoch} at {over_s} and says {message}", "I9")
@@ -180,7 +180,9 @@ class Groups(Watcher):
     invariant = "I4"
 
     def audit(self) -> None:
-        followed = {core.address: core.followed for core in self.town.instances() if core.followed is not None}
+        followed = {
+            core.address: core.followed for core in self.cluster.instances.values() if core.followed is not None
+        }
         leads: dict[tuple[int, int], tuple[Address, ...]] = {}
         for address, order in followed.items():
             if address not in order.members:
@@ -191,7 +193,7 @@ class Groups(Watcher):
                 raise self.broken(f"group {key} is {members} and {order.members}")
             self._agree(address, order, followed)
             self._cover(order, followed)
-        for core in self.town.instances():
+        for core in self.cluster.instances.values():
             is_planned = core.followed is not None or not len(core.sequences)
             if not is_planned:
                 raise self.broken(f"{core.address} runs {core.sequences!r} and follows no order")
@@ -218,8 +220,8 @@ class Slots(Watcher):
 
     invariant = "I8"
 
-    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
-        super().__init__(town, readers, faults)
+    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+        super().__init__(cluster, readers, faults)
         self._seen: dict[Address, int] = {}
         self._checks: dict[str, Callable[[Any], None]] = {
             "instance": lambda core: core.lives.slab.check_integrity(),
@@ -231,7 +233,7 @@ class Slots(Watcher):
         role = event.to.role
         if role not in self._checks:
             return
-        core = self.town.core(event.to)
+        core = self.cluster.core(event.to)
         if core is None:
             return
         seen = self._seen[event.to] = self._seen.get(event.to, 0) + 1
@@ -241,22 +243,22 @@ class Slots(Watcher):
             raise self.broken(f"{event.to}: {core.slots!r} after {event}")
 
     def audit(self) -> None:
-        for address in sorted(self.town.cores):
+        for address in sorted(self.cluster.cores):
             if address.role in self._checks:
-                self._check(address.role, self.town.core(address))
+                self._check(address.role, self.cluster.core(address))
 
     def at_end(self) -> None:
-        for core in self.town.instances():
+        for core in self.cluster.instances.values():
             held = core.slots.capacity - core.slots.free - core.lives.slab.cached
             if held:
                 raise self.broken(f"{core.address} keeps {held} slots for nobody: {core!r}")
             if len(core.sequences):
                 raise self.broken(f"{core.address} keeps {core.sequences!r}", "I12")
-        for dispatcher in self.town.dispatchers():
+        for dispatcher in self.cluster.dispatchers.values():
             if len(dispatcher.journal):
                 raise self.broken(f"{dispatcher.address} keeps {len(dispatcher.journal)} requests", "I12")
-        for address in self.town.of_role("kvstore"):
-            catalog = self.town.core(address).catalog
+        for address in self.cluster.of_role("kvstore"):
+            catalog = self.cluster.core(address).catalog
             if len(catalog):
                 raise self.broken(f"{address} keeps {len(catalog)} regions for nobody")
 
@@ -272,8 +274,8 @@ class Regions(Watcher):
 
     invariant = "I7"
 
-    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
-        super().__init__(town, readers, faults)
+    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+        super().__init__(cluster, readers, faults)
         self._moves: dict[tuple[Address, int], Move] = {}
         self._dead: dict[Name, None] = {}
         self._unheard: dict[Name, float] = {}
@@ -291,9 +293,9 @@ class Regions(Watcher):
 
     def audit(self) -> None:
         """Whoever read under an old name was told soon that it is one, unless something happened to either."""
-        now_s = self.town.world.now_s
+        now_s = self.cluster.world.now_s
         for (instance, keeper, handle, generation), since_s in list(self._unheard.items()):
-            is_quiet = self.town.world.is_joined(instance, keeper) and not (
+            is_quiet = self.cluster.world.is_joined(instance, keeper) and not (
                 self.faults.was_touched(instance) or self.faults.was_touched(keeper)
             )
             if is_quiet and now_s > since_s + TAKEN_S:
@@ -304,9 +306,9 @@ class Regions(Watcher):
         if move.kind is not MoveKind.HOST_TO_SLAB or move.host is None or move.sequence == 0:
             return
         # Whose memory is mapped counts: the instance may have heard of another kvstore since it gave the move.
-        keeper = self.town.mapped_of.get(instance)
-        catalog = self.town.core(keeper).catalog if keeper in self.town.cores else None
-        if catalog is None or keeper is None or not self.town.world.is_joined(instance, keeper):
+        keeper = self.cluster.mapped_of.get(instance)
+        catalog = self.cluster.core(keeper).catalog if keeper in self.cluster.cores else None
+        if catalog is None or keeper is None or not self.cluster.world.is_joined(instance, keeper):
             return
         held = catalog.room.find(move.host.handle, move.host.generation)
         if held is None:
@@ -314,7 +316,8 @@ class Regions(Watcher):
             name = (instance, keeper, move.host.handle, move.host.generation)
             if name in self._dead:
                 raise self.broken(f"{instance} reads {move.host}, and {keeper} has told it that another has it")
-            self._unheard.setdefault(name, self.town.world.now_s)  # the word is under way; a checksum guards the bytes
+            # The word is under way; a checksum guards the bytes.
+            self._unheard.setdefault(name, self.cluster.world.now_s)
 
     def _ended(self, instance: Address, done: MoveDone) -> None:
         move = self._moves.pop((instance, done.move), None)
@@ -330,14 +333,14 @@ class Regions(Watcher):
 
     def _is_released(self, instance: Address, host: HostRegion) -> bool:
         """Whether its owner gave the region up while it was read, as one does that stays where it was."""
-        keeper = self.town.mapped_of.get(instance)
-        core = self.town.core(keeper) if keeper is not None else None
+        keeper = self.cluster.mapped_of.get(instance)
+        core = self.cluster.core(keeper) if keeper is not None else None
         return core is None or core.catalog.room.find(host.handle, host.generation) is None
 
     def _written(self, instance: Address, host: HostRegion) -> None:
         """Whoever writes does so in his own room, or in nobody's."""
-        keeper = self.town.mapped_of.get(instance)
-        core = self.town.core(keeper) if keeper is not None else None
+        keeper = self.cluster.mapped_of.get(instance)
+        core = self.cluster.core(keeper) if keeper is not None else None
         if core is None or core.catalog.room.find(host.handle, host.generation) is not None:
             return
         for writer in core.catalog.writers():
@@ -356,8 +359,8 @@ class Authority(Watcher):
 
     invariant = "I9"
 
-    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
-        super().__init__(town, readers, faults)
+    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+        super().__init__(cluster, readers, faults)
         self._suspected: set[Address] = set()
 
     def before(self, event: Event) -> None:
@@ -370,14 +373,14 @@ class Authority(Watcher):
                 (self._suspected.add if member.suspect else self._suspected.discard)(member.address)
 
     def _stopped(self, event: Event) -> None:
-        seat = self.town.seats.get(event.sender)
+        seat = self.cluster.seats.get(event.sender)
         why = getattr(event.message, "why", None)
         is_fair = seat is None or seat.engine.is_stuck or (why is not None and why.policy == "engine contract")
         if not is_fair:
             raise self.broken(f"{event.sender} ends an engine that works: {why}")
 
     def _suspect(self, event: Event, instance: Address) -> None:
-        seat = self.town.seats.get(instance)
+        seat = self.cluster.seats.get(instance)
         is_fair = seat is None or seat.engine.is_stuck or self.faults.was_touched(instance)
         if not is_fair:
             raise self.broken(f"{event.sender} suspects {instance}, with which nothing is wrong")
@@ -388,31 +391,33 @@ class Limits(Watcher):
 
     invariant = "I11"
 
-    def __init__(self, town: Town, readers: Readers, faults: Faults) -> None:
-        super().__init__(town, readers, faults)
+    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+        super().__init__(cluster, readers, faults)
         self._full: int | None = None
+        self._most_queued = cluster.spec.dispatcher_config().max_queued
 
     def before(self, event: Event) -> None:
         message = event.message
         self._full = None
         if isinstance(message, Submit) and not message.key and not message.idempotency:
-            journal = self.town.core(event.to).journal
-            self._full = len(journal) if journal.queued >= self.town.shape.max_queued else None
+            journal = self.cluster.core(event.to).journal
+            self._full = len(journal) if journal.queued >= self._most_queued else None
 
     def after(self, event: Event) -> None:
         if self._full is not None:
-            now, before = len(self.town.core(event.to).journal), self._full
+            now, before = len(self.cluster.core(event.to).journal), self._full
             if now > before:
                 raise self.broken(f"{event.to} lets {event.message} in, and its queue was full")
 
     def audit(self) -> None:
-        for core in self.town.dispatchers():
+        for core in self.cluster.dispatchers.values():
             try:
                 core.quotas.check_integrity()
             except AssertionError as error:
                 raise self.broken(f"{core.address}: quotas: {error}") from error
-            if self.town.shape.quotas is not None:
-                self._count(core, *self.town.shape.quotas)
+            if self.cluster.etcd.quotas:
+                first = self.cluster.etcd.quotas[0]  # all tenants have the same
+                self._count(core, first.running, first.tokens_per_minute)
 
     def _count(self, core: Any, most: int | None, per_minute: int | None) -> None:
         running: dict[str, int] = {}
@@ -426,7 +431,7 @@ class Limits(Watcher):
             if most is not None and count > most:
                 raise self.broken(text)
             # What is held now was taken within as long as the run has lasted.
-            limit = None if per_minute is None else per_minute * (1 + self.town.world.now_s / 60)
+            limit = None if per_minute is None else per_minute * (1 + self.cluster.world.now_s / 60)
             if limit is not None and tokens[tenant] > limit:
                 raise self.broken(text)
 
@@ -443,7 +448,7 @@ class Progress(Watcher):
             elif reader.submit.timeout_s is not None and reader.door is not None and not reader.is_done:
                 if self.faults.was_touched(reader.door):
                     continue
-                late_s = self.town.world.now_s - reader.came_s - reader.submit.timeout_s
+                late_s = self.cluster.world.now_s - reader.came_s - reader.submit.timeout_s
                 if late_s >= LATE_S:
                     raise self.broken(f"{reader!r} is {late_s:.1f} s over its time")
         for address, since_s in self.faults.asleep_s.items():
@@ -452,9 +457,9 @@ class Progress(Watcher):
 
     def _is_forgotten(self, reader: Reader) -> None:
         late_s = LATE_S if reader.is_heard else ORPHAN_S
-        if self.town.world.now_s < reader.ended_s + late_s or self.faults.was_touched(*self.town.cores):
+        if self.cluster.world.now_s < reader.ended_s + late_s or self.faults.was_touched(*self.cluster.cores):
             return
-        for core in self.town.instances():
+        for core in self.cluster.instances.values():
             for sequence in core.sequences:
                 is_his = sequence.place.key == reader.request
                 if is_his:
@@ -462,12 +467,12 @@ class Progress(Watcher):
 
     def _is_given_up(self, instance: Address, since_s: float) -> None:
         """Nobody waits for it who, like the monitor, was well all the time since it sleeps."""
-        if not self.town.of_role("monitor"):
+        if not self.cluster.of_role("monitor"):
             return
-        for core in self.town.dispatchers():
-            judges = (core.address, *self.town.of_role("monitor"))
-            watched_s = max(since_s, *(self.town.started_s[judge] for judge in judges))
-            if self.town.world.now_s - watched_s > STUCK_S and not self.faults.was_touched(*judges):
+        for core in self.cluster.dispatchers.values():
+            judges = (core.address, *self.cluster.of_role("monitor"))
+            watched_s = max(since_s, *(self.cluster.started_s[judge] for judge in judges))
+            if self.cluster.world.now_s - watched_s > STUCK_S and not self.faults.was_touched(*judges):
                 held = core.journal.held_by(instance)
                 if held:
                     raise self.broken(f"{core.address} waits for {instance}, which sleeps: {held}")

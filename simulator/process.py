@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from dunlin.effects import Address, Core, Message
+from dunlin.effects import Address, Core, Effect, Message
 
 
 class Event(NamedTuple):
@@ -15,6 +15,23 @@ class Event(NamedTuple):
     to: Address
     sender: Address
     message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Act:
+    """Something that happens once, by nobody in the world."""
+
+    act: Callable[[], object]
+
+
+class Actor:
+    """Does it."""
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """Its time has come."""
+        if isinstance(message, Act):
+            message.act()
+        return []
 
 
 @dataclass(slots=True, eq=False)

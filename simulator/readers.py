@@ -11,9 +11,9 @@ from functools import partial
 from dunlin.effects import Address, Effect, Gone, Message
 from dunlin.messages.door import Admitted, Delta, Rejected, Rejection, Submit
 from dunlin.messages.types import Finish, Sampling, i32
+from simulator.cluster import Cluster
 from simulator.plans import Ask
 from simulator.text import continuation
-from simulator.town import Town
 from simulator.violation import Violation
 
 RETRY_S = 0.5
@@ -27,7 +27,7 @@ class Reader:
     """
 
     ask: Ask
-    town: Town
+    cluster: Cluster
     number: int
     submit: Submit
     expected: list[int]
@@ -60,22 +60,22 @@ class Reader:
         """To its door, or to any that is open; with what it has, if it was served before."""
         if self.is_done:
             return
-        doors = self.town.of_role("dispatcher")
+        doors = self.cluster.doors()
         if not doors or self.attempts >= MOST_TRIES:
-            return self.town.later(RETRY_S, self.come)
-        self.came_s = self.town.world.now_s
+            return self.cluster.world.later(RETRY_S, self.come)
+        self.came_s = self.cluster.world.now_s
         self.door = doors[(self.ask.door + self.attempts) % len(doors)]
         self.attempts += 1
         self.address = Address("client", f"client-{self.number}-{self.attempts}")
-        self.town.world.add(self.address, self)
-        self.town.world.join(self.address, self.door)
+        self.cluster.world.add(self.address, self)
+        self.cluster.world.join(self.address, self.door)
         submit = replace(self.submit, key=self.request, received=i32(self.tokens)) if self.request else self.submit
-        self.town.world.post(self.address, self.door, submit)
-        self.town.later(RETRY_S, partial(self._dialled, self.address))
+        self.cluster.world.post(self.address, self.door, submit)
+        self.cluster.world.later(RETRY_S, partial(self._dialled, self.address))
 
     def _dialled(self, address: Address) -> None:
         """A door that closed before the connection was open says nothing: dial again."""
-        if address == self.address and self.door is not None and not self.town.world.is_joined(address, self.door):
+        if address == self.address and self.door is not None and not self.cluster.world.is_joined(address, self.door):
             self.door = None
             self.come()
 
@@ -83,10 +83,10 @@ class Reader:
         """Its connection ends; it reads nothing more."""
         if self.is_done:
             return
-        self.left, self.ended_s = True, self.town.world.now_s
-        self.is_heard = self.door is not None and self.town.world.is_joined(self.address, self.door)
+        self.left, self.ended_s = True, self.cluster.world.now_s
+        self.is_heard = self.door is not None and self.cluster.world.is_joined(self.address, self.door)
         if self.door is not None:
-            self.town.world.part(self.address, self.door, "client left")
+            self.cluster.world.part(self.address, self.door, "client left")
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """What its dispatcher says."""
@@ -101,7 +101,7 @@ class Reader:
         elif isinstance(message, Gone) and not self.is_done:
             # Its connection broke: as the SDK does, it goes on elsewhere a moment later.
             self.door = None
-            self.town.later(0.1, self.come)
+            self.cluster.world.later(0.1, self.come)
         return []
 
     def _admitted(self, now_s: float, message: Admitted) -> None:
@@ -120,24 +120,24 @@ class Reader:
         self.tokens += delta.tokens
         self.finish, self.detail = delta.finish, delta.detail
         if self.is_done:
-            self.ended_s = self.town.world.now_s
+            self.ended_s = self.cluster.world.now_s
 
     def _refused(self, rejected: Rejected) -> None:
         is_passing = rejected.code is Rejection.UNAVAILABLE or (self.request and rejected.code is Rejection.FULL)
         if is_passing and self.attempts < MOST_TRIES:
             self.door = None
-            return self.town.later(max(RETRY_S, rejected.retry_after_s or 0.0), self.come)
-        self.rejected, self.ended_s = rejected, self.town.world.now_s
+            return self.cluster.world.later(max(RETRY_S, rejected.retry_after_s or 0.0), self.come)
+        self.rejected, self.ended_s = rejected, self.cluster.world.now_s
         return None
 
 
 class Readers:
     """All clients of a run. `done` counts what they did, besides reading."""
 
-    def __init__(self, town: Town) -> None:
+    def __init__(self, cluster: Cluster) -> None:
         self.all: list[Reader] = []
         self.done: Counter[str] = Counter()
-        self._town = town
+        self._cluster = cluster
 
     def arrivals(self, ask: Ask) -> list[tuple[float, Callable[[], None]]]:
         """When the clients of a request come, and go."""
@@ -175,5 +175,5 @@ class Readers:
             **name,  # type: ignore[arg-type]
         )
         said = continuation(ask.tokens, ask.max_tokens, ask.number)
-        self.all.append(Reader(ask, self._town, len(self.all), submit, said))
+        self.all.append(Reader(ask, self._cluster, len(self.all), submit, said))
         return self.all[-1]

@@ -93,7 +93,7 @@ def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = N
 def _until_ready(cluster: Cluster) -> None:
     """Looks now and then: after every event would take longer than the events."""
     world = cluster.world
-    end_s = world.now_s + READY_S + cluster.engine.timing.load_s
+    end_s = world.now_s + READY_S + cluster.spec.engine.timing.load_s
     while not cluster.is_ready:
         if world.now_s > end_s:
             raise ContractBroken(f"not all instances are ready after {world.now_s} s")
@@ -132,4 +132,4 @@ def uncollected() -> Iterator[None]:
 
 
 def _instances(cluster: Cluster) -> list[tuple[str, InstanceCore, EngineSeat]]:
-    return [(name, core, cluster.seats[name]) for name, core in cluster.instances.items()]
+    return [(name, core, cluster.seats[core.address]) for name, core in cluster.instances.items()]

@@ -4,7 +4,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dunlin.effects import Address, Effect, Message
-from dunlin.messages.engine import EngineExited, StopEngine
+from dunlin.messages.engine import EngineExited, MapHost, StopEngine
+from services.instance.core import InstanceCore
 from simulator.audit import SlabAudit
 from simulator.engine import EngineModel, EngineSettings, Tick
 from simulator.tier import HostTier
@@ -14,10 +15,21 @@ WILD = (4, 6, 7, 8, 11)
 """Signals after which a slab may hold anything."""
 
 
+def tenants_of(core: InstanceCore) -> Callable[[int], str]:
+    """Says whose a sequence of the engine's is."""
+
+    def tenant_of(number: int) -> str:
+        sequence = core.sequences.get(number)
+        return sequence.place.tenant if sequence is not None else ""
+
+    return tenant_of
+
+
 class EngineSeat:
     """Sits at the engine's address and passes everything on to the engine that runs there now.
 
     `engine` is the newest; `ended` holds those before it. The slab, and with it the `audit`, outlives them all.
+    `memory_of` says what memory a `MapHost` means; None: it stays what it is.
     """
 
     def __init__(
@@ -27,6 +39,7 @@ class EngineSeat:
         settings: EngineSettings,
         tier: HostTier | None = None,
         tenant_of: Callable[[int], str] = lambda number: "",
+        memory_of: Callable[[MapHost], HostTier | None] = lambda wish: None,
     ) -> None:
         self.settings = settings
         self.ended: list[EngineModel] = []
@@ -35,6 +48,7 @@ class EngineSeat:
         self._world = world
         self._instance = instance
         self._tier = tier if tier is not None else HostTier()
+        self._memory_of = memory_of
         self.engine = self._start()
 
     @property
@@ -64,6 +78,12 @@ class EngineSeat:
         if returns:
             self._world.post(self.engine.address, self.engine.address, Tick(), self.settings.restart_s)
 
+    def map_memory(self, wish: MapHost) -> None:
+        """From now on engines read and write the memory that is named."""
+        memory = self._memory_of(wish)
+        if memory is not None:
+            self._tier.contents = memory.contents
+
     def restart(self) -> None:
         """The next engine process runs."""
         torn = self.engine.torn()
@@ -80,15 +100,18 @@ class EngineSeat:
 
 @dataclass(slots=True)
 class _Watched:
-    """Looks at what goes to the engine: `StopEngine` is for its host."""
+    """Looks at what goes to the engine: `StopEngine` is for its host, and which memory a `MapHost` names it knows."""
 
     seat: EngineSeat
     engine: EngineModel
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        if type(message) is StopEngine:
+        kind = type(message)
+        if kind is StopEngine:
             self.seat.crash(ended_by_us=True)
             return []
+        if isinstance(message, MapHost):
+            self.seat.map_memory(message)
         return self.engine.receive(now_s, sender, message)
 
 

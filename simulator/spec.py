@@ -24,8 +24,9 @@ class ClusterSpec:
     """How many of each role, by which policies, over which engines.
 
     Each node has a kvstore with `tier_bytes`, and the instances are spread over the nodes in turn. The mappings are
-    settings of a role's configuration that differ from its defaults; they win over the preset's. `host`: what the
-    processes take of their processors (None: nothing).
+    settings of a role's configuration that differ from its defaults; they win over the preset's. `skews_s`: what
+    clocks show too much, for the processes in the order of their starts, again and again. `host`: what the processes
+    take of their processors (None: nothing).
 
     Raises:
         ValueError: there is no such preset, or too few of a role.
@@ -40,6 +41,7 @@ class ClusterSpec:
     tier_bytes: int = 1 << 20
     engine: EngineSettings = field(default_factory=lambda: settings_of(progress_s=0.25))
     network: NetworkSpec = field(default_factory=NetworkSpec)
+    skews_s: tuple[float, ...] = ()
     host: HostCosts | None = None
     instance: Overrides = field(default_factory=dict)
     dispatcher: Overrides = field(default_factory=dict)

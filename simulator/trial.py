@@ -1,4 +1,4 @@
-"""One run of a plan: a town, its clients, faults and watchers, until everybody is done and the dust has settled.
+"""One run of a plan: a cluster, its clients, faults and watchers, until everybody is done and the dust has settled.
 
 The same plan gives the same run, event by event.
 """
@@ -10,16 +10,17 @@ from functools import partial
 from random import Random
 from zlib import crc32
 
-from dunlin.messages.door import Quota, Quotas, Rejection
-from dunlin.messages.types import Finish, Part
+from dunlin.messages.door import Quota, Rejection
+from dunlin.messages.types import Finish
+from simulator.cluster import Cluster
 from simulator.coverage import Coverage
-from simulator.etcd_model import ETCD
 from simulator.faults import Faults
 from simulator.invariants import WATCHERS, Watcher
+from simulator.network import Jitter
 from simulator.plans import TENANTS, Fault, Plan
 from simulator.process import Event
 from simulator.readers import Reader, Readers
-from simulator.town import Town
+from simulator.shapes import cluster_of
 from simulator.violation import Violation
 
 AUDIT_S = 0.5
@@ -51,10 +52,13 @@ class Trial:
         self.outcome = Outcome(plan.seed)
         self._plan = plan
         self._poison = {ask.number for ask in plan.asks if ask.poison}
-        self.town = Town(plan.shape, Random(f"{plan.seed} network"))
-        self._readers = Readers(self.town)
-        self._faults = Faults(self.town, self._readers, bool(self._poison))
-        self._watchers = [watcher(self.town, self._readers, self._faults) for watcher in WATCHERS]
+        self.cluster = Cluster(cluster_of(plan.shape))
+        self.cluster.world.keep_sent = False
+        jitter = Jitter(plan.shape.latency_s, Random(f"{plan.seed} network"))
+        self.cluster.world.extra_s = jitter
+        self._readers = Readers(self.cluster)
+        self._faults = Faults(self.cluster, self._readers, jitter, bool(self._poison))
+        self._watchers = [watcher(self.cluster, self._readers, self._faults) for watcher in WATCHERS]
         # Nearly all that a run does is to deliver events: who has nothing to say to one is not asked.
         self._befores = [one.before for one in self._watchers if type(one).before is not Watcher.before]
         self._afters = [one.after for one in self._watchers if type(one).after is not Watcher.after]
@@ -68,16 +72,16 @@ class Trial:
         except Violation as violation:
             self.outcome.violation = violation
         except Exception as error:
-            self.outcome.violation = blamed(error, self.town.world.now_s)
+            self.outcome.violation = blamed(error, self.cluster.world.now_s)
             self.outcome.violation.__cause__ = error
-        self.outcome.simulated_s = self.town.world.now_s
-        self.outcome.events = self.town.world.delivered
+        self.outcome.simulated_s = self.cluster.world.now_s
+        self.outcome.events = self.cluster.world.delivered
         return self.outcome
 
     def _run(self) -> None:
-        world = self.town.world
+        world = self.cluster.world
         world.before, world.on_delivered = self._before, self._after
-        self._until(self._is_ready, READY_S, "the town is not ready")
+        self._until(lambda: self.cluster.is_ready, READY_S, "the cluster is not ready")
         self._give_quotas()
         start_s = world.now_s
         for at_s, act in self._acts():
@@ -99,7 +103,7 @@ class Trial:
         return sorted(acts, key=lambda act: act[0])
 
     def _strike(self, fault: Fault) -> None:
-        phases = self._coverage.phases(self.town) if self._coverage is not None else {}
+        phases = self._coverage.phases(self.cluster) if self._coverage is not None else {}
         victim = self._faults.strike(fault)
         if victim is None:
             return
@@ -108,7 +112,6 @@ class Trial:
             self._coverage.struck(fault.kind, victim.role, phases.get(victim, "gone"))
 
     def _before(self, event: Event) -> None:
-        self.town.heard(event.sender, event.to, event.message)
         for before in self._befores:
             before(event)
 
@@ -119,7 +122,7 @@ class Trial:
         for after in self._afters:
             after(event)
         if self._coverage is not None:
-            self._coverage.delivered(self.town, event)
+            self._coverage.delivered(self.cluster, event)
         if event.at_s > self._audited_s + AUDIT_S:
             self._audited_s = event.at_s
             if self._readers.open():
@@ -131,32 +134,23 @@ class Trial:
 
     def _bite(self, event: Event) -> None:
         """A poison request crashes the engine as soon as a row of it is executed."""
-        core = self.town.core(event.to)
-        if core is None or self.town.world.is_paused(event.to) or not self.town.has_engine(event.to):
+        core = self.cluster.core(event.to)
+        if core is None or self.cluster.world.is_paused(event.to) or not self.cluster.has_engine(event.to):
             return
         if any(sequence.place.sampling.seed in self._poison for sequence, _ in core.steps.executing()):
-            self.town.seats[event.to].crash(signal=11)
+            self.cluster.seats[event.to].crash(signal=11)
             self.outcome.done["bite"] += 1
 
     def _give_quotas(self) -> None:
         quotas = self._plan.shape.quotas
         if quotas is None:
             return
-        each = tuple(Quota(tenant, running=quotas[0], tokens_per_minute=quotas[1]) for tenant in TENANTS)
-        self.town.on_dispatcher = lambda address: self.town.world.post(ETCD, address, Quotas(each))
-        for address in self.town.of_role("dispatcher"):
-            self.town.on_dispatcher(address)
-
-    def _is_ready(self) -> bool:
-        """Every instance has its part, and those that begin requests may be given some."""
-        reports = [core.report() for core in self.town.instances()]
-        begin = sum(report.part is not Part.DECODE for report in reports)
-        have_parts = all(report.plan_version for report in reports)
-        return have_parts and all(len(core.fleet.placeable) == begin for core in self.town.dispatchers())
+        running, per_minute = quotas
+        self.cluster.etcd.limit([Quota(one, running=running, tokens_per_minute=per_minute) for one in TENANTS])
 
     def _until(self, holds: Callable[[], bool], for_s: float, what: str, who: Callable[[], str] = str) -> None:
-        if not self.town.world.run(holds, for_s=for_s):
-            raise Violation("I12", self.town.world.now_s, f"after {for_s:g} s {what}: {who()}")
+        if not self.cluster.world.run(holds, for_s=for_s):
+            raise Violation("I12", self.cluster.world.now_s, f"after {for_s:g} s {what}: {who()}")
 
     def _waiting(self) -> str:
         return "; ".join(repr(reader) for reader in self._readers.all if not reader.is_done)
@@ -165,7 +159,7 @@ class Trial:
         """Whether it may have ended as it did."""
         self.outcome.ends[_end_of(reader)] += 1
         if not self._may_end(reader):
-            raise Violation("I1", self.town.world.now_s, f"{reader!r} should not have ended so")
+            raise Violation("I1", self.cluster.world.now_s, f"{reader!r} should not have ended so")
 
     def _may_end(self, reader: Reader) -> bool:
         if reader.left:
@@ -186,18 +180,19 @@ class Trial:
     def _settle(self) -> None:
         for watcher in self._watchers:
             watcher.audit()
-        self.town.world.run(self._is_empty, for_s=SETTLED_S)
+        self.cluster.world.run(self._is_empty, for_s=SETTLED_S)
         for watcher in self._watchers:
             watcher.audit()
             watcher.at_end()
 
     def _is_empty(self) -> bool:
-        kvstores = [self.town.core(address) for address in self.town.of_role("kvstore")]
+        kvstores = [self.cluster.core(address) for address in self.cluster.of_role("kvstore")]
+        instances = self.cluster.instances.values()
         return (
-            not any(len(core.sequences) for core in self.town.instances())
-            and not any(len(core.journal) for core in self.town.dispatchers())
+            not any(len(core.sequences) for core in instances)
+            and not any(len(core.journal) for core in self.cluster.dispatchers.values())
             and not any(len(core.catalog) for core in kvstores)
-            and all(core.slots.free + core.lives.slab.cached == core.slots.capacity for core in self.town.instances())
+            and all(core.slots.free + core.lives.slab.cached == core.slots.capacity for core in instances)
         )
 
 

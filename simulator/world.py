@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from dunlin.effects import Address, After, Core, Effect, Gone, Joined, Message, Send
-from simulator.process import Event, Pending, Process, Processor, Stream
+from simulator.process import Act, Actor, Event, Pending, Process, Processor, Stream
 
 LATENCY_S = 0.001
 FIRST = 1 << 62
@@ -38,6 +38,7 @@ class World:
         self.extra_s: Callable[[Address, Address], float] | None = None
         self._latency_s = latency_s if callable(latency_s) else lambda one, other: latency_s
         self._processes: dict[Address, Process] = {}
+        self._actor = Process(Address("world", ""), Actor())
         self._heap: list[Pending] = []
         self._numbers = 0
 
@@ -191,6 +192,10 @@ class World:
             self._push(self.now_s + delay_s, process, sender, message, None)
 
     # --- time ---
+
+    def later(self, delay_s: float, act: Callable[[], object]) -> None:
+        """Call `act` when so much virtual time has passed."""
+        self._push(self.now_s + delay_s, self._actor, self._actor.address, Act(act), None)
 
     def run(self, until: Callable[[], bool] | None = None, for_s: float = 60.0, max_events: int = 10_000_000) -> bool:
         """Deliver events until `until` holds, time is up or nothing is left; say whether `until` holds."""

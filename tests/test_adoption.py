@@ -9,7 +9,7 @@ from dunlin.messages.fleet import ExplainQuery, Explanation
 from dunlin.messages.types import Finish
 from services.dispatcher.journal import State
 from simulator.clients import Client
-from simulator.cluster import Cluster
+from simulator.driven import DrivenCluster
 
 FIRST, SECOND, THIRD = "dispatcher-0", "dispatcher-1", "dispatcher-2"
 
@@ -18,29 +18,29 @@ def prompt(length: int, salt: int = 0) -> list[int]:
     return [(salt * 31 + position * 7) % 1000 for position in range(length)]
 
 
-def ready_cluster(**settings: object) -> Cluster:
-    cluster = Cluster(**{"dispatchers": 2, **settings})  # type: ignore[arg-type]
+def ready_cluster(**settings: object) -> DrivenCluster:
+    cluster = DrivenCluster(**{"dispatchers": 2, **settings})
     cluster.run_until_ready()
     cluster.world.on_delivered = lambda event: cluster.check_conservation()
     return cluster
 
 
-def sent(cluster: Cluster, kind: type) -> list[object]:
+def sent(cluster: DrivenCluster, kind: type) -> list[object]:
     return [message for _, _, _, message in cluster.world.sent if isinstance(message, kind)]
 
 
-def move_all(cluster: Cluster, to: str) -> None:
+def move_all(cluster: DrivenCluster, to: str) -> None:
     for client in cluster.clients:
         if not client.finish and client.dispatcher != to:
             cluster.move(client, to)
 
 
-def retained(cluster: Cluster) -> int:
+def retained(cluster: DrivenCluster) -> int:
     """Answers that ended at instances."""
     return sum(len(core._engine_side._retained) for core in cluster.instances.values())
 
 
-PHASES: dict[str, Callable[[Cluster, Client], bool]] = {
+PHASES: dict[str, Callable[[DrivenCluster, Client], bool]] = {
     "admitted": lambda cluster, client: bool(client.request),
     "prefill": lambda cluster, client: cluster.instances["instance-0"].steps.outstanding > 0,
     "decode": lambda cluster, client: len(client.tokens) >= 5,
@@ -166,7 +166,7 @@ def test_a_dispatcher_that_just_started_asks_before_it_places() -> None:
     clients = [cluster.submit(prompt(30, salt), 60, seed=salt) for salt in range(4)]
     assert cluster.world.run(lambda: len(clients[0].tokens) >= 5)
     cluster.kill_dispatcher(FIRST)
-    cluster.dispatcher = cluster.start_dispatcher(FIRST)
+    cluster.start_dispatcher(FIRST)
     for client in clients:
         cluster.move(client, FIRST)
     cluster.run_until_done()

@@ -10,7 +10,7 @@ import pytest
 from dunlin.messages.dispatch import Adopted
 from dunlin.messages.types import Finish
 from simulator.clients import Client
-from simulator.cluster import Cluster
+from simulator.driven import DrivenCluster
 
 NAMES = ("dispatcher-0", "dispatcher-1", "dispatcher-2")
 STEPS = 40
@@ -21,7 +21,7 @@ class Storm:
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
-        self.cluster = Cluster(
+        self.cluster = DrivenCluster(
             instances=2,
             dispatchers=3,
             engine={"slots": self.draw.choice([160, 512])},

@@ -15,7 +15,7 @@ from dunlin.messages.types import Finish, HostRegion
 from dunlin.telemetry.explain import Record, explain
 from services.instance.sequences import State
 from simulator.clients import Client
-from simulator.cluster import Cluster
+from simulator.driven import DrivenCluster
 
 TOOL = Address("client", "tool")
 
@@ -24,17 +24,17 @@ def prompt(length: int, salt: int = 0) -> list[int]:
     return [(salt * 31 + position * 7) % 1000 for position in range(length)]
 
 
-def ready_cluster(**settings: object) -> Cluster:
-    cluster = Cluster(**settings)  # type: ignore[arg-type]
+def ready_cluster(**settings: object) -> DrivenCluster:
+    cluster = DrivenCluster(**settings)
     cluster.run_until_ready()
     return cluster
 
 
-def submit_many(cluster: Cluster, count: int, length: int = 12, max_tokens: int = 20) -> list[Client]:
+def submit_many(cluster: DrivenCluster, count: int, length: int = 12, max_tokens: int = 20) -> list[Client]:
     return [cluster.submit(prompt(length + salt % 5, salt), max_tokens, seed=salt) for salt in range(count)]
 
 
-def run_until_tokens(cluster: Cluster, client: Client, count: int) -> None:
+def run_until_tokens(cluster: DrivenCluster, client: Client, count: int) -> None:
     assert cluster.world.run(lambda: len(client.tokens) >= count)
 
 
@@ -95,7 +95,7 @@ def test_a_crashed_engines_requests_go_on_in_the_next_one() -> None:
     cluster = ready_cluster(instances=2)
     clients = submit_many(cluster, 6)
     run_until_tokens(cluster, clients[0], 4)
-    cluster.seats[cluster.holder(clients[0])].crash()
+    cluster.seat(cluster.holder(clients[0])).crash()
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
     assert sum(core.report().engine_restarts_total for core in cluster.instances.values()) == 1
@@ -106,7 +106,7 @@ def test_a_stuck_engine_is_ended_after_three_seconds_without_a_safepoint() -> No
     client = cluster.submit(prompt(10), max_tokens=30)
     run_until_tokens(cluster, client, 4)
     holder = cluster.holder(client)
-    cluster.seats[holder].engine.is_stuck = True
+    cluster.seat(holder).engine.is_stuck = True
     stuck_s = cluster.world.now_s
     assert cluster.world.run(lambda: client.address.name != "" and len(client.tokens) > 6)
     assert 3.0 <= cluster.world.now_s - stuck_s < 3.5
@@ -115,8 +115,8 @@ def test_a_stuck_engine_is_ended_after_three_seconds_without_a_safepoint() -> No
 
 
 def test_an_engine_that_hangs_while_it_loads_is_ended_after_a_minute() -> None:
-    cluster = Cluster(instances=1, engine={"load_s": 1e9})
-    core, seat = cluster.instances["instance-0"], cluster.seats["instance-0"]
+    cluster = DrivenCluster(instances=1, engine={"load_s": 1e9})
+    core, seat = cluster.instances["instance-0"], cluster.seat("instance-0")
     cluster.world.post(core.engine, core.address, EngineStarted(pid=7))
     cluster.world.run(for_s=59.0)
     assert not seat.ended
@@ -141,7 +141,7 @@ def test_an_answer_of_a_kvstore_that_is_no_more_names_no_room() -> None:
 
 def test_a_long_step_that_passes_safepoints_is_no_hang() -> None:
     cluster = ready_cluster(instances=2, engine={"step_s": 6.0})
-    seat_safepoints = cluster.seats["instance-0"].engine, cluster.seats["instance-1"].engine
+    seat_safepoints = cluster.seat("instance-0").engine, cluster.seat("instance-1").engine
 
     def tick(_: object) -> None:
         for engine in seat_safepoints:
@@ -291,7 +291,7 @@ def test_a_lost_kvstore_costs_only_a_recompute() -> None:
     assert all(client.is_exact for client in clients)
 
 
-def failed_over_request() -> tuple[Cluster, Client]:
+def failed_over_request() -> tuple[DrivenCluster, Client]:
     cluster = ready_cluster(instances=2)
     client = cluster.submit(prompt(10), max_tokens=20)
     run_until_tokens(cluster, client, 4)
@@ -301,7 +301,7 @@ def failed_over_request() -> tuple[Cluster, Client]:
     return cluster, client
 
 
-def records_about(cluster: Cluster, request: str) -> list[Record]:
+def records_about(cluster: DrivenCluster, request: str) -> list[Record]:
     answer = cluster.monitor.receive(cluster.world.now_s, TOOL, ExplainQuery(request))[0]
     assert isinstance(answer, Send)
     explanation = answer.message

@@ -15,7 +15,7 @@ from dunlin.messages.door import Rejection
 from dunlin.messages.plan import Shed
 from dunlin.messages.types import Finish
 from simulator.clients import Client
-from simulator.cluster import Cluster
+from simulator.driven import DrivenCluster
 
 VOCABULARY = 1000
 TENANTS = ("", "one", "two")
@@ -40,7 +40,7 @@ class Chaos:
         self.left: list[Client] = []
         self._sheds = 0
         slots = self.draw.choice([96, 160, 400])
-        self.cluster = Cluster(
+        self.cluster = DrivenCluster(
             instances=self.draw.randint(2, 4),
             dispatchers=2,
             tier_bytes=self.draw.choice([1 << 12, 1 << 16, 1 << 20]),
@@ -73,7 +73,7 @@ class Chaos:
             if client.request and client.rejected is not None and client.rejected.code is Rejection.UNAVAILABLE:
                 client.rejected = None
                 self.done["asked again"] += 1
-                self.cluster.later(0.5, partial(self._move, client, client.dispatcher))
+                self.cluster.world.later(0.5, partial(self._move, client, client.dispatcher))
         for name in list(self.cluster.instances) if self.poison else ():
             self._bite(name)
 
@@ -81,7 +81,7 @@ class Chaos:
         """A poison request crashes the engine as soon as a row of it is executed."""
         executing = self.cluster.instances[name].steps.executing()
         if any(sequence.place.sampling.seed in self.poison for sequence, _ in executing) and self._is_whole(name):
-            self.cluster.seats[name].crash(signal=11)
+            self.cluster.seat(name).crash(signal=11)
             self.done["bite"] += 1
 
     def _check(self, client: Client) -> None:
@@ -135,18 +135,18 @@ class Chaos:
             return False
         name = self._instance()
         self.cluster.kill_instance(name)
-        self.cluster.later(self.draw.uniform(0.2, 3.0), lambda: self.cluster.start_instance(name))
+        self.cluster.world.later(self.draw.uniform(0.2, 3.0), lambda: self.cluster.start_instance(name))
         return True
 
     def fault_crash_engine(self) -> bool:
         name = self._instance()
         if not self._is_whole(name):
             return False
-        self.cluster.seats[name].crash(signal=9 if self.poison else self.draw.choice([9, 9, 11]))
+        self.cluster.seat(name).crash(signal=9 if self.poison else self.draw.choice([9, 9, 11]))
         return True
 
     def fault_hang_engine(self) -> bool:
-        self.cluster.seats[self._instance()].engine.is_stuck = True
+        self.cluster.seat(self._instance()).engine.is_stuck = True
         return True
 
     def fault_stop_instance(self) -> bool:
@@ -155,24 +155,24 @@ class Chaos:
         if not self._is_whole(name):
             return False
         self.cluster.world.pause(address)
-        self.cluster.later(self.draw.uniform(0.1, 6.0), lambda: self.cluster.world.resume(address))
+        self.cluster.world.later(self.draw.uniform(0.1, 6.0), lambda: self.cluster.world.resume(address))
         return True
 
     def _is_whole(self, name: str) -> bool:
         """Whether it runs and has an engine: a stopped instance starts no engine, so the two do not meet."""
-        seat = self.cluster.seats[name]
+        seat = self.cluster.seat(name)
         return seat.engine not in seat.ended and not self.cluster.world.is_paused(self.cluster.instances[name].address)
 
     def fault_restart_kvstore(self) -> bool:
-        self.cluster.restart_kvstore()
+        self.cluster.restart("kvstore")
         return True
 
     def fault_restart_monitor(self) -> bool:
-        self.cluster.restart_monitor()
+        self.cluster.restart("monitor")
         return True
 
     def fault_restart_manager(self) -> bool:
-        self.cluster.restart_manager()
+        self.cluster.restart("global_manager")
         return True
 
     def fault_kill_dispatcher(self) -> bool:
@@ -184,14 +184,14 @@ class Chaos:
         for client in self.cluster.clients:
             if client.dispatcher == name and not (client.finish or client.rejected):
                 # As the SDK does, a moment later.
-                self.cluster.later(self.draw.uniform(0.05, 0.5), partial(self._move, client, other))
-        self.cluster.later(2.0, lambda: self.cluster.start_dispatcher(name))
+                self.cluster.world.later(self.draw.uniform(0.05, 0.5), partial(self._move, client, other))
+        self.cluster.world.later(2.0, lambda: self.cluster.start_dispatcher(name))
         return True
 
     def fault_drain(self) -> bool:
         name = self._instance()
         self.cluster.drain(name)
-        self.cluster.later(self.draw.uniform(0.1, 4.0), lambda: self.cluster.drain(name, undo=True))
+        self.cluster.world.later(self.draw.uniform(0.1, 4.0), lambda: self.cluster.drain(name, undo=True))
         return True
 
     def fault_shed(self) -> bool:

@@ -6,7 +6,7 @@ from typing import Any
 from dunlin.effects import Address, Effect, Joined, Message
 from dunlin.messages.plan import DrainReply, DrainRequest, Shed
 from simulator.clients import Client
-from simulator.cluster import Cluster
+from simulator.driven import DrivenCluster
 
 ENGINE = {"slots": 512, "step_s": 0.01}
 
@@ -24,14 +24,14 @@ class Ear:
         return []
 
 
-def make_cluster(instances: int = 2, **settings: Any) -> Cluster:
-    cluster = Cluster(instances=instances, **{"engine": ENGINE, **settings})
+def make_cluster(instances: int = 2, **settings: Any) -> DrivenCluster:
+    cluster = DrivenCluster(instances=instances, **{"engine": ENGINE, **settings})
     cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_ready()
     return cluster
 
 
-def running(cluster: Cluster, client: Client, tokens: int = 5) -> str:
+def running(cluster: DrivenCluster, client: Client, tokens: int = 5) -> str:
     """Run until the client has some tokens; who runs it."""
     assert cluster.world.run(lambda: len(client.tokens) >= tokens, for_s=10.0)
     return cluster.holder(client)
@@ -39,7 +39,7 @@ def running(cluster: Cluster, client: Client, tokens: int = 5) -> str:
 
 def moving(
     prompt_tokens: int = 99, max_tokens: int = 100, tokens: int = 5, **settings: Any
-) -> tuple[Cluster, Client, str, str]:
+) -> tuple[DrivenCluster, Client, str, str]:
     """A cluster, the client of its only sequence, which has `tokens`, and who was just told to move it where."""
     cluster = make_cluster(**settings)
     client = cluster.submit(list(range(1, prompt_tokens + 1)), max_tokens=max_tokens)
@@ -49,11 +49,13 @@ def moving(
     return cluster, client, source, target
 
 
-def other(cluster: Cluster, name: str) -> str:
+def other(cluster: DrivenCluster, name: str) -> str:
     return next(one for one in cluster.instances if one != name)
 
 
-def shed(cluster: Cluster, source: str, target: str, slots: int = 1, ticket: int = 1, epoch: int | None = None) -> Shed:
+def shed(
+    cluster: DrivenCluster, source: str, target: str, slots: int = 1, ticket: int = 1, epoch: int | None = None
+) -> Shed:
     term = cluster.manager.term
     assert term is not None
     order = Shed(epoch or term.epoch, ticket, cluster.instances[target].address, slots)
@@ -61,28 +63,28 @@ def shed(cluster: Cluster, source: str, target: str, slots: int = 1, ticket: int
     return order
 
 
-def sent(cluster: Cluster, kind: type[Any]) -> list[Any]:
+def sent(cluster: DrivenCluster, kind: type[Any]) -> list[Any]:
     return [message for _, _, _, message in cluster.world.sent if isinstance(message, kind)]
 
 
-def finish(cluster: Cluster) -> None:
+def finish(cluster: DrivenCluster) -> None:
     cluster.run_until_done()
     assert all(client.is_exact for client in cluster.clients)
     cluster.world.run(for_s=20.0)
     assert cluster.all_free()
 
 
-def until_sent(cluster: Cluster, kind: type[Any], count: int = 1) -> Any:
+def until_sent(cluster: DrivenCluster, kind: type[Any], count: int = 1) -> Any:
     """Run until so many messages of that kind are on their way; the last of them."""
     assert cluster.world.run(lambda: len(sent(cluster, kind)) >= count, for_s=10.0), f"no {kind.__name__}"
     return sent(cluster, kind)[-1]
 
 
-def steps_of(cluster: Cluster, name: str) -> int:
+def steps_of(cluster: DrivenCluster, name: str) -> int:
     return cluster.instances[name].report().prefill_tokens_total
 
 
-def drain(cluster: Cluster, name: str, undo: bool = False) -> DrainReply:
+def drain(cluster: DrivenCluster, name: str, undo: bool = False) -> DrainReply:
     """Ask the manager, as a tool does; its answer."""
     tool = Ear(Address("client", f"tool-{cluster.world.delivered}"))
     cluster.world.add(tool.address, tool)

@@ -42,8 +42,7 @@ def test_a_drain_outlives_the_leader_that_ordered_it() -> None:
     name = cluster.holder(clients[0])
     drain(cluster, name)
     assert cluster.world.run(lambda: cluster.instances[name].report().draining, for_s=1.0)
-    cluster.world.kill(cluster.manager.address)
-    cluster.start_manager()
+    cluster.restart("global_manager")
     assert cluster.world.run(lambda: len(cluster.instances[name].sequences) == 0, for_s=5.0)
     finish(cluster)
 
@@ -109,7 +108,7 @@ class Campaign:
     def crash(self) -> None:
         name = self.name()
         if self.cluster.world.now_s > self.restarting_until_s.get(name, 0.0):
-            self.cluster.seats[name].crash()
+            self.cluster.seat(name).crash()
             self.restarting_until_s[name] = self.cluster.world.now_s + 1.1
 
     def leave(self) -> None:
@@ -125,8 +124,7 @@ class Campaign:
             self.cluster.tier.flip(self.random.choice(offsets))
 
     def depose(self) -> None:
-        self.cluster.world.kill(self.cluster.manager.address)
-        self.cluster.start_manager()
+        self.cluster.restart("global_manager")
 
 
 @pytest.mark.parametrize("seed", range(8))

@@ -6,26 +6,26 @@ import pytest
 
 from dunlin.messages.pool import FindRegions
 from simulator.clients import Client
-from simulator.cluster import Cluster
+from simulator.driven import DrivenCluster
 
 ENGINE = {"slots": 1024, "step_s": 0.01, "token_s": 0.0005, "move_s": 0.001}
 
 
-def make_cluster(**settings: Any) -> Cluster:
+def make_cluster(**settings: Any) -> DrivenCluster:
     instance = {"checkpoint_share": 0.5, "checkpoint_tokens": 16, **settings.pop("instance", {})}
-    cluster = Cluster(instances=2, engine=ENGINE, instance=instance, **settings)
+    cluster = DrivenCluster(instances=2, engine=ENGINE, instance=instance, **settings)
     cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_ready()
     return cluster
 
 
-def far(cluster: Cluster, client: Client, tokens: int = 40) -> str:
+def far(cluster: DrivenCluster, client: Client, tokens: int = 40) -> str:
     """Run until the client has that many; who runs it."""
     assert cluster.world.run(lambda: len(client.tokens) >= tokens, for_s=10.0)
     return cluster.holder(client)
 
 
-def finish(cluster: Cluster) -> None:
+def finish(cluster: DrivenCluster) -> None:
     cluster.run_until_done()
     assert all(client.is_exact for client in cluster.clients)
     cluster.world.run(for_s=40.0)
@@ -33,7 +33,7 @@ def finish(cluster: Cluster) -> None:
     assert len(cluster.kvstore.catalog) == 0
 
 
-def report(cluster: Cluster) -> Any:
+def report(cluster: DrivenCluster) -> Any:
     (core,) = cluster.instances.values()
     return core.report()
 

@@ -9,7 +9,7 @@ import pytest
 from dunlin.messages.dispatch import Accepted, Ready
 from dunlin.messages.group import Fill, Filled, Reach, Reserve, Reserved
 from dunlin.messages.plan import Drain, DrainDone, ShedDone
-from simulator.cluster import Cluster
+from simulator.driven import DrivenCluster
 from tests.services.moving import (
     finish,
     make_cluster,
@@ -65,7 +65,7 @@ def test_between_nodes_the_regions_go_from_kvstore_to_kvstore() -> None:
     assert cluster.world.run(lambda: len(client.tokens) > 50, for_s=5.0)
     assert steps_of(cluster, target) == 0
     finish(cluster)
-    assert [len(kvstore.catalog) for kvstore in cluster.kvstores.values()] == [0, 0]
+    assert [len(kvstore.catalog) for kvstore in cluster.kvstores] == [0, 0]
 
 
 @pytest.mark.parametrize("nodes", [1, 2])
@@ -82,13 +82,13 @@ def test_what_a_move_copied_stays_as_a_checkpoint_and_saves_the_next_failover(no
     (sequence,) = cluster.instances[target].sequences.running
     assert sequence.kept_tokens >= 199
     finish(cluster)
-    assert [len(kvstore.catalog) for kvstore in cluster.kvstores.values()] == [0] * nodes
+    assert [len(kvstore.catalog) for kvstore in cluster.kvstores] == [0] * nodes
 
 
 # --- what goes wrong ---
 
 
-def stays(cluster: Cluster, source: str, detail: str) -> None:
+def stays(cluster: DrivenCluster, source: str, detail: str) -> None:
     """The migration failed and its sequence goes on at the source."""
     done = until_sent(cluster, ShedDone)
     assert (done.moved, done.stayed) == (0, 1)
@@ -105,8 +105,8 @@ def test_a_target_that_cannot_take_it_says_why_and_it_stays(fields: dict[str, An
     cluster = make_cluster(1)
     client = cluster.submit(list(range(1, 50)), max_tokens=100)
     source = running(cluster, client)
-    cluster.engine = replace(cluster.engine, ready=replace(cluster.engine.ready, **fields))
-    target = cluster.start_instance("odd").address.name
+    cluster.engine = replace(cluster.engine, ready=replace(cluster.spec.engine.ready, **fields))
+    target = cluster.start_instance("odd-2").address.name
     cluster.run_until_ready()
     shed(cluster, source, target)
     stays(cluster, source, detail)
@@ -220,7 +220,7 @@ def test_an_engine_that_dies_at_the_source_or_the_target_costs_time_alone() -> N
         for kind in (Reserve, Reserved, Fill, Filled, Ready):
             cluster, _, source, target = moving()
             until_sent(cluster, kind)
-            cluster.seats[source if crashed == "source" else target].crash()
+            cluster.seat(source if crashed == "source" else target).crash()
             finish(cluster)
 
 
