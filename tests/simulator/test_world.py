@@ -1,37 +1,13 @@
 """The world: order, delays, ends of streams and processes, clocks, processors and disturbances, at exact times."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from simulator.process import Processor
 from simulator.world import World
+from tests.simulator.hearing import Ear, Word
 
 A, B, C = (Address("test", name, number) for number, name in enumerate("abc", 1))
-
-
-@dataclass(frozen=True)
-class Word:
-    text: str = "word"
-    why: object = None
-
-
-@dataclass
-class Ear:
-    """Records what it hears and when; does what `answer` says."""
-
-    answer: Callable[[Message], Sequence[Effect]] = lambda message: ()
-    heard: list[tuple[float, Address, Message]] = field(default_factory=list)
-
-    def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
-        self.heard.append((round(now_s, 9), sender, message))
-        return self.answer(message)
-
-    def words(self) -> list[tuple[float, str]]:
-        return [(at_s, message.text) for at_s, _, message in self.heard if isinstance(message, Word)]
-
-    def kinds(self) -> list[str]:
-        return [type(message).__name__ for *_, message in self.heard]
 
 
 def says(to: Address, *texts: str) -> Callable[[Message], list[Effect]]:

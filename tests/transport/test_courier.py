@@ -6,7 +6,6 @@ import random
 import signal
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -26,30 +25,13 @@ from dunlin.transport.payload import Payload
 from dunlin.transport.sockets import signed
 from dunlin.transport.staging import Cut
 from tests.transport.fake_agent import FakeAgent, Hub
+from tests.transport.told import Told
 
 needs_nixl = pytest.mark.skipif(not is_installed(), reason="NIXL (extra `nodes`) is not installed")
 
 ROOM = 8 << 20
 CUT = Cut(lanes=2, depth=3, chunk_bytes=1 << 18)
 SPAWN = multiprocessing.get_context("spawn")
-
-
-class Told:
-    """What became of consignments and of expected regions."""
-
-    def __init__(self) -> None:
-        self.news: list[tuple[Any, ...]] = []
-        self._changed = threading.Condition()
-
-    def __call__(self, *news: Any) -> None:
-        with self._changed:
-            self.news.append(news)
-            self._changed.notify_all()
-
-    def wait(self, count: int, limit_s: float = 20.0) -> list[tuple[Any, ...]]:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.news) >= count, limit_s), self.news
-            return self.news
 
 
 class Side:

@@ -3,7 +3,6 @@
 import random
 import socket
 import subprocess
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -18,27 +17,10 @@ from dunlin.transport.payload import LENGTH, TAKEN, Payload, PayloadError, decod
 from dunlin.transport.receiver import Receiver
 from dunlin.transport.sender import Parcel, Sender
 from dunlin.transport.sockets import signed
+from tests.transport.told import Told
 
 SIZE = 3 << 20
 ROOM = 8 << 20
-
-
-class Told:
-    """What became of parcels and of expected regions."""
-
-    def __init__(self) -> None:
-        self.news: list[tuple[Any, ...]] = []
-        self._changed = threading.Condition()
-
-    def __call__(self, *news: Any) -> None:
-        with self._changed:
-            self.news.append(news)
-            self._changed.notify_all()
-
-    def wait(self, count: int, limit_s: float = 10.0) -> list[tuple[Any, ...]]:
-        with self._changed:
-            assert self._changed.wait_for(lambda: len(self.news) >= count, limit_s), self.news
-            return self.news
 
 
 class Pair:
