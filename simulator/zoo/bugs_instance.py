@@ -45,6 +45,7 @@ BUGS = (
         "a prefix that a running sequence uses is given away",
         ("I6", "I8"),
         (Edit("services.instance.prefixes", "return block.is_held and block.pins == 0 and block.children == 0", "return block.is_held and block.children == 0"),),  # noqa: E501
+        seed=15,
     ),
     Bug(
         "prefix-shared-by-tenants",
