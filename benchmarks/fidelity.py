@@ -21,7 +21,7 @@ import sys
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from dunlin.cost.host_probe import measure_host, replay, settle, without_idle
+from dunlin.cost.host_probe import failed, measure_host, replay, settle, without_idle
 from dunlin.cost.load import load_timing
 from dunlin.cost.models import Batch, EngineTiming, MessageCosts
 from dunlin.cost.probe import EngineChoice, Probe
@@ -103,6 +103,9 @@ class Comparison:
             seed = 1 + part + 1000 * list(WORKLOADS).index(name)
             run = replay(self._cluster, name, self._spec(name), OTHERS_CPU, "--seed", str(seed))
             slow.append(self.slowness())
+            if failed(run):
+                print(f"{name}, part {part}: {failed(run)} requests failed; left out", flush=True)
+                continue
             live += run.records
             if self._keep:
                 self._keep.mkdir(parents=True, exist_ok=True)

@@ -90,21 +90,27 @@ def measure_host(cluster: ClusterProcess, timing: EngineTiming, shares_core: boo
         # A seed of its own, or prompts would be found in the host tier.
         run = replay(cluster, load.name, str(_trace(cluster, load)), client_cpu, "--seed", str(_SEED + number))
         uses.append(_use(began, _looked(cluster), load))
+        if failed(run):
+            raise ValueError(f"{failed(run)} requests of the load {load.name} failed: see {cluster.data_dir}")
         if load.apart_s:
             first_s = report(run.records).ttft_s.p50
     return fitted(uses, first_s, timing, shares_core)
 
 
 def replay(cluster: ClusterProcess, name: str, spec: str, cpu: int, *flags: str) -> Run:
-    """Run a workload live, from that core. Raises ValueError if a request failed."""
+    """Run a workload live, from that core. Raises ValueError if it left no record."""
     record = cluster.data_dir / f"{name}.jsonl"
     command = dunlin("replay", spec, "--data-dir", str(cluster.data_dir), "--record", str(record), *flags)
     pinned: Callable[[], None] = lambda: os.sched_setaffinity(0, {cpu})  # noqa: E731
     done = subprocess.run(command, capture_output=True, text=True, check=False, preexec_fn=pinned)
-    run = read_run(record) if record.exists() else None
-    if run is None or any(each.outcome != "ok" for each in run.records):
+    if not record.exists():
         raise ValueError(f"the load {name} failed: {done.stderr[-2000:]}")
-    return run
+    return read_run(record)
+
+
+def failed(run: Run) -> int:
+    """How many requests did not end well."""
+    return sum(each.outcome != "ok" for each in run.records)
 
 
 def fitted(uses: Sequence[HostUse], first_s: float, timing: EngineTiming, shares_core: bool) -> HostCosts:
