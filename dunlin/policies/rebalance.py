@@ -7,6 +7,7 @@ nowhere although there is enough in all.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from dunlin.messages.types import Figure, Rejected, Why
 from dunlin.policies.dispatch import beaten
@@ -51,8 +52,8 @@ class Move:
     why: Why
 
 
-RebalancePolicy = Callable[[Sequence[Candidate], int], list[Move]]
-"""(candidates, moves that may begin now) to moves; a candidate is in one of them at most."""
+RebalancePolicy = Callable[[Sequence[Candidate], int, float], list[Move]]
+"""(candidates, moves that may begin now, by how much loads must differ) to moves; a candidate is in one of them at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,16 +64,16 @@ class Movable:
     order: int
 
 
-def none(candidates: Sequence[Candidate], most: int) -> list[Move]:
+def none(candidates: Sequence[Candidate], most: int, gap: float = START_GAP) -> list[Move]:
     """Everything stays where it was placed."""
     return []
 
 
-def llumnix(candidates: Sequence[Candidate], most: int) -> list[Move]:
+def llumnix(candidates: Sequence[Candidate], most: int, gap: float = START_GAP) -> list[Move]:
     """Room for large prompts first, then pairs from most to least loaded."""
     moves: list[Move] = []
     taken: set[int] = set()
-    for propose in (_make_room, _pair):
+    for propose in (_make_room, partial(_pair, least_gap=gap)):
         while len(moves) < most and (move := propose(candidates, taken)) is not None:
             moves.append(move)
             taken |= {move.source, move.target}
@@ -120,7 +121,7 @@ def _room(candidates: Sequence[Candidate], source: int, target: int, missing: in
     return Move(source, target, missing, Why("llumnix", f"make room at {one.name}", figures, rejected))
 
 
-def _pair(candidates: Sequence[Candidate], taken: set[int]) -> Move | None:
+def _pair(candidates: Sequence[Candidate], taken: set[int], least_gap: float) -> Move | None:
     """From the most to the least loaded, half of what is between them."""
     givers = [index for index, one in enumerate(candidates) if index not in taken and one.movable and one.running > 0]
     takers = _takers(candidates, taken)
@@ -132,7 +133,7 @@ def _pair(candidates: Sequence[Candidate], taken: set[int]) -> Move | None:
         return None
     giver, target = candidates[source], candidates[takers[0]]
     gap = giver.load - target.load
-    if gap < START_GAP or giver.load < BUSY or target.free_slots <= 0 or target.demand_slots > 0:
+    if gap < least_gap or giver.load < BUSY or target.free_slots <= 0 or target.demand_slots > 0:
         return None
     slots = min(int(gap / 2 * min(giver.capacity_slots, target.capacity_slots)), target.free_slots)
     if slots < 1:

@@ -79,7 +79,7 @@ class Moves:
                 effects += self._order(members, move) if move is not None else []
         most = self._config.max_moves - len(self._open)
         if most > 0:
-            for move in self._policy(self._candidates(now_s, members, busy_takers=False), most):
+            for move in self._policy(self._candidates(now_s, members, busy_takers=False), most, self._config.move_gap):
                 effects += self._order(members, move)
         return effects
 

@@ -37,6 +37,12 @@ def test_the_most_loaded_gives_half_the_difference_to_the_least_loaded() -> None
     assert [rejected.option for rejected in move.why.rejected] == ["a"]
 
 
+def test_how_far_apart_loads_must_be_can_be_said() -> None:
+    fleet = [one("a", 60), one("b", 80)]
+    assert llumnix(fleet, 1) == []
+    assert [(move.source, move.target, move.slots) for move in llumnix(fleet, 1, 0.15)] == [(1, 0, 10)]
+
+
 def test_pairs_are_disjoint_and_bounded() -> None:
     fleet = [one("a", 100), one("b", 95), one("c", 0), one("d", 5)]
     assert [(move.source, move.target) for move in llumnix(fleet, 4)] == [(0, 2), (1, 3)]

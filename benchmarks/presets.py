@@ -1,0 +1,246 @@
+"""Presets against each other on shared traces, in virtual time: tune each, then compare, then raise the load.
+
+Every preset is tuned by the same rule: whatever settings of `GRID` met the objective most often in a part of the trace
+that is not reported. What was simulated is a line of the results file and is not simulated again, so a run that was
+cut short goes on. Nothing here depends on the clock of the machine.
+
+    python -m benchmarks.presets tune   --traces DIR --results FILE
+    python -m benchmarks.presets matrix --traces DIR --results FILE
+    python -m benchmarks.presets sweep  --traces DIR --results FILE
+    python -m benchmarks.presets batch  --traces DIR --results FILE
+    python -m benchmarks.presets show   --results FILE --out DIR      tables on stdout, pictures into DIR
+"""
+
+import argparse
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from benchmarks.presets_show import show
+from dunlin.workload.kinds import read_workload
+from dunlin.workload.slo import parse_slos
+from simulator.report import Figures, figures
+from simulator.runner import run_case
+from simulator.study import Case
+
+PRESETS = ("chunked", "round_robin", "shortest_queue", "vllm", "fifo", "llumnix", "distserve")
+INSTANCES = 4
+HOST_BYTES = 128_000_000_000
+TUNING_SEED = 7
+SWEEP_RATES = (4.25, 5.75, 6.5)
+BATCH = " + poisson:rate=0.5,duration={duration},class=batch,lengths=lognormal(3000,300)"
+
+Settings = tuple[tuple[str, Any], ...]
+"""`ROLE.NAME` to values, as `dunlin sim --set` takes them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A trace, who serves it, and what was promised. `tuned` and `reported` are parts of the trace that do not overlap:
+    the second at which each starts, for how many seconds, and how many requests a second are drawn from it."""
+
+    name: str
+    file: str
+    device: str
+    shape: str
+    slo: str
+    tuned: tuple[float, float, float]
+    reported: tuple[float, float, float]
+
+    def spec(self, traces: Path, stage: str, rate: float) -> str:
+        """What `dunlin sim --workload` takes."""
+        start_s, duration_s, _ = self.tuned if stage == "tune" else self.reported
+        more = BATCH.format(duration=duration_s) if stage == "batch" else ""
+        return f"trace:{traces / self.file}.csv.gz,from={start_s:g},duration={duration_s:g},rate={rate:g}{more}"
+
+
+_A100_20B = ("a100", "internlm-20b")
+WORKLOADS = {
+    one.name: one
+    for one in (
+        Workload("conv", "azure2023_conv_0_1699s", *_A100_20B, "ttft=2,tpot=0.1", (200, 60, 6), (600, 300, 5)),
+        Workload("code", "azure2023_code_0_1800s", *_A100_20B, "ttft=3,tpot=0.1", (180, 90, 3), (840, 300, 1.8)),
+        Workload("surge", "kunserve_analog_A", *_A100_20B, "ttft=2,tpot=0.1", (40, 60, 5), (100, 300, 4)),
+        Workload(
+            "mooncake",
+            "mooncake_conversation_0_1800s",
+            "a100",
+            "llama-3-8b",
+            "ttft=8,tpot=0.1",
+            (1200, 60, 1),
+            (0, 300, 1),
+        ),
+    )
+}
+
+GRID: dict[str, Sequence[Any]] = {"instance.budget_tokens": (512, 256, 1024, 2048)}
+"""What is tried with every preset; of equals the first."""
+MORE: dict[str, dict[str, Sequence[Any]]] = {
+    "distserve": {"manager.prefill_share": (0.5, 0.25, 0.75)},
+    "llumnix": {"manager.move_gap": (0.25, 0.1, 0.5)},
+}
+"""What only one preset has: tried with the best of `GRID`."""
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One simulation: `stage` says what it is for."""
+
+    stage: str
+    workload: str
+    preset: str
+    settings: Settings
+    rate: float
+    seed: int
+
+
+class Results:
+    """What was simulated, in a file of JSON lines."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        lines = path.read_text().splitlines() if path.exists() else []
+        self.rows: list[dict[str, Any]] = [json.loads(line) for line in lines]
+        self._known = {_key(row["run"]): row for row in self.rows}
+
+    def find(self, run: Run) -> dict[str, Any] | None:
+        """The row of a run that was made."""
+        return self._known.get(_key(json.loads(json.dumps(asdict(run)))))
+
+    def add(self, run: Run, found: Figures) -> dict[str, Any]:
+        """Keep one more."""
+        row = json.loads(json.dumps({"run": asdict(run), "figures": asdict(found)}))
+        self.rows.append(row)
+        self._known[_key(row["run"])] = row
+        with self._path.open("a") as file:
+            file.write(json.dumps(row) + "\n")
+        return dict(row)
+
+
+class Bench:
+    """Simulates what is not known yet."""
+
+    def __init__(self, traces: Path, results: Results, only: Sequence[str], seed: int) -> None:
+        self._traces = traces
+        self._results = results
+        self._only = only
+        self._seed = seed
+
+    def tune(self) -> None:
+        """Find each preset's settings for each trace."""
+        for workload in self._workloads():
+            for preset in PRESETS:
+                best: dict[str, Any] = {}
+                for grid in _grids(preset):
+                    best = self._best(workload, preset, best, grid)
+                print(f"{workload.name} {preset}: {best}")
+
+    def matrix(self) -> None:
+        """Each preset with its settings on each trace."""
+        for workload in self._workloads():
+            for preset in PRESETS:
+                self._report("matrix", workload, preset, workload.reported[2])
+
+    def sweep(self) -> None:
+        """One trace at several rates."""
+        for rate in SWEEP_RATES:
+            for preset in PRESETS:
+                self._report("sweep", WORKLOADS["conv"], preset, rate)
+
+    def batch(self) -> None:
+        """Interactive requests of one trace, and beside them a class that nobody waits for."""
+        workload = WORKLOADS["conv"]
+        for preset in ("online_only", "shortest_queue", "chunked"):
+            self._report("batch", workload, preset, workload.reported[2])
+
+    def _report(self, stage: str, workload: Workload, preset: str, rate: float) -> None:
+        # What waits nowhere for batch work is tuned as the preset that differs in admission alone.
+        settings = self._tuned(workload, "shortest_queue" if preset == "online_only" else preset)
+        self._run(workload, Run(stage, workload.name, preset, settings, rate, self._seed))
+
+    def _workloads(self) -> Iterator[Workload]:
+        return (one for name, one in WORKLOADS.items() if not self._only or name in self._only)
+
+    def _best(
+        self, workload: Workload, preset: str, base: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]
+    ) -> dict[str, Any]:
+        """The base with the value of the grid that meets the objective most often; then by the sooner end."""
+        ((name, values),) = grid.items()
+        tried = [{**base, name: value} for value in values]
+        rows = [
+            self._run(workload, Run("tune", workload.name, preset, _settings(one), workload.tuned[2], TUNING_SEED))
+            for one in tried
+        ]
+        shares = [row["figures"]["report"]["slo_attainment"] for row in rows]
+        return tried[shares.index(max(shares))]
+
+    def _tuned(self, workload: Workload, preset: str) -> Settings:
+        """What tuning found: from the results alone, for all of it was kept."""
+        best: dict[str, Any] = {}
+        for grid in _grids(preset):
+            best = self._best(workload, preset, best, grid)
+        return _settings(best)
+
+    def _run(self, workload: Workload, run: Run) -> dict[str, Any]:
+        known = self._results.find(run)
+        if known is not None:
+            return known
+        arrivals = read_workload(workload.spec(self._traces, run.stage, run.rate), run.seed, None)
+        found = figures(run_case(_case(workload, run), arrivals), parse_slos(_slos(workload, run)))
+        what = f"{run.stage} {run.workload} {run.preset} {run.rate:g}/s seed {run.seed} {dict(run.settings)}"
+        print(f"{what}: {found.report.slo_attainment:.1%} in {found.wall_s:.0f} s", file=sys.stderr, flush=True)
+        return self._results.add(run, found)
+
+
+def _grids(preset: str) -> list[Mapping[str, Sequence[Any]]]:
+    return [GRID, *([MORE[preset]] if preset in MORE else [])]
+
+
+def _slos(workload: Workload, run: Run) -> list[str]:
+    return [workload.slo, "batch:jct=100000"] if run.stage == "batch" else [workload.slo]
+
+
+def _case(workload: Workload, run: Run) -> Case:
+    roles: dict[str, list[tuple[str, Any]]] = {}
+    for path, value in run.settings:
+        role, _, name = path.partition(".")
+        roles.setdefault(role, []).append((name, value))
+    settings = tuple((role, tuple(values)) for role, values in roles.items())
+    return Case(
+        run.preset, INSTANCES, workload.device, workload.shape, seed=run.seed, tier_bytes=HOST_BYTES, settings=settings
+    )
+
+
+def _settings(values: Mapping[str, Any]) -> Settings:
+    return tuple(sorted(values.items()))
+
+
+def _key(run: Mapping[str, Any]) -> str:
+    return json.dumps(run, sort_keys=True)
+
+
+def main() -> int:
+    """What is asked for; exit code 0."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("stage", nargs="+", choices=("tune", "matrix", "sweep", "batch", "show"))
+    parser.add_argument("--traces", type=Path, default=Path(), help="where the traces are")
+    parser.add_argument("--results", type=Path, required=True, help="what was simulated, a JSON line each")
+    parser.add_argument("--only", action="append", default=[], choices=tuple(WORKLOADS), help="these workloads alone")
+    parser.add_argument("--seed", type=int, default=0, help="of what is drawn from the reported part")
+    parser.add_argument("--out", type=Path, help="where `show` puts pictures")
+    arguments = parser.parse_args()
+    results = Results(arguments.results)
+    bench = Bench(arguments.traces, results, arguments.only, arguments.seed)
+    for stage in arguments.stage:
+        if stage == "show":
+            show(results.rows, arguments.out)
+        else:
+            getattr(bench, stage)()
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
