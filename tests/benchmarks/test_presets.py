@@ -1,0 +1,99 @@
+"""The comparison of presets: how settings are chosen, that nothing is simulated twice, and what is shown."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks import presets, presets_show
+from benchmarks.presets import WORKLOADS, Bench, Results, Run
+from dunlin.workload.slo import Slo
+from dunlin.workload.stats import Record
+from simulator.report import Figures, figures
+from simulator.report import Outcome as Simulated
+
+
+def found(share: float) -> Figures:
+    """The figures of a run of a hundred requests that met the objective so often."""
+    records = [
+        Record(0.0, 10, 2, token_s=[1.0 if index < 100 * share else 9.0, 9.5], end_s=9.5, outcome="ok")
+        for index in range(100)
+    ]
+    return figures(Simulated("chunked", records, [0.0] * 100, {}), {"": Slo(ttft=2.0)})
+
+
+@pytest.fixture
+def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, list[Any]]:
+    """A bench that simulates nothing: a budget of 1024, and half of the instances, are best."""
+    made: list[Any] = []
+
+    def run_case(case: Any, arrivals: Any) -> Any:
+        made.append(case)
+        return case
+
+    def figures_of(case: Any, slos: Any) -> Figures:
+        settings = dict(case.settings)
+        budget = dict(settings.get("instance", ())).get("budget_tokens")
+        share = dict(settings.get("manager", ())).get("prefill_share", 0.5)
+        return found(0.5 + 0.2 * (budget == 1024) + 0.2 * (share == 0.75))
+
+    monkeypatch.setattr(presets, "run_case", run_case)
+    monkeypatch.setattr(presets, "figures", figures_of)
+    monkeypatch.setattr(presets, "read_workload", lambda spec, seed, duration: [])
+    return Bench(Path("t"), Results(tmp_path / "r"), ["conv"], 0), made
+
+
+def test_each_preset_is_compared_with_what_tuning_found_and_nothing_runs_twice(
+    bench: tuple[Bench, list[Any]], tmp_path: Path
+) -> None:
+    one, made = bench
+    one.tune()
+    tuned = len(made)
+    one.matrix()
+    assert len(made) == tuned + len(presets.PRESETS)
+    settings = {case.preset: dict(case.settings) for case in made[tuned:]}
+    assert settings["chunked"] == {"instance": (("budget_tokens", 1024),)}
+    assert settings["distserve"]["manager"] == (("prefill_share", 0.75),)
+    again = Bench(Path("t"), Results(tmp_path / "r"), ["conv"], 0)
+    again.tune()
+    again.matrix()
+    assert len(made) == tuned + len(presets.PRESETS)
+
+
+def test_what_is_tuned_on_is_not_reported() -> None:
+    for workload in WORKLOADS.values():
+        (start, lasts, _), (other, more, _) = workload.tuned, workload.reported
+        assert start + lasts <= other or other + more <= start
+        assert more >= 300
+
+
+def test_a_workload_is_said_as_the_command_takes_it() -> None:
+    spec = WORKLOADS["conv"].spec(Path("d"), "batch", 5)
+    trace, batch = spec.split(" + ")
+    assert trace == "trace:d/azure2023_conv_0_1699s.csv.gz,from=600,duration=300,rate=5"
+    assert "class=batch" in batch
+
+
+def test_tables_name_the_best_settings_and_every_preset(
+    bench: tuple[Bench, list[Any]], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    one, _ = bench
+    one.tune()
+    one.matrix()
+    capsys.readouterr()
+    rows = [json.loads(line) for line in (tmp_path / "r").read_text().splitlines()]
+    presets_show.show(rows, None)
+    said = capsys.readouterr().out
+    assert "| distserve | budget_tokens 1024, prefill_share 0.75 (90%; the worst 50%) |" in said
+    assert "| llumnix | 70.0% |" in said
+
+
+def test_a_run_is_known_by_all_that_it_is(tmp_path: Path) -> None:
+    results = Results(tmp_path / "r")
+    run = Run("matrix", "conv", "vllm", (("instance.budget_tokens", 512),), 5, 0)
+    results.add(run, found(0.5))
+    assert results.find(run) is not None
+    other = Run("matrix", "conv", "vllm", (("instance.budget_tokens", 256),), 5, 0)
+    assert results.find(other) is None
+    assert Results(tmp_path / "r").find(run) is not None
