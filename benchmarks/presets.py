@@ -30,7 +30,7 @@ PRESETS = ("chunked", "round_robin", "shortest_queue", "vllm", "fifo", "llumnix"
 INSTANCES = 4
 HOST_BYTES = 128_000_000_000
 TUNING_SEED = 7
-SWEEP_RATES = (4.25, 5.75, 6.5)
+SWEEP_RATES = (3.6, 4.1, 5.2)
 BATCH = " + poisson:rate=0.5,duration={duration},class=batch,lengths=lognormal(3000,300)"
 
 Settings = tuple[tuple[str, Any], ...]
@@ -61,8 +61,8 @@ _A100_20B = ("a100", "internlm-20b")
 WORKLOADS = {
     one.name: one
     for one in (
-        Workload("conv", "azure2023_conv_0_1699s", *_A100_20B, "ttft=2,tpot=0.1", (200, 60, 6), (600, 300, 5)),
-        Workload("code", "azure2023_code_0_1800s", *_A100_20B, "ttft=3,tpot=0.1", (180, 90, 3), (840, 300, 1.8)),
+        Workload("conv", "azure2023_conv_0_1699s", *_A100_20B, "ttft=2,tpot=0.1", (200, 60, 6), (600, 300, 4.6)),
+        Workload("code", "azure2023_code_0_1800s", *_A100_20B, "ttft=3,tpot=0.1", (180, 60, 2.5), (840, 300, 1.3)),
         Workload("surge", "kunserve_analog_A", *_A100_20B, "ttft=2,tpot=0.1", (40, 60, 5), (100, 300, 4)),
         Workload(
             "mooncake",
@@ -70,8 +70,8 @@ WORKLOADS = {
             "a100",
             "llama-3-8b",
             "ttft=8,tpot=0.1",
-            (1200, 60, 1),
-            (0, 300, 1),
+            (1200, 60, 1.2),
+            (0, 300, 1.2),
         ),
     )
 }

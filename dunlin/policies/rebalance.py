@@ -53,7 +53,7 @@ class Move:
 
 
 RebalancePolicy = Callable[[Sequence[Candidate], int, float], list[Move]]
-"""(candidates, moves that may begin now, by how much loads must differ) to moves; a candidate is in one of them at most."""
+"""(candidates, moves that may begin now, by how much loads must differ) to moves; a candidate is in one at most."""
 
 
 @dataclass(frozen=True, slots=True)
