@@ -1,8 +1,9 @@
 """Presets against each other on shared traces, in virtual time: tune each, then compare, then raise the load.
 
-Every preset is tuned by the same rule: what met the objective most often in a part of a trace that is not reported. The
-settings of `GRID` are tuned on the first trace and kept on the others; what only one preset has, on each trace. What was simulated is a line of the results file and is not simulated again, so a run that was
-cut short goes on. Nothing here depends on the clock of the machine.
+Every preset is tuned by the same rule: what met the objective most often in a part of the trace that is not reported.
+With `--defaults` nobody is tuned: all have the same budget, but for those that never cut a prompt. What was simulated
+is a line of the results file and is not simulated again, so a run that was cut short goes on. Nothing here depends on
+the clock of the machine.
 
     python -m benchmarks.presets tune   --traces DIR --results FILE
     python -m benchmarks.presets matrix --traces DIR --results FILE
@@ -40,7 +41,8 @@ Settings = tuple[tuple[str, Any], ...]
 @dataclass(frozen=True, slots=True)
 class Workload:
     """A trace, who serves it, and what was promised. `tuned` and `reported` are parts of the trace that do not overlap:
-    the second at which each starts, for how many seconds, and how many requests a second are drawn from it."""
+    the second at which each starts, for how many seconds, and how many requests a second are drawn from it.
+    `prefill_share` is what a split without tuning has: more where nearly all work is prompts."""
 
     name: str
     file: str
@@ -49,10 +51,11 @@ class Workload:
     slo: str
     tuned: tuple[float, float, float]
     reported: tuple[float, float, float]
+    prefill_share: float = 0.5
 
-    def spec(self, traces: Path, stage: str, rate: float) -> str:
+    def spec(self, traces: Path, stage: str, rate: float, duration_s: float) -> str:
         """What `dunlin sim --workload` takes."""
-        start_s, duration_s, _ = self.tuned if stage == "tune" else self.reported
+        start_s = (self.tuned if stage == "tune" else self.reported)[0]
         more = BATCH.format(duration=duration_s) if stage == "batch" else ""
         return f"trace:{traces / self.file}.csv.gz,from={start_s:g},duration={duration_s:g},rate={rate:g}{more}"
 
@@ -62,7 +65,9 @@ WORKLOADS = {
     one.name: one
     for one in (
         Workload("conv", "azure2023_conv_0_1699s", *_A100_20B, "ttft=2,tpot=0.1", (200, 60, 6), (600, 300, 4.6)),
-        Workload("code", "azure2023_code_0_1800s", *_A100_20B, "ttft=3,tpot=0.1", (180, 60, 2.5), (840, 300, 1.3)),
+        Workload(
+            "code", "azure2023_code_0_1800s", *_A100_20B, "ttft=3,tpot=0.1", (180, 60, 2.5), (840, 300, 1.3), 0.75
+        ),
         Workload("surge", "kunserve_analog_A", *_A100_20B, "ttft=2,tpot=0.1", (40, 60, 5), (100, 300, 4)),
         Workload(
             "mooncake",
@@ -72,11 +77,12 @@ WORKLOADS = {
             "ttft=8,tpot=0.1",
             (1200, 60, 1.2),
             (0, 300, 1.2),
+            0.75,
         ),
     )
 }
 
-TUNED_ON = WORKLOADS["conv"]
+SWEPT = WORKLOADS["conv"]
 
 GRID: dict[str, Sequence[Any]] = {"instance.budget_tokens": (512, 256, 1024, 2048)}
 """What is tried with every preset; of equals the first."""
@@ -84,7 +90,9 @@ MORE: dict[str, dict[str, Sequence[Any]]] = {
     "distserve": {"manager.prefill_share": (0.5, 0.25, 0.75)},
     "llumnix": {"manager.move_gap": (0.25, 0.1, 0.5)},
 }
-"""What only one preset has: tried with the best of `GRID`, on each trace."""
+"""What only one preset has: tried with the best of `GRID`."""
+DEFAULTS: dict[str, Settings] = dict.fromkeys(("vllm", "fifo"), (("instance.budget_tokens", 2048),))
+"""Where nobody is tuned: whole prompts need a budget that holds some, as vLLM's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +105,7 @@ class Run:
     settings: Settings
     rate: float
     seed: int
+    seconds: float
 
 
 class Results:
@@ -125,11 +134,10 @@ class Results:
 class Bench:
     """Simulates what is not known yet."""
 
-    def __init__(self, traces: Path, results: Results, only: Sequence[str], seed: int) -> None:
+    def __init__(self, traces: Path, results: Results, options: argparse.Namespace) -> None:
         self._traces = traces
         self._results = results
-        self._only = only
-        self._seed = seed
+        self._options = options
 
     def tune(self) -> None:
         """Find each preset's settings for each trace."""
@@ -147,21 +155,22 @@ class Bench:
         """One trace at several rates."""
         for rate in SWEEP_RATES:
             for preset in PRESETS:
-                self._report("sweep", TUNED_ON, preset, rate)
+                self._report("sweep", SWEPT, preset, rate)
 
     def batch(self) -> None:
         """Interactive requests of one trace, and beside them a class that nobody waits for."""
-        workload = TUNED_ON
+        workload = SWEPT
         for preset in ("online_only", "shortest_queue", "chunked"):
             self._report("batch", workload, preset, workload.reported[2])
 
     def _report(self, stage: str, workload: Workload, preset: str, rate: float) -> None:
         # What waits nowhere for batch work is tuned as the preset that differs in admission alone.
         settings = self._tuned(workload, "shortest_queue" if preset == "online_only" else preset)
-        self._run(workload, Run(stage, workload.name, preset, settings, rate, self._seed))
+        seconds = min(self._options.seconds, workload.reported[1])
+        self._run(workload, Run(stage, workload.name, preset, settings, rate, self._options.seed, seconds))
 
     def _workloads(self) -> Iterator[Workload]:
-        return (one for name, one in WORKLOADS.items() if not self._only or name in self._only)
+        return (one for name, one in WORKLOADS.items() if name in (self._options.only or WORKLOADS))
 
     def _best(
         self, workload: Workload, preset: str, base: Mapping[str, Any], grid: Mapping[str, Sequence[Any]]
@@ -169,16 +178,20 @@ class Bench:
         """The base with the value of the grid that meets the objective most often; then by the sooner end."""
         ((name, values),) = grid.items()
         tried = [{**base, name: value} for value in values]
+        _, seconds, rate = workload.tuned
         rows = [
-            self._run(workload, Run("tune", workload.name, preset, _settings(one), workload.tuned[2], TUNING_SEED))
+            self._run(workload, Run("tune", workload.name, preset, _settings(one), rate, TUNING_SEED, seconds))
             for one in tried
         ]
         shares = [row["figures"]["report"]["slo_attainment"] for row in rows]
         return tried[shares.index(max(shares))]
 
     def _tuned(self, workload: Workload, preset: str) -> Settings:
-        """What tuning found. Runs that are in the results cost nothing."""
-        best = self._best(TUNED_ON, preset, {}, GRID)
+        """What tuning found, or what nobody tuned. Runs that are in the results cost nothing."""
+        if self._options.defaults:
+            split = (("manager.prefill_share", workload.prefill_share),)
+            return split if preset == "distserve" else DEFAULTS.get(preset, ())
+        best = self._best(workload, preset, {}, GRID)
         if preset in MORE:
             best = self._best(workload, preset, best, MORE[preset])
         return _settings(best)
@@ -187,7 +200,7 @@ class Bench:
         known = self._results.find(run)
         if known is not None:
             return known
-        arrivals = read_workload(workload.spec(self._traces, run.stage, run.rate), run.seed, None)
+        arrivals = read_workload(workload.spec(self._traces, run.stage, run.rate, run.seconds), run.seed, None)
         found = figures(run_case(_case(workload, run), arrivals), parse_slos(_slos(workload, run)))
         what = f"{run.stage} {run.workload} {run.preset} {run.rate:g}/s seed {run.seed} {dict(run.settings)}"
         print(f"{what}: {found.report.slo_attainment:.1%} in {found.wall_s:.0f} s", file=sys.stderr, flush=True)
@@ -225,10 +238,12 @@ def main() -> int:
     parser.add_argument("--results", type=Path, required=True, help="what was simulated, a JSON line each")
     parser.add_argument("--only", action="append", default=[], choices=tuple(WORKLOADS), help="these workloads alone")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn from the reported part")
+    parser.add_argument("--seconds", type=float, default=300.0, help="no more than so much of the reported part")
+    parser.add_argument("--defaults", action="store_true", help="tune nobody")
     parser.add_argument("--out", type=Path, help="where `show` puts pictures")
     arguments = parser.parse_args()
     results = Results(arguments.results)
-    bench = Bench(arguments.traces, results, arguments.only, arguments.seed)
+    bench = Bench(arguments.traces, results, arguments)
     for stage in arguments.stage:
         if stage == "show":
             show(results.rows, arguments.out)

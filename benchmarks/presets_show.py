@@ -65,7 +65,9 @@ def _matrices(rows: Sequence[Row]) -> Iterator[str]:
         mine = [row for row in runs if row["run"]["workload"] == workload]
         seeds = _names(mine, "seed")
         lines = [_line(mine, preset, seeds) for preset in _names(mine, "preset")]
-        yield f"{workload}\n\n" + _table(["preset", *(f"SLO met, seed {seed}" for seed in seeds), *_MEASURES], lines)
+        run = mine[0]["run"]
+        header = ["preset", *(f"SLO met, seed {seed}" for seed in seeds), *_MEASURES]
+        yield f"{workload}, {run['seconds']:g} s at {run['rate']:g}/s\n\n" + _table(header, lines)
 
 
 def _line(rows: Sequence[Row], preset: str, seeds: Sequence[Any]) -> list[str]:

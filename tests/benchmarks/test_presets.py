@@ -1,5 +1,6 @@
 """The comparison of presets: how settings are chosen, that nothing is simulated twice, and what is shown."""
 
+import argparse
 import json
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,8 @@ from dunlin.workload.slo import Slo
 from dunlin.workload.stats import Record
 from simulator.report import Figures, figures
 from simulator.report import Outcome as Simulated
+
+OPTIONS = argparse.Namespace(only=["conv"], seed=0, seconds=300.0, defaults=False)
 
 
 def found(share: float) -> Figures:
@@ -41,7 +44,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, list[
     monkeypatch.setattr(presets, "run_case", run_case)
     monkeypatch.setattr(presets, "figures", figures_of)
     monkeypatch.setattr(presets, "read_workload", lambda spec, seed, duration: [])
-    return Bench(Path("t"), Results(tmp_path / "r"), ["conv"], 0), made
+    return Bench(Path("t"), Results(tmp_path / "r"), OPTIONS), made
 
 
 def test_each_preset_is_compared_with_what_tuning_found_and_nothing_runs_twice(
@@ -55,10 +58,20 @@ def test_each_preset_is_compared_with_what_tuning_found_and_nothing_runs_twice(
     settings = {case.preset: dict(case.settings) for case in made[tuned:]}
     assert settings["chunked"] == {"instance": (("budget_tokens", 1024),)}
     assert settings["distserve"]["manager"] == (("prefill_share", 0.75),)
-    again = Bench(Path("t"), Results(tmp_path / "r"), ["conv"], 0)
+    again = Bench(Path("t"), Results(tmp_path / "r"), OPTIONS)
     again.tune()
     again.matrix()
     assert len(made) == tuned + len(presets.PRESETS)
+
+
+def test_where_nobody_is_tuned_all_have_the_same_but_for_whole_prompts(bench: tuple[Bench, list[Any]]) -> None:
+    _, made = bench
+    options = argparse.Namespace(only=["code"], seed=0, seconds=120.0, defaults=True)
+    Bench(Path("t"), bench[0]._results, options).matrix()
+    settings = {case.preset: dict(case.settings) for case in made}
+    assert settings["chunked"] == settings["llumnix"] == {}
+    assert settings["vllm"] == settings["fifo"] == {"instance": (("budget_tokens", 2048),)}
+    assert settings["distserve"] == {"manager": (("prefill_share", 0.75),)}
 
 
 def test_what_is_tuned_on_is_not_reported() -> None:
@@ -69,7 +82,7 @@ def test_what_is_tuned_on_is_not_reported() -> None:
 
 
 def test_a_workload_is_said_as_the_command_takes_it() -> None:
-    spec = WORKLOADS["conv"].spec(Path("d"), "batch", 5)
+    spec = WORKLOADS["conv"].spec(Path("d"), "batch", 5, 300)
     trace, batch = spec.split(" + ")
     assert trace == "trace:d/azure2023_conv_0_1699s.csv.gz,from=600,duration=300,rate=5"
     assert "class=batch" in batch
@@ -91,9 +104,9 @@ def test_tables_name_the_best_settings_and_every_preset(
 
 def test_a_run_is_known_by_all_that_it_is(tmp_path: Path) -> None:
     results = Results(tmp_path / "r")
-    run = Run("matrix", "conv", "vllm", (("instance.budget_tokens", 512),), 5, 0)
+    run = Run("matrix", "conv", "vllm", (("instance.budget_tokens", 512),), 5, 0, 300)
     results.add(run, found(0.5))
     assert results.find(run) is not None
-    other = Run("matrix", "conv", "vllm", (("instance.budget_tokens", 256),), 5, 0)
+    other = Run("matrix", "conv", "vllm", (("instance.budget_tokens", 256),), 5, 0, 300)
     assert results.find(other) is None
     assert Results(tmp_path / "r").find(run) is not None
