@@ -112,7 +112,7 @@ def test_streams_take_longer_for_more_bytes() -> None:
 
 def test_a_part_of_few_points_holds_out_each_alone() -> None:
     """Of two stages with five points each, a fifth at a time could leave too little of one."""
-    sizes = 2.0 ** np.arange(10, 20)
+    sizes = np.array([2.0**e for e in range(10, 20)])
     seconds = np.where(sizes < 2**15, 1e-6 + 1e-9 * sizes, 9e-6 + 1e-9 * sizes)
     part = Stages("p", (2.0**10, 2.0**15), 2.0**20, sizes[:, None], seconds, {"all": sizes > 0})
     (error,) = held_out(part)

@@ -70,7 +70,7 @@ def test_a_surface_refuses_coordinates_without_logarithm() -> None:
 
 
 def test_stages_jump_where_the_algorithm_changes_and_go_on_within() -> None:
-    sizes = 2.0 ** np.arange(8, 24)
+    sizes = np.array([2.0**e for e in range(8, 24)])
     seconds = np.where(sizes < 2**18, 5e-6 + 4e-11 * sizes, 1e-4 + 1e-8 * np.sqrt(sizes) + 1e-11 * sizes)
     seconds[4] *= 3  # one disturbed point
     surface = fit_stages("bytes", (2.0**8, 2.0**18), 2.0**23, sizes, seconds)
