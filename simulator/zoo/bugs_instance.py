@@ -140,7 +140,6 @@ BUGS = (
         "a region that was not copied counts as filled",
         ("I6", "I7", "core"),
         (Edit("services.instance.arrivals", "if done.status is not MoveStatus.OK:\n            return self._cut", "if done.status is MoveStatus.CANCELLED:\n            return self._cut"),),  # noqa: E501
-        seed=40522,
     ),
     Bug(
         "orphans-kept",
