@@ -39,7 +39,7 @@ class Coverage:
 
     def phases(self, cluster: Cluster) -> dict[Address, str]:
         """What everybody is doing."""
-        return {address: _phase(address.role, cluster.core(address), cluster) for address in cluster.cores}
+        return {address: phase_of(address, cluster) for address in cluster.cores}
 
     def add(self, other: "Coverage") -> None:
         """Count what another has counted."""
@@ -71,7 +71,9 @@ class Coverage:
             self.turns[before or "new", state] += 1
 
 
-def _phase(role: str, core: Any, cluster: Cluster) -> str:
+def phase_of(address: Address, cluster: Cluster) -> str:
+    """What the process is doing: the least common thing."""
+    role, core = address.role, cluster.core(address)
     reader = {"instance": _of_instance, "dispatcher": _of_dispatcher, "kvstore": _of_kvstore}.get(role)
     if reader is not None:
         return reader(core)
@@ -81,13 +83,14 @@ def _phase(role: str, core: Any, cluster: Cluster) -> str:
 
 
 def _of_instance(core: Any) -> str:
-    """The least common thing that it is doing."""
     states = {sequence.state.value for sequence in core.sequences}
     for state in ("leaving", "restoring", "spilling", "asking", "draining", "ending"):
         if state in states:
             return state
     if len(core.migration.arrivals):
         return "receiving"
+    if core.tier.moves:
+        return "copying"
     if not states:
         return "idle"
     return "computing" if core.steps.outstanding else "waiting"

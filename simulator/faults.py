@@ -12,6 +12,7 @@ from dunlin.messages.plan import DrainRequest, Shed
 from dunlin.messages.pool import RegionReserved, ReleaseRegion, ReserveRegion, Tier
 from dunlin.messages.types import HostRegion, Region
 from simulator.cluster import Cluster
+from simulator.coverage import phase_of
 from simulator.driven import Silent
 from simulator.network import Jitter
 from simulator.plans import Fault
@@ -40,9 +41,11 @@ class Faults:
         self._readers = readers
         self._is_poisoned = is_poisoned
         self._tools = 0
+        self._aim = ""
 
     def strike(self, fault: Fault) -> Address | None:
         """Do it; the victim, or None where it could not be done."""
+        self._aim = fault.aim
         victim: Address | None = getattr(self, f"do_{fault.kind}")(fault)
         if victim is not None:
             self._touch(fault, victim)
@@ -277,6 +280,21 @@ class Faults:
         self._cluster.etcd.resign()
         return leader
 
+    def do_late_orders(self, fault: Fault) -> Address | None:
+        """A leader's orders are long under way: its successor leads, and its successor's, when they arrive."""
+        leader = self._cluster.etcd.leader
+        others = [one for one in self._cluster.of_role("global_manager") if one != leader]
+        if leader is None or not others or self._cluster.etcd.is_down:
+            return None
+        late = [pair for pair in self._cluster.roster.streams() if others[0] in pair and self._are_open(*pair)]
+        for pair in late:
+            self._touch(fault, *pair)
+            self._world.stall(*pair)
+            self._cluster.world.later(min(fault.lasts_s, LONGEST_PAUSE_S), partial(self._world.flow, *pair))
+        self._cluster.etcd.resign()
+        self._cluster.world.later(min(0.5, fault.lasts_s) * fault.amount, self._cluster.etcd.resign)
+        return others[0]
+
     def do_watch_reset(self, fault: Fault) -> Address | None:
         """The history of the watches is lost."""
         self._cluster.etcd.reset()
@@ -403,12 +421,18 @@ class Faults:
         open_ones = [pair for pair in self._cluster.roster.streams() if self._are_open(*pair)]
         if not open_ones:
             return None
+        meant = set(self._preferred(sorted({one for pair in open_ones for one in pair})))
+        open_ones = [pair for pair in open_ones if pair[0] in meant or pair[1] in meant]
         one, other = open_ones[int(fault.pick * len(open_ones))]
         return (one, other) if fault.other < 0.5 else (other, one)
 
     def _one(self, role: str, pick: float) -> Address | None:
-        there = self._cluster.of_role(role)
+        there = self._preferred(self._cluster.of_role(role))
         return there[int(pick * len(there))] if there else None
+
+    def _preferred(self, there: list[Address]) -> list[Address]:
+        """Those of them who are in the phase that is aimed at, if any are."""
+        return [one for one in there if self._aim and phase_of(one, self._cluster) == self._aim] or there
 
     def _anybody(self, pick: float) -> Address:
         there = self._cluster.roster.everybody()

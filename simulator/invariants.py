@@ -8,20 +8,20 @@ not exist yet.
 from collections.abc import Callable
 from typing import Any
 
-from dunlin.effects import Address
+from dunlin.effects import Address, Gone
 from dunlin.messages.dispatch import Accepted, Poisoned, Refused, Returned, Tokens
-from dunlin.messages.door import Submit
-from dunlin.messages.engine import Move, MoveDone, StopEngine
+from dunlin.messages.door import Submit, Withdraw
+from dunlin.messages.engine import EngineExited, Move, Step, StepDone, StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.membership import Deposed
 from dunlin.messages.plan import Drain, Order, Shed, Undrain
-from dunlin.messages.pool import RegionsTaken
-from dunlin.messages.types import GroupKind, HostRegion, MoveKind, MoveStatus
+from dunlin.messages.types import Finish, GroupKind, MoveKind
 from simulator.cluster import Cluster
 from simulator.faults import Faults
+from simulator.invariants_tier import Names, Regions
 from simulator.process import Event
 from simulator.readers import Reader, Readers
-from simulator.violation import Violation
+from simulator.watcher import Watcher
 
 FULL_EVERY = 64
 """Every so many events at one core, all of it is checked; its sums at each."""
@@ -33,38 +33,7 @@ LATE_S = 4.0
 
 ORPHAN_S = 31.0
 """Instances keep for 30 s the requests of a dispatcher that is gone."""
-TAKEN_S = 1.0
-"""Until then whoever had a region has heard that an attempt claimed it."""
-Name = tuple[Address, Address, int, int]
-"""What an instance calls a region of a kvstore: handle and generation."""
 ATTEMPTS = (Tokens, Accepted, Refused, Returned, Poisoned)
-
-
-class Watcher:
-    """What all have: the cluster, and how to say that something does not hold."""
-
-    invariant = ""
-
-    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
-        self.cluster = cluster
-        self.readers = readers
-        self.faults = faults
-
-    def before(self, event: Event) -> None:
-        """The event is about to be delivered."""
-
-    def after(self, event: Event) -> None:
-        """The event was delivered."""
-
-    def audit(self) -> None:
-        """Look at everything."""
-
-    def at_end(self) -> None:
-        """Everybody is done and the dust has settled."""
-
-    def broken(self, text: str, invariant: str = "") -> Violation:
-        """The violation to raise."""
-        return Violation(invariant or self.invariant, self.cluster.world.now_s, text)
 
 
 class Fencing(Watcher):
@@ -102,6 +71,14 @@ class Fencing(Watcher):
             self._versions[event.to] = now
         if role == "dispatcher" and isinstance(event.message, FleetView) and core is not None:
             self._view_taken(event, core.fleet.source)
+
+    def audit(self) -> None:
+        """A monitor counts one process of each name."""
+        for address in self.cluster.of_role("monitor"):
+            present = self.cluster.core(address).registry.present()
+            names = {(one.role, one.name) for one in present}
+            if len(names) < len(present):
+                raise self.broken(f"{address} counts a process and its successor: {present}")
 
     def _view_taken(self, event: Event, source: tuple[Address | None, int]) -> None:
         monitor, version = source
@@ -269,89 +246,43 @@ class Slots(Watcher):
             raise self.broken(f"{core.address}: {type(error).__name__}: {error}") from error
 
 
-class Regions(Watcher):
-    """I7: a region is read only while it is its reader's, whole, and only damage that was done is found."""
+class Rows(Watcher):
+    """I8: what an outstanding step writes is nobody else's: no later step of another and no move has those slots."""
 
-    invariant = "I7"
+    invariant = "I8"
 
     def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
         super().__init__(cluster, readers, faults)
-        self._moves: dict[tuple[Address, int], Move] = {}
-        self._dead: dict[Name, None] = {}
-        self._unheard: dict[Name, float] = {}
+        self._written: dict[Address, dict[int, dict[int, int]]] = {}
 
     def before(self, event: Event) -> None:
         message = event.message
-        if event.to.role == "engine" and isinstance(message, Move):
-            self._begun(event.sender, message)
-        elif event.sender.role == "engine" and isinstance(message, MoveDone):
-            self._ended(event.to, message)
-        elif isinstance(message, RegionsTaken):
-            for handle, generation in zip(message.handle, message.generation, strict=True):
-                self._dead[event.to, event.sender, handle, generation] = None
-                self._unheard.pop((event.to, event.sender, handle, generation), None)
+        if isinstance(message, Step) and event.to.role == "engine":
+            steps = self._written.setdefault(event.sender, {})
+            slots = _slots_of(message)
+            self._are_free(event, slots, steps)
+            steps[message.step] = slots
+        elif isinstance(message, Move) and event.to.role == "engine" and message.kind is MoveKind.HOST_TO_SLAB:
+            extents = zip(message.extent_start, message.extent_length, strict=True)
+            slots = {slot: -1 for first, length in extents for slot in range(first, first + length)}
+            self._are_free(event, slots, self._written.get(event.sender, {}))
+        elif isinstance(message, StepDone):
+            self._written.get(event.to, {}).pop(message.step, None)
+        elif isinstance(message, EngineExited):
+            self._written.pop(event.to, None)
 
-    def audit(self) -> None:
-        """Whoever read under an old name was told soon that it is one, unless something happened to either."""
-        now_s = self.cluster.world.now_s
-        for (instance, keeper, handle, generation), since_s in list(self._unheard.items()):
-            is_quiet = self.cluster.world.is_joined(instance, keeper) and not (
-                self.faults.was_touched(instance) or self.faults.was_touched(keeper)
-            )
-            if is_quiet and now_s > since_s + TAKEN_S:
-                raise self.broken(f"{instance} was not told that region {handle}.{generation} of {keeper} is another's")
-
-    def _begun(self, instance: Address, move: Move) -> None:
-        self._moves[instance, move.move] = move
-        if move.kind is not MoveKind.HOST_TO_SLAB or move.host is None or move.sequence == 0:
-            return
-        # Whose memory is mapped counts: the instance may have heard of another kvstore since it gave the move.
-        keeper = self.cluster.mapped_of.get(instance)
-        catalog = self.cluster.core(keeper).catalog if keeper in self.cluster.cores else None
-        if catalog is None or keeper is None or not self.cluster.world.is_joined(instance, keeper):
-            return
-        held = catalog.room.find(move.host.handle, move.host.generation)
-        if held is None:
-            del self._moves[instance, move.move]
-            name = (instance, keeper, move.host.handle, move.host.generation)
-            if name in self._dead:
-                raise self.broken(f"{instance} reads {move.host}, and {keeper} has told it that another has it")
-            # The word is under way; a checksum guards the bytes.
-            self._unheard.setdefault(name, self.cluster.world.now_s)
-
-    def _ended(self, instance: Address, done: MoveDone) -> None:
-        move = self._moves.pop((instance, done.move), None)
-        if move is None or move.host is None:
-            return
-        if done.status is MoveStatus.OK and move.kind is MoveKind.SLAB_TO_HOST:
-            self._written(instance, move.host)
-        if done.status is not MoveStatus.CORRUPT or self._is_released(instance, move.host):
-            return
-        if not self.faults.damaged:
-            raise self.broken(f"{instance} finds {move.host} damaged, and nobody damaged it")
+    def _are_free(self, event: Event, slots: dict[int, int], steps: dict[int, dict[int, int]]) -> None:
+        for step, written in steps.items():
+            for slot in written.keys() & slots.keys():
+                if written[slot] != slots[slot]:
+                    text = f"slot {slot} is sequence {written[slot]}'s in outstanding step {step}"
+                    raise self.broken(f"{text}, and given to another by {event}")
 
 
-    def _is_released(self, instance: Address, host: HostRegion) -> bool:
-        """Whether its owner gave the region up while it was read, as one does that stays where it was."""
-        keeper = self.cluster.mapped_of.get(instance)
-        core = self.cluster.core(keeper) if keeper is not None else None
-        return core is None or core.catalog.room.find(host.handle, host.generation) is None
-
-    def _written(self, instance: Address, host: HostRegion) -> None:
-        """Whoever writes does so in his own room, or in nobody's."""
-        keeper = self.cluster.mapped_of.get(instance)
-        core = self.cluster.core(keeper) if keeper is not None else None
-        if core is None or core.catalog.room.find(host.handle, host.generation) is not None:
-            return
-        for writer in core.catalog.writers():
-            for entry in core.catalog.entries_of(writer):
-                theirs = entry.host
-                is_apart = (
-                    theirs.offset_bytes + theirs.length_bytes <= host.offset_bytes
-                    or host.offset_bytes + host.length_bytes <= theirs.offset_bytes
-                )
-                if not is_apart:
-                    raise self.broken(f"{instance} wrote {host}, where {writer} has {theirs} by now", "I9")
+def _slots_of(step: Step) -> dict[int, int]:
+    """The slots that its rows write, and whose each is."""
+    extents = zip(step.extent_row, step.extent_start, step.extent_length, strict=True)
+    return {slot: step.sequence[row] for row, first, length in extents for slot in range(first, first + length)}
 
 
 class Authority(Watcher):
@@ -361,16 +292,18 @@ class Authority(Watcher):
 
     def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
         super().__init__(cluster, readers, faults)
-        self._suspected: set[Address] = set()
+        self._suspected: set[tuple[Address, Address]] = set()
 
     def before(self, event: Event) -> None:
         if isinstance(event.message, StopEngine) and event.to.role == "engine":
             self._stopped(event)
         elif isinstance(event.message, FleetView) and not self.faults.was_touched(event.to):
             for member in event.message.members:
-                if member.suspect and member.address not in self._suspected:
+                # By reader: one may hear of an old suspicion again when another has heard already that it is over.
+                key = (event.to, member.address)
+                if member.suspect and key not in self._suspected:
                     self._suspect(event, member.address)
-                (self._suspected.add if member.suspect else self._suspected.discard)(member.address)
+                (self._suspected.add if member.suspect else self._suspected.discard)(key)
 
     def _stopped(self, event: Event) -> None:
         seat = self.cluster.seats.get(event.sender)
@@ -441,6 +374,24 @@ class Progress(Watcher):
 
     invariant = "I12"
 
+    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+        super().__init__(cluster, readers, faults)
+        self._left: Any = None
+
+    def before(self, event: Event) -> None:
+        self._left = None
+        is_withdrawn = isinstance(event.message, Withdraw) and event.message.finish is Finish.CANCELLED
+        is_over = is_withdrawn or (isinstance(event.message, Gone) and event.sender.role == "client")
+        if is_over and event.to.role == "dispatcher":
+            self._left = self.cluster.core(event.to).journal.of_client(event.sender)
+
+    def after(self, event: Event) -> None:
+        request, self._left = self._left, None
+        if request is None or request.readers or request.submit.idempotency:
+            return
+        if self.cluster.core(event.to).journal.get(request.number) is request:
+            raise self.broken(f"{event.to} keeps {request} after {event}, which was of its last client")
+
     def audit(self) -> None:
         for reader in self.readers.all:
             if reader.left and reader.request and not reader.submit.idempotency:
@@ -478,4 +429,15 @@ class Progress(Watcher):
                     raise self.broken(f"{core.address} waits for {instance}, which sleeps: {held}")
 
 
-WATCHERS: tuple[type[Watcher], ...] = (Fencing, Leadership, Groups, Slots, Regions, Authority, Limits, Progress)
+WATCHERS: tuple[type[Watcher], ...] = (
+    Fencing,
+    Leadership,
+    Groups,
+    Slots,
+    Rows,
+    Regions,
+    Names,
+    Authority,
+    Limits,
+    Progress,
+)

@@ -7,10 +7,36 @@ plan too, and replays just as exactly: shrinking drops entries, and never change
 from dataclasses import dataclass, replace
 from random import Random
 
+from simulator.text import continuation
+
 VOCABULARY = 1000
 TENANTS = ("", "one", "two")
 NAMED = 0.25
 """Of the requests, so many have a name of their tenant's, and two clients."""
+AIMED = 0.3
+"""Of the faults, so many wait for a phase of somebody's."""
+CHATS = 0.2
+"""Of the seeds, so many have clients that go on from what they were answered."""
+LONGEST_PROMPT = 60
+"""Prompts and answers fit into the smallest slab."""
+PAIRED = 0.1
+"""So often two that go together come together."""
+AIMS_OF_KVSTORES = ("copying", "spilling", "restoring", "receiving", "asking", "reserved", "committed")
+AIMS_OF_DISPATCHERS = ("offered", "preempted", "queued", "running")
+AIMS_OF_INSTANCES = ("draining", "ending", "leaving", "receiving", "copying", "spilling", "restoring", "computing")
+"""What processes do now and then (simulator/coverage.py), and what faults wait for."""
+DUOS = (
+    ("slow_engine", "pause_instance"),
+    ("corrupt", "wild_engine"),
+    ("corrupt", "drain"),
+    ("slow_engine", "kill_kvstore"),
+    ("delay", "lose_lease"),
+    ("half_open", "tier_full"),
+    ("drop", "drain"),
+    ("pause_monitor", "hang_engine"),
+    ("shed", "corrupt"),
+)
+"""Faults that show more when they meet at one process."""
 LONG, STEADY = 0.03, 0.2
 """Of the seeds, so many simulate up to an hour of sparse load, or some minutes; the others a few busy seconds."""
 
@@ -62,7 +88,10 @@ class Ask:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`pick` and `other`, from 0 to 1, choose the victims among those who are there then. `amount` as its kind says."""
+    """`pick` and `other`, from 0 to 1, choose the victims among those who are there then. `amount` as its kind says.
+
+    `aim`: a phase that somebody should be in (one of `AIMS_…`): it waits for that a while, and prefers him.
+    """
 
     number: int
     at_s: float
@@ -71,6 +100,7 @@ class Fault:
     other: float
     lasts_s: float
     amount: float
+    aim: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,7 +125,7 @@ def draw(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> Plan:
     """The plan of a seed; `kinds` are the faults and `presets` the policies to choose from."""
     shape = _shape(Random(f"{seed} shape"), presets)
     length_s = _length_s(Random(f"{seed} length"))
-    asks = _asks(Random(f"{seed} asks"), shape, length_s)
+    asks = _chatting(Random(f"{seed} chats"), _asks(Random(f"{seed} asks"), shape, length_s))
     return Plan(seed, shape, asks, _faults(Random(f"{seed} faults"), kinds, length_s))
 
 
@@ -108,7 +138,7 @@ def _length_s(draw: Random) -> float:
 
 def _shape(draw: Random, presets: tuple[str, ...]) -> Shape:
     return Shape(
-        instances=draw.choice([2, 2, 3, 4]),
+        instances=draw.choice([1, 2, 2, 2, 3, 4]),
         dispatchers=draw.choice([1, 2, 2]),
         managers=draw.choice([1, 2, 2]),
         nodes=draw.choice([1, 1, 2]),
@@ -160,15 +190,48 @@ def _asks(draw: Random, shape: Shape, length_s: float) -> tuple[Ask, ...]:
     return tuple(asks)
 
 
+def _chatting(draw: Random, asks: tuple[Ask, ...]) -> tuple[Ask, ...]:
+    """In some runs half of the requests, but the first, begin with an earlier one's prompt and answer."""
+    if draw.random() >= CHATS:
+        return asks
+    talks = list(asks[:1])
+    for ask in asks[1:]:
+        before = draw.choice(talks)
+        text = (*before.tokens, *continuation(before.tokens, before.max_tokens, before.number))
+        if draw.random() < 0.5 and len(text) < LONGEST_PROMPT:
+            at_s = max(ask.at_s, before.at_s + draw.uniform(0.0, 2.0))
+            tokens = (*text, *ask.tokens)[: draw.randint(len(text) + 1, LONGEST_PROMPT)]
+            ask = replace(ask, at_s=at_s, tokens=tokens, tenant=before.tenant)
+        talks.append(ask)
+    return tuple(talks)
+
+
 def _faults(draw: Random, kinds: tuple[str, ...], length_s: float) -> tuple[Fault, ...]:
     until_s = max(5.0, length_s)
     few = draw.sample(kinds, min(4, len(kinds)))
+    duos = [duo for duo in DUOS if set(duo) <= set(kinds)]
     faults: list[Fault] = []
-    for number in range(draw.choice([0, 3, 6, 9, 12])):
-        # Some close together, so that they meet; of few kinds in some runs, so that the same one strikes again.
-        near = faults and draw.random() < 0.3
-        at_s = faults[-1].at_s + draw.uniform(0.0, 0.3) if near else draw.uniform(0.0, until_s)
+    most = draw.choice([0, 3, 6, 9, 12])
+    while len(faults) < most:
+        at_s, pick = draw.uniform(0.0, until_s), draw.random()
         kind = draw.choice(few if draw.random() < 0.5 else kinds)
-        lasts_s = draw.choice([draw.uniform(0.05, 0.5), draw.uniform(0.5, 6.0), draw.uniform(0.5, 20.0)])
-        faults.append(Fault(number, at_s, kind, draw.random(), draw.random(), lasts_s, draw.random()))
+        # Some close together, so that they meet, and at the same process; of few kinds in some runs.
+        if faults and draw.random() < 0.3:
+            at_s, pick = faults[-1].at_s + draw.uniform(0.0, 0.3), draw.choice([faults[-1].pick, pick])
+        both = draw.choice(duos) if duos and draw.random() < PAIRED else (kind,)
+        for one in both:
+            faults.append(_fault(draw, len(faults), at_s, one, pick))
+            at_s += draw.uniform(0.0, 0.3)
     return tuple(faults)
+
+
+def _fault(draw: Random, number: int, at_s: float, kind: str, pick: float) -> Fault:
+    lasts_s = draw.choice([draw.uniform(0.05, 0.5), draw.uniform(0.5, 6.0), draw.uniform(0.5, 20.0)])
+    aim = draw.choice(_aims(kind)) if draw.random() < AIMED else ""
+    return Fault(number, at_s, kind, pick, draw.random(), lasts_s, draw.random(), aim)
+
+
+def _aims(kind: str) -> tuple[str, ...]:
+    if "kvstore" in kind or kind in ("corrupt", "tier_full"):
+        return AIMS_OF_KVSTORES
+    return AIMS_OF_DISPATCHERS if "dispatcher" in kind else AIMS_OF_INSTANCES

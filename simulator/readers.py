@@ -63,6 +63,8 @@ class Reader:
         doors = self.cluster.doors()
         if not doors or self.attempts >= MOST_TRIES:
             return self.cluster.world.later(RETRY_S, self.come)
+        if not self.request:
+            self.tokens = []  # its door passes nothing on before it can say which request it is
         self.came_s = self.cluster.world.now_s
         self.door = doors[(self.ask.door + self.attempts) % len(doors)]
         self.attempts += 1

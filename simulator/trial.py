@@ -10,18 +10,21 @@ from functools import partial
 from random import Random
 from zlib import crc32
 
+from dunlin.effects import Address
 from dunlin.messages.door import Quota, Rejection
 from dunlin.messages.types import Finish
+from services.instance.sequences import Sequence
 from simulator.cluster import Cluster
-from simulator.coverage import Coverage
+from simulator.coverage import Coverage, phase_of
 from simulator.faults import Faults
-from simulator.invariants import WATCHERS, Watcher
+from simulator.invariants import WATCHERS
 from simulator.network import Jitter
 from simulator.plans import TENANTS, Fault, Plan
 from simulator.process import Event
 from simulator.readers import Reader, Readers
 from simulator.shapes import cluster_of
 from simulator.violation import Violation
+from simulator.watcher import Watcher
 
 AUDIT_S = 0.5
 """Between two looks at everything, while something goes on."""
@@ -29,6 +32,10 @@ READY_S = 20.0
 DONE_S = 240.0
 SETTLED_S = 200.0
 """What is kept for who may come back is given up by then: dispatchers' and kvstores' graces are 30 s."""
+AIM_S, AIM_STEP_S = 1.0, 0.003
+"""For how long a fault takes aim, and how often it looks."""
+MOST_ALONE = 2
+"""Engines that a request may crash while it runs alone, in one attempt (services/instance/suspects.py)."""
 LEGAL_ERRORS = ("given up after", "no instance has been able to serve")
 
 
@@ -64,6 +71,7 @@ class Trial:
         self._afters = [one.after for one in self._watchers if type(one).after is not Watcher.after]
         self._coverage = coverage
         self._audited_s = 0.0
+        self._alone: Counter[tuple[object, ...]] = Counter()
 
     def run(self) -> Outcome:
         """The outcome; a violation is in it, never raised."""
@@ -88,7 +96,8 @@ class Trial:
             world.run(for_s=max(0.0, start_s + at_s - world.now_s))
             act()
         self._until(self._readers.all_done, DONE_S, "somebody still waits", self._waiting)
-        world.run(for_s=max(0.0, self._faults.last_s - world.now_s))
+        while world.now_s < self._faults.last_s:  # who took aim strikes meanwhile
+            world.run(for_s=self._faults.last_s - world.now_s)
         for reader in self._readers.all:
             self._judge(reader)
         self._settle()
@@ -103,6 +112,20 @@ class Trial:
         return sorted(acts, key=lambda act: act[0])
 
     def _strike(self, fault: Fault) -> None:
+        """Now, or when somebody is in the phase that it is aimed at; not much later in any case."""
+        if not fault.aim:
+            return self._do(fault)
+        until_s = self.cluster.world.now_s + AIM_S
+        self._faults.last_s = max(self._faults.last_s, until_s)
+        return self._take_aim(fault, until_s)
+
+    def _take_aim(self, fault: Fault, until_s: float) -> None:
+        is_there = any(phase_of(address, self.cluster) == fault.aim for address in self.cluster.cores)
+        if is_there or self.cluster.world.now_s >= until_s:
+            return self._do(fault)
+        return self.cluster.world.later(AIM_STEP_S, lambda: self._take_aim(fault, until_s))
+
+    def _do(self, fault: Fault) -> None:
         phases = self._coverage.phases(self.cluster) if self._coverage is not None else {}
         victim = self._faults.strike(fault)
         if victim is None:
@@ -137,9 +160,21 @@ class Trial:
         core = self.cluster.core(event.to)
         if core is None or self.cluster.world.is_paused(event.to) or not self.cluster.has_engine(event.to):
             return
-        if any(sequence.place.sampling.seed in self._poison for sequence, _ in core.steps.executing()):
+        rows = [sequence for sequence, _ in core.steps.executing()]
+        if any(sequence.place.sampling.seed in self._poison for sequence in rows):
             self.cluster.seats[event.to].crash(signal=11)
             self.outcome.done["bite"] += 1
+            if len(rows) == 1:
+                self._bitten_alone(event.to, rows[0])
+
+    def _bitten_alone(self, instance: Address, sequence: Sequence) -> None:
+        """Who crashes engines alone is stopped before he does so again and again."""
+        attempt = (instance, sequence.dispatcher, sequence.place.request, sequence.place.attempt)
+        self._alone[attempt] += 1
+        # `suspicion` is 1 more than the engines that it crashed alone, elsewhere too.
+        if self._alone[attempt] > MOST_ALONE or sequence.suspicion > MOST_ALONE:
+            text = f"{sequence.name} crashed {self._alone[attempt]} engines of {instance} alone ({sequence.suspicion})"
+            raise Violation("I12", self.cluster.world.now_s, text)
 
     def _give_quotas(self) -> None:
         quotas = self._plan.shape.quotas
@@ -212,6 +247,7 @@ BLAMES = (
     ("tenant", "I6"),
     ("another's KV", "I6"),
     ("wild", "I6"),
+    ("KV ends at", "I6"),
     ("region", "I7"),
     ("nobody wrote", "I7"),
     ("slots", "I8"),

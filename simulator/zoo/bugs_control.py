@@ -13,6 +13,7 @@ BUGS = (
         (
             Edit(CATALOG, "if entry is None or entry.writer != writer or entry.host.generation != generation:", "if entry is None:"),  # noqa: E501
         ),
+        seed=100282,
     ),
     Bug(
         "unwritten-region-claimed",

@@ -18,7 +18,7 @@ BUGS = (
         "the slots of a sequence that ends are not given back",
         ("I8",),
         (Edit(LIVES, "self.slab.retire(sequence)\n        effects += self._tier.cut(sequence)", "effects += self._tier.cut(sequence)"),),  # noqa: E501
-        seed=30003,
+        seed=100017,
     ),
     Bug(
         "leaked-extent",
@@ -32,6 +32,7 @@ BUGS = (
         "a sequence that ends gives its slots back while outstanding steps still write them",
         ("I6", "I8", "core"),
         (Edit(LIVES, "busy = sequence.in_steps > 0 or sequence.state", "busy = sequence.state"),),
+        seed=100023,
     ),
     Bug(
         "preempted-while-in-use",
@@ -45,7 +46,7 @@ BUGS = (
         "a prefix that a running sequence uses is given away",
         ("I6", "I8"),
         (Edit("services.instance.prefixes", "return block.is_held and block.pins == 0 and block.children == 0", "return block.is_held and block.children == 0"),),  # noqa: E501
-        seed=15,
+        seed=100039,
     ),
     Bug(
         "prefix-shared-by-tenants",
@@ -59,13 +60,14 @@ BUGS = (
         "blocks are shared before they have KV",
         ("I6", "I7", "I8", "core"),
         (Edit("services.instance.slab", "path, link, blocks = self._shared.get(sequence.number, []), self._link(sequence), tokens // BLOCK_TOKENS", "path, link, blocks = self._shared.get(sequence.number, []), self._link(sequence), len(sequence.tokens) // BLOCK_TOKENS"),),  # noqa: E501
-        seed=40095,
+        seed=100784,
     ),
     Bug(
         "checksum-skipped",
         "a region that came back damaged is used all the same",
         ("I6", "I7"),
         (Edit(LIVES, "if done.status is MoveStatus.OK and sequence.answered == region.start:", "if sequence.answered == region.start:"),),  # noqa: E501
+        seed=100099,
     ),
     Bug(
         "checkpoint-of-freed-slots",
@@ -82,18 +84,21 @@ BUGS = (
         "room in a kvstore's memory is used after that kvstore was replaced",
         ("I7", "I12", "I8", "core"),
         (Edit("services.instance.tier", "if kept.keeper != self._kvstore:\n            return []", "if self._kvstore is None:\n            return []"),),  # noqa: E501
+        seed=100310,
     ),
     Bug(
         "stale-epoch-obeyed",
         "an order of an older epoch or plan version is followed",
         ("I2",),
         (Edit("services.instance.orders", "if (order.epoch, order.plan_version) < (epoch, version):", "if order.epoch < 0:"),),  # noqa: E501
+        seed=100079,
     ),
     Bug(
         "old-cancel-obeyed",
         "the cancellation of an old attempt ends the new one",
         ("I12", "I1"),
         (Edit("services.instance.admission", "if sequence.place.request == cancel.request and sequence.place.attempt <= cancel.attempt", "if sequence.place.request == cancel.request"),),  # noqa: E501
+        seed=70007,
     ),
     Bug(
         "wild-slab-trusted",
@@ -107,26 +112,28 @@ BUGS = (
         "after an engine's end a sequence goes on behind rows that were never answered",
         ("I6", "I1", "I12", "core"),
         (Edit("services.instance.revival", "sequence.computed = sequence.answered\n            self._lives.slab.mark", "self._lives.slab.mark"),),  # noqa: E501
-        seed=60010,
+        seed=100099,
     ),
     Bug(
         "poison-runs-for-ever",
         "a request that crashes engines alone is tried again and again",
         ("I1", "I12"),
         (Edit("services.instance.suspects", "return sequence.suspicion >= IN_COMPANY + CRASHES_ALONE_MAX", "return sequence.suspicion < 0"),),  # noqa: E501
+        seed=100108,
     ),
     Bug(
         "sleep-taken-for-a-hang",
         "an instance that slept holds its engine responsible for the time",
         ("I9",),
         (Edit("services.instance.watch", "if slept or safepoints != self.safepoints or not outstanding", "if safepoints != self.safepoints or not outstanding"),),  # noqa: E501
+        seed=100218,
     ),
     Bug(
         "adopted-one-token-short",
         "a dispatcher that takes a request over is not told its last token",
         ("I1", "I12"),
         (Edit("services.instance.adoption", "rest = tokens[adopt.length :]", "rest = tokens[adopt.length : -1]"),),
-        seed=30018,
+        seed=100119,
     ),
     Bug(
         "arrival-not-given-up",
@@ -140,13 +147,14 @@ BUGS = (
         "a region that was not copied counts as filled",
         ("I6", "I7", "core"),
         (Edit("services.instance.arrivals", "if done.status is not MoveStatus.OK:\n            return self._cut", "if done.status is MoveStatus.CANCELLED:\n            return self._cut"),),  # noqa: E501
+        seed=100249,
     ),
     Bug(
         "orphans-kept",
         "a client's end does not reach the instance: cancelled sequences run on",
         ("I12", "I1"),
         (Edit("services.instance.admission", "effects += self._lives.stop(sequence)\n        return effects", "pass\n        return effects"),),  # noqa: E501
-        seed=30052,
+        seed=100209,
     ),
     Bug(
         "kept-room-never-returned",

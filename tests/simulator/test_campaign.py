@@ -2,14 +2,18 @@
 
 import subprocess
 import sys
+from collections import Counter
+from dataclasses import replace
 
 import pytest
 
 from dunlin.cli.main import main
 from simulator.campaign import Found, campaign, plan_of, run_seed
+from simulator.coverage import Coverage
 from simulator.faults import kinds
-from simulator.plans import Plan
+from simulator.plans import Fault, Plan
 from simulator.shrink import Shrinker
+from simulator.text import continuation
 from simulator.trial import Trial
 
 SEEDS = 8
@@ -39,6 +43,25 @@ def test_a_seed_replays_exactly_whatever_strings_hash_to() -> None:
 def test_every_fault_is_struck_by_some_seed() -> None:
     planned = {fault.kind for seed in range(60) for fault in plan_of(seed).faults}
     assert planned == set(kinds()), sorted(set(kinds()) - planned)
+
+
+def test_some_faults_take_aim_and_some_clients_go_on_from_what_they_were_answered() -> None:
+    plans = [plan_of(seed) for seed in range(40)]
+    aims = {fault.aim for plan in plans for fault in plan.faults}
+    assert {"", "spilling", "receiving", "copying", "queued"} <= aims
+    again = 0
+    for plan in plans:
+        texts = {(*ask.tokens, *continuation(ask.tokens, 1, ask.number)) for ask in plan.asks}
+        again += sum(ask.tokens[:length] in texts for ask in plan.asks for length in range(len(ask.tokens)))
+    assert again > 15
+
+
+def test_a_fault_that_takes_aim_strikes_who_is_in_that_phase() -> None:
+    base = plan_of(3)
+    aimed = Fault(0, 0.0, "crash_engine", 0.0, 0.0, 0.1, 0.0, aim="computing")
+    coverage = Coverage()
+    outcome = Trial(replace(base, faults=(aimed,)), coverage).run()
+    assert (outcome.violation, coverage.strikes) == (None, Counter({("crash_engine", "instance computing"): 1}))
 
 
 def fails_with(*needed: int) -> Shrinker:
