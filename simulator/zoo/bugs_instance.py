@@ -32,7 +32,7 @@ BUGS = (
         "a sequence that ends gives its slots back while outstanding steps still write them",
         ("I6", "I8", "core"),
         (Edit(LIVES, "busy = sequence.in_steps > 0 or sequence.state", "busy = sequence.state"),),
-        seed=100023,
+        seed=100049,
     ),
     Bug(
         "preempted-while-in-use",
@@ -60,7 +60,7 @@ BUGS = (
         "blocks are shared before they have KV",
         ("I6", "I7", "I8", "core"),
         (Edit("services.instance.slab", "path, link, blocks = self._shared.get(sequence.number, []), self._link(sequence), tokens // BLOCK_TOKENS", "path, link, blocks = self._shared.get(sequence.number, []), self._link(sequence), len(sequence.tokens) // BLOCK_TOKENS"),),  # noqa: E501
-        seed=100784,
+        seed=100129,
     ),
     Bug(
         "checksum-skipped",
