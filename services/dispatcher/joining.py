@@ -55,8 +55,11 @@ class Joining:
             return False, self._endings.tell(now_s, request, Finish.CANCELLED, "its client has gone on elsewhere")
         self.joined_total += 1
         self._journal.join(request, client)
-        said: list[Effect] = [] if request.state is State.ASKING else [Send(client, Admitted(request.key))]
-        return True, [*said, Send(client, rest(request, len(submit.received)))]
+        delta = rest(request, len(submit.received))
+        # While it is asked for, its first name is not known; whoever gets tokens needs one to go on elsewhere.
+        is_named = request.state is not State.ASKING or len(delta.tokens) > 0
+        said: list[Effect] = [Send(client, Admitted(request.key))] if is_named else []
+        return True, [*said, Send(client, delta)]
 
     def _refusal(self, client: Address, submit: Submit, request: Request) -> list[Effect]:
         """Why the client may not read it; empty: it may."""

@@ -301,6 +301,13 @@ def test_found_elsewhere_it_keeps_its_first_name() -> None:
     assert bench.core.report().joined_total == 1
 
 
+def test_who_gets_tokens_while_it_is_asked_for_hears_its_name_first() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), named(key=KEY, received=i32([70, 71])))
+    sent = bench.give(client("d"), named())
+    assert sent == [Send(client("d"), Admitted(KEY)), Send(client("d"), Delta(i32([70, 71])))]
+
+
 def test_a_name_that_means_something_else_elsewhere_is_refused() -> None:
     bench = Bench().fleet(member(A), member(B))
     bench.give(client("c"), named())
