@@ -105,12 +105,14 @@ class Attempts:
             self._totals.stale += 1
             return []
         self._endings.refused(request, message.reason.name)
+        effects = self._moves.refused(request, sender)
         if message.reason is Refusal.TOO_LONG:
             request.unfit.append(sender)
-            return []
+            return effects
         if message.reason is Refusal.INVALID:
-            return self._endings.tell(now_s, request, Finish.ERROR, f"{sender.name} cannot run it: {_because(message)}")
-        return [After(self._refusal_pause_s, PauseOver(sender, self._fleet.pause(sender)))]
+            text = f"{sender.name} cannot run it: {_because(message)}"
+            return effects + self._endings.tell(now_s, request, Finish.ERROR, text)
+        return [*effects, After(self._refusal_pause_s, PauseOver(sender, self._fleet.pause(sender)))]
 
     def on_returned(self, now_s: float, sender: Address, message: Returned) -> list[Effect]:
         """The instance lives and the attempt does not."""
