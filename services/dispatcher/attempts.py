@@ -104,6 +104,8 @@ class Attempts:
         if request is None or request.state is not State.OFFERED:
             self._totals.stale += 1
             return []
+        if request.home is not None and request.home[0] == sender:
+            request.home = None  # it does not go on there: the newer attempt has ended what was left of the older one
         self._endings.refused(request, message.reason.name)
         effects = self._moves.refused(request, sender)
         if message.reason is Refusal.TOO_LONG:
