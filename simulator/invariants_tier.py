@@ -5,6 +5,7 @@ what the catalogs show.
 """
 
 from collections.abc import Iterator
+from math import inf
 from typing import Any
 
 from dunlin.effects import Address
@@ -19,6 +20,8 @@ from simulator.watcher import Watcher
 
 TAKEN_S = 1.0
 """Until then whoever had a region has heard that an attempt claimed it."""
+GIVEN_S = 0.1
+"""What an instance had told its engine before it heard so is there by then."""
 Name = tuple[Address, Address, int, int]
 """What an instance calls a region of a kvstore: handle and generation."""
 
@@ -32,7 +35,7 @@ class Regions(Watcher):
         super().__init__(cluster, readers, faults)
         self._moves: dict[Address, dict[int, Move]] = {}
         self._keeper_of: dict[tuple[Address, int], Address] = {}
-        self._dead: dict[Name, None] = {}
+        self._dead: dict[Name, float] = {}
         self._unheard: dict[Name, float] = {}
 
     def before(self, event: Event) -> None:
@@ -45,7 +48,7 @@ class Regions(Watcher):
             self._moves.pop(event.to, None)
         elif isinstance(message, RegionsTaken):
             for handle, generation in zip(message.handle, message.generation, strict=True):
-                self._dead[event.to, event.sender, handle, generation] = None
+                self._dead[event.to, event.sender, handle, generation] = event.at_s
                 self._unheard.pop((event.to, event.sender, handle, generation), None)
 
     def after(self, event: Event) -> None:
@@ -85,7 +88,7 @@ class Regions(Watcher):
         if held is None:
             del self._moves[instance][move.move]
             name = (instance, keeper, move.host.handle, move.host.generation)
-            if name in self._dead:
+            if self.cluster.world.now_s > self._dead.get(name, inf) + GIVEN_S:
                 raise self.broken(f"{instance} reads {move.host}, and {keeper} has told it that another has it")
             # The word is under way; a checksum guards the bytes.
             self._unheard.setdefault(name, self.cluster.world.now_s)
