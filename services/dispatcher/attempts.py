@@ -104,17 +104,14 @@ class Attempts:
         if request is None or request.state is not State.OFFERED:
             self._totals.stale += 1
             return []
-        if request.home is not None and request.home[0] == sender:
-            request.home = None  # it does not go on there: the newer attempt has ended what was left of the older one
         self._endings.refused(request, message.reason.name)
-        effects = self._moves.refused(request, sender)
+        self._moves.refused(request, sender)
         if message.reason is Refusal.TOO_LONG:
             request.unfit.append(sender)
-            return effects
+            return []
         if message.reason is Refusal.INVALID:
-            text = f"{sender.name} cannot run it: {_because(message)}"
-            return effects + self._endings.tell(now_s, request, Finish.ERROR, text)
-        return [*effects, After(self._refusal_pause_s, PauseOver(sender, self._fleet.pause(sender)))]
+            return self._endings.tell(now_s, request, Finish.ERROR, f"{sender.name} cannot run it: {_because(message)}")
+        return [After(self._refusal_pause_s, PauseOver(sender, self._fleet.pause(sender)))]
 
     def on_returned(self, now_s: float, sender: Address, message: Returned) -> list[Effect]:
         """The instance lives and the attempt does not."""

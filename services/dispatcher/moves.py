@@ -46,12 +46,10 @@ class Moves:
             return []
         return self._fences.cancel(home[0], request.number, home[1], "it runs elsewhere now")
 
-    def refused(self, request: Request, instance: Address) -> list[Effect]:
-        """A home that refuses it is none: nothing of it is left there, and anybody may go on with it."""
-        if request.home is None or request.home[0] != instance:
-            return []
-        (home, attempt), request.home = request.home, None
-        return self._fences.cancel(home, request.number, attempt, "it did not take it back")
+    def refused(self, request: Request, instance: Address) -> None:
+        """A home that refuses it is none: the newer attempt has ended the older one there, and anybody may go on."""
+        if request.home is not None and request.home[0] == instance:
+            request.home = None
 
     def homeward(self) -> list[Effect]:
         """Send back to its home whatever was not taken where it should have gone."""

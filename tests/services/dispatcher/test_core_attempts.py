@@ -14,7 +14,6 @@ from dunlin.messages.dispatch import (
     Place,
     Poisoned,
     Preempted,
-    Ready,
     Refusal,
     Refused,
     Returned,
@@ -61,18 +60,6 @@ def test_a_lost_instance_costs_a_new_attempt_with_the_tokens_so_far_and_no_word(
     assert messages(sent, Delta) == []
     assert bench.give(B, rows((1, 2, 5, 72))) == [Send(client("c"), Delta(i32([72])))]
     assert bench.core.report().replaced_total == 1
-
-
-def test_a_request_whose_home_does_not_take_it_back_goes_anywhere() -> None:
-    """Else it knocks there for ever, while others have room (campaign seed 1005113)."""
-    bench = Bench().fleet(member(A), member(B, free_slots=10))
-    bench.run("c")
-    away = bench.give(A, Ready(1, 1, B, handle=4, tokens=3))
-    assert (target(away, Place), only(away, Place).attempt) == ([B], 2)
-    home = bench.give(B, Refused(1, 2, Refusal.FULL))
-    assert (target(home, Place), only(home, Place).attempt) == ([A], 3)
-    assert bench.give(A, Refused(1, 3, Refusal.DRAINING)) == []
-    assert target(bench.fire(PauseOver), Place) == [B]
 
 
 def test_lost_requests_go_first_oldest_first() -> None:
