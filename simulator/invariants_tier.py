@@ -102,7 +102,7 @@ class Regions(Watcher):
             self._written(instance, move.host)
         if done.status is not MoveStatus.CORRUPT or self._is_released(instance, move.host):
             return
-        if not self.faults.damaged:
+        if not self.faults.storage.damaged:
             raise self.broken(f"{instance} finds {move.host} damaged, and nobody damaged it")
 
     def _is_released(self, instance: Address, host: HostRegion) -> bool:

@@ -206,7 +206,7 @@ class Trial:
             is_late = reader.finish is Finish.DEADLINE and reader.submit.timeout_s is not None
             return (reader.finish is Finish.ERROR or is_late) and not reader.tokens
         if reader.finish is Finish.ERROR:
-            is_blamed = "poison" in reader.detail and self._faults.crashes >= 2
+            is_blamed = "poison" in reader.detail and self._faults.engines.crashes >= 2
             return is_blamed or reader.detail.startswith(LEGAL_ERRORS)
         if reader.finish is Finish.DEADLINE:
             return reader.submit.timeout_s is not None
