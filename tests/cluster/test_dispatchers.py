@@ -115,8 +115,9 @@ def test_a_dispatcher_killed_under_load_costs_nobody_a_token(pair: ClusterProces
                 assert set(singers.ends) == {Finish.LENGTH}
                 assert [len(names) for names in singers.names] == [1] * WIDTH
                 assert singers.longest_silence_s() < 3.0
-                explained = await client.explain(singers.names[0].pop())
-                assert "Adopted" in [reason.kind for reason in explained.reasons]
+                # Under load some may have begun at the other one.
+                explained = [await client.explain(name) for names in singers.names for name in names]
+                assert "Adopted" in [reason.kind for each in explained for reason in each.reasons]
 
     asyncio.run(test())
 
