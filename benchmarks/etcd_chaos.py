@@ -14,7 +14,7 @@ import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
@@ -26,7 +26,7 @@ from benchmarks.processes import stopped
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.connection import Timeouts
 from dunlin.membership.election import Election
-from dunlin.membership.errors import EtcdError, EtcdUnavailable
+from dunlin.membership.errors import Compacted, EtcdError, EtcdUnavailable
 from dunlin.membership.lease import Registration
 from dunlin.membership.txn import Put as Write
 from dunlin.membership.txn import ValueIs
@@ -182,7 +182,7 @@ async def stop_watched(scene: Scene) -> None:
 
 async def compact(scene: Scene) -> None:
     """History is forgotten while the watcher is up to date: it must not notice."""
-    await _compact(scene)
+    await forget(scene.admin)
 
 
 async def compact_behind(scene: Scene) -> None:
@@ -202,7 +202,7 @@ async def _compact_unseen(scene: Scene) -> None:
     with stopped(scene.cluster.at(endpoint).pid):
         goal = min(tale.newest + 3, scene.plan.values)
         await _until(lambda: tale.newest >= goal)
-        revision = await _compact(scene)
+        revision = await forget(scene.admin)
         await _until(lambda: _revision(tale.seen[-1][1]) >= revision)
 
 
@@ -213,13 +213,14 @@ async def _kill(scene: Scene, endpoint: str) -> None:
     node.start()
 
 
-async def _compact(scene: Scene) -> int:
-    """Forget everything up to the newest number; returns its revision."""
+async def forget(admin: EtcdClient) -> int:
+    """Compact everything up to the newest number; returns its revision."""
     while True:
         try:
-            counter = await scene.admin.get(COUNTER)
+            counter = await admin.get(COUNTER)
             assert counter is not None
-            await scene.admin.compact(counter.mod_revision)
+            with suppress(Compacted):  # an earlier try did it whose answer was lost, or nothing is new
+                await admin.compact(counter.mod_revision)
             return counter.mod_revision
         except EtcdUnavailable:
             await asyncio.sleep(0.1)

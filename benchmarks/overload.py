@@ -9,17 +9,16 @@ through HTTP, 1, 2 and 10 times as many requests a second. A request is good if 
 
 import asyncio
 import itertools
-import os
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 from benchmarks import output
 from benchmarks.chorus import make_songs
 from benchmarks.fleet import reports
 from benchmarks.output import Outcome, say
 from benchmarks.session import Session
+from dunlin.launch.proc import cpu_s
 from dunlin.launch.process import ClusterProcess
 from dunlin.workload.arrivals import poisson
 from dunlin.workload.generator import Door, Load
@@ -168,12 +167,6 @@ class Used:
         engine_s, tokens = self.engine_s - before.engine_s, self.tokens - before.tokens
         outcome.figures[f"{name}: the engine's time (s), tokens per second of it"] = (engine_s, tokens / engine_s)
         outcome.figures[f"{name}: preemptions"] = self.preemptions - before.preemptions
-
-
-def cpu_s(pid: int) -> float:
-    """Processor time that a process has used."""
-    ticks = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(ticks[11]) + int(ticks[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def _judge(outcome: Outcome, goodput: dict[float, float], session: Session) -> None:

@@ -20,8 +20,8 @@ from benchmarks import output
 from benchmarks.chorus import Chorus, make_songs
 from benchmarks.fleet import Unsettled, reports, settle, tier, unbalanced
 from benchmarks.output import Outcome, say
-from benchmarks.processes import descendants
 from benchmarks.session import Session
+from dunlin.launch.proc import descendants
 from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, InstanceReport
 

@@ -21,22 +21,6 @@ def stopped(pid: int) -> Iterator[None]:
             os.kill(pid, signal.SIGCONT)
 
 
-def descendants(pid: int) -> list[int]:
-    """Every process that `pid` started, directly or not, as /proc says now."""
-    parents: dict[int, list[int]] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            with contextlib.suppress(OSError):
-                stat = (entry / "stat").read_text()
-                parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-    found, queue = [], [pid]
-    while queue:
-        children = parents.get(queue.pop(), [])
-        found += children
-        queue += children
-    return found
-
-
 def resident_bytes(pid: int, kind: str) -> int:
     """Memory of a process that is there: `kind` names the line of /proc's status, such as VmRSS. 0: it is gone."""
     try:

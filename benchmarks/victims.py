@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from benchmarks.processes import descendants
+from dunlin.launch.proc import descendants
 from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, MemberStatus
 

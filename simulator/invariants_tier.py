@@ -81,7 +81,7 @@ class Regions(Watcher):
         self._keeper_of[instance, move.move] = keeper
         if move.kind is not MoveKind.HOST_TO_SLAB or move.host is None or move.sequence == 0:
             return
-        catalog = self.cluster.core(keeper).catalog if keeper in self.cluster.cores else None
+        catalog = self._catalog(instance)
         if catalog is None or not self.cluster.world.is_joined(instance, keeper):
             return
         held = catalog.room.find(move.host.handle, move.host.generation)
@@ -107,25 +107,28 @@ class Regions(Watcher):
 
     def _is_released(self, instance: Address, host: HostRegion) -> bool:
         """Whether its owner gave the region up while it was read, as one does that stays where it was."""
+        catalog = self._catalog(instance)
+        return catalog is None or catalog.room.find(host.handle, host.generation) is None
+
+    def _catalog(self, instance: Address) -> Any:
+        """Of the kvstore whose memory its engine has mapped; None if that is gone."""
         keeper = self.cluster.mapped_of.get(instance)
         core = self.cluster.core(keeper) if keeper is not None else None
-        return core is None or core.catalog.room.find(host.handle, host.generation) is None
+        return None if core is None else core.catalog
 
     def _written(self, instance: Address, host: HostRegion) -> None:
         """Whoever writes does so in his own room, or in nobody's."""
-        keeper = self.cluster.mapped_of.get(instance)
-        core = self.cluster.core(keeper) if keeper is not None else None
-        if core is None or core.catalog.room.find(host.handle, host.generation) is not None:
+        catalog = self._catalog(instance)
+        if catalog is None or catalog.room.find(host.handle, host.generation) is not None:
             return
-        for writer in core.catalog.writers():
-            for entry in core.catalog.entries_of(writer):
-                theirs = entry.host
-                is_apart = (
-                    theirs.offset_bytes + theirs.length_bytes <= host.offset_bytes
-                    or host.offset_bytes + host.length_bytes <= theirs.offset_bytes
-                )
-                if not is_apart:
-                    raise self.broken(f"{instance} wrote {host}, where {writer} has {theirs} by now", "I9")
+        for entry in _entries(catalog):
+            theirs = entry.host
+            is_apart = (
+                theirs.offset_bytes + theirs.length_bytes <= host.offset_bytes
+                or host.offset_bytes + host.length_bytes <= theirs.offset_bytes
+            )
+            if not is_apart:
+                raise self.broken(f"{instance} wrote {host}, where {entry.writer} has {theirs} by now", "I9")
 
     def _has_room(self, event: Event) -> None:
         """Nobody's room is given away while an engine may still write there."""

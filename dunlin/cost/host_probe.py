@@ -17,6 +17,7 @@ import numpy as np
 
 from dunlin.cost.fit import Array, non_negative
 from dunlin.cost.models import Batch, EngineTiming, HostCosts, MessageCosts
+from dunlin.launch.proc import command_line, cpu_s, descendants
 from dunlin.launch.process import ClusterProcess, dunlin
 from dunlin.workload.runs import Run, read_run
 from dunlin.workload.stats import report
@@ -67,14 +68,14 @@ class HostUse:
 
 def settle(cluster: ClusterProcess, instance_cpu: int, others_cpu: int, quiet_s: float = 2.0) -> None:
     """Every process on its core, once the engine that stands by is loaded and computes no more."""
-    busy, since_s = -1, time.monotonic()
+    busy, since_s = -1.0, time.monotonic()
     while time.monotonic() - since_s < quiet_s:
         time.sleep(0.25)
         found = processes(cluster.pid)
         for pid, line in found:
             _pin(pid, instance_cpu if "services.instance " in line or "dunlin.engine" in line else others_cpu)
         standing_by = [pid for pid, line in found if "--standby" in line]
-        now = sum(_ticks(pid) for pid in standing_by)
+        now = sum(map(_used_s, standing_by))
         if not standing_by or now != busy:
             busy, since_s = now, time.monotonic()
 
@@ -181,16 +182,14 @@ def _cpu_s(cluster: ClusterProcess, role: str) -> float:
     found = [pid for pid, line in processes(cluster.pid) if f"services.{role} " in line]
     if not found:
         raise ValueError(f"the cluster has no process of the role {role}")
-    return sum(_ticks(pid) for pid in found) / os.sysconf("SC_CLK_TCK")
+    return sum(map(_used_s, found))
 
 
-def _ticks(pid: int) -> int:
+def _used_s(pid: int) -> float:
     """What it computed so far; 0 if it is gone."""
-    try:
-        user, system = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[11:13]
-    except OSError:
-        return 0
-    return int(user) + int(system)
+    with suppress(OSError):
+        return cpu_s(pid)
+    return 0.0
 
 
 def _pin(pid: int, cpu: int) -> None:
@@ -201,22 +200,11 @@ def _pin(pid: int, cpu: int) -> None:
 
 def processes(supervisor: int) -> list[tuple[int, str]]:
     """Every process below it, with its command line."""
-    parents: dict[int, list[int]] = {}
-    lines: dict[int, str] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdecimal():
-            try:
-                stat, line = (entry / "stat").read_text(), (entry / "cmdline").read_bytes()
-            except OSError:  # it ended meanwhile
-                continue
-            parents.setdefault(int(stat.rpartition(")")[2].split()[1]), []).append(int(entry.name))
-            lines[int(entry.name)] = line.replace(b"\0", b" ").decode(errors="replace")
-    found, queue = [], [supervisor]
-    while queue:
-        children = parents.get(queue.pop(), [])
-        found += children
-        queue += children
-    return [(pid, lines[pid]) for pid in found]
+    found = []
+    for pid in descendants(supervisor):
+        with suppress(OSError):  # it ended meanwhile
+            found.append((pid, command_line(pid)))
+    return found
 
 
 def without_idle(host: HostCosts) -> HostCosts:

@@ -142,5 +142,3 @@ def _decoding(running: list[Sequence]) -> Decoding:
     requests = i64([sequence.place.request for sequence in running])
     attempts = i32([sequence.place.attempt for sequence in running])
     return Decoding(running, first if is_one else None, requests, attempts)
-
-

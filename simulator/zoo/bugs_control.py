@@ -11,7 +11,11 @@ BUGS = (
         "a region's old name still reaches it",
         ("I7", "I8", "I6"),
         (
-            Edit(CATALOG, "if entry is None or entry.writer != writer or entry.host.generation != generation:", "if entry is None:"),  # noqa: E501
+            Edit(
+                CATALOG,
+                "if entry is None or entry.writer != writer or entry.host.generation != generation:",
+                "if entry is None:",
+            ),
         ),
         seed=100282,
     ),
@@ -40,7 +44,13 @@ BUGS = (
         "orphans-never-freed",
         "what a writer that left had kept stays for ever",
         ("I8",),
-        (Edit("services.kvstore.core", "for key in self.catalog.free_orphans(message.writer, message.absence):", "for key in ():"),),  # noqa: E501
+        (
+            Edit(
+                "services.kvstore.core",
+                "for key in self.catalog.free_orphans(message.writer, message.absence):",
+                "for key in ():",
+            ),
+        ),
         seed=100312,
     ),
     Bug(
@@ -54,7 +64,13 @@ BUGS = (
         "quarantine-skipped",
         "room that a silent writer may still be writing is given to another",
         ("I9", "I7", "I8"),
-        (Edit(CATALOG, "self._entries[entry.host.handle] = replace(entry, state=State.QUARANTINED)", "self._remove(entry)"),),  # noqa: E501
+        (
+            Edit(
+                CATALOG,
+                "self._entries[entry.host.handle] = replace(entry, state=State.QUARANTINED)",
+                "self._remove(entry)",
+            ),
+        ),
         seed=100324,
     ),
     Bug(
@@ -75,7 +91,13 @@ BUGS = (
         "plan-version-repeated",
         "a changed plan has the version of the one before",
         ("I4",),
-        (Edit("services.global_manager.plan", "if changed:\n            self.plan_version += 1", "if changed:\n            self.plan_version = 1"),),  # noqa: E501
+        (
+            Edit(
+                "services.global_manager.plan",
+                "if changed:\n            self.plan_version += 1",
+                "if changed:\n            self.plan_version = 1",
+            ),
+        ),
         seed=40048,
     ),
     Bug(
@@ -90,7 +112,11 @@ BUGS = (
         "an instance that serves alone is ordered to hold half of the model, and does",
         ("I5",),
         (
-            Edit("services.global_manager.plan", "group.members, why=group.why)", "group.members, __import__(\"array\").array(\"i\", (0,)), why=group.why)"),  # noqa: E501
+            Edit(
+                "services.global_manager.plan",
+                "group.members, why=group.why)",
+                'group.members, __import__("array").array("i", (0,)), why=group.why)',
+            ),
             Edit("services.instance.orders", "if is_local and not order.layers:", "if is_local:"),
         ),
         seed=30000,
@@ -99,21 +125,39 @@ BUGS = (
         "monitor-forgives-nothing",
         "a monitor that slept holds everybody responsible for the time",
         ("I9",),
-        (Edit("services.monitor.core", "if slept:\n                watch.forgive(now_s)", "if slept:\n                pass"),),  # noqa: E501
+        (
+            Edit(
+                "services.monitor.core",
+                "if slept:\n                watch.forgive(now_s)",
+                "if slept:\n                pass",
+            ),
+        ),
         seed=40007,
     ),
     Bug(
         "monitor-never-suspects",
         "an instance that is silent for long is trusted",
         ("I12",),
-        (Edit("services.monitor.watch", "is_silent, is_stuck = silent_s >= self._config.silent_s, stuck_s >= self._config.stuck_s", "is_silent, is_stuck = False, False"),),  # noqa: E501
+        (
+            Edit(
+                "services.monitor.watch",
+                "is_silent, is_stuck = silent_s >= self._config.silent_s, stuck_s >= self._config.stuck_s",
+                "is_silent, is_stuck = False, False",
+            ),
+        ),
         seed=100435,
     ),
     Bug(
         "outlived-process-heard",
         "a process whose successor runs is still there for the monitor",
         ("I2", "I9", "I12"),
-        (Edit("services.monitor.registry", "return address.incarnation < self._newest.get((address.role, address.name), 0)", "return address.incarnation < 0"),),  # noqa: E501
+        (
+            Edit(
+                "services.monitor.registry",
+                "return address.incarnation < self._newest.get((address.role, address.name), 0)",
+                "return address.incarnation < 0",
+            ),
+        ),
         seed=100378,
     ),
     Bug(
@@ -127,7 +171,13 @@ BUGS = (
         "impatient-monitor",
         "an instance is suspected between two of its reports",
         ("I9",),
-        (Edit("services.monitor.watch", "is_silent, is_stuck = silent_s >= self._config.silent_s,", "is_silent, is_stuck = silent_s >= self._config.silent_s / 20,"),),  # noqa: E501
+        (
+            Edit(
+                "services.monitor.watch",
+                "is_silent, is_stuck = silent_s >= self._config.silent_s,",
+                "is_silent, is_stuck = silent_s >= self._config.silent_s / 20,",
+            ),
+        ),
         seed=50002,
     ),
 )

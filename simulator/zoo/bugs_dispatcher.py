@@ -11,7 +11,13 @@ BUGS = (
         "double-delivery",
         "a client's first token is sent twice",
         ("I1",),
-        (Edit(ATTEMPTS, "effects += [Send(reader, delta) for reader in request.readers]\n        if row.finish", "effects += [Send(reader, delta) for reader in request.readers] * (1 + (request.generated == 1))\n        if row.finish"),),  # noqa: E501
+        (
+            Edit(
+                ATTEMPTS,
+                "effects += [Send(reader, delta) for reader in request.readers]\n        if row.finish",
+                "effects += [Send(reader, delta) for reader in request.readers] * (1 + (request.generated == 1))\n        if row.finish",
+            ),
+        ),
         seed=30000,
     ),
     Bug(
@@ -20,7 +26,11 @@ BUGS = (
         ("I1",),
         (
             # Streams are in order and a broken one ends what it carried: gaps come only where that is not seen.
-            Edit(CORE, 'effects += self._endings.lost(now_s, request, f"lost: {message.reason or \'the stream ended\'}")', "pass"),  # noqa: E501
+            Edit(
+                CORE,
+                "effects += self._endings.lost(now_s, request, f\"lost: {message.reason or 'the stream ended'}\")",
+                "pass",
+            ),
             Edit(ATTEMPTS, "elif position != len(request.tokens):", "elif position < len(request.tokens):"),
             Edit(ATTEMPTS, "if row.position != len(request.tokens):", "if row.position < len(request.tokens):"),
         ),
@@ -30,14 +40,26 @@ BUGS = (
         "lost-journal-entry",
         "a request whose instance died is not queued again",
         ("I8", "I12"),
-        (Edit(JOURNAL, "request.lost = (str(instance), lost)\n        insort(self._again, request.number)", "request.lost = (str(instance), lost)"),),  # noqa: E501
+        (
+            Edit(
+                JOURNAL,
+                "request.lost = (str(instance), lost)\n        insort(self._again, request.number)",
+                "request.lost = (str(instance), lost)",
+            ),
+        ),
         seed=100169,
     ),
     Bug(
         "lost-token",
         "the last token that was delivered is not in the journal when the request moves on",
         ("I1",),
-        (Edit(JOURNAL, "request.lost = (str(instance), lost)", 'request.lost = (str(instance), lost)\n        if request.generated > 1 and lost.startswith(("lost", "returned", "suspect")):\n            del request.tokens[-1]'),),  # noqa: E501
+        (
+            Edit(
+                JOURNAL,
+                "request.lost = (str(instance), lost)",
+                'request.lost = (str(instance), lost)\n        if request.generated > 1 and lost.startswith(("lost", "returned", "suspect")):\n            del request.tokens[-1]',
+            ),
+        ),
         seed=100182,
     ),
     Bug(
@@ -45,7 +67,11 @@ BUGS = (
         "what an instance says of an old attempt counts",
         ("I2", "I1", "core"),
         (
-            Edit(JOURNAL, "if request is None or request.attempt != attempt or request.instance != instance:\n            return None\n        return request", "if request is None or request.instance is None:\n            return None\n        return request"),  # noqa: E501
+            Edit(
+                JOURNAL,
+                "if request is None or request.attempt != attempt or request.instance != instance:\n            return None\n        return request",
+                "if request is None or request.instance is None:\n            return None\n        return request",
+            ),
         ),
         seed=100182,
     ),
@@ -53,7 +79,13 @@ BUGS = (
         "loss-unnoticed",
         "the end of an instance's stream is not the end of what it held",
         ("I12",),
-        (Edit(CORE, 'effects += self._endings.lost(now_s, request, f"lost: {message.reason or \'the stream ended\'}")', "pass"),),  # noqa: E501
+        (
+            Edit(
+                CORE,
+                "effects += self._endings.lost(now_s, request, f\"lost: {message.reason or 'the stream ended'}\")",
+                "pass",
+            ),
+        ),
         seed=100193,
     ),
     Bug(
@@ -74,7 +106,7 @@ BUGS = (
         "absent-client-served",
         "a client leaves and its request runs on",
         ("I12",),
-        (Edit(CORE, 'return self._endings.stop(now_s, request, message.finish, cause)', "return []"),),
+        (Edit(CORE, "return self._endings.stop(now_s, request, message.finish, cause)", "return []"),),
         seed=100211,
     ),
     Bug(
@@ -88,14 +120,24 @@ BUGS = (
         "full-queue-taken",
         "a queue that is full takes one more",
         ("I11",),
-        (Edit("services.dispatcher.admission", "if queued < most:\n            return None", "if queued < 100 * most:\n            return None"),),  # noqa: E501
+        (
+            Edit(
+                "services.dispatcher.admission",
+                "if queued < most:\n            return None",
+                "if queued < 100 * most:\n            return None",
+            ),
+        ),
         seed=100233,
     ),
     Bug(
         "quota-off-by-one",
         "a tenant runs one request more than it may",
         ("I11",),
-        (Edit("services.dispatcher.quotas", "account.open + requests > quota.running", "account.open > quota.running"),),  # noqa: E501
+        (
+            Edit(
+                "services.dispatcher.quotas", "account.open + requests > quota.running", "account.open > quota.running"
+            ),
+        ),
         seed=40005,
     ),
     Bug(
@@ -109,28 +151,50 @@ BUGS = (
         "old-monitor-believed",
         "a monitor that was replaced is believed again",
         ("I2",),
-        (Edit("services.dispatcher.fleet", "if self._monitor is not None and monitor.incarnation < self._monitor.incarnation:\n                return False", "pass"),),  # noqa: E501
+        (
+            Edit(
+                "services.dispatcher.fleet",
+                "if self._monitor is not None and monitor.incarnation < self._monitor.incarnation:\n                return False",
+                "pass",
+            ),
+        ),
         seed=100342,
     ),
     Bug(
         "resumed-from-the-start",
         "a client that comes back with tokens is sent them again",
         ("I1",),
-        (Edit("services.dispatcher.joining", "delta = rest(request, len(submit.received))", "delta = rest(request, 0)"),),  # noqa: E501
+        (
+            Edit(
+                "services.dispatcher.joining", "delta = rest(request, len(submit.received))", "delta = rest(request, 0)"
+            ),
+        ),
         seed=100276,
     ),
     Bug(
         "prompts-are-free",
         "a tenant's tokens are counted without its prompts",
         ("I11",),
-        (Edit("services.dispatcher.quotas", "account.tokens.level -= len(submit.tokens) + generate", "account.tokens.level -= generate"),),  # noqa: E501
+        (
+            Edit(
+                "services.dispatcher.quotas",
+                "account.tokens.level -= len(submit.tokens) + generate",
+                "account.tokens.level -= generate",
+            ),
+        ),
         seed=100837,
     ),
     Bug(
         "end-told-twice",
         "a client whose time is over hears so twice",
         ("I1",),
-        (Edit("services.dispatcher.endings", "return [*words, *self.stop(now_s, request, finish, text)]", "return [*words, *words, *self.stop(now_s, request, finish, text)]"),),  # noqa: E501
+        (
+            Edit(
+                "services.dispatcher.endings",
+                "return [*words, *self.stop(now_s, request, finish, text)]",
+                "return [*words, *words, *self.stop(now_s, request, finish, text)]",
+            ),
+        ),
         seed=100267,
     ),
 )

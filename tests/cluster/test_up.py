@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 import dunlin
-from benchmarks.processes import descendants, wait_gone
+from benchmarks.processes import wait_gone
+from dunlin.launch.proc import descendants
 from dunlin.launch.process import ClusterProcess
 from dunlin.launch.readiness import placeable
 from dunlin.launch.state import read_state

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.etcd_chaos import Plan, Tale, read_tale, run
+from benchmarks.etcd_chaos import COUNTER, Plan, Tale, forget, read_tale, run
 from benchmarks.etcd_cluster import EtcdCluster, etcd_cluster
 from benchmarks.processes import stopped
 from dunlin.membership.errors import EtcdUnavailable
@@ -45,6 +45,15 @@ def test_a_tale_without_gaps_is_right() -> None:
 )
 def test_a_tale_with_a_fault_is_told(events: list[WatchEvent], wrong: str) -> None:
     assert wrong in read_tale(tale(*events, written=3)).wrong
+
+
+def test_history_that_was_forgotten_already_is_no_trouble(etcd_endpoint: str) -> None:
+    async def scenario() -> None:
+        async with client_of(etcd_endpoint) as admin:
+            written = await admin.put(COUNTER, b"1")
+            assert await forget(admin) == await forget(admin) == written
+
+    asyncio.run(scenario())
 
 
 @pytest.mark.cluster
