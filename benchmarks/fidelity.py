@@ -25,7 +25,7 @@ from dunlin.cost.host_probe import failed, measure_host, replay, settle, without
 from dunlin.cost.load import load_timing
 from dunlin.cost.models import Batch, EngineTiming, MessageCosts
 from dunlin.cost.probe import EngineChoice, Probe
-from dunlin.cost.profile import serve, turn_s
+from dunlin.cost.profile import serve, touch_slab, turn_s
 from dunlin.engine.builtin import models_folder, resolve_model
 from dunlin.launch.process import ClusterProcess, dunlin
 from dunlin.workload.stats import Record
@@ -68,6 +68,7 @@ def main() -> int:
     found: dict[str, list[Difference]] = {}
     os.sched_setaffinity(0, {INSTANCE_CPU})
     with Probe(EngineChoice(resolve_model(MODEL, models_folder(store.absolute().parent)), 256 << 20)) as probe:
+        touch_slab(probe)
         os.sched_setaffinity(0, {OTHERS_CPU})
         with ClusterProcess("--instances", "1") as cluster:
             settle(cluster, INSTANCE_CPU, OTHERS_CPU)

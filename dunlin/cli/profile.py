@@ -62,7 +62,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--host",
         action="store_true",
-        help="then start a cluster and measure what its processes take (half a minute)",
+        help="then start a cluster and measure what its processes take (a minute)",
     )
     add_json(parser)
     parser.set_defaults(run=run)

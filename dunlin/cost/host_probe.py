@@ -27,21 +27,23 @@ _HOPS = 5
 """Between processes from a client's first word to its first token: two to connect and ask, one to place, two back."""
 _IDLE_S = 3.0
 _SEED = 90_000
+_FILL_PROMPT = 500
 
 
 @dataclass(frozen=True, slots=True)
 class HostLoad:
-    """`requests` of `answer` tokens each, `apart_s` from one to the next."""
+    """`requests` of `prompt` tokens in and `answer` out each, `apart_s` from one to the next."""
 
     name: str
     requests: int
     answer: int
     apart_s: float = 0.0
+    prompt: int = PROMPT
 
     @property
     def steps(self) -> float:
         """How many steps the engine computes for it, with prompts in steps of 512 tokens."""
-        return self.requests if self.apart_s else self.answer - 1 + max(1.0, self.requests * PROMPT / 512)
+        return self.requests if self.apart_s else self.answer - 1 + max(1.0, self.requests * self.prompt / 512)
 
 
 LOADS = (
@@ -82,6 +84,7 @@ def settle(cluster: ClusterProcess, instance_cpu: int, others_cpu: int, quiet_s:
 
 def measure_host(cluster: ClusterProcess, timing: EngineTiming, shares_core: bool, client_cpu: int) -> HostCosts:
     """Of a cluster that does nothing else. Raises ValueError where a process is missing or a load failed."""
+    _fill_slab(cluster, timing.slots, client_cpu)
     began = _looked(cluster)
     time.sleep(_IDLE_S)
     uses = [_use(began, _looked(cluster), HostLoad("idle", 0, 1))]
@@ -96,6 +99,16 @@ def measure_host(cluster: ClusterProcess, timing: EngineTiming, shares_core: boo
         if load.apart_s:
             first_s = report(run.records).ttft_s.p50
     return fitted(uses, first_s, timing, shares_core)
+
+
+def _fill_slab(cluster: ClusterProcess, slots: int, client_cpu: int) -> None:
+    """Serve as many different tokens as the instance's slab holds: a page's first touch costs more than computing on
+    it, and an instance that has served for some minutes has touched them all. Raises ValueError if that fails.
+    """
+    load = HostLoad("fill", -(-slots // _FILL_PROMPT), 1, prompt=_FILL_PROMPT)
+    run = replay(cluster, load.name, str(_trace(cluster, load)), client_cpu, "--seed", str(_SEED - 1))
+    if failed(run):
+        raise ValueError(f"{failed(run)} requests that fill the slab failed: see {cluster.data_dir}")
 
 
 def replay(cluster: ClusterProcess, name: str, spec: str, cpu: int, *flags: str) -> Run:
@@ -146,7 +159,7 @@ def _costs(uses: Sequence[HostUse], seconds: Sequence[float], starts: bool = Fal
 
 def _trace(cluster: ClusterProcess, load: HostLoad) -> Path:
     path = cluster.data_dir / f"{load.name}.csv"
-    rows = [f"{index * load.apart_s:.3f},{PROMPT},{load.answer}" for index in range(load.requests)]
+    rows = [f"{index * load.apart_s:.3f},{load.prompt},{load.answer}" for index in range(load.requests)]
     path.write_text("\n".join(["arrival_s,input_tokens,output_tokens", *rows, ""]))
     return path
 

@@ -212,23 +212,30 @@ class Probe:
 
     def measure_move(self, tokens: int, repeats: int = 5) -> list[MovePoint]:
         """The median copy of a sequence of so many tokens to the host tier, and back. Raises ProbeError."""
-        length = tokens * self.ready.kv_bytes_per_token
-        region = Region(0, len(self.ready.layers), 0, tokens)
         times: dict[MoveKind, list[float]] = {MoveKind.SLAB_TO_HOST: [], MoveKind.HOST_TO_SLAB: []}
         checksum = 0
         for _ in range(repeats):
             for kind, seconds in times.items():
-                host = HostRegion(1, 1, 0, length, checksum)
-                self._count += 1
-                move = Move(self._count, kind, 0, region, i64([0]), i64([tokens]), host)
                 began_s = time.perf_counter()
-                self._send(move)
-                done = self._receive(MoveDone)
+                checksum = self._move(kind, 0, tokens, checksum)
                 seconds.append(time.perf_counter() - began_s)
-                if done.status is not MoveStatus.OK:
-                    raise ProbeError(f"a move of {tokens} tokens failed: {done.detail or done.status.name}")
-                checksum = done.checksum
+        length = tokens * self.ready.kv_bytes_per_token
         return [MovePoint(kind, length, usual(seconds)) for kind, seconds in times.items()]
+
+    def copy_out(self, slot: int, tokens: int) -> None:
+        """Copy what so many slots hold, whatever it is, to the beginning of the host tier. Raises ProbeError."""
+        self._move(MoveKind.SLAB_TO_HOST, slot, tokens)
+
+    def _move(self, kind: MoveKind, slot: int, tokens: int, checksum: int = 0) -> int:
+        """Returns the checksum of what was moved."""
+        self._count += 1
+        region = Region(0, len(self.ready.layers), 0, tokens)
+        host = HostRegion(1, 1, 0, tokens * self.ready.kv_bytes_per_token, checksum)
+        self._send(Move(self._count, kind, 0, region, i64([slot]), i64([tokens]), host))
+        done: MoveDone = self._receive(MoveDone)
+        if done.status is not MoveStatus.OK:
+            raise ProbeError(f"a move of {tokens} tokens failed: {done.detail or done.status.name}")
+        return done.checksum
 
     def map_tier(self, tier: "Tier") -> None:
         """Let the engine see the host tier."""
