@@ -7,9 +7,9 @@ is measured under loads that are none of those compared (`dunlin.cost.host_probe
 Three workloads follow, each in several parts: steady at a quarter of the rate that the core can bear, bursty between
 5 % and 50 % of it, overload at 250 % for some seconds. Near 100 % a queue depends on a hundredth more or less of speed,
 which no machine keeps; overload is where the queue grows without end. This machine's speed drifts by a tenth within
-minutes, so before and after each part another engine on the instance's core computes the same steps, and the part is
-simulated at the mean of the two speeds. Exit code 1 if a median or a 99th percentile of TTFT or TPOT, over all parts of
-a workload, differs by more than `--limit`.
+minutes and more from step to step, so before and after each part a reference load runs (`reference`), whose steps are
+compared with what the profile says: that course of events is what the twin has on top of the profile. Exit code 1 if a
+median or a 99th percentile of TTFT or TPOT, over all parts of a workload, differs by more than `--limit`.
 """
 
 import argparse
@@ -18,16 +18,18 @@ import os
 import shutil
 import subprocess
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
+from dunlin.cost.course import steps_of
 from dunlin.cost.host_probe import failed, measure_host, replay, settle, without_idle
 from dunlin.cost.load import load_timing
 from dunlin.cost.models import Batch, EngineTiming, MessageCosts
-from dunlin.cost.probe import EngineChoice, Probe
-from dunlin.cost.profile import serve, touch_slab, turn_s
-from dunlin.engine.builtin import models_folder, resolve_model
+from dunlin.cost.profile import turn_s, unsteadiness
+from dunlin.cost.store import StepPoint
 from dunlin.launch.process import ClusterProcess, dunlin
+from dunlin.workload.runs import Run
 from dunlin.workload.stats import Record
 from simulator.against import Difference, differences, simulate_again
 
@@ -37,7 +39,6 @@ _PROMPT, _ANSWER = 96, 48
 _LENGTHS = f"lengths=lognormal({_PROMPT},{_ANSWER},sigma=0.6)"
 _MEAN = 1.2
 """A lognormal's mean over its median, for that sigma."""
-BEATS = 500
 SIMULATIONS = 4
 """Of each part, beginning at other places of the machine's course of events: a tail needs many requests."""
 
@@ -66,15 +67,12 @@ def main() -> int:
     store = options.profile or _profiled()
     timing = load_timing(str(store), MODEL)
     found: dict[str, list[Difference]] = {}
-    os.sched_setaffinity(0, {INSTANCE_CPU})
-    with Probe(EngineChoice(resolve_model(MODEL, models_folder(store.absolute().parent)), 256 << 20)) as probe:
-        touch_slab(probe)
-        os.sched_setaffinity(0, {OTHERS_CPU})
-        with ClusterProcess("--instances", "1") as cluster:
-            settle(cluster, INSTANCE_CPU, OTHERS_CPU)
-            timing = with_host(timing, cluster, probe)
-            for name in options.only or WORKLOADS:
-                found[name] = Comparison(cluster, probe, timing, options).run(name)
+    os.sched_setaffinity(0, {OTHERS_CPU})
+    with ClusterProcess("--instances", "1") as cluster:
+        settle(cluster, INSTANCE_CPU, OTHERS_CPU)
+        comparison = Comparison(cluster, with_host(timing, cluster), options)
+        for name in options.only or WORKLOADS:
+            found[name] = comparison.run(name)
     print(json.dumps({name: [asdict(each) for each in rows] for name, rows in found.items()})) if options.json else None
     worst = max(abs(each.relative) for rows in found.values() for each in rows)
     print(f"the largest difference is {worst:.1%}; the limit is {options.limit:.0%}")
@@ -82,46 +80,50 @@ def main() -> int:
 
 
 class Comparison:
-    """One workload, live and simulated, in parts."""
+    """Workloads, live and simulated, in parts."""
 
-    def __init__(
-        self, cluster: ClusterProcess, probe: Probe, timing: EngineTiming, options: argparse.Namespace
-    ) -> None:
+    def __init__(self, cluster: ClusterProcess, timing: EngineTiming, options: argparse.Namespace) -> None:
         self._cluster = cluster
-        self._probe = probe
         self._timing = timing
         self._parts: int = options.parts
         self._keep: Path | None = options.keep
-        self._numbers = 0
+        self._references = 0
+        if self._keep:
+            self._keep.mkdir(parents=True, exist_ok=True)
 
     def run(self, name: str) -> list[Difference]:
         """Both, printed."""
-        live: list[Record] = []
-        simulated: list[Record] = []
-        slow = [self.slowness()]
+        live: list[Run] = []
+        courses = [self.course()]
         for part in range(self._parts):
             # A seed of its own: prompts that were served before would be found in the host tier.
             seed = 1 + part + 1000 * list(WORKLOADS).index(name)
             run = replay(self._cluster, name, self._spec(name), OTHERS_CPU, "--seed", str(seed))
-            slow.append(self.slowness())
+            courses.append(self.course())
             if failed(run):
                 print(f"{name}, part {part}: {failed(run)} requests failed; left out", flush=True)
                 continue
-            live += run.records
+            live.append(run)
             if self._keep:
-                self._keep.mkdir(parents=True, exist_ok=True)
                 shutil.copy(self._cluster.data_dir / f"{name}.jsonl", self._keep / f"{name}-{part}.jsonl")
-                (self._keep / f"{name}-{part}.slow").write_text(json.dumps(slow[-2:]))
-            for number in range(SIMULATIONS):
-                start = (part * SIMULATIONS + number) / (self._parts * SIMULATIONS)
-                simulated += simulate_again(run, self._timing, (slow[-2] + slow[-1]) / 2, start)
-        found = differences(live, simulated)
-        _print(name, len(live), slow, found)
+        steps = [point for course in courses for point in course]
+        timing = replace(self._timing, unsteadiness=unsteadiness(self._timing.step, steps))
+        found = differences(_joined(live), simulated(live, timing))
+        _print(name, live, [slowness(course, self._timing) for course in courses], found)
         return found
 
-    def slowness(self) -> float:
-        """How many times as long as profiled steps take now."""
-        return slowness(self._probe, self._timing)
+    def course(self) -> list[StepPoint]:
+        """The steps of the reference load, now. Raises ValueError if it fails."""
+        self._references += 1
+        path = self._cluster.data_dir / "reference.csv"
+        path.write_text(reference())
+        seed = str(50_000 + self._references)
+        run = replay(self._cluster, "reference", str(path), OTHERS_CPU, "--seed", seed)
+        if failed(run):
+            raise ValueError(f"{failed(run)} requests of the reference load failed: see {self._cluster.data_dir}")
+        if self._keep:
+            shutil.copy(self._cluster.data_dir / "reference.jsonl", self._keep / f"reference-{self._references}.jsonl")
+        return steps_of(run.records, self._timing)
 
     def _spec(self, name: str) -> str:
         compared = WORKLOADS[name]
@@ -129,20 +131,23 @@ class Comparison:
         return compared.text.format(*(share * most for share in compared.shares), duration=compared.part_s)
 
 
-def slowness(probe: Probe, timing: EngineTiming) -> float:
-    """How many times as long as the timing says steps take now, on the instance's core."""
-    os.sched_setaffinity(0, {INSTANCE_CPU})
-    measured_s = predicted_s = 0.0
-    for point in serve(probe, BEATS, seed=1):
-        measured_s += turn_s(point)
-        predicted_s += timing.step_s(point.batch)
-    os.sched_setaffinity(0, {OTHERS_CPU})
-    usual = sum(timing.unsteadiness) / len(timing.unsteadiness) if timing.unsteadiness else 1.0
-    return measured_s / predicted_s / usual
+def reference() -> str:
+    """A trace: one long answer, which marks the steps, and beside it short requests at even intervals."""
+    rows = ["arrival_s,input_tokens,output_tokens", "0,32,2000"]
+    rows += [f"{0.3 + 0.15 * number:.2f},{32 + 37 * number % 97},{24 + 23 * number % 41}" for number in range(40)]
+    return "\n".join([*rows, ""])
 
 
-def with_host(timing: EngineTiming, cluster: ClusterProcess, probe: Probe) -> EngineTiming:
-    """The timing, with what dunlin's processes take. What they take when idle is in the probe's times, beside them."""
+def simulated(live: Sequence[Run], timing: EngineTiming) -> list[Record]:
+    """Each run `SIMULATIONS` times over, every time from another place of the course of events on."""
+    records: list[Record] = []
+    for number in range(SIMULATIONS * len(live)):
+        records += simulate_again(live[number // SIMULATIONS], timing, start=number / (SIMULATIONS * len(live)))
+    return records
+
+
+def with_host(timing: EngineTiming, cluster: ClusterProcess) -> EngineTiming:
+    """The timing, with what dunlin's processes take. What they take when idle is in the reference's speed."""
     host = without_idle(measure_host(cluster, timing, shares_core=True, client_cpu=OTHERS_CPU))
     for name, costs in (("instance", host.instance), ("dispatcher and client", host.door)):
         print(f"{name}: {_in_ms(costs)}")
@@ -150,6 +155,11 @@ def with_host(timing: EngineTiming, cluster: ClusterProcess, probe: Probe) -> En
     found = replace(timing, host=host)
     print(f"the core can bear {capacity(found):.1f} requests/s", flush=True)
     return found
+
+
+def slowness(course: Sequence[StepPoint], timing: EngineTiming) -> float:
+    """How many times as long as predicted its steps took."""
+    return sum(map(turn_s, course)) / sum(timing.step_s(point.batch) for point in course)
 
 
 def capacity(timing: EngineTiming) -> float:
@@ -166,12 +176,17 @@ def capacity(timing: EngineTiming) -> float:
     return 1.0 / (answer * ((decode_s + own.step_s) / rows + own.row_s) + prefill_s + own.request_s)
 
 
-def _print(name: str, count: int, slow: list[float], found: list[Difference]) -> None:
+def _joined(parts: Sequence[Run]) -> list[Record]:
+    return [record for part in parts for record in part.records]
+
+
+def _print(name: str, live: Sequence[Run], slow: Sequence[float], found: Sequence[Difference]) -> None:
+    """`halves`: by how much every other part differs from the rest of them, live against live."""
     speeds = ", ".join(f"{each:.2f}" for each in slow)
-    print(f"{name}: {count} requests; steps took {speeds} times what was profiled")
-    print(f"  {'':10}{'live ms':>10}{'simulated':>10}{'':>8}")
-    for each in found:
-        times = f"{each.live_s * 1e3:10.2f}{each.simulated_s * 1e3:10.2f}{each.relative:>+8.1%}"
+    print(f"{name}: {len(_joined(live))} requests; steps took {speeds} times what was profiled")
+    print(f"  {'':10}{'live ms':>10}{'simulated':>10}{'':>8}{'halves':>10}")
+    for each, apart in zip(found, differences(_joined(live[::2]), _joined(live[1::2])), strict=True):
+        times = f"{each.live_s * 1e3:10.2f}{each.simulated_s * 1e3:10.2f}{each.relative:>+8.1%}{apart.relative:>+10.1%}"
         print(f"  {each.measure} {each.quantile:5}{times}", flush=True)
 
 

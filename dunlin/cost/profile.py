@@ -12,7 +12,7 @@ import numpy as np
 
 from dunlin.cost.beats import beats
 from dunlin.cost.fit import Array, relative_fit
-from dunlin.cost.models import UNSTEADY_S, Batch, Curve, EngineTiming, MoveModel, MoveModels, StepModel
+from dunlin.cost.models import UNSTEADY_S, Batch, Curve, EngineTiming, MoveModel, MoveModels, StepModel, StepTimes
 from dunlin.cost.parts import Error, error_of
 from dunlin.cost.plan import Sizes, move_tokens, trials
 from dunlin.cost.probe import Probe, Tier, Trial, Turn, usual
@@ -79,7 +79,7 @@ def serve(probe: Probe, count: int, seed: int = 0) -> list[StepPoint]:
     return [StepPoint("service", beat.batch(), turn.compute_s, turn.gap_s) for beat, turn in pairs]
 
 
-def unsteadiness(step: StepModel, served: Sequence[StepPoint]) -> tuple[float, ...]:
+def unsteadiness(step: StepTimes, served: Sequence[StepPoint]) -> tuple[float, ...]:
     """How many times as long as predicted each piece of predicted time took, in order: see `EngineTiming`."""
     ratios: list[float] = []
     predicted_s = 0.0
