@@ -38,7 +38,8 @@ class Actor:
 class Stream:
     """One direction of a stream: what `sender` says to `to`, in order. Closed once and for good.
 
-    `held`: what is said waits there (None: it flows). `is_known`: `to` has heard that it is open.
+    `held`: what is said waits there (None: it flows). `is_known`: `to` has heard that it is open. `may_speak`: so has
+    `sender`.
     """
 
     sender: Address
@@ -48,6 +49,7 @@ class Stream:
     is_open: bool = True
     held: list[Message] | None = None
     is_known: bool = False
+    may_speak: bool = False
 
 
 @dataclass(slots=True, eq=False)

@@ -1,9 +1,10 @@
 """The world: cores joined in virtual time, with exact delays and no host, socket or clock.
 
 What sits at an address is anything with a core's `receive`: a real core, a modelled engine, a recording client. Streams
-keep the order of each direction, as gRPC's do; what is in flight on one that ends is lost. The end of a stream or of a
-process touches no event: those that it made stale are passed over when their time comes. Decides nothing: which trouble
-comes when, others say.
+keep the order of each direction, as gRPC's do; what is in flight on one that ends is lost. A core speaks on none that
+it has not heard of: `dunlin/host.py` gives it `Joined` in the moment from which it is heard. The end of a stream or of
+a process touches no event: those that it made stale are passed over when their time comes. Decides nothing: which
+trouble comes when, others say.
 """
 
 from collections import Counter
@@ -233,8 +234,8 @@ class World:
             return
         if process.processor is not None and not self._has_turn(at_s, process, event):
             return
-        if stream is not None:
-            stream.is_known = True
+        if stream is not None and not stream.is_known:
+            stream.is_known = process.streams[sender].may_speak = True
         if self.before is not None:
             self.before(Event(at_s, event[1], process.address, sender, message))
         self.delivered += 1
@@ -255,7 +256,7 @@ class World:
                 heappush(heap, (at_s, number, process, process.address, effect.message, None))
                 continue
             stream = streams.get(effect.to)
-            if stream is None:
+            if stream is None or not stream.may_speak:
                 self.dropped[type(effect.message).__name__] += 1
                 continue
             if is_watched or stream.held is not None:

@@ -185,6 +185,15 @@ def test_a_second_outlet_replaces_the_first_between_one_gone_and_one_joined() ->
     assert second.sent == [Note("still there")]
 
 
+def test_what_is_said_before_joined_is_heard_goes_to_nobody() -> None:
+    core = ScriptCore(lambda sender, message: [Send(PEER, Note("late"))] if isinstance(message, Gone) else [])
+    host = make_host(core, FakeLoop())
+    first, second = FakeOutlet(), FakeOutlet()
+    host.attach(PEER, first)
+    host.attach(PEER, second)
+    assert (first.sent, second.sent, host.undeliverable) == ([], [], 1)
+
+
 def test_peers_are_told_by_role_in_the_order_of_joining() -> None:
     host = make_host(ScriptCore(), FakeLoop())
     late, early = Address("monitor", "a", 20), Address("monitor", "b", 10)

@@ -162,7 +162,7 @@ BUGS = (
                 "if sequence.place.request == cancel.request",
             ),
         ),
-        seed=103256,
+        seed=101734,
     ),
     Bug(
         "wild-slab-trusted",

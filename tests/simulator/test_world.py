@@ -75,6 +75,24 @@ def test_an_end_that_never_heard_of_the_stream_does_not_hear_of_its_end() -> Non
     assert one.heard == []
 
 
+def test_nobody_speaks_on_a_stream_before_hearing_of_it() -> None:
+    world, one, other = pair("x")
+    world.pause(A)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    world.part(A, B)
+    world.join(A, B)
+    world.run_to(3.0)
+    world.resume(A)
+    world.run_to(4.0)
+    assert one.kinds() == ["Joined", "Word", "Gone", "Joined"]
+    assert other.words() == []
+    assert world.dropped["Word"] == 1
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(5.0)
+    assert other.words() == [(4.001, "x")]
+
+
 def test_a_killed_process_hears_nothing_more_and_its_successor_nothing_of_its_timers() -> None:
     world, one, other = pair()
     world.post(B, B, Word("old timer"), 1.0)
