@@ -12,8 +12,8 @@ class MonitorConfig:
     `publish_interval_s`, all others at once; beyond `small_fleet` instances at most every `urgent_member_s` for each
     one more: when thousands become ready together, that is a few versions, not thousands. A new monitor says nothing
     until every registered instance has reported, at most `warm_up_s`: the last view of its predecessor is worth more
-    than an empty one. An explanation has at most `explain_records` records. `traces`: pass the records on to the
-    address `TRACES`.
+    than an empty one. One that slept waits likewise for those that were suspect before: they may be well since. An
+    explanation has at most `explain_records` records. `traces`: pass the records on to the address `TRACES`.
     """
 
     stuck_s: float = 3.0

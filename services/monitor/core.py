@@ -44,9 +44,7 @@ class Codec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Tick:
-    """Time to judge; it was wanted at `due_s`."""
-
-    due_s: float
+    """Time to judge."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +74,7 @@ class MonitorCore:
         self._published_s = float("-inf")
         self._due_version = 0
         self._due_s = 0.0
+        self._tick_due_s = float("inf")
         self._ticking = False
         self._warm = False
         self._warm_by_s = float("inf")
@@ -99,6 +98,8 @@ class MonitorCore:
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
+        if now_s - self._tick_due_s > self._config.slept_s:
+            self._wake(now_s)
         handler = self._handlers.get(type(message))
         effects = handler(now_s, sender, message) if handler is not None else []
         if not self._ticking:
@@ -133,6 +134,8 @@ class MonitorCore:
         self._watches[sender].hear(now_s, message)
         self._judge(now_s, sender)
         self._refresh(sender)
+        if not self._watches[sender].suspect:
+            self._unheard.pop(sender, None)
         return []
 
     def _on_report(self, now_s: float, sender: Address, message: Report) -> list[Effect]:
@@ -169,15 +172,13 @@ class MonitorCore:
         return []
 
     def _on_tick(self, now_s: float, sender: Address, message: Tick) -> list[Effect]:
-        slept = now_s - message.due_s > self._config.slept_s
-        for address, watch in self._watches.items():
-            if slept:
-                watch.forgive(now_s)
+        for address in self._watches:
             self._judge(now_s, address)
         return [self._next_tick(now_s)]
 
     def _on_publish_due(self, now_s: float, sender: Address, message: PublishDue) -> list[Effect]:
-        return self._publish_now(now_s) if message.version == self.views.version and self.views.changed else []
+        is_due = self._warm and message.version == self.views.version and self.views.changed
+        return self._publish_now(now_s) if is_due else []
 
     def _on_explain(self, now_s: float, sender: Address, message: ExplainQuery) -> list[Effect]:
         return [Send(sender, Explanation(self.reasons.about(message.request, self._config.explain_records)))]
@@ -186,7 +187,21 @@ class MonitorCore:
         return [Send(sender, self.status(now_s))]
 
     def _next_tick(self, now_s: float) -> After:
-        return After(self._config.tick_s, Tick(now_s + self._config.tick_s))
+        self._tick_due_s = now_s + self._config.tick_s
+        return After(self._config.tick_s, Tick())
+
+    def _wake(self, now_s: float) -> None:
+        """This process slept: nobody answers for that time, and old suspicions are not told before another look.
+
+        Whoever was suspect may be well since; what it has said meanwhile waits behind what is heard first.
+        """
+        self._tick_due_s = now_s
+        for address, watch in self._watches.items():
+            watch.forgive(now_s)
+            if watch.suspect:
+                self._unheard[address] = None
+        if self._unheard:
+            self._warm, self._warm_by_s = False, now_s + self._config.warm_up_s
 
     def _take_report(self, now_s: float, sender: Address, report: Report) -> bool:
         if not self.registry.is_connected(sender) or self.registry.is_outlived(sender):
@@ -201,6 +216,7 @@ class MonitorCore:
             if not self.registry.is_present(known):
                 self.views.drop(known)
                 self._watches.pop(known, None)
+                self._unheard.pop(known, None)
         if address.role == "instance" and self.registry.is_present(address):
             if address not in self._watches:
                 self._watches[address] = Watch(now_s, self._config)
@@ -229,22 +245,14 @@ class MonitorCore:
 
     def _warm_up(self, now_s: float) -> list[Effect]:
         """Begin to publish as soon as nobody who is registered is still unheard, or the time is up."""
-        if now_s < self._warm_by_s and (not self._members_known or self._has_unheard()):
+        if now_s < self._warm_by_s and (not self._members_known or self._unheard):
             return []
         self._warm = True
+        self._unheard.clear()
         self._published_s = now_s
         if self.views.changed:
             self.views.publish()
         return [Send(peer, self.views.full()) for peer in self.registry.connected(*SUBSCRIBERS)]
-
-    def _has_unheard(self) -> bool:
-        """Looks at each instance as long as it is unheard, not again for every message."""
-        while self._unheard:
-            one = next(iter(self._unheard))
-            if one in self._watches and self.registry.report_of(one) is None:
-                return True
-            del self._unheard[one]
-        return False
 
     def _publish(self, now_s: float) -> list[Effect]:
         """What changed goes out when the last version is old enough: for changes of note that is nearly always now."""

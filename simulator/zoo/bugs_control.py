@@ -125,14 +125,21 @@ BUGS = (
         "monitor-forgives-nothing",
         "a monitor that slept holds everybody responsible for the time",
         ("I9",),
+        (Edit("services.monitor.core", "watch.forgive(now_s)", "pass"),),
+        seed=40007,
+    ),
+    Bug(
+        "old-suspicion-told-again",
+        "a monitor that slept tells whom it suspected before, though they may be well since",
+        ("I9",),
         (
             Edit(
                 "services.monitor.core",
-                "if slept:\n                watch.forgive(now_s)",
-                "if slept:\n                pass",
+                "if watch.suspect:\n                self._unheard",
+                "if False:\n                self._unheard",
             ),
         ),
-        seed=40007,
+        seed=4002831,
     ),
     Bug(
         "monitor-never-suspects",

@@ -1,0 +1,107 @@
+"""A monitor that sleeps: for what nobody answers, and what it says when it wakes."""
+
+from dunlin.effects import Gone, Joined
+from tests.services.monitor.bench import DISPATCHER, INSTANCE, MANAGER, OTHER, heartbeat, make_bench, report
+
+
+def test_a_monitor_that_slept_forgives_everybody() -> None:
+    bench = make_bench()
+    bench.give(INSTANCE, report(outstanding_steps=1, safepoints=5))
+    bench.run(1.0)
+    bench.sleep(20.0)
+    assert bench.suspicions() == []
+    bench.run(2.9)
+    assert bench.suspicions() == []
+    bench.run(0.35)
+    assert [suspect for _, suspect in bench.suspicions()] == [True]
+
+
+def test_a_short_delay_forgives_nobody() -> None:
+    bench = make_bench()
+    bench.give(INSTANCE, report())
+    bench.run(2.5)
+    bench.sleep(0.9)
+    assert bench.suspicions() == [(3.4, True)]
+
+
+def test_sleeping_lifts_no_suspicion() -> None:
+    bench = make_bench()
+    bench.run(3.0)
+    bench.sleep(20.0)
+    bench.run(1.0)
+    assert bench.suspicions() == [(3.0, True)]
+
+
+def test_who_was_suspect_before_a_sleep_is_looked_at_again_before_anybody_is_told() -> None:
+    bench = make_bench()
+    bench.run(3.0)
+    bench.now_s += 20.0
+    bench.give(MANAGER, Joined())
+    bench.sleep(0.0)
+    assert bench.views(MANAGER) == []
+    bench.give(INSTANCE, report())
+    ((at_s, view),) = bench.views(MANAGER)
+    assert (at_s, [one.suspect for one in view.members]) == (123.0, [False])
+    assert bench.suspicions() == [(3.0, True), (23.0, False)]
+
+
+def test_who_stays_silent_after_the_sleep_is_suspect_still() -> None:
+    bench = make_bench(warm_up_s=2.0)
+    bench.run(3.0)
+    bench.sleep(20.0)
+    bench.give(MANAGER, Joined())
+    bench.run(1.99)
+    assert bench.views(MANAGER) == []
+    bench.run(0.01)
+    ((at_s, view),) = bench.views(MANAGER)
+    assert (at_s, [one.suspect for one in view.members]) == (125.0, [True])
+
+
+def test_a_report_from_before_it_was_well_again_is_not_the_last_word() -> None:
+    stuck = {"outstanding_steps": 1, "safepoints": 5}
+    bench = make_bench()
+    bench.give(INSTANCE, report(**stuck))
+    heartbeat(bench, 4.0, **stuck)
+    bench.sleep(20.0)
+    bench.give(MANAGER, Joined())
+    bench.give(INSTANCE, report(**stuck))
+    assert bench.views(MANAGER) == []
+    bench.give(INSTANCE, report(outstanding_steps=1, safepoints=6))
+    ((_, view),) = bench.views(MANAGER)
+    assert [one.suspect for one in view.members] == [False]
+
+
+def test_a_monitor_that_suspected_nobody_speaks_at_once_when_it_wakes() -> None:
+    bench = make_bench()
+    bench.give(INSTANCE, report())
+    bench.sleep(20.0)
+    bench.give(MANAGER, Joined())
+    ((at_s, view),) = bench.views(MANAGER)
+    assert (at_s, [one.suspect for one in view.members]) == (120.0, [False])
+
+
+def test_a_suspect_that_ended_is_not_waited_for_after_a_sleep() -> None:
+    bench = make_bench()
+    bench.run(3.0)
+    bench.sleep(20.0)
+    bench.give(MANAGER, Joined())
+    bench.give(INSTANCE, Gone("reset"))
+    assert [(at_s, view.members) for at_s, view in bench.views(MANAGER)] == [(123.0, ())]
+
+
+def test_what_was_to_be_published_when_it_slept_waits_too() -> None:
+    bench = make_bench(DISPATCHER, INSTANCE, OTHER, publish_interval_s=0.1)
+    bench.run(0.25)
+    heartbeat(bench, 3.0)
+    bench.give(INSTANCE, report(free_slots=7))
+    assert bench.suspicions(OTHER) == [(3.0, True)]
+    before = len(bench.views())
+    bench.give(INSTANCE, report(free_slots=6))
+    bench.sleep(20.0)
+    assert len(bench.views()) == before
+    bench.give(OTHER, report())
+    (_, view) = bench.views()[-1]
+    assert {one.address: (one.suspect, one.free_slots) for one in view.members} == {
+        INSTANCE: (False, 6),
+        OTHER: (False, 100),
+    }
