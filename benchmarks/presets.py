@@ -66,7 +66,7 @@ WORKLOADS = {
     for one in (
         Workload("conv", "azure2023_conv_0_1699s", *_A100_20B, "ttft=2,tpot=0.1", (200, 60, 6), (600, 300, 4.6)),
         Workload(
-            "code", "azure2023_code_0_1800s", *_A100_20B, "ttft=3,tpot=0.1", (180, 60, 2.5), (840, 300, 1.3), 0.75
+            "code", "azure2023_code_0_1800s", *_A100_20B, "ttft=3,tpot=0.1", (180, 60, 2.5), (840, 300, 0.8), 0.75
         ),
         Workload("surge", "kunserve_analog_A", *_A100_20B, "ttft=2,tpot=0.1", (40, 60, 5), (100, 300, 4)),
         Workload(

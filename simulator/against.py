@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dunlin.cost.models import EngineTiming
+from dunlin.messages.types import i32
 from dunlin.policies.presets import DEFAULT_PRESET
 from dunlin.workload.prompts import make_jobs
 from dunlin.workload.runs import Run
@@ -56,6 +57,7 @@ def simulate_again(run: Run, timing: EngineTiming, slowness: float = 1.0, start:
         raise RunError("the record does not say what cluster and workload it was: record it with `dunlin replay`")
     launched = run.facts.get("launched") or {}
     ready = make_ready(
+        layers=i32(range(timing.layers)),
         slots=timing.slots,
         kv_bytes_per_token=timing.kv_bytes_per_token,
         max_positions=int(info["max_positions"]),

@@ -8,6 +8,7 @@ from typing import Any
 from dunlin.cost.load import load_timing
 from dunlin.cost.models import EngineTiming
 from dunlin.cost.shipped import find_overhead
+from dunlin.messages.types import i32
 from dunlin.workload.prompts import each_job
 from dunlin.workload.trace import Arrival
 from services.dispatcher.config import DispatcherConfig
@@ -123,6 +124,7 @@ def engine_of(timing: EngineTiming, max_positions: int) -> EngineSettings:
     """An engine with the times and the memory that were found for a device and a model."""
     slots = timing.slots // _QUANTUM * _QUANTUM
     ready = make_ready(
+        layers=i32(range(timing.layers)),
         slots=slots,
         quantum=_QUANTUM,
         kv_bytes_per_token=timing.kv_bytes_per_token,

@@ -134,7 +134,8 @@ class Composer:
                 f"{shape.name} needs {weights / 1e9:.0f} GB for its weights alone; {tp} x {device.name} offer "
                 f"{tp * device.memory_bytes * USABLE / 1e9:.0f} GB: split it over more GPUs"
             )
-        return EngineTiming(self.step_model(), self._moves(), device.load.seconds(weights / tp), slots, kv_bytes)
+        load_s = device.load.seconds(weights / tp)
+        return EngineTiming(self.step_model(), self._moves(), load_s, slots, kv_bytes, layers=shape.layers)
 
     def _moves(self) -> MoveModels:
         """Each GPU has its own links, and moves its share."""

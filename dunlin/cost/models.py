@@ -291,7 +291,8 @@ class EngineTiming:
 
     `slots` is the tokens of KV its memory holds, `load_s` the time from the process's start to ready. `unsteadiness` is
     how the measured machine went: every `UNSTEADY_S` of predicted time took so many times as long; empty: always once.
-    `host`: what the processes around the engine take; None: nothing, or not measured.
+    `host`: what the processes around the engine take; None: nothing, or not measured. `layers` are the model's: a step
+    passes a safepoint after each, which is how it shows that it is alive.
     """
 
     step: StepTimes
@@ -301,6 +302,7 @@ class EngineTiming:
     kv_bytes_per_token: int
     unsteadiness: tuple[float, ...] = ()
     host: HostCosts | None = None
+    layers: int = 2
 
     def step_s(self, batch: Batch) -> float:
         """Seconds the step takes."""

@@ -30,6 +30,7 @@ def timing_to_plain(timing: EngineTiming) -> dict[str, Any]:
         "kv_bytes_per_token": timing.kv_bytes_per_token,
         "unsteadiness": [round(ratio, 3) for ratio in timing.unsteadiness],
         "host": None if timing.host is None else asdict(timing.host),
+        "layers": timing.layers,
     }
 
 
@@ -44,6 +45,7 @@ def timing_of(plain: Mapping[str, Any]) -> EngineTiming:
         int(plain["kv_bytes_per_token"]),
         tuple(map(float, plain.get("unsteadiness") or ())),
         host_of(plain["host"]) if plain.get("host") else None,
+        int(plain.get("layers") or 2),  # older profiles do not say
     )
 
 

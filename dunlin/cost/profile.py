@@ -55,7 +55,8 @@ def profile(probe: Probe, sizes: Sizes, repeats: int, passes: int, report: Calla
     steps += served
     step = fit_steps(steps)
     unsteady = unsteadiness(step, served)
-    timing = EngineTiming(step, fit_moves(moves), probe.load_s, ready.slots, ready.kv_bytes_per_token, unsteady)
+    sizes_of = ready.slots, ready.kv_bytes_per_token
+    timing = EngineTiming(step, fit_moves(moves), probe.load_s, *sizes_of, unsteady, layers=len(ready.layers))
     return Profile(timing, steps, moves, [*step_errors(steps), *move_errors(moves)])
 
 

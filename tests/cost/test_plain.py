@@ -18,7 +18,7 @@ PRICE = st.floats(0, 1)
 def test_a_timing_survives_json(prices: list[float], heights: list[float]) -> None:
     curve = Curve(tuple(float(i) for i in range(len(heights))), tuple(sorted(heights)))
     moves = MoveModels(MoveModel(0.0, 1e9), {MoveKind.PEER_TO_SLAB: MoveModel(1e-3, 2e9)})
-    timing = EngineTiming(StepModel(curve, curve, *prices), moves, 1.5, 10, 256)
+    timing = EngineTiming(StepModel(curve, curve, *prices), moves, 1.5, 10, 256, layers=32)
     assert timing_of(json.loads(json.dumps(timing_to_plain(timing)))) == timing
 
 

@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from dunlin.cost.load import load_timing
+from dunlin.cost.models import Batch
 from dunlin.workload.kinds import read_workload
 from simulator.report import figures
 from simulator.runner import SimError, cluster_of, run_case
@@ -51,6 +53,16 @@ def test_more_gpus_are_faster() -> None:
     one, two = (figures(run_case(case(instances=count), arrivals), {}) for count in (1, 2))
     assert two.report.ttft_s.p90 < one.report.ttft_s.p90
     assert two.instances == 2
+
+
+def test_a_step_of_many_seconds_is_no_hang() -> None:
+    arrivals = read_workload("poisson:rate=1,requests=1,lengths=fixed(100000,2)")
+    (record,) = run_case(case(preset="vllm"), arrivals).records
+    whole = Batch()
+    whole.add_prefill(100_000)
+    step_s = load_timing("a100", "llama-3-8b").step_s(whole)
+    assert step_s > 6.0  # an instance waits for 3 s for a sign of life: each of the model's layers gives one
+    assert record.token_s[0] - record.at_s == pytest.approx(step_s, rel=0.05)
 
 
 def test_a_hosts_overhead_slows_every_token() -> None:
