@@ -196,7 +196,7 @@ def monitor(size: int) -> tuple[Clock, dict[str, Event]]:
         clock.give(ETCD, MemberDown(new))
 
     def tick(turn: int) -> None:
-        clock.give(MONITOR, Tick(clock.now_s))
+        clock.give(MONITOR, Tick())
 
     return clock, {"report of one": report, "member up and down": member, "tick": tick}
 
