@@ -7,8 +7,8 @@ is measured under loads that are none of those compared (`dunlin.cost.host_probe
 Three workloads follow, each in several parts: steady at a quarter of the rate that the core can bear, bursty between
 5 % and 50 % of it, overload at 250 % for some seconds. Near 100 % a queue depends on a hundredth more or less of speed,
 which no machine keeps; overload is where the queue grows without end. This machine's speed drifts by a tenth within
-minutes and more from step to step, so before and after each part a reference load runs (`reference`), whose steps are
-compared with what the profile says: that course of events is what the twin has on top of the profile. Exit code 1 if a
+minutes and more from step to step, so before and after each part a reference load runs (`REFERENCE`), whose steps and
+first tokens are compared with what the profile says: that is what the twin has on top of the profile. Exit code 1 if a
 median or a 99th percentile of TTFT or TPOT, over all parts of a workload, differs by more than `--limit`.
 """
 
@@ -18,19 +18,19 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from dunlin.cost.course import steps_of
+from dunlin.cost.course import in_service, steps_of
 from dunlin.cost.host_probe import failed, measure_host, replay, settle, without_idle
 from dunlin.cost.load import load_timing
 from dunlin.cost.models import Batch, EngineTiming, MessageCosts
-from dunlin.cost.profile import turn_s, unsteadiness
-from dunlin.cost.store import StepPoint
+from dunlin.cost.profile import turn_s
 from dunlin.launch.process import ClusterProcess, dunlin
 from dunlin.workload.runs import Run
-from dunlin.workload.stats import Record
+from dunlin.workload.stats import Record, report
 from simulator.against import Difference, differences, simulate_again
 
 INSTANCE_CPU, OTHERS_CPU = 1, 0
@@ -39,6 +39,8 @@ _PROMPT, _ANSWER = 96, 48
 _LENGTHS = f"lengths=lognormal({_PROMPT},{_ANSWER},sigma=0.6)"
 _MEAN = 1.2
 """A lognormal's mean over its median, for that sigma."""
+REFERENCE = "gamma:rate=7,cv=2.5,duration=8,lengths=uniform(32..160,24..72)"
+"""What tells the speed of the moment: steps of one row and of many."""
 SIMULATIONS = 4
 """Of each part, beginning at other places of the machine's course of events: a tail needs many requests."""
 
@@ -94,36 +96,34 @@ class Comparison:
     def run(self, name: str) -> list[Difference]:
         """Both, printed."""
         live: list[Run] = []
-        courses = [self.course()]
+        references = [self.reference()]
         for part in range(self._parts):
             # A seed of its own: prompts that were served before would be found in the host tier.
             seed = 1 + part + 1000 * list(WORKLOADS).index(name)
             run = replay(self._cluster, name, self._spec(name), OTHERS_CPU, "--seed", str(seed))
-            courses.append(self.course())
+            references.append(self.reference())
             if failed(run):
                 print(f"{name}, part {part}: {failed(run)} requests failed; left out", flush=True)
                 continue
             live.append(run)
             if self._keep:
                 shutil.copy(self._cluster.data_dir / f"{name}.jsonl", self._keep / f"{name}-{part}.jsonl")
-        steps = [point for course in courses for point in course]
-        timing = replace(self._timing, unsteadiness=unsteadiness(self._timing.step, steps))
+        timing = in_place(self._timing, references)
         found = differences(_joined(live), simulated(live, timing))
-        _print(name, live, [slowness(course, self._timing) for course in courses], found)
+        print(_said(timing))
+        _print(name, live, [slowness(run, self._timing) for run in references], found)
         return found
 
-    def course(self) -> list[StepPoint]:
-        """The steps of the reference load, now. Raises ValueError if it fails."""
+    def reference(self) -> Run:
+        """The reference load, once the cluster has come to rest. Raises ValueError if it fails."""
+        time.sleep(1.0)
         self._references += 1
-        path = self._cluster.data_dir / "reference.csv"
-        path.write_text(reference())
-        seed = str(50_000 + self._references)
-        run = replay(self._cluster, "reference", str(path), OTHERS_CPU, "--seed", seed)
+        run = replay(self._cluster, "reference", REFERENCE, OTHERS_CPU, "--seed", str(50_000 + self._references))
         if failed(run):
             raise ValueError(f"{failed(run)} requests of the reference load failed: see {self._cluster.data_dir}")
         if self._keep:
             shutil.copy(self._cluster.data_dir / "reference.jsonl", self._keep / f"reference-{self._references}.jsonl")
-        return steps_of(run.records, self._timing)
+        return run
 
     def _spec(self, name: str) -> str:
         compared = WORKLOADS[name]
@@ -131,11 +131,26 @@ class Comparison:
         return compared.text.format(*(share * most for share in compared.shares), duration=compared.part_s)
 
 
-def reference() -> str:
-    """A trace: one long answer, which marks the steps, and beside it short requests at even intervals."""
-    rows = ["arrival_s,input_tokens,output_tokens", "0,32,2000"]
-    rows += [f"{0.3 + 0.15 * number:.2f},{32 + 37 * number % 97},{24 + 23 * number % 41}" for number in range(40)]
-    return "\n".join([*rows, ""])
+def in_place(timing: EngineTiming, references: Sequence[Run]) -> EngineTiming:
+    """The timing as the reference loads show it: steps by their course, and hops by what is left of the first tokens'
+    times.
+    """
+    found = in_service(timing, [point for run in references for point in steps_of(run.records, timing)])
+    assert found.host is not None
+    hop_s = found.host.hop_s
+    tried_s = (hop_s, hop_s + 0.5e-3)
+    first_s = [_first_s(simulated(references, _with_hop(found, each))) for each in tried_s]
+    slope = (first_s[1] - first_s[0]) / (tried_s[1] - tried_s[0])
+    return _with_hop(found, max(0.0, hop_s + (_first_s(_joined(references)) - first_s[0]) / slope))
+
+
+def _with_hop(timing: EngineTiming, hop_s: float) -> EngineTiming:
+    assert timing.host is not None
+    return replace(timing, host=replace(timing.host, hop_s=hop_s))
+
+
+def _first_s(records: Sequence[Record]) -> float:
+    return report(records).ttft_s.p50
 
 
 def simulated(live: Sequence[Run], timing: EngineTiming) -> list[Record]:
@@ -149,17 +164,16 @@ def simulated(live: Sequence[Run], timing: EngineTiming) -> list[Record]:
 def with_host(timing: EngineTiming, cluster: ClusterProcess) -> EngineTiming:
     """The timing, with what dunlin's processes take. What they take when idle is in the reference's speed."""
     host = without_idle(measure_host(cluster, timing, shares_core=True, client_cpu=OTHERS_CPU))
-    for name, costs in (("instance", host.instance), ("dispatcher and client", host.door)):
-        print(f"{name}: {_in_ms(costs)}")
-    print(f"a hop: {host.hop_s * 1e3:.2f} ms")
     found = replace(timing, host=host)
+    print(_said(found))
     print(f"the core can bear {capacity(found):.1f} requests/s", flush=True)
     return found
 
 
-def slowness(course: Sequence[StepPoint], timing: EngineTiming) -> float:
+def slowness(run: Run, timing: EngineTiming) -> float:
     """How many times as long as predicted its steps took."""
-    return sum(map(turn_s, course)) / sum(timing.step_s(point.batch) for point in course)
+    steps = steps_of(run.records, timing)
+    return sum(map(turn_s, steps)) / sum(timing.step_s(point.batch) for point in steps)
 
 
 def capacity(timing: EngineTiming) -> float:
@@ -188,6 +202,13 @@ def _print(name: str, live: Sequence[Run], slow: Sequence[float], found: Sequenc
     for each, apart in zip(found, differences(_joined(live[::2]), _joined(live[1::2])), strict=True):
         times = f"{each.live_s * 1e3:10.2f}{each.simulated_s * 1e3:10.2f}{each.relative:>+8.1%}{apart.relative:>+10.1%}"
         print(f"  {each.measure} {each.quantile:5}{times}", flush=True)
+
+
+def _said(timing: EngineTiming) -> str:
+    assert timing.host is not None
+    host = timing.host
+    parts = [f"{name}: {_in_ms(costs)}" for name, costs in (("instance", host.instance), ("door", host.door))]
+    return "; ".join([*parts, f"a hop: {host.hop_s * 1e3:.2f} ms"])
 
 
 def _in_ms(costs: MessageCosts) -> str:

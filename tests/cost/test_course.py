@@ -2,8 +2,9 @@
 
 import pytest
 
-from dunlin.cost.course import steps_of
-from dunlin.cost.models import ZERO, EngineTiming, HostCosts, MessageCosts, MoveModel, MoveModels, StepModel
+from dunlin.cost.course import in_service, steps_of
+from dunlin.cost.models import ZERO, Batch, EngineTiming, HostCosts, MessageCosts, MoveModel, MoveModels, StepModel
+from dunlin.cost.store import StepPoint
 from dunlin.workload.stats import Record
 
 STEP = StepModel(ZERO, fixed_s=0.002, prefill_row_s=0.001, decode_row_s=0.0005, decode_context_s=1e-6)
@@ -35,5 +36,24 @@ def test_seconds_are_without_what_the_instance_takes_of_the_core() -> None:
 
 
 def test_no_step_takes_less_than_a_tenth_of_what_is_predicted() -> None:
-    (point,) = steps_of([record(30, 0.010, 0.01001)], ALONE)
-    assert point.seconds == pytest.approx(0.1 * ALONE.step_s(point.batch))
+    late, _ = steps_of([record(30, 0.010, 0.0101, 0.014)], ALONE)
+    assert late.seconds == pytest.approx(0.1 * ALONE.step_s(late.batch))
+
+
+def test_one_request_after_the_other_marks_the_steps() -> None:
+    one, two = record(30, 0.010, 0.014, 0.018), record(40, 0.0141, 0.0181, 0.024)
+    alone = record(50, 0.100, 0.106)  # nobody is answered before it: that time is nobody's step
+    points = steps_of([alone, two, one], ALONE)
+    assert [point.seconds for point in points] == pytest.approx([0.004, 0.004, 0.0059, 0.006])
+    assert [point.batch.decode_rows for point in points] == [1, 2, 1, 1]
+    assert points[0].batch.prefill_tokens == 40
+
+
+def test_what_steps_take_beside_their_batch_is_the_instances() -> None:
+    shared = EngineTiming(STEP, MOVES, 0.0, 4096, 1024, host=HostCosts(OWN, MessageCosts(), 0.0, shares_core=True))
+    batches = [Batch(decode_rows=rows, decode_context=100 * rows) for rows in (1, 2, 3, 4, 8) * 20]
+    steps = [StepPoint("reference", batch, 1.2 * shared.step_s(batch) + 4e-4) for batch in batches]
+    found = in_service(shared, steps)
+    assert found.host is not None
+    assert found.host.instance.step_s == pytest.approx(OWN.step_s + 4e-4, rel=1e-3)
+    assert sum(found.unsteadiness) / len(found.unsteadiness) == pytest.approx(1.2, rel=1e-3)
