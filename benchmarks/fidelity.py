@@ -39,8 +39,9 @@ _PROMPT, _ANSWER = 96, 48
 _LENGTHS = f"lengths=lognormal({_PROMPT},{_ANSWER},sigma=0.6)"
 _MEAN = 1.2
 """A lognormal's mean over its median, for that sigma."""
-REFERENCE = "gamma:rate=7,cv=2.5,duration=8,lengths=uniform(32..160,24..72)"
-"""What tells the speed of the moment: steps of one row and of many."""
+REFERENCE = "gamma:rate=7,cv=0.7,duration=8,lengths=uniform(32..160,24..72)"
+"""What tells the speed of the moment."""
+APART_S = 0.15
 SIMULATIONS = 4
 """Of each part, beginning at other places of the machine's course of events: a tail needs many requests."""
 
@@ -133,15 +134,16 @@ class Comparison:
 
 def in_place(timing: EngineTiming, references: Sequence[Run]) -> EngineTiming:
     """The timing as the reference loads show it: steps by their course, and hops by what is left of the first tokens'
-    times.
+    times, of requests before which nobody came for a while.
     """
     found = in_service(timing, [point for run in references for point in steps_of(run.records, timing)])
     assert found.host is not None
     hop_s = found.host.hop_s
     tried_s = (hop_s, hop_s + 0.5e-3)
-    first_s = [_first_s(simulated(references, _with_hop(found, each))) for each in tried_s]
+    live_s = _first_s([run.records for run in references])
+    first_s = [_first_s([simulated([run], _with_hop(found, each)) for run in references]) for each in tried_s]
     slope = (first_s[1] - first_s[0]) / (tried_s[1] - tried_s[0])
-    return _with_hop(found, max(0.0, hop_s + (_first_s(_joined(references)) - first_s[0]) / slope))
+    return _with_hop(found, max(0.0, hop_s + (live_s - first_s[0]) / slope))
 
 
 def _with_hop(timing: EngineTiming, hop_s: float) -> EngineTiming:
@@ -149,8 +151,13 @@ def _with_hop(timing: EngineTiming, hop_s: float) -> EngineTiming:
     return replace(timing, host=replace(timing.host, hop_s=hop_s))
 
 
-def _first_s(records: Sequence[Record]) -> float:
-    return report(records).ttft_s.p50
+def _first_s(runs: Sequence[Sequence[Record]]) -> float:
+    """The median time to the first token where no other request had arrived within `APART_S` before."""
+    found: list[Record] = []
+    for records in runs:
+        earlier_s = {each.at_s for each in records}  # the same run several times over has the same arrivals
+        found += [one for one in records if not any(one.at_s - APART_S < at_s < one.at_s for at_s in earlier_s)]
+    return report(found).ttft_s.p50
 
 
 def simulated(live: Sequence[Run], timing: EngineTiming) -> list[Record]:
