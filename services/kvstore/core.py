@@ -118,7 +118,7 @@ class KvstoreCore:
         for other in self.catalog.incarnations(sender) + self._writers.incarnations(sender):
             if other.incarnation < sender.incarnation:
                 effects += self._on_gone(other, Gone("another incarnation"))
-                self._bury(other)
+                effects += self._bury(other)
         self._writers.add(sender)
         if sender.role == "kvstore":
             return [*effects, *self.exchange.joined(sender)]
@@ -220,9 +220,7 @@ class KvstoreCore:
         return effects
 
     def _on_process_ended(self, sender: Address, message: ProcessEnded) -> list[Effect]:
-        if message.writer not in self._writers:
-            self._bury(message.writer)
-        return self.exchange.outgoing.swept()
+        return self._bury(message.writer) if message.writer not in self._writers else []
 
     def _on_members_reset(self, sender: Address, message: MembersReset) -> list[Effect]:
         effects: list[Effect] = []
@@ -268,19 +266,18 @@ class KvstoreCore:
         pid = self.orphans.pid_of(writer)
         if pid is not None:
             return [Send(PROCESSES, AwaitEnd(writer, pid))]
-        if self.orphans.has_lapsed(writer):
-            self._bury(writer)
-        return []
+        return self._bury(writer) if self.orphans.has_lapsed(writer) else []
 
     def _forget_if_over(self, writer: Address) -> None:
         if writer not in self._writers and self.orphans.has_lapsed(writer) and not self.catalog.entries_of(writer):
             self.orphans.forget(writer)
 
-    def _bury(self, writer: Address) -> None:
+    def _bury(self, writer: Address) -> list[Effect]:
         """Its process surely ended: it writes nowhere any more. What it committed waits for its grace."""
         self.orphans.forget(writer)
         if writer.role != "kvstore":  # what it sends, our own side writes
             self.catalog.free_unwritten(writer)
+        return self.exchange.outgoing.swept()
 
     def _is_outlived(self, writer: Address) -> bool:
         return any(writer.incarnation < other.incarnation for other in self._writers.incarnations(writer))

@@ -322,6 +322,25 @@ def test_second_copies_go_when_the_request_is_over() -> None:
     assert len(world.nodes[1].core.catalog) == 0
 
 
+def test_second_copies_go_when_the_last_region_here_is_freed_with_its_writer() -> None:
+    world = Exchange(replicate=True)
+    here = world.instances[0]
+    other = Instance(Address("instance", "other", 51), world, world.nodes[0])
+    world.world.add(other.address, other)
+    world.world.join(other.address, world.nodes[0].address)
+    here.keep(0, 16)
+    names = {"dispatcher": D, "request": 1, "attempt": 1, "region": Region(0, 2, 16, 32), "chain": b"", "key": "k"}
+    here.say(ReserveRegion(2, length_bytes=UNIT, kv_dtype="fp32", weights_digest="w", **names))
+    world.world.kill(here.address)  # which was writing: that room is nobody's yet
+    (kept,) = other.claim()
+    other.say(ReleaseRegion(kept.host.handle, kept.host.generation))
+    again = Instance(Address("instance", here.address.name, 52), world, world.nodes[0])
+    world.world.add(again.address, again)
+    world.world.join(again.address, world.nodes[0].address)
+    world.run()
+    assert [len(node.core.catalog) for node in world.nodes] == [0, 0]
+
+
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_nodes_that_have_each_others_copies_do_not_keep_them_for_ever(nodes: int) -> None:
     """An attempt of the same request runs at each, as after a partition."""
