@@ -329,8 +329,8 @@ def test_second_copies_go_when_the_last_region_here_is_freed_with_its_writer() -
     world.world.add(other.address, other)
     world.world.join(other.address, world.nodes[0].address)
     here.keep(0, 16)
-    names = {"dispatcher": D, "request": 1, "attempt": 1, "region": Region(0, 2, 16, 32), "chain": b"", "key": "k"}
-    here.say(ReserveRegion(2, length_bytes=UNIT, kv_dtype="fp32", weights_digest="w", **names))
+    region = Region(0, 2, 16, 32)
+    here.say(ReserveRegion(2, D, 1, 1, region, UNIT, kv_dtype="fp32", weights_digest="w", key="k"))
     world.world.kill(here.address)  # which was writing: that room is nobody's yet
     (kept,) = other.claim()
     other.say(ReleaseRegion(kept.host.handle, kept.host.generation))
