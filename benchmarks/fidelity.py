@@ -24,10 +24,11 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dunlin.cost.course import in_service, steps_of
-from dunlin.cost.host_probe import failed, measure_host, replay, settle, without_idle
+from dunlin.cost.host_probe import failed, measure_host, replay, served, settle, without_idle
 from dunlin.cost.load import load_timing
 from dunlin.cost.models import Batch, EngineTiming, MessageCosts
 from dunlin.cost.profile import turn_s
+from dunlin.cost.store import StepPoint
 from dunlin.launch.process import ClusterProcess, dunlin
 from dunlin.workload.runs import Run
 from dunlin.workload.stats import Record, report
@@ -42,6 +43,7 @@ _MEAN = 1.2
 REFERENCE = "gamma:rate=7,cv=0.7,duration=8,lengths=uniform(32..160,24..72)"
 """What tells the speed of the moment."""
 APART_S = 0.15
+"""A request that nobody came before for so long waits for no other's prompt."""
 SIMULATIONS = 4
 """Of each part, beginning at other places of the machine's course of events: a tail needs many requests."""
 
@@ -109,19 +111,18 @@ class Comparison:
             live.append(run)
             if self._keep:
                 shutil.copy(self._cluster.data_dir / f"{name}.jsonl", self._keep / f"{name}-{part}.jsonl")
-        timing = in_place(self._timing, references)
+        courses = [steps_of(run.records, self._timing) for run in references]
+        timing = in_place(self._timing, references, courses)
         found = differences(_joined(live), simulated(live, timing))
         print(_said(timing))
-        _print(name, live, [slowness(run, self._timing) for run in references], found)
+        _print(name, live, [slowness(course, self._timing) for course in courses], found)
         return found
 
     def reference(self) -> Run:
         """The reference load, once the cluster has come to rest. Raises ValueError if it fails."""
         time.sleep(1.0)
         self._references += 1
-        run = replay(self._cluster, "reference", REFERENCE, OTHERS_CPU, "--seed", str(50_000 + self._references))
-        if failed(run):
-            raise ValueError(f"{failed(run)} requests of the reference load failed: see {self._cluster.data_dir}")
+        run = served(self._cluster, "reference", REFERENCE, OTHERS_CPU, 50_000 + self._references)
         if self._keep:
             shutil.copy(self._cluster.data_dir / "reference.jsonl", self._keep / f"reference-{self._references}.jsonl")
         return run
@@ -132,11 +133,11 @@ class Comparison:
         return compared.text.format(*(share * most for share in compared.shares), duration=compared.part_s)
 
 
-def in_place(timing: EngineTiming, references: Sequence[Run]) -> EngineTiming:
-    """The timing as the reference loads show it: steps by their course, and hops by what is left of the first tokens'
+def in_place(timing: EngineTiming, references: Sequence[Run], courses: Sequence[Sequence[StepPoint]]) -> EngineTiming:
+    """The timing as the reference loads show it: steps by their courses, and hops by what is left of the first tokens'
     times, of requests before which nobody came for a while.
     """
-    found = in_service(timing, [point for run in references for point in steps_of(run.records, timing)])
+    found = in_service(timing, [point for course in courses for point in course])
     assert found.host is not None
     hop_s = found.host.hop_s
     tried_s = (hop_s, hop_s + 0.5e-3)
@@ -177,10 +178,9 @@ def with_host(timing: EngineTiming, cluster: ClusterProcess) -> EngineTiming:
     return found
 
 
-def slowness(run: Run, timing: EngineTiming) -> float:
+def slowness(course: Sequence[StepPoint], timing: EngineTiming) -> float:
     """How many times as long as predicted its steps took."""
-    steps = steps_of(run.records, timing)
-    return sum(map(turn_s, steps)) / sum(timing.step_s(point.batch) for point in steps)
+    return sum(map(turn_s, course)) / sum(timing.step_s(point.batch) for point in course)
 
 
 def capacity(timing: EngineTiming) -> float:

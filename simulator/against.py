@@ -7,12 +7,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dunlin.cost.models import EngineTiming
-from dunlin.messages.types import i32
 from dunlin.policies.presets import DEFAULT_PRESET
 from dunlin.workload.prompts import make_jobs
 from dunlin.workload.runs import Run
 from dunlin.workload.stats import Record, Report, report
-from simulator.engine import EngineSettings, make_ready
+from simulator.engine import EngineSettings, ready_of
 from simulator.network import NetworkSpec
 from simulator.run import SimSpec, simulate
 from simulator.spec import ClusterSpec
@@ -43,10 +42,10 @@ class Difference:
         return self.simulated_s / self.live_s - 1.0 if self.live_s else 0.0
 
 
-def simulate_again(run: Run, timing: EngineTiming, slowness: float = 1.0, start: float = 0.0) -> list[Record]:
+def simulate_again(run: Run, timing: EngineTiming, start: float = 0.0) -> list[Record]:
     """The run's requests at their times, on as many instances under the same preset.
 
-    Steps take `slowness` times what the timing says; its unsteadiness begins at `start` (0 to 1).
+    The unsteadiness of its steps begins at `start` (0 to 1).
 
     Raises:
         RunError: the record does not say what cluster it was.
@@ -56,16 +55,13 @@ def simulate_again(run: Run, timing: EngineTiming, slowness: float = 1.0, start:
     if not isinstance(info, dict) or not isinstance(asked, dict):
         raise RunError("the record does not say what cluster and workload it was: record it with `dunlin replay`")
     launched = run.facts.get("launched") or {}
-    ready = make_ready(
-        layers=i32(range(timing.layers)),
-        slots=timing.slots,
-        kv_bytes_per_token=timing.kv_bytes_per_token,
+    ready = ready_of(
+        timing,
         max_positions=int(info["max_positions"]),
         vocabulary=int(info["vocabulary"]),
     )
     host = timing.host
-    if host is not None and host.shares_core:
-        slowness /= 1.0 - host.instance.idle_share
+    slowness = 1.0 / (1.0 - host.instance.idle_share) if host is not None and host.shares_core else 1.0
     cluster = ClusterSpec(
         instances=int(launched.get("instances", 1)),
         preset=str(launched.get("preset") or DEFAULT_PRESET),

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
+from dunlin.cost.models import EngineTiming
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
     CancelMove,
@@ -49,6 +50,18 @@ def make_ready(**overrides: Any) -> EngineReady:
         "vocabulary": VOCABULARY,
     }
     return EngineReady(**{**values, **overrides})
+
+
+def ready_of(timing: EngineTiming, **overrides: Any) -> EngineReady:
+    """What an engine says of itself that has the model and the memory of `timing`."""
+    return make_ready(
+        **{
+            "layers": i32(range(timing.layers)),
+            "slots": timing.slots,
+            "kv_bytes_per_token": timing.kv_bytes_per_token,
+            **overrides,
+        }
+    )
 
 
 @dataclass(frozen=True, slots=True)

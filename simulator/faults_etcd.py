@@ -40,9 +40,9 @@ class EtcdFaults:
         for pair in late:
             self._victims.touch(fault, *pair)
             self._world.stall(*pair)
-            self._cluster.world.later(min(fault.lasts_s, LONGEST_PAUSE_S), partial(self._world.flow, *pair))
+            self._world.later(min(fault.lasts_s, LONGEST_PAUSE_S), partial(self._world.flow, *pair))
         self._cluster.etcd.resign()
-        self._cluster.world.later(min(0.5, fault.lasts_s) * fault.amount, self._cluster.etcd.resign)
+        self._world.later(min(0.5, fault.lasts_s) * fault.amount, self._cluster.etcd.resign)
         return others[0]
 
     def do_watch_reset(self, fault: Fault) -> Address | None:

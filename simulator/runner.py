@@ -8,7 +8,6 @@ from typing import Any
 from dunlin.cost.load import load_timing
 from dunlin.cost.models import EngineTiming
 from dunlin.cost.shipped import find_overhead
-from dunlin.messages.types import i32
 from dunlin.workload.prompts import each_job
 from dunlin.workload.trace import Arrival
 from services.dispatcher.config import DispatcherConfig
@@ -16,7 +15,7 @@ from services.global_manager.config import GlobalManagerConfig
 from services.instance.config import InstanceConfig
 from services.kvstore.config import KvstoreConfig
 from services.monitor.config import MonitorConfig
-from simulator.engine import EngineSettings, make_ready
+from simulator.engine import EngineSettings, ready_of
 from simulator.report import Outcome, slowest
 from simulator.run import SimResult, SimSpec, simulate
 from simulator.spec import ClusterSpec
@@ -123,11 +122,10 @@ def _overrides(case: Case) -> dict[str, Any]:
 def engine_of(timing: EngineTiming, max_positions: int) -> EngineSettings:
     """An engine with the times and the memory that were found for a device and a model."""
     slots = timing.slots // _QUANTUM * _QUANTUM
-    ready = make_ready(
-        layers=i32(range(timing.layers)),
+    ready = ready_of(
+        timing,
         slots=slots,
         quantum=_QUANTUM,
-        kv_bytes_per_token=timing.kv_bytes_per_token,
         max_positions=min(slots, max_positions or slots),
         vocabulary=_VOCABULARY,
     )

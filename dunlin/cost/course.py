@@ -31,8 +31,8 @@ def in_service(timing: EngineTiming, steps: Sequence[StepPoint]) -> EngineTiming
     features = np.stack([predicted, np.ones_like(predicted)], axis=1)
     _, beside_s = map(float, relative_fit(features, np.array([point.seconds for point in steps])))
     rest = [
-        replace(point, seconds=max(point.seconds - beside_s, _LEAST * float(least_s)))
-        for point, least_s in zip(steps, predicted, strict=True)
+        replace(point, seconds=max(point.seconds - beside_s, _LEAST * float(expected_s)))
+        for point, expected_s in zip(steps, predicted, strict=True)
     ]
     host = timing.host
     if host is not None:
@@ -66,7 +66,7 @@ def steps_of(records: Sequence[Record], timing: EngineTiming) -> list[StepPoint]
             continue
         taken_s = own.step_s + rows * own.row_s + batch.prefill_rows * own.request_s
         seconds = max(ended_s - began_s - taken_s, _LEAST * timing.step_s(batch))
-        points.append(StepPoint("reference", batch, seconds, 0.0))
+        points.append(StepPoint("reference", batch, seconds))
     return points
 
 

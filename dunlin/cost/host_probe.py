@@ -92,10 +92,8 @@ def measure_host(cluster: ClusterProcess, timing: EngineTiming, shares_core: boo
     for number, load in enumerate(LOADS):
         began = _looked(cluster)
         # A seed of its own, or prompts would be found in the host tier.
-        run = replay(cluster, load.name, str(_trace(cluster, load)), client_cpu, "--seed", str(_SEED + number))
+        run = served(cluster, load.name, str(_trace(cluster, load)), client_cpu, _SEED + number)
         uses.append(_use(began, _looked(cluster), load))
-        if failed(run):
-            raise ValueError(f"{failed(run)} requests of the load {load.name} failed: see {cluster.data_dir}")
         if load.apart_s:
             first_s = report(run.records).ttft_s.p50
     return fitted(uses, first_s, timing, shares_core)
@@ -106,9 +104,15 @@ def _fill_slab(cluster: ClusterProcess, slots: int, client_cpu: int) -> None:
     it, and an instance that has served for some minutes has touched them all. Raises ValueError if that fails.
     """
     load = HostLoad("fill", -(-slots // _FILL_PROMPT), 1, prompt=_FILL_PROMPT)
-    run = replay(cluster, load.name, str(_trace(cluster, load)), client_cpu, "--seed", str(_SEED - 1))
+    served(cluster, load.name, str(_trace(cluster, load)), client_cpu, _SEED - 1)
+
+
+def served(cluster: ClusterProcess, name: str, spec: str, cpu: int, seed: int) -> Run:
+    """Run a workload live, from that core. Raises ValueError unless all of its requests ended well."""
+    run = replay(cluster, name, spec, cpu, "--seed", str(seed))
     if failed(run):
-        raise ValueError(f"{failed(run)} requests that fill the slab failed: see {cluster.data_dir}")
+        raise ValueError(f"{failed(run)} requests of the load {name} failed: see {cluster.data_dir}")
+    return run
 
 
 def replay(cluster: ClusterProcess, name: str, spec: str, cpu: int, *flags: str) -> Run:

@@ -75,7 +75,6 @@ class MonitorCore:
         self._due_version = 0
         self._due_s = 0.0
         self._tick_due_s = float("inf")
-        self._ticking = False
         self._warm = False
         self._warm_by_s = float("inf")
         self._members_known = False
@@ -98,12 +97,12 @@ class MonitorCore:
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
+        is_first = self._tick_due_s == float("inf")
         if now_s - self._tick_due_s > self._config.slept_s:
             self._wake(now_s)
         handler = self._handlers.get(type(message))
         effects = handler(now_s, sender, message) if handler is not None else []
-        if not self._ticking:
-            self._ticking = True
+        if is_first:
             self._warm_by_s = now_s + self._config.warm_up_s
             effects.append(self._next_tick(now_s))
         return effects + (self._publish(now_s) if self._warm else self._warm_up(now_s))
