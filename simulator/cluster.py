@@ -63,6 +63,7 @@ class Cluster:
         self.codec = KeptMessages()
         self.cores: dict[Address, Any] = {}
         self.started_s: dict[Address, float] = {}
+        self.ended_s: dict[Address, float] = {}
         self.instances: dict[str, InstanceCore] = {}
         self.dispatchers: dict[str, DispatcherCore] = {}
         self.seats: dict[Address, EngineSeat] = {}
@@ -144,6 +145,7 @@ class Cluster:
             del self.seats[address]
         self.world.kill(address)
         del self.cores[address]
+        self.ended_s[address] = self.world.now_s
         self._let_go(address)
 
     def outlive(self, address: Address) -> None:

@@ -77,12 +77,18 @@ class Progress(Watcher):
     def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
         super().__init__(cluster, readers, faults)
         self._left: Any = None
+        self._heard: set[Address] = set()
+        """Clients of whose leaving their door has heard."""
 
     def before(self, event: Event) -> None:
         self._left = None
+        if event.to.role != "dispatcher":
+            return
         is_withdrawn = isinstance(event.message, Withdraw) and event.message.finish is Finish.CANCELLED
-        is_over = is_withdrawn or (isinstance(event.message, Gone) and event.sender.role == "client")
-        if is_over and event.to.role == "dispatcher":
+        is_gone = isinstance(event.message, Gone) and event.sender.role == "client"
+        if is_gone:
+            self._heard.add(event.sender)
+        if is_withdrawn or is_gone:
             self._left = self.cluster.core(event.to).journal.of_client(event.sender)
 
     def after(self, event: Event) -> None:
@@ -107,14 +113,21 @@ class Progress(Watcher):
                 self._is_given_up(address, since_s)
 
     def _is_forgotten(self, reader: Reader) -> None:
-        late_s = LATE_S if reader.is_heard else ORPHAN_S
-        if self.cluster.world.now_s < reader.ended_s + late_s or self.faults.was_touched(*self.cluster.cores):
+        if self.cluster.world.now_s < self._forgotten_s(reader) or self.faults.was_touched(*self.cluster.cores):
             return
         for core in self.cluster.instances.values():
             for sequence in core.sequences:
                 is_his = sequence.place.key == reader.request
                 if is_his:
                     raise self.broken(f"{core.address} goes on for {reader!r}, who left")
+
+    def _forgotten_s(self, reader: Reader) -> float:
+        """By when. That it left, nobody knows whose door died before it heard so: its request is an orphan then."""
+        if reader.door is None:
+            return reader.ended_s + ORPHAN_S
+        if reader.address in self._heard or reader.door in self.cluster.cores:
+            return reader.ended_s + LATE_S
+        return max(reader.ended_s, self.cluster.ended_s[reader.door]) + ORPHAN_S
 
     def _is_given_up(self, instance: Address, since_s: float) -> None:
         """Nobody waits for it who, like the monitor, was well all the time since it sleeps."""

@@ -22,9 +22,7 @@ MOST_TRIES = 500
 
 @dataclass
 class Reader:
-    """One client of one request. `attempts` counts its Submits; `left` when it went away without a word, and
-    `is_heard` if a door was there to notice.
-    """
+    """One client of one request. `attempts` counts its Submits; `left` when it went away without a word."""
 
     ask: Ask
     cluster: Cluster
@@ -40,7 +38,6 @@ class Reader:
     rejected: Rejected | None = None
     attempts: int = 0
     left: bool = False
-    is_heard: bool = False
     came_s: float = 0.0
     ended_s: float = 0.0
 
@@ -77,7 +74,9 @@ class Reader:
 
     def _dialled(self, address: Address) -> None:
         """A door that closed before the connection was open says nothing: dial again."""
-        if address == self.address and self.door is not None and not self.cluster.world.is_joined(address, self.door):
+        if self.is_done or address != self.address or self.door is None:
+            return
+        if not self.cluster.world.is_joined(address, self.door):
             self.door = None
             self.come()
 
@@ -86,7 +85,6 @@ class Reader:
         if self.is_done:
             return
         self.left, self.ended_s = True, self.cluster.world.now_s
-        self.is_heard = self.door is not None and self.cluster.world.is_joined(self.address, self.door)
         if self.door is not None:
             self.cluster.world.part(self.address, self.door, "client left")
 

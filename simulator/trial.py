@@ -27,7 +27,9 @@ from simulator.violation import Violation
 from simulator.watcher import Watcher
 
 AUDIT_S = 0.5
-"""Between two looks at everything, while something goes on."""
+"""Between two looks at everything, while somebody waits for something."""
+AFTERWARDS_S = 5.0
+"""The same while what is left behind is given up."""
 READY_S = 20.0
 DONE_S = 240.0
 SETTLED_S = 200.0
@@ -146,10 +148,9 @@ class Trial:
             after(event)
         if self._coverage is not None:
             self._coverage.delivered(self.cluster, event)
-        if event.at_s > self._audited_s + AUDIT_S:
+        if event.at_s > self._audited_s + (AUDIT_S if self._readers.open() else AFTERWARDS_S):
             self._audited_s = event.at_s
-            if self._readers.open():
-                self._audit()
+            self._audit()
 
     def _audit(self) -> None:
         for watcher in self._watchers:

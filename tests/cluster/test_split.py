@@ -2,6 +2,7 @@
 
 import os
 import signal
+import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -16,11 +17,27 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 PROMPTS = [[5 + number, *range(20, 110)] for number in range(4)]
 TOKENS = 48
+REPORTED_S = 20.0
+"""Far more than the half second between two reports of a member."""
 
 
 def reports(client: Client, part: Part) -> list[InstanceReport]:
     found = [one.instance for one in client.status().members if one.instance is not None]
     return [report for report in found if report.part is part]
+
+
+def all_moved(client: Client) -> bool:
+    """Whether the monitor has heard that every prompt's sequence left where it was prefilled, and arrived."""
+    left = sum(report.migrations_total for report in reports(client, Part.PREFILL))
+    arrived = sum(report.arrivals_total for report in reports(client, Part.DECODE))
+    return left == arrived == len(PROMPTS)
+
+
+def until_reported(client: Client) -> None:
+    """Reports come after the deeds that they count: wait for those that count all moves."""
+    until_s = time.monotonic() + REPORTED_S
+    while not all_moved(client) and time.monotonic() < until_s:
+        time.sleep(0.05)
 
 
 def ask(client: Client, tokens: list[int], count: int) -> list[int]:
@@ -40,6 +57,7 @@ def test_each_side_does_its_part_and_the_death_of_one_changes_no_text() -> None:
     flags = ("--instances", "3", "--preset", "distserve", "--deterministic")
     with ClusterProcess(*flags) as cluster, Client(cluster.grpc) as client:
         texts = [ask(client, prompt, TOKENS) for prompt in PROMPTS]
+        until_reported(client)
         prefills, decodes = reports(client, Part.PREFILL), reports(client, Part.DECODE)
         assert (len(prefills), len(decodes)) == (2, 1)
         assert sum(report.migrations_total for report in prefills) == len(PROMPTS)

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dunlin.cli.main import main
+from services.instance.core import InstanceCore
 from simulator.campaign import Found, campaign, plan_of, run_seed
 from simulator.coverage import Coverage
 from simulator.faults import kinds
@@ -102,6 +103,29 @@ def test_a_part_of_a_plan_runs() -> None:
 def test_a_kvstore_that_is_replaced_while_its_regions_move_breaks_nothing(seed: int) -> None:
     """30019: a move that was given before the successor spoke. 30027: one of what a sleeper had kept at the old one."""
     assert Trial(plan_of(seed)).run().violation is None
+
+
+def left_while_the_door_slept() -> Plan:
+    """A client leaves after 3 s while its only dispatcher sleeps, which is killed before it wakes and hears of it."""
+    base = plan_of(3)
+    ask = replace(base.asks[0], number=0, at_s=0.0, tokens=(1, 2, 3), max_tokens=60, leaves_s=3.0, named=False)
+    sleep = Fault(0, 2.5, "pause_dispatcher", 0.0, 0.0, 10.0, 0.0)
+    death = Fault(1, 5.0, "kill_dispatcher", 0.0, 0.0, 1.0, 0.0)
+    shape = replace(base.shape, dispatchers=1, step_s=1.0, slots=96, preset="chunked", quotas=None)
+    return replace(base, shape=shape, asks=(ask,), faults=(sleep, death))
+
+
+def test_who_left_a_door_that_never_heard_of_it_is_served_as_an_orphan_and_no_longer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its instance knows only that its dispatcher is gone, and keeps for 30 s what another may adopt (FAULTS)."""
+    outcome = Trial(left_while_the_door_slept()).run()
+    assert (outcome.violation, outcome.done.total(), outcome.ends) == (None, 2, Counter({"left": 1}))
+    monkeypatch.setattr(InstanceCore, "_on_orphans_due", lambda *_: [])
+    violation = Trial(left_while_the_door_slept()).run().violation
+    assert violation is not None
+    assert "who left" in str(violation)
+    assert 36.0 < violation.at_s < 42.0
 
 
 def test_the_command_says_so_last(capsys: pytest.CaptureFixture[str]) -> None:
