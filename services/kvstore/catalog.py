@@ -62,6 +62,7 @@ class Catalog:
         self._of: dict[Address, dict[int, None]] = {}
         self._named: dict[tuple[str, str], dict[Address, None]] = {}
         self._of_key: dict[str, dict[int, None]] = {}
+        self._freed: dict[str, None] = {}
 
     def __len__(self) -> int:
         return len(self._entries)
@@ -133,11 +134,9 @@ class Catalog:
                 self._entries[entry.host.handle] = replace(entry, absence=absence)
         return quarantined
 
-    def free_orphans(self, writer: Address, absence: int) -> list[str]:
-        """Free the committed regions that this absence orphaned; the requests that they were of."""
-        orphans = [entry for entry in self.entries_of(writer) if entry.absence == absence]
-        self._free(orphans)
-        return list(dict.fromkeys(entry.asked.key for entry in orphans))
+    def free_orphans(self, writer: Address, absence: int) -> None:
+        """Free the committed regions that this absence orphaned."""
+        self._free(entry for entry in self.entries_of(writer) if entry.absence == absence)
 
     def free_quarantined(self, writer: Address, but: Collection[tuple[int, int]]) -> None:
         """Free what the writer was writing when its stream ended, but for these, by (handle, generation)."""
@@ -147,6 +146,11 @@ class Catalog:
     def free_unwritten(self, writer: Address) -> None:
         """Free what a writer whose process surely ended had not committed."""
         self._free(entry for entry in self.entries_of(writer) if entry.state is not State.COMMITTED)
+
+    def take_freed(self) -> list[str]:
+        """The requests of which regions were freed since the last call, each once."""
+        freed, self._freed = list(self._freed), {}
+        return freed
 
     def entries_of(self, writer: Address) -> list[Entry]:
         """The writer's regions, oldest first."""
@@ -192,6 +196,7 @@ class Catalog:
     def _remove(self, entry: Entry) -> None:
         self._drop(entry)
         self.room.free(entry.host.handle, entry.host.generation)
+        self._freed[entry.asked.key] = None
 
     def _enter(self, entry: Entry) -> None:
         self._entries[entry.host.handle] = entry

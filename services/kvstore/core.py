@@ -91,7 +91,10 @@ class KvstoreCore:
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
         handler = self._handlers.get(type(message))
-        return handler(sender, message) if handler is not None else []
+        effects = handler(sender, message) if handler is not None else []
+        for key in self.catalog.take_freed():
+            effects += self.exchange.outgoing.released(key)
+        return effects
 
     def report(self) -> KvstoreReport:
         """What this kvstore says of its tier. `used_bytes` counts padding and quarantined room."""
@@ -118,7 +121,7 @@ class KvstoreCore:
         for other in self.catalog.incarnations(sender) + self._writers.incarnations(sender):
             if other.incarnation < sender.incarnation:
                 effects += self._on_gone(other, Gone("another incarnation"))
-                effects += self._bury(other)
+                self._bury(other)
         self._writers.add(sender)
         if sender.role == "kvstore":
             return [*effects, *self.exchange.joined(sender)]
@@ -157,11 +160,10 @@ class KvstoreCore:
         return self.exchange.committed(entry) if entry is not None else []
 
     def _on_release(self, sender: Address, message: ReleaseRegion) -> list[Effect]:
-        entry = self.catalog.find(sender, message.handle, message.generation)
         released = self.catalog.release(sender, message.handle, message.generation)
         self.stale_total += not released
         self._corrupt_total += released and message.corrupt
-        return self.exchange.outgoing.released(entry.asked.key) if entry is not None else []
+        return []
 
     def _on_find(self, sender: Address, message: FindRegions) -> list[Effect]:
         if sender not in self._writers:
@@ -200,7 +202,7 @@ class KvstoreCore:
             self.stale_total += 1
             return []
         self.catalog.free_quarantined(sender, but=list(zip(message.handle, message.generation, strict=False)))
-        return self.exchange.outgoing.swept()
+        return []
 
     def _why_not_offered(self, offer: Offer) -> Why | None:
         return None if self._may_reserve(offer.region) else self._why_refused(offer.region)
@@ -213,14 +215,14 @@ class KvstoreCore:
         return room.free_bytes - asked.length_bytes >= self._config.spill_share * room.capacity_bytes
 
     def _on_grace_over(self, sender: Address, message: GraceOver) -> list[Effect]:
-        effects: list[Effect] = []
-        for key in self.catalog.free_orphans(message.writer, message.absence):
-            effects += self.exchange.outgoing.released(key)
+        self.catalog.free_orphans(message.writer, message.absence)
         self._forget_if_over(message.writer)
-        return effects
+        return []
 
     def _on_process_ended(self, sender: Address, message: ProcessEnded) -> list[Effect]:
-        return self._bury(message.writer) if message.writer not in self._writers else []
+        if message.writer not in self._writers:
+            self._bury(message.writer)
+        return []
 
     def _on_members_reset(self, sender: Address, message: MembersReset) -> list[Effect]:
         effects: list[Effect] = []
@@ -266,18 +268,19 @@ class KvstoreCore:
         pid = self.orphans.pid_of(writer)
         if pid is not None:
             return [Send(PROCESSES, AwaitEnd(writer, pid))]
-        return self._bury(writer) if self.orphans.has_lapsed(writer) else []
+        if self.orphans.has_lapsed(writer):
+            self._bury(writer)
+        return []
 
     def _forget_if_over(self, writer: Address) -> None:
         if writer not in self._writers and self.orphans.has_lapsed(writer) and not self.catalog.entries_of(writer):
             self.orphans.forget(writer)
 
-    def _bury(self, writer: Address) -> list[Effect]:
+    def _bury(self, writer: Address) -> None:
         """Its process surely ended: it writes nowhere any more. What it committed waits for its grace."""
         self.orphans.forget(writer)
         if writer.role != "kvstore":  # what it sends, our own side writes
             self.catalog.free_unwritten(writer)
-        return self.exchange.outgoing.swept()
 
     def _is_outlived(self, writer: Address) -> bool:
         return any(writer.incarnation < other.incarnation for other in self._writers.incarnations(writer))

@@ -153,7 +153,7 @@ class Exchange:
         for entry in self._catalog.entries_of_key(message.key):
             if entry.writer == sender and entry.state is State.COMMITTED:
                 self._catalog.release(sender, entry.host.handle, entry.host.generation)
-        return self.outgoing.released(message.key)
+        return []
 
     def _on_seek(self, sender: Address, message: Seek) -> list[Effect]:
         def over(tokens: int, detail: str) -> list[Effect]:

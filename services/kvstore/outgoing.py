@@ -168,13 +168,6 @@ class Outgoing:
             self._there.pop(key, None)
         return [*told]
 
-    def swept(self) -> list[Effect]:
-        """`released`, for whatever requests have no region here any more."""
-        effects: list[Effect] = []
-        for key in list(self._there):
-            effects += self.released(key)
-        return effects
-
     def _advance(self, job: Job) -> list[Effect]:
         """Offer what comes next; end the job when nothing is left."""
         if job.to not in self._peers:

@@ -44,14 +44,15 @@ BUGS = (
         "orphans-never-freed",
         "what a writer that left had kept stays for ever",
         ("I8",),
-        (
-            Edit(
-                "services.kvstore.core",
-                "for key in self.catalog.free_orphans(message.writer, message.absence):",
-                "for key in ():",
-            ),
-        ),
+        (Edit("services.kvstore.core", "self.catalog.free_orphans(message.writer, message.absence)", "pass"),),
         seed=100312,
+    ),
+    Bug(
+        "copies-outlive-their-originals",
+        "other nodes are not told that what they keep copies of is gone",
+        ("I8",),
+        (Edit(CATALOG, "self._freed[entry.asked.key] = None", "pass"),),
+        seed=4206840,
     ),
     Bug(
         "silent-writer-s-room-lost",
