@@ -11,6 +11,17 @@ from services.instance.sequences import LEGAL
 from simulator.cluster import Cluster
 from simulator.process import Event
 
+INSTANCE_STATES = ("leaving", "restoring", "spilling", "asking", "draining", "ending")
+"""What sequences do, the least common first."""
+PHASES = {
+    "instance": (*INSTANCE_STATES, "receiving", "copying", "computing", "waiting", "idle"),
+    "dispatcher": ("asking", "preempted", "offered", "queued", "running", "idle"),
+    "kvstore": ("quarantined", "reserved", "committed", "empty"),
+    "global_manager": ("leading", "standing by"),
+    "monitor": ("warming up", "publishing"),
+}
+"""What a process of each role may be doing, the least common first (`phase_of`)."""
+
 
 class Coverage:
     """The counts, over any number of runs."""
@@ -62,7 +73,15 @@ class Coverage:
         for kind in sorted({kind for kind, _ in self.strikes}):
             phases = sorted((phase, count) for (one, phase), count in self.strikes.items() if one == kind)
             lines.append(f"  {kind}: " + ", ".join(f"{phase} {count}" for phase, count in phases))
+            lines += [f"    never: {', '.join(never)}" for never in [self._never(kind)] if never]
         return "\n".join(lines)
+
+    def _never(self, kind: str) -> list[str]:
+        """Phases of the roles that this kind of fault strikes in which it has struck nobody."""
+        struck = {phase for one, phase in self.strikes if one == kind}
+        roles = {phase.split(" ", 1)[0] for phase in struck}
+        known = [f"{role} {phase}" for role in sorted(roles) for phase in PHASES.get(role, ())]
+        return [phase for phase in known if phase not in struck]
 
     def _turn(self, instance: Address, order: int, state: str) -> None:
         before = self._states.get((instance, order))
@@ -83,31 +102,28 @@ def phase_of(address: Address, cluster: Cluster) -> str:
 
 
 def _of_instance(core: Any) -> str:
-    states = {sequence.state.value for sequence in core.sequences}
-    for state in ("leaving", "restoring", "spilling", "asking", "draining", "ending"):
-        if state in states:
-            return state
+    found = _first_of("instance", {sequence.state.value for sequence in core.sequences})
+    if found in INSTANCE_STATES:
+        return found
     if len(core.migration.arrivals):
         return "receiving"
     if core.tier.moves:
         return "copying"
-    if not states:
+    if not len(core.sequences):
         return "idle"
     return "computing" if core.steps.outstanding else "waiting"
 
 
 def _of_dispatcher(core: Any) -> str:
-    states = {request.state.name.lower() for request in core.journal}
-    for state in ("asking", "preempted", "offered", "queued", "running"):
-        if state in states:
-            return state
-    return "idle"
+    return _first_of("dispatcher", {request.state.name.lower() for request in core.journal})
 
 
 def _of_kvstore(core: Any) -> str:
     catalog = core.catalog
-    states = {entry.state.name.lower() for writer in catalog.writers() for entry in catalog.entries_of(writer)}
-    for state in ("quarantined", "reserved", "committed"):
-        if state in states:
-            return state
-    return "empty"
+    entries = (entry for writer in catalog.writers() for entry in catalog.entries_of(writer))
+    return _first_of("kvstore", {entry.state.name.lower() for entry in entries})
+
+
+def _first_of(role: str, states: set[str]) -> str:
+    """The first phase of the role's that is among the states, or its last."""
+    return next((phase for phase in PHASES[role] if phase in states), PHASES[role][-1])

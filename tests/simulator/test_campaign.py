@@ -65,6 +65,16 @@ def test_a_fault_that_takes_aim_strikes_who_is_in_that_phase() -> None:
     assert (outcome.violation, coverage.strikes) == (None, Counter({("crash_engine", "instance computing"): 1}))
 
 
+def test_coverage_names_the_phases_in_which_a_fault_struck_nobody() -> None:
+    coverage = Coverage()
+    coverage.struck("late_orders", "global_manager", "leading")
+    coverage.struck("late_orders", "kvstore", "quarantined")
+    assert coverage.report().splitlines()[-2:] == [
+        "  late_orders: global_manager leading 1, kvstore quarantined 1",
+        "    never: global_manager standing by, kvstore reserved, kvstore committed, kvstore empty",
+    ]
+
+
 def fails_with(*needed: int) -> Shrinker:
     """Fails while these faults, and request 3, are there."""
 
