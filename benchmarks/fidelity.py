@@ -6,10 +6,11 @@ is measured under loads that are none of those compared (`dunlin.cost.host_probe
 
 Three workloads follow, each in several parts: steady at a quarter of the rate that the core can bear, bursty between
 5 % and 50 % of it, overload at 250 % for some seconds. Near 100 % a queue depends on a hundredth more or less of speed,
-which no machine keeps; overload is where the queue grows without end. This machine's speed drifts by a tenth within
-minutes and more from step to step, so before and after each part a reference load runs (`REFERENCE`), whose steps and
-first tokens are compared with what the profile says: that is what the twin has on top of the profile. Exit code 1 if a
-median or a 99th percentile of TTFT or TPOT, over all parts of a workload, differs by more than `--limit`.
+which no machine keeps; overload is where the queue grows without end. This machine's speed drifts by a third within
+minutes and more from step to step, so before and after each part two reference loads of other requests run, one with
+few rows at a time and one with many. Their steps and first tokens are compared with what the profile says: that is what
+the twin of this part has on top of the profile. Exit code 1 if a median or a 99th percentile of TTFT or TPOT, over all
+parts of a workload, differs by more than `--limit`.
 """
 
 import argparse
@@ -32,6 +33,7 @@ from dunlin.cost.store import StepPoint
 from dunlin.launch.process import ClusterProcess, dunlin
 from dunlin.workload.runs import Run
 from dunlin.workload.stats import Record, report
+from services.instance.config import InstanceConfig
 from simulator.against import Difference, differences, simulate_again
 
 INSTANCE_CPU, OTHERS_CPU = 1, 0
@@ -40,8 +42,6 @@ _PROMPT, _ANSWER = 96, 48
 _LENGTHS = f"lengths=lognormal({_PROMPT},{_ANSWER},sigma=0.6)"
 _MEAN = 1.2
 """A lognormal's mean over its median, for that sigma."""
-REFERENCE = "gamma:rate=7,cv=0.7,duration=8,lengths=uniform(32..160,24..72)"
-"""What tells the speed of the moment."""
 APART_S = 0.15
 """A request that nobody came before for so long waits for no other's prompt."""
 SIMULATIONS = 4
@@ -49,7 +49,7 @@ SIMULATIONS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Compared:
+class Load:
     """A workload: its specification, of which rates are shares of capacity, and how long a part of it takes."""
 
     text: str
@@ -57,12 +57,16 @@ class Compared:
     part_s: float
 
 
+_OTHER_LENGTHS = "lengths=uniform(32..160,24..72)"
+REFERENCES = {
+    "few": Load("gamma:rate={0:.2f},cv=0.7,duration={duration}," + _OTHER_LENGTHS, (0.15,), 8.0),
+    "many": Load("gamma:rate={0:.2f},cv=1,duration={duration}," + _OTHER_LENGTHS, (2.5,), 1.0),
+}
+"""What tells the speed of the moment, of short steps and of long ones."""
 WORKLOADS = {
-    "steady": Compared("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (0.25,), 20.0),
-    "bursty": Compared(
-        "onoff:on={0:.2f},off={1:.2f},on_s=5,off_s=5,duration={duration}," + _LENGTHS, (0.5, 0.05), 20.0
-    ),
-    "overload": Compared("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (2.5,), 5.0),
+    "steady": Load("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (0.25,), 20.0),
+    "bursty": Load("onoff:on={0:.2f},off={1:.2f},on_s=5,off_s=5,duration={duration}," + _LENGTHS, (0.5, 0.05), 20.0),
+    "overload": Load("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (2.5,), 5.0),
 }
 
 
@@ -84,6 +88,14 @@ def main() -> int:
     return 0 if worst <= options.limit else 1
 
 
+@dataclass(frozen=True, slots=True)
+class Reference:
+    """How the cluster was at a moment: the reference load with few rows, and the steps of both loads."""
+
+    few: Run
+    course: list[StepPoint]
+
+
 class Comparison:
     """Workloads, live and simulated, in parts."""
 
@@ -99,52 +111,59 @@ class Comparison:
     def run(self, name: str) -> list[Difference]:
         """Both, printed."""
         live: list[Run] = []
+        around: list[list[StepPoint]] = []
         references = [self.reference()]
         for part in range(self._parts):
             # A seed of its own: prompts that were served before would be found in the host tier.
             seed = 1 + part + 1000 * list(WORKLOADS).index(name)
-            run = replay(self._cluster, name, self._spec(name), OTHERS_CPU, "--seed", str(seed))
+            run = replay(self._cluster, name, self._spec(WORKLOADS[name]), OTHERS_CPU, "--seed", str(seed))
             references.append(self.reference())
             if failed(run):
                 print(f"{name}, part {part}: {failed(run)} requests failed; left out", flush=True)
                 continue
             live.append(run)
-            if self._keep:
-                shutil.copy(self._cluster.data_dir / f"{name}.jsonl", self._keep / f"{name}-{part}.jsonl")
-        courses = [steps_of(run.records, self._timing) for run in references]
-        timing = in_place(self._timing, references, courses)
-        found = differences(_joined(live), simulated(live, timing))
+            around.append(references[-2].course + references[-1].course)
+            self._kept(name, f"{name}-{part}")
+        timing = _with_hop(self._timing, hop_s(self._timing, references))
+        found = differences(_joined(live), simulated(live, [in_service(timing, course) for course in around]))
         print(_said(timing))
-        _print(name, live, [slowness(course, self._timing) for course in courses], found)
+        _print(name, live, [slowness(each.course, self._timing) for each in references], found)
         return found
 
-    def reference(self) -> Run:
-        """The reference load, once the cluster has come to rest. Raises ValueError if it fails."""
-        time.sleep(1.0)
+    def reference(self) -> Reference:
+        """The reference loads, once the cluster has come to rest. Raises ValueError if they fail."""
         self._references += 1
-        run = served(self._cluster, "reference", REFERENCE, OTHERS_CPU, 50_000 + self._references)
+        runs: list[Run] = []
+        for number, (name, load) in enumerate(REFERENCES.items()):
+            time.sleep(1.0)
+            seed = 50_000 + 10_000 * number + self._references
+            runs.append(served(self._cluster, name, self._spec(load), OTHERS_CPU, seed))
+            self._kept(name, f"{name}-{self._references}")
+        return Reference(runs[0], [point for run in runs for point in steps_of(run.records, self._timing)])
+
+    def _kept(self, name: str, as_name: str) -> None:
         if self._keep:
-            shutil.copy(self._cluster.data_dir / "reference.jsonl", self._keep / f"reference-{self._references}.jsonl")
-        return run
+            shutil.copy(self._cluster.data_dir / f"{name}.jsonl", self._keep / f"{as_name}.jsonl")
 
-    def _spec(self, name: str) -> str:
-        compared = WORKLOADS[name]
+    def _spec(self, load: Load) -> str:
         most = capacity(self._timing)
-        return compared.text.format(*(share * most for share in compared.shares), duration=compared.part_s)
+        return load.text.format(*(share * most for share in load.shares), duration=load.part_s)
 
 
-def in_place(timing: EngineTiming, references: Sequence[Run], courses: Sequence[Sequence[StepPoint]]) -> EngineTiming:
-    """The timing as the reference loads show it: steps by their courses, and hops by what is left of the first tokens'
-    times, of requests before which nobody came for a while.
+def hop_s(timing: EngineTiming, references: Sequence[Reference]) -> float:
+    """Through a process's socket: what the steps leave of the first tokens' times, of requests before which nobody
+    came for a while.
     """
-    found = in_service(timing, [point for course in courses for point in course])
-    assert found.host is not None
-    hop_s = found.host.hop_s
-    tried_s = (hop_s, hop_s + 0.5e-3)
-    live_s = _first_s([run.records for run in references])
-    first_s = [_first_s([simulated([run], _with_hop(found, each)) for run in references]) for each in tried_s]
+    assert timing.host is not None
+    tried_s = (timing.host.hop_s, timing.host.hop_s + 0.5e-3)
+    live_s = _first_s([each.few.records for each in references])
+    first_s = [_first_s([_again(each, _with_hop(timing, one_s)) for each in references]) for one_s in tried_s]
     slope = (first_s[1] - first_s[0]) / (tried_s[1] - tried_s[0])
-    return _with_hop(found, max(0.0, hop_s + (live_s - first_s[0]) / slope))
+    return max(0.0, tried_s[0] + (live_s - first_s[0]) / slope)
+
+
+def _again(reference: Reference, timing: EngineTiming) -> list[Record]:
+    return simulated([reference.few], [in_service(timing, reference.course)])
 
 
 def _with_hop(timing: EngineTiming, hop_s: float) -> EngineTiming:
@@ -161,11 +180,12 @@ def _first_s(runs: Sequence[Sequence[Record]]) -> float:
     return report(found).ttft_s.p50
 
 
-def simulated(live: Sequence[Run], timing: EngineTiming) -> list[Record]:
-    """Each run `SIMULATIONS` times over, every time from another place of the course of events on."""
+def simulated(live: Sequence[Run], timings: Sequence[EngineTiming]) -> list[Record]:
+    """Each run by its timing, `SIMULATIONS` times over, every time from another place of the course of events on."""
     records: list[Record] = []
-    for number in range(SIMULATIONS * len(live)):
-        records += simulate_again(live[number // SIMULATIONS], timing, start=number / (SIMULATIONS * len(live)))
+    for run, timing in zip(live, timings, strict=True):
+        for number in range(SIMULATIONS):
+            records += simulate_again(run, timing, start=number / SIMULATIONS)
     return records
 
 
@@ -184,8 +204,8 @@ def slowness(course: Sequence[StepPoint], timing: EngineTiming) -> float:
 
 
 def capacity(timing: EngineTiming) -> float:
-    """Requests of the workloads' lengths per second, in steps of 32 rows."""
-    rows, prompt, answer = 32, int(_PROMPT * _MEAN), _ANSWER * _MEAN
+    """Requests of the workloads' lengths per second, in steps of as many rows as an instance runs."""
+    rows, prompt, answer = InstanceConfig().max_running, int(_PROMPT * _MEAN), _ANSWER * _MEAN
     decoding, mixed = Batch(), Batch()
     for _ in range(rows):
         decoding.add_decode(prompt + _ANSWER // 2)

@@ -60,11 +60,20 @@ class Unsteady:
 
     def step_s(self, batch: Batch) -> float:
         """See `Timing`."""
-        seconds = self._timing.step_s(batch)
-        ratio = self._ratios[int(self._at) % len(self._ratios)]
-        self._at += seconds / UNSTEADY_S
-        return seconds * ratio * self._slowness
+        pieces = self._timing.step_s(batch) / UNSTEADY_S
+        return self._taken(pieces) * UNSTEADY_S * self._slowness
 
     def move_s(self, kind: MoveKind, byte_count: int) -> float:
         """See `Timing`."""
         return self._timing.move_s(kind, byte_count)
+
+    def _taken(self, pieces: float) -> float:
+        """How many pieces of steady time the next ones take: a long step meets many, of which some are fast."""
+        taken = 0.0
+        while pieces > 0.0:
+            whole = int(self._at)
+            part = min(pieces, whole + 1.0 - self._at)
+            taken += part * self._ratios[whole % len(self._ratios)]
+            self._at += part
+            pieces -= part
+        return taken

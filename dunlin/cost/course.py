@@ -6,14 +6,14 @@ others' first and last tokens came. What passes while nobody is answered is not 
 
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from itertools import pairwise
 
 import numpy as np
 
-from dunlin.cost.fit import relative_fit
-from dunlin.cost.models import Batch, EngineTiming, MessageCosts
-from dunlin.cost.profile import unsteadiness
+from dunlin.cost.fit import Array
+from dunlin.cost.models import Batch, Curve, EngineTiming, MessageCosts, StepTimes
+from dunlin.cost.profile import turn_s, unsteadiness
 from dunlin.cost.store import StepPoint
 from dunlin.workload.stats import Record
 
@@ -21,23 +21,46 @@ TOGETHER_S = 1.2e-3
 """Tokens of one step come within this; a request's first one comes last, for its stream begins with its name."""
 _LEAST = 0.1
 """Of what was predicted: tokens that come late leave too short a time to the next ones."""
+_SIZES_S = 0.001 * 2.0 ** np.arange(7)
+"""Predicted times at which steps are told apart."""
+_ENOUGH = 10
+"""Steps about a size, for it to count."""
+
+
+@dataclass(frozen=True, slots=True)
+class InService:
+    """Step times beside all that runs on a live cluster: `taken` over what is predicted for the engine alone."""
+
+    alone: StepTimes
+    taken: Curve
+
+    def step_s(self, batch: Batch) -> float:
+        """Seconds the step takes."""
+        return self.taken.at(self.alone.step_s(batch))
 
 
 def in_service(timing: EngineTiming, steps: Sequence[StepPoint]) -> EngineTiming:
-    """The timing as `steps` of the live cluster show it (`steps_of`, by the same timing): what every step takes beside
-    what its batch explains is the instance's, and the rest is the course of events that steps meet.
+    """The timing as `steps` of the live cluster show it (`steps_of`, by the same timing): a curve over what was
+    predicted, because whatever else uses the core costs short steps more than long ones, and the course of events that
+    steps meet. Raises ValueError if there are fewer than ten steps of any size.
     """
-    predicted = np.array([timing.step_s(point.batch) for point in steps])
-    features = np.stack([predicted, np.ones_like(predicted)], axis=1)
-    _, beside_s = map(float, relative_fit(features, np.array([point.seconds for point in steps])))
-    rest = [
-        replace(point, seconds=max(point.seconds - beside_s, _LEAST * float(expected_s)))
-        for point, expected_s in zip(steps, predicted, strict=True)
-    ]
-    host = timing.host
-    if host is not None:
-        host = replace(host, instance=replace(host.instance, step_s=host.instance.step_s + beside_s))
-    return replace(timing, host=host, unsteadiness=unsteadiness(timing.step, rest))
+    predicted_s = np.array([timing.step_s(point.batch) for point in steps])
+    step = InService(timing.step, _taken(predicted_s, np.array([turn_s(point) for point in steps])))
+    return replace(timing, step=step, unsteadiness=unsteadiness(step, steps))
+
+
+def _taken(predicted_s: Array, taken_s: Array) -> Curve:
+    """At each size the sum of what the steps about it took over the sum of what was predicted: short steps are told
+    with much noise, and a mean of their ratios, or of the inverse ones, would be off by it.
+    """
+    places = np.interp(np.log(predicted_s), np.log(_SIZES_S), np.arange(len(_SIZES_S)))
+    shares = np.maximum(0.0, 1.0 - np.abs(places - np.arange(len(_SIZES_S))[:, None]))
+    is_known = shares.sum(axis=1) >= _ENOUGH
+    if not is_known.any():
+        raise ValueError(f"{len(predicted_s)} steps are too few to tell how fast they are: make the load longer")
+    sizes_s, shares = _SIZES_S[is_known], shares[is_known]
+    found_s = np.maximum.accumulate(sizes_s * (shares @ taken_s) / (shares @ predicted_s))
+    return Curve((0.0, *map(float, sizes_s)), (0.0, *map(float, found_s)))
 
 
 def steps_of(records: Sequence[Record], timing: EngineTiming) -> list[StepPoint]:

@@ -1,5 +1,8 @@
 """What a live run's tokens say of its steps is what the steps were."""
 
+from collections.abc import Callable
+from itertools import cycle
+
 import pytest
 
 from dunlin.cost.course import in_service, steps_of
@@ -49,11 +52,35 @@ def test_one_request_after_the_other_marks_the_steps() -> None:
     assert points[0].batch.prefill_tokens == 40
 
 
-def test_what_steps_take_beside_their_batch_is_the_instances() -> None:
-    shared = EngineTiming(STEP, MOVES, 0.0, 4096, 1024, host=HostCosts(OWN, MessageCosts(), 0.0, shares_core=True))
-    batches = [Batch(decode_rows=rows, decode_context=100 * rows) for rows in (1, 2, 3, 4, 8) * 20]
-    steps = [StepPoint("reference", batch, 1.2 * shared.step_s(batch) + 4e-4) for batch in batches]
-    found = in_service(shared, steps)
-    assert found.host is not None
-    assert found.host.instance.step_s == pytest.approx(OWN.step_s + 4e-4, rel=1e-3)
-    assert sum(found.unsteadiness) / len(found.unsteadiness) == pytest.approx(1.2, rel=1e-3)
+def steps_taking(seconds: Callable[[float], float]) -> list[StepPoint]:
+    """Of 1 to 60 rows, predicted at 2.6 to 38 ms."""
+    batches = [Batch(decode_rows=rows, decode_context=100 * rows) for rows in (1, 3, 10, 30, 60) * 20]
+    return [StepPoint("reference", batch, seconds(ALONE.step_s(batch))) for batch in batches]
+
+
+def test_what_takes_as_many_times_as_long_whatever_its_size_is_told_exactly() -> None:
+    found = in_service(ALONE, steps_taking(lambda predicted_s: 1.2 * predicted_s))
+    for rows in (1, 2, 17, 60):
+        batch = Batch(decode_rows=rows, decode_context=100 * rows)
+        assert found.step_s(batch) == pytest.approx(1.2 * ALONE.step_s(batch))
+    assert found.unsteadiness == pytest.approx([1.0] * len(found.unsteadiness))
+
+
+def test_short_steps_may_lose_more_than_long_ones() -> None:
+    found = in_service(ALONE, steps_taking(lambda predicted_s: predicted_s + 1e-3))
+    short, long = (Batch(decode_rows=rows, decode_context=100 * rows) for rows in (1, 60))
+    assert found.step_s(short) == pytest.approx(ALONE.step_s(short) + 1e-3, rel=0.05)
+    assert found.step_s(long) == pytest.approx(ALONE.step_s(long) + 1e-3, rel=0.05)
+
+
+def test_noise_of_steps_is_in_the_course_and_not_in_their_size() -> None:
+    times = cycle((0.2, 1.0, 1.0, 2.6))
+    found = in_service(ALONE, steps_taking(lambda predicted_s: next(times) * predicted_s))
+    batch = Batch(decode_rows=3, decode_context=300)
+    assert found.step_s(batch) == pytest.approx(1.2 * ALONE.step_s(batch), rel=1e-6)
+    assert sum(found.unsteadiness) / len(found.unsteadiness) == pytest.approx(1.0, rel=0.05)
+
+
+def test_too_few_steps_tell_nothing() -> None:
+    with pytest.raises(ValueError, match="4 steps are too few"):
+        in_service(ALONE, steps_taking(float)[:4])
