@@ -59,14 +59,14 @@ class Load:
 
 _OTHER_LENGTHS = "lengths=uniform(32..160,24..72)"
 REFERENCES = {
-    "few": Load("gamma:rate={0:.2f},cv=0.7,duration={duration}," + _OTHER_LENGTHS, (0.15,), 8.0),
+    "few": Load("gamma:rate={0:.2f},cv=0.7,duration={duration}," + _OTHER_LENGTHS, (0.15,), 4.0),
     "many": Load("gamma:rate={0:.2f},cv=1,duration={duration}," + _OTHER_LENGTHS, (2.5,), 1.0),
 }
 """What tells the speed of the moment, of short steps and of long ones."""
 WORKLOADS = {
-    "steady": Load("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (0.25,), 20.0),
-    "bursty": Load("onoff:on={0:.2f},off={1:.2f},on_s=5,off_s=5,duration={duration}," + _LENGTHS, (0.5, 0.05), 20.0),
-    "overload": Load("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (2.5,), 5.0),
+    "steady": Load("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (0.25,), 10.0),
+    "bursty": Load("onoff:on={0:.2f},off={1:.2f},on_s=5,off_s=5,duration={duration}," + _LENGTHS, (0.5, 0.05), 10.0),
+    "overload": Load("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (2.5,), 4.0),
 }
 
 
@@ -253,7 +253,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path, help="a store that `dunlin profile --cpu 1` wrote on this machine")
     parser.add_argument("--only", action="append", choices=list(WORKLOADS), help="this workload; may be repeated")
-    parser.add_argument("--parts", type=int, default=5, help="of each workload")
+    parser.add_argument("--parts", type=int, default=12, help="of each workload")
     parser.add_argument("--keep", type=Path, help="a folder for the records of the live runs")
     parser.add_argument("--limit", type=float, default=0.10)
     parser.add_argument("--json", action="store_true")

@@ -70,20 +70,8 @@ def steps_of(records: Sequence[Record], timing: EngineTiming) -> list[StepPoint]
     ordered = sorted((each for each in records if each.token_s), key=lambda each: each.token_s[0])
     own = timing.host.instance if timing.host is not None and timing.host.shares_core else MessageCosts()
     points: list[StepPoint] = []
-    there: list[Record] = []
-    first = 0
-    for began_s, ended_s in _spans(ordered):
-        batch = Batch()
-        while first < len(ordered) and ordered[first].token_s[0] <= ended_s + TOGETHER_S:
-            there.append(ordered[first])
-            first += 1
-        there = [each for each in there if each.token_s[-1] > began_s + TOGETHER_S]
-        for each in there:
-            known = bisect_left(each.token_s, began_s + TOGETHER_S)
-            if known:
-                batch.add_decode(each.input_tokens + known)
-            else:
-                batch.add_prefill(each.input_tokens)
+    spans = list(_spans(ordered))
+    for (began_s, ended_s), batch in zip(spans, _batches(ordered, spans), strict=True):
         rows = batch.decode_rows + batch.prefill_rows
         if not rows:
             continue
@@ -101,3 +89,29 @@ def _spans(ordered: Sequence[Record]) -> Iterator[tuple[float, float]]:
             continue
         yield from pairwise(each.token_s[bisect_left(each.token_s, at_s - TOGETHER_S) :])
         at_s = each.token_s[-1]
+
+
+def _batches(ordered: Sequence[Record], spans: Sequence[tuple[float, float]]) -> Iterator[Batch]:
+    """What was computed in each span. A prompt was in the last step that ended before its first token came, or in none
+    that is seen, where its first token is what a span begins with.
+    """
+    there: list[Record] = []
+    first = 0
+    for number, (began_s, ended_s) in enumerate(spans):
+        batch = Batch()
+        there = [each for each in there if each.token_s[-1] > began_s + TOGETHER_S]
+        for each in there:
+            known = bisect_left(each.token_s, began_s + TOGETHER_S)
+            batch.add_decode(each.input_tokens + max(1, known))
+        until_s = ended_s + TOGETHER_S
+        if number + 1 < len(spans) and spans[number + 1][0] < until_s:  # the next step follows at once
+            until_s = max(until_s, spans[number + 1][1] - TOGETHER_S)
+        while first < len(ordered) and ordered[first].token_s[0] < until_s:
+            one = ordered[first]
+            there.append(one)
+            first += 1
+            if one.token_s[0] <= began_s + TOGETHER_S:
+                batch.add_decode(one.input_tokens + 1)
+            else:
+                batch.add_prefill(one.input_tokens)
+        yield batch

@@ -30,6 +30,22 @@ def test_rows_are_those_whose_tokens_come_then() -> None:
     assert (fourth.decode_rows, fourth.prefill_rows, fourth.decode_context) == (1, 0, 34)
 
 
+def test_a_prompt_whose_first_token_comes_late_was_in_the_step_that_ended_last() -> None:
+    """Its door is busy with its stream while the next step is under way already."""
+    marker = record(30, 0.010, 0.014, 0.030, 0.040, 0.050)
+    late = record(50, 0.036, 0.0401, 0.0501)
+    first, second, third, fourth = (point.batch for point in steps_of([marker, late], ALONE))
+    assert [batch.prefill_tokens for batch in (first, second, third, fourth)] == [0, 50, 0, 0]
+    assert [batch.decode_rows for batch in (first, second, third, fourth)] == [1, 1, 2, 2]
+    assert (third.decode_context, fourth.decode_context) == (33 + 51, 34 + 52)
+
+
+def test_a_prompt_that_came_when_nobody_was_answered_is_in_no_step_that_is_seen() -> None:
+    points = steps_of([record(30, 0.010, 0.014), record(50, 0.030, 0.034)], ALONE)
+    assert [point.batch.prefill_tokens for point in points] == [0, 0]
+    assert [point.batch.decode_context for point in points] == [31, 51]
+
+
 def test_seconds_are_without_what_the_instance_takes_of_the_core() -> None:
     records = [record(30, 0.010, 0.016), record(50, 0.0161)]
     shared = EngineTiming(STEP, MOVES, 0.0, 4096, 1024, host=HostCosts(OWN, MessageCosts(), 0.0, shares_core=True))
