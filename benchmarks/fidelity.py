@@ -7,10 +7,14 @@ is measured under loads that are none of those compared (`dunlin.cost.host_probe
 Three workloads follow, each in several parts: steady at a quarter of the rate that the core can bear, bursty between
 5 % and 50 % of it, overload at 250 % for some seconds. Near 100 % a queue depends on a hundredth more or less of speed,
 which no machine keeps; overload is where the queue grows without end. This machine's speed drifts by a third within
-minutes and more from step to step, so before and after each part two reference loads of other requests run, one with
-few rows at a time and one with many. Their steps and first tokens are compared with what the profile says: that is what
+minutes and more from step to step, so before and after each part reference loads of other requests run, with few rows
+at a time, with some and with many. Their steps and first tokens are compared with what the profile says: that is what
 the twin of this part has on top of the profile. Exit code 1 if a median or a 99th percentile of TTFT or TPOT, over all
 parts of a workload, differs by more than `--limit`.
+
+Beside it stands what the twin says when it is told the speed of each part's own steps (`own steps`), which separates
+what the twin does wrong from how much the machine changed between a reference and the part; and how much every other
+live part differs from the rest (`halves`).
 """
 
 import argparse
@@ -60,9 +64,10 @@ class Load:
 _OTHER_LENGTHS = "lengths=uniform(32..160,24..72)"
 REFERENCES = {
     "few": Load("gamma:rate={0:.2f},cv=0.7,duration={duration}," + _OTHER_LENGTHS, (0.15,), 4.0),
+    "some": Load("gamma:rate={0:.2f},cv=0.7,duration={duration}," + _OTHER_LENGTHS, (0.5,), 3.0),
     "many": Load("gamma:rate={0:.2f},cv=1,duration={duration}," + _OTHER_LENGTHS, (2.5,), 1.0),
 }
-"""What tells the speed of the moment, of short steps and of long ones."""
+"""What tells the speed of the moment, of steps of all lengths."""
 WORKLOADS = {
     "steady": Load("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (0.25,), 10.0),
     "bursty": Load("onoff:on={0:.2f},off={1:.2f},on_s=5,off_s=5,duration={duration}," + _LENGTHS, (0.5, 0.05), 10.0),
@@ -90,7 +95,7 @@ def main() -> int:
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """How the cluster was at a moment: the reference load with few rows, and the steps of both loads."""
+    """How the cluster was at a moment: the reference load with few rows, and the steps of all of them."""
 
     few: Run
     course: list[StepPoint]
@@ -125,10 +130,20 @@ class Comparison:
             around.append(references[-2].course + references[-1].course)
             self._kept(name, f"{name}-{part}")
         timing = _with_hop(self._timing, hop_s(self._timing, references))
-        found = differences(_joined(live), simulated(live, [in_service(timing, course) for course in around]))
+        found = self._differences(live, timing, around)
         print(_said(timing))
-        _print(name, live, [slowness(each.course, self._timing) for each in references], found)
+        speeds = ", ".join(f"{slowness(each.course, self._timing):.2f}" for each in references)
+        print(f"{name}: {len(_joined(live))} requests; steps took {speeds} times what was profiled")
+        _print(live, found, self._differences(live, timing, [self._steps(run) for run in live]))
         return found
+
+    def _differences(
+        self, live: Sequence[Run], timing: EngineTiming, courses: Sequence[Sequence[StepPoint]]
+    ) -> list[Difference]:
+        return differences(_joined(live), simulated(live, [in_service(timing, course) for course in courses]))
+
+    def _steps(self, run: Run) -> list[StepPoint]:
+        return steps_of(run.records, self._timing)
 
     def reference(self) -> Reference:
         """The reference loads, once the cluster has come to rest. Raises ValueError if they fail."""
@@ -139,7 +154,7 @@ class Comparison:
             seed = 50_000 + 10_000 * number + self._references
             runs.append(served(self._cluster, name, self._spec(load), OTHERS_CPU, seed))
             self._kept(name, f"{name}-{self._references}")
-        return Reference(runs[0], [point for run in runs for point in steps_of(run.records, self._timing)])
+        return Reference(runs[0], [point for run in runs for point in self._steps(run)])
 
     def _kept(self, name: str, as_name: str) -> None:
         if self._keep:
@@ -221,14 +236,12 @@ def _joined(parts: Sequence[Run]) -> list[Record]:
     return [record for part in parts for record in part.records]
 
 
-def _print(name: str, live: Sequence[Run], slow: Sequence[float], found: Sequence[Difference]) -> None:
-    """`halves`: by how much every other part differs from the rest of them, live against live."""
-    speeds = ", ".join(f"{each:.2f}" for each in slow)
-    print(f"{name}: {len(_joined(live))} requests; steps took {speeds} times what was profiled")
-    print(f"  {'':10}{'live ms':>10}{'simulated':>10}{'':>8}{'halves':>10}")
-    for each, apart in zip(found, differences(_joined(live[::2]), _joined(live[1::2])), strict=True):
-        times = f"{each.live_s * 1e3:10.2f}{each.simulated_s * 1e3:10.2f}{each.relative:>+8.1%}{apart.relative:>+10.1%}"
-        print(f"  {each.measure} {each.quantile:5}{times}", flush=True)
+def _print(live: Sequence[Run], found: Sequence[Difference], own: Sequence[Difference]) -> None:
+    print(f"  {'':10}{'live ms':>10}{'simulated':>10}{'':>8}{'own steps':>12}{'halves':>10}")
+    halves = differences(_joined(live[::2]), _joined(live[1::2]))
+    for each, alone, apart in zip(found, own, halves, strict=True):
+        times = f"{each.live_s * 1e3:10.2f}{each.simulated_s * 1e3:10.2f}{each.relative:>+8.1%}"
+        print(f"  {each.measure} {each.quantile:5}{times}{alone.relative:>+12.1%}{apart.relative:>+10.1%}", flush=True)
 
 
 def _said(timing: EngineTiming) -> str:
