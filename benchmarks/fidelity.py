@@ -129,7 +129,7 @@ class Comparison:
             live.append(run)
             around.append(references[-2].course + references[-1].course)
             self._kept(name, f"{name}-{part}")
-        timing = _with_hop(self._timing, hop_s(self._timing, references))
+        timing = _with_hop(self._timing, hop_of(self._timing, references))
         found = self._differences(live, timing, around)
         print(_said(timing))
         speeds = ", ".join(f"{slowness(each.course, self._timing):.2f}" for each in references)
@@ -165,8 +165,8 @@ class Comparison:
         return load.text.format(*(share * most for share in load.shares), duration=load.part_s)
 
 
-def hop_s(timing: EngineTiming, references: Sequence[Reference]) -> float:
-    """Through a process's socket: what the steps leave of the first tokens' times, of requests before which nobody
+def hop_of(timing: EngineTiming, references: Sequence[Reference]) -> float:
+    """Seconds through a process's socket: what the steps leave of the first tokens' times, of requests before which nobody
     came for a while.
     """
     assert timing.host is not None
