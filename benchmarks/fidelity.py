@@ -166,8 +166,8 @@ class Comparison:
 
 
 def hop_of(timing: EngineTiming, references: Sequence[Reference]) -> float:
-    """Seconds through a process's socket: what the steps leave of the first tokens' times, of requests before which nobody
-    came for a while.
+    """Seconds through a process's socket: what the steps leave of the first tokens' times, of requests before which
+    nobody came for a while.
     """
     assert timing.host is not None
     tried_s = (timing.host.hop_s, timing.host.hop_s + 0.5e-3)
