@@ -192,6 +192,9 @@ class InstanceCore:
         return []  # it exits now: how, and that it is gone, is said next
 
     def _on_tier(self, now_s: float, sender: Address, tier: Tier) -> list[Effect]:
+        if self.tier.is_outlived(sender):
+            self.stale_total += 1
+            return []
         known = self.tier.kvstore
         # A new kvstore may speak before the end of the old one's stream is seen.
         lost = self._on_gone(now_s, known, Gone("another kvstore")) if known not in (None, sender) else []

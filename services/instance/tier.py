@@ -97,6 +97,11 @@ class HostTier:
 
     # --- who is there ---
 
+    def is_outlived(self, kvstore: Address) -> bool:
+        """Whether a newer process of that name was heard of: this one slept, and the memory is not its own any more."""
+        newer = (one for one in (self._kvstore, self._former) if one is not None and one.name == kvstore.name)
+        return any(kvstore.incarnation < one.incarnation for one in newer)
+
     def open(self, kvstore: Address, tier: Tier) -> list[Effect]:
         """The kvstore says where its memory is. One that was lost and is back hears what is still written there."""
         self._kvstore, self._tier = kvstore, tier

@@ -126,6 +126,13 @@ BUGS = (
         seed=40025,
     ),
     Bug(
+        "outlived-kvstore-obeyed",
+        "a kvstore that slept and was replaced takes an instance back when it wakes",
+        ("I8", "I7"),
+        (Edit("services.instance.core", "if self.tier.is_outlived(sender):", "if False:"),),
+        seed=4402163,
+    ),
+    Bug(
         "answer-of-a-dead-kvstore",
         "room in a kvstore's memory is used after that kvstore was replaced",
         ("I7", "I12", "I8", "core"),

@@ -60,6 +60,20 @@ def test_a_new_kvstore_that_speaks_before_the_old_ones_end_is_seen_replaces_it()
     assert direct.core.tier.usable
 
 
+@pytest.mark.parametrize("is_next_there", [True, False])
+def test_a_kvstore_that_slept_and_was_replaced_takes_nobody_back(is_next_there: bool) -> None:
+    direct = filled()
+    direct.give(NEXT_KVSTORE, Joined())
+    direct.give(NEXT_KVSTORE, Tier("/tier", 1 << 16))
+    if not is_next_there:
+        direct.give(NEXT_KVSTORE, Gone("stream reset"))
+    stale = direct.core.report().stale_total
+    direct.give(KVSTORE, Joined())
+    assert direct.give(KVSTORE, Tier("/tier", 1 << 16)) == []
+    assert direct.core.tier.kvstore == (NEXT_KVSTORE if is_next_there else None)
+    assert direct.core.report().stale_total == stale + 1
+
+
 @pytest.mark.parametrize("keeper", [KVSTORE, NEXT_KVSTORE])
 def test_what_lies_in_a_kvstore_that_was_replaced_is_not_read_in_its_successors_memory(keeper: Address) -> None:
     direct = filled()
