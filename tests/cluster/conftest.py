@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +13,14 @@ from dunlin.launch.process import ClusterProcess, dunlin
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 SHARED = pytest.StashKey[ClusterProcess]()
+
+
+def eventually(holds: Callable[[], bool], limit_s: float = 15.0) -> None:
+    """Wait until it holds; fail if it does not within `limit_s`."""
+    until_s = time.monotonic() + limit_s
+    while not holds():
+        assert time.monotonic() < until_s
+        time.sleep(0.1)
 
 
 @pytest.fixture(scope="session", autouse=True)

@@ -2,7 +2,6 @@
 
 import os
 import signal
-import time
 from concurrent.futures import ThreadPoolExecutor
 from threading import Barrier
 
@@ -12,13 +11,12 @@ from dunlin.client import Client
 from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.types import Part
+from tests.cluster.conftest import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 PROMPTS = [[5 + number, *range(20, 110)] for number in range(4)]
 TOKENS = 48
-REPORTED_S = 20.0
-"""Far more than the half second between two reports of a member."""
 
 
 def reports(client: Client, part: Part) -> list[InstanceReport]:
@@ -27,17 +25,10 @@ def reports(client: Client, part: Part) -> list[InstanceReport]:
 
 
 def all_moved(client: Client) -> bool:
-    """Whether the monitor has heard that every prompt's sequence left where it was prefilled, and arrived."""
+    """Whether the monitor has heard, from reports that come after the deeds, that every sequence left and arrived."""
     left = sum(report.migrations_total for report in reports(client, Part.PREFILL))
     arrived = sum(report.arrivals_total for report in reports(client, Part.DECODE))
     return left == arrived == len(PROMPTS)
-
-
-def until_reported(client: Client) -> None:
-    """Reports come after the deeds that they count: wait for those that count all moves."""
-    until_s = time.monotonic() + REPORTED_S
-    while not all_moved(client) and time.monotonic() < until_s:
-        time.sleep(0.05)
 
 
 def ask(client: Client, tokens: list[int], count: int) -> list[int]:
@@ -57,7 +48,7 @@ def test_each_side_does_its_part_and_the_death_of_one_changes_no_text() -> None:
     flags = ("--instances", "3", "--preset", "distserve", "--deterministic")
     with ClusterProcess(*flags) as cluster, Client(cluster.grpc) as client:
         texts = [ask(client, prompt, TOKENS) for prompt in PROMPTS]
-        until_reported(client)
+        eventually(lambda: all_moved(client))
         prefills, decodes = reports(client, Part.PREFILL), reports(client, Part.DECODE)
         assert (len(prefills), len(decodes)) == (2, 1)
         assert sum(report.migrations_total for report in prefills) == len(PROMPTS)

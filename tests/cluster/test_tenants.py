@@ -5,7 +5,7 @@ import ssl
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ from dunlin.cli.main import main
 from dunlin.client import DunlinError, NotAuthenticated, QuotaExceeded
 from dunlin.launch.process import ClusterProcess
 from dunlin.tenants import Tenant, described, hash_of, parse
-from tests.cluster.conftest import Command
+from tests.cluster.conftest import Command, eventually
 
 pytestmark = pytest.mark.cluster
 
@@ -47,13 +47,6 @@ def bare(cluster: ClusterProcess, tmp_path_factory: pytest.TempPathFactory) -> P
     directory = tmp_path_factory.mktemp("bare")
     (directory / "ca.pem").write_bytes((cluster.data_dir / "tls" / "client" / "ca.pem").read_bytes())
     return directory
-
-
-def eventually(holds: Callable[[], bool], limit_s: float = 15.0) -> None:
-    until_s = time.monotonic() + limit_s
-    while not holds():
-        assert time.monotonic() < until_s
-        time.sleep(0.1)
 
 
 def answers(cluster: ClusterProcess, bare: Path, key: str) -> bool:
