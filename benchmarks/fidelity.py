@@ -4,22 +4,24 @@ One instance (core and engine) has a core to itself, everything else shares anot
 instance's core first (unless `--profile` names a store). Then, on the cluster itself, what dunlin's own processes take
 is measured under loads that are none of those compared (`dunlin.cost.host_probe`).
 
-Three workloads follow, each in several parts: steady at a quarter of the rate that the core can bear, bursty between
-5 % and 50 % of it, overload at 250 % for some seconds. Near 100 % a queue depends on a hundredth more or less of speed,
-which no machine keeps; overload is where the queue grows without end. This machine's speed drifts by a third within
-minutes and more from step to step, so before and after each part reference loads of other requests run, with few rows
-at a time, with some and with many. Their steps and first tokens are compared with what the profile says: that is what
-the twin of this part has on top of the profile. Exit code 1 if a median or a 99th percentile of TTFT or TPOT, over all
-parts of a workload, differs by more than `--limit`.
+Three workloads follow: steady at a quarter of the rate that the core can bear, bursty between 5 % and 50 % of it,
+overload at 250 % for some seconds. Near 100 % a queue depends on a hundredth more or less of speed, which no machine
+keeps; overload is where the queue grows without end. This machine's speed varies by a fifth from one second to the
+next and drifts by a third within minutes, and it is slower where it has less to do. So each workload comes in many
+short parts, and before and after each part runs a reference load: other requests, of other lengths and arrivals, at the
+part's rates. Its steps and first tokens are compared with what the profile says: that is what the twin of this part has
+on top of the profile. Exit code 1 if a median or a 99th percentile of TTFT or TPOT, over all parts of a workload,
+differs by more than `--limit`.
 
-Beside it stands what the twin says when it is told the speed of each part's own steps (`own steps`), which separates
-what the twin does wrong from how much the machine changed between a reference and the part; and how much every other
-live part differs from the rest (`halves`).
+Beside it stands by how much the difference would vary from one such run to the next (`+-`, by drawing parts anew), and
+what the twin says when it is told the speed of each part's own steps (`own steps`), which separates what the twin does
+wrong from how much the machine changed between a reference and the part.
 """
 
 import argparse
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -27,6 +29,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
+from statistics import median, stdev
 
 from dunlin.cost.course import in_service, steps_of
 from dunlin.cost.host_probe import failed, measure_host, replay, served, settle, without_idle
@@ -48,30 +51,45 @@ _MEAN = 1.2
 """A lognormal's mean over its median, for that sigma."""
 APART_S = 0.15
 """A request that nobody came before for so long waits for no other's prompt."""
+ENOUGH_APART = 100
+"""Such requests, to tell hops from; an overload has none."""
+DRAWS = 100
+"""Of parts, to tell how sure a figure is."""
 SIMULATIONS = 4
 """Of each part, beginning at other places of the machine's course of events: a tail needs many requests."""
 
 
 @dataclass(frozen=True, slots=True)
 class Load:
-    """A workload: its specification, of which rates are shares of capacity, and how long a part of it takes."""
+    """A workload: its specification, of which rates are shares of capacity, and how long it takes."""
 
     text: str
     shares: tuple[float, ...]
-    part_s: float
+    seconds: float
 
 
-_OTHER_LENGTHS = "lengths=uniform(32..160,24..72)"
-REFERENCES = {
-    "few": Load("gamma:rate={0:.2f},cv=0.7,duration={duration}," + _OTHER_LENGTHS, (0.15,), 4.0),
-    "some": Load("gamma:rate={0:.2f},cv=0.7,duration={duration}," + _OTHER_LENGTHS, (0.5,), 3.0),
-    "many": Load("gamma:rate={0:.2f},cv=1,duration={duration}," + _OTHER_LENGTHS, (2.5,), 1.0),
-}
-"""What tells the speed of the moment, of steps of all lengths."""
+@dataclass(frozen=True, slots=True)
+class Compared:
+    """A part of what is compared, and what tells the speed of the moment, before and after it."""
+
+    part: Load
+    reference: Load
+
+
+_OTHERS = "lengths=uniform(32..160,24..72)"
 WORKLOADS = {
-    "steady": Load("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (0.25,), 10.0),
-    "bursty": Load("onoff:on={0:.2f},off={1:.2f},on_s=5,off_s=5,duration={duration}," + _LENGTHS, (0.5, 0.05), 10.0),
-    "overload": Load("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (2.5,), 4.0),
+    "steady": Compared(
+        Load("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (0.25,), 5.0),
+        Load("gamma:rate={0:.2f},cv=0.7,duration={duration}," + _OTHERS, (0.25,), 4.0),
+    ),
+    "bursty": Compared(
+        Load("onoff:on={0:.2f},off={1:.2f},on_s=3,off_s=3,duration={duration}," + _LENGTHS, (0.5, 0.05), 6.0),
+        Load("onoff:on={0:.2f},off={1:.2f},on_s=2.5,off_s=2.5,duration={duration}," + _OTHERS, (0.5, 0.05), 5.0),
+    ),
+    "overload": Compared(
+        Load("poisson:rate={0:.2f},duration={duration}," + _LENGTHS, (2.5,), 4.0),
+        Load("gamma:rate={0:.2f},cv=0.7,duration={duration}," + _OTHERS, (2.5,), 2.0),
+    ),
 }
 
 
@@ -94,11 +112,12 @@ def main() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Reference:
-    """How the cluster was at a moment: the reference load with few rows, and the steps of all of them."""
+class Part:
+    """A live run between two references."""
 
-    few: Run
-    course: list[StepPoint]
+    before: Run
+    live: Run
+    after: Run
 
 
 class Comparison:
@@ -107,54 +126,57 @@ class Comparison:
     def __init__(self, cluster: ClusterProcess, timing: EngineTiming, options: argparse.Namespace) -> None:
         self._cluster = cluster
         self._timing = timing
-        self._parts: int = options.parts
+        self._seconds: float = 60.0 * options.minutes
         self._keep: Path | None = options.keep
-        self._references = 0
         if self._keep:
             self._keep.mkdir(parents=True, exist_ok=True)
 
     def run(self, name: str) -> list[Difference]:
         """Both, printed."""
-        live: list[Run] = []
-        around: list[list[StepPoint]] = []
-        references = [self.reference()]
-        for part in range(self._parts):
-            # A seed of its own: prompts that were served before would be found in the host tier.
-            seed = 1 + part + 1000 * list(WORKLOADS).index(name)
-            run = replay(self._cluster, name, self._spec(WORKLOADS[name]), OTHERS_CPU, "--seed", str(seed))
-            references.append(self.reference())
-            if failed(run):
-                print(f"{name}, part {part}: {failed(run)} requests failed; left out", flush=True)
-                continue
-            live.append(run)
-            around.append(references[-2].course + references[-1].course)
-            self._kept(name, f"{name}-{part}")
+        parts, references = self._parts(name)
         timing = _with_hop(self._timing, hop_of(self._timing, references))
-        found = self._differences(live, timing, around)
+        courses = [self._steps(each.before) + self._steps(each.after) for each in parts]
+        live = [each.live for each in parts]
+        found = Figures(live, simulated(live, [in_service(timing, course) for course in courses]))
+        own = simulated(live, [in_service(timing, self._steps(each)) for each in live])
+        speeds = sorted(slowness(self._steps(each), self._timing) for each in references)
         print(_said(timing))
-        speeds = ", ".join(f"{slowness(each.course, self._timing):.2f}" for each in references)
-        print(f"{name}: {len(_joined(live))} requests; steps took {speeds} times what was profiled")
-        _print(live, found, self._differences(live, timing, [self._steps(run) for run in live]))
-        return found
+        print(f"{name}: {len(_joined(found.live))} requests in {len(live)} parts")
+        slow = f"{speeds[0]:.2f} to {speeds[-1]:.2f} (median {median(speeds):.2f})"
+        print(f"  the references' steps took {slow} times as long as profiled")
+        found.print(own)
+        return found.differences()
 
-    def _differences(
-        self, live: Sequence[Run], timing: EngineTiming, courses: Sequence[Sequence[StepPoint]]
-    ) -> list[Difference]:
-        return differences(_joined(live), simulated(live, [in_service(timing, course) for course in courses]))
+    def _parts(self, name: str) -> tuple[list[Part], list[Run]]:
+        """For as long as asked, and all of the references."""
+        number = list(WORKLOADS).index(name)
+        parts: list[Part] = []
+        references = [self._reference(name, 0)]
+        began_s = time.monotonic()
+        while time.monotonic() - began_s < self._seconds:
+            count = len(references)
+            # A seed of its own: prompts that were served before would be found in the host tier.
+            spec = self._spec(WORKLOADS[name].part)
+            run = replay(self._cluster, name, spec, OTHERS_CPU, "--seed", str(1000 * number + count))
+            self._kept(name, f"{name}-{count}")
+            references.append(self._reference(name, count))
+            if failed(run):
+                print(f"{name}, part {count}: {failed(run)} requests failed; left out", flush=True)
+            else:
+                parts.append(Part(references[-2], run, references[-1]))
+        return parts, references
 
     def _steps(self, run: Run) -> list[StepPoint]:
         return steps_of(run.records, self._timing)
 
-    def reference(self) -> Reference:
-        """The reference loads, once the cluster has come to rest. Raises ValueError if they fail."""
-        self._references += 1
-        runs: list[Run] = []
-        for number, (name, load) in enumerate(REFERENCES.items()):
-            time.sleep(1.0)
-            seed = 50_000 + 10_000 * number + self._references
-            runs.append(served(self._cluster, name, self._spec(load), OTHERS_CPU, seed))
-            self._kept(name, f"{name}-{self._references}")
-        return Reference(runs[0], [point for run in runs for point in self._steps(run)])
+    def _reference(self, name: str, count: int) -> Run:
+        """The reference load, once the cluster has come to rest. Raises ValueError if it fails."""
+        time.sleep(0.5)
+        as_name = f"{name}-reference"
+        seed = 50_000 + 1000 * list(WORKLOADS).index(name) + count
+        run = served(self._cluster, as_name, self._spec(WORKLOADS[name].reference), OTHERS_CPU, seed)
+        self._kept(as_name, f"{as_name}-{count}")
+        return run
 
     def _kept(self, name: str, as_name: str) -> None:
         if self._keep:
@@ -162,23 +184,25 @@ class Comparison:
 
     def _spec(self, load: Load) -> str:
         most = capacity(self._timing)
-        return load.text.format(*(share * most for share in load.shares), duration=load.part_s)
+        return load.text.format(*(share * most for share in load.shares), duration=load.seconds)
 
 
-def hop_of(timing: EngineTiming, references: Sequence[Reference]) -> float:
+def hop_of(timing: EngineTiming, references: Sequence[Run]) -> float:
     """Seconds through a process's socket: what the steps leave of the first tokens' times, of requests before which
-    nobody came for a while.
+    nobody came for a while. What was measured on an idle cluster, where there are too few of them.
     """
     assert timing.host is not None
+    live = _apart([each.records for each in references])
+    if len(live) < ENOUGH_APART:
+        return timing.host.hop_s
     tried_s = (timing.host.hop_s, timing.host.hop_s + 0.5e-3)
-    live_s = _first_s([each.few.records for each in references])
-    first_s = [_first_s([_again(each, _with_hop(timing, one_s)) for each in references]) for one_s in tried_s]
+    first_s = [_first_s(_again(references, _with_hop(timing, one_s))) for one_s in tried_s]
     slope = (first_s[1] - first_s[0]) / (tried_s[1] - tried_s[0])
-    return max(0.0, tried_s[0] + (live_s - first_s[0]) / slope)
+    return max(0.0, tried_s[0] + (report(live).ttft_s.p50 - first_s[0]) / slope)
 
 
-def _again(reference: Reference, timing: EngineTiming) -> list[Record]:
-    return simulated([reference.few], [in_service(timing, reference.course)])
+def _again(references: Sequence[Run], timing: EngineTiming) -> list[list[Record]]:
+    return simulated(references, [in_service(timing, steps_of(each.records, timing)) for each in references])
 
 
 def _with_hop(timing: EngineTiming, hop_s: float) -> EngineTiming:
@@ -187,21 +211,55 @@ def _with_hop(timing: EngineTiming, hop_s: float) -> EngineTiming:
 
 
 def _first_s(runs: Sequence[Sequence[Record]]) -> float:
-    """The median time to the first token where no other request had arrived within `APART_S` before."""
+    return report(_apart(runs)).ttft_s.p50
+
+
+def _apart(runs: Sequence[Sequence[Record]]) -> list[Record]:
+    """The requests of each run within `APART_S` before which no other had arrived."""
     found: list[Record] = []
     for records in runs:
         earlier_s = {each.at_s for each in records}  # the same run several times over has the same arrivals
         found += [one for one in records if not any(one.at_s - APART_S < at_s < one.at_s for at_s in earlier_s)]
-    return report(found).ttft_s.p50
+    return found
 
 
-def simulated(live: Sequence[Run], timings: Sequence[EngineTiming]) -> list[Record]:
+def simulated(live: Sequence[Run], timings: Sequence[EngineTiming]) -> list[list[Record]]:
     """Each run by its timing, `SIMULATIONS` times over, every time from another place of the course of events on."""
-    records: list[Record] = []
-    for run, timing in zip(live, timings, strict=True):
-        for number in range(SIMULATIONS):
-            records += simulate_again(run, timing, start=number / SIMULATIONS)
-    return records
+    starts = [number / SIMULATIONS for number in range(SIMULATIONS)]
+    return [
+        _joined([simulate_again(run, timing, start=start) for start in starts])
+        for run, timing in zip(live, timings, strict=True)
+    ]
+
+
+class Figures:
+    """What was measured live, part by part, beside what was simulated."""
+
+    def __init__(self, live: Sequence[Run], simulated: Sequence[Sequence[Record]]) -> None:
+        self.live = [each.records for each in live]
+        self._simulated = simulated
+
+    def differences(self) -> list[Difference]:
+        """Of all parts together."""
+        return differences(_joined(self.live), _joined(self._simulated))
+
+    def print(self, own: Sequence[Sequence[Record]]) -> None:
+        """A table, with what was simulated of the parts' own steps."""
+        alone = differences(_joined(self.live), _joined(own))
+        print(f"  {'':10}{'live ms':>10}{'simulated':>10}{'':>8}{'+-':>7}{'own steps':>12}")
+        for each, told, by in zip(self.differences(), alone, self._spread(), strict=True):
+            times = f"{each.live_s * 1e3:10.2f}{each.simulated_s * 1e3:10.2f}{each.relative:>+8.1%}{by:>7.1%}"
+            print(f"  {each.measure} {each.quantile:5}{times}{told.relative:>+12.1%}", flush=True)
+
+    def _spread(self) -> list[float]:
+        """The standard deviation of each relative difference, when as many parts are drawn anew (bootstrap)."""
+        draw = random.Random(0)
+        found: list[list[float]] = []
+        for _ in range(DRAWS):
+            drawn = draw.choices(range(len(self.live)), k=len(self.live))
+            live, again = (_joined([parts[one] for one in drawn]) for parts in (self.live, self._simulated))
+            found.append([each.relative for each in differences(live, again)])
+        return [stdev(figure) for figure in zip(*found, strict=True)]
 
 
 def with_host(timing: EngineTiming, cluster: ClusterProcess) -> EngineTiming:
@@ -232,16 +290,8 @@ def capacity(timing: EngineTiming) -> float:
     return 1.0 / (answer * ((decode_s + own.step_s) / rows + own.row_s) + prefill_s + own.request_s)
 
 
-def _joined(parts: Sequence[Run]) -> list[Record]:
-    return [record for part in parts for record in part.records]
-
-
-def _print(live: Sequence[Run], found: Sequence[Difference], own: Sequence[Difference]) -> None:
-    print(f"  {'':10}{'live ms':>10}{'simulated':>10}{'':>8}{'own steps':>12}{'halves':>10}")
-    halves = differences(_joined(live[::2]), _joined(live[1::2]))
-    for each, alone, apart in zip(found, own, halves, strict=True):
-        times = f"{each.live_s * 1e3:10.2f}{each.simulated_s * 1e3:10.2f}{each.relative:>+8.1%}"
-        print(f"  {each.measure} {each.quantile:5}{times}{alone.relative:>+12.1%}{apart.relative:>+10.1%}", flush=True)
+def _joined(parts: Sequence[Sequence[Record]]) -> list[Record]:
+    return [record for part in parts for record in part]
 
 
 def _said(timing: EngineTiming) -> str:
@@ -266,7 +316,7 @@ def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--profile", type=Path, help="a store that `dunlin profile --cpu 1` wrote on this machine")
     parser.add_argument("--only", action="append", choices=list(WORKLOADS), help="this workload; may be repeated")
-    parser.add_argument("--parts", type=int, default=12, help="of each workload")
+    parser.add_argument("--minutes", type=float, default=12.0, help="that each workload's parts and references take")
     parser.add_argument("--keep", type=Path, help="a folder for the records of the live runs")
     parser.add_argument("--limit", type=float, default=0.10)
     parser.add_argument("--json", action="store_true")
