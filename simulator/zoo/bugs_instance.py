@@ -133,6 +133,13 @@ BUGS = (
         seed=4402163,
     ),
     Bug(
+        "room-with-more-than-is-known",
+        "an attempt of fewer tokens than lie in the room that it takes over ends the instance",
+        ("I8", "core"),
+        (Edit("services.instance.arrivals", "if arrival.filled > len(place.tokens):", "if False:"),),
+        seed=4602299,
+    ),
+    Bug(
         "answer-of-a-dead-kvstore",
         "room in a kvstore's memory is used after that kvstore was replaced",
         ("I7", "I12", "I8", "core"),

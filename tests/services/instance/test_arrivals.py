@@ -8,6 +8,7 @@ from dunlin.messages.engine import Move, MoveDone
 from dunlin.messages.group import Fill, Filled, Reserve, Reserved
 from dunlin.messages.pool import FindRegions, RegionsFound, ReleaseRegion, Tier
 from dunlin.messages.types import HostRegion, KeptRegion, MoveStatus, Region
+from services.instance.sequences import State
 from tests.services.instance.bench import ENGINE, D, Direct, make_place, of, only, ready_core
 
 SOURCE = Address("instance", "source", 7)
@@ -48,6 +49,15 @@ def test_regions_that_were_claimed_for_a_room_are_lost_with_their_kvstore(is_bac
 
 def test_without_a_loss_they_are_released_or_kept_as_its_tokens_say() -> None:
     assert only(ReleaseRegion, handed(filled())).handle == 3, "the chain is another text's"
+
+
+def test_a_dispatcher_that_knows_fewer_tokens_than_lie_in_the_room_has_all_computed_again() -> None:
+    direct = filled()  # as one that slept while the tokens came, and was told of the room first
+    sends = direct.give(D, make_place(tokens=24, attempt=2, handle=1))
+    assert only(Accepted, sends).attempt == 2
+    sequence = direct.core.sequences.all()[0]
+    assert (sequence.state, len(sequence.tokens), sequence.answered) == (State.RUNNING, 24, 0)
+    direct.core.lives.slab.check_integrity()
 
 
 def test_a_new_kvstore_that_speaks_before_the_old_ones_end_is_seen_replaces_it() -> None:
