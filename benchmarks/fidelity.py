@@ -112,12 +112,20 @@ def main() -> int:
 
 
 @dataclass(frozen=True, slots=True)
+class Reference:
+    """A reference load, run live, and its steps."""
+
+    run: Run
+    course: list[StepPoint]
+
+
+@dataclass(frozen=True, slots=True)
 class Part:
     """A live run between two references."""
 
-    before: Run
+    before: Reference
     live: Run
-    after: Run
+    after: Reference
 
 
 class Comparison:
@@ -135,11 +143,11 @@ class Comparison:
         """Both, printed."""
         parts, references = self._parts(name)
         timing = _with_hop(self._timing, hop_of(self._timing, references))
-        courses = [self._steps(each.before) + self._steps(each.after) for each in parts]
+        courses = [each.before.course + each.after.course for each in parts]
         live = [each.live for each in parts]
         found = Figures(live, simulated(live, [in_service(timing, course) for course in courses]))
         own = simulated(live, [in_service(timing, self._steps(each)) for each in live])
-        speeds = sorted(slowness(self._steps(each), self._timing) for each in references)
+        speeds = sorted(slowness(each.course, self._timing) for each in references)
         print(_said(timing))
         print(f"{name}: {len(_joined(found.live))} requests in {len(live)} parts")
         slow = f"{speeds[0]:.2f} to {speeds[-1]:.2f} (median {median(speeds):.2f})"
@@ -147,17 +155,15 @@ class Comparison:
         found.print(own)
         return found.differences()
 
-    def _parts(self, name: str) -> tuple[list[Part], list[Run]]:
+    def _parts(self, name: str) -> tuple[list[Part], list[Reference]]:
         """For as long as asked, and all of the references."""
-        number = list(WORKLOADS).index(name)
         parts: list[Part] = []
         references = [self._reference(name, 0)]
         began_s = time.monotonic()
         while time.monotonic() - began_s < self._seconds:
             count = len(references)
-            # A seed of its own: prompts that were served before would be found in the host tier.
             spec = self._spec(WORKLOADS[name].part)
-            run = replay(self._cluster, name, spec, OTHERS_CPU, "--seed", str(1000 * number + count))
+            run = replay(self._cluster, name, spec, OTHERS_CPU, "--seed", str(_seed(name, count)))
             self._kept(name, f"{name}-{count}")
             references.append(self._reference(name, count))
             if failed(run):
@@ -169,14 +175,14 @@ class Comparison:
     def _steps(self, run: Run) -> list[StepPoint]:
         return steps_of(run.records, self._timing)
 
-    def _reference(self, name: str, count: int) -> Run:
+    def _reference(self, name: str, count: int) -> Reference:
         """The reference load, once the cluster has come to rest. Raises ValueError if it fails."""
         time.sleep(0.5)
         as_name = f"{name}-reference"
-        seed = 50_000 + 1000 * list(WORKLOADS).index(name) + count
-        run = served(self._cluster, as_name, self._spec(WORKLOADS[name].reference), OTHERS_CPU, seed)
+        spec = self._spec(WORKLOADS[name].reference)
+        run = served(self._cluster, as_name, spec, OTHERS_CPU, 50_000 + _seed(name, count))
         self._kept(as_name, f"{as_name}-{count}")
-        return run
+        return Reference(run, self._steps(run))
 
     def _kept(self, name: str, as_name: str) -> None:
         if self._keep:
@@ -187,12 +193,17 @@ class Comparison:
         return load.text.format(*(share * most for share in load.shares), duration=load.seconds)
 
 
-def hop_of(timing: EngineTiming, references: Sequence[Run]) -> float:
+def _seed(name: str, count: int) -> int:
+    """Every run's own: prompts that were served before would be found in the host tier."""
+    return 1000 * list(WORKLOADS).index(name) + count
+
+
+def hop_of(timing: EngineTiming, references: Sequence[Reference]) -> float:
     """Seconds through a process's socket: what the steps leave of the first tokens' times, of requests before which
     nobody came for a while. What was measured on an idle cluster, where there are too few of them.
     """
     assert timing.host is not None
-    live = _apart([each.records for each in references])
+    live = _apart([each.run.records for each in references])
     if len(live) < ENOUGH_APART:
         return timing.host.hop_s
     tried_s = (timing.host.hop_s, timing.host.hop_s + 0.5e-3)
@@ -201,8 +212,8 @@ def hop_of(timing: EngineTiming, references: Sequence[Run]) -> float:
     return max(0.0, tried_s[0] + (report(live).ttft_s.p50 - first_s[0]) / slope)
 
 
-def _again(references: Sequence[Run], timing: EngineTiming) -> list[list[Record]]:
-    return simulated(references, [in_service(timing, steps_of(each.records, timing)) for each in references])
+def _again(references: Sequence[Reference], timing: EngineTiming) -> list[list[Record]]:
+    return simulated([each.run for each in references], [in_service(timing, each.course) for each in references])
 
 
 def _with_hop(timing: EngineTiming, hop_s: float) -> EngineTiming:

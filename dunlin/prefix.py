@@ -83,3 +83,8 @@ def chain_of(start: bytes, tokens: Sequence[int], stop: int) -> bytes:
     for first in range(0, stop, BLOCK_TOKENS):
         chain = extend(chain, tokens[first : min(first + BLOCK_TOKENS, stop)])
     return chain
+
+
+def begins(start: bytes, tokens: Sequence[int], stop: int, chain: bytes) -> bool:
+    """Whether there are `stop` tokens and their chain is this one."""
+    return 0 <= stop <= len(tokens) and chain_of(start, tokens, stop) == chain

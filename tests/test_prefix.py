@@ -54,3 +54,11 @@ def test_chains_of_a_growing_text_are_those_of_the_whole() -> None:
     assert chains.at(prefix.root("u", "w"), text, 40) == prefix.chain_of(prefix.root("u", "w"), text, 40)
     with pytest.raises(ValueError, match="the chain of 66 tokens of 65"):
         chains.at(start, text, 66)
+
+
+def test_a_text_begins_with_what_it_has_and_never_with_more() -> None:
+    start, tokens = prefix.root("tenant", "weights"), list(range(40))
+    chain = prefix.chain_of(start, tokens, 36)
+    assert prefix.begins(start, tokens, 36, chain)
+    assert not prefix.begins(start, [7, *tokens[1:]], 36, chain)
+    assert not prefix.begins(start, tokens[:35], 36, chain)

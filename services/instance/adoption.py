@@ -86,11 +86,11 @@ def _conflicts(adopt: Adopt, place: Place) -> bool:
 
 def _fits(adopt: Adopt, place: Place, tokens: I32) -> bool:
     """Whether the tokens that the client has are the first of these, and the prompt ends where it says."""
-    if place.tenant != adopt.tenant or not 0 <= adopt.received <= adopt.length <= len(tokens):
+    if place.tenant != adopt.tenant or not 0 <= adopt.received <= adopt.length:
         return False
     if adopt.length - adopt.received != place.prompt_tokens:
         return False
-    return prefix.chain_of(prefix.root(adopt.tenant, ""), tokens, adopt.length) == adopt.chain
+    return prefix.begins(prefix.root(adopt.tenant, ""), tokens, adopt.length, adopt.chain)
 
 
 def _adopted(sender: Address, adopt: Adopt, place: Place, tokens: I32, finish: Finish, sequence: int = 0) -> Effect:

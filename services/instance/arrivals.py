@@ -161,7 +161,8 @@ class Arrivals:
         ready = self._here().ready
         if ready is None:
             return None
-        if arrival.filled and not _begins(place, arrival, ready):
+        start = prefix.root(place.tenant, ready.weights_digest)
+        if arrival.filled and not prefix.begins(start, place.tokens, arrival.filled, arrival.chain):
             self.stale_total += 1
             arrival.filled = 0  # what lies there is of other tokens, or of more than the dispatcher had heard
         del self._arrivals[place.handle]
@@ -266,11 +267,3 @@ class Arrivals:
     def _wait(self, arrival: Arrival) -> Effect:
         arrival.counter += 1
         return After(self._patience_s, ArrivalDue(arrival.handle, arrival.counter))
-
-
-def _begins(place: Place, arrival: Arrival, ready: EngineReady) -> bool:
-    """Whether the tokens that lie in the room are the attempt's first ones."""
-    if arrival.filled > len(place.tokens):
-        return False
-    start = prefix.root(place.tenant, ready.weights_digest)
-    return prefix.chain_of(start, place.tokens, arrival.filled) == arrival.chain

@@ -136,7 +136,7 @@ BUGS = (
         "room-with-more-than-is-known",
         "an attempt of fewer tokens than lie in the room that it takes over ends the instance",
         ("I8", "core"),
-        (Edit("services.instance.arrivals", "if arrival.filled > len(place.tokens):", "if False:"),),
+        (Edit("dunlin.prefix", "0 <= stop <= len(tokens) and chain_of", "chain_of"),),
         seed=4602299,
     ),
     Bug(
