@@ -3,7 +3,7 @@
 Knows handles, generations and writers; not what a region is good for, not a single byte of it, and no other node.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,7 +27,7 @@ from dunlin.messages.pool import (
 from dunlin.messages.types import Figure, Priority, Rejected, Why
 from services.kvstore.catalog import Catalog, Entry, State, may_claim
 from services.kvstore.config import KvstoreConfig
-from services.kvstore.exchange import Exchange
+from services.kvstore.exchange import Exchange, Handler
 from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded
 from services.kvstore.room import Room
 from services.kvstore.writers import Writers
@@ -70,15 +70,15 @@ class KvstoreCore:
         self._corrupt_total = 0
         self._claimed_total = 0
         self.exchange = Exchange(address, config, self.catalog, self._why_not_offered)
-        self._handlers: dict[type[Any], Callable[[Address, Any], list[Effect]]] = {
+        self._handlers: dict[type[Any], Handler] = {
             Joined: self._on_joined,
             Gone: self._on_gone,
-            ReserveRegion: self._on_reserve,
-            CommitRegion: self._on_commit,
-            ReleaseRegion: self._on_release,
-            FindRegions: self._on_find,
-            SendRegions: self._on_send,
-            Writing: self._on_writing,
+            ReserveRegion: self._from_writers(self._on_reserve),
+            CommitRegion: self._from_writers(self._on_commit),
+            ReleaseRegion: self._from_writers(self._on_release),
+            FindRegions: self._from_writers(self._on_find),
+            SendRegions: self._from_writers(self.exchange.send),
+            Writing: self._from_writers(self._on_writing),
             **self.exchange.handlers,
             GraceOver: self._on_grace_over,
             ProcessEnded: self._on_process_ended,
@@ -108,6 +108,17 @@ class KvstoreCore:
             corrupt_total=self._corrupt_total,
             claimed_total=self._claimed_total,
         )
+
+    def _from_writers(self, do: Handler) -> Handler:
+        """Only from those that are joined."""
+
+        def handle(sender: Address, message: Any) -> list[Effect]:
+            if sender in self._writers:
+                return do(sender, message)
+            self.stale_total += 1
+            return []
+
+        return handle
 
     def _on_joined(self, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "monitor":
@@ -143,9 +154,6 @@ class KvstoreCore:
         return effects
 
     def _on_reserve(self, sender: Address, message: ReserveRegion) -> list[Effect]:
-        if sender not in self._writers:
-            self.stale_total += 1
-            return []
         entry = self.catalog.reserve(sender, message) if self._may_reserve(message) else None
         if entry is None:
             self._refused_total += 1
@@ -166,9 +174,6 @@ class KvstoreCore:
         return []
 
     def _on_find(self, sender: Address, message: FindRegions) -> list[Effect]:
-        if sender not in self._writers:
-            self.stale_total += 1
-            return []
         if any(may_claim(entry, message) for entry in self.catalog.entries_of_key(message.key)):
             return self._hand_over(sender, message)
         return self.exchange.search(message, lambda: self._hand_over(sender, message))
@@ -182,25 +187,19 @@ class KvstoreCore:
         return [*taken, Send(asker, RegionsFound(message.ticket, tuple(entry.kept for entry in claimed)))]
 
     def _tell_taken(self, entries: list[Entry]) -> list[Effect]:
-        """Whose they were may run an attempt still that nobody waits for: it must not read them any more."""
+        """Whose they were may run an older attempt still, the asker too: it must not read them by the old names.
+
+        A writer whose stream ended after the commit gave the names up then: it hears nothing, also if it is back.
+        """
         taken: dict[Address, RegionsTaken] = {}
         for entry in entries:
-            if entry.writer.role == "instance" and entry.writer in self._writers:
+            if entry.writer.role == "instance" and not entry.absence:
                 names = taken.setdefault(entry.writer, RegionsTaken())
                 names.handle.append(entry.host.handle)
                 names.generation.append(entry.host.generation)
         return [Send(writer, names) for writer, names in taken.items()]
 
-    def _on_send(self, sender: Address, message: SendRegions) -> list[Effect]:
-        if sender not in self._writers:
-            self.stale_total += 1
-            return []
-        return self.exchange.send(sender, message)
-
     def _on_writing(self, sender: Address, message: Writing) -> list[Effect]:
-        if sender not in self._writers:
-            self.stale_total += 1
-            return []
         self.catalog.free_quarantined(sender, but=list(zip(message.handle, message.generation, strict=False)))
         return []
 

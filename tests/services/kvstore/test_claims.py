@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.effects import Address, Gone, Joined, Send
+from dunlin.effects import Address, Gone, Joined, Send, sends
 from dunlin.messages.membership import MemberUp
 from dunlin.messages.pool import (
     CommitRegion,
@@ -15,6 +15,7 @@ from dunlin.messages.pool import (
     RegionsFound,
     RegionsTaken,
     ReleaseRegion,
+    Writing,
 )
 from dunlin.messages.types import HostRegion, KeptRegion, Priority, Region, i64
 from services.kvstore.core import KvstoreCore
@@ -104,6 +105,64 @@ class TestClaims:
         assert isinstance(found.message, RegionsFound)
         core.receive(7.0, OTHER, Gone("reset"))
         assert len(core.receive(8.0, WRITER, replace(wanted, attempt=3))) == 1, "whoever is not there hears nothing"
+
+    def claimed(self, core: KvstoreCore, now_s: float, by: Address, attempt: int = 2) -> list[Send]:
+        """What the kvstore sends, in order, when the request `k` is claimed."""
+        wanted = FindRegions(9, "k", Address("dispatcher", "d", 1), 1, attempt, "w", "fp32")
+        return sends(core.receive(now_s, by, wanted))
+
+    def handed(self, host: HostRegion, by: Address) -> Send:
+        """The regions that the claimer gets: this one, under its next name."""
+        renamed = replace(host, generation=host.generation + 1, checksum=5)
+        return Send(by, RegionsFound(9, (KeptRegion(Region(0, 2, 0, 8), renamed, b"c"),)))
+
+    @pytest.mark.parametrize("by", [WRITER, OTHER])
+    def test_a_writer_that_lost_its_stream_and_is_back_hears_nothing(self, by: Address) -> None:
+        """It gave up what it kept with the stream over which it was committed."""
+        core = joined(WRITER, OTHER)
+        host = self.kept(core)
+        core.receive(3.0, WRITER, Gone("reset"))
+        core.receive(4.0, WRITER, Joined())
+        core.receive(4.0, WRITER, Writing())
+        assert self.claimed(core, 5.0, by) == [self.handed(host, by)]
+        taken = RegionsTaken(i64([host.handle]), i64([host.generation + 1]))
+        (told, _) = self.claimed(core, 6.0, WRITER, attempt=3)
+        assert told == Send(by, taken), "who claimed it has it by a stream that is open"
+
+    def test_who_claims_its_own_hears_first_that_the_old_names_are_dead(self) -> None:
+        """An older attempt there may count on them still."""
+        core = joined(WRITER)
+        host = self.kept(core)
+        taken = RegionsTaken(i64([host.handle]), i64([host.generation]))
+        assert self.claimed(core, 6.0, WRITER) == [Send(WRITER, taken), self.handed(host, WRITER)]
+
+    def test_what_is_committed_after_a_stream_broke_is_kept_by_the_new_one(self) -> None:
+        """The copy that was under way when the stream broke: its writer keeps the region, and hears when it is taken."""
+        core = joined(WRITER, OTHER)
+        (effect,) = sends(core.receive(1.0, WRITER, ask(key="k", chain=b"c")))
+        assert isinstance(effect.message, RegionReserved)
+        host = effect.message.host
+        core.receive(2.0, WRITER, Gone("reset"))
+        core.receive(3.0, WRITER, Joined())
+        core.receive(3.0, WRITER, Writing(i64([host.handle]), i64([host.generation])))
+        core.receive(4.0, WRITER, CommitRegion(host.handle, host.generation, 5))
+        taken = RegionsTaken(i64([host.handle]), i64([host.generation]))
+        assert self.claimed(core, 5.0, OTHER) == [Send(WRITER, taken), self.handed(host, OTHER)]
+
+    def test_only_the_regions_of_the_open_stream_are_named(self) -> None:
+        core = joined(WRITER, OTHER)
+        self.kept(core)
+        core.receive(3.0, WRITER, Gone("reset"))
+        core.receive(4.0, WRITER, Joined())
+        later = self.kept(core, region=Region(0, 2, 8, 16))
+        (told, _) = self.claimed(core, 6.0, OTHER)
+        assert told == Send(WRITER, RegionsTaken(i64([later.handle]), i64([later.generation])))
+
+    def test_the_successor_of_whose_they_were_hears_nothing(self) -> None:
+        core = joined(WRITER)
+        host = self.kept(core)
+        core.receive(3.0, RESTARTED, Joined())
+        assert self.claimed(core, 6.0, RESTARTED) == [self.handed(host, RESTARTED)]
 
     def test_what_is_not_committed_stays_its_writers(self) -> None:
         core = joined(WRITER, OTHER)

@@ -95,6 +95,18 @@ def test_a_process_that_is_not_joined_gets_nothing() -> None:
     assert (core.stale_total, free_units(core)) == (1, 4)
 
 
+@pytest.mark.parametrize("message", [CommitRegion(1, 1, 5), CommitRegion(2, 1, 6), ReleaseRegion(1, 1)])
+def test_a_writer_without_a_stream_changes_nothing(message: object) -> None:
+    core = joined()
+    reserve(core)
+    core.receive(2.0, WRITER, CommitRegion(1, 1, 5))
+    reserve(core)
+    core.receive(3.0, WRITER, Gone("reset"))
+    before = core.catalog.entries_of(WRITER)
+    assert core.receive(4.0, WRITER, message) == []
+    assert (core.catalog.entries_of(WRITER), core.stale_total) == (before, 1)
+
+
 def test_an_older_incarnation_that_wakes_is_fenced() -> None:
     core = joined(RESTARTED)
     assert core.receive(1.0, WRITER, Joined()) == []

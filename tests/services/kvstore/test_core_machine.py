@@ -56,6 +56,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         self.timers: list[Message] = []
         self.dead: list[tuple[Address, HostRegion]] = []
         self.forgotten: dict[str, HostRegion] = {}
+        self.unheard: list[Process] = []
 
     def give(self, sender: Address, message: Message) -> list[Effect]:
         self.now_s += 0.125
@@ -89,6 +90,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         if process is not None and not process.joined:
             process.joined = True
             self.give(process.address, Joined())
+            self.unheard = [one for one in self.unheard if one.address.name != name]  # a successor is proof
             handles, generations = [one.handle for one in process.writes], [one.generation for one in process.writes]
             self.give(process.address, Writing(i64(handles), i64(generations)))
             self.forgotten.pop(name, None)
@@ -173,10 +175,10 @@ class KvstoreMachine(RuleBasedStateMachine):
         words = [(one.to, one.message) for one in told if isinstance(one, Send)]
         taken = [(to, word) for to, word in words if isinstance(word, RegionsTaken)]
         names = [(to, *name) for to, each in taken for name in zip(each.handle, each.generation, strict=True)]
-        there = [other for other in self.living.values() if other.joined]
+        there = [other for other in self.living.values() if other.joined] + self.unheard
         kept = [(other.address, host.handle, host.generation) for other in there for host in other.keeps]
         assert sorted(names) == sorted(name for name in kept if name[1] in handles)
-        for other in self.living.values():
+        for other in there:
             self.dead += [(other.address, host) for host in other.keeps if host.handle in handles]
             other.keeps = [host for host in other.keeps if host.handle not in handles]
         process.keeps += found
@@ -198,17 +200,26 @@ class KvstoreMachine(RuleBasedStateMachine):
             host = process.keeps.pop(choice % len(process.keeps))
             self.give(process.address, ReleaseRegion(host.handle, host.generation))
 
-    @rule(name=NAMES, told=st.booleans())
-    def kill(self, name: str, told: bool) -> None:
-        """The process dies; the kvstore may first hear it from its watcher or from the stream."""
+    @rule(name=NAMES, told=st.booleans(), heard=st.booleans())
+    def kill(self, name: str, told: bool, heard: bool = True) -> None:
+        """The process dies; the kvstore may first hear it from its watcher, the stream, or a successor that joins."""
         process = self.living.pop(name, None)
         self.forgotten.pop(name, None)
         if process is None:
             return
-        if process.joined:
+        if process.joined and heard:
             self.give(process.address, Gone("reset"))
+        elif process.joined:
+            self.unheard.append(process)
         if told:
             self.tell_ends(process)
+
+    @precondition(lambda self: self.unheard)
+    @rule()
+    def hear_that_streams_ended(self) -> None:
+        unheard, self.unheard = self.unheard, []
+        for process in unheard:
+            self.give(process.address, Gone("timeout"))
 
     @precondition(lambda self: self.timers)
     @rule(choice=CHOICE)
@@ -251,6 +262,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         """When everybody is dead and the watcher has told, nothing is left."""
         for name in list(self.living):
             self.kill(name, told=True)
+        self.hear_that_streams_ended()
         self.tell_who_ended()
         self.give(ETCD, MembersReset(()))
         for timer in self.timers:
