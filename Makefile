@@ -4,13 +4,15 @@
 #   PYTHON=python3.12   the interpreter to build .venv with (default: the first of 3.11, 3.12 that runs)
 #   PIP_EXTRA=...       further options for pip (default: PyTorch's public index of CPU builds, where it can be
 #                       reached; without it pip would fetch the CUDA build of torch; `PIP_EXTRA=` turns it off)
-#   TESTS=tests/wire    what `make test` runs (default: everything);  PYTEST="-x -k kill": further options
+#   TESTS=tests/wire    what `make test` and `make fuzz` run (default: everything);  PYTEST="-x -k kill": further options
+#                       of `make test`
+#   MINUTES=10          how long `make fuzz` searches
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install stubs demo test lint lock clean
+.PHONY: help install stubs demo test fuzz lint lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -26,6 +28,7 @@ REACHES_CPU_INDEX = $(PY) -c 'import urllib.request as r; r.urlopen("$(CPU_INDEX
 PIP_EXTRA ?= $(shell $(REACHES_CPU_INDEX) && echo --extra-index-url $(CPU_INDEX))
 TESTS ?= tests
 PYTEST ?=
+MINUTES ?= 10
 
 # A name on PATH may be a stub that only prints an error, so each candidate is run.
 find_python = $(shell for p in $(PYTHON) python3.11 python3.12 python3 python; do \
@@ -57,8 +60,12 @@ $(STUBS): $(PROTOS) hatch_build.py | $(INSTALLED)
 demo: install ## a small cluster at work: chats, a burst of load, kills, a drain, an explanation
 	$(PY) examples/demo.py
 
-test: install ## every test
-	$(PY) -m pytest $(PYTEST) $(TESTS)
+# Two processes: tests that wait for clusters beside tests that compute (tests/conftest.py says which go where).
+test: install ## every test, in two processes (PYTEST="-n 0": in one)
+	PYTHONHASHSEED=0 $(PY) -m pytest -n 2 --dist loadgroup $(PYTEST) $(TESTS)
+
+fuzz: install ## random search of the property tests and state machines, for MINUTES; says what to replay
+	$(PY) -m benchmarks.properties --minutes $(MINUTES) $(TESTS)
 
 lint: install ## ruff and mypy --strict
 	$(PY) -m ruff check $(CODE)

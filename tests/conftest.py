@@ -8,11 +8,56 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 import pytest
 from hypothesis import settings
+from xdist.remote import Producer
+from xdist.scheduler import LoadGroupScheduling
 
-# No deadline: a slow example is no wrong example. Derandomised in CI, so that a red run can be repeated.
-settings.register_profile("local", deadline=None)
-settings.register_profile("ci", deadline=None, derandomize=True)
-settings.load_profile("ci" if os.environ.get("CI") else "local")
+# What checks a change tries the same examples every time and everywhere, and remembers none: a red run can be repeated.
+# No deadline: a slow example is no wrong example.
+settings.register_profile("checked", deadline=None, derandomize=True, database=None)
+# `make fuzz`: the examples that `--hypothesis-seed` draws.
+settings.register_profile("fuzz", deadline=None, derandomize=False, database=None, print_blob=True)
+settings.load_profile("checked")
+SEARCH_S = 900
+LONGER = 3
+"""`make fuzz` gives state machines this many times as many steps."""
+
+
+class ClustersInOne(LoadGroupScheduling):  # type: ignore[misc]  # xdist ships no types
+    """How `make test` shares the tests out to its two processes: all that start real processes to one of them.
+
+    They wait more than they compute, and two clusters would fight for the cores. All else goes file by file to the
+    process that is free, so the fixtures of a file are made once.
+    """
+
+    def _split_scope(self, nodeid: str) -> str:
+        group: str = super()._split_scope(nodeid)
+        return nodeid.partition("::")[0] if group == nodeid else group
+
+
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ClustersInOne | None:
+    """With `--dist loadgroup`."""
+    return ClustersInOne(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Which tests share a process; in random search, how far they go."""
+    for item in items:
+        if item.get_closest_marker("cluster"):
+            item.add_marker(pytest.mark.xdist_group("cluster"))
+    if config.getoption("--hypothesis-profile") == "fuzz":
+        _lengthen(items)
+
+
+def _lengthen(items: list[pytest.Item]) -> None:
+    """Let state machines take more steps; a slow machine may need the time."""
+    machines = {item.cls: None for item in items if isinstance(item, pytest.Function) and item.cls is not None}
+    for machine in machines:
+        given = getattr(machine, "settings", None)
+        if isinstance(given, settings):
+            machine.settings = settings(given, stateful_step_count=LONGER * given.stateful_step_count)
+    for item in items:
+        item.add_marker(pytest.mark.timeout(SEARCH_S))
 
 
 @pytest.fixture(scope="session")

@@ -49,7 +49,8 @@ def test_kv_outlives_the_decoder_that_wrote_it(tmp_path: Path) -> None:
     """A restarted engine on the same memfd finds every slot where it was, behind weights that it read anew."""
     directory, fd = make_checkpoint(tmp_path), os.memfd_create("arena")
     first = load_model(directory, "float32", 1 << 20, numerics.fast(), fd)
-    written = [torch.randn(first.slots, 2, 2, 16) for _ in first.decoder.kv]
+    draw = torch.Generator().manual_seed(1)
+    written = [torch.randn(first.slots, 2, 2, 16, generator=draw) for _ in first.decoder.kv]
     for layer, content in zip(first.decoder.kv, written, strict=True):
         layer[: first.slots] = content
     first.arena.close()

@@ -137,7 +137,7 @@ class TestClaims:
         assert self.claimed(core, 6.0, WRITER) == [Send(WRITER, taken), self.handed(host, WRITER)]
 
     def test_what_is_committed_after_a_stream_broke_is_kept_by_the_new_one(self) -> None:
-        """The copy that was under way when the stream broke: its writer keeps the region, and hears when it is taken."""
+        """A copy was under way when the stream broke: its writer keeps the region, and hears when it is taken."""
         core = joined(WRITER, OTHER)
         (effect,) = sends(core.receive(1.0, WRITER, ask(key="k", chain=b"c")))
         assert isinstance(effect.message, RegionReserved)
