@@ -16,6 +16,8 @@ examples:
   dunlin up --model ./small
 """
 _FAMILIES = ("llama", "mistral", "qwen2")
+TOKENS = 4096
+"""Of the built-in tokenizer: each needs an embedding."""
 _DTYPES = ("float32", "bfloat16", "float16")
 
 
@@ -48,11 +50,17 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         ("--heads", 8, "query heads"),
         ("--kv-heads", 4, "key-value heads"),
         ("--intermediate", 704, "width of the MLP"),
-        ("--vocab", 4096, "vocabulary"),
         ("--max-positions", 16384, "longest sequence in tokens"),
     )
     for flag, default, what in sizes:
         parser.add_argument(flag, type=whole(1), default=default, metavar="N", help=f"{what} (default: {default})")
+    parser.add_argument(
+        "--vocab",
+        type=whole(TOKENS),
+        default=TOKENS,
+        metavar="N",
+        help=f"vocabulary; the tokenizer that is written has {TOKENS} tokens (default: {TOKENS})",
+    )
     parser.add_argument("--head-dim", type=whole(2), metavar="N", help="width of a head (default: hidden / heads)")
     parser.add_argument("--rope-theta", type=number(1), default=10_000.0, metavar="X", help="(default: 10000)")
 

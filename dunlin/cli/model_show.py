@@ -1,32 +1,35 @@
-"""`dunlin model show DIR`: what a checkpoint is, and whether dunlin can serve it. Reads headers, never a tensor."""
+"""`dunlin model show DIR`: what a checkpoint is, and whether dunlin can serve it: all that its loaders would refuse."""
 
 import argparse
-import json
-import math
-import struct
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from math import prod
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from dunlin.cli.errors import FAILED, OK, USAGE, CliError
 from dunlin.cli.options import Subparsers, add_json
 from dunlin.cli.output import as_json, table
-from dunlin.engine.config import FAMILIES, load_config, read_json
+from dunlin.engine.builtin import models_folder, resolve_model
+from dunlin.engine.config import FAMILIES, read_json
 from dunlin.engine.errors import ModelError
+
+if TYPE_CHECKING:
+    from dunlin.engine.headers import Entry
 
 _DESCRIPTION = """\
 Print what a checkpoint is: architecture, sizes, bytes of weights and of KV, and whether dunlin can serve it.
-Only its JSON files and the headers of its safetensors are read. Exit code 1: it cannot be served.
+The checks are those of a start: config.json, the names, shapes and dtypes of all tensors, the tokenizer beside the
+vocabulary, the end tokens and the chat template. Of the weights only the headers are read.
+Exit code 1: it cannot be served, and every reason is listed.
 
 examples:
   dunlin model show /models/llama
   dunlin model show /models/llama --json
+  dunlin model show builtin:tiny
 """
-_HEADER_BYTES_MAX = 100 << 20
-_FLOATS = ("F32", "BF16", "F16")
-_ITEM_BYTES = {"F64": 8, "I64": 8, "F32": 4, "I32": 4, "BF16": 2, "F16": 2, "I16": 2, "I8": 1, "U8": 1, "BOOL": 1}
-_LAYER_PARTS = ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj", "self_attn.o_proj")
-_MLP_PARTS = ("mlp.gate_proj", "mlp.up_proj", "mlp.down_proj")
+_MOST_LINES = 20
+"""Of what is wrong; `--json` has all of it."""
 # Names of the same things in the files of other model families, so that those are shown too.
 _NAMES = {
     "layers": ("num_hidden_layers", "n_layer", "num_layers"),
@@ -72,15 +75,21 @@ def add(commands: "Subparsers[argparse.ArgumentParser]") -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("directory", type=Path, metavar="DIR", help="a Hugging Face checkpoint")
+    parser.add_argument("model", metavar="NAME|DIR", help="builtin:tiny, or the directory of a Hugging Face checkpoint")
+    parser.add_argument(
+        "--data-dir", type=Path, metavar="DIR", help="where built-in models are kept (default: as for `dunlin up`)"
+    )
     add_json(parser)
     parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print it."""
+    from dunlin.launch.state import default_data_dir
+
     try:
-        shown = show(arguments.directory)
+        directory = resolve_model(arguments.model, models_folder(arguments.data_dir or default_data_dir()))
+        shown = show(directory)
     except ModelError as error:
         raise CliError(str(error), USAGE) from None
     print(as_json(shown) if arguments.json else render(shown))
@@ -92,40 +101,41 @@ def show(directory: Path) -> Shown:
 
     Raises:
         ModelError: no directory, or no readable config.json: there is nothing to show.
+        CliError: this installation cannot read a tokenizer.
     """
     if not directory.is_dir():
         raise ModelError(directory, "no such directory", "give a directory with a Hugging Face checkpoint")
     values = read_json(directory / "config.json")
-    problems: list[str] = []
     try:
-        load_config(directory)
-    except ModelError as error:
-        problems.append(str(error))
-    tensors = _tensors(directory, problems)
-    sizes = {name: _whole(values, names) for name, names in _NAMES.items()}
-    sizes["kv_heads"] = sizes["kv_heads"] or sizes["heads"]
-    if not sizes["head_dim"] and sizes["hidden"] and sizes["heads"]:
-        sizes["head_dim"] = sizes["hidden"] // sizes["heads"]
-    if not problems:
-        problems += _missing(tensors, sizes["layers"] or 0, bool(values.get("tie_word_embeddings")))
-    has_tokenizer = (directory / "tokenizer.json").is_file()
-    if not has_tokenizer:
-        problems.append("tokenizer.json is missing: text cannot become tokens")
+        from dunlin.launch.servable import examine
+    except ModuleNotFoundError as error:
+        text = f"this installation lacks {error.name}: install the servers with pip install 'dunlin[server]'"
+        raise CliError(text, USAGE) from None
+    found = examine(directory)
+    sizes = _sizes(values)
     return Shown(
         directory=str(directory),
         architecture=_architecture(values),
         **sizes,
-        dtypes=_dtypes(tensors),
-        files=len(_files(directory)),
-        parameters=sum(math.prod(shape) for _, shape in tensors.values()),
-        weight_bytes=sum(math.prod(shape) * _ITEM_BYTES.get(kind, 1) for kind, shape in tensors.values()),
+        dtypes=_dtypes(found.entries.values()),
+        files=len({entry.path for entry in found.entries.values()}),
+        parameters=sum(prod(entry.shape) for entry in found.entries.values()),
+        weight_bytes=sum(entry.stop - entry.start for entry in found.entries.values()),
         kv_bytes_per_token_bf16=_kv_bytes(sizes, 2),
         kv_bytes_per_token_fp32=_kv_bytes(sizes, 4),
-        tokenizer=has_tokenizer,
+        tokenizer=(directory / "tokenizer.json").is_file(),
         chat_template=_has_template(directory),
-        servable=not problems,
-        problems=tuple(problems),
+        servable=not found.faults,
+        problems=tuple(str(fault).removeprefix(f"{directory}/") for fault in found.faults),
     )
+
+
+def _sizes(values: Mapping[str, Any]) -> dict[str, int | None]:
+    sizes = {name: _whole(values, names) for name, names in _NAMES.items()}
+    sizes["kv_heads"] = sizes["kv_heads"] or sizes["heads"]
+    if not sizes["head_dim"] and sizes["hidden"] and sizes["heads"]:
+        sizes["head_dim"] = sizes["hidden"] // sizes["heads"]
+    return sizes
 
 
 def render(shown: Shown) -> str:
@@ -144,12 +154,18 @@ def render(shown: Shown) -> str:
         ("weights", f"{shown.parameters:,} parameters, {_size(shown.weight_bytes)} in {shown.files} file{plural}"),
         ("dtype", dtypes or "unknown"),
         ("KV per token", f"{kv[0]} in bf16, {kv[1]} in fp32"),
-        ("tokenizer", "yes" if shown.tokenizer else "no"),
-        ("chat template", "yes" if shown.chat_template else "no (a plain one is used)"),
+        ("tokenizer", "there" if shown.tokenizer else "missing"),
+        ("chat template", "there" if shown.chat_template else "none: a plain one is used"),
         ("dunlin serves it", "yes" if shown.servable else "no:"),
     ]
     lines = [line.rstrip() for line in table(("", ""), rows).splitlines()[1:]]
-    return "\n".join([*lines, *(f"  - {problem}" for problem in shown.problems)])
+    return "\n".join([*lines, *_listed(shown.problems)])
+
+
+def _listed(problems: tuple[str, ...]) -> list[str]:
+    lines = [f"  - {problem}" for problem in problems[:_MOST_LINES]]
+    rest = len(problems) - len(lines)
+    return [*lines, f"  - and {rest} more, which --json lists"] if rest else lines
 
 
 def _text(value: int | None, unit: str = "") -> str:
@@ -163,12 +179,12 @@ def _size(size_bytes: int) -> str:
     return f"{size_bytes / 1024:.1f} KiB"
 
 
-def _whole(values: dict[str, Any], names: tuple[str, ...]) -> int | None:
+def _whole(values: Mapping[str, Any], names: tuple[str, ...]) -> int | None:
     found = next((values[name] for name in names if name in values), None)
     return found if isinstance(found, int) and not isinstance(found, bool) else None
 
 
-def _architecture(values: dict[str, Any]) -> str:
+def _architecture(values: Mapping[str, Any]) -> str:
     named = values.get("architectures")
     listed = [str(one) for one in named] if isinstance(named, list) else []
     kind = values.get("model_type")
@@ -191,56 +207,8 @@ def _has_template(directory: Path) -> bool:
         return False
 
 
-def _files(directory: Path) -> list[Path]:
-    return sorted(directory.glob("*.safetensors"))
-
-
-Tensors = dict[str, tuple[str, tuple[int, ...]]]
-"""dtype and shape by name."""
-
-
-def _tensors(directory: Path, problems: list[str]) -> Tensors:
-    files = _files(directory)
-    if not files:
-        problems.append("no *.safetensors: dunlin reads no other format of weights")
-    found: Tensors = {}
-    for path in files:
-        try:
-            found |= _header(path)
-        except (OSError, ValueError, KeyError, TypeError, AttributeError, struct.error) as error:
-            problems.append(f"{path.name} cannot be read ({error}): fetch it again")
-    return found
-
-
-def _header(path: Path) -> Tensors:
-    size_bytes = path.stat().st_size
-    with path.open("rb") as file:
-        (length,) = struct.unpack("<Q", file.read(8))
-        if length > min(size_bytes - 8, _HEADER_BYTES_MAX):
-            raise ValueError(f"it claims a header of {length} bytes in a file of {size_bytes}")
-        header = json.loads(file.read(length))
-    header.pop("__metadata__", None)
-    stop = max((int(one["data_offsets"][1]) for one in header.values()), default=0)
-    if 8 + length + stop > size_bytes:
-        raise ValueError(f"it is truncated: {size_bytes} of {8 + length + stop} bytes")
-    return {name: (str(one["dtype"]), tuple(map(int, one["shape"]))) for name, one in header.items()}
-
-
-def _dtypes(tensors: Tensors) -> dict[str, int]:
+def _dtypes(entries: "Iterable[Entry]") -> dict[str, int]:
     counts: dict[str, int] = {}
-    for kind, _ in tensors.values():
-        counts[kind] = counts.get(kind, 0) + 1
+    for entry in entries:
+        counts[entry.dtype] = counts.get(entry.dtype, 0) + 1
     return dict(sorted(counts.items(), key=lambda item: -item[1]))
-
-
-def _missing(tensors: Tensors, layers: int, tied: bool) -> list[str]:
-    wanted = ["model.embed_tokens.weight", "model.norm.weight", *([] if tied else ["lm_head.weight"])]
-    for layer in range(layers):
-        wanted += [f"model.layers.{layer}.{part}.weight" for part in (*_LAYER_PARTS, *_MLP_PARTS)]
-    lacking = [name for name in wanted if name not in tensors]
-    problems = [f"{len(lacking)} tensors are missing, the first is {lacking[0]}"] if lacking else []
-    strange = [name for name in wanted if name in tensors and tensors[name][0] not in _FLOATS]
-    if strange:
-        kind = tensors[strange[0]][0]
-        problems.append(f"{strange[0]} is {kind}, and so are others: dunlin reads {', '.join(_FLOATS)}")
-    return problems

@@ -14,9 +14,9 @@ import torch
 
 from dunlin.engine.config import FAMILIES, ModelConfig, load_config
 from dunlin.engine.errors import ModelError
-from dunlin.engine.layout import Block, layer_blocks, outer_blocks
+from dunlin.engine.layout import Block, layer_blocks, outer_blocks, part_shapes
 from dunlin.engine.safetensors import write_safetensors
-from dunlin.engine.weights import TORCH_DTYPES, part_shapes
+from dunlin.engine.weights import TORCH_DTYPES
 
 TOKENIZER = Path(__file__).parent.parent / "text" / "data"
 

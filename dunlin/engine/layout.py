@@ -75,6 +75,12 @@ def _norm(tensor: str, name: str, hidden: int) -> Block:
     return Block(name, (hidden,), (Part(tensor, hidden),))
 
 
+def part_shapes(block: Block) -> Iterator[tuple[str, tuple[int, ...]]]:
+    """The checkpoint tensors of a block with the shape that each must have."""
+    for part in block.parts:
+        yield part.name, (part.rows, *block.shape[1:])
+
+
 def offsets(blocks: Sequence[Block], item_bytes: int) -> Iterator[tuple[Block, int]]:
     """Each block with its byte offset in the range that holds them all."""
     offset = 0

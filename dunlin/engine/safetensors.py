@@ -8,29 +8,15 @@ import json
 import mmap
 import struct
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from dunlin.engine.config import read_json
 from dunlin.engine.errors import ModelError
+from dunlin.engine.headers import REMEDY, Entry, find_entry, read_header, shards
 
 DTYPES = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16, "F64": torch.float64}
-HEADER_BYTES_MAX = 100_000_000
-REMEDY = "fetch or write the checkpoint again"
-
-
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One tensor in one file: its bytes are `[start, stop)` of the file."""
-
-    path: Path
-    dtype: str
-    shape: tuple[int, ...]
-    start: int
-    stop: int
 
 
 class Checkpoint:
@@ -42,14 +28,16 @@ class Checkpoint:
         self.directory = directory
         self.entries: dict[str, Entry] = {}
         self._maps: dict[Path, mmap.mmap] = {}
-        for path in _files(directory):
+        files, faults = shards(directory)
+        if faults:
+            raise faults[0]
+        for path in files:
             self._open(path)
 
     def _open(self, path: Path) -> None:
+        entries = read_header(path)
         try:
             with path.open("rb") as file:
-                size = path.stat().st_size
-                entries = _read_header(path, file.read(8), size, file.read)
                 self._maps[path] = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except OSError as error:
             raise ModelError(path, f"cannot be read ({error.strerror or error})", REMEDY) from None
@@ -60,15 +48,7 @@ class Checkpoint:
 
         :raises ModelError: no file of the checkpoint has it, or its dtype is not a floating one that dunlin reads.
         """
-        entry = self.entries.get(name)
-        if entry is None:
-            raise ModelError(
-                self.directory, f"tensor `{name}` is missing", "use a complete checkpoint that fits its config.json"
-            )
-        if entry.dtype not in DTYPES:
-            raise ModelError(
-                entry.path, f"tensor `{name}` has dtype {entry.dtype}", f"dunlin reads {', '.join(DTYPES)}"
-            )
+        entry = find_entry(self.entries, name, self.directory)
         count = (entry.stop - entry.start) // DTYPES[entry.dtype].itemsize
         if not count:
             return torch.empty(entry.shape, dtype=DTYPES[entry.dtype])
@@ -78,63 +58,6 @@ class Checkpoint:
     def close(self) -> None:
         """Forget the files. The mappings go when the last view of them does."""
         self._maps.clear()
-
-
-def _files(directory: Path) -> list[Path]:
-    index = directory / "model.safetensors.index.json"
-    if not index.is_file():
-        single = directory / "model.safetensors"
-        if not single.is_file():
-            raise ModelError(
-                directory,
-                "holds no model.safetensors and no index of shards",
-                "give a checkpoint in safetensors format",
-            )
-        return [single]
-    names = read_json(index).get("weight_map")
-    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
-        raise ModelError(index, "has no `weight_map` from tensors to files", REMEDY)
-    files = [directory / Path(name).name for name in sorted(set(names.values()))]
-    for file in files:
-        if not file.is_file():
-            raise ModelError(file, "the index names this shard and it is not there", REMEDY)
-    return files
-
-
-def _read_header(path: Path, prefix: bytes, size: int, read: Any) -> dict[str, Entry]:
-    if len(prefix) < 8:
-        raise ModelError(path, f"is truncated: {size} bytes are no safetensors file", REMEDY)
-    (length,) = struct.unpack("<Q", prefix)
-    if length > min(size - 8, HEADER_BYTES_MAX):
-        raise ModelError(
-            path, f"is truncated or corrupt: it claims a header of {length} bytes in a file of {size}", REMEDY
-        )
-    try:
-        header = json.loads(read(length))
-    except ValueError:
-        raise ModelError(path, "has a corrupt header (no JSON)", REMEDY) from None
-    if not isinstance(header, dict):
-        raise ModelError(path, "has a corrupt header (no JSON object)", REMEDY)
-    header.pop("__metadata__", None)
-    return {name: _entry(path, name, spec, 8 + length, size) for name, spec in header.items()}
-
-
-def _entry(path: Path, name: str, spec: Any, data_start: int, size: int) -> Entry:
-    try:
-        dtype, shape, (start, stop) = str(spec["dtype"]), tuple(map(int, spec["shape"])), map(int, spec["data_offsets"])
-    except (TypeError, KeyError, ValueError):
-        raise ModelError(path, f"has a corrupt header entry for `{name}`", REMEDY) from None
-    if data_start + stop > size:
-        raise ModelError(path, f"is truncated: `{name}` ends at byte {data_start + stop} of {size}", REMEDY)
-    items = 1
-    for extent in shape:
-        items *= extent
-    expected = items * DTYPES[dtype].itemsize if dtype in DTYPES else stop - start
-    if not 0 <= start <= stop or min(shape, default=0) < 0 or expected != stop - start:
-        raise ModelError(
-            path, f"has a corrupt header entry for `{name}`: {stop - start} bytes for shape {shape} of {dtype}", REMEDY
-        )
-    return Entry(path, dtype, shape, data_start + start, data_start + stop)
 
 
 def write_safetensors(path: Path, tensors: Mapping[str, torch.Tensor]) -> None:

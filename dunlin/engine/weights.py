@@ -11,8 +11,8 @@ import torch
 import xxhash
 
 from dunlin.engine.arena import Arena, granules_for
+from dunlin.engine.checks import tensor_faults
 from dunlin.engine.config import ModelConfig
-from dunlin.engine.errors import ModelError
 from dunlin.engine.layout import Block, layer_blocks, offsets, outer_blocks, total_bytes
 from dunlin.engine.safetensors import Checkpoint
 
@@ -47,6 +47,8 @@ def load_weights(
     :raises MemoryError: the arena is too small.
     """
     checkpoint = Checkpoint(directory)
+    for fault in tensor_faults(checkpoint.entries, config, directory):
+        raise fault
     hasher = xxhash.xxh3_128()
     try:
         outer = _load_blocks(checkpoint, outer_blocks(config), dtype, arena, hasher)
@@ -78,20 +80,10 @@ def _load_blocks(
 
 
 def _fill(checkpoint: Checkpoint, block: Block, view: torch.Tensor) -> None:
-    for (name, shape), target in zip(part_shapes(block), _slices(block, view), strict=True):
-        source = checkpoint.tensor(name)
-        if tuple(source.shape) != shape:
-            what = f"tensor `{name}` has shape {tuple(source.shape)}, config.json implies {shape}"
-            raise ModelError(checkpoint.entries[name].path, what, "use the config.json that belongs to these weights")
-        wanted = source.to(target.dtype)
+    for part, target in zip(block.parts, _slices(block, view), strict=True):
+        wanted = checkpoint.tensor(part.name).to(target.dtype)
         if not torch.equal(target, wanted):  # what an earlier process left is not written again: another may read it
             target.copy_(wanted)
-
-
-def part_shapes(block: Block) -> Iterator[tuple[str, tuple[int, ...]]]:
-    """The checkpoint tensors of a block with the shape that each must have."""
-    for part in block.parts:
-        yield part.name, (part.rows, *block.shape[1:])
 
 
 def _slices(block: Block, view: torch.Tensor) -> Iterator[torch.Tensor]:

@@ -105,8 +105,7 @@ def _check_nixl() -> None:
 
 
 def _check_model(model: str) -> None:
-    from dunlin.engine.config import load_config
-    from dunlin.engine.errors import ModelError
+    from dunlin.launch.servable import examine
 
     if model.startswith("builtin:"):
         if model != "builtin:tiny":
@@ -114,10 +113,10 @@ def _check_model(model: str) -> None:
                 f"--model {model}: the only built-in model is builtin:tiny; or give a checkpoint's directory"
             )
         return
-    try:
-        load_config(Path(model))
-    except ModelError as error:
-        raise LaunchError(f"--model {error}") from None
+    faults = examine(Path(model)).faults
+    if faults:
+        more = f" (and {len(faults) - 1} more: dunlin model show {model})" if len(faults) > 1 else ""
+        raise LaunchError(f"--model {faults[0]}{more}")
 
 
 def _check_etcd(text: str) -> None:

@@ -23,6 +23,10 @@ class Tokenizer:
         """Entries, added ones included."""
         return int(self._inner.get_vocab_size())
 
+    def highest_id(self) -> int:
+        """The greatest token id that a text can become; -1 without any tokens."""
+        return max(self._inner.get_vocab().values(), default=-1)
+
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
         """The tokens of `text`. A rendered chat names its special tokens itself: encode it without adding any."""
         return list(self._inner.encode(text, add_special_tokens=add_special_tokens).ids)
@@ -58,6 +62,20 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         raise ModelError(path, f"is no tokenizer ({error})", "fetch or write the file again") from None
 
 
+def check_vocabulary(tokenizer: Tokenizer, vocab: int, directory: Path) -> None:
+    """Whether the model of `directory`, with `vocab` embeddings, knows every token of its tokenizer.
+
+    :raises ModelError: the tokenizer has no tokens, or one without an embedding.
+    """
+    path = directory / "tokenizer.json"
+    highest = tokenizer.highest_id()
+    if highest < 0:
+        raise ModelError(path, "has no tokens: every text would be empty", "fetch or write the file again")
+    if highest >= vocab:
+        what = f"has token ids up to {highest}, config.json's `vocab_size` is {vocab}: such a token has no embedding"
+        raise ModelError(path, what, "use the tokenizer.json that belongs to these weights")
+
+
 def load_chat_template(directory: Path) -> ChatTemplate:
     """The chat template of the checkpoint in `directory`, or the plain one where it has none.
 
@@ -66,9 +84,16 @@ def load_chat_template(directory: Path) -> ChatTemplate:
     path = directory / "tokenizer_config.json"
     config = read_json(path) if path.is_file() else {}
     separate = directory / "chat_template.jinja"
-    source = separate.read_text(encoding="utf-8") if separate.is_file() else config.get("chat_template")
+    source = _read(separate) if separate.is_file() else config.get("chat_template")
     names = {key: _token_name(config.get(key)) for key in ("bos_token", "eos_token", "pad_token")}
     return ChatTemplate(_default_of(source), names, separate if separate.is_file() else path)
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise ModelError(path, f"cannot be read ({error})", "fetch or write the file again") from None
 
 
 def _default_of(source: object) -> str | None:

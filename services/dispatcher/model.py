@@ -6,11 +6,9 @@ from pathlib import Path
 
 from dunlin.engine.builtin import PREFIX, resolve_model
 from dunlin.engine.config import load_config
-from dunlin.engine.errors import ModelError
-from dunlin.limits import MOST_EOS_IDS
 from dunlin.messages.public import ChatMessage
 from dunlin.text.chat import ChatTemplate
-from dunlin.text.tokenizer import Tokenizer, load_chat_template, load_tokenizer
+from dunlin.text.tokenizer import Tokenizer, check_vocabulary, load_chat_template, load_tokenizer
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +39,13 @@ def load_model(model: str, cache: Path, name: str = "") -> Model:
     """
     directory = resolve_model(model, cache)
     config = load_config(directory)
-    if len(config.eos_ids) > MOST_EOS_IDS:
-        text = f"{len(config.eos_ids)} tokens end a text; at most {MOST_EOS_IDS} are taken"
-        raise ModelError(str(directory), text, "shorten eos_token_id in its configuration")
+    tokenizer = load_tokenizer(directory)
+    check_vocabulary(tokenizer, config.vocab, directory)
     return Model(
         name=name or (model if model.startswith(PREFIX) else directory.resolve().name),
         max_positions=config.max_positions,
         vocabulary=config.vocab,
         eos_ids=config.eos_ids,
-        tokenizer=load_tokenizer(directory),
+        tokenizer=tokenizer,
         template=load_chat_template(directory),
     )

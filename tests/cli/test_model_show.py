@@ -1,18 +1,26 @@
 """`dunlin model show`: what a checkpoint's files say, and every reason why it cannot be served."""
 
 import json
+import os
 import struct
+from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from dunlin.cli.main import main
+from dunlin.cli.model import TOKENS
 from dunlin.cli.model_show import render, show
-from dunlin.engine.checkpoint import Shape, init_checkpoint
+from dunlin.engine import numerics
+from dunlin.engine.checkpoint import TOKENIZER, Shape, init_checkpoint
 from dunlin.engine.errors import ModelError
+from dunlin.engine.load import load_model
+from dunlin.text.tokenizer import load_tokenizer
+from services.dispatcher.model import load_model as load_for_door
 
-SHAPE = Shape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, intermediate=48, vocab=300, max_positions=128)
+SHAPE = Shape(layers=2, hidden=32, heads=4, kv_heads=2, head_dim=8, intermediate=48, max_positions=128)
 
 
 @pytest.fixture
@@ -44,10 +52,14 @@ def test_a_checkpoint_that_can_be_served(checkpoint: Path) -> None:
         ({"model_type": "gpt2", "architectures": ["GPT2LMHeadModel"]}, "GPT2LMHeadModel"),
         ({"rope_scaling": {"rope_type": "yarn", "factor": 2.0}}, "yarn"),
         ({"num_attention_heads": 3}, "3"),
-        ({"num_hidden_layers": 3}, "7 tensors are missing, the first is model.layers.2.self_attn.q_proj.weight"),
+        ({"num_hidden_layers": 3}, "tensor `model.layers.2.mlp.down_proj.weight` is missing"),
+        ({"hidden_size": 64}, "model.norm.weight` has shape (32,), config.json implies (64,); use the config.json"),
+        ({"eos_token_id": 4096}, "`eos_token_id` 4096 is outside the vocabulary of 4096"),
+        ({"vocab_size": 4095}, "tokenizer.json: has token ids up to 4095, config.json's `vocab_size` is 4095"),
     ],
 )
 def test_a_configuration_that_cannot(checkpoint: Path, values: dict[str, Any], said: str) -> None:
+    (checkpoint / "generation_config.json").unlink()  # it would have the say about the end
     change(checkpoint, **values)
     shown = show(checkpoint)
     assert not shown.servable
@@ -55,19 +67,82 @@ def test_a_configuration_that_cannot(checkpoint: Path, values: dict[str, Any], s
     assert said in render(shown)
 
 
-def test_missing_files(checkpoint: Path) -> None:
-    (checkpoint / "tokenizer.json").unlink()
+def test_every_defect_is_listed(checkpoint: Path) -> None:
+    change(checkpoint, hidden_size="wide", rms_norm_eps=-1)
+    (checkpoint / "generation_config.json").write_text("{")
+    (checkpoint / "tokenizer.json").write_text("{}")
+    (checkpoint / "chat_template.jinja").write_text("{% for")
     (checkpoint / "model.safetensors").unlink()
-    problems = " ".join(show(checkpoint).problems)
-    assert "tokenizer.json is missing" in problems
-    assert "no *.safetensors" in problems
+    shown = show(checkpoint)
+    wanted = (
+        "config.json: `hidden_size` must be a positive integer, not 'wide'; check the file",
+        "config.json: `rms_norm_eps` must be a positive number",
+        "generation_config.json: cannot be read as JSON",
+        "holds no model.safetensors and no index of shards",
+        "tokenizer.json: is no tokenizer",
+        "chat_template.jinja: has a chat template that does not compile",
+    )
+    assert len(shown.problems) == len(wanted)
+    assert all(text in problem for text, problem in zip(wanted, shown.problems, strict=True))
+    assert all(text in render(shown) for text in wanted)
+
+
+def test_many_defects_are_counted(checkpoint: Path) -> None:
+    change(checkpoint, num_hidden_layers=1_000_000)
+    shown = show(checkpoint)
+    assert len(shown.problems) == 1000
+    assert render(shown).endswith("  - and 980 more, which --json lists")
 
 
 @pytest.mark.parametrize("keep", [0, 5, 40, 20_000])
 def test_a_truncated_file_is_named(checkpoint: Path, keep: int) -> None:
     path = checkpoint / "model.safetensors"
     path.write_bytes(path.read_bytes()[:keep])
-    assert any(problem.startswith("model.safetensors cannot be read") for problem in show(checkpoint).problems)
+    (problem,) = show(checkpoint).problems
+    assert problem.startswith("model.safetensors: is truncated")
+
+
+def test_a_tokenizer_without_tokens(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer.json").write_text('{"model": {"type": "BPE", "vocab": {}, "merges": []}}')
+    assert "has no tokens" in show(checkpoint).problems[0]
+
+
+def test_an_index_that_names_a_missing_shard(checkpoint: Path) -> None:
+    names = {"lm_head.weight": "model.safetensors", "model.norm.weight": "model-2.safetensors"}
+    (checkpoint / "model.safetensors.index.json").write_text(json.dumps({"weight_map": names}))
+    (problem,) = show(checkpoint).problems
+    assert problem.startswith("model-2.safetensors: the index names this shard and it is not there")
+
+
+def test_tied_embeddings_need_no_head(tmp_path: Path) -> None:
+    init_checkpoint(tmp_path / "tied", "llama", replace(SHAPE, tied=True), 0)
+    assert show(tmp_path / "tied").servable
+    change(tmp_path / "tied", tie_word_embeddings=False)
+    assert "tensor `lm_head.weight` is missing" in show(tmp_path / "tied").problems[0]
+
+
+DEFECTS: dict[str, Callable[[Path], object]] = {
+    "hidden size": lambda model: change(model, hidden_size=64),
+    "vocabulary": lambda model: change(model, vocab_size=8192),
+    "layers": lambda model: change(model, num_hidden_layers=3),
+    "no weights": lambda model: (model / "model.safetensors").unlink(),
+    "rope": lambda model: change(model, rope_scaling={"rope_type": "yarn"}),
+}
+
+
+@pytest.mark.parametrize("name", DEFECTS)
+def test_the_loader_refuses_the_same_for_the_same_reason(checkpoint: Path, name: str) -> None:
+    DEFECTS[name](checkpoint)
+    with pytest.raises(ModelError) as caught:
+        load_model(checkpoint, "float32", 1 << 20, numerics.fast(), os.memfd_create("test-arena"))
+    assert str(caught.value).removeprefix(f"{checkpoint}/") == show(checkpoint).problems[0]
+
+
+def test_the_door_refuses_the_same_for_the_same_reason(checkpoint: Path) -> None:
+    change(checkpoint, vocab_size=4000)
+    with pytest.raises(ModelError) as caught:
+        load_for_door(str(checkpoint), checkpoint)
+    assert str(caught.value).removeprefix(f"{checkpoint}/") == show(checkpoint).problems[0]
 
 
 @pytest.mark.parametrize("header", [b"[]", b"{", b'{"a": 5}', b'{"a": {"dtype": "F32"}}', b"\xff"])
@@ -84,16 +159,29 @@ def test_quantised_weights_are_named(checkpoint: Path) -> None:
     header["model.layers.0.mlp.up_proj.weight"]["dtype"] = "I32"
     text = json.dumps(header).encode()
     path.write_bytes(struct.pack("<Q", len(text)) + text + data[8 + length :])
-    assert any("is I32" in problem for problem in show(checkpoint).problems)
+    assert any("has dtype I32; dunlin reads F32" in problem for problem in show(checkpoint).problems)
 
 
 def test_the_command(checkpoint: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["model", "show", str(checkpoint), "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["layers"] == 2
-    (checkpoint / "tokenizer.json").unlink()
+    (checkpoint / "tokenizer.json").write_text("{}")
     assert main(["model", "show", str(checkpoint)]) == 1
     assert main(["model", "show", str(checkpoint / "nowhere")]) == 2
     assert "no such directory" in capsys.readouterr().err
+
+
+def test_the_built_in_model(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.delenv("DUNLIN_MODELS", raising=False)
+    assert main(["model", "show", "builtin:tiny", "--data-dir", str(tmp_path)]) == 0
+    assert "dunlin serves it  yes" in capsys.readouterr().out
+    assert main(["model", "show", "builtin:huge", "--data-dir", str(tmp_path)]) == 2
+
+
+def test_the_written_vocabulary_has_an_embedding_for_every_token() -> None:
+    assert load_tokenizer(TOKENIZER).highest_id() == TOKENS - 1
 
 
 def test_nothing_to_show_is_an_error(tmp_path: Path) -> None:
