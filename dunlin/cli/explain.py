@@ -6,15 +6,18 @@ from typing import TYPE_CHECKING
 from dunlin.cli.cluster import connected
 from dunlin.cli.errors import USAGE, CliError
 from dunlin.cli.options import Subparsers, add_cluster_options, add_json
-from dunlin.cli.output import as_json
+from dunlin.cli.output import as_json, table
 from dunlin.messages.fleet import Explanation
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from dunlin.telemetry.explain import Record
 
 _DESCRIPTION = """\
-Tell the story of one request from the decisions that the monitor recorded: running, finished or failed over. The
-request's name is what `dunlin generate` prints, and `id` in the answers of the HTTP door.
+Tell the story of one request from the decisions that the monitor recorded: running, finished or failed over. Each
+line has the seconds since the request came, what was decided, and the figures that were compared; what they mean stands
+below. The request's name is what `dunlin generate` prints, and `id` in the answers of the HTTP door.
 
 example:
   dunlin explain req-2a-7
@@ -37,26 +40,35 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print it."""
-    from dunlin.telemetry.explain import explain
+    from dunlin.telemetry.explain import explain, outcome, to_its_end
 
+    request: str = arguments.request
     try:
-        explain((), arguments.request)
+        explain((), request)
     except ValueError as error:
         raise CliError(str(error), USAGE) from None
     with connected(arguments) as client:
-        records = recorded(client.explain(arguments.request))
-    lines = explain(records, arguments.request)
+        records = to_its_end(recorded(client.explain(request)), request)
+    lines = explain(records, request)
     if not lines:
         raise CliError(
-            f"nothing is recorded about {arguments.request}: check its name (dunlin generate prints it); the oldest "
+            f"nothing is recorded about {request}: check its name (dunlin generate prints it); the oldest "
             "records are dropped when there are many"
         )
-    print(
-        as_json({"request": arguments.request, "story": lines, "records": records})
-        if arguments.json
-        else "\n".join(lines)
-    )
+    ended = outcome(records, request)
+    if arguments.json:
+        print(as_json({"request": request, "story": lines, "outcome": ended, "records": records}))
+    else:
+        print(render(lines, ended, records))
     return 0
+
+
+def render(lines: "Sequence[str]", ended: str, records: "Sequence[Record]") -> str:
+    """The story, its end, and a legend of the figures."""
+    from dunlin.telemetry.figures import meanings
+
+    legend = table(("figure", "meaning"), meanings(record.message for record in records))
+    return "\n".join([*lines, "", f"in short: {ended}", "", legend])
 
 
 def recorded(told: Explanation) -> "list[Record]":

@@ -5,6 +5,7 @@ import os
 import sys
 from collections.abc import Sequence
 
+from dunlin.arguments import Parser
 from dunlin.cli import (
     bench,
     certs,
@@ -42,7 +43,7 @@ exit codes: 0 done; 1 the cluster could not do it; 2 wrong arguments or files; 3
 
 def make_parser() -> argparse.ArgumentParser:
     """The whole command line."""
-    parser = argparse.ArgumentParser(
+    parser = Parser(
         prog="dunlin",
         description="Serve large language models on a cluster of instances.",
         epilog=_EPILOG,

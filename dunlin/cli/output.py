@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import re
 from array import array
 from collections.abc import Mapping, Sequence
 from enum import IntEnum
@@ -40,8 +41,12 @@ def table(header: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     )
 
 
+_NUMBER = re.compile(r"[-+]?\d[\d.,]*(?:e[-+]\d+)?(?:/\d+|%|[kMG]|\+)?(?: (?:s|ms|us|ns|%|bytes|[KMGT]i?B|kB))?")
+
+
 def _number(text: str) -> bool:
-    return text in ("", "-") or text[0].isdigit()
+    """A name that begins with a digit is none."""
+    return text in ("", "-") or _NUMBER.fullmatch(text) is not None
 
 
 def _cell(text: str, width: int, right: bool) -> str:

@@ -1,6 +1,7 @@
 """`dunlin status`: every process of the cluster, as the monitor sees it."""
 
 import argparse
+import re
 
 from dunlin.cli.cluster import connected
 from dunlin.cli.options import Subparsers, add_cluster_options, add_json
@@ -8,13 +9,18 @@ from dunlin.cli.output import as_json, table
 from dunlin.messages.fleet import FleetStatus, MemberStatus
 
 _DESCRIPTION = """\
-Print every process of the cluster: pid, role, incarnation, state, slots, load.
+Print every process of the cluster, as the monitor sees it.
+
+  incarnation   tells one start of a process from the next; part of its address in `dunlin explain`
+  state         up, starting (no engine yet), draining, suspect (silent or stuck), away (not connected)
+  free, slots   token slots of an instance: room for new sequences, and in all (one holds the KV of one token)
+  running, waiting   requests of an instance or a dispatcher
 
 examples:
   dunlin status
   dunlin status --json | jq '.members[] | select(.address.role == "instance") | .pid'
 """
-_HEADER = ("role", "name", "incarnation", "pid", "node", "state", "slots free/all", "running", "waiting", "more")
+_HEADER = ("role", "name", "incarnation", "pid", "node", "state", "free", "slots", "running", "waiting", "more")
 
 
 def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
@@ -40,10 +46,16 @@ def run(arguments: argparse.Namespace) -> int:
 
 def render(status: FleetStatus) -> str:
     """As a table, with a line below on the view itself."""
-    rows = [_row(member) for member in status.members]
+    rows = [_row(member) for member in sorted(status.members, key=_order)]
     lost = f", {status.reasons_lost} lost" if status.reasons_lost else ""
     last = f"view {status.version}; {status.suspicions_total} suspicions; {status.reasons_held} reasons held{lost}"
     return f"{table(_HEADER, rows)}\n{last}"
+
+
+def _order(member: MemberStatus) -> tuple[str, list[tuple[int, str]]]:
+    """By role and name, instance-2 before instance-10."""
+    parts = re.findall(r"\d+|\D+", member.address.name)
+    return member.address.role, [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
 
 
 def _row(member: MemberStatus) -> tuple[str, ...]:
@@ -65,13 +77,14 @@ def state(member: MemberStatus) -> str:
     return "up"
 
 
-def _load(member: MemberStatus) -> tuple[str, str, str]:
+def _load(member: MemberStatus) -> tuple[str, str, str, str]:
     if member.instance is not None:
         one = member.instance
-        return f"{one.free_slots + one.cached_slots}/{one.capacity_slots}", str(one.running), str(one.waiting)
+        free = one.free_slots + one.cached_slots
+        return str(free), str(one.capacity_slots), str(one.running), str(one.waiting)
     if member.dispatcher is not None:
-        return "", str(member.dispatcher.running), str(member.dispatcher.queued)
-    return "", "", ""
+        return "", "", str(member.dispatcher.running), str(member.dispatcher.queued)
+    return "", "", "", ""
 
 
 def _more(member: MemberStatus) -> str:

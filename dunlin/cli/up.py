@@ -8,7 +8,8 @@ from dunlin.cli.options import Subparsers, number, port, whole
 
 _DESCRIPTION = """\
 Start a cluster on this machine: etcd, dispatcher, global manager, monitor, kvstore and the instances, each a process
-of its own. Prints one line that starts with `ready` once it can serve. Ctrl-C (or SIGTERM) stops it all.
+of its own. Once it can serve it prints one line, `ready model=… http=… grpc=… metrics=…` (with --tls also `ca=…`),
+and how to use it on standard error. Ctrl-C (or SIGTERM) stops it all.
 
 examples:
   dunlin up                                      two instances of the small built-in model
@@ -41,6 +42,12 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         default="builtin:tiny",
         metavar="NAME|DIR",
         help="builtin:tiny (default), or a checkpoint's directory",
+    )
+    parser.add_argument(
+        "--model-name",
+        default="",
+        metavar="NAME",
+        help="what clients call it, as `model` in their requests (default: builtin:tiny, or the directory's name)",
     )
     parser.add_argument(
         "--dtype", choices=("fp32", "bf16"), default="fp32", help="precision of weights and KV (default: fp32)"
@@ -142,6 +149,7 @@ def run(arguments: argparse.Namespace) -> int:
         managers=arguments.managers,
         nodes=arguments.nodes,
         model=arguments.model,
+        model_name=arguments.model_name,
         dtype=arguments.dtype,
         preset=arguments.preset,
         prefill_share=arguments.prefill_share,

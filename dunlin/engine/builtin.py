@@ -37,6 +37,11 @@ def resolve_model(model: str, cache: Path) -> Path:
     return directory
 
 
+def served_name(model: str, chosen: str = "") -> str:
+    """What clients call `model`: the name that was chosen for it, `builtin:NAME`, or that of its directory."""
+    return chosen or (model if model.startswith(PREFIX) else Path(model).resolve().name)
+
+
 def _make(directory: Path) -> None:
     """Several processes may ask at once: one makes it, in a process of its own, so that none of them loads torch."""
     try:

@@ -14,8 +14,9 @@ class UpOptions:
     Port 0 means any; further dispatchers get the ports after the first one's. `nodes` above 1 plays several machines on
     this one: each has a kvstore of its own, and the instances are spread over them. `slots`, `tier_mib`,
     `checkpoint_share`, `prefill_share` and `max_wait_s` None leave the choice to the services. `etcd` empty means an
-    embedded one. `transport` is how KV goes between nodes. `threads` 0 shares the cores among the instances. `tls`
-    makes a CA and certificates under the data directory; `keys` is the file of the tenants' API keys.
+    embedded one. `model_name` is what clients call the model, empty for the name of its folder. `transport` is how KV
+    goes between nodes. `threads` 0 shares the cores among the instances. `tls` makes a CA and certificates under the
+    data directory; `keys` is the file of the tenants' API keys.
     """
 
     data_dir: Path
@@ -24,6 +25,7 @@ class UpOptions:
     managers: int = 1
     nodes: int = 1
     model: str = "builtin:tiny"
+    model_name: str = ""
     dtype: str = "fp32"
     preset: str = "chunked"
     prefill_share: float | None = None

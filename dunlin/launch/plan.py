@@ -77,7 +77,9 @@ def _manager(options: UpOptions) -> tuple[str, ...]:
 def _doors(options: UpOptions, http_port: int) -> tuple[str, ...]:
     keys = () if options.keys is None else ("--keys", str(options.keys.absolute()))
     most = () if options.max_wait_s is None else ("--max-wait-s", str(options.max_wait_s))
-    return ("--http", f"{options.host}:{http_port}", "--model", options.model, *keys, *most)
+    # One word: a name may begin with a dash.
+    name = (f"--model-name={options.model_name}",) if options.model_name else ()
+    return ("--http", f"{options.host}:{http_port}", "--model", options.model, *name, *keys, *most)
 
 
 def _tier(options: UpOptions) -> tuple[str, ...]:

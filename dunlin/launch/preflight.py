@@ -1,13 +1,16 @@
 """What can be checked before anything is started, so that a mistake costs one line and no process."""
 
+import fcntl
 import importlib.util
 import shutil
 import socket
+import struct
 from collections.abc import Sequence
 from pathlib import Path
 
 from dunlin.launch.errors import LaunchError
 from dunlin.launch.options import UpOptions
+from dunlin.limits import MOST_NAME_CHARACTERS
 from dunlin.membership.endpoints import parse_endpoints, split_endpoint
 from dunlin.memory import available_bytes
 from dunlin.policies.presets import PRESETS
@@ -17,6 +20,8 @@ LEAST_FREE_BYTES = 192 << 20
 MOST_CHECKPOINT_SHARE = 0.5
 """As instances say."""
 _OTLP_SCHEMES = ("http://", "https://")
+_SIOCGIFADDR = 0x8915
+"""Linux: ask for the address of a network interface."""
 _NEEDED = ("aiohttp", "grpc_health", "torch", "tokenizers", "xxhash")
 
 
@@ -40,7 +45,9 @@ def check(options: UpOptions) -> None:
         raise LaunchError(f"--prefill-share {options.prefill_share}: say a share between 0 and 1, such as 0.25")
     if options.deterministic and options.dtype != "fp32":
         raise LaunchError(f"--deterministic computes in fp32, not {options.dtype}: drop one of the two")
+    _check_host(options.host)
     _check_model(options.model)
+    _check_name(options.model_name)
     _check_resources(options)
     if options.otlp:
         _check_collector(options.otlp)
@@ -52,6 +59,42 @@ def check(options: UpOptions) -> None:
         _check_etcd(options.etcd)
     elif not (options.data_dir / "etcd").exists():
         _check_disk(options.data_dir)
+
+
+def _check_host(host: str) -> None:
+    """Listening there is tried: nothing else knows every kind of address that a machine may have."""
+    try:
+        family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+    except (OSError, UnicodeError) as error:
+        raise LaunchError(f"--host {host}: no such name or address ({getattr(error, 'strerror', error)})") from None
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        known = ", ".join(("127.0.0.1 (this machine alone)", *own_addresses(), "0.0.0.0 (all of them)"))
+        raise LaunchError(f"--host {host}: this machine has no such address; choose of {known}") from None
+
+
+def own_addresses() -> list[str]:
+    """The IPv4 addresses of this machine's networks, without the loopback."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # a network without an address
+                continue
+            found.append(socket.inet_ntoa(answer[20:24]))
+    return [address for address in found if not address.startswith("127.")]
+
+
+def _check_name(name: str) -> None:
+    """Clients write it in JSON and paths; operators read it in a line."""
+    if len(name) > MOST_NAME_CHARACTERS or not name.isprintable() or name != name.strip():
+        raise LaunchError(
+            f"--model-name {name!r}: give printable text of at most {MOST_NAME_CHARACTERS} characters, "
+            "no space around it"
+        )
 
 
 def _check_resources(options: UpOptions) -> None:

@@ -5,6 +5,7 @@ it.
 """
 
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -63,7 +64,7 @@ class ClusterProcess:
         if not line.startswith("ready"):
             self.stop()
             raise ClusterError(f"dunlin up {' '.join(self._flags)}: not ready ({self.said()})")
-        words = dict(word.split("=", 1) for word in line.split()[1:])
+        words = dict(word.split("=", 1) for word in shlex.split(line)[1:])
         self.http_doors = words["http"].split(",")
         self.http, self.grpc = self.http_doors[0], words["grpc"]
 

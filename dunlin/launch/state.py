@@ -21,7 +21,8 @@ class ClusterState:
     """One running cluster. Endpoints are `host:port`, `http` and `metrics` (the monitor's page) URLs.
 
     `http` and `grpc` name a door of each dispatcher, separated by commas. `pid` is the supervisor's.
-    `tls_dir` holds a client's certificates, empty without TLS.
+    `tls_dir` holds a client's certificates, empty without TLS. `model` is what was launched, `model_name` what clients
+    call it.
     """
 
     pid: int
@@ -37,6 +38,7 @@ class ClusterState:
     started_at_s: float
     tls_dir: str = ""
     preset: str = ""
+    model_name: str = ""
 
 
 def default_data_dir() -> Path:

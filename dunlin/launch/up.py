@@ -15,10 +15,12 @@ from pathlib import Path
 from types import FrameType
 
 import dunlin
+from dunlin.engine.builtin import served_name
 from dunlin.launch import preflight
 from dunlin.launch.certificates import CLIENT, issue_all, tls_dir
 from dunlin.launch.child import last_line
 from dunlin.launch.errors import LaunchError
+from dunlin.launch.greeting import hints, ready_line
 from dunlin.launch.options import UpOptions
 from dunlin.launch.plan import Ports, ProcessSpec, service_specs
 from dunlin.launch.ports import claim_port, claim_ports
@@ -169,6 +171,7 @@ class Cluster:
             started_at_s=time.time(),
             tls_dir=str(self._client_dir() or ""),
             preset=options.preset,
+            model_name=served_name(options.model, options.model_name),
         )
 
     def _tick(self) -> None:
@@ -208,7 +211,9 @@ def _run(cluster: Cluster, data_dir: DataDir) -> int:
         if cluster.start():
             state = cluster.state()
             write_state(state)
-            print(f"ready http={state.http} grpc={state.grpc}", flush=True)
+            print(ready_line(state), flush=True)
+            for hint in hints(state, options.host, options.keys is not None):
+                _say(hint)
             cluster.watch()
         _say("stopping")
         return 0

@@ -42,6 +42,16 @@ ANSWERED = (Accepted, Refused, Returned, Preempted, Continued, Ready, Poisoned, 
 TOLD = (Admitted, FirstToken, Closed)
 """They name the request by its public id."""
 
+FINISHES = {
+    Finish.RUNNING: "it ended",
+    Finish.STOP: "it stopped by itself (stop: an end token, or a stop text of the request)",
+    Finish.LENGTH: "it had as many tokens as it may (length: max_tokens, or what the model holds)",
+    Finish.CANCELLED: "it was cancelled",
+    Finish.DEADLINE: "its time was up (deadline)",
+    Finish.ERROR: "it failed (error)",
+}
+_FIRST = "first_token_s"
+
 
 @dataclass(frozen=True, slots=True)
 class Record:
@@ -69,6 +79,43 @@ def explain(records: Sequence[Record], request: str) -> list[str]:
     mine = [(record, named) for record, named in mine if named is None or named in names]
     starts = [record.at_s for record, named in mine if named] or [record.at_s for record, _ in mine]
     return [f"{record.at_s - starts[0]:+.3f} s  {sentence(record)}" for record, _ in mine]
+
+
+def to_its_end(records: Sequence[Record], request: str) -> list[Record]:
+    """The records without what others did after the request ended: that is no part of its story.
+
+    Raises:
+        ValueError: `request` is no public id.
+    """
+    request_key(request)
+    closed = [index for index, record in enumerate(records) if _ends(record.message, request)]
+    if not closed:
+        return list(records)
+    return [record for index, record in enumerate(records) if index <= closed[-1] or _names(record) is not None]
+
+
+def outcome(records: Sequence[Record], request: str) -> str:
+    """How the request ended, in one sentence."""
+    closed = [record.message for record in records if _ends(record.message, request)]
+    if not closed:
+        return "no end is recorded: it still runs, or the record was lost with its dispatcher"
+    last = closed[-1]
+    assert isinstance(last, Closed)
+    figures = {figure.name: figure.value for figure in last.why.figures} if last.why is not None else {}
+    parts = [f"{FINISHES[last.finish]}, after {_count(last.tokens, 'token', 'tokens')}"]
+    if "seconds" in figures:
+        parts.append(f"{figures['seconds']:.3f} s from its arrival to its end")
+    first = [record.message.why for record in records if isinstance(record.message, FirstToken)]
+    waits = [figure.value for why in first if why is not None for figure in why.figures if figure.name == _FIRST]
+    if waits:
+        parts.append(f"{waits[0]:.3f} s to its first token")
+    if "attempts" in figures:
+        parts.append(_count(int(figures["attempts"]), "attempt", "attempts"))
+    return "; ".join(parts)
+
+
+def _ends(message: Message, request: str) -> bool:
+    return isinstance(message, Closed) and message.request == request
 
 
 def request_key(request: str) -> tuple[int, int]:

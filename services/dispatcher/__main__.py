@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dunlin.arguments import Parser
 from dunlin.policies.dispatch import POLICIES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
 from dunlin.wire.options import add_service_flags, service_options
@@ -15,9 +16,7 @@ from services.dispatcher.server import Dispatcher, DoorOptions
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = argparse.ArgumentParser(
-        prog="dunlin serve dispatcher", description="Take requests over gRPC (--listen) and HTTP (--http)."
-    )
+    made = Parser(prog="dunlin serve dispatcher", description="Take requests over gRPC (--listen) and HTTP (--http).")
     add_service_flags(made)
     made.add_argument("--http", default=("127.0.0.1", 8000), type=_host_port, metavar="HOST:PORT", help="port 0: any")
     made.add_argument("--model", default="builtin:tiny", metavar="DIR", help="for its tokenizer and limits")

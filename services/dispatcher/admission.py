@@ -11,6 +11,7 @@ from dunlin.policies.admit import ADMIT_POLICIES
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.pace import PACE_KEPT, Pace
 from services.dispatcher.quotas import TenantQuotas
+from services.dispatcher.refusals import too_long
 
 LEAST_RETRY_S = 0.5
 MOST_RETRY_S = 30.0
@@ -102,8 +103,7 @@ class Admission:
         asked = len(submit.tokens) + (submit.max_tokens or 1)
         if not most or asked <= most:
             return None
-        text = f"{len(submit.tokens)} prompt tokens and max_tokens {submit.max_tokens or 'at least 1'}"
-        return Rejected(Rejection.TOO_LONG, f"{text} are more than the {most} tokens that can be held here")
+        return Rejected(Rejection.TOO_LONG, too_long(len(submit.tokens), submit.max_tokens, most))
 
     def _unavailable(self, now_s: float) -> Rejected | None:
         since_s = self._drought_since_s

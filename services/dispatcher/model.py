@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dunlin.engine.builtin import PREFIX, resolve_model
+from dunlin.engine.builtin import resolve_model, served_name
 from dunlin.engine.config import load_config
 from dunlin.messages.public import ChatMessage
 from dunlin.text.chat import ChatTemplate
@@ -42,7 +42,7 @@ def load_model(model: str, cache: Path, name: str = "") -> Model:
     tokenizer = load_tokenizer(directory)
     check_vocabulary(tokenizer, config.vocab, directory)
     return Model(
-        name=name or (model if model.startswith(PREFIX) else directory.resolve().name),
+        name=served_name(model, name),
         max_positions=config.max_positions,
         vocabulary=config.vocab,
         eos_ids=config.eos_ids,

@@ -13,7 +13,7 @@ from dunlin.messages.public import ChatMessage
 from dunlin.messages.types import I32, i32
 from dunlin.text.chat import ChatError
 from services.dispatcher.model import Model
-from services.dispatcher.refusals import DoorError
+from services.dispatcher.refusals import DoorError, too_long
 
 Prompt = str | I32 | tuple[ChatMessage, ...]
 
@@ -62,11 +62,8 @@ class Prompts:
     def check_length(self, tokens: I32, max_tokens: int | None) -> None:
         """Raises DoorError for what the model cannot hold."""
         most = self._model.max_positions
-        asked = len(tokens) + (max_tokens or 1)
-        if asked > most:
-            text = f"the model holds {most} tokens, and {len(tokens)} in the prompt"
-            text += f" with {max_tokens} to generate" if max_tokens else " leave none to generate"
-            raise DoorError(Rejection.TOO_LONG, f"{text} are {asked}: shorten the prompt or lower max_tokens")
+        if len(tokens) + (max_tokens or 1) > most:
+            raise DoorError(Rejection.TOO_LONG, too_long(len(tokens), max_tokens, most))
 
     def known(self, tokens: I32) -> I32:
         """The same tokens. Raises DoorError for one that the model does not have."""

@@ -5,6 +5,15 @@ from dunlin.messages.door import Rejection
 STOPPING = "the dispatcher is stopping"
 
 
+def too_long(prompt_tokens: int, max_tokens: int | None, most: int) -> str:
+    """Why a prompt is refused where a sequence may have `most` tokens. Clients look for "maximum context length"."""
+    limit = f"This model's maximum context length is {most} tokens"
+    if max_tokens is None:
+        return f"{limit}, and the prompt alone has {prompt_tokens}: shorten it, so that something can be generated"
+    asked = f"the prompt has {prompt_tokens} and max_tokens asks for {max_tokens} more"
+    return f"{limit}, but {asked}, {prompt_tokens + max_tokens} in all: shorten the prompt or lower max_tokens"
+
+
 class DoorError(Exception):
     """A request that was not taken. `field` names what is wrong with it, if it is the client's."""
 

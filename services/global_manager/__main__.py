@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from dunlin.arguments import Parser
 from dunlin.policies.group import GROUP_POLICIES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
 from dunlin.policies.rebalance import REBALANCE_POLICIES
@@ -15,7 +16,7 @@ from services.global_manager.server import serve
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    flags = argparse.ArgumentParser(
+    flags = Parser(
         prog="dunlin serve global_manager",
         description="Groups the instances; the one of several that is elected leads.",
     )

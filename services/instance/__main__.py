@@ -5,6 +5,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from dunlin.arguments import Parser
 from dunlin.cost.load import fitted_step
 from dunlin.cost.models import StepModel
 from dunlin.cost.store import StoreError
@@ -26,7 +27,7 @@ DEFAULT_KV_MIB = 256
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     usual = InstanceConfig()
-    flags = argparse.ArgumentParser(prog="dunlin serve instance", description="One engine, its slots and its batch.")
+    flags = Parser(prog="dunlin serve instance", description="One engine, its slots and its batch.")
     add_service_flags(flags)
     flags.add_argument("--model", default="builtin:tiny", help="builtin:tiny, or a Hugging Face checkpoint's directory")
     flags.add_argument("--dtype", default="fp32", choices=list(DTYPES), help="of weights and KV")

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from dunlin.arguments import Parser
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
 from services.kvstore.config import ALIGNMENTS_BYTES, TRANSPORTS, KvstoreConfig
@@ -14,7 +15,7 @@ DEFAULT_TIER_BYTES = 256 << 20
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    flags = argparse.ArgumentParser(
+    flags = Parser(
         prog="dunlin serve kvstore", description="The host-memory tier of one node's KV pool, and its catalog."
     )
     add_service_flags(flags)

@@ -4,6 +4,7 @@ import argparse
 import sys
 from collections.abc import Sequence
 
+from dunlin.arguments import Parser
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
 from services.monitor.config import MonitorConfig
@@ -12,7 +13,7 @@ from services.monitor.server import serve
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    flags = argparse.ArgumentParser(
+    flags = Parser(
         prog="dunlin serve monitor", description="Watches the fleet, publishes its views, keeps the recorded reasons."
     )
     add_service_flags(flags)

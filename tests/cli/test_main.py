@@ -79,6 +79,15 @@ def test_an_endpoint_where_nobody_answers(capsys: pytest.CaptureFixture[str]) ->
         (("model", "init", "/dev/null/x"), "/dev/null/x"),
         (("serve", "nobody"), "invalid choice"),
         (("frobnicate",), "invalid choice"),
+        (("staus",), "did you mean status?"),
+        (("up", "--isntances", "3"), "dunlin up: unknown option --isntances: did you mean --instances?"),
+        (("up", "--transport=socket"), "did you mean sockets?"),
+        (("model", "init", "x", "--laeyrs=1"), "dunlin model init: unknown option --laeyrs: did you mean --layers?"),
+        (("serve", "instance", "--modle", "x"), "dunlin serve instance: unknown option --modle: did you mean --model?"),
+        (("status", "now"), "unexpected argument 'now'"),
+        (("up", "--host", "203.0.113.7"), "--host 203.0.113.7: this machine has no such address; choose of 127.0.0.1"),
+        (("up", "--host", "no such host"), "no such host: no such name or address"),
+        (("up", "--model-name", "two\nlines"), "give printable text"),
     ],
     ids=lambda value: " ".join(value) if isinstance(value, tuple) else None,
 )
@@ -88,6 +97,7 @@ def test_a_mistake_costs_exit_code_2_and_says_what(
     assert exit_code(*arguments) == 2
     said = capsys.readouterr()
     assert complaint in said.err
+    assert said.err.count("\n") == 1
     assert "Traceback" not in said.err
     assert said.out == ""
 

@@ -259,7 +259,7 @@ def test_bad_prompts_are_refused(prompt: Any, messages: Any, text: str) -> None:
 
 def test_a_prompt_that_is_too_long() -> None:
     async def test(cluster: Doors, client: AsyncClient) -> None:
-        with pytest.raises(PromptTooLong, match="the model holds 1000 tokens") as caught:
+        with pytest.raises(PromptTooLong, match="maximum context length is 1000 tokens") as caught:
             await client.generate([5] * 1000)
         assert isinstance(caught.value.__cause__, CallFailed)
         with pytest.raises(PromptTooLong):

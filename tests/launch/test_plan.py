@@ -53,6 +53,12 @@ def test_one_node_keeps_its_name() -> None:
     assert {flag(spec, "--node") for spec in specs()} == {"node"}
 
 
+def test_the_doors_know_the_name_of_the_model() -> None:
+    named = [spec for spec in specs(model_name="-my model", dispatchers=2) if "--model-name=-my model" in spec.command]
+    assert [spec.role for spec in named] == ["dispatcher", "dispatcher"]
+    assert not any("--model-name" in word for spec in specs() for word in spec.command)
+
+
 def test_every_process_knows_the_user_of_etcd() -> None:
     for spec in specs(etcd_user="u", etcd_password_file=Path("/p")):
         assert (flag(spec, "--etcd-user"), flag(spec, "--etcd-password-file")) == ("u", "/p")

@@ -27,7 +27,17 @@ from dunlin.messages.plan import Drain, HandOver, Order, Room, Shed, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.told import Admitted, Closed, FirstToken
 from dunlin.messages.types import Figure, Finish, GroupKind, Part, Region, Rejected, RemapPhase, Why, i8, i32, i64
-from dunlin.telemetry.explain import SENTENCES, Record, because, explain, request_key, sentence
+from dunlin.telemetry.explain import (
+    FINISHES,
+    SENTENCES,
+    Record,
+    because,
+    explain,
+    outcome,
+    request_key,
+    sentence,
+    to_its_end,
+)
 
 D = Address("dispatcher", "d0", 0xC)
 I0 = Address("instance", "i0", 10)
@@ -242,3 +252,25 @@ def test_a_request_id_is_hexadecimal() -> None:
 )
 def test_a_reason_says_what_it_holds_and_no_more(why: Why | None, said: str) -> None:
     assert because(why) == said
+
+
+def test_the_story_ends_where_the_request_ended() -> None:
+    order = (MANAGER, I0, Order(50, 2, 3, GroupKind.LOCAL, Part.LOCAL, (I0,), why=WHY))
+    late = (D, I0, Cancel(1, 1, WHY))
+    whole = records([order, *FINISHED, order, late, (I0, ENGINE, step(1))])
+    kept = to_its_end(whole, "req-c-1")
+    assert kept == [*whole[: 1 + len(FINISHED)], whole[-2]]
+    assert to_its_end(records(RUNNING), "req-c-1") == records(RUNNING)
+
+
+def test_the_outcome_says_how_and_how_long() -> None:
+    figures = (Figure("attempts", 2), Figure("lost_in_a_row", 0), Figure("seconds", 1.25))
+    first = FirstToken("req-c-1", 1, I0, Why("prefill", "done", (Figure("first_token_s", 0.5),)))
+    closed = Closed("req-c-1", Finish.LENGTH, 20, why=Why("end", "length", figures))
+    told = outcome(records([*FINISHED[:4], (D, CLIENT, first), (D, CLIENT, closed)]), "req-c-1")
+    assert told == (
+        "it had as many tokens as it may (length: max_tokens, or what the model holds), after 20 tokens; "
+        "1.250 s from its arrival to its end; 0.500 s to its first token; 2 attempts"
+    )
+    assert outcome(records(RUNNING), "req-c-1").startswith("no end is recorded")
+    assert set(FINISHES) == set(Finish)

@@ -83,7 +83,10 @@ def test_the_limit_is_the_lesser_of_model_and_fleet() -> None:
         assert (refusal is None) is taken
         if refusal is not None:
             assert refusal.code is Rejection.TOO_LONG
-            assert "6 prompt tokens and max_tokens 4 are more than the 9 tokens" in refusal.detail
+            assert (
+                "maximum context length is 9 tokens, but the prompt has 6 and max_tokens asks for 4 more, 10"
+                in refusal.detail
+            )
 
 
 def test_the_least_that_is_worth_running_fits() -> None:
