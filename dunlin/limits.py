@@ -8,7 +8,7 @@ from math import isnan
 from typing import Any
 
 from dunlin.messages.dispatch import Place
-from dunlin.messages.types import I32, Sampling
+from dunlin.messages.types import I32, Sampling, i32
 
 I64_LEAST, I64_MOST = -(1 << 63), (1 << 63) - 1
 I32_MOST = (1 << 31) - 1
@@ -104,12 +104,23 @@ def fault_of(place: Place, vocabulary: int) -> str:
     try:
         _check_tokens(place, vocabulary)
         _check_sampling(place.sampling)
+        check_vocabulary(place.sampling, i32(), vocabulary)
         _check_count("stop_token_ids", place.stop_ids, MOST_STOP_IDS + MOST_EOS_IDS)
         for name in _NAMES:
             _check_name(name, getattr(place, name))
     except BadField as error:
         return str(error)
     return ""
+
+
+def check_vocabulary(sampling: Sampling, stop_ids: I32, vocabulary: int) -> None:
+    """Raise BadField for a bias or a client's stop id that is no token of the model.
+
+    The model's own end tokens are not asked for here: some checkpoints name one that they do not have.
+    """
+    for name, ids in (("logit_bias", sampling.bias_tokens), ("stop_token_ids", stop_ids)):
+        if ids and max(ids) >= vocabulary:
+            raise BadField(name, f"token id {max(ids)} is outside the vocabulary of {vocabulary}")
 
 
 def _check_tokens(place: Place, vocabulary: int) -> None:

@@ -16,8 +16,10 @@ from dunlin.limits import (
     MOST_STOP_IDS,
     MOST_TENANT_CHARACTERS,
     SAMPLING,
+    BadField,
     Number,
     Whole,
+    check_vocabulary,
     fault_of,
 )
 from dunlin.messages.dispatch import Place
@@ -53,7 +55,7 @@ OPTIONS = st.fixed_dictionaries(
         "top_k": st.integers(-1, I32_MOST),
         "max_tokens": st.integers(1, I32_MOST),
         "tenant": st.text(max_size=MOST_TENANT_CHARACTERS),
-        "logit_bias": st.dictionaries(st.integers(0, I32_MOST), st.floats(-100, 100), max_size=20),
+        "logit_bias": st.dictionaries(st.integers(0, VOCABULARY - 1), st.floats(-100, 100), max_size=20),
         "stop_token_ids": st.lists(st.integers(0, I32_MOST), max_size=20),
     },
 )
@@ -71,11 +73,22 @@ def test_what_a_door_takes_an_instance_takes(options: dict[str, Any], seed: int)
     assert fault_of(wanted, VOCABULARY) == ""
 
 
+@pytest.mark.parametrize(
+    ("name", "value"), [("stop_token_ids", [5, VOCABULARY]), ("logit_bias", {"5": 1, str(VOCABULARY): 1})]
+)
+def test_a_token_that_the_model_does_not_have_is_refused_by_name(name: str, value: Any) -> None:
+    settings = settings_of({name: value})
+    check_vocabulary(settings.sampling, settings.stop_ids, VOCABULARY + 1)
+    with pytest.raises(BadField, match=f"^{name}: token id 100 is outside the vocabulary of 100$"):
+        check_vocabulary(settings.sampling, settings.stop_ids, VOCABULARY)
+
+
 def test_the_largest_lists_of_a_door_are_taken() -> None:
     biases = {str(token): 1.0 for token in range(MOST_BIASES)}
     settings = settings_of({"logit_bias": biases, "stop_token_ids": list(range(MOST_STOP_IDS))})
     wanted = place(settings.sampling, stop_ids=i32([*settings.stop_ids, *range(MOST_EOS_IDS)]))
-    assert fault_of(wanted, VOCABULARY) == ""
+    check_vocabulary(settings.sampling, settings.stop_ids, MOST_BIASES)
+    assert fault_of(wanted, MOST_BIASES) == ""
 
 
 FAULTS = [
@@ -98,6 +111,7 @@ FAULTS = [
     (sampling(bias_tokens=i32([1]), bias_values=f32([math.nan])), "logit_bias: must be"),
     (sampling(bias_tokens=i32([1]), bias_values=f32([101.0])), "logit_bias: must be"),
     (sampling(bias_tokens=i32([-1]), bias_values=f32([1.0])), "logit_bias: must be"),
+    (sampling(bias_tokens=i32([VOCABULARY]), bias_values=f32([1.0])), "logit_bias: token id 100 is outside"),
     (sampling(bias_tokens=i32(range(1025)), bias_values=f32([0.0] * 1025)), "logit_bias: has 1025 entries"),
     (place(stop_ids=i32(range(MOST_STOP_IDS + MOST_EOS_IDS + 1))), "stop_token_ids: has 321 entries"),
     (place(stop_ids=i32([-1])), "stop_token_ids: must be"),

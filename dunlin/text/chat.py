@@ -19,7 +19,38 @@ PLAIN = (
 
 
 class ChatError(ValueError):
-    """Messages that the template refuses; the text is fit for the client."""
+    """Messages that the template refuses; the text is fit for the client. `field` says which of them."""
+
+    def __init__(self, text: str, field: str = "messages") -> None:
+        super().__init__(text)
+        self.field = field
+
+
+class _Named(dict[str, Any]):
+    """A message with a name, as a template sees it: keeps whether the name was read."""
+
+    _is_read = False
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the name made no difference to the prompt."""
+        return not self._is_read
+
+    def __getitem__(self, key: str) -> Any:
+        self._is_read |= key == "name"
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._is_read |= key == "name"
+        return super().get(key, default)
+
+    def items(self) -> Any:
+        self._is_read = True  # as `tojson` and loops do
+        return super().items()
+
+    def values(self) -> Any:
+        self._is_read = True
+        return super().values()
 
 
 class ChatTemplate:
@@ -36,10 +67,11 @@ class ChatTemplate:
             raise ModelError(path, f"has a chat template that does not compile ({error})", "correct it") from None
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any) -> str:
-        """The prompt for `messages`, each with `role` and `content`.
+        """The prompt for `messages`, each with `role` and `content`, and with `name` where it has one.
 
-        :raises ChatError: the template refuses the messages or fails on them.
+        :raises ChatError: the template refuses the messages, fails on them, or does not read a name.
         """
+        messages = [_Named(message) if "name" in message else message for message in messages]
         variables = {
             **self._special_tokens,
             **extra,
@@ -47,9 +79,18 @@ class ChatTemplate:
             "add_generation_prompt": add_generation_prompt,
         }
         try:
-            return self._template.render(variables)
+            prompt = self._template.render(variables)
         except (TemplateError, TypeError, KeyError, ValueError) as error:
             raise ChatError(f"the model's chat template cannot take these messages: {error}") from None
+        _check_names(messages)
+        return prompt
+
+
+def _check_names(messages: Sequence[Mapping[str, Any]]) -> None:
+    for index, message in enumerate(messages):
+        if isinstance(message, _Named) and message.is_unread:
+            field = f"messages.{index}.name"
+            raise ChatError(f"{field}: the model's chat template does not read the names of such messages", field)
 
 
 def _refuse(reason: str) -> None:

@@ -10,6 +10,7 @@ from itertools import count
 
 from dunlin.effects import Address, Message
 from dunlin.host import Host
+from dunlin.limits import check_vocabulary
 from dunlin.messages.door import CancelById, CancelResult, Rejection, Submit, Withdraw
 from dunlin.messages.types import I32, Finish, i32
 from services.dispatcher.again import NEW, Again, digest_of, drawn_seed
@@ -56,8 +57,10 @@ class Door:
         """Submit a request and wait until it is admitted; `close` its address when done with it.
 
         Raises:
+            BadField: a setting names a token that the model does not have.
             DoorError: it does not fit the model, or the core said no.
         """
+        check_vocabulary(settings.sampling, settings.stop_ids, self.model.vocabulary)
         self.prompts.check_length(tokens, settings.max_tokens)
         if self._is_shut:
             raise DoorError(Rejection.UNAVAILABLE, "this dispatcher is stopping", retry_after_s=1.0)

@@ -14,8 +14,9 @@ from dunlin.telemetry.context import valid
 from services.dispatcher.again import NEW, Again
 from services.dispatcher.door import Door, Part
 from services.dispatcher.http_errors import HttpError, described, ending_error, not_found
-from services.dispatcher.openai_reply import ChatReply, CompletionReply, usage
+from services.dispatcher.openai_reply import ChatReply, CompletionReply, Json
 from services.dispatcher.openai_request import Asked
+from services.dispatcher.openai_usage import Usage
 from services.dispatcher.refusals import DoorError
 from services.dispatcher.rendering import Piece
 from services.dispatcher.stream import Stream
@@ -41,9 +42,7 @@ class Answer:
         self._kind = kind
         self._created = created
         self._again = again
-        self._prompt_tokens = 0
-        self._completion_tokens = 0
-        self._cached_tokens: dict[int, int] = {}
+        self._usage = Usage((), asked.choices)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """The response.
@@ -53,13 +52,13 @@ class Answer:
         """
         self._check_model()
         prompts = [await self._door.prompts.tokens_of(prompt) for prompt in self._asked.prompts]
-        self._prompt_tokens = sum(len(tokens) for tokens in prompts)
+        self._usage = Usage([len(tokens) for tokens in prompts], self._asked.choices)
         async with self._opened(prompts, valid(request.headers.get("traceparent"))) as streams:
             reply = self._reply(streams)
             if self._asked.streams:
                 return await self._stream(request, streams, reply)
             pieces = await _together([self._whole(index, stream) for index, stream in enumerate(streams)])
-            return web.json_response(reply.whole(pieces, self._usage()), headers=_named(streams))
+            return web.json_response(reply.whole(pieces, self._usage.total()), headers=_named(streams))
 
     def _check_model(self) -> None:
         name = self._asked.model
@@ -71,19 +70,17 @@ class Answer:
     async def _opened(self, prompts: list[I32], trace: str) -> AsyncIterator[list[Stream]]:
         # One seed for all choices: they differ by their number, and the whole can be repeated.
         settings = self._door.with_seed(self._asked.settings, self._again)
+        call_tokens = sum(map(len, prompts)) * self._asked.choices
         opened: list[tuple[Address, Stream]] = []
         try:
             for tokens in prompts:
                 for choice in range(self._asked.choices):
-                    part = Part(len(opened), len(prompts) * self._asked.choices, self._call_tokens(), trace)
+                    part = Part(len(opened), len(prompts) * self._asked.choices, call_tokens, trace)
                     opened.append(await self._door.open(tokens, settings, NAME, choice, part, self._again))
             yield [stream for _, stream in opened]
         finally:
             for client, _ in opened:
                 self._door.close(client)
-
-    def _call_tokens(self) -> int:
-        return self._prompt_tokens * self._asked.choices
 
     def _reply(self, streams: list[Stream]) -> CompletionReply | ChatReply:
         wants = self._asked.settings.sampling.logprobs is not None
@@ -96,7 +93,7 @@ class Answer:
             whole.extend(await stream.next())
         if whole.finish not in GOOD:
             raise ending_error(whole.finish, whole.detail)
-        self._count(index, whole)
+        self._usage.count(index, whole)
         return whole
 
     async def _stream(
@@ -104,56 +101,54 @@ class Answer:
     ) -> web.StreamResponse:
         response = web.StreamResponse(headers={**SSE, **_named(streams)})
         await response.prepare(request)
-        lines = _Lines(response, self._asked.wants_usage)
+        lines = _Lines(response)
         try:
             await _together([self._follow(index, stream, reply, lines) for index, stream in enumerate(streams)])
         except (HttpError, DoorError) as error:
             await lines.write(described(error).body)
             return response
         if self._asked.wants_usage:
-            await lines.write(reply.last(self._usage()))
+            await lines.write(reply.last(self._usage.total()))
         await lines.done()
         return response
 
     async def _follow(self, index: int, stream: Stream, reply: CompletionReply | ChatReply, lines: "_Lines") -> None:
+        piece = await stream.next()
+        # With the first token and not before it: load tools take the first chunk for the first token.
         for chunk in reply.first(index):
-            await lines.write(chunk)
-        finish = Finish.RUNNING
-        while finish is Finish.RUNNING:
+            await lines.write(self._with_usage(index, chunk))
+        await self._write(index, piece, reply, lines)
+        while piece.finish is Finish.RUNNING:
             piece = await stream.next()
-            finish = piece.finish
-            if finish not in GOOD:
-                raise ending_error(finish, piece.detail)
-            self._count(index, piece)
-            if self._says_something(piece):
-                await lines.write(reply.chunk(index, piece))
+            await self._write(index, piece, reply, lines)
+
+    async def _write(self, index: int, piece: Piece, reply: CompletionReply | ChatReply, lines: "_Lines") -> None:
+        if piece.finish not in GOOD:
+            raise ending_error(piece.finish, piece.detail)
+        self._usage.count(index, piece)
+        if self._says_something(piece):
+            await lines.write(self._with_usage(index, reply.chunk(index, piece)))
+
+    def _with_usage(self, index: int, chunk: Json) -> Json:
+        """null in every chunk but the last, as OpenAI has it; or what its choice took so far, as vLLM does it."""
+        if self._asked.wants_running_usage:
+            return {**chunk, "usage": self._usage.so_far(index)}
+        return {**chunk, "usage": None} if self._asked.wants_usage else chunk
 
     def _says_something(self, piece: Piece) -> bool:
         """Tokens whose text is still held back make a chunk only for their log-probabilities."""
         wants = self._asked.settings.sampling.logprobs is not None
         return bool(piece.text) or piece.finish is not Finish.RUNNING or wants
 
-    def _count(self, index: int, piece: Piece) -> None:
-        """Count tokens for the usage; a prompt counts once, with what its first choice found cached."""
-        self._completion_tokens += len(piece.tokens)
-        if index % self._asked.choices == 0:
-            self._cached_tokens[index] = max(piece.cached_tokens, self._cached_tokens.get(index, 0))
-
-    def _usage(self) -> dict[str, Any]:
-        return usage(self._prompt_tokens, self._completion_tokens, sum(self._cached_tokens.values()))
-
 
 class _Lines:
     """The event stream. While a slow client blocks a write, pieces merge behind it."""
 
-    def __init__(self, response: web.StreamResponse, wants_usage: bool) -> None:
+    def __init__(self, response: web.StreamResponse) -> None:
         self._response = response
-        self._wants_usage = wants_usage
         self._lock = asyncio.Lock()
 
-    async def write(self, chunk: dict[str, Any]) -> None:
-        if self._wants_usage and "error" not in chunk:
-            chunk.setdefault("usage", None)
+    async def write(self, chunk: Json) -> None:
         async with self._lock:
             await self._response.write(b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n")
 

@@ -12,6 +12,13 @@ from dunlin.text.tokenizer import Tokenizer, check_vocabulary, load_chat_templat
 
 
 @dataclass(frozen=True, slots=True)
+class NamedMessage(ChatMessage):
+    """A turn that says who speaks. Only chat templates that read names take it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
 class Model:
     """One served model. `eos_ids` end a text; `max_positions` holds prompt and generated tokens together."""
 
@@ -28,7 +35,12 @@ class Model:
         Raises:
             ChatError: the template cannot take them.
         """
-        return self.template.render([{"role": one.role, "content": one.content} for one in messages])
+        return self.template.render([_as_json(one) for one in messages])
+
+
+def _as_json(message: ChatMessage) -> dict[str, str]:
+    shown = {"role": message.role, "content": message.content}
+    return {**shown, "name": message.name} if isinstance(message, NamedMessage) else shown
 
 
 def load_model(model: str, cache: Path, name: str = "") -> Model:

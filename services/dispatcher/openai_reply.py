@@ -17,16 +17,6 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
     return {"error": {"message": message, "type": kind, "param": param, "code": code}}
 
 
-def usage(prompt_tokens: int, completion_tokens: int, cached_tokens: int) -> Json:
-    """The token counts. `cached_tokens` of the prompt were not computed anew."""
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-        "prompt_tokens_details": {"cached_tokens": cached_tokens},
-    }
-
-
 @dataclass(frozen=True, slots=True)
 class Reply:
     """What all parts of one answer have in common. `logprobs`: whether the client wants them."""

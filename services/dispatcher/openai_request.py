@@ -1,25 +1,30 @@
-"""OpenAI's requests out of JSON: every field is taken, refused by name, or known to change nothing. Knows no HTTP."""
+"""OpenAI's requests out of JSON: every field is taken, refused by name, or known to change nothing. Knows no HTTP.
 
-from collections.abc import Callable, Mapping, Sequence
+What becomes of which field is declared in `openai_fields.py`.
+"""
+
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from dunlin.limits import MOST_CHOICES, MOST_LOGPROBS, BadField, Whole
+from dunlin.limits import MAX_TOKENS, MOST_CHOICES, MOST_LOGPROBS, MOST_NAME_CHARACTERS, BadField, Whole, shown
 from dunlin.messages.public import ChatMessage
+from services.dispatcher.model import NamedMessage
+from services.dispatcher.openai_fields import CHAT, COMPLETION, Fate, Field
+from services.dispatcher.openai_schemas import STREAM_OPTIONS
 from services.dispatcher.prompts import Prompt
-from services.dispatcher.settings import Settings, flag, settings_of, token_ids
+from services.dispatcher.settings import CHECKS, Settings, flag, settings_of, token_ids
 
 DEFAULT_COMPLETION_TOKENS = 16
-SHARED = (
-    "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "logit_bias", "timeout_s", "request_class",
-)  # fmt: skip
-OURS = ("model", "n", "stream", "stream_options")
+COUNT = Whole(1, MOST_CHOICES)
 
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """One HTTP request: `choices` of each prompt, streamed or whole. `model` None: whatever is served."""
+    """One HTTP request: `choices` of each prompt, streamed or whole. `model` None: whatever is served.
+
+    `wants_usage`: a last chunk with the usage of all; `wants_running_usage`: each chunk with that of its choice so far.
+    """
 
     prompts: tuple[Prompt, ...]
     settings: Settings = field(default_factory=Settings)
@@ -27,6 +32,7 @@ class Asked:
     choices: int = 1
     streams: bool = False
     wants_usage: bool = False
+    wants_running_usage: bool = False
 
 
 def completion_of(body: Mapping[str, Any]) -> Asked:
@@ -35,9 +41,11 @@ def completion_of(body: Mapping[str, Any]) -> Asked:
     Raises:
         BadField: what cannot be taken, by name.
     """
-    given = _given(body, (*SHARED, *OURS, "prompt", "logprobs"), COMPLETION_NEUTRAL)
-    values = {name: given[name] for name in (*SHARED, "logprobs") if name in given}
+    given = _given(body, COMPLETION)
+    values = _settings(given)
     values.setdefault("max_tokens", DEFAULT_COMPLETION_TOKENS)
+    if "best_of" in given and COUNT("best_of", given["best_of"]) != given.get("n", 1):
+        raise BadField("best_of", "must be equal to n: every text that is generated is sent")
     return _asked(_prompts(given.get("prompt")), values, given)
 
 
@@ -47,51 +55,68 @@ def chat_of(body: Mapping[str, Any]) -> Asked:
     Raises:
         BadField: what cannot be taken, by name.
     """
-    own = ("messages", "logprobs", "top_logprobs", "max_completion_tokens")
-    given = _given(body, (*SHARED, *OURS, *own), CHAT_NEUTRAL)
-    values = {name: given[name] for name in SHARED if name in given}
+    given = _given(body, CHAT)
+    values = {**_settings(given), "logprobs": _chat_logprobs(given)}
     if "max_completion_tokens" in given:
-        values["max_tokens"] = Whole(1, (1 << 31) - 1)("max_completion_tokens", given["max_completion_tokens"])
-    values["logprobs"] = _chat_logprobs(given)
+        values["max_tokens"] = _most_tokens(given)
     return _asked((_messages(given.get("messages")),), values, given)
 
 
-def _given(body: Any, known: tuple[str, ...], neutral: "Mapping[str, Neutral]") -> dict[str, Any]:
+def _given(body: Any, fields: Mapping[str, Field]) -> dict[str, Any]:
     """The fields that say something. null says nothing, as everywhere in this protocol."""
     if not isinstance(body, Mapping):
         raise BadField("body", "must be a JSON object")
     given = {name: value for name, value in body.items() if value is not None}
     for name, value in given.items():
-        if name in neutral:
-            neutral[name](name, value)
-        elif name not in known:
+        if name not in fields:
             raise BadField(name, "is not a field that is known here")
-    return given
+        fields[name].check(name, value)
+    return {name: value for name, value in given.items() if fields[name].fate is Fate.HONOURED}
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in CHECKS}
+
+
+def _most_tokens(given: Mapping[str, Any]) -> int:
+    """Both names of one limit: which of two that differ is meant, nobody can know."""
+    most = MAX_TOKENS("max_completion_tokens", given["max_completion_tokens"])
+    if MAX_TOKENS("max_tokens", given.get("max_tokens", most)) != most:
+        text = f"is {most}, and max_tokens, its older name, {given['max_tokens']}: give one, or both alike"
+        raise BadField("max_completion_tokens", text)
+    return most
 
 
 def _asked(prompts: tuple[Prompt, ...], values: dict[str, Any], given: Mapping[str, Any]) -> Asked:
-    choices = Whole(1, MOST_CHOICES)("n", given.get("n", 1))
+    choices = COUNT("n", given.get("n", 1))
     if choices * len(prompts) > MOST_CHOICES:
         raise BadField("n", f"{choices} choices of {len(prompts)} prompts are more than {MOST_CHOICES}")
     model = given.get("model")
     if model is not None and not isinstance(model, str):
         raise BadField("model", "must be a string")
     streams = flag("stream", given.get("stream", False))
-    usage = _wants_usage(given.get("stream_options"), streams)
-    return Asked(prompts, settings_of(values), model, choices, streams, usage)
+    usage, running = _stream_options(given.get("stream_options"), streams)
+    return Asked(prompts, settings_of(values), model, choices, streams, usage, running)
 
 
-def _wants_usage(options: Any, streams: bool) -> bool:
+def _stream_options(options: Any, streams: bool) -> tuple[bool, bool]:
+    """Whether the usage is told at the end, and in every chunk."""
     if options is None:
-        return False
+        return False, False
     if not isinstance(options, Mapping):
         raise BadField("stream_options", "must be an object")
     if not streams:
         raise BadField("stream_options", "is allowed with stream: true only")
     for name in options:
-        if name not in ("include_usage", "include_obfuscation"):
+        if name not in STREAM_OPTIONS["properties"]:
             raise BadField(f"stream_options.{name}", "is not a field that is known here")
-    return flag("stream_options.include_usage", options.get("include_usage", False))
+    flags = {name: flag(f"stream_options.{name}", value) for name, value in options.items() if value is not None}
+    if flags.get("include_obfuscation"):
+        raise BadField("stream_options.include_obfuscation", "is supported only as false: chunks are not padded")
+    running = flags.get("continuous_usage_stats", False)
+    if running and not flags.get("include_usage", True):
+        raise BadField("stream_options.continuous_usage_stats", "needs include_usage: true")
+    return running or flags.get("include_usage", False), running
 
 
 def _prompts(prompt: Any) -> tuple[Prompt, ...]:
@@ -126,7 +151,17 @@ def _message(name: str, message: Any) -> ChatMessage:
     role = message.get("role")
     if not isinstance(role, str) or not role:
         raise BadField(f"{name}.role", "must be a string such as user")
-    return ChatMessage("system" if role == "developer" else role, _content(f"{name}.content", message.get("content")))
+    role = "system" if role == "developer" else role
+    content = _content(f"{name}.content", message.get("content"))
+    if message.get("name") is None:
+        return ChatMessage(role, content)
+    return NamedMessage(role, content, _speaker(f"{name}.name", message["name"]))
+
+
+def _speaker(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= MOST_NAME_CHARACTERS:
+        raise BadField(name, f"must be a string of 1 to {MOST_NAME_CHARACTERS} characters, not {shown(value)}")
+    return value
 
 
 def _content(name: str, content: Any) -> str:
@@ -138,6 +173,9 @@ def _content(name: str, content: Any) -> str:
     for part in content:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise BadField(name, 'each part must be {"type": "text", "text": "…"}')
+        for key, value in part.items():
+            if key not in ("type", "text") and value is not None:
+                raise BadField(f"{name}.{key}", "is not supported here")
     return "".join(part["text"] for part in content)
 
 
@@ -147,41 +185,3 @@ def _chat_logprobs(given: Mapping[str, Any]) -> int | None:
     if "top_logprobs" in given and not wanted:
         raise BadField("top_logprobs", "is allowed with logprobs: true only")
     return best if wanted else None
-
-
-# --- fields that are taken only where they change nothing ---
-
-Neutral = Callable[[str, Any], None]
-
-
-def _only(*allowed: Any) -> Neutral:
-    def check(name: str, value: Any) -> None:
-        if not any(value == one and type(value) is type(one) for one in allowed):
-            raise BadField(name, f"is supported only as {' or '.join(map(repr, allowed))}")
-
-    return check
-
-
-def _any(name: str, value: Any) -> None:
-    """Says who asks or how to keep books, which is not done here."""
-
-
-COMPLETION_NEUTRAL: dict[str, Neutral] = {
-    "user": _any,
-    "echo": _only(False),
-    "best_of": _only(1),
-    "suffix": _only(""),
-}
-CHAT_NEUTRAL: dict[str, Neutral] = {
-    "user": _any,
-    "metadata": _any,
-    "safety_identifier": _any,
-    "prompt_cache_key": _any,
-    "parallel_tool_calls": _any,
-    "store": _only(False),
-    "service_tier": _only("auto", "default"),
-    "response_format": _only({"type": "text"}),
-    "modalities": _only(["text"]),
-    "tools": _only([]),
-    "tool_choice": _only("none", "auto"),
-}

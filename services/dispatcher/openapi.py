@@ -4,28 +4,11 @@ Generators of clients and fuzzers read it. Knows no HTTP server.
 """
 
 from collections.abc import Mapping
-from typing import Any
 
 import dunlin
-from dunlin.limits import (
-    BIAS,
-    I32_MOST,
-    MOST_BIASES,
-    MOST_CHOICES,
-    MOST_LOGPROBS,
-    MOST_NAME_CHARACTERS,
-    MOST_STOP_CHARACTERS,
-    MOST_STOP_IDS,
-    MOST_STOPS,
-    TEMPERATURE,
-    TOKEN,
-    Number,
-    Whole,
-)
-from services.dispatcher.openai_request import CHAT_NEUTRAL, COMPLETION_NEUTRAL
-from services.dispatcher.settings import CHECKS, TOP_K
-
-Json = dict[str, Any]
+from dunlin.limits import MOST_NAME_CHARACTERS
+from services.dispatcher.openai_fields import CHAT, COMPLETION, Fate, Field
+from services.dispatcher.openai_schemas import Json
 
 
 def document() -> Json:
@@ -43,7 +26,11 @@ def document() -> Json:
             "/version": {"get": _get("The version that runs.", "version")},
         },
         "components": {
-            "schemas": {"CompletionRequest": _completion(), "ChatRequest": _chat(), "Error": ERROR},
+            "schemas": {
+                "CompletionRequest": _request(COMPLETION, "prompt"),
+                "ChatRequest": _request(CHAT, "messages"),
+                "Error": ERROR,
+            },
             "securitySchemes": {"key": {"type": "http", "scheme": "bearer"}},
         },
     }
@@ -65,95 +52,15 @@ ERROR: Json = {
         }
     },
 }
-TOKENS: Json = {
-    "type": "array",
-    "items": {"type": "integer", "minimum": TOKEN.lowest, "maximum": TOKEN.highest},
-    "minItems": 1,
-}
-PROMPT: Json = {
-    "anyOf": [
-        {"type": "string"},
-        TOKENS,
-        {"type": "array", "items": {"type": "string"}, "minItems": 1, "maxItems": MOST_CHOICES},
-        {"type": "array", "items": TOKENS, "minItems": 1, "maxItems": MOST_CHOICES},
-    ]
-}
-PART: Json = {
-    "type": "object",
-    "required": ["type", "text"],
-    "properties": {"type": {"const": "text"}, "text": {"type": "string"}},
-}
-MESSAGE: Json = {
-    "type": "object",
-    "required": ["role", "content"],
-    "properties": {
-        "role": {"enum": ["system", "developer", "user", "assistant"]},
-        "content": {"anyOf": [{"type": "string"}, {"type": "array", "items": PART}]},
-        "name": {"type": ["string", "null"]},
-    },
-    "additionalProperties": False,
-}
-STOP: Json = {"type": "string", "minLength": 1, "maxLength": MOST_STOP_CHARACTERS}
-SPELLED: dict[str, Json] = {
-    "stop": {"anyOf": [STOP, {"type": "array", "items": STOP, "maxItems": MOST_STOPS}]},
-    "stop_token_ids": {**TOKENS, "minItems": 0, "maxItems": MOST_STOP_IDS},
-    "ignore_eos": {"type": "boolean"},
-    "request_class": {"enum": ["interactive", "batch"]},
-    "logit_bias": {"type": "object", "maxProperties": MOST_BIASES, "propertyNames": {"pattern": "^[0-9]{1,9}$"}},
-}
-"""Settings whose check is not a mere range."""
 
 
-def _settings() -> Json:
-    """Every setting with its range; null says nothing."""
-    ranges: dict[str, Any] = {**CHECKS, "temperature": TEMPERATURE, "top_k": TOP_K}
-    found = {name: _range(check) for name, check in ranges.items() if isinstance(check, Whole | Number)}
-    bias = {**SPELLED["logit_bias"], "additionalProperties": _range(BIAS)}
-    return {**found, **SPELLED, "logit_bias": bias}
-
-
-def _range(check: Whole | Number) -> Json:
-    least = "exclusiveMinimum" if isinstance(check, Number) and check.above else "minimum"
-    kind = "integer" if isinstance(check, Whole) else "number"
-    return {"type": kind, least: check.lowest, "maximum": check.highest}
-
-
-def _shared() -> Json:
-    return {
-        **_settings(),
-        "model": {"type": "string"},
-        "n": _range(Whole(1, MOST_CHOICES)),
-        "stream": {"type": "boolean"},
-        "stream_options": {
-            "type": "object",
-            "properties": {"include_usage": {"type": "boolean"}, "include_obfuscation": {}},
-            "additionalProperties": False,
-        },
-    }
-
-
-def _completion() -> Json:
-    own = {"prompt": PROMPT, "logprobs": _range(Whole(0, MOST_LOGPROBS))}
-    return _request({**_shared(), **own}, ["prompt"], COMPLETION_NEUTRAL)
-
-
-def _chat() -> Json:
-    own = {
-        "messages": {"type": "array", "items": MESSAGE, "minItems": 1},
-        "max_completion_tokens": _range(Whole(1, I32_MOST)),
-        "logprobs": {"type": "boolean"},
-        "top_logprobs": _range(Whole(0, MOST_LOGPROBS)),
-    }
-    return _request({**_shared(), **own}, ["messages"], CHAT_NEUTRAL)
-
-
-def _request(properties: Json, required: list[str], neutral: Mapping[str, object]) -> Json:
-    nullable = {name: schema if name in required else _or_null(schema) for name, schema in properties.items()}
-    ignored = {name: {"description": "Taken where it changes nothing."} for name in neutral}
+def _request(fields: Mapping[str, Field], required: str) -> Json:
+    """What is taken. Fields that are refused whatever they say are not told: no other is allowed."""
+    taken = {name: {**one.schema, "description": one.says} for name, one in fields.items() if one.fate != Fate.REFUSED}
     return {
         "type": "object",
-        "required": required,
-        "properties": {**nullable, **ignored},
+        "required": [required],
+        "properties": {name: schema if name == required else _or_null(schema) for name, schema in taken.items()},
         "additionalProperties": False,
     }
 

@@ -81,7 +81,7 @@ class Prompts:
         try:
             return self._model.render(messages)
         except ChatError as error:
-            raise DoorError(Rejection.INVALID, str(error), "messages") from error
+            raise DoorError(Rejection.INVALID, str(error), error.field) from error
 
     async def _encode(self, text: str, special: bool) -> I32:
         limits = self._limits

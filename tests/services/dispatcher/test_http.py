@@ -3,6 +3,7 @@
 import asyncio
 import json
 import threading
+from pathlib import Path
 from typing import Any
 
 import aiohttp
@@ -10,6 +11,7 @@ import openai
 import pytest
 
 from dunlin.messages.types import RequestClass
+from dunlin.text.chat import ChatTemplate
 from dunlin.wire.errors import StartError
 from services.dispatcher.http import bind
 from services.dispatcher.prompts import PromptLimits
@@ -80,6 +82,18 @@ def test_a_streamed_chat_says_the_same() -> None:
         assert chunks[-1].usage.completion_tokens == 40
 
     with_doors(test)
+
+
+def test_a_name_goes_to_a_template_that_reads_it() -> None:
+    async def test(cluster: Doors) -> None:
+        await client(cluster).chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hi", "name": "Ann"}], max_tokens=1
+        )
+        prompt = list(cluster.instance.placed[0].tokens)
+        assert cluster.door.model.tokenizer.decode(prompt) == "Ann says Hi"
+
+    source = "{% for m in messages %}{{ m.name }} says {{ m.content }}{% endfor %}"
+    with_doors(test, served=model(template=ChatTemplate(source, {}, Path("chat_template.jinja"))))
 
 
 def test_chat_logprobs() -> None:

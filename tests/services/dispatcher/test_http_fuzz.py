@@ -8,11 +8,11 @@ from typing import Any
 import aiohttp
 import pytest
 
-from services.dispatcher.openai_request import CHAT_NEUTRAL, COMPLETION_NEUTRAL, SHARED
+from services.dispatcher.openai_fields import CHAT, COMPLETION
 from tests.services.dispatcher.asking import MODEL, with_doors
 from tests.services.dispatcher.doors import Doors
 
-NAMES = (*SHARED, *COMPLETION_NEUTRAL, *CHAT_NEUTRAL, "n", "stream", "stream_options", "logprobs", "top_logprobs", "x")
+NAMES = sorted({*COMPLETION, *CHAT, "x"} - {"model", "prompt", "messages"})
 BODIES = 150
 
 

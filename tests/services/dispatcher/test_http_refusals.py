@@ -12,6 +12,9 @@ from tests.services.dispatcher.asking import MODEL, client, post, with_doors
 from tests.services.dispatcher.doors import Doors
 from tests.services.dispatcher.factories import A
 
+HI = {"messages": [{"role": "user", "content": "x"}]}
+PART = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
+
 
 @pytest.mark.parametrize(
     ("body", "param", "message"),
@@ -27,8 +30,9 @@ from tests.services.dispatcher.factories import A
         ({"prompt": [999_999]}, "prompt", "outside the vocabulary"),
         ({"prompt": "\ud800"}, "prompt", "not valid Unicode"),
         ({"prompt": "x", "frobnicate": 1}, "frobnicate", "not a field that is known here"),
-        ({"prompt": "x", "echo": True}, "echo", "supported only as False"),
-        ({"prompt": "x", "best_of": 2}, "best_of", "supported only as 1"),
+        ({"prompt": "x", "echo": True}, "echo", "supported only as false"),
+        ({"prompt": "x", "best_of": 2}, "best_of", "must be equal to n"),
+        ({"prompt": "x", "best_of": 1, "n": 2}, "best_of", "must be equal to n"),
         ({"prompt": "x", "max_tokens": -1}, "max_tokens", "between 1"),
         ({"prompt": "x", "max_tokens": 0}, "max_tokens", "between 1"),
         ({"prompt": "x", "max_tokens": 2.5}, "max_tokens", "whole number"),
@@ -57,6 +61,8 @@ from tests.services.dispatcher.factories import A
         ({"prompt": "x", "stop": 7}, "stop", "string or a list"),
         ({"prompt": "x", "stop": ["a"] * 17}, "stop", "at most 16"),
         ({"prompt": "x", "stop_token_ids": [1.5]}, "stop_token_ids", "whole number"),
+        ({"prompt": "x", "stop_token_ids": [5, 999_999]}, "stop_token_ids", "999999 is outside the vocabulary"),
+        ({"prompt": "x", "logit_bias": {"999999": 1}}, "logit_bias", "999999 is outside the vocabulary"),
         ({"prompt": "x", "logprobs": 21}, "logprobs", "between 0 and 20"),
         ({"prompt": "x", "logprobs": True}, "logprobs", "whole number"),
         ({"prompt": "x", "stream": "yes"}, "stream", "true or false"),
@@ -100,6 +106,12 @@ def test_bad_completions_are_refused_by_name(body: Any, param: str | None, messa
         ({"messages": [{"role": "user", "content": "x", "audio": {}}]}, "messages.0.audio"),
         ({"messages": [{"role": "wizard", "content": "x"}]}, "messages"),
         ({"messages": [{"role": "user", "content": "x"}], "max_completion_tokens": -1}, "max_completion_tokens"),
+        ({**HI, "max_completion_tokens": 5, "max_tokens": 6}, "max_completion_tokens"),
+        ({**HI, "max_completion_tokens": 5, "max_tokens": "5"}, "max_tokens"),
+        ({"messages": [{"role": "user", "content": "x"}], "logit_bias": {"999999": 1}}, "logit_bias"),
+        ({"messages": [{"role": "user", "content": "x", "name": "Ann"}]}, "messages.0.name"),
+        ({"messages": [{"role": "user", "content": "x", "name": ""}]}, "messages.0.name"),
+        ({"messages": [{"role": "user", "content": [PART]}]}, "messages.0.content.cache_control"),
         ({"messages": [{"role": "user", "content": "x"}], "top_logprobs": 1}, "top_logprobs"),
         ({"messages": [{"role": "user", "content": "x"}], "logprobs": 1}, "logprobs"),
         ({"messages": [{"role": "user", "content": "x"}], "tools": [{}]}, "tools"),
@@ -119,7 +131,7 @@ def test_what_changes_nothing_is_taken() -> None:
     async def test(cluster: Doors) -> None:
         await client(cluster).chat.completions.create(
             model=MODEL,
-            messages=[{"role": "developer", "content": "Be brief"}, {"role": "user", "content": "Hi", "name": "Ann"}],
+            messages=[{"role": "developer", "content": "Be brief"}, {"role": "user", "content": "Hi"}],
             max_tokens=1,
             user="ann",
             store=False,

@@ -47,6 +47,7 @@ async def failure(channel: grpc.aio.Channel, request: GenerateRequest | bytes) -
         (GenerateRequest(prompt="x", max_tokens=0), grpc.StatusCode.INVALID_ARGUMENT),
         (GenerateRequest(prompt="x", temperature=float("nan")), grpc.StatusCode.INVALID_ARGUMENT),
         (GenerateRequest(prompt_tokens=i32([-5])), grpc.StatusCode.INVALID_ARGUMENT),
+        (GenerateRequest(prompt="x", stop_token_ids=i32([999_999])), grpc.StatusCode.INVALID_ARGUMENT),
         (GenerateRequest(prompt="x", max_tokens=5_000), grpc.StatusCode.OUT_OF_RANGE),
     ],
 )
