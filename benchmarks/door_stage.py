@@ -198,7 +198,7 @@ async def stage(step_s: float) -> AsyncIterator[Stage]:
     host = Host(core, DISPATCHER, wall_clock(), on_crash=_raise)
     host.attach(INSTANCE, SteadyInstance(host, said, Pace(step_s)))
     host.deliver(MONITOR, FleetView(1, (_member(),)))
-    door, callers, floor = Door(host, model, Metrics(core.report)), Callers(), Floor(Pace(step_s))
+    door, callers, floor = Door(host, model, Metrics()), Callers(), Floor(Pace(step_s))
     public, bare = Server("127.0.0.1:0"), Server("127.0.0.1:0")
     await public.start([PublicDoor(door, callers, lambda: "").methods()], [])
     await bare.start([floor.handler()], [])

@@ -80,6 +80,11 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--otlp", default="", metavar="URL", help="send traces to this OpenTelemetry collector, http(s)://HOST:4317"
     )
+    parser.add_argument(
+        "--access-log",
+        action="store_true",
+        help="each dispatcher writes a JSON line for each call to DATA_DIR/logs/dispatcher-N.access.jsonl",
+    )
     _add_resources(parser)
     parser.set_defaults(run=run)
 
@@ -163,6 +168,7 @@ def run(arguments: argparse.Namespace) -> int:
         etcd_password_file=arguments.etcd_password_file and arguments.etcd_password_file.absolute(),
         tls=arguments.tls,
         keys=arguments.keys,
+        access_log=arguments.access_log,
         slots=arguments.slots,
         tier_mib=arguments.tier_mib,
         checkpoint_share=arguments.checkpoint_share,

@@ -16,7 +16,8 @@ class UpOptions:
     `checkpoint_share`, `prefill_share` and `max_wait_s` None leave the choice to the services. `etcd` empty means an
     embedded one. `model_name` is what clients call the model, empty for the name of its folder. `transport` is how KV
     goes between nodes. `threads` 0 shares the cores among the instances. `tls` makes a CA and certificates under the
-    data directory; `keys` is the file of the tenants' API keys.
+    data directory; `keys` is the file of the tenants' API keys. `access_log` makes
+    each dispatcher write one beside its log.
     """
 
     data_dir: Path
@@ -39,6 +40,7 @@ class UpOptions:
     etcd_password_file: Path | None = None
     tls: bool = False
     keys: Path | None = None
+    access_log: bool = False
     slots: int | None = None
     tier_mib: int | None = None
     checkpoint_share: float | None = None

@@ -43,7 +43,7 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
         *(spec("global_manager", i, 0, *_manager(options)) for i in range(options.managers)),
         *(spec("kvstore", i, 0, *_tier(options)) for i in range(options.nodes)),
         *(
-            spec("dispatcher", i, ports.grpc[i], "--preset", options.preset, *_doors(options, ports.http[i]))
+            spec("dispatcher", i, ports.grpc[i], "--preset", options.preset, *_doors(options, i, ports.http[i]))
             for i in range(options.dispatchers)
         ),
         *(spec("instance", i, 0, *_instance(options)) for i in range(options.instances)),
@@ -74,12 +74,14 @@ def _manager(options: UpOptions) -> tuple[str, ...]:
     return ("--preset", options.preset, *share)
 
 
-def _doors(options: UpOptions, http_port: int) -> tuple[str, ...]:
+def _doors(options: UpOptions, number: int, http_port: int) -> tuple[str, ...]:
     keys = () if options.keys is None else ("--keys", str(options.keys.absolute()))
     most = () if options.max_wait_s is None else ("--max-wait-s", str(options.max_wait_s))
     # One word: a name may begin with a dash.
     name = (f"--model-name={options.model_name}",) if options.model_name else ()
-    return ("--http", f"{options.host}:{http_port}", "--model", options.model, *name, *keys, *most)
+    file = options.data_dir / "logs" / f"dispatcher-{number}.access.jsonl"
+    log = ("--access-log", str(file)) if options.access_log else ()
+    return ("--http", f"{options.host}:{http_port}", "--model", options.model, *name, *keys, *most, *log)
 
 
 def _tier(options: UpOptions) -> tuple[str, ...]:

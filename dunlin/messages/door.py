@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from dunlin.effects import record
-from dunlin.messages.told import Admitted
+from dunlin.messages.told import Admitted, Origin
 from dunlin.messages.types import F32, I32, Finish, RequestClass, Sampling, f32, i32
 
 
@@ -56,6 +56,17 @@ class Submit:
     call_index: int = 0
     call_requests: int = 1
     call_tokens: int = 0
+    origin: Origin | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TurnedAway:
+    """A door did not take a call, for a reason of its own (`code`, in one word): the core counts and records it."""
+
+    code: str
+    detail: str
+    trace: str = ""
+    origin: Origin | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,5 +159,6 @@ __all__ = [
     "Rejected",
     "Rejection",
     "Submit",
+    "TurnedAway",
     "Withdraw",
 ]

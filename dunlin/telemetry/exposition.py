@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator
 
-from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
 
@@ -20,9 +20,10 @@ class _Families(Collector):
 
 
 def render(families: Iterable[Family]) -> bytes:
-    """The page in the text format that `CONTENT_TYPE` names; label values are escaped."""
+    """The page in the text format that `CONTENT_TYPE` names, `process_*` of this process included."""
     registry = CollectorRegistry(auto_describe=False)
     registry.register(_Families(list(families)))
+    ProcessCollector(registry=registry)
     return generate_latest(registry)
 
 

@@ -79,7 +79,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "running": "requests handed out",
         "finished_total": "requests that ended as they should",
         "failed_total": "requests that ended with an error",
-        "refused_total": "requests refused at the door",
+        "refused_total": "requests not taken",
         "cancelled_total": "requests that their clients gave up",
         "replaced_total": "requests handed out again after an instance was lost",
         "tokens_total": "tokens delivered",
@@ -132,7 +132,7 @@ def documented() -> list[tuple[str, str, str]]:
     """Name, kind and meaning of every family there can be; `docs/metrics.md` holds this table."""
     names = FLEET | TRACES | MEMBER
     for role, fields in FIELDS.items():
-        names |= {f"dunlin_{role}_{field}": text for field, text in fields.items()}
+        names |= {_name(role, field): text for field, text in fields.items()}
     return [(name, _kind(name), text) for name, text in names.items()]
 
 
@@ -165,7 +165,12 @@ def _reported(role: str, field: str, text: str, members: Iterable[MemberStatus])
     samples = tuple(
         Sample(_labels(one), float(getattr(report, field))) for one, report in reports if report is not None
     )
-    return Family(f"dunlin_{role}_{field}", text, _kind(field), samples)
+    return Family(_name(role, field), text, _kind(field), samples)
+
+
+def _name(role: str, field: str) -> str:
+    """The metric of a report's field: Prometheus writes units out."""
+    return f"dunlin_{role}_{field.replace('_s_total', '_seconds_total')}"
 
 
 def _kind(name: str) -> str:

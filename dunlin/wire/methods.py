@@ -79,7 +79,9 @@ def stub(channel: "grpc.aio.Channel | grpc.Channel", method: Method[Q, R]) -> An
 Answer = Callable[[Any, Any], Awaitable[Any]]
 Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
 """Status, detail and trailing metadata."""
-Gate = Callable[[Mapping[str, Any]], Refusal | None]
+Gate = Callable[[str, Mapping[str, Any]], Refusal | None]
+Refused = Callable[[str, Any, grpc.StatusCode, str], None]
+"""Told of a call: its method's name, its context, status and detail."""
 
 
 class Methods(grpc.GenericRpcHandler):
@@ -89,7 +91,8 @@ class Methods(grpc.GenericRpcHandler):
     and sends with `await context.write(response)`, so that its `finally` runs as soon as the client is gone.
 
     A caller that shows a certificate must be of one of the roles `callers`; who may come without one, the port says.
-    `gate` may refuse a call by its metadata alone, before its request is read.
+    `gate` may refuse a call by its method's name and its metadata alone, before its request is read. `refused` is
+    told of calls that are refused here: for their certificate, or because their request cannot be read.
     """
 
     def __init__(
@@ -97,8 +100,9 @@ class Methods(grpc.GenericRpcHandler):
         answers: Mapping[Method[Any, Any], Answer],
         callers: Collection[str] = ("client",),
         gate: Gate | None = None,
+        refused: Refused | None = None,
     ) -> None:
-        self._handlers = {method.path: _handler(method, answer, callers) for method, answer in answers.items()}
+        self._handlers = {method.path: _handler(method, answer, callers, refused) for method, answer in answers.items()}
         self._gate = gate
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
@@ -106,7 +110,8 @@ class Methods(grpc.GenericRpcHandler):
         handler = self._handlers.get(handler_call_details.method)
         if handler is None or self._gate is None:
             return handler
-        refusal = self._gate(dict(handler_call_details.invocation_metadata or ()))
+        name = handler_call_details.method.rpartition("/")[2]
+        refusal = self._gate(name, dict(handler_call_details.invocation_metadata or ()))
         return handler if refusal is None else _refusing(refusal)
 
 
@@ -119,17 +124,22 @@ def _refusing(refusal: Refusal) -> "Handler":
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _handler(method: Method[Any, Any], answer: Answer, callers: Collection[str]) -> "Handler":
+def _handler(method: Method[Any, Any], answer: Answer, callers: Collection[str], refused: Refused | None) -> "Handler":
+    async def refuse(context: "Context", status: grpc.StatusCode, text: str) -> None:
+        if refused is not None:
+            refused(method.name, context, status, text)
+        await context.abort(status, text)
+
     # Bytes come in, so that a malformed request is the client's fault (gRPC's own deserialising calls it INTERNAL).
     async def handle(data: bytes, context: "Context") -> Any:
         names = names_of_peer(context)
         if names and not has_role(names, callers):
             text = f"{method.name} is for {', '.join(callers)} certificates, this one is of {', '.join(names)}"
-            await context.abort(grpc.StatusCode.PERMISSION_DENIED, text)
+            await refuse(context, grpc.StatusCode.PERMISSION_DENIED, text)
         try:
             request = decode(method.request.__name__, data)
         except CodecError as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
+            await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return await answer(request, context)
 
     make = grpc.unary_stream_rpc_method_handler if method.streams else grpc.unary_unary_rpc_method_handler

@@ -10,6 +10,7 @@ from dunlin.policies.dispatch import POLICIES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
+from services.dispatcher.access_log import AccessLogConfig
 from services.dispatcher.config import of_preset
 from services.dispatcher.server import Dispatcher, DoorOptions
 
@@ -30,6 +31,12 @@ def parser() -> argparse.ArgumentParser:
     made.add_argument("--max-waiting", default=16, type=int, metavar="N", help="requests that may wait at an instance")
     made.add_argument("--grace-s", default=30.0, type=float, metavar="S", help="for cut requests with an own key")
     made.add_argument("--replay-s", default=60.0, type=float, metavar="S", help="an answer is told again for so long")
+    made.add_argument(
+        "--access-log", default="", metavar="FILE", help="write a JSON line for each call there; -: to standard output"
+    )
+    made.add_argument(
+        "--access-log-mib", default=64, type=int, metavar="MIB", help="then begin a new file; four older ones are kept"
+    )
     made.add_argument("--keys", type=Path, metavar="FILE", help="API keys and quotas of tenants, see `dunlin keys`")
     return made
 
@@ -38,8 +45,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run to the end; the exit code."""
     given = parser().parse_args(arguments)
     options = service_options("dispatcher", given)
-    doors = DoorOptions(given.model, given.http[0], given.http[1], given.model_name, given.keys)
     try:
+        log = AccessLogConfig(given.access_log, given.access_log_mib << 20) if given.access_log else None
+        doors = DoorOptions(given.model, given.http[0], given.http[1], given.model_name, given.keys, log)
         names = ("max_queued", "max_waiting", "max_wait_s", "grace_s", "replay_s")
         settings = {name: getattr(given, name) for name in names}
         config = of_preset(given.preset, **settings, **({"policy": given.policy} if given.policy else {}))

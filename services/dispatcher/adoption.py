@@ -126,9 +126,10 @@ class Adoption:
             return []
         if message.conflict:
             del self._asks[request.number]
-            refused: list[Effect] = [Send(reader, conflict(request.submit)) for reader in request.readers]
-            self._totals.refused += 1
-            return refused + self._endings.stop(now_s, request, Finish.CANCELLED, "its key is another request's")
+            submit, effects = request.submit, list[Effect]()
+            for reader in request.readers:
+                effects += self._endings.reject(now_s, reader, submit, conflict(submit))
+            return effects + self._endings.stop(now_s, request, Finish.CANCELLED, "its key is another request's")
         self._asks[request.number].answered[sender] = None
         return self._look(request.number)
 
@@ -186,4 +187,5 @@ class Adoption:
         if request.taken:
             return []  # its readers know it
         why = Why("adoption", "go on here", (Figure("tokens", len(request.tokens)),))
-        return [Send(reader, Admitted(request.key, request.submit.trace, why)) for reader in request.readers]
+        admitted = Admitted(request.key, request.submit.trace, why, request.submit.origin)
+        return [Send(reader, admitted) for reader in request.readers]

@@ -16,6 +16,7 @@ class Callers:
 
     def __init__(self) -> None:
         self._tenants: dict[str, Tenant] | None = None
+        self._names: frozenset[str] = frozenset()
 
     @property
     def asks_for_keys(self) -> bool:
@@ -25,7 +26,12 @@ class Callers:
     def take(self, tenants: tuple[Tenant, ...]) -> Quotas:
         """From now on these; what the core must know of them."""
         self._tenants = {digest: tenant for tenant in tenants for digest in tenant.keys}
+        self._names = frozenset(tenant.name for tenant in tenants)
         return Quotas(tuple(tenant.quota for tenant in tenants))
+
+    def knows(self, tenant: str) -> bool:
+        """Whether the file of tenants names it."""
+        return tenant in self._names
 
     def tenant(self, authorization: str | None) -> str | None:
         """The tenant of this call; None: keys are not asked for.

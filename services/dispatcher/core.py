@@ -20,7 +20,7 @@ from dunlin.messages.dispatch import (
     Reused,
     Tokens,
 )
-from dunlin.messages.door import CancelById, CancelResult, Quotas, Rejected, Rejection, Submit, Withdraw
+from dunlin.messages.door import CancelById, CancelResult, Quotas, Rejected, Rejection, Submit, TurnedAway, Withdraw
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.types import Finish
@@ -88,6 +88,7 @@ class DispatcherCore:
         self._beats = 0
         self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
             Submit: self._on_submit,
+            TurnedAway: self._endings.turned_away,
             Withdraw: self._on_withdraw,
             CancelById: self._on_cancel_by_id,
             Quotas: self._on_quotas,
@@ -161,9 +162,7 @@ class DispatcherCore:
             submit = self._admission.bounded(submit, limit)
             refusal = self._admission.refusal(submit, self.journal.queued, limit, now_s, self.fleet.waiting)
         if refusal is not None:
-            self.totals.refused += 1
-            told = self._telling.refused(now_s, sender, submit, refusal, self.journal.queued)
-            return [*effects, Send(sender, refusal), *told]
+            return [*effects, *self._endings.reject(now_s, sender, submit, refusal)]
         return effects + self._open(now_s, sender, submit)
 
     def _open(self, now_s: float, sender: Address, submit: Submit) -> list[Effect]:
@@ -284,7 +283,7 @@ class DispatcherCore:
 
     def _settle(self, now_s: float) -> list[Effect]:
         effects = self._moves.homeward()
-        placed, hopeless = self._placement.settle()
+        placed, hopeless = self._placement.settle(now_s)
         effects += placed
         for request in hopeless:
             text = f"{request.longest} tokens are more than any instance can hold"

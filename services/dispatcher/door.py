@@ -5,6 +5,7 @@ Owns the open requests of this process's clients. Decides nothing about placemen
 
 import asyncio
 import secrets
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from itertools import count
 
@@ -14,6 +15,7 @@ from dunlin.limits import check_vocabulary
 from dunlin.messages.door import CancelById, CancelResult, Rejection, Submit, Withdraw
 from dunlin.messages.types import I32, Finish, i32
 from services.dispatcher.again import NEW, Again, digest_of, drawn_seed
+from services.dispatcher.calls import Call, Calls, Log, Watch
 from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import Model
 from services.dispatcher.prompts import PromptLimits, Prompts
@@ -27,24 +29,34 @@ from services.dispatcher.stream import Stream
 class Part:
     """Which of a call's requests one is; `tokens` counts the prompts of all. They are opened right after each other.
 
-    `trace` is the traceparent that came with the call, if it was a valid one.
+    `call` is what the door knows of it.
     """
 
     index: int = 0
     requests: int = 1
     tokens: int = 0
-    trace: str = ""
+    call: Call | None = None
 
 
 ALONE = Part()
 
 
 class Door:
-    """Opens requests at the core and closes them."""
+    """Opens requests at the core and closes them. `servers` names the HOST:PORT of each door, for traces."""
 
-    def __init__(self, host: Host, model: Model, metrics: Metrics, limits: PromptLimits | None = None) -> None:
+    def __init__(
+        self,
+        host: Host,
+        model: Model,
+        metrics: Metrics,
+        limits: PromptLimits | None = None,
+        log: Log | None = None,
+        servers: Mapping[str, str] | None = None,
+    ) -> None:
         self.model = model
         self.metrics = metrics
+        self.clock = host.clock
+        self.calls = Calls(host, metrics, log, servers)
         self._host = host
         self._numbers = count(1)
         self.prompts = Prompts(model, limits or PromptLimits())
@@ -65,11 +77,12 @@ class Door:
         if self._is_shut:
             raise DoorError(Rejection.UNAVAILABLE, "this dispatcher is stopping", retry_after_s=1.0)
         self.prompts.known(again.received)
-        submit = self._submit(tokens, settings, choice, part, again)
+        call = part.call or Call(door, "", self.clock())
+        submit = self._submit(tokens, settings, choice, part, again, call)
         client = Address("client", f"{door}-{next(self._numbers)}")
         rendering = Rendering(self.model.tokenizer.detokenizer(), settings.stops)
         stopped = rendering.skip(again.received)
-        watch = self.metrics.watch(door, len(tokens), self._host.clock)
+        watch = Watch(self.metrics, call, len(tokens), self.clock)
 
         def withdraw() -> None:
             self._host.deliver(client, Withdraw(Finish.STOP))
@@ -81,11 +94,9 @@ class Door:
             if stopped:
                 withdraw()
             await stream.admitted()
-        except DoorError as error:
-            self.metrics.refused(door, error.code)
-            self.close(client)
-            raise
-        except BaseException:
+        except BaseException as error:
+            # The core's own refusal is recorded already.
+            call.is_told = isinstance(error, DoorError) and not stream.is_abandoned
             self.close(client)
             raise
         return client, stream
@@ -128,7 +139,7 @@ class Door:
                 self._host.detach(client, STOPPING)
         self.prompts.shut()
 
-    def _submit(self, tokens: I32, settings: Settings, choice: int, part: Part, again: Again) -> Submit:
+    def _submit(self, tokens: I32, settings: Settings, choice: int, part: Part, again: Again, call: Call) -> Submit:
         seeded = self.with_seed(settings, again)
         assert seeded.seed is not None
         eos = () if settings.ignore_eos else self.model.eos_ids
@@ -144,10 +155,11 @@ class Door:
             received=again.received,
             idempotency=f"{again.name}/{part.index}" if again.name else "",
             digest=digest_of(tokens, seeded, choice, part.requests) if again.name else b"",
-            trace=part.trace,
+            trace=call.trace,
             call_index=part.index,
             call_requests=part.requests,
             call_tokens=part.tokens,
+            origin=self.calls.origin(call),
         )
 
 

@@ -5,8 +5,8 @@ Knows no message that comes in; who decides that something ended is the core or 
 
 from dataclasses import dataclass
 
-from dunlin.effects import Effect, Send
-from dunlin.messages.door import Delta
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.door import Delta, Rejected, Submit, TurnedAway
 from dunlin.messages.types import Finish, i32
 from services.dispatcher.admission import Admission
 from services.dispatcher.fences import Fences
@@ -79,6 +79,16 @@ class Endings:
         """`stop`, and say so to its client."""
         words: list[Effect] = [Send(reader, Delta(i32(), finish=finish, detail=text)) for reader in request.readers]
         return [*words, *self.stop(now_s, request, finish, text)]
+
+    def reject(self, now_s: float, client: Address, submit: Submit, refusal: Rejected) -> list[Effect]:
+        """Say no to a client whose request is not in the journal."""
+        turned = TurnedAway(refusal.code.name.lower(), refusal.detail, submit.trace, submit.origin)
+        return [Send(client, refusal), *self.turned_away(now_s, client, turned)]
+
+    def turned_away(self, now_s: float, sender: Address, message: TurnedAway) -> list[Effect]:
+        """A request that was not taken, by this core or by a door before it: it never was in the journal."""
+        self._totals.refused += 1
+        return self._telling.turned_away(now_s, sender, message, self._journal.queued)
 
     def refused(self, request: Request, reason: str) -> None:
         """The hand-out was not taken: the request waits again."""

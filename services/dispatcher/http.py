@@ -11,16 +11,17 @@ from aiohttp import web
 
 import dunlin
 from dunlin.limits import MOST_BODY_BYTES
+from dunlin.telemetry.exposition import CONTENT_TYPE
 from dunlin.wire.errors import StartError
 from services.dispatcher.again import again_of
 from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.door import Door
-from services.dispatcher.http_answer import NAME, Answer
+from services.dispatcher.http_access import Access, call_of
+from services.dispatcher.http_answer import Answer
 from services.dispatcher.http_errors import CLIENT, HttpError, not_found, read_json, shape_errors
 from services.dispatcher.openai_reply import ChatReply, CompletionReply, error_body
 from services.dispatcher.openai_request import Asked, chat_of, completion_of
 from services.dispatcher.openapi import document
-from services.dispatcher.refusals import DoorError
 
 SHUTDOWN_S = 0.5
 FOR_EVERYBODY = ("/health", "/metrics", "/openapi.json", "/version")
@@ -83,8 +84,10 @@ class HttpDoor:
         await self._runner.cleanup()
 
     def _application(self) -> web.Application:
+        access = Access(self._door)
         application = web.Application(
-            middlewares=[shape_errors, self._know_caller], client_max_size=self._config.most_body_bytes
+            middlewares=[access.follow, shape_errors, access.note, self._know_caller],
+            client_max_size=self._config.most_body_bytes,
         )
         application.add_routes(
             [
@@ -106,11 +109,7 @@ class HttpDoor:
     ) -> web.StreamResponse:
         """Ask for the key before a body is read. Health, metrics and documents are for everybody."""
         if request.path not in FOR_EVERYBODY:
-            try:
-                self._tenant(request)
-            except DoorError as error:
-                self._door.metrics.refused(NAME, error.code)
-                raise
+            call_of(request).tenant = self._tenant(request) or ""
         return await handler(request)
 
     def _tenant(self, request: web.Request) -> str | None:
@@ -138,6 +137,7 @@ class HttpDoor:
         except TimeoutError:
             text = f"the body did not come within {self._config.body_timeout_s:g} s"
             raise HttpError(408, error_body(text, CLIENT)) from None
+        call_of(request).arrived_s = self._clock()
         return read_json(data)
 
     async def _models(self, request: web.Request) -> web.Response:
@@ -165,7 +165,9 @@ class HttpDoor:
         return web.json_response({"status": "no instance can serve"}, status=503, headers={"Retry-After": "1"})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._door.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4"})
+        # In a thread: a page of many tenants takes a while, and tokens are flowing here.
+        page = await asyncio.to_thread(self._door.metrics.text)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
     async def _openapi(self, request: web.Request) -> web.Response:
         return web.json_response(document())

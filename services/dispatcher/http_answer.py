@@ -10,9 +10,10 @@ from aiohttp import web
 
 from dunlin.effects import Address
 from dunlin.messages.types import I32, Finish
-from dunlin.telemetry.context import valid
 from services.dispatcher.again import NEW, Again
+from services.dispatcher.calls import Call
 from services.dispatcher.door import Door, Part
+from services.dispatcher.http_access import NAME, call_of
 from services.dispatcher.http_errors import HttpError, described, ending_error, not_found
 from services.dispatcher.openai_reply import ChatReply, CompletionReply, Json
 from services.dispatcher.openai_request import Asked
@@ -21,7 +22,6 @@ from services.dispatcher.refusals import DoorError
 from services.dispatcher.rendering import Piece
 from services.dispatcher.stream import Stream
 
-NAME = "http"
 GOOD = (Finish.RUNNING, Finish.STOP, Finish.LENGTH)
 SSE = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
@@ -50,10 +50,13 @@ class Answer:
         Raises:
             DoorError, BadField, HttpError: before the first byte; later errors travel in the stream.
         """
+        call = call_of(request)
+        call.asks(self._asked.model or self._door.model.name, self._asked.settings)
         self._check_model()
         prompts = [await self._door.prompts.tokens_of(prompt) for prompt in self._asked.prompts]
+        call.prompt_tokens = sum(len(tokens) for tokens in prompts)
         self._usage = Usage([len(tokens) for tokens in prompts], self._asked.choices)
-        async with self._opened(prompts, valid(request.headers.get("traceparent"))) as streams:
+        async with self._opened(prompts, call) as streams:
             reply = self._reply(streams)
             if self._asked.streams:
                 return await self._stream(request, streams, reply)
@@ -67,7 +70,7 @@ class Answer:
             raise not_found(text, "model", "model_not_found")
 
     @asynccontextmanager
-    async def _opened(self, prompts: list[I32], trace: str) -> AsyncIterator[list[Stream]]:
+    async def _opened(self, prompts: list[I32], call: Call) -> AsyncIterator[list[Stream]]:
         # One seed for all choices: they differ by their number, and the whole can be repeated.
         settings = self._door.with_seed(self._asked.settings, self._again)
         call_tokens = sum(map(len, prompts)) * self._asked.choices
@@ -75,7 +78,7 @@ class Answer:
         try:
             for tokens in prompts:
                 for choice in range(self._asked.choices):
-                    part = Part(len(opened), len(prompts) * self._asked.choices, call_tokens, trace)
+                    part = Part(len(opened), len(prompts) * self._asked.choices, call_tokens, call)
                     opened.append(await self._door.open(tokens, settings, NAME, choice, part, self._again))
             yield [stream for _, stream in opened]
         finally:

@@ -29,28 +29,29 @@ class Joining:
         if request is None and submit.idempotency:
             replay = self._replays.find(now_s, submit.tenant, submit.idempotency)
             if replay is not None:
-                return True, self._replay(client, submit, replay)
+                return True, self._replay(now_s, client, submit, replay)
         if request is None and submit.key:
             request = self._journal.of_key(submit.key)  # also one that had no name: a key is one request's alone
         return (False, []) if request is None else self._read(now_s, client, submit, request)
 
-    def _replay(self, client: Address, submit: Submit, replay: Replay) -> list[Effect]:
+    def _replay(self, now_s: float, client: Address, submit: Submit, replay: Replay) -> list[Effect]:
         request = replay.request
-        refusal = self._refusal(client, submit, request)
-        self.joined_total += not refusal
-        answer: list[Effect] = [
+        refusal = self._refusal(submit, request)
+        if refusal is not None:
+            return self._endings.reject(now_s, client, submit, refusal)
+        self.joined_total += 1
+        return [
             Send(client, Admitted(request.key)),
             Send(client, rest(request, len(submit.received), replay.finish)),
         ]
-        return refusal or answer
 
     def _read(self, now_s: float, client: Address, submit: Submit, request: Request) -> tuple[bool, list[Effect]]:
-        refusal = self._refusal(client, submit, request)
-        if refusal:
-            return True, refusal
+        refusal = self._refusal(submit, request)
+        if refusal is not None:
+            return True, self._endings.reject(now_s, client, submit, refusal)
         if len(submit.received) > request.generated:
             if submit.idempotency and request.readers:
-                return True, [Send(client, _behind(submit, request))]
+                return True, self._endings.reject(now_s, client, submit, _behind(submit, request))
             # What runs here is behind what another dispatcher has delivered meanwhile.
             return False, self._endings.tell(now_s, request, Finish.CANCELLED, "its client has gone on elsewhere")
         self.joined_total += 1
@@ -61,20 +62,20 @@ class Joining:
         said: list[Effect] = [Send(client, Admitted(request.key))] if is_named else []
         return True, [*said, Send(client, delta)]
 
-    def _refusal(self, client: Address, submit: Submit, request: Request) -> list[Effect]:
-        """Why the client may not read it; empty: it may."""
+    def _refusal(self, submit: Submit, request: Request) -> Rejected | None:
+        """Why the client may not read it; None: it may."""
         if submit.idempotency and submit.digest != request.submit.digest:
-            return [Send(client, conflict(submit))]
+            return conflict(submit)
         if submit.key and not _is_own(submit, request):
             text = f"{submit.key} is no request that these tokens began: send it without resuming"
-            return [Send(client, Rejected(Rejection.INVALID, text))]
+            return Rejected(Rejection.INVALID, text)
         if len(request.readers) >= MOST_READERS:
             text = f"{len(request.readers)} clients read this request already, the most that may"
-            return [Send(client, Rejected(Rejection.FULL, text, 1.0))]
+            return Rejected(Rejection.FULL, text, 1.0)
         if request.scores is not None and len(request.scores.logprobs) < request.generated - len(submit.received):
             text = "the log-probabilities of its first tokens are not known any more: send it under another key"
-            return [Send(client, Rejected(Rejection.CONFLICT, text))]
-        return []
+            return Rejected(Rejection.CONFLICT, text)
+        return None
 
 
 def conflict(submit: Submit) -> Rejected:

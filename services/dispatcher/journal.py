@@ -60,6 +60,7 @@ class Request:
     last token came. `unfit` names instances that cannot hold it; `lost` says what became of the last hand-out, for the
     next one's reason. `suspicion`: see `Returned`. `home` is an instance that still has an older attempt, which another
     was to take over.
+    `placed_s` is when it was first handed out here.
     `cached_tokens` of the prompt were held already by the instance that began it; `expected_tokens` were thought to be
     held by the one that it was handed to last.
     """
@@ -86,6 +87,7 @@ class Request:
     absence: int = 0
     taken: int = 0
     scores: Scores | None = None
+    placed_s: float | None = None
 
     @property
     def prompt_tokens(self) -> int:

@@ -1,115 +1,229 @@
-"""What the doors measured, for Prometheus. The clock is the host's; the core's counts are read, not kept twice."""
+"""What a dispatcher's doors measured, for Prometheus. The clock is the host's.
 
-from collections.abc import Callable, Iterator
+What the core reports of itself is on the monitor's page and not here, so that scraping both counts nothing twice.
+"""
 
-from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily, Metric
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector, generate_latest
+from prometheus_client.metrics_core import CounterMetricFamily, Metric
 from prometheus_client.registry import Collector
 
-from dunlin.messages.door import Rejection
-from dunlin.messages.fleet import DispatcherReport
-from dunlin.messages.types import Finish
+from dunlin.messages.types import Finish, RequestClass
 
-FIRST_TOKEN_BUCKETS_S = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-EACH_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0)
-REQUEST_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
+FIRST_TOKEN_BUCKETS_S = (
+    0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0,
+)  # fmt: skip
+EACH_TOKEN_BUCKETS_S = (0.001, 0.0025, 0.005, 0.01, 0.02, 0.03, 0.05, 0.075, 0.1, 0.25, 0.5, 1.0, 2.5)
+REQUEST_BUCKETS_S = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0, 600.0, 1800.0, 7200.0)
+QUEUE_BUCKETS_S = (0.001, 0.005, 0.01, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 300.0, 1800.0)
+TOKEN_BUCKETS = (1, 8, 32, 128, *(1 << power for power in range(9, 21)))
+
+MOST_TENANT_LABELS = 100
+OTHER = "_other"
+"""The label of known tenants beyond the first `MOST_TENANT_LABELS`: a page that has all of ten thousand is no page."""
+
+REQUEST = ("door", "class", "tenant")
+
+
+@dataclass(frozen=True, slots=True)
+class Documented:
+    """One line of the table in docs/metrics.md. `vllm` is the nearest metric of vLLM, "" where it has none."""
+
+    name: str
+    kind: str
+    labels: tuple[str, ...]
+    text: str
+    vllm: str = ""
+
+
+COUNTERS = (
+    Documented(
+        "dunlin_requests_total",
+        "counter",
+        (*REQUEST, "finish"),
+        "requests that ended, by how: stop, length, cancelled, deadline, error",
+        "vllm:request_success_total",
+    ),
+    Documented(
+        "dunlin_requests_refused_total",
+        "counter",
+        ("door", "code", "tenant"),
+        "calls that were not taken, by the kind of their error",
+    ),
+    Documented(
+        "dunlin_calls_total",
+        "counter",
+        ("door", "path", "status"),
+        "calls that were answered, by HTTP status (499: the client left) or gRPC code",
+        "http_requests_total",
+    ),
+    Documented(
+        "dunlin_prompt_tokens_total",
+        "counter",
+        REQUEST,
+        "prompt tokens of requests whose first token came",
+        "vllm:prompt_tokens_total",
+    ),
+    Documented(
+        "dunlin_generated_tokens_total",
+        "counter",
+        REQUEST,
+        "tokens delivered",
+        "vllm:generation_tokens_total",
+    ),
+)
+HISTOGRAMS = {
+    "first_token": (
+        Documented(
+            "dunlin_time_to_first_token_seconds",
+            "histogram",
+            REQUEST,
+            "TTFT: from the call's arrival to the first token",
+            "vllm:time_to_first_token_seconds",
+        ),
+        FIRST_TOKEN_BUCKETS_S,
+    ),
+    "each_token": (
+        Documented(
+            "dunlin_time_per_output_token_seconds",
+            "histogram",
+            REQUEST,
+            "TPOT: mean time between a request's tokens after the first",
+            "vllm:request_time_per_output_token_seconds",
+        ),
+        EACH_TOKEN_BUCKETS_S,
+    ),
+    "duration": (
+        Documented(
+            "dunlin_request_duration_seconds",
+            "histogram",
+            REQUEST,
+            "from the call's arrival to the request's end",
+            "vllm:e2e_request_latency_seconds",
+        ),
+        REQUEST_BUCKETS_S,
+    ),
+    "queue": (
+        Documented(
+            "dunlin_request_queue_time_seconds",
+            "histogram",
+            REQUEST,
+            "from the call's arrival to the first hand-out to an instance",
+            "vllm:request_queue_time_seconds",
+        ),
+        QUEUE_BUCKETS_S,
+    ),
+    "prompt": (
+        Documented(
+            "dunlin_request_prompt_tokens",
+            "histogram",
+            REQUEST,
+            "tokens of the prompt, of requests that ended",
+            "vllm:request_prompt_tokens",
+        ),
+        TOKEN_BUCKETS,
+    ),
+    "generated": (
+        Documented(
+            "dunlin_request_generated_tokens",
+            "histogram",
+            REQUEST,
+            "tokens delivered, of requests that ended",
+            "vllm:request_generation_tokens",
+        ),
+        TOKEN_BUCKETS,
+    ),
+}
+LOG = (
+    Documented("dunlin_access_log_lines_total", "counter", (), "lines written to the access log (only with it)"),
+    Documented("dunlin_access_log_dropped_total", "counter", (), "lines that it had no room for, or could not write"),
+)
+
+
+def documented() -> list[Documented]:
+    """Every family of this page but `process_*`; `docs/metrics.md` holds this table."""
+    return [*COUNTERS, *(found for found, _ in HISTOGRAMS.values()), *LOG]
 
 
 class Metrics:
-    """Owns one registry; a process may hold several of them."""
+    """Owns one registry; a process may hold several of them. `knows` says whether there is such a tenant."""
 
-    def __init__(self, report: Callable[[], DispatcherReport]) -> None:
+    def __init__(self, knows: Callable[[str], bool] = lambda tenant: False) -> None:
         self.registry = CollectorRegistry()
-        self.registry.register(_Reported(report))
-        self._requests = Counter(
-            "dunlin_requests", "Requests that ended, by how", ("door", "finish"), registry=self.registry
-        )
-        self._refused = Counter(
-            "dunlin_requests_refused", "Requests not taken", ("door", "code"), registry=self.registry
-        )
-        self._prompt = Counter("dunlin_prompt_tokens", "Tokens of admitted prompts", ("door",), registry=self.registry)
-        self._generated = Counter("dunlin_generated_tokens", "Tokens delivered", ("door",), registry=self.registry)
-        self._first = _histogram(self.registry, "time_to_first_token", "From submission", FIRST_TOKEN_BUCKETS_S)
-        self._each = _histogram(self.registry, "time_per_output_token", "After the first", EACH_TOKEN_BUCKETS_S)
-        self._whole = _histogram(self.registry, "request_duration", "From submission to the end", REQUEST_BUCKETS_S)
+        self._knows = knows
+        self._tenants: set[str] = set()
+        ProcessCollector(registry=self.registry)
+        made = [Counter(one.name, one.text, one.labels, registry=self.registry) for one in COUNTERS]
+        self._requests, self._refused, self._calls, self._prompt, self._generated = made
+        self._histograms = {
+            name: Histogram(one.name, one.text, one.labels, buckets=buckets, registry=self.registry)
+            for name, (one, buckets) in HISTOGRAMS.items()
+        }
 
-    def watch(self, door: str, prompt_tokens: int, clock: Callable[[], float]) -> "Watch":
-        """Follow one request from its submission on."""
-        return Watch(self, door, prompt_tokens, clock)
+    def labels(self, door: str, request_class: RequestClass, tenant: str) -> tuple[str, str, str]:
+        """What a request is counted under."""
+        return door, request_class.name.lower(), self.tenant(tenant)
 
-    def refused(self, door: str, code: Rejection) -> None:
-        """One request was not taken."""
-        self._refused.labels(door, code.name.lower()).inc()
+    def tenant(self, tenant: str) -> str:
+        """The label of a tenant: "" for one that is not in the file of tenants, since anybody may make up names."""
+        if tenant in self._tenants:
+            return tenant
+        if not tenant or not self._knows(tenant):
+            return ""
+        if len(self._tenants) >= MOST_TENANT_LABELS:
+            return OTHER
+        self._tenants.add(tenant)
+        return tenant
+
+    def refused(self, door: str, code: str, tenant: str) -> None:
+        """One call was not taken."""
+        self._refused.labels(door, code, self.tenant(tenant)).inc()
+
+    def called(self, door: str, path: str, status: str) -> None:
+        """One call was answered. `path` is one of few."""
+        self._calls.labels(door, path, status).inc()
+
+    def prompt(self, labels: tuple[str, str, str], tokens: int) -> None:
+        """A prompt was computed."""
+        self._prompt.labels(*labels).inc(tokens)
+
+    def generated(self, labels: tuple[str, str, str]) -> Counter:
+        """The counter of delivered tokens: found once a request, since it counts each token."""
+        return self._generated.labels(*labels)
+
+    def ended(self, labels: tuple[str, str, str], finish: Finish) -> None:
+        """A request ended."""
+        self._requests.labels(*labels, finish.name.lower()).inc()
+
+    def observe(self, name: str, labels: tuple[str, str, str], value: float) -> None:
+        """One value for one of `HISTOGRAMS`."""
+        self._histograms[name].labels(*labels).observe(value)
 
     def text(self) -> bytes:
-        """The exposition format."""
-        return generate_latest(self.registry)
-
-    def first_token(self, door: str, prompt_tokens: int, seconds: float) -> None:
-        """A request's first token came."""
-        self._prompt.labels(door).inc(prompt_tokens)
-        self._first.labels(door).observe(seconds)
-
-    def generated(self, door: str) -> Counter:
-        """The counter of delivered tokens of one door: found once, since it counts each token."""
-        return self._generated.labels(door)
-
-    def ended(self, door: str, finish: Finish, seconds: float, each_s: float | None) -> None:
-        """A request ended."""
-        self._requests.labels(door, finish.name.lower()).inc()
-        self._whole.labels(door).observe(seconds)
-        if each_s is not None:
-            self._each.labels(door).observe(each_s)
+        """The page in Prometheus' text format. May run in a thread: with many tenants it takes a while."""
+        return generate_latest(_Page(self.registry))
 
 
-class Watch:
-    """The times of one request."""
+class LogLines(Collector):
+    """Counts of the access log; `counts` returns the lines written and dropped."""
 
-    def __init__(self, metrics: Metrics, door: str, prompt_tokens: int, clock: Callable[[], float]) -> None:
-        self._metrics = metrics
-        self._door = door
-        self._generated = metrics.generated(door)
-        self._prompt_tokens = prompt_tokens
-        self._clock = clock
-        self._began_s = clock()
-        self._first_s = 0.0
-        self._tokens = 0
-        self._ended = False
-
-    def tokens(self, number: int) -> None:
-        """So many tokens came now."""
-        if not number:
-            return
-        if not self._tokens:
-            self._first_s = self._clock()
-            self._metrics.first_token(self._door, self._prompt_tokens, self._first_s - self._began_s)
-        self._tokens += number
-        self._generated.inc(number)
-
-    def finished(self, finish: Finish) -> None:
-        """It ended now; a second time is not counted."""
-        if self._ended:
-            return
-        self._ended = True
-        now_s = self._clock()
-        each_s = (now_s - self._first_s) / (self._tokens - 1) if self._tokens > 1 else None
-        self._metrics.ended(self._door, finish, now_s - self._began_s, each_s)
-
-
-class _Reported(Collector):
-    """The core's own report: counters where the name ends in `_total`, else gauges."""
-
-    def __init__(self, report: Callable[[], DispatcherReport]) -> None:
-        self._report = report
+    def __init__(self, counts: Callable[[], tuple[int, int]]) -> None:
+        self._counts = counts
 
     def collect(self) -> Iterator[Metric]:
-        report = self._report()
-        for name in DispatcherReport.__dataclass_fields__:
-            value = float(getattr(report, name))
-            text = f"The dispatcher's {name.removesuffix('_total').replace('_', ' ')}"
-            family = CounterMetricFamily if name.endswith("_total") else GaugeMetricFamily
-            yield family(f"dunlin_dispatcher_{name}", text, value=value)
+        for one, value in zip(LOG, self._counts(), strict=True):
+            yield CounterMetricFamily(one.name, one.text, value=value)
 
 
-def _histogram(registry: CollectorRegistry, name: str, text: str, buckets_s: tuple[float, ...]) -> Histogram:
-    return Histogram(f"dunlin_{name}_seconds", f"{text}, seconds", ("door",), buckets=buckets_s, registry=registry)
+class _Page(Collector):
+    """A registry without the library's `_created` samples: a third of the page, and of no use to Prometheus."""
+
+    def __init__(self, registry: CollectorRegistry) -> None:
+        self._registry = registry
+
+    def collect(self) -> Iterable[Metric]:
+        for metric in self._registry.collect():
+            metric.samples = [sample for sample in metric.samples if not sample.name.endswith("_created")]
+            yield metric

@@ -26,7 +26,7 @@ class Placement:
         self._affinity = affinity
         self._policy = policy
 
-    def settle(self) -> tuple[list[Effect], list[Request]]:
+    def settle(self, now_s: float) -> tuple[list[Effect], list[Request]]:
         """What to send, and the requests that no known instance can ever hold: the caller ends them."""
         effects: list[Effect] = []
         hopeless: list[Request] = []
@@ -37,7 +37,7 @@ class Placement:
             for request in self._journal.waiting(LOOK_AHEAD):
                 if self._is_hopeless(request):
                     hopeless.append(request)
-                elif offer := self._place(request):
+                elif offer := self._place(now_s, request):
                     effects.append(offer)
                     placed = True
                 elif not self._fleet.has_room(len(request.tokens)):
@@ -48,7 +48,7 @@ class Placement:
         limit = self._fleet.limit_of_all(request.unfit)
         return limit is not None and limit < request.longest
 
-    def _place(self, request: Request) -> Effect | None:
+    def _place(self, now_s: float, request: Request) -> Effect | None:
         slots = len(request.tokens)
         if not self._fleet.has_room(slots):
             return None
@@ -58,6 +58,8 @@ class Placement:
         candidates = [candidate for _, candidate in asks]
         choice = self._policy(slots, candidates, self._fleet.open_count)
         request.expected_tokens = candidates[choice.index].held_tokens
+        if request.placed_s is None:
+            request.placed_s = now_s
         return self.offer(request, asks[choice.index][0], choice.why)
 
     def offer(self, request: Request, instance: Address, why: Why, handle: int = 0) -> Effect:

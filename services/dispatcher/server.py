@@ -17,13 +17,15 @@ from dunlin.wire.errors import StartError
 from dunlin.wire.methods import DISPATCHER_SERVICE, Methods
 from dunlin.wire.options import ServiceOptions
 from dunlin.wire.service import Service
+from services.dispatcher.access_log import AccessLog, AccessLogConfig
 from services.dispatcher.callers import Callers
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
 from services.dispatcher.door import Door
 from services.dispatcher.http import HttpDoor, bind
+from services.dispatcher.http_access import NAME as HTTP
 from services.dispatcher.keys_file import KeysFile
-from services.dispatcher.metrics import Metrics
+from services.dispatcher.metrics import LogLines, Metrics
 from services.dispatcher.model import Model, load_model
 from services.dispatcher.server_public import NAME as GRPC
 from services.dispatcher.server_public import PublicDoor
@@ -33,13 +35,16 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class DoorOptions:
-    """What is served, where HTTP listens (port 0: any), and the file of tenants (None: anybody may come)."""
+    """What is served, where HTTP listens (port 0: any), the file of tenants (None: anybody may come), the access log
+    (None: there is none).
+    """
 
     model: str
     http_host: str
     http_port: int
     model_name: str = ""
     keys: Path | None = None
+    access_log: AccessLogConfig | None = None
 
 
 class Dispatcher:
@@ -57,6 +62,7 @@ class Dispatcher:
         self._quotas: Quotas | None = None
         self._host: Host | None = None
         self._following: asyncio.Task[None] | None = None
+        self._log: AccessLog | None = None
         self._doors = doors
         self._config = config
 
@@ -68,6 +74,8 @@ class Dispatcher:
         """
         if self._keys is not None:
             self._keys.load()
+        if self._doors.access_log is not None:
+            self._log = AccessLog(self._doors.access_log)
         model = await _load(self._doors, self.service.options.data_dir)
         self._config = replace(self._config, max_positions=model.max_positions)
         listening = bind(self._doors.http_host, self._doors.http_port)
@@ -94,7 +102,10 @@ class Dispatcher:
             self._following.cancel()
         self.door.shut(GRPC)
         await self.http.stop()
-        return await self.service.run_until_stopped()
+        exit_code = await self.service.run_until_stopped()
+        if self._log is not None:
+            self._log.close()
+        return exit_code
 
     async def _open_http(self, listening: socket.socket) -> None:
         security = self.service.security
@@ -111,7 +122,12 @@ class Dispatcher:
         return self.core
 
     def _open(self, host: Host, model: Model) -> Methods:
-        self.door = Door(host, model, Metrics(self.core.report))
+        metrics = Metrics(self.callers.knows)
+        log = self._log
+        if log is not None:
+            metrics.registry.register(LogLines(lambda: (log.lines_total, log.dropped_total)))
+        servers = {HTTP: f"{self._doors.http_host}:{self.http_port}", GRPC: self.service.endpoint}
+        self.door = Door(host, model, metrics, log=log, servers=servers)
         self._host = host
         if self._quotas is not None:
             host.deliver(host.address, self._quotas)

@@ -1,7 +1,8 @@
 """The public gRPC door: Generate, Cancel, Info. Translates; what is allowed the door says, what happens the core."""
 
 import asyncio
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
@@ -24,6 +25,7 @@ from dunlin.telemetry.context import valid
 from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Methods, Refusal
 from services.dispatcher.again import Again, again_of
 from services.dispatcher.callers import Callers, as_tenant
+from services.dispatcher.calls import CHAT, COMPLETION, Call
 from services.dispatcher.door import Door, Part
 from services.dispatcher.prompts import Prompt
 from services.dispatcher.refusals import DoorError
@@ -67,52 +69,104 @@ class PublicDoor:
 
     def methods(self) -> Methods:
         """The handler to serve."""
-        return Methods({GENERATE: self.generate, CANCEL: self.cancel, INFO: self.info}, gate=self._gate)
-
-    def _gate(self, metadata: Mapping[str, Any]) -> Refusal | None:
-        try:
-            self._callers.tenant(_authorization(metadata))
-        except DoorError as error:
-            self._door.metrics.refused(NAME, error.code)
-            return _refusal(error)
-        return None
+        return Methods(
+            {GENERATE: self.generate, CANCEL: self.cancel, INFO: self.info}, gate=self._gate, refused=self._refused
+        )
 
     async def generate(self, request: GenerateRequest, context: "Context") -> None:
         """Stream one request's events; a client that is gone cancels it."""
-        try:
-            tenant = self._callers.tenant(_authorization(_metadata(context)))
-            settings, prompt = as_tenant(_settings_of(request), tenant), _prompt_of(request)
+        call = self._call(GENERATE.name, context, CHAT if request.messages else COMPLETION)
+        async with self._following(call, context):
+            call.tenant = self._tenant(context) or ""
+            settings, prompt = as_tenant(_settings_of(request), call.tenant or None), _prompt_of(request)
+            call.asks(self._door.model.name, settings)
             again = again_of(request.idempotency_key, request.resume_request, request.resume_tokens)
-            client, stream, length = await _beating(context, self._open(settings, prompt, again, _trace_of(context)))
-        except BadField as error:
-            await context.abort(grpc.StatusCode.INVALID_ARGUMENT, str(error))
-        except DoorError as error:
-            await _abort(context, error)
-        await self._stream(context, client, stream, length)
+            client, stream, length = await _beating(context, self._open(settings, prompt, again, call))
+            await self._stream(context, client, stream, length)
 
-    async def _open(self, settings: Settings, prompt: Prompt, again: Again, trace: str) -> tuple[Address, Stream, int]:
+    async def _open(self, settings: Settings, prompt: Prompt, again: Again, call: Call) -> tuple[Address, Stream, int]:
         tokens = await self._door.prompts.tokens_of(prompt)
-        return *await self._door.open(tokens, settings, NAME, part=Part(trace=trace), again=again), len(tokens)
+        call.prompt_tokens = len(tokens)
+        return *await self._door.open(tokens, settings, NAME, part=Part(call=call), again=again), len(tokens)
 
     async def cancel(self, request: CancelRequest, context: "Context") -> CancelReply:
         """Cancel a request of the caller's tenant; without keys, anybody's."""
-        tenant = await self._tenant(context)
-        return CancelReply(await self._door.cancel(request.request, tenant))
+        call = self._call(CANCEL.name, context)
+        async with self._following(call, context):
+            tenant = self._tenant(context)
+            call.tenant = tenant or ""
+            return CancelReply(await self._door.cancel(request.request, tenant))
 
     async def info(self, request: InfoRequest, context: "Context") -> InfoReply:
         """What is served here."""
-        await self._tenant(context)
-        model = self._door.model
-        return InfoReply(
-            model.name, model.max_positions, model.vocabulary, dunlin.__version__, self._monitor_endpoint()
-        )
+        call = self._call(INFO.name, context)
+        async with self._following(call, context):
+            call.tenant = self._tenant(context) or ""
+            model = self._door.model
+            return InfoReply(
+                model.name, model.max_positions, model.vocabulary, dunlin.__version__, self._monitor_endpoint()
+            )
 
-    async def _tenant(self, context: "Context") -> str | None:
+    def _tenant(self, context: "Context") -> str | None:
+        return self._callers.tenant(_authorization(_metadata(context)))
+
+    # --- what becomes of a call ---
+
+    @asynccontextmanager
+    async def _following(self, call: Call, context: "Context") -> AsyncIterator[None]:
+        """Say how the call ended (CANCELLED: its client left), and abort it for what a door may raise."""
+        status = grpc.StatusCode.CANCELLED
+        refusal: Refusal | None = None
         try:
-            return self._callers.tenant(_authorization(_metadata(context)))
+            yield
+            status = grpc.StatusCode.OK
+        except BadField as error:
+            call.failed("invalid", str(error))
+            status = grpc.StatusCode.INVALID_ARGUMENT
+            refusal = status, str(error), ()
         except DoorError as error:
-            await _abort(context, error)
+            call.failed(error.code.name.lower(), error.detail)
+            status, _, _ = refusal = _refusal(error)
+        except Exception as error:
+            call.failed("internal", str(error))
+            status = grpc.StatusCode.UNKNOWN
             raise
+        finally:
+            self._door.calls.ended(call, status.name)
+        if refusal is not None:
+            await context.abort(*refusal)
+
+    def _gate(self, method: str, metadata: Mapping[str, Any]) -> Refusal | None:
+        try:
+            self._callers.tenant(_authorization(metadata))
+        except DoorError as error:
+            call = self._call_of(method, metadata, _operation(method))
+            call.failed(error.code.name.lower(), error.detail)
+            self._door.calls.ended(call, CODES[error.code].name)
+            return _refusal(error)
+        return None
+
+    def _refused(self, method: str, context: "Context", status: grpc.StatusCode, detail: str) -> None:
+        """Its certificate is of the wrong role, or its request is none."""
+        call = self._call(method, context, _operation(method))
+        call.failed("malformed" if status is grpc.StatusCode.INVALID_ARGUMENT else "forbidden", detail)
+        self._door.calls.ended(call, status.name)
+
+    def _call(self, method: str, context: "Context", operation: str = "") -> Call:
+        call = self._call_of(method, _metadata(context), operation)
+        call.client = _host_of(context.peer())
+        return call
+
+    def _call_of(self, method: str, metadata: Mapping[str, Any], operation: str) -> Call:
+        return Call(
+            NAME,
+            method,
+            self._door.clock(),
+            operation,
+            target=method,
+            agent=str(metadata.get("user-agent", "")),
+            trace=_trace_of(metadata),
+        )
 
     async def _stream(self, context: "Context", client: Address, stream: Stream, prompt_tokens: int) -> None:
         try:
@@ -122,8 +176,6 @@ class PublicDoor:
                 piece = await stream.next_within(BEAT_S) or Piece()
                 await context.write(_event_of(stream.request, piece, prompt_tokens))
                 finish = piece.finish
-        except DoorError as error:
-            await _abort(context, error)
         finally:
             self._door.close(client)
 
@@ -137,10 +189,6 @@ async def _beating(context: "Context", work: Coroutine[Any, Any, R]) -> R:
         return task.result()
     finally:
         task.cancel()
-
-
-async def _abort(context: "Context", error: DoorError) -> None:
-    await context.abort(*_refusal(error))
 
 
 def _refusal(error: DoorError) -> Refusal:
@@ -161,8 +209,18 @@ def _settings_of(request: GenerateRequest) -> Settings:
     return settings_of({name: getattr(request, name) for name in SETTINGS})
 
 
-def _trace_of(context: "Context") -> str:
-    given = _metadata(context).get(TRACEPARENT)
+def _operation(method: str) -> str:
+    """What a call generates whose request was not read."""
+    return COMPLETION if method == GENERATE.name else ""
+
+
+def _host_of(peer: str) -> str:
+    """The client's host out of gRPC's `ipv4:HOST:PORT`."""
+    return peer.partition(":")[2].rpartition(":")[0].strip("[]")
+
+
+def _trace_of(metadata: Mapping[str, Any]) -> str:
+    given = metadata.get(TRACEPARENT)
     return valid(given) if isinstance(given, str) else ""
 
 

@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 from dunlin.effects import Message
 from dunlin.messages.door import Admitted, Delta, Rejected, Rejection, Submit
+from dunlin.messages.told import FirstToken
 from dunlin.messages.types import Finish
-from services.dispatcher.metrics import Watch
+from services.dispatcher.calls import Watch
 from services.dispatcher.refusals import STOPPING, DoorError
 from services.dispatcher.rendering import Piece, Rendering
 
@@ -74,7 +75,9 @@ class Stream:
             case Delta():
                 self._take(message)
             case Admitted(request):
-                self.request = request
+                self.request = self._watch.request = request
+            case FirstToken():
+                self._watch.placed(message.queued_s)
             case Rejected():
                 self._rejected = message
         self._news.set()
@@ -140,4 +143,5 @@ class Stream:
         if self._rendering.push(delta):
             self._withdraw()
         if self._rendering.finish is not Finish.RUNNING:
+            self._watch.cached_tokens = delta.cached_tokens
             self._watch.finished(self._rendering.finish)

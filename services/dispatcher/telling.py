@@ -3,23 +3,45 @@
 Knows what happened from its caller; decides only how many refusals are worth a record.
 """
 
+from dataclasses import dataclass
+
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.door import Rejected as Turned
-from dunlin.messages.door import Submit
+from dunlin.messages.door import TurnedAway
 from dunlin.messages.told import Admitted, Closed, FirstToken
 from dunlin.messages.types import Figure, Finish, Rejected, Why
 from services.dispatcher.journal import Request
 
+REFUSALS_AT_ONCE = 10
 REFUSAL_EVERY_S = 0.1
-"""One refusal in so long is recorded, and counts those before it: under a flood the ring keeps room for the others."""
+"""Of each kind of refusal so many are recorded at once, then one in so long, which counts those left out before it:
+under a flood the monitor's ring keeps room for the others."""
+
+
+@dataclass(slots=True)
+class Allowance:
+    """How many refusals of one kind may be recorded now, as of `at_s`, and how many have been left out."""
+
+    at_s: float
+    left: float = REFUSALS_AT_ONCE
+    left_out: int = 0
+
+    def take(self, now_s: float) -> bool:
+        """Whether one more may be recorded; if not, it is counted."""
+        self.left = min(REFUSALS_AT_ONCE, self.left + (now_s - self.at_s) / REFUSAL_EVERY_S)
+        self.at_s = now_s
+        # A little less than one is one: times are sums of small steps.
+        if self.left < 1 - 1e-6:
+            self.left_out += 1
+            return False
+        self.left -= 1
+        return True
 
 
 class Telling:
-    """Words the messages. Owns the time of the last recorded refusal."""
+    """Words the messages. Owns what is left of the records of refusals, by kind, of which there are few."""
 
     def __init__(self) -> None:
-        self._refused_s = float("-inf")
-        self._untold = 0
+        self._allowances: dict[str, Allowance] = {}
 
     def admitted(self, request: Request, queued: int, placeable: int) -> Effect:
         """It waits for an instance now."""
@@ -29,14 +51,15 @@ class Telling:
             Figure("placeable_instances", placeable),
         )
         why = Why("door admission", "queue", figures)
-        return Send(_client(request), Admitted(request.key, request.submit.trace, why))
+        return Send(_client(request), Admitted(request.key, request.submit.trace, why, request.submit.origin))
 
     def first_token(self, now_s: float, request: Request) -> Effect:
         """The attempt's first token came from the instance that holds it."""
         assert request.instance is not None
         figures = (Figure("first_token_s", now_s - request.submitted_s), Figure("tokens_before", request.generated))
         why = Why("prefill", "done", figures)
-        return Send(_client(request), FirstToken(request.key, request.attempt, request.instance, why))
+        queued_s = None if request.placed_s is None else request.placed_s - request.submitted_s
+        return Send(_client(request), FirstToken(request.key, request.attempt, request.instance, why, queued_s))
 
     def closed(self, now_s: float, request: Request, finish: Finish, cause: str) -> Effect:
         """It ended, by `cause`. Call it before the journal forgets where the request was."""
@@ -49,15 +72,15 @@ class Telling:
         why = Why("end", cause, figures, where)
         return Send(_client(request), Closed(request.key, finish, request.generated, request.submit.trace, why))
 
-    def refused(self, now_s: float, client: Address, submit: Submit, turned: Turned, queued: int) -> list[Effect]:
-        """The door did not take one; recorded now and then."""
-        self._untold += 1
-        if now_s - self._refused_s < REFUSAL_EVERY_S:
+    def turned_away(self, now_s: float, client: Address, turned: TurnedAway, queued: int) -> list[Effect]:
+        """A request that was not taken, as long as not too many of its kind were recorded lately."""
+        allowance = self._allowances.setdefault(turned.code, Allowance(now_s))
+        if not allowance.take(now_s):
             return []
-        figures = (Figure("queued", queued), Figure("refused_since_last_record", self._untold))
-        self._refused_s, self._untold = now_s, 0
-        why = Why("door admission", f"refuse: {turned.code.name}", figures, (Rejected("queue", turned.detail),))
-        return [Send(client, Closed("", Finish.ERROR, 0, submit.trace, why))]
+        figures = (Figure("queued", queued), Figure("left_out_before", allowance.left_out))
+        allowance.left_out = 0
+        why = Why("door admission", f"refuse: {turned.code}", figures, (Rejected("queue", turned.detail),))
+        return [Send(client, Closed("", Finish.ERROR, 0, turned.trace, why, turned.origin, turned.code))]
 
 
 _BY_ITSELF = (Finish.STOP, Finish.LENGTH)

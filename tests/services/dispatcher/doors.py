@@ -21,6 +21,7 @@ from dunlin.tenants import Tenant
 from dunlin.text.tokenizer import Tokenizer, load_chat_template, load_tokenizer
 from dunlin.wire.server import Server
 from services.dispatcher.callers import Callers
+from services.dispatcher.calls import Log
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
 from services.dispatcher.door import Door
@@ -188,6 +189,7 @@ async def doors(
     served: Model | None = None,
     serving: bool = True,
     monitor: str = "",
+    log: Log | None = None,
     tenants: tuple[Tenant, ...] | None = None,
     **config: Any,
 ) -> AsyncIterator[Doors]:
@@ -195,12 +197,12 @@ async def doors(
     served = served or model()
     core = DispatcherCore(SELF, DispatcherConfig(**{"max_positions": served.max_positions, **config}))
     host = Host(core, SELF, wall_clock(), on_crash=_raise)
-    shared = Door(host, served, Metrics(core.report), door)
+    callers = Callers()
+    shared = Door(host, served, Metrics(callers.knows), door, log)
     instance = FakeInstance(host, served.tokenizer)
     if serving:
         host.attach(A, instance)
         host.deliver(MONITOR, FleetView(1, (member(A, capacity_slots=100_000, free_slots=100_000),)))
-    callers = Callers()
     if tenants is not None:
         host.deliver(SELF, callers.take(tenants))
     server = Server("127.0.0.1:0")

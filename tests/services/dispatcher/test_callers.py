@@ -105,7 +105,9 @@ def test_http_knows_its_callers() -> None:
         with pytest.raises(openai.AuthenticationError):
             await ai(cluster, "dk-no").models.list()
         assert len(cluster.instance.placed) == 1
-        assert 'dunlin_requests_refused_total{code="unauthenticated",door="http"} 2.0' in (await _metrics(cluster))
+        assert 'dunlin_requests_refused_total{code="unauthenticated",door="http",tenant=""} 2.0' in (
+            await _metrics(cluster)
+        )
 
     with_keys(test)
 

@@ -299,14 +299,16 @@ def test_health_metrics_and_version() -> None:
             assert (await (await session.get("/version")).json())["version"]
             text = await (await session.get("/metrics")).text()
         for line in (
-            'dunlin_requests_total{door="http",finish="length"} 1.0',
-            'dunlin_generated_tokens_total{door="http"} 5.0',
-            'dunlin_time_to_first_token_seconds_count{door="http"} 1.0',
-            'dunlin_time_per_output_token_seconds_count{door="http"} 1.0',
-            "dunlin_dispatcher_queued 0.0",
-            "dunlin_dispatcher_finished_total 1.0",
+            'dunlin_requests_total{class="interactive",door="http",finish="length",tenant=""} 1.0',
+            'dunlin_generated_tokens_total{class="interactive",door="http",tenant=""} 5.0',
+            'dunlin_time_to_first_token_seconds_count{class="interactive",door="http",tenant=""} 1.0',
+            'dunlin_time_per_output_token_seconds_count{class="interactive",door="http",tenant=""} 1.0',
+            'dunlin_request_queue_time_seconds_count{class="interactive",door="http",tenant=""} 1.0',
+            'dunlin_requests_refused_total{code="too_long",door="http",tenant=""} 1.0',
+            'dunlin_calls_total{door="http",path="/v1/completions",status="200"} 1.0',
         ):
             assert line in text.splitlines()
+        assert "dunlin_dispatcher_" not in text, "the monitor's page has these, and both are scraped"
 
     with_doors(test)
 

@@ -6,13 +6,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from prometheus_client import generate_latest
 
 from dunlin.effects import Address, Send
 from dunlin.engine.errors import ModelError
 from dunlin.messages.dispatch import Cancel
 from dunlin.messages.door import Rejection
-from dunlin.messages.fleet import DispatcherReport
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
 from dunlin.messages.public import ChatMessage
 from dunlin.messages.types import Finish, f32, i32
@@ -20,7 +18,6 @@ from services.dispatcher.admission import LEAST_RETRY_S, MOST_RETRY_S, Admission
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.directory import Directory
 from services.dispatcher.fences import Fences
-from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import load_model
 from services.dispatcher.pace import PACE_KEPT
 from services.dispatcher.tokens import is_whole, row_of
@@ -188,45 +185,6 @@ def test_the_newest_registered_monitor_answers() -> None:
     assert directory.monitor_endpoint == "host:7"
     directory.take(MembersReset(()))
     assert directory.monitor_endpoint == ""
-
-
-# --- metrics ---
-
-
-def test_the_times_of_one_request() -> None:
-    now_s = 10.0
-    metrics = Metrics(lambda: DispatcherReport(queued=3, tokens_total=9))
-    watch = metrics.watch("http", 7, lambda: now_s)
-    watch.tokens(0)
-    now_s = 10.5
-    watch.tokens(1)
-    now_s = 12.5
-    watch.tokens(4)
-    watch.finished(Finish.STOP)
-    watch.finished(Finish.CANCELLED)
-    metrics.refused("grpc", Rejection.FULL)
-    lines = metrics.text().decode().splitlines()
-    for line in (
-        'dunlin_time_to_first_token_seconds_sum{door="http"} 0.5',
-        'dunlin_time_per_output_token_seconds_sum{door="http"} 0.5',
-        'dunlin_request_duration_seconds_sum{door="http"} 2.5',
-        'dunlin_prompt_tokens_total{door="http"} 7.0',
-        'dunlin_generated_tokens_total{door="http"} 5.0',
-        'dunlin_requests_total{door="http",finish="stop"} 1.0',
-        'dunlin_requests_refused_total{code="full",door="grpc"} 1.0',
-        "dunlin_dispatcher_queued 3.0",
-        "dunlin_dispatcher_tokens_total 9.0",
-    ):
-        assert line in lines
-    assert not any("cancelled" in line and "requests_total" in line and "dispatcher" not in line for line in lines)
-
-
-def test_one_token_has_no_time_per_token() -> None:
-    metrics = Metrics(DispatcherReport)
-    watch = metrics.watch("http", 1, lambda: 0.0)
-    watch.tokens(1)
-    watch.finished(Finish.LENGTH)
-    assert b"dunlin_time_per_output_token_seconds_count{" not in generate_latest(metrics.registry)
 
 
 # --- the model's files ---

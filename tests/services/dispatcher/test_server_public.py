@@ -54,7 +54,7 @@ async def failure(channel: grpc.aio.Channel, request: GenerateRequest | bytes) -
 def test_bad_requests_have_the_status_of_a_clients_fault(request_: Any, code: grpc.StatusCode) -> None:
     async def test(cluster: Doors, channel: grpc.aio.Channel) -> None:
         assert (await failure(channel, request_)).code() is code
-        assert cluster.core.report().refused_total == 0
+        assert cluster.core.report().refused_total == 1, "the core counts what the door refuses"
         assert cluster.instance.placed == []
 
     with_channel(test)

@@ -2,10 +2,10 @@
 
 from dunlin.effects import Gone, sends
 from dunlin.messages.dispatch import Place, Refusal, Refused, Returned
-from dunlin.messages.door import Submit, Withdraw
+from dunlin.messages.door import Submit, TurnedAway, Withdraw
 from dunlin.messages.told import Admitted, Closed, FirstToken
 from dunlin.messages.types import Finish, Why
-from services.dispatcher.telling import REFUSAL_EVERY_S
+from services.dispatcher.telling import REFUSAL_EVERY_S, REFUSALS_AT_ONCE
 from services.dispatcher.timers import DeadlineDue, DroughtOver
 from tests.services.dispatcher.factories import A, B, Bench, client, member, messages, only, rows, submit, target
 
@@ -94,20 +94,25 @@ def test_those_given_up_in_a_drought_are_told_one_by_one() -> None:
     assert {told.finish for told in messages(bench.told, Closed)} == {Finish.ERROR}
 
 
-def test_refusals_are_told_now_and_then_with_a_count() -> None:
+def test_a_flood_of_refusals_is_told_now_and_then_with_a_count() -> None:
     bench = Bench(max_queued=1)
     bench.give(client("first"), submit())
 
-    def refuse(at_s: float) -> list[Closed]:
-        bench.give(client(at_s), submit(trace=TRACE), at_s=at_s)
+    def refuse(at_s: float, name: object = "") -> list[Closed]:
+        bench.give(client(f"{at_s} {name}"), submit(trace=TRACE), at_s=at_s)
         return messages(bench.told, Closed)
 
-    (first,) = refuse(1.0)
-    assert (first.request, first.trace, first.finish) == ("", TRACE, Finish.ERROR)
-    assert figures(first.why)["refused_since_last_record"] == 1
+    at_once = [told for number in range(REFUSALS_AT_ONCE) for told in refuse(1.0, number)]
+    assert [figures(told.why)["left_out_before"] for told in at_once] == [0] * REFUSALS_AT_ONCE
+    assert (at_once[0].request, at_once[0].trace, at_once[0].finish) == ("", TRACE, Finish.ERROR)
+    assert at_once[0].error == "full"
     assert refuse(1.01) == refuse(1.05) == []
     (later,) = refuse(1.0 + REFUSAL_EVERY_S)
-    assert figures(later.why)["refused_since_last_record"] == 3
+    assert figures(later.why)["left_out_before"] == 2
+    assert refuse(1.0 + 1.5 * REFUSAL_EVERY_S) == []
+    bench.give(client("other"), TurnedAway("too_long", "too many tokens"))
+    assert only(bench.told, Closed).error == "too_long", "another kind has room of its own"
+    assert bench.core.report().refused_total == REFUSALS_AT_ONCE + 5
 
 
 def test_a_hand_out_that_is_refused_tells_of_no_first_token() -> None:

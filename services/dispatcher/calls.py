@@ -1,0 +1,200 @@
+"""One call of a client at a door, from its arrival to its last byte: what metrics, access log and traces tell of it.
+
+Knows neither HTTP nor gRPC. Each request of the call (a choice, a prompt) is followed by a `Watch` of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+from dunlin.effects import Address
+from dunlin.host import Host
+from dunlin.messages.door import TurnedAway
+from dunlin.messages.told import Origin
+from dunlin.messages.types import Finish, RequestClass
+from services.dispatcher.metrics import Metrics
+from services.dispatcher.settings import Settings
+
+CHAT, COMPLETION = "chat", "text_completion"
+"""What OpenTelemetry calls the two operations that generate."""
+ENDINGS = {Finish.ERROR: "generation_failed", Finish.DEADLINE: "deadline_exceeded"}
+MOST_SHOWN = 256
+"""Characters of what a client made up (model, path, user agent) that are kept."""
+
+
+@dataclass(slots=True)
+class Call:
+    """What is known of one call so far.
+
+    `path` is one of few (a route, a method), `target` what the client wrote, without its query. `operation` is empty
+    for a call that generates nothing. `began_s` is when its head had come, `arrived_s` when its body had. `code` is the
+    kind of its error in one word, such as `too_long`. `is_told`: the core has refused it itself, and recorded that.
+    """
+
+    door: str
+    path: str
+    began_s: float
+    operation: str = ""
+    method: str = ""
+    target: str = ""
+    client: str = ""
+    agent: str = ""
+    trace: str = ""
+    arrived_s: float = 0.0
+    tenant: str = ""
+    model: str = ""
+    request_class: RequestClass = RequestClass.INTERACTIVE
+    prompt_tokens: int | None = None
+    watches: list["Watch"] = field(default_factory=list)
+    code: str = ""
+    detail: str = ""
+    is_told: bool = False
+
+    def __post_init__(self) -> None:
+        self.arrived_s = self.arrived_s or self.began_s
+        self.target, self.agent = self.target[:MOST_SHOWN], self.agent[:MOST_SHOWN]
+
+    def asks(self, model: str, settings: Settings) -> None:
+        """It was read, and asks for this."""
+        self.model = model[:MOST_SHOWN]
+        self.tenant, self.request_class = settings.tenant, settings.request_class
+
+    def failed(self, code: str, detail: str) -> None:
+        """It is answered with an error."""
+        self.code, self.detail = code, detail
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether all its requests were admitted."""
+        return bool(self.watches) and all(watch.was_taken for watch in self.watches)
+
+
+class Watch:
+    """The times of one request."""
+
+    def __init__(self, metrics: Metrics, call: Call, prompt_tokens: int, clock: Callable[[], float]) -> None:
+        self.request = ""
+        self.tokens_total = 0
+        self.cached_tokens = 0
+        self.first_s: float | None = None
+        self.queue_s: float | None = None
+        self.finish: Finish | None = None
+        self._metrics = metrics
+        self._labels = metrics.labels(call.door, call.request_class, call.tenant)
+        self._generated = metrics.generated(self._labels)
+        self._prompt_tokens = prompt_tokens
+        self._clock = clock
+        self._arrived_s = call.arrived_s
+        self._submitted_s = clock()
+        self._began_s = 0.0
+        call.watches.append(self)
+
+    @property
+    def was_taken(self) -> bool:
+        """Whether the core admitted it."""
+        return bool(self.request) or self.finish is not None
+
+    def placed(self, queued_s: float | None) -> None:
+        """It was handed out to an instance for the first time, so long after it was submitted."""
+        if queued_s is not None and self.queue_s is None:
+            self.queue_s = self._submitted_s - self._arrived_s + queued_s
+            self._metrics.observe("queue", self._labels, self.queue_s)
+
+    def tokens(self, number: int) -> None:
+        """So many tokens came now."""
+        if not number:
+            return
+        if not self.tokens_total:
+            self._began()
+        self.tokens_total += number
+        self._generated.inc(number)
+
+    def finished(self, finish: Finish) -> None:
+        """It ended now; a second time is not counted."""
+        if self.finish is not None:
+            return
+        self.finish = finish
+        now_s = self._clock()
+        metrics, labels = self._metrics, self._labels
+        metrics.ended(labels, finish)
+        metrics.observe("duration", labels, now_s - self._arrived_s)
+        metrics.observe("prompt", labels, self._prompt_tokens)
+        metrics.observe("generated", labels, self.tokens_total)
+        if self.tokens_total > 1:
+            metrics.observe("each_token", labels, (now_s - self._began_s) / (self.tokens_total - 1))
+
+    def _began(self) -> None:
+        self._began_s = self._clock()
+        self.first_s = self._began_s - self._arrived_s
+        self._metrics.prompt(self._labels, self._prompt_tokens)
+        self._metrics.observe("first_token", self._labels, self.first_s)
+
+
+class Log(Protocol):
+    """Takes lines without blocking."""
+
+    def write(self, line: Mapping[str, object]) -> None: ...
+
+
+class Calls:
+    """Where calls end: counted, logged, and told to the core where a door refused them.
+
+    `servers` names the HOST:PORT of each door.
+    """
+
+    def __init__(
+        self, host: Host, metrics: Metrics, log: Log | None = None, servers: Mapping[str, str] | None = None
+    ) -> None:
+        self._host = host
+        self._metrics = metrics
+        self._log = log
+        self._servers = servers or {}
+        self._numbers = count(1)
+
+    def ended(self, call: Call, status: int | str) -> None:
+        """The last byte went out, or the client left."""
+        self._metrics.called(call.door, call.path, str(status))
+        if call.code and not call.was_taken:
+            self._refused(call)
+        if self._log is not None:
+            self._log.write(self._line(call, status))
+
+    def origin(self, call: Call) -> Origin:
+        """The call as the core passes it on."""
+        return Origin(call.door, call.operation, call.model, call.tenant, self._servers.get(call.door, ""))
+
+    def _refused(self, call: Call) -> None:
+        self._metrics.refused(call.door, call.code, call.tenant)
+        if call.operation and not call.is_told:
+            # A name of its own: where no traceparent came, the trace's id follows from it.
+            client = Address("client", f"{call.door}-refused-{next(self._numbers)}")
+            self._host.deliver(client, TurnedAway(call.code, call.detail, call.trace, self.origin(call)))
+
+    def _line(self, call: Call, status: int | str) -> dict[str, object]:
+        watches = call.watches
+        finishes = [watch.finish for watch in watches if watch.finish is not None]
+        ending = next((ENDINGS[finish] for finish in finishes if finish in ENDINGS), None)
+        first = watches[0] if watches else None
+        return {
+            "time_s": call.began_s,
+            "door": call.door,
+            "method": call.method,
+            "path": call.target,
+            "status": status,
+            "error": call.code or ending,
+            "client": call.client,
+            "agent": call.agent,
+            "tenant": call.tenant,
+            "class": call.request_class.name.lower() if call.operation else None,
+            "model": call.model or None,
+            "requests": [watch.request for watch in watches if watch.request],
+            "finish": [finish.name.lower() for finish in finishes],
+            "prompt_tokens": call.prompt_tokens,
+            "cached_tokens": sum(watch.cached_tokens for watch in watches) if watches else None,
+            "output_tokens": sum(watch.tokens_total for watch in watches) if watches else None,
+            "queue_s": first and first.queue_s,
+            "first_token_s": first and first.first_s,
+            "duration_s": self._host.clock() - call.began_s,
+            "traceparent": call.trace or None,
+        }

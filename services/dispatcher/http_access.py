@@ -1,0 +1,99 @@
+"""Two middlewares around every HTTP call: who asks and what became of it, for `calls.py`. Answers nothing itself."""
+
+from aiohttp import web
+from aiohttp.typedefs import Handler
+
+from dunlin.limits import BadField
+from dunlin.telemetry.context import valid
+from services.dispatcher.calls import CHAT, COMPLETION, Call
+from services.dispatcher.door import Door
+from services.dispatcher.http_errors import HttpError
+from services.dispatcher.refusals import DoorError
+
+NAME = "http"
+CALL = web.RequestKey("call", Call)
+CLIENT_LEFT = 499
+OPERATIONS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
+UNKNOWN_PATH = "other"
+KINDS = {
+    400: "malformed",
+    404: "not_found",
+    405: "method_not_allowed",
+    408: "timeout",
+    411: "malformed",
+    413: "too_large",
+    415: "malformed",
+    422: "malformed",
+}
+
+
+class Access:
+    """Follows the calls of one HTTP door."""
+
+    def __init__(self, door: Door) -> None:
+        self._door = door
+
+    @web.middleware
+    async def follow(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """The outermost: begins the call and ends it, also when its client leaves (499)."""
+        call = request[CALL] = self._call(request)
+        status = CLIENT_LEFT
+        try:
+            response = await handler(request)
+            status = response.status
+        finally:
+            self._door.calls.ended(call, status)
+        return response
+
+    @web.middleware
+    async def note(self, request: web.Request, handler: Handler) -> web.StreamResponse:
+        """Inside of what makes answers of errors: here they are still errors."""
+        try:
+            return await handler(request)
+        except ConnectionError:  # a write to a client that has just left: there is nobody to answer
+            return web.Response(status=CLIENT_LEFT)
+        except Exception as error:
+            call_of(request).failed(kind_of(error), _detail(error))
+            raise
+
+    def _call(self, request: web.Request) -> Call:
+        resource = request.match_info.route.resource
+        return Call(
+            NAME,
+            resource.canonical if resource is not None else UNKNOWN_PATH,
+            self._door.clock(),
+            operation=OPERATIONS.get(request.path, ""),
+            method=request.method,
+            target=request.path,
+            client=request.remote or "",
+            agent=request.headers.get("User-Agent", ""),
+            trace=valid(request.headers.get("traceparent")),
+        )
+
+
+def call_of(request: web.Request) -> Call:
+    """The call that `follow` began."""
+    return request[CALL]
+
+
+def kind_of(error: Exception) -> str:
+    """An error in one word of few, the same at both doors."""
+    match error:
+        case DoorError():
+            return error.code.name.lower()
+        case BadField():
+            return "invalid"
+        case HttpError():
+            code = error.body["error"]["code"]
+            return "unknown_model" if code == "model_not_found" else str(code or _of_status(error.status))
+        case web.HTTPException():
+            return _of_status(error.status)
+    return "internal"
+
+
+def _of_status(status: int) -> str:
+    return KINDS.get(status, f"http_{status}")
+
+
+def _detail(error: Exception) -> str:
+    return error.reason if isinstance(error, web.HTTPException) else str(error)

@@ -1,0 +1,103 @@
+"""The page of a dispatcher: what a request's times become, whose name is a label, and the table that documents it."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+from dunlin.messages.types import Finish, RequestClass
+from services.dispatcher.calls import Call, Watch
+from services.dispatcher.metrics import HISTOGRAMS, MOST_TENANT_LABELS, OTHER, LogLines, Metrics, documented
+
+INTERACTIVE = 'class="interactive",door="http",tenant=""'
+
+
+def lines(metrics: Metrics) -> list[str]:
+    return metrics.text().decode().splitlines()
+
+
+def watch(metrics: Metrics, clock: Callable[[], float], prompt_tokens: int = 7) -> Watch:
+    return Watch(metrics, Call("http", "/v1/completions", clock()), prompt_tokens, clock)
+
+
+def test_the_times_of_one_request() -> None:
+    now_s = 10.0
+    metrics = Metrics()
+    call = Call("http", "/v1/completions", 9.0, arrived_s=9.75)
+    one = Watch(metrics, call, 7, lambda: now_s)
+    one.placed(0.25)
+    one.placed(5.0)  # a later attempt
+    one.tokens(0)
+    now_s = 10.5
+    one.tokens(1)
+    now_s = 12.5
+    one.tokens(4)
+    one.finished(Finish.STOP)
+    one.finished(Finish.CANCELLED)
+    page = lines(metrics)
+    for line in (
+        f"dunlin_request_queue_time_seconds_sum{{{INTERACTIVE}}} 0.5",
+        f"dunlin_request_queue_time_seconds_count{{{INTERACTIVE}}} 1.0",
+        f"dunlin_time_to_first_token_seconds_sum{{{INTERACTIVE}}} 0.75",
+        f"dunlin_time_per_output_token_seconds_sum{{{INTERACTIVE}}} 0.5",
+        f"dunlin_request_duration_seconds_sum{{{INTERACTIVE}}} 2.75",
+        f"dunlin_request_prompt_tokens_sum{{{INTERACTIVE}}} 7.0",
+        f"dunlin_request_generated_tokens_sum{{{INTERACTIVE}}} 5.0",
+        f"dunlin_prompt_tokens_total{{{INTERACTIVE}}} 7.0",
+        f"dunlin_generated_tokens_total{{{INTERACTIVE}}} 5.0",
+        'dunlin_requests_total{class="interactive",door="http",finish="stop",tenant=""} 1.0',
+    ):
+        assert line in page
+    assert not any('finish="cancelled"' in line for line in page)
+    assert (one.first_s, one.queue_s, one.tokens_total) == (0.75, 0.5, 5)
+
+
+def test_one_token_has_no_time_per_token() -> None:
+    metrics = Metrics()
+    one = watch(metrics, lambda: 0.0)
+    one.tokens(1)
+    one.finished(Finish.LENGTH)
+    assert not any(line.startswith("dunlin_time_per_output_token_seconds_count") for line in lines(metrics))
+
+
+def test_the_class_and_a_known_tenant_are_labels() -> None:
+    metrics = Metrics(lambda tenant: tenant == "acme")
+    for tenant in ("acme", "made-up"):
+        call = Call("grpc", "Generate", 0.0, tenant=tenant, request_class=RequestClass.BATCH)
+        Watch(metrics, call, 3, lambda: 0.0).finished(Finish.STOP)
+    metrics.refused("http", "quota", "acme")
+    page = lines(metrics)
+    assert 'dunlin_requests_total{class="batch",door="grpc",finish="stop",tenant="acme"} 1.0' in page
+    assert 'dunlin_requests_total{class="batch",door="grpc",finish="stop",tenant=""} 1.0' in page
+    assert 'dunlin_requests_refused_total{code="quota",door="http",tenant="acme"} 1.0' in page
+
+
+def test_ten_thousand_tenants_are_not_ten_thousand_labels() -> None:
+    metrics = Metrics(lambda tenant: True)
+    found = {metrics.tenant(f"tenant-{number}") for number in range(10_000)}
+    assert len(found) == MOST_TENANT_LABELS + 1
+    assert metrics.tenant("tenant-9999") == OTHER
+    assert metrics.tenant("tenant-0") == "tenant-0"
+
+
+def test_long_prompts_and_long_waits_have_buckets() -> None:
+    buckets = {name: found for name, (_, found) in HISTOGRAMS.items()}
+    assert max(buckets["prompt"]) == max(buckets["generated"]) == 1 << 20
+    assert max(buckets["first_token"]) >= 1800
+    assert max(buckets["duration"]) >= 7200
+    assert all(list(found) == sorted(set(found)) for found in buckets.values())
+
+
+def test_the_page_of_documentation_lists_every_family(root: Path) -> None:
+    text = (root / "docs/metrics.md").read_text().partition("## A dispatcher's page")[2].partition("\n## ")[0]
+    expected = [
+        f"| `{one.name}` | {one.kind} | {', '.join(f'`{label}`' for label in one.labels) or '–'} | {one.text} | "
+        f"{f'`{one.vllm}`' if one.vllm else '–'} |"
+        for one in documented()
+    ]
+    assert [line for line in text.splitlines() if line.startswith("| `dunlin_")] == expected
+    metrics = Metrics()
+    metrics.registry.register(LogLines(lambda: (3, 4)))
+    page = lines(metrics)
+    kinds = {words[2]: words[3] for words in (line.split() for line in page) if words[:2] == ["#", "TYPE"]}
+    ours = {name: kind for name, kind in kinds.items() if name.startswith("dunlin_")}
+    assert ours == {one.name: one.kind for one in documented()}
+    assert "dunlin_access_log_dropped_total 4.0" in page
