@@ -15,12 +15,15 @@ from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import Event as OtelEvent
 from opentelemetry.sdk.trace import ReadableSpan
 from opentelemetry.sdk.trace.export import SpanExportResult
+from opentelemetry.sdk.util.instrumentation import InstrumentationScope
 from opentelemetry.trace import SpanContext, SpanKind, Status, StatusCode, TraceFlags
 
+import dunlin
 from dunlin.effects import Address
 from dunlin.telemetry.spans import Span
 
 BATCH = 512
+_SCOPE = InstrumentationScope("dunlin", dunlin.__version__)
 _NS = 1_000_000_000
 
 
@@ -109,7 +112,8 @@ def _readable(span: Span, node: str) -> ReadableSpan:
         resource=_resource(span.process, node),
         attributes=span.attributes,
         events=[OtelEvent(one.name, one.attributes, int(one.at_s * _NS)) for one in span.events],
-        kind=SpanKind.SERVER if span.name == "request" else SpanKind.INTERNAL,
+        kind=SpanKind.SERVER if span.serves else SpanKind.INTERNAL,
+        instrumentation_scope=_SCOPE,
         status=failed,
         start_time=int(span.start_s * _NS),
         end_time=int(span.end_s * _NS),
@@ -123,4 +127,5 @@ def _context(trace: int, span: int) -> SpanContext:
 @lru_cache(1024)
 def _resource(process: Address, node: str) -> Resource:
     named = {"service.namespace": "dunlin", "service.name": f"dunlin-{process.role}"}
-    return Resource({**named, "service.instance.id": str(process), "dunlin.seen_by_node": node})
+    version = {"service.version": dunlin.__version__}
+    return Resource({**named, **version, "service.instance.id": str(process), "dunlin.seen_by_node": node})

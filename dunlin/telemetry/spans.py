@@ -1,20 +1,33 @@
 """Spans out of decision messages: one trace per request, one span per phase, each decision with its reason. Pure.
 
 Below the request's own span lie the queue, and one span per attempt with its phases: placement, prefill, decode,
-preempted, migration. A decision that begins no phase is an event of the one that runs. Knows no OpenTelemetry.
+preempted, migration. A decision that begins no phase is an event of the one that runs. What the request's own span says
+in OpenTelemetry's words for generative AI, `semantics.py` knows. Knows no OpenTelemetry itself.
 """
 
 from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.messages.dispatch import Accepted, Cancel, Continued, Place, Poisoned, Preempted, Ready, Refused, Returned
+from dunlin.messages.dispatch import (
+    Accepted,
+    Cancel,
+    Continued,
+    Place,
+    Poisoned,
+    Preempted,
+    Ready,
+    Refused,
+    Returned,
+    Reused,
+)
 from dunlin.messages.told import Admitted, Closed, FirstToken
 from dunlin.messages.types import Finish, Why
+from dunlin.telemetry import semantics
 from dunlin.telemetry.context import TraceContext, span_id
 from dunlin.telemetry.explain import Record
 
-Value = str | int | float
+Value = str | int | float | tuple[str, ...]
 Attributes = dict[str, Value]
 
 MOST_EVENTS = 128
@@ -32,7 +45,10 @@ class Event:
 
 @dataclass(slots=True)
 class Span:
-    """One phase of one request; times in seconds since 1970. `error` empty: it went well. `parent` 0: none."""
+    """One phase of one request; times in seconds since 1970. `error` empty: it went well. `parent` 0: none.
+
+    `serves`: it is a request's own, the part of its client's trace that this cluster answers for.
+    """
 
     trace: int
     id: int
@@ -44,6 +60,7 @@ class Span:
     attributes: Attributes = field(default_factory=dict)
     events: list[Event] = field(default_factory=list)
     error: str = ""
+    serves: bool = False
 
     def add(self, event: Event) -> None:
         """Note a decision, as long as there are not too many."""
@@ -51,7 +68,8 @@ class Span:
             self.events.append(event)
         else:
             left_out = self.attributes.get("dunlin.events_left_out", 0)
-            self.attributes["dunlin.events_left_out"] = int(left_out) + 1
+            assert isinstance(left_out, int)
+            self.attributes["dunlin.events_left_out"] = left_out + 1
 
 
 def attributes_of(why: Why | None) -> Attributes:
@@ -71,9 +89,10 @@ class Story:
         self.context = context
         self._names: dict[tuple[str, int], int] = {}
         self._attempt_number = 0
-        self._produced = False
+        self._produced = self._has_tokens = False
         self._root = self._open("request", owner, at_s, context.parent, owner.incarnation)
-        self._root.attributes["dunlin.request"] = key
+        self._root.serves = True
+        self._root.attributes |= {"dunlin.request": key, semantics.RESPONSE_ID: key}
         self._attempt: Span | None = None
         self._phase: Span | None = self._below("queue", owner, at_s)
         self._done: list[Span] = []
@@ -109,6 +128,9 @@ class Story:
             self._note(record)
         else:
             self._root.attributes |= attributes_of(message.why)
+            if message.origin is not None:
+                self._root.name = semantics.name_of(message.origin)
+                self._root.attributes |= semantics.admitted(message.origin)
 
     def _place(self, record: Record, message: Place) -> None:
         self._leave(record.at_s)
@@ -118,17 +140,23 @@ class Story:
         self._attempt.attributes |= {
             "dunlin.attempt": message.attempt,
             "dunlin.instance": record.to.name,
-            "dunlin.tokens": len(message.tokens),
+            "dunlin.sequence_tokens": len(message.tokens),
             "dunlin.prompt_tokens": message.prompt_tokens,
         }
+        self._root.attributes |= semantics.placed(message)
         self._enter("migration" if message.handle else "placement", record.sender, record)
 
     def _accepted(self, record: Record, message: Accepted) -> None:
         self._leave(record.at_s)
         self._enter("prefill", record.sender, record)
 
+    def _reused(self, record: Record, message: Reused) -> None:
+        if not self._has_tokens:  # later it finds what it computed itself
+            self._root.attributes[semantics.CACHED_TOKENS] = message.tokens
+        self._note(record)
+
     def _first_token(self, record: Record, message: FirstToken) -> None:
-        self._produced = True
+        self._produced = self._has_tokens = True
         self._leave(record.at_s)
         self._enter("decode", message.instance, record)
 
@@ -177,10 +205,10 @@ class Story:
         self._leave_attempt(record.at_s, error)
         attributes: Attributes = {
             "dunlin.finish": finish,
-            "dunlin.tokens": message.tokens,
+            "dunlin.generated_tokens": message.tokens,
             "dunlin.attempts": self._attempt_number,
         }
-        self._root.attributes |= attributes
+        self._root.attributes |= attributes | semantics.closed(message)
         self._root.add(_event(record))
         self._finish(self._root, record.at_s, error)
 
@@ -232,6 +260,7 @@ _TURNS: dict[type[Any], Any] = {
     Admitted: Story._admitted,
     Place: Story._place,
     Accepted: Story._accepted,
+    Reused: Story._reused,
     FirstToken: Story._first_token,
     Preempted: Story._preempted,
     Continued: Story._continued,

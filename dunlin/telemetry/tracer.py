@@ -9,6 +9,7 @@ from typing import Any
 
 from dunlin.effects import Address
 from dunlin.messages.told import Admitted, Closed, FirstToken
+from dunlin.telemetry import semantics
 from dunlin.telemetry.context import context_of, span_id
 from dunlin.telemetry.explain import Record
 from dunlin.telemetry.spans import Span, Story, attributes_of
@@ -110,7 +111,13 @@ def _refusal(record: Record) -> list[Span]:
     if not context.sampled:
         return []
     named = span_id(f"{record.sender} {record.to}", "refused")
-    span = Span(context.trace, named, context.parent, "request", record.sender, record.at_s, record.at_s)
-    span.attributes |= attributes_of(message.why)
+    span = Span(context.trace, named, context.parent, _refused_name(message), record.sender, record.at_s, record.at_s)
+    span.serves = True
+    span.attributes |= attributes_of(message.why) | semantics.refused(message)
     span.error = message.why.chosen if message.why is not None else "refused"
     return [span]
+
+
+def _refused_name(message: Closed) -> str:
+    """A model that is not here may be called anything, and the names of spans are to be few: the operation alone."""
+    return (message.origin.operation if message.origin is not None else "") or semantics.UNKNOWN

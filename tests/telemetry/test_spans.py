@@ -16,9 +16,10 @@ from dunlin.messages.dispatch import (
     Refusal,
     Refused,
     Returned,
+    Reused,
 )
 from dunlin.messages.pool import ReserveRegion
-from dunlin.messages.told import Admitted, Closed, FirstToken
+from dunlin.messages.told import Admitted, Closed, FirstToken, Origin
 from dunlin.messages.types import Figure, Finish, Region, Rejected, Why, i32
 from dunlin.telemetry.context import context_of, span_id
 from dunlin.telemetry.explain import Record
@@ -97,7 +98,7 @@ def test_a_request_that_runs_through() -> None:
         "dunlin.why.rejected.i1": "load 0.5",
     }
     root = by_name["request"].attributes
-    assert (root["dunlin.request"], root["dunlin.finish"], root["dunlin.tokens"]) == (KEY, "stop", 5)
+    assert (root["dunlin.request"], root["dunlin.finish"], root["dunlin.generated_tokens"]) == (KEY, "stop", 5)
 
 
 def test_a_clients_trace_goes_on_into_ours() -> None:
@@ -177,6 +178,24 @@ def test_how_it_ended(finish: Finish, error: str) -> None:
 def test_a_refusal_at_the_door_is_one_span_of_its_clients_trace() -> None:
     (span,) = told([(D, CLIENT, Closed("", Finish.ERROR, 0, GIVEN, Why("door admission", "refuse: FULL")))])
     assert (span.name, span.parent, span.error) == ("request", 0xB7AD6B7169203331, "refuse: FULL")
+
+
+def test_a_refused_request_is_not_named_by_what_its_client_made_up() -> None:
+    origin = Origin("http", "chat", "no-such-model", "acme", "[::1]:8000")
+    refused = Closed(
+        "", Finish.ERROR, why=Why("door admission", "refuse: unknown_model"), origin=origin, error="unknown_model"
+    )
+    (span,) = told([(D, CLIENT, refused)])
+    assert (span.name, span.serves) == ("chat", True)
+    assert (span.attributes["error.type"], span.attributes["dunlin.tenant"]) == ("unknown_model", "acme")
+    assert (span.attributes["server.address"], span.attributes["server.port"]) == ("::1", 8000)
+
+
+def test_the_prompts_cached_tokens_are_those_that_were_found_before_its_first_token() -> None:
+    said = [admitted(), place(), accepted(), (I0, D, Reused(1, 1, 2, WHY)), first()]
+    again = [(I0, D, Returned(1, 1, WHY)), place(2, I1), (I1, D, Reused(1, 2, 99, WHY)), closed()]
+    root = next(span for span in told([*said, *again]) if span.serves)
+    assert root.attributes["gen_ai.usage.cache_read.input_tokens"] == 2
 
 
 def test_records_of_several_processes_are_put_in_order_first() -> None:

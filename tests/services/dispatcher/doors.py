@@ -33,6 +33,7 @@ from services.dispatcher.server_public import PublicDoor
 from tests.services.dispatcher.factories import MONITOR, SELF, A, member
 
 DATA = Path(dunlin.text.__file__).parent / "data"
+SERVERS = {"http": "127.0.0.1:8000", "grpc": "127.0.0.1:7070"}
 TEXT = "Once upon a time there was a small heron, and it stood still: naïve, patient, 🐦 and hungry. "
 
 
@@ -198,7 +199,7 @@ async def doors(
     core = DispatcherCore(SELF, DispatcherConfig(**{"max_positions": served.max_positions, **config}))
     host = Host(core, SELF, wall_clock(), on_crash=_raise)
     callers = Callers()
-    shared = Door(host, served, Metrics(callers.knows), door, log)
+    shared = Door(host, served, Metrics(callers.knows), door, log, SERVERS)
     instance = FakeInstance(host, served.tokenizer)
     if serving:
         host.attach(A, instance)

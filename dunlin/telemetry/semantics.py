@@ -1,0 +1,77 @@
+"""A request in the words of OpenTelemetry's conventions for generative AI (`gen_ai.*`), which viewers look for. Pure.
+
+They stand beside this project's own attributes (`dunlin.*`), on the request's own span alone.
+"""
+
+from dunlin.messages.dispatch import Place
+from dunlin.messages.told import Closed, Origin
+from dunlin.messages.types import Finish
+
+PROVIDER = "dunlin"
+RESPONSE_ID = "gen_ai.response.id"
+CACHED_TOKENS = "gen_ai.usage.cache_read.input_tokens"
+ERROR_TYPE = "error.type"
+UNKNOWN = "request"
+"""The name of a request's span where its operation is not known."""
+FINISHES = {Finish.STOP: "stop", Finish.LENGTH: "length", Finish.CANCELLED: "cancelled"}
+ERRORS = {Finish.ERROR: "generation_failed", Finish.DEADLINE: "deadline_exceeded"}
+
+Attributes = dict[str, str | int | float | tuple[str, ...]]
+
+
+def name_of(origin: Origin) -> str:
+    """The span's name of a request that was taken, such as `chat llama`."""
+    return f"{origin.operation} {origin.model}" if origin.operation else UNKNOWN
+
+
+def asked(origin: Origin) -> Attributes:
+    """What is known of every call that wants something generated."""
+    found: Attributes = {
+        "gen_ai.operation.name": origin.operation,
+        "gen_ai.provider.name": PROVIDER,
+        "gen_ai.system": PROVIDER,  # its name before 1.37, which viewers still read
+        "gen_ai.request.model": origin.model,
+        "dunlin.door": origin.door,
+        "dunlin.tenant": origin.tenant,
+    }
+    host, _, port = origin.server.rpartition(":")
+    if port.isdecimal():
+        found |= {"server.address": host.strip("[]"), "server.port": int(port)}
+    return {name: value for name, value in found.items() if value != ""}
+
+
+def admitted(origin: Origin) -> Attributes:
+    """A call that was taken is answered by the model that it asked for."""
+    return asked(origin) | {"gen_ai.response.model": origin.model, "gen_ai.output.type": "text"}
+
+
+def placed(place: Place) -> Attributes:
+    """How its tokens are to be sampled."""
+    sampling = place.sampling
+    return {
+        "gen_ai.usage.input_tokens": place.prompt_tokens,
+        "gen_ai.request.max_tokens": place.max_tokens,
+        "gen_ai.request.temperature": sampling.temperature,
+        "gen_ai.request.top_p": sampling.top_p,
+        "gen_ai.request.top_k": sampling.top_k,
+        "gen_ai.request.presence_penalty": sampling.presence_penalty,
+        "gen_ai.request.frequency_penalty": sampling.frequency_penalty,
+        "gen_ai.request.seed": sampling.seed,
+        "dunlin.class": place.request_class.name.lower(),
+    }
+
+
+def closed(message: Closed) -> Attributes:
+    """How it ended."""
+    found: Attributes = {"gen_ai.usage.output_tokens": message.tokens}
+    if message.finish in FINISHES:
+        found["gen_ai.response.finish_reasons"] = (FINISHES[message.finish],)
+    else:
+        found |= {"gen_ai.response.finish_reasons": ("error",), ERROR_TYPE: ERRORS[message.finish]}
+    return found
+
+
+def refused(message: Closed) -> Attributes:
+    """A call that the door did not take."""
+    found = asked(message.origin) if message.origin is not None else {}
+    return found | {ERROR_TYPE: message.error} if message.error else found
