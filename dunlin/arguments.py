@@ -3,7 +3,7 @@
 import argparse
 import difflib
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, NoReturn
 
 _CHOICE = re.compile(r"(?P<before>.*invalid choice: )'?(?P<given>[^']*?)'? \(choose from (?P<choices>.*)\)", re.DOTALL)
@@ -12,7 +12,7 @@ _CHOICE = re.compile(r"(?P<before>.*invalid choice: )'?(?P<given>[^']*?)'? \(cho
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that refuses unknown options itself, so that a subcommand's names the subcommand's own."""
 
-    def parse_known_args(self, args: Sequence[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
+    def parse_known_args(self, args: Iterable[str] | None = None, namespace: Any = None) -> tuple[Any, list[str]]:
         """Like argparse's, but nothing unknown is passed on: the caller could not say which options there are."""
         parsed, unknown = super().parse_known_args(args, namespace)
         if unknown:
