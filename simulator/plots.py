@@ -4,6 +4,7 @@ Needs matplotlib (the extra `sim`); knows figures and tracks, no core.
 """
 
 from collections.abc import Mapping, Sequence
+from math import ceil, floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +20,8 @@ _DPI = 110
 _MOST_LANES = 48
 _COLOURS = ("#1f5fa8", "#d9822b", "#2f8f5b", "#b03a5b", "#6d55a3", "#7a6a55", "#14919b", "#a39a1c")
 _MEMORY = "#27384d"
+_SLO = "#555555"
+_MOST_TICKS = 7
 _MARKS = (("preemptions", "v", "#c0262d"), ("migrations", ">", "#e0a100"))
 _PARTS = ("#9bbbd9", "#e8b98a", "#a4cfae", "#d5a3bd", "#c2b5de", "#cbc3a6")
 
@@ -29,16 +32,25 @@ class PlotsMissing(Exception):
 
 def cdfs(path: Path, measures: Mapping[str, Mapping[str, Sequence[float]]], limits: Mapping[str, float]) -> None:
     """Cumulative distributions: `measures[name][preset]` are values in seconds; `limits[name]` is drawn as the SLO."""
-    figure, axes = _figure(2, 2, 10.0, 6.6)
+    _save(cdf_figure(measures, limits)[0], path)
+
+
+def cdf_figure(
+    measures: Mapping[str, Mapping[str, Sequence[float]]], limits: Mapping[str, float]
+) -> "tuple[Figure, list[Axes]]":
+    """What `cdfs` writes."""
+    figure, axes = _figure(2, 2, 10.0, 6.8)
     for axis, (name, series) in zip(axes, measures.items(), strict=False):
         for index, (preset, values) in enumerate(series.items()):
             _cdf(axis, values, preset, _COLOURS[index % len(_COLOURS)])
-        if name in limits:
-            axis.axvline(limits[name], color="#555555", linestyle=":", linewidth=1.2, label=f"SLO {limits[name]:g} s")
-        axis.set(title=name, xlabel="seconds", ylabel="share of requests", ylim=(0, 1.01))
+        axis.set(title=name, xlabel="time", ylabel="share of requests", ylim=(0, 1.01))
         axis.grid(alpha=0.3)
-    axes[0].legend(loc="lower right", fontsize=8)
-    _save(figure, path)
+        if name in limits:
+            _limit(axis, limits[name])
+        _time_axis(axis)
+    handles, labels = axes[0].get_legend_handles_labels()
+    figure.legend(handles, labels, loc="outside upper center", fontsize=8, ncols=6)
+    return figure, axes
 
 
 def _cdf(axis: "Axes", values: Sequence[float], label: str, colour: str) -> None:
@@ -47,7 +59,42 @@ def _cdf(axis: "Axes", values: Sequence[float], label: str, colour: str) -> None
         return
     at_most = [(index + 1) / len(ordered) for index in range(len(ordered))]
     axis.plot([max(value, 1e-4) for value in ordered], at_most, label=label, color=colour, linewidth=1.6)
+
+
+def _limit(axis: "Axes", limit_s: float) -> None:
+    """The SLO as a line, named beside it on the side of what meets it."""
+    axis.axvline(limit_s, color=_SLO, linestyle=":", linewidth=1.4)
+    beside = {"xytext": (-4, 4), "textcoords": "offset points", "rotation": 90, "ha": "right", "va": "bottom"}
+    text = f"SLO {seconds_text(limit_s)}"
+    axis.annotate(text, (limit_s, 0), xycoords=axis.get_xaxis_transform(), color=_SLO, fontsize=8, **beside)
+
+
+def _time_axis(axis: "Axes") -> None:
+    """Logarithmic, with few enough ticks in plain numbers that their labels stand apart."""
     axis.set_xscale("log")
+    low, high = axis.get_xlim()
+    axis.set_xticks(*_ticks(low, high))
+    axis.set_xticks([], minor=True)
+    axis.set_xlim(low, high)
+
+
+def _ticks(low: float, high: float) -> tuple[list[float], list[str]]:
+    """Places between `low` and `high` seconds, of the finest series with at most `_MOST_TICKS`, and their labels."""
+    first, last = floor(log10(low)), ceil(log10(high))
+    series = [sorted({factor * 10.0**power for factor in (1, 2, 5) for power in range(first, last + 1)})]
+    for every in (1, 2, 3, 4):
+        series.append([10.0**power for power in range(first, last + 1) if power % every == 0])
+    kept = [[at for at in ticks if low <= at <= high] for ticks in series]
+    fine = [low + step * (high - low) / 4 for step in range(1, 4)]  # of a range too narrow for round places
+    chosen = next((ticks for ticks in kept if 2 <= len(ticks) <= _MOST_TICKS), fine if high < 10 * low else kept[-1])
+    return chosen, [seconds_text(at) for at in chosen]
+
+
+def seconds_text(value: float) -> str:
+    """In the unit in which it reads best."""
+    if value >= 0.9995:
+        return f"{value:.3g} s" if value < 999.5 else f"{value:.0f} s"
+    return f"{value * 1e3:.3g} ms" if value >= 0.9995e-3 else f"{value * 1e6:.3g} µs"
 
 
 def over_time(path: Path, arrivals: Sequence[float], runs: Mapping[str, Mapping[str, Track]]) -> None:

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 from dunlin.cli.errors import FAILED, OK, USAGE, CliError
 from dunlin.cli.options import Subparsers, add_json, whole
 from dunlin.cli.output import as_json, table
-from dunlin.cli.profile_show import show, tipping, tipping_text, typical
+from dunlin.cli.profile_show import DEFAULT_SHAPE, show, tipping, tipping_text, typical
 
 if TYPE_CHECKING:
     from dunlin.cost.models import EngineTiming
@@ -56,7 +56,11 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("--passes", type=whole(1, 100), default=4, metavar="N", help="over all steps (default: 4)")
     parser.add_argument("--cpu", type=whole(0), metavar="N", help="run the engine and its caller on this core alone")
-    parser.add_argument("--quick", action="store_true", help="fewer sizes: a first look in seconds")
+    parser.add_argument(
+        "--quick",
+        action="store_true",
+        help="fewer sizes: a first look in half a minute, kept as a coarse profile",
+    )
     parser.add_argument("--points", action="store_true", help="also print every point beside its prediction")
     _add_show(parser.add_argument_group("what is known already"))
     parser.add_argument(
@@ -72,7 +76,9 @@ def _add_show(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--show", metavar="D", help="measure nothing: print what is known of a device, a profile or strategies"
     )
-    group.add_argument("--model-shape", default="llama-3-8b", metavar="M", help="of --show (default: llama-3-8b)")
+    group.add_argument(
+        "--model-shape", metavar="M", help=f"of --show (default: {DEFAULT_SHAPE}; of a profile, the latest there)"
+    )
     group.add_argument("--tp", type=whole(1, 64), default=1, metavar="N", help="GPUs, of --show (default: 1)")
 
 
@@ -108,6 +114,7 @@ def run(arguments: argparse.Namespace) -> int:
                     "errors": found.errors,
                     "steps": found.steps,
                     "tipping_tokens": tipping(found.timing.step),
+                    "quality": found.timing.quality,
                 }
             )
         )
@@ -193,7 +200,9 @@ def processor() -> str:
 
 
 def render(found: "Profile", key: "Key", path: Path, points: bool = False) -> str:
-    """What a person reads: the profile, its errors on points it did not see, and typical steps."""
+    """What a person reads: the profile, its errors on points it did not see, typical steps; and if it is coarse."""
+    from dunlin.cost.quality import note_of
+
     timing = found.timing
     lines = [
         f"{key.model} on {key.device}, {key.parallelism}: {len(found.steps)} steps and {len(found.moves)} moves",
@@ -214,6 +223,9 @@ def render(found: "Profile", key: "Key", path: Path, points: bool = False) -> st
     ]
     if points:
         lines += ["", _points(found)]
+    note = note_of(str(path), timing.quality)
+    if note:
+        lines += ["", note]
     return "\n".join([*lines, "", f"kept in {path}"])
 
 

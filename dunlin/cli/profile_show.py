@@ -12,6 +12,8 @@ if TYPE_CHECKING:
     from dunlin.cost.models import Batch, EngineTiming, StepTimes
     from dunlin.cost.strategies import Strategies
 
+DEFAULT_SHAPE = "llama-3-8b"
+
 
 def show(arguments: argparse.Namespace) -> int:
     """Print it. Raises CliError for what is not known."""
@@ -22,12 +24,24 @@ def show(arguments: argparse.Namespace) -> int:
         found = find_strategies(name)
         print(as_json(found.as_json()) if arguments.json else _strategies(found))
         return OK
-    timing = _timing(name, arguments.model_shape, arguments.tp)
-    if arguments.json:
-        print(as_json(_plain(name, arguments.model_shape, arguments.tp, timing)))
-    else:
-        print(_text(name, arguments.model_shape, arguments.tp, timing))
+    shape, tp = arguments.model_shape or _shape(name), arguments.tp
+    timing = _timing(name, shape, tp)
+    print(as_json(_plain(name, shape, tp, timing)) if arguments.json else _text(name, shape, tp, timing))
     return OK
+
+
+def _shape(name: str) -> str:
+    """What is shown where no model is named: the latest one of a store."""
+    if not Path(name).is_file():
+        return DEFAULT_SHAPE
+    from dunlin.cost.store import Store, StoreError
+
+    try:
+        with Store(Path(name)) as store:
+            keys = store.keys()
+        return keys[0].model if keys else DEFAULT_SHAPE
+    except StoreError as error:
+        raise CliError(str(error), USAGE) from None
 
 
 def _timing(name: str, shape: str, tp: int) -> "EngineTiming":
@@ -51,6 +65,8 @@ def _plain(name: str, shape: str, tp: int, timing: "EngineTiming") -> dict[str, 
         "load_s": timing.load_s,
         "tipping_tokens": tipping(timing.step),
         "steps_s": {step: timing.step_s(batch) for step, batch in typical()},
+        "quality": timing.quality,
+        "note": note(name, timing),
     }
 
 
@@ -62,8 +78,16 @@ def _text(name: str, shape: str, tp: int, timing: "EngineTiming") -> str:
             tipping_text(timing.step),
             "",
             table(("step", "ms"), [(step, f"{timing.step_s(batch) * 1e3:.2f}") for step, batch in typical()]),
+            *(["", said] if (said := note(name, timing)) else []),
         ]
     )
+
+
+def note(device: str, timing: "EngineTiming") -> str:
+    """One line about a profile that is coarse; empty of a good one, and of a device that ships."""
+    from dunlin.cost.quality import note_of
+
+    return note_of(device, timing.quality) if Path(device).is_file() else ""
 
 
 def tipping(step: "StepTimes") -> int | None:

@@ -242,18 +242,29 @@ def _finish(
     from simulator.report import figures
 
     found = [figures(outcome, slos) for outcome in outcomes]
+    said = _note(arguments)
     if arguments.plot:
         _draw(arguments.plot, arrivals, outcomes, slos)
     if arguments.json:
-        print(as_json({"cluster": _cluster(arguments), "presets": found, **more}))
+        print(as_json({"cluster": _cluster(arguments), "presets": found, **more, **({"note": said} if said else {})}))
         return
     print(f"{_head(arguments, arrivals, found)}\n")
     print(render(found))
+    if said:
+        print(f"\n{said}")
     slowest = [request for one in found for request in one.slowest[:1]]
     if slowest:
         print(
             "\nslowest to a first token: " + ", ".join(f"{one.preset} {one.slowest[0]}" for one in found if one.slowest)
         )
+
+
+def _note(arguments: argparse.Namespace) -> str:
+    """What is to be said of the device, if it is a profile."""
+    from dunlin.cli.profile_show import note
+    from dunlin.cost.load import load_timing
+
+    return note(arguments.device, load_timing(arguments.device, arguments.model_shape, arguments.tp))
 
 
 def _cluster(arguments: argparse.Namespace) -> dict[str, Any]:

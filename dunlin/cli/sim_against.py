@@ -8,6 +8,7 @@ from typing import Any
 
 from dunlin.cli.errors import FAILED, OK, USAGE, CliError
 from dunlin.cli.output import table
+from dunlin.cli.profile_show import note
 
 LIMIT = 0.10
 
@@ -34,12 +35,16 @@ def run_against(arguments: argparse.Namespace) -> int:
     try:
         run = read_run(arguments.against)
         model = str((run.facts.get("launched") or {}).get("model", "builtin:tiny"))
-        timing = load_timing(str(_store(arguments.profile)), model)
+        store = str(_store(arguments.profile))
+        timing = load_timing(store, model)
         simulated = against.simulate_again(run, timing)
     except (TraceError, StoreError, ShapeError, against.RunError, OSError) as error:
         raise CliError(str(error), USAGE) from None
     found = against.differences(run.records, simulated)
     print(render(found))
+    said = note(store, timing)
+    if said:
+        print(f"\n{said}")
     return OK if all(abs(each.relative) <= LIMIT for each in found) else FAILED
 
 

@@ -286,13 +286,26 @@ class HostCosts:
 
 
 @dataclass(frozen=True, slots=True)
+class Quality:
+    """How a profile was measured. `quick`: with fewer sizes; `passes` over them; `steps` and `moves`: the mean relative
+    errors of points left out of the fit, by kind.
+    """
+
+    quick: bool
+    passes: int
+    steps: tuple[tuple[str, float], ...]
+    moves: tuple[tuple[str, float], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class EngineTiming:
     """Everything a simulated engine asks about one model on one device under one parallelism.
 
     `slots` is the tokens of KV its memory holds, `load_s` the time from the process's start to ready. `unsteadiness` is
     how the measured machine went: every `UNSTEADY_S` of predicted time took so many times as long; empty: always once.
     `host`: what the processes around the engine take; None: nothing, or not measured. `layers` are the model's: a step
-    passes a safepoint after each, which is how it shows that it is alive.
+    passes a safepoint after each, which is how it shows that it is alive. `quality`: how well it was measured; None: a
+    device that ships, or not known.
     """
 
     step: StepTimes
@@ -303,6 +316,7 @@ class EngineTiming:
     unsteadiness: tuple[float, ...] = ()
     host: HostCosts | None = None
     layers: int = 2
+    quality: Quality | None = None
 
     def step_s(self, batch: Batch) -> float:
         """Seconds the step takes."""

@@ -11,6 +11,7 @@ from dunlin.cost.models import (
     MessageCosts,
     MoveModel,
     MoveModels,
+    Quality,
     StepModel,
 )
 from dunlin.messages.types import MoveKind
@@ -31,6 +32,7 @@ def timing_to_plain(timing: EngineTiming) -> dict[str, Any]:
         "unsteadiness": [round(ratio, 3) for ratio in timing.unsteadiness],
         "host": None if timing.host is None else asdict(timing.host),
         "layers": timing.layers,
+        "quality": None if timing.quality is None else asdict(timing.quality),
     }
 
 
@@ -46,7 +48,14 @@ def timing_of(plain: Mapping[str, Any]) -> EngineTiming:
         tuple(map(float, plain.get("unsteadiness") or ())),
         host_of(plain["host"]) if plain.get("host") else None,
         int(plain.get("layers") or 2),  # older profiles do not say
+        quality_of(plain["quality"]) if plain.get("quality") else None,  # nor this
     )
+
+
+def quality_of(plain: Mapping[str, Any]) -> Quality:
+    """Raises KeyError, TypeError or ValueError on what is missing or wrong."""
+    steps, moves = (tuple((str(name), float(error)) for name, error in plain[part]) for part in ("steps", "moves"))
+    return Quality(bool(plain["quick"]), int(plain["passes"]), steps, moves)
 
 
 def host_of(plain: Mapping[str, Any]) -> HostCosts:

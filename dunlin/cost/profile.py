@@ -12,9 +12,19 @@ import numpy as np
 
 from dunlin.cost.beats import beats
 from dunlin.cost.fit import Array, relative_fit
-from dunlin.cost.models import UNSTEADY_S, Batch, Curve, EngineTiming, MoveModel, MoveModels, StepModel, StepTimes
+from dunlin.cost.models import (
+    UNSTEADY_S,
+    Batch,
+    Curve,
+    EngineTiming,
+    MoveModel,
+    MoveModels,
+    Quality,
+    StepModel,
+    StepTimes,
+)
 from dunlin.cost.parts import Error, error_of
-from dunlin.cost.plan import Sizes, move_tokens, trials
+from dunlin.cost.plan import QUICK, Sizes, move_tokens, trials
 from dunlin.cost.probe import Probe, Tier, Trial, Turn, usual
 from dunlin.cost.store import MovePoint, StepPoint
 from dunlin.messages.types import MoveKind
@@ -56,8 +66,15 @@ def profile(probe: Probe, sizes: Sizes, repeats: int, passes: int, report: Calla
     step = fit_steps(steps)
     unsteady = unsteadiness(step, served)
     sizes_of = ready.slots, ready.kv_bytes_per_token
-    timing = EngineTiming(step, fit_moves(moves), probe.load_s, *sizes_of, unsteady, layers=len(ready.layers))
-    return Profile(timing, steps, moves, [*step_errors(steps), *move_errors(moves)])
+    of_steps, of_moves = step_errors(steps), move_errors(moves)
+    quality = Quality(sizes == QUICK, passes, _means(of_steps), _means(of_moves))
+    layers = len(ready.layers)
+    timing = EngineTiming(step, fit_moves(moves), probe.load_s, *sizes_of, unsteady, layers=layers, quality=quality)
+    return Profile(timing, steps, moves, [*of_steps, *of_moves])
+
+
+def _means(errors: Sequence[Error]) -> tuple[tuple[str, float], ...]:
+    return tuple((error.regime, round(error.mean, 4)) for error in errors)
 
 
 def touch_slab(probe: Probe) -> None:

@@ -66,6 +66,9 @@ def test_a_live_engine_is_measured_kept_and_printed(tmp_path: Path, capsys: pyte
     printed = capsys.readouterr().out
     assert "error on points left out of the fit" in printed
     assert "16 rows and 240 prompt tokens" in printed
+    said = [line for line in printed.splitlines() if line.startswith("coarse: ")]
+    assert len(said) == 1
+    assert "(--quick: few sizes; 1 pass instead of 4" in said[0]
     with Store(tmp_path / "profiles.db") as store:
         (key,) = store.keys()
         timing, points = store.timing("builtin:tiny"), store.step_points(key)
@@ -74,6 +77,13 @@ def test_a_live_engine_is_measured_kept_and_printed(tmp_path: Path, capsys: pyte
     assert all(point.seconds > 1e-5 for point in points)
     total, predicted = sum(p.seconds + p.gap_s for p in points), sum(timing.step_s(p.batch) for p in points)
     assert 0.5 * total < predicted < 2 * total
+    assert timing.quality is not None
+    assert (timing.quality.quick, timing.quality.passes) == (True, 1)
+    assert {regime for regime, _ in timing.quality.steps} == {"decode", "mixed", "prefill", "service"}
+    assert main(["profile", "--show", str(tmp_path / "profiles.db")]) == 0
+    shown = capsys.readouterr().out
+    assert "builtin:tiny on " in shown
+    assert said[0] in shown
 
 
 def test_a_core_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

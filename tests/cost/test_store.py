@@ -1,12 +1,13 @@
 """The scaling information base: what is saved comes back, and what is no store is refused."""
 
 import sqlite3
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from dunlin.cost.load import fitted_step, load_timing
-from dunlin.cost.models import Batch, Curve, EngineTiming, MoveModel, MoveModels, StepModel
+from dunlin.cost.models import Batch, Curve, EngineTiming, MoveModel, MoveModels, Quality, StepModel
 from dunlin.cost.store import Key, MovePoint, StepPoint, Store, StoreError
 from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.messages.types import MoveKind
@@ -29,6 +30,22 @@ def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
     with Store(tmp_path / "db") as store:
         assert store.keys() == [KEY]
         assert (store.timing("tiny"), store.step_points(KEY), store.move_points(KEY)) == (timing(), steps, moves)
+
+
+def test_how_well_it_was_measured_comes_back_too(tmp_path: Path) -> None:
+    quality = Quality(True, 1, (("decode", 0.25),), (("host_to_slab", 0.5),))
+    with Store(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", replace(timing(), quality=quality))
+        assert store.timing("tiny").quality == quality
+
+
+def test_a_profile_of_an_older_version_still_loads(tmp_path: Path) -> None:
+    with Store(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", timing())
+    with sqlite3.connect(tmp_path / "db") as connection:
+        connection.execute("update profile set timing = json_remove(timing, '$.quality', '$.layers', '$.host')")
+    with Store(tmp_path / "db") as store:
+        assert store.timing("tiny") == timing()
 
 
 def test_a_later_profile_takes_an_earlier_ones_place(tmp_path: Path) -> None:

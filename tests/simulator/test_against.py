@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dunlin.cli.main import main
-from dunlin.cost.models import Curve, EngineTiming, MoveModel, MoveModels, StepModel
+from dunlin.cost.models import Curve, EngineTiming, MoveModel, MoveModels, Quality, StepModel
 from dunlin.cost.store import Key, Store
 from dunlin.workload.runs import Run, write_run
 from dunlin.workload.trace import Arrival
@@ -62,6 +62,37 @@ def test_the_command_compares_with_a_profile(
         store.save(Key("builtin:tiny", "cpu", ""), "2026-01-01", replace(TIMING, step=step))
     assert main(["sim", "--against", str(tmp_path / "run.jsonl"), "--profile", str(tmp_path / "db")]) == code
     assert "tpot p99" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("quality", "said"),
+    [
+        (Quality(False, 4, (("decode", 0.05),)), ""),
+        (Quality(True, 4, (("decode", 0.21),)), "(--quick: few sizes; its own error is above 10%); its error on steps"),
+        (None, "is of an older version"),
+    ],
+)
+def test_every_table_says_when_the_profile_is_coarse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quality: Quality | None, said: str
+) -> None:
+    write_run(tmp_path / "run.jsonl", live_run())
+    store = str(tmp_path / "db")
+    with Store(tmp_path / "db") as opened:
+        opened.save(Key("builtin:tiny", "cpu", ""), "2026-01-01", replace(TIMING, quality=quality))
+    workload = ("--workload", "poisson:rate=2,duration=3,lengths=fixed(50,5)")
+    profiled = ("--device", store, "--model-shape", "builtin:tiny")
+    commands = (
+        ("sim", "--against", str(tmp_path / "run.jsonl"), "--profile", store),
+        ("sim", *workload, *profiled),
+        ("sim", *workload, *profiled, "--json"),
+        ("profile", "--show", store),
+        ("profile", "--show", store, "--json"),
+    )
+    for command in commands:
+        assert main(command) == 0
+        printed = capsys.readouterr().out
+        assert said in printed
+        assert (f"profile {store}" in printed) is bool(said)
 
 
 def test_without_a_profile_it_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
