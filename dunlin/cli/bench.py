@@ -34,13 +34,21 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     path.add_argument(
         "--running", type=_counts, default=(1, 16, 64), metavar="N,N,…", help="running sequences (default: 1,16,64)"
     )
-    path.add_argument("--tokens", type=whole(100), default=20_000, metavar="N", help="for each (default: 20000)")
+    path.add_argument(
+        "--tokens", type=whole(100), default=20_000, metavar="N", help="tokens measured for each (default: 20000)"
+    )
     path.set_defaults(run=run_path)
     failover = _command(commands, "failover", "how long streams pause when an instance is killed", _FAILOVER)
-    failover.add_argument("--instances", type=whole(2, 16), default=3, metavar="N", help="(default: 3)")
-    failover.add_argument("--streams", type=whole(1, 256), default=8, metavar="N", help="at once (default: 8)")
-    failover.add_argument("--kills", type=whole(1), default=5, metavar="N", help="(default: 5)")
-    failover.add_argument("--every", type=number(0.5), default=4.0, metavar="S", help="between kills (default: 4)")
+    failover.add_argument(
+        "--instances", type=whole(2, 16), default=3, metavar="N", help="instances of the cluster (default: 3)"
+    )
+    failover.add_argument("--streams", type=whole(1, 256), default=8, metavar="N", help="streams at once (default: 8)")
+    failover.add_argument(
+        "--kills", type=whole(1), default=5, metavar="N", help="instances to kill, one after another (default: 5)"
+    )
+    failover.add_argument(
+        "--every", type=number(0.5), default=4.0, metavar="S", help="seconds between kills (default: 4)"
+    )
     failover.set_defaults(run=run_failover)
 
 

@@ -40,7 +40,12 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument("--system", metavar="TEXT", help="the system's message")
     parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="of one answer (default: what fits)")
     parser.add_argument("--temperature", type=number(0), metavar="T", help="0 is greedy (default: the server's)")
-    parser.add_argument("--top-p", type=number(0, above=True), metavar="P")
+    parser.add_argument(
+        "--top-p",
+        type=number(0, above=True),
+        metavar="P",
+        help="draw from the likeliest tokens that make up this share",
+    )
     parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed draws the same (default: new ones)")
     add_cluster_options(parser)
     parser.set_defaults(run=run)

@@ -41,8 +41,13 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="at most so many tokens (default: what fits)")
     parser.add_argument("--temperature", type=number(0), metavar="T", help="0 is greedy (default: the server's)")
-    parser.add_argument("--top-p", type=number(0, above=True), metavar="P")
-    parser.add_argument("--top-k", type=whole(0), metavar="K")
+    parser.add_argument(
+        "--top-p",
+        type=number(0, above=True),
+        metavar="P",
+        help="draw from the likeliest tokens that make up this share",
+    )
+    parser.add_argument("--top-k", type=whole(0), metavar="K", help="draw from the K likeliest tokens (0: from all)")
     parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed draws the same (default: a new one)")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text (repeatable)")
     parser.add_argument("--ignore-eos", action="store_true", help="go on after the end token, up to --max-tokens")

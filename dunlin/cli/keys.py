@@ -21,6 +21,12 @@ examples:
   dunlin keys add --keys keys.json --tenant acme --requests-per-minute 600 --tokens-per-minute 100000 --running 8
 """
 _SHOWN = 12
+_LIMITS = {
+    "requests_per_minute": "requests that it may begin in a minute",
+    "tokens_per_minute": "tokens in a minute, of prompts and answers",
+    "running": "requests that it may have at once, running or waiting",
+    "max_tokens": "tokens that one request may generate",
+}
 
 
 def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
@@ -31,13 +37,16 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         "add", help="make a key", description=_ADD, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     _add_file(new, run_add)
-    new.add_argument("--tenant", required=True, metavar="NAME")
+    new.add_argument("--tenant", required=True, metavar="NAME", help="whose key it is")
     for limit in LIMITS:
-        new.add_argument(f"--{limit.replace('_', '-')}", type=whole(1), metavar="N")
+        flag = f"--{limit.replace('_', '-')}"
+        new.add_argument(
+            flag, type=whole(1), metavar="N", help=f"{_LIMITS[limit]} (default: as it was, at first no limit)"
+        )
     _add_file(commands.add_parser("list", help="who has which keys", description="Print tenants and keys."), run_list)
     gone = commands.add_parser("remove", help="forget a key or a tenant", description="Forget a key, or a tenant.")
     _add_file(gone, run_remove)
-    gone.add_argument("--tenant", required=True, metavar="NAME")
+    gone.add_argument("--tenant", required=True, metavar="NAME", help="who has it")
     gone.add_argument("--key", default="", metavar="ID", help="as `list` shows it (default: the whole tenant)")
 
 

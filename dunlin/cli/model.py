@@ -35,10 +35,12 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     init.add_argument("directory", type=Path, metavar="DIR", help="a directory that holds no checkpoint yet")
-    init.add_argument("--family", choices=_FAMILIES, default="llama", help="(default: llama)")
+    init.add_argument("--family", choices=_FAMILIES, default="llama", help="architecture (default: llama)")
     init.add_argument("--dtype", choices=_DTYPES, default="float32", help="of the weights (default: float32)")
     init.add_argument("--tied", action="store_true", help="one matrix for embedding and output")
-    init.add_argument("--seed", type=whole(0), default=0, metavar="N", help="the same seed gives the same bytes")
+    init.add_argument(
+        "--seed", type=whole(0), default=0, metavar="N", help="the same seed gives the same bytes (default: 0)"
+    )
     _add_sizes(init)
     init.set_defaults(run=run)
 
@@ -62,7 +64,13 @@ def _add_sizes(parser: argparse.ArgumentParser) -> None:
         help=f"vocabulary; the tokenizer that is written has {TOKENS} tokens (default: {TOKENS})",
     )
     parser.add_argument("--head-dim", type=whole(2), metavar="N", help="width of a head (default: hidden / heads)")
-    parser.add_argument("--rope-theta", type=number(1), default=10_000.0, metavar="X", help="(default: 10000)")
+    parser.add_argument(
+        "--rope-theta",
+        type=number(1),
+        default=10_000.0,
+        metavar="X",
+        help="base of the rotary embedding (default: 10000)",
+    )
 
 
 def run(arguments: argparse.Namespace) -> int:

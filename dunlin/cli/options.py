@@ -16,7 +16,10 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
         help="the gRPC doors of the dispatchers (default: the cluster that runs in --data-dir)",
     )
     parser.add_argument(
-        "--data-dir", type=Path, metavar="DIR", help="where `dunlin up` was started (default: its default)"
+        "--data-dir",
+        type=Path,
+        metavar="DIR",
+        help="that of the cluster (default: $DUNLIN_DATA_DIR, else ~/.local/state/dunlin)",
     )
     parser.add_argument(
         "--tls-dir",

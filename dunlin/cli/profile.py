@@ -44,17 +44,27 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--model", default="builtin:tiny", help="builtin:tiny, or a checkpoint's directory")
-    parser.add_argument("--dtype", choices=list(_DTYPES), default="fp32", help="(default: fp32)")
-    parser.add_argument("--threads", type=whole(1), default=1, metavar="N", help="of the engine (default: 1)")
-    parser.add_argument("--kv-mib", type=whole(1), default=256, metavar="N", help="memory for KV (default: 256)")
+    parser.add_argument("--model", default="builtin:tiny", help="builtin:tiny (default), or a checkpoint's directory")
+    parser.add_argument(
+        "--dtype", choices=list(_DTYPES), default="fp32", help="precision of weights and KV (default: fp32)"
+    )
+    parser.add_argument(
+        "--threads", type=whole(1), default=1, metavar="N", help="compute threads of the engine (default: 1)"
+    )
+    parser.add_argument("--kv-mib", type=whole(1), default=256, metavar="N", help="memory for KV in MiB (default: 256)")
     parser.add_argument("--deterministic", action="store_true", help="as `dunlin up --deterministic` computes")
     parser.add_argument("--data-dir", type=Path, metavar="DIR", help="as for `dunlin up`; the profile is kept there")
     parser.add_argument("--out", type=Path, metavar="DB", help=f"the store (default: {FILE} in the data directory)")
     parser.add_argument(
-        "--repeats", type=whole(3, 200), default=5, metavar="N", help="of a step at a time (default: 5)"
+        "--repeats",
+        type=whole(3, 200),
+        default=5,
+        metavar="N",
+        help="how often a step is measured in a row (default: 5)",
     )
-    parser.add_argument("--passes", type=whole(1, 100), default=4, metavar="N", help="over all steps (default: 4)")
+    parser.add_argument(
+        "--passes", type=whole(1, 100), default=4, metavar="N", help="how often all steps are measured (default: 4)"
+    )
     parser.add_argument("--cpu", type=whole(0), metavar="N", help="run the engine and its caller on this core alone")
     parser.add_argument(
         "--quick",

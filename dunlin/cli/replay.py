@@ -51,7 +51,9 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--speed", type=number(0, above=True), default=1.0, metavar="X", help="X times as fast (default: 1)"
     )
-    parser.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of what is drawn (default: 0)")
+    parser.add_argument(
+        "--seed", type=whole(0), default=0, metavar="N", help="seed of what is drawn at random (default: 0)"
+    )
     parser.add_argument("--slo", action="append", default=[], metavar="LIMITS", help=SLO_HELP)
     parser.add_argument("--door", choices=("grpc", "http"), default="grpc", help="the way in (default: grpc)")
     parser.add_argument("--save", type=Path, metavar="FILE", help="write figures and every request as JSON")

@@ -61,7 +61,9 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--trace", metavar="FILE", help="a trace")
     group.add_argument("--workload", metavar="SPEC", help="a trace or an arrival process, as said above")
     group.add_argument("--duration", type=number(0, above=True), metavar="S", help="only its first S seconds")
-    group.add_argument("--seed", type=whole(0), default=0, metavar="N", help="of what is drawn (default: 0)")
+    group.add_argument(
+        "--seed", type=whole(0), default=0, metavar="N", help="seed of what is drawn at random (default: 0)"
+    )
     group.add_argument("--slo", action="append", default=[], metavar="LIMITS", help=SLO_HELP)
 
 
@@ -69,13 +71,15 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--preset", default="chunked", metavar="A,B,…", help="policies to compare, or `all` (default: chunked)"
     )
-    group.add_argument("--instances", type=whole(1, 8192), default=1, metavar="N", help="(default: 1)")
+    group.add_argument(
+        "--instances", type=whole(1, 8192), default=1, metavar="N", help="instances of each cluster (default: 1)"
+    )
     group.add_argument(
         "--find-instances", type=whole(1, 8192), metavar="MAX", help="find the fewest, up to MAX, that meet the SLO"
     )
     group.add_argument(
         "--attainment", type=number(0, above=True), default=0.99, metavar="SHARE",
-        help="of the requests that must meet it (default: 0.99)",
+        help="share of the requests that must meet it (default: 0.99)",
     )  # fmt: skip
     group.add_argument("--device", default="a100", metavar="D", help="a100, h200 or a profile (default: a100)")
     group.add_argument(
@@ -88,7 +92,7 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         "measured: a800-lwm-7b (default: nothing)",
     )  # fmt: skip
     group.add_argument("--nodes", type=whole(1, 8192), metavar="N", help="machines (default: one for each 8 GPUs)")
-    group.add_argument("--dispatchers", type=whole(1, 64), default=1, metavar="N", help="(default: 1)")
+    group.add_argument("--dispatchers", type=whole(1, 64), default=1, metavar="N", help="dispatchers (default: 1)")
     group.add_argument(
         "--host-gb", type=number(0), default=32.0, metavar="GB", help="host memory for KV per machine (default: 32)"
     )

@@ -18,7 +18,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
     group = parser.add_argument_group("a live run again")
     group.add_argument("--against", type=Path, metavar="RUN", help="what `dunlin replay --record` wrote")
     group.add_argument(
-        "--profile", type=Path, metavar="DB", help="the store of `dunlin profile` (default: its default)"
+        "--profile",
+        type=Path,
+        metavar="DB",
+        help="the store of `dunlin profile` (default: profiles.db in the data directory)",
     )
 
 

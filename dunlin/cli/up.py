@@ -30,7 +30,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument(
         "--instances", type=whole(1, 64), default=2, metavar="N", help="how many instances (default: 2)"
     )
-    parser.add_argument("--dispatchers", type=whole(1, 16), default=1, metavar="N", help="how many (default: 1)")
+    parser.add_argument("--dispatchers", type=whole(1, 16), default=1, metavar="N", help="dispatchers (default: 1)")
     parser.add_argument(
         "--managers", type=whole(1, 16), default=1, metavar="N", help="global managers, one of which leads (default: 1)"
     )
@@ -57,7 +57,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         "--prefill-share",
         type=float,
         metavar="X",
-        help="with --preset distserve: of the instances, so many compute prompts (default: 0.5)",
+        help="with --preset distserve: share of the instances that compute prompts (default: 0.5)",
     )
     parser.add_argument(
         "--deterministic", action="store_true", help="the same text whatever else runs (fp32 only, slower)"
@@ -68,14 +68,18 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     parser.add_argument("--grpc-port", type=port, default=7070, metavar="P", help="gRPC door (default: 7070; 0: any)")
     parser.add_argument("--host", default="127.0.0.1", help="address to listen on (default: 127.0.0.1)")
     parser.add_argument("--etcd", default="", metavar="HOST:PORT[,…]", help="your etcd (default: an embedded one)")
-    parser.add_argument("--etcd-user", default="", metavar="NAME", help="for an etcd that asks who you are")
+    parser.add_argument("--etcd-user", default="", metavar="NAME", help="user of an etcd with authentication")
     parser.add_argument(
         "--etcd-password-file",
         type=Path,
         metavar="FILE",
         help="holds that user's password (default: $DUNLIN_ETCD_PASSWORD)",
     )
-    parser.add_argument("--tls", action="store_true", help="certificates for all, made under the data directory")
+    parser.add_argument(
+        "--tls",
+        action="store_true",
+        help="encrypt and authenticate every connection; the certificates are made under the data directory",
+    )
     parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys and quotas of tenants (see `dunlin keys`)")
     parser.add_argument(
         "--otlp", default="", metavar="URL", help="send traces to this OpenTelemetry collector, http(s)://HOST:4317"
@@ -91,10 +95,10 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
 
 def _add_resources(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
-        "--slots", type=whole(16), metavar="N", help="token slots of each instance (default: the instance's)"
+        "--slots", type=whole(16), metavar="N", help="token slots of each instance (default: what 256 MiB hold)"
     )
     parser.add_argument(
-        "--tier-mib", type=whole(1), metavar="MIB", help="size of the host tier (default: the kvstore's)"
+        "--tier-mib", type=whole(1), metavar="MIB", help="host memory for KV of each node (default: 256)"
     )
     parser.add_argument(
         "--replicate", action="store_true", help="keep a second copy of checkpoints at another node (with --nodes)"
@@ -109,13 +113,13 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-share",
         type=number(0),
         metavar="F",
-        help="of the engine's time, for copies of what runs into the host tier; 0: none (default: the instance's)",
+        help="of the engine's time, for copies of what runs into the host tier; 0: none (default: 0.025)",
     )
     parser.add_argument(
         "--max-wait-s",
         type=number(0),
         metavar="S",
-        help="refuse at once what would wait longer for its turn (default: the dispatcher's)",
+        help="refuse at once what would wait longer for its turn (default: 30)",
     )
     parser.add_argument("--no-prefix-reuse", action="store_true", help="compute every prompt from its first token")
     parser.add_argument(
@@ -123,14 +127,14 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         type=whole(0),
         default=0,
         metavar="N",
-        help="compute threads of each instance (default: cores / instances)",
+        help="compute threads of each instance (default: all cores but one, shared among the instances)",
     )
     parser.add_argument(
         "--ready-timeout",
         type=number(1),
         default=180.0,
         metavar="S",
-        help="give up when not ready by then (default: 180)",
+        help="seconds to wait for the cluster to be ready (default: 180)",
     )
     parser.add_argument(
         "--data-dir",

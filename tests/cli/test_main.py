@@ -1,12 +1,18 @@
 """The command line as a user meets it: help, exit codes, one clear line for every mistake. No cluster runs."""
 
+import argparse
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
-from dunlin.cli.main import main
+from dunlin.cli.main import main, make_parser
+from services.dispatcher.config import DispatcherConfig
+from services.instance.__main__ import DEFAULT_KV_MIB
+from services.instance.config import InstanceConfig
+from services.kvstore.__main__ import DEFAULT_TIER_BYTES
 
 COMMANDS = ("up", "generate", "status", "explain", "replay", "model", "serve", "version")
 
@@ -120,6 +126,30 @@ def test_a_checkpoint_is_written_once(tmp_path: Path, capsys: pytest.CaptureFixt
 def test_serve_hands_its_options_to_the_role(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("serve", "kvstore", "--help") == 0
     assert "--tier-bytes" in capsys.readouterr().out
+
+
+def test_the_defaults_that_help_names_are_the_services_own(capsys: pytest.CaptureFixture[str]) -> None:
+    exit_code("up", "--help")
+    said = " ".join(capsys.readouterr().out.split())
+    assert f"0: none (default: {InstanceConfig().checkpoint_share:g})" in said
+    assert f"longer for its turn (default: {DispatcherConfig().max_wait_s:g})" in said
+    assert f"KV of each node (default: {DEFAULT_TIER_BYTES >> 20})" in said
+    assert f"(default: what {DEFAULT_KV_MIB} MiB hold)" in said
+
+
+def test_every_option_is_explained() -> None:
+    for parser in parsers(make_parser()):
+        for action in parser._actions:
+            explained = action.help or isinstance(action, argparse._SubParsersAction)
+            assert explained, f"{parser.prog} {action.option_strings or action.dest} has no help"
+
+
+def parsers(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
+    yield top
+    for action in top._actions:
+        if isinstance(action, argparse._SubParsersAction):
+            for one in action.choices.values():
+                yield from parsers(one)
 
 
 def test_importing_the_command_line_is_cheap() -> None:
