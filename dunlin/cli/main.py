@@ -13,6 +13,7 @@ from dunlin.cli import (
     drain,
     explain,
     generate,
+    health,
     keys,
     model,
     profile,
@@ -28,7 +29,7 @@ from dunlin.cli.errors import INTERRUPTED, CliError
 
 COMMANDS = (
     *(up, generate, chat, status, top, explain, drain),
-    *(replay, bench, profile, model, sim, serve, certs, keys, version),
+    *(replay, bench, profile, model, sim, serve, health, certs, keys, version),
 )
 
 _EPILOG = """\
