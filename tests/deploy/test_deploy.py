@@ -1,4 +1,4 @@
-"""The unit files and the compose file start what exists: every role, with flags that its own parser takes."""
+"""The unit files start what exists: every role, with flags that its own parser takes; the image holds it all."""
 
 import argparse
 import contextlib
@@ -11,18 +11,18 @@ import socketserver
 import subprocess
 import sys
 import threading
+import tomllib
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from dunlin.cli.serve import ROLES
+from tests.deploy.commands import parsed
 
 UNITS = "deploy/systemd"
 COMMON = "dunlin-.service.d/10-common.conf"
-SAME_NODE = ("kvstore", "instance-0", "instance-1")
 # What would keep an instance from opening the kvstore's memory, or the kvstore from seeing how much there is.
 HIDES_THE_TIER = {"PrivateUsers", "PrivatePIDs", "DynamicUser", "ProcSubset"}
 
@@ -56,29 +56,9 @@ def command_of(unit: dict[str, list[str]], variables: dict[str, str]) -> list[st
     return words
 
 
-def parsed(words: list[str]) -> tuple[str, argparse.Namespace]:
-    """The role of `serve ROLE FLAGS` and its flags as its own parser reads them; a wrong one ends the test."""
-    serve, role, *flags = words
-    assert serve == "serve"
-    arguments: argparse.Namespace = importlib.import_module(f"services.{role}.__main__").parser().parse_args(flags)
-    return role, arguments
-
-
 def unit_commands(root: Path) -> dict[str, tuple[str, argparse.Namespace]]:
     variables = environment(root)
     return {name: parsed(command_of(unit, variables)[1:]) for name, unit in services(root).items()}
-
-
-@pytest.fixture(scope="session")
-def compose(root: Path) -> dict[str, Any]:
-    # Imported by name: the package has no types of its own.
-    loaded: dict[str, Any] = importlib.import_module("yaml").safe_load((root / "deploy/compose.yaml").read_text())
-    return loaded
-
-
-def compose_commands(compose: dict[str, Any]) -> dict[str, tuple[str, argparse.Namespace]]:
-    commands = {name: each["command"] for name, each in compose["services"].items() if name not in ("etcd", "node")}
-    return {name: parsed(shlex.split(command)) for name, command in commands.items()}
 
 
 def test_there_is_a_unit_for_every_role_and_each_starts(root: Path) -> None:
@@ -115,7 +95,7 @@ def test_what_cannot_start_is_not_started_again(root: Path) -> None:
     assert common["Restart"] == ["on-failure"]
     assert common["RestartPreventExitStatus"] == ["2"]
     # A wait for etcd that fails must take longer than the window for failed starts holds, or waiting would end too.
-    waits_s = float(common["ExecStartPre"][0].split()[-1])
+    waits_s = float(common["ExecStartPre"][0].split()[-2])
     assert waits_s * int(common["StartLimitBurst"][0]) > float(common["StartLimitIntervalSec"][0])
     assert waits_s < float(common["TimeoutStartSec"][0])
 
@@ -135,42 +115,6 @@ def test_kvstore_and_instances_are_one_user_and_see_each_other(root: Path) -> No
         assert not (HIDES_THE_TIER | {"User", "Group"}) & set(unit), name
 
 
-def test_compose_starts_every_role_and_instances_with_a_neighbour(compose: dict[str, Any]) -> None:
-    roles = [role for role, _ in compose_commands(compose).values()]
-    assert set(roles) == set(ROLES)
-    assert roles.count("instance") == 2
-
-
-def test_compose_names_what_the_others_dial(compose: dict[str, Any]) -> None:
-    for name, (_, arguments) in compose_commands(compose).items():
-        assert arguments.advertise == name
-        assert arguments.listen.startswith("0.0.0.0:")
-        assert arguments.etcd == ("etcd:2379",)
-
-
-def test_compose_lets_instances_open_the_memory_of_their_kvstore(compose: dict[str, Any]) -> None:
-    commands = compose_commands(compose)
-    for name in SAME_NODE:
-        assert compose["services"][name]["pid"] == "service:node"
-        assert "user" not in compose["services"][name]
-    assert {commands[name][1].node for name in SAME_NODE} == {"node-a"}
-
-
-def test_compose_publishes_doors_that_services_listen_on(compose: dict[str, Any]) -> None:
-    commands = compose_commands(compose)
-    for name, each in compose["services"].items():
-        for published in each.get("ports", ()):
-            host, _, inner = published.rpartition(":")
-            assert host.startswith("127.0.0.1:"), "there is no authentication"
-            assert inner in doors(commands[name][1])
-
-
-def doors(arguments: argparse.Namespace) -> set[str]:
-    flags = vars(arguments)
-    http = (flags["http"][1],) if "http" in flags else ()
-    return {arguments.listen.rpartition(":")[2], str(flags.get("metrics_port")), *map(str, http)}
-
-
 def test_the_image_copies_what_the_wheel_is_made_of(root: Path) -> None:
     lines = (root / "deploy/Dockerfile").read_text().splitlines()
     copied = [
@@ -181,6 +125,12 @@ def test_the_image_copies_what_the_wheel_is_made_of(root: Path) -> None:
     }
     assert set(copied) == allowed
     assert all((root / name).exists() for name in copied)
+
+
+def test_the_image_holds_every_package_of_the_wheel(root: Path) -> None:
+    packages = tomllib.loads((root / "pyproject.toml").read_text())["tool"]["hatch"]["build"]["targets"]["wheel"]
+    copied = re.findall(r"^COPY (\w+) \1$", (root / "deploy/Dockerfile").read_text(), re.MULTILINE)
+    assert {*packages["only-include"], "proto"} == set(copied)
 
 
 def test_the_manual_gives_commands_that_the_services_take(root: Path) -> None:
@@ -229,19 +179,6 @@ def test_systemd_reads_the_common_settings_for_every_service(root: Path, tmp_pat
     assert complaints.count("planted") >= 1
     for unit in units[:-1]:
         assert "planted" in verify([unit]).stderr, unit
-
-
-def test_compose_takes_the_file(root: Path) -> None:
-    for tool in (["docker", "compose"], ["docker-compose"]):
-        if (
-            shutil.which(tool[0])
-            and subprocess.run([*tool, "version"], capture_output=True, check=False).returncode == 0
-        ):
-            command = [*tool, "-f", str(root / "deploy/compose.yaml"), "config", "--quiet"]
-            done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
-            assert (done.returncode, done.stderr) == (0, "")
-            return
-    pytest.skip("no docker compose here")
 
 
 @contextlib.contextmanager
