@@ -12,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install stubs demo test fuzz lint lock clean
+.PHONY: help install stubs demo test fuzz clients lint lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -66,6 +66,9 @@ test: install ## every test, in two processes (PYTEST="-n 0": in one)
 
 fuzz: install ## random search of the property tests and state machines, for MINUTES; says what to replay
 	$(PY) -m benchmarks.properties --minutes $(MINUTES) $(TESTS)
+
+clients: install ## real clients against a cluster: a table of what was served, refused, broken (4 GB of environments)
+	$(PY) -m benchmarks.clients
 
 lint: install ## ruff and mypy --strict
 	$(PY) -m ruff check $(CODE)

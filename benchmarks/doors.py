@@ -113,10 +113,10 @@ def mutate(seed: bytes, draw: random.Random) -> bytes:
     return bytes(data)
 
 
-def fuzz_http(url: str, seconds: int, folder: Path) -> str:
-    """Run schemathesis on the door; what failed, nothing if all is well."""
+def fuzz_http(url: str, seconds: int, folder: Path, python: str = sys.executable) -> str:
+    """Run schemathesis, installed beside `python`, on the door; what failed, nothing if all is well."""
     command = [
-        *(sys.executable, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--checks", CHECKS),
+        *(python, "-m", "schemathesis.cli", "run", f"{url}/openapi.json", "--checks", CHECKS),
         *("--max-time", str(seconds), "--max-examples", "1000000", "--phases", "examples,coverage,fuzzing"),
         *("--request-timeout", "120", "--max-failures", "20", "--no-color", "--suppress-health-check", "all"),
     ]

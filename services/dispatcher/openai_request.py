@@ -146,7 +146,7 @@ def _message(name: str, message: Any) -> ChatMessage:
     if not isinstance(message, Mapping):
         raise BadField(name, "must be an object with role and content")
     for key, value in message.items():
-        if key not in ("role", "content", "name") and value is not None:
+        if key not in ("role", "content", "name") and not _says_nothing(value):
             raise BadField(f"{name}.{key}", "is not supported here")
     role = message.get("role")
     if not isinstance(role, str) or not role:
@@ -156,6 +156,13 @@ def _message(name: str, message: Any) -> ChatMessage:
     if message.get("name") is None:
         return ChatMessage(role, content)
     return NamedMessage(role, content, _speaker(f"{name}.name", message["name"]))
+
+
+def _says_nothing(value: Any) -> bool:
+    """Clients hand an answer's message back with all its empty fields, such as `tool_calls: []`."""
+    if isinstance(value, Mapping):
+        return all(one is None for one in value.values())
+    return value is None or value == []
 
 
 def _speaker(name: str, value: Any) -> str:
@@ -174,7 +181,7 @@ def _content(name: str, content: Any) -> str:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise BadField(name, 'each part must be {"type": "text", "text": "…"}')
         for key, value in part.items():
-            if key not in ("type", "text") and value is not None:
+            if key not in ("type", "text") and not _says_nothing(value):
                 raise BadField(f"{name}.{key}", "is not supported here")
     return "".join(part["text"] for part in content)
 

@@ -181,3 +181,19 @@ def test_best_of_is_n() -> None:
     for n, best_of in ((1, 2), (2, 1), (None, 2)):
         with pytest.raises(BadField, match=r"^best_of: must be equal to n"):
             completion_of({"prompt": "x", "n": n, "best_of": best_of})
+
+
+@pytest.mark.parametrize("empty", [None, [], {}, {"refusal": None}])
+def test_an_answers_message_may_be_handed_back_with_its_empty_fields(empty: Any) -> None:
+    message = {"role": "assistant", "content": "x"}
+    asked = chat_of({"messages": [{**message, "tool_calls": empty}]})
+    assert asked == chat_of({"messages": [message]})
+    part = {"type": "text", "text": "x", "cache_control": empty}
+    assert asked == chat_of({"messages": [{**message, "content": [part]}]})
+
+
+@pytest.mark.parametrize("full", [["x"], {"a": 1}, "", 0, False, [None], {"a": {}}])
+def test_a_field_that_says_something_is_refused_by_its_place(full: Any) -> None:
+    with pytest.raises(BadField) as caught:
+        chat_of({"messages": [{"role": "assistant", "content": "x", "tool_calls": full}]})
+    assert caught.value.name == "messages.0.tool_calls"
