@@ -10,14 +10,21 @@ from dunlin.wire.errors import StartError
 
 REQUEST_BYTES = 16 << 10
 REQUEST_S = 5.0
+CLOSE_S = 5.0
+MOST_CONNECTIONS = 64
 
 Source = Callable[[], Awaitable[FleetStatus]]
 
 
 class MetricsDoor:
-    """Answers `GET /metrics`, one request per connection. Owns the listening socket."""
+    """Answers `GET /metrics`, one request per connection. Owns the listening socket.
+
+    A connection lasts `REQUEST_S` and `CLOSE_S` at most, whatever its peer does; above `MOST_CONNECTIONS` one is told
+    503 at once.
+    """
 
     def __init__(self) -> None:
+        self.connections = 0
         self._source: Source | None = None
         self._more: Callable[[], Sequence[Family]] = tuple
         self._server: asyncio.Server
@@ -55,6 +62,11 @@ class MetricsDoor:
         await self._server.wait_closed()
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self.connections >= MOST_CONNECTIONS:
+            writer.write(_page(b"503 Service Unavailable", b"too many connections\n", more="Retry-After: 1\r\n"))
+            writer.close()
+            return
+        self.connections += 1
         try:
             async with asyncio.timeout(REQUEST_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -63,7 +75,8 @@ class MetricsDoor:
         except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
             pass  # a scraper that is too slow, too long or gone gets nothing
         finally:
-            writer.close()
+            await _closed(writer)
+            self.connections -= 1
 
     async def _answer(self, line: bytes) -> bytes:
         words = line.split()
@@ -77,6 +90,16 @@ class MetricsDoor:
         return _page(b"200 OK", page if words[0] == b"GET" else b"", CONTENT_TYPE)
 
 
-def _page(status: bytes, body: bytes, content_type: str = "text/plain; charset=utf-8") -> bytes:
-    head = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n\r\n"
+async def _closed(writer: asyncio.StreamWriter) -> None:
+    """Close; a peer that does not take the page is cut, since a close waits for what is still to be sent."""
+    writer.close()
+    try:
+        async with asyncio.timeout(CLOSE_S):
+            await writer.wait_closed()
+    except (TimeoutError, OSError):
+        writer.transport.abort()
+
+
+def _page(status: bytes, body: bytes, content_type: str = "text/plain; charset=utf-8", more: str = "") -> bytes:
+    head = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{more}\r\n"
     return b"HTTP/1.1 " + status + b"\r\n" + head.encode() + body

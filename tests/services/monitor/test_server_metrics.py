@@ -1,12 +1,15 @@
 """The page of metrics as a scraper sees it: over a socket, with the mistakes that clients make."""
 
 import asyncio
+import socket
 from collections.abc import Awaitable, Callable
 
 import pytest
 
 from dunlin.messages.fleet import FleetStatus
+from dunlin.telemetry.metrics import Family
 from dunlin.wire.errors import StartError
+from services.monitor import server_metrics
 from services.monitor.server_metrics import MetricsDoor
 
 
@@ -70,6 +73,42 @@ def test_a_head_request_gets_no_body() -> None:
 
 def test_before_the_service_runs_the_answer_is_503() -> None:
     assert talk(b"GET /metrics HTTP/1.1\r\n\r\n", ready=False).startswith(b"HTTP/1.1 503")
+
+
+def test_above_the_limit_a_connection_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_metrics, "MOST_CONNECTIONS", 1)
+
+    async def scenario(door: MetricsDoor) -> bytes:
+        _, silent = await asyncio.open_connection("127.0.0.1", door.port)
+        reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
+        refused = await reader.read()
+        silent.close()
+        writer.close()
+        return refused
+
+    answer = asyncio.run(with_door(scenario))
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"\r\nRetry-After: 1\r\n" in answer
+
+
+def test_silent_peers_and_peers_that_never_read_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_metrics, "REQUEST_S", 0.05)
+    monkeypatch.setattr(server_metrics, "CLOSE_S", 0.05)
+
+    async def scenario(door: MetricsDoor) -> bytes:
+        door.answer_from(status, lambda: [Family("dunlin_x", "x" * 20_000_000, "gauge", ())])
+        _, silent = await asyncio.open_connection("127.0.0.1", door.port)
+        never_reads = socket.create_connection(("127.0.0.1", door.port))
+        never_reads.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        while door.connections < 2:
+            await asyncio.sleep(0.001)
+        while door.connections:
+            await asyncio.sleep(0.001)
+        silent.close()
+        never_reads.close()
+        return b""
+
+    asyncio.run(asyncio.wait_for(with_door(scenario), 20))
 
 
 def test_a_taken_port_is_named() -> None:
