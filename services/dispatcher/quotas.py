@@ -14,6 +14,23 @@ RUNNING_RETRY_S = 1.0
 _ROUNDING = 1e-6
 
 
+@dataclass(frozen=True, slots=True)
+class Allowance:
+    """Of `limit` a minute `remaining` can be taken now, and all of it in `reset_s`, if nothing is taken before."""
+
+    limit: int
+    remaining: int
+    reset_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a tenant has left of its quotas per minute; None: it has no such quota."""
+
+    requests: Allowance | None = None
+    tokens: Allowance | None = None
+
+
 @dataclass(slots=True)
 class Bucket:
     """So many a minute, at most a minute's worth at once. `level` is what could be taken at `at_s`."""
@@ -24,14 +41,23 @@ class Bucket:
 
     def fill(self, now_s: float) -> None:
         """Time has passed."""
-        gained = max(0.0, now_s - self.at_s) * self.per_minute / MINUTE_S
-        self.level = min(float(self.per_minute), self.level + gained)
+        self.level = self._level_at(now_s)
         self.at_s = max(self.at_s, now_s)
+
+    def allowance(self, now_s: float) -> Allowance:
+        """How it stands, without filling it."""
+        level = self._level_at(now_s)
+        missing = max(0.0, self.per_minute - level)
+        return Allowance(self.per_minute, max(0, int(level + _ROUNDING)), missing * MINUTE_S / self.per_minute)
 
     def wait_s(self, amount: int) -> float:
         """Seconds until `amount` can be taken, if nobody takes anything before; 0: now."""
         missing = amount - self.level
         return missing * MINUTE_S / self.per_minute if missing > _ROUNDING else 0.0
+
+    def _level_at(self, now_s: float) -> float:
+        gained = max(0.0, now_s - self.at_s) * self.per_minute / MINUTE_S
+        return min(float(self.per_minute), self.level + gained)
 
 
 @dataclass(slots=True)
@@ -99,6 +125,14 @@ class TenantQuotas:
             if bucket is not None:
                 bucket.fill(now_s)
         return _too_much(account.quota, submit) or _too_soon(account, submit)
+
+    def usage(self, tenant: str, now_s: float) -> Usage:
+        """What the tenant has left; changes nothing."""
+        account = self._accounts.get(tenant)
+        if account is None:
+            return Usage()
+        requests, tokens = account.requests, account.tokens
+        return Usage(requests and requests.allowance(now_s), tokens and tokens.allowance(now_s))
 
     def admit(self, number: int, submit: Submit) -> None:
         """Take for a request that `refusal` had nothing against, at the same moment."""

@@ -21,7 +21,7 @@ from dunlin.messages.door import (
     Withdraw,
 )
 from dunlin.messages.types import Finish
-from services.dispatcher.quotas import RUNNING_RETRY_S, TenantQuotas
+from services.dispatcher.quotas import RUNNING_RETRY_S, Allowance, TenantQuotas, Usage
 from tests.services.dispatcher.factories import A, Bench, client, member, messages, only, rows, submit
 
 
@@ -89,6 +89,19 @@ def test_what_comes_back_never_fills_more_than_a_minute() -> None:
     quotas.check_integrity()
     assert refused(quotas, asked(21, 40), 300.0).code is Rejection.INVALID
     assert quotas.refusal(asked(20, 40), 300.0) is None
+
+
+def test_what_is_left_is_told_and_not_touched() -> None:
+    quotas = quotas_of(requests_per_minute=6, tokens_per_minute=120)
+    assert quotas.usage("t", 0.0) == Usage(Allowance(6, 6, 0.0), Allowance(120, 120, 0.0))
+    quotas.admit(1, asked(prompt=20, max_tokens=40))
+    for _ in range(2):
+        assert quotas.usage("t", 5.0) == Usage(Allowance(6, 5, 5.0), Allowance(120, 70, 25.0))
+    quotas.settle(1, 10, 5.0)
+    assert quotas.usage("t", 5.0) == Usage(Allowance(6, 5, 5.0), Allowance(120, 100, 10.0))
+    assert quotas.usage("t", 500.0) == Usage(Allowance(6, 6, 0.0), Allowance(120, 120, 0.0))
+    assert quotas.usage("nobody", 0.0) == Usage()
+    assert quotas_of(running=1).usage("t", 0.0) == Usage()
 
 
 def test_running_requests_are_counted_until_they_end() -> None:
