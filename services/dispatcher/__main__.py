@@ -6,12 +6,14 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from dunlin.arguments import Parser
+from dunlin.origins import origin
 from dunlin.policies.dispatch import POLICIES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
 from services.dispatcher.access_log import AccessLogConfig
 from services.dispatcher.config import of_preset
+from services.dispatcher.http_config import HttpConfig
 from services.dispatcher.server import Dispatcher, DoorOptions
 
 
@@ -38,22 +40,57 @@ def parser() -> argparse.ArgumentParser:
         "--access-log-mib", default=64, type=int, metavar="MIB", help="then begin a new file; four older ones are kept"
     )
     made.add_argument("--keys", type=Path, metavar="FILE", help="API keys and quotas of tenants, see `dunlin keys`")
+    _add_http(made)
     return made
+
+
+def _add_http(made: argparse.ArgumentParser) -> None:
+    usual = HttpConfig()
+    made.add_argument(
+        "--cors", action="append", default=[], type=origin, metavar="ORIGIN", help="web pages that may ask; *: all"
+    )
+    made.add_argument(
+        "--max-connections", default=usual.most_connections, type=int, metavar="N", help="of HTTP; one more gets 503"
+    )
+    made.add_argument(
+        "--header-timeout-s", default=usual.header_timeout_s, type=float, metavar="S", help="for a request's head"
+    )
+    made.add_argument(
+        "--body-timeout-s", default=usual.body_timeout_s, type=float, metavar="S", help="for a request's body"
+    )
+    made.add_argument(
+        "--idle-timeout-s", default=usual.idle_timeout_s, type=float, metavar="S", help="between two requests"
+    )
+    made.add_argument(
+        "--write-timeout-s", default=usual.write_timeout_s, type=float, metavar="S", help="for who does not read"
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run to the end; the exit code."""
     given = parser().parse_args(arguments)
     options = service_options("dispatcher", given)
+    host, port = given.http
     try:
         log = AccessLogConfig(given.access_log, given.access_log_mib << 20) if given.access_log else None
-        doors = DoorOptions(given.model, given.http[0], given.http[1], given.model_name, given.keys, log)
+        doors = DoorOptions(given.model, host, port, given.model_name, given.keys, log, _http_config(given))
         names = ("max_queued", "max_waiting", "max_wait_s", "grace_s", "replay_s")
         settings = {name: getattr(given, name) for name in names}
         config = of_preset(given.preset, **settings, **({"policy": given.policy} if given.policy else {}))
     except ValueError as error:
         parser().error(str(error))
     return run_service(options, Dispatcher(options, doors, config).run)
+
+
+def _http_config(given: argparse.Namespace) -> HttpConfig:
+    return HttpConfig(
+        most_connections=given.max_connections,
+        header_timeout_s=given.header_timeout_s,
+        body_timeout_s=given.body_timeout_s,
+        idle_timeout_s=given.idle_timeout_s,
+        write_timeout_s=given.write_timeout_s,
+        origins=tuple(given.cors),
+    )
 
 
 def _host_port(text: str) -> tuple[str, int]:

@@ -4,35 +4,36 @@ import asyncio
 import socket
 import ssl
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any
 
 from aiohttp import web
 
 import dunlin
-from dunlin.limits import MOST_BODY_BYTES
 from dunlin.telemetry.exposition import CONTENT_TYPE
 from dunlin.wire.errors import StartError
 from services.dispatcher.again import again_of
 from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.door import Door
-from services.dispatcher.http_access import Access, call_of
+from services.dispatcher.http_access import CALL, Access, call_of
 from services.dispatcher.http_answer import Answer
+from services.dispatcher.http_bodies import check_type, decoded
+from services.dispatcher.http_config import HttpConfig
+from services.dispatcher.http_connections import Connections, Refused, watched
+from services.dispatcher.http_cors import Origins
 from services.dispatcher.http_errors import CLIENT, HttpError, not_found, read_json, shape_errors
+from services.dispatcher.http_listener import Listener
+from services.dispatcher.http_paths import Paths
+from services.dispatcher.http_rates import rate_headers
 from services.dispatcher.openai_reply import ChatReply, CompletionReply, error_body
 from services.dispatcher.openai_request import Asked, chat_of, completion_of
 from services.dispatcher.openapi import document
+from services.dispatcher.quotas import Usage
+
+__all__ = ["HttpConfig", "HttpDoor", "bind"]
 
 SHUTDOWN_S = 0.5
 FOR_EVERYBODY = ("/health", "/metrics", "/openapi.json", "/version")
-
-
-@dataclass(frozen=True, slots=True)
-class HttpConfig:
-    """A body must come within `body_timeout_s` and be at most `most_body_bytes` long."""
-
-    most_body_bytes: int = MOST_BODY_BYTES
-    body_timeout_s: float = 30.0
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -50,7 +51,13 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 class HttpDoor:
-    """Owns the HTTP server on a socket that `bind` made. `tls` makes it HTTPS."""
+    """Owns the HTTP server on a socket that `bind` made. `tls` makes it HTTPS.
+
+    `usage` tells what a tenant has left of its quotas now; `refused` is called as `Connections` says.
+    """
+
+    connections: Connections
+    _listener: Listener
 
     def __init__(
         self,
@@ -61,6 +68,8 @@ class HttpDoor:
         clock: Callable[[], float],
         config: HttpConfig | None = None,
         tls: ssl.SSLContext | None = None,
+        usage: Callable[[str], Usage] = lambda tenant: Usage(),
+        refused: Refused = lambda kind: None,
     ) -> None:
         self._door = door
         self._callers = callers
@@ -70,37 +79,44 @@ class HttpDoor:
         self._can_serve = can_serve
         self._clock = clock
         self._created = int(clock())
-        self._runner = web.AppRunner(
-            self._application(), handler_cancellation=True, access_log=None, shutdown_timeout=SHUTDOWN_S
-        )
+        self._usage = usage
+        self._refused = refused
+        self._runner = web.AppRunner(self._application(), handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
 
     async def start(self) -> None:
         """Answer."""
         await self._runner.setup()
-        await web.SockSite(self._runner, self._listening, ssl_context=self._tls).start()
+        assert self._runner.server is not None
+        self.connections = Connections(watched(self._runner.server), self._config, self._refused)
+        self._listener = Listener(self._listening, self.connections, self._tls)
+        self._listener.start()
 
     async def stop(self) -> None:
         """Stop listening and end what runs."""
+        await self._listener.stop()
         await self._runner.cleanup()
 
     def _application(self) -> web.Application:
         access = Access(self._door)
+        routes = [
+            web.get("/v1/models", self._models),
+            web.get("/v1/models/{model:.+}", self._model),
+            web.post("/v1/completions", self._completions),
+            web.post("/v1/chat/completions", self._chat),
+            web.get("/openapi.json", self._openapi),
+            web.get("/health", self._health),
+            web.get("/metrics", self._metrics),
+            web.get("/version", self._version),
+        ]
+        origins = Origins(self._config.origins)
+        paths = Paths((route.method, route.path.replace(":.+", "")) for route in routes)
         application = web.Application(
-            middlewares=[access.follow, shape_errors, access.note, self._know_caller],
+            middlewares=[access.follow, shape_errors, access.note, origins.guard, self._know_caller, paths.guard],
             client_max_size=self._config.most_body_bytes,
         )
-        application.add_routes(
-            [
-                web.get("/v1/models", self._models),
-                web.get("/v1/models/{model:.+}", self._model),
-                web.post("/v1/completions", self._completions),
-                web.post("/v1/chat/completions", self._chat),
-                web.get("/openapi.json", self._openapi),
-                web.get("/health", self._health),
-                web.get("/metrics", self._metrics),
-                web.get("/version", self._version),
-            ]
-        )
+        application.on_response_prepare.append(origins.prepare)
+        application.on_response_prepare.append(self._tell_rates)
+        application.add_routes(routes)
         return application
 
     @web.middleware
@@ -111,6 +127,12 @@ class HttpDoor:
         if request.path not in FOR_EVERYBODY:
             call_of(request).tenant = self._tenant(request) or ""
         return await handler(request)
+
+    async def _tell_rates(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Answers to requests that a quota counts say what is left of it, as it is when they begin."""
+        call = request.get(CALL)
+        if call is not None and call.tenant and request.method == "POST":
+            response.headers.update(rate_headers(self._usage(call.tenant)))
 
     def _tenant(self, request: web.Request) -> str | None:
         return self._callers.tenant(request.headers.get("Authorization"))
@@ -131,6 +153,7 @@ class HttpDoor:
         return Answer(self._door, asked, kind, int(self._clock()), again)
 
     async def _body(self, request: web.Request) -> Any:
+        check_type(request)
         try:
             async with asyncio.timeout(self._config.body_timeout_s):
                 data = await request.read()
@@ -138,7 +161,7 @@ class HttpDoor:
             text = f"the body did not come within {self._config.body_timeout_s:g} s"
             raise HttpError(408, error_body(text, CLIENT)) from None
         call_of(request).arrived_s = self._clock()
-        return read_json(data)
+        return read_json(await decoded(request, data, self._config.most_body_bytes))
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [self._described()]})

@@ -86,6 +86,8 @@ def kind_of(error: Exception) -> str:
         case HttpError():
             code = error.body["error"]["code"]
             return "unknown_model" if code == "model_not_found" else str(code or _of_status(error.status))
+        case web.RequestPayloadError():
+            return "malformed"
         case web.HTTPException():
             return _of_status(error.status)
     return "internal"

@@ -6,6 +6,8 @@ import math
 from collections.abc import Awaitable, Callable
 
 from aiohttp import web
+from aiohttp.http import HttpProcessingError
+from aiohttp.http_exceptions import BadStatusLine, LineTooLong
 
 from dunlin.limits import BadField
 from dunlin.messages.door import Rejection
@@ -69,8 +71,12 @@ def described(error: Exception) -> HttpError:
             return HttpError(400, error_body(str(error), CLIENT, error.name))
         case DoorError():
             return _refused(error)
+        case web.RequestPayloadError():
+            return HttpError(400, error_body(f"the body cannot be read: {error}", CLIENT))
+        case HttpProcessingError():
+            return _unreadable(error)
         case web.HTTPException():
-            text = error.text if error.status == 400 else error.reason
+            text = error.text if error.status in (400, 417) else error.reason
             return HttpError(error.status, error_body(str(text), CLIENT), _kept(error))
     _log.error("unexpected error at the HTTP door", exc_info=error)
     return HttpError(500, error_body("an unexpected error in the server; its log says more", SERVER))
@@ -109,6 +115,24 @@ def _refused(error: DoorError) -> HttpError:
     if status == 401:
         headers["WWW-Authenticate"] = "Bearer"
     return HttpError(status, error_body(error.detail, kind, error.field or None, code), headers)
+
+
+def _unreadable(error: HttpProcessingError) -> HttpError:
+    """What aiohttp's parser could not read, by what the parser says of it."""
+    text = error.message.partition("\n\n")[0].rstrip(":")
+    if isinstance(error, LineTooLong):
+        status, text = 431, f"the URL, or a header with its name, is longer than {error.args[1]} bytes"
+    elif "Too many headers" in text:
+        status, text = 431, "there are too many headers"
+    elif "HTTPS traffic" in text:
+        status, text = 400, "TLS came in at a port without TLS: use http:// here, or start dunlin with certificates"
+    elif "PRI/Upgrade" in text:
+        status, text = 505, "HTTP/2 is not spoken here: use HTTP/1.1"
+    elif isinstance(error, BadStatusLine) and "HTTP version" in text:
+        status, text = 505, "only HTTP/1.0 and HTTP/1.1 are spoken here"
+    else:
+        status, text = 400, f"this is not valid HTTP/1.1: {text}"
+    return HttpError(status, error_body(text, CLIENT, None, "malformed_http"))
 
 
 def _kept(error: web.HTTPException) -> dict[str, str]:

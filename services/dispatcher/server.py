@@ -3,7 +3,7 @@
 import asyncio
 import logging
 import socket
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from dunlin.effects import Address
@@ -21,12 +21,14 @@ from services.dispatcher.access_log import AccessLog, AccessLogConfig
 from services.dispatcher.callers import Callers
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
+from services.dispatcher.descriptors import room_for
 from services.dispatcher.door import Door
-from services.dispatcher.http import HttpDoor, bind
+from services.dispatcher.http import HttpConfig, HttpDoor, bind
 from services.dispatcher.http_access import NAME as HTTP
 from services.dispatcher.keys_file import KeysFile
 from services.dispatcher.metrics import LogLines, Metrics
 from services.dispatcher.model import Model, load_model
+from services.dispatcher.quotas import Usage
 from services.dispatcher.server_public import NAME as GRPC
 from services.dispatcher.server_public import PublicDoor
 
@@ -45,6 +47,7 @@ class DoorOptions:
     model_name: str = ""
     keys: Path | None = None
     access_log: AccessLogConfig | None = None
+    http: HttpConfig = field(default_factory=HttpConfig)
 
 
 class Dispatcher:
@@ -114,8 +117,17 @@ class Dispatcher:
         if security is not None and self._keys is None:
             _log.warning("the HTTP door takes anybody who reaches it: give API keys with --keys")
         can_serve, clock = lambda: self.core.fleet.placeable_count > 0, self.service.host.clock
-        self.http = HttpDoor(self.door, self.callers, listening, can_serve, clock, tls=tls)
+        config = _with_room(self._doors.http)
+        self.http = HttpDoor(
+            self.door, self.callers, listening, can_serve, clock, config, tls, self._usage, self._refused
+        )
         await self.http.start()
+
+    def _refused(self, kind: str) -> None:
+        self.door.metrics.refused(HTTP, kind, "")
+
+    def _usage(self, tenant: str) -> Usage:
+        return self.core.quotas.usage(tenant, self.service.host.clock())
 
     def _make_core(self, address: Address) -> DispatcherCore:
         self.core = DispatcherCore(address, self._config)
@@ -137,6 +149,14 @@ class Dispatcher:
         self._quotas = self.callers.take(tenants)
         if self._host is not None:
             self._host.deliver(self._host.address, self._quotas)
+
+
+def _with_room(config: HttpConfig) -> HttpConfig:
+    most = room_for(config.most_connections)
+    if most < config.most_connections:
+        text = "the limit of open files (ulimit -n) leaves room for %d HTTP connections, not for %d: raise it"
+        _log.warning(text, most, config.most_connections)
+    return replace(config, most_connections=most)
 
 
 async def _load(doors: DoorOptions, data_dir: Path) -> Model:

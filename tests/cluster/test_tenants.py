@@ -68,7 +68,8 @@ def test_a_key_and_the_ca_are_enough(cluster: ClusterProcess, bare: Path) -> Non
 
 def post(cluster: ClusterProcess, bare: Path, key: str) -> Any:
     body = json.dumps({"prompt": "hello", "max_tokens": 4}).encode()
-    request = urllib.request.Request(f"{cluster.http}/v1/completions", body, {"Authorization": f"Bearer {key}"})
+    headers = {"Authorization": f"Bearer {key}", "Content-Type": "application/json"}
+    request = urllib.request.Request(f"{cluster.http}/v1/completions", body, headers)
     context = ssl.create_default_context(cafile=str(bare / "ca.pem"))
     handlers = (urllib.request.ProxyHandler({}), urllib.request.HTTPSHandler(context=context))
     with urllib.request.build_opener(*handlers).open(request, timeout=60) as answer:

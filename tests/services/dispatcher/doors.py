@@ -4,6 +4,8 @@ No clock is waited for: the fake makes a token for every sequence each time the 
 """
 
 import asyncio
+import socket
+import ssl
 from array import array
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -167,7 +169,14 @@ class Doors:
         instance: FakeInstance,
         http: int,
         grpc: int,
+        web: HttpDoor,
+        refused: list[str],
+        listening: socket.socket,
     ) -> None:
+        self.listening = listening
+        self.web = web
+        self.refused = refused
+        self.http_port = http
         self.callers = callers
         self.host = host
         self.core = core
@@ -192,6 +201,7 @@ async def doors(
     monitor: str = "",
     log: Log | None = None,
     tenants: tuple[Tenant, ...] | None = None,
+    tls: ssl.SSLContext | None = None,
     **config: Any,
 ) -> AsyncIterator[Doors]:
     """Open both doors on free ports."""
@@ -209,10 +219,22 @@ async def doors(
     server = Server("127.0.0.1:0")
     await server.start([PublicDoor(shared, callers, lambda: monitor).methods()], [])
     listening = bind("127.0.0.1", 0)
-    web = HttpDoor(shared, callers, listening, lambda: bool(core.fleet.placeable), host.clock, http)
+    refused: list[str] = []
+    web = HttpDoor(
+        shared,
+        callers,
+        listening,
+        lambda: bool(core.fleet.placeable),
+        host.clock,
+        http,
+        tls,
+        lambda tenant: core.quotas.usage(tenant, host.clock()),
+        refused.append,
+    )
     await web.start()
     try:
-        yield Doors(host, core, shared, callers, instance, listening.getsockname()[1], server.port)
+        http_port = listening.getsockname()[1]
+        yield Doors(host, core, shared, callers, instance, http_port, server.port, web, refused, listening)
     finally:
         await web.stop()
         await server.stop(0.0)

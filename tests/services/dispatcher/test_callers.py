@@ -1,7 +1,6 @@
 """Keys at both doors: who has none is turned away before anything is read; a request counts for its tenant."""
 
 import asyncio
-import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -236,7 +235,7 @@ def test_nothing_of_a_key_is_ever_said_back() -> None:
         secret = "dk-" + "s3cret" * 5
         headers = {"Authorization": f"Bearer {secret}"}
         async with aiohttp.ClientSession(headers=headers) as session:
-            async with session.post(f"{cluster.url}/v1/completions", data=json.dumps({"prompt": "x"})) as answer:
+            async with session.post(f"{cluster.url}/v1/completions", json={"prompt": "x"}) as answer:
                 assert answer.status == 401
                 assert "s3cret" not in await answer.text()
         async with AsyncClient(cluster.endpoint, api_key=secret) as client:

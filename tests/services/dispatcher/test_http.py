@@ -252,7 +252,8 @@ def test_a_client_that_leaves_cancels_its_request(streamed: bool) -> None:
         cluster.instance.held = True
         body = json.dumps({"prompt": "x", "max_tokens": 900, "n": 2, "stream": streamed}).encode()
         reader, writer = await asyncio.open_connection(*cluster.url.removeprefix("http://").split(":"))
-        writer.write(b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body)
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
         await cluster.instance.until(lambda: len(cluster.instance.placed) == 2)
         if streamed:
             cluster.instance.one()

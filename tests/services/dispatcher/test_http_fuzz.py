@@ -54,7 +54,7 @@ def test_nonsense_is_answered(path: str, what: str) -> None:
     async def test(cluster: Doors) -> None:
         random = Random(path)
         seen: dict[int, int] = {}
-        async with aiohttp.ClientSession(cluster.url) as session:
+        async with aiohttp.ClientSession(cluster.url, headers={"Content-Type": "application/json"}) as session:
             for _ in range(BODIES):
                 sent = body(random, what)
                 async with session.post(path, data=sent) as answer:

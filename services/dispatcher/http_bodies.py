@@ -1,0 +1,73 @@
+"""Bodies of the HTTP door: which types and encodings are taken. Knows no field of what is in them."""
+
+import asyncio
+import zlib
+
+from aiohttp import web
+
+from services.dispatcher.http_errors import CLIENT, HttpError
+from services.dispatcher.openai_reply import error_body
+
+JSON = "application/json"
+ENCODINGS = {"gzip": 16 + zlib.MAX_WBITS, "x-gzip": 16 + zlib.MAX_WBITS, "deflate": zlib.MAX_WBITS}
+TAKEN = "gzip, deflate, identity"
+
+
+def check_type(request: web.Request) -> None:
+    """Only JSON that says so: pages of other origins may send the other types, and none, without asking before.
+
+    Raises:
+        HttpError: it is something else.
+    """
+    given = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
+    if given != JSON:
+        text = f"the body's Content-Type is {given!r}" if given else "the body has no Content-Type"
+        text += f": send Content-Type: {JSON} (curl: -H 'Content-Type: {JSON}')"
+        raise HttpError(415, error_body(text, CLIENT, None, "unsupported_media_type"), {"Accept": JSON})
+
+
+async def decoded(request: web.Request, data: bytes, most_bytes: int) -> bytes:
+    """The body as it was before its Content-Encoding.
+
+    Raises:
+        HttpError: an encoding that is not taken, a broken body, or one that is too long without it.
+    """
+    encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
+    if encoding in ("", "identity"):
+        return data
+    if encoding not in ENCODINGS:
+        text = f"the Content-Encoding {encoding!r} is not taken here: send one of {TAKEN}"
+        raise HttpError(415, error_body(text, CLIENT, None, "unsupported_encoding"), {"Accept-Encoding": TAKEN})
+    return await asyncio.to_thread(inflated, data, encoding, most_bytes)
+
+
+def inflated(data: bytes, encoding: str, most_bytes: int) -> bytes:
+    """Decompressed, one member.
+
+    Raises:
+        HttpError: it is broken, incomplete, followed by something else, or longer than `most_bytes`.
+    """
+    work = zlib.decompressobj(wbits=_wbits(data, encoding))
+    try:
+        plain = work.decompress(data, most_bytes + 1)
+    except zlib.error as error:
+        raise _broken(encoding, str(error)) from None
+    if len(plain) > most_bytes:
+        text = f"the body is longer than {most_bytes} bytes when it is decompressed"
+        raise HttpError(413, error_body(text, CLIENT, None, "body_too_long"))
+    if not work.eof:
+        raise _broken(encoding, "it ends too early")
+    if work.unused_data:
+        raise _broken(encoding, "something follows it")
+    return plain
+
+
+def _wbits(data: bytes, encoding: str) -> int:
+    # Some clients send deflate without the header that RFC 9110 asks for; its first half byte tells.
+    is_bare = encoding == "deflate" and data[:1] and data[0] & 0xF != zlib.DEFLATED
+    return -zlib.MAX_WBITS if is_bare else ENCODINGS[encoding]
+
+
+def _broken(encoding: str, why: str) -> HttpError:
+    text = f"the body is not valid {encoding}, which its Content-Encoding names: {why}"
+    return HttpError(400, error_body(text, CLIENT, None, "invalid_encoding"))

@@ -1,0 +1,136 @@
+"""Accepts connections for the HTTP door: TLS with a deadline, a 503 for those above the limit.
+
+asyncio's own server does not tell of a connection before its TLS handshake is over; this one counts from the accept on.
+"""
+
+import asyncio
+import socket
+import ssl
+from typing import cast
+
+from services.dispatcher.http_connections import Connection, Connections, last_words, raw_answer, too_many
+
+MOST_REFUSALS = 64
+"""That are answered at a time; more are only closed."""
+REFUSAL_S = 2.0
+"""For a connection above the limit to send its request and to take the answer."""
+PAUSE_S = 0.1
+"""After an accept that failed: without a free descriptor the next one fails as well."""
+
+
+class Refusals:
+    """Owns the connections above the limit, for as long as they are told so."""
+
+    def __init__(self) -> None:
+        self._open: dict[Refusal, None] = {}
+
+    def make(self) -> "Refusal | None":
+        """The protocol of one more; None: there are too many to answer."""
+        if len(self._open) >= MOST_REFUSALS:
+            return None
+        refusal = Refusal(self)
+        self._open[refusal] = None
+        return refusal
+
+    def left(self, refusal: "Refusal") -> None:
+        """It is closed, or never came about."""
+        self._open.pop(refusal, None)
+
+
+class Refusal(asyncio.Protocol):
+    """Answers the first bytes of a connection, whatever they are, with 503."""
+
+    def __init__(self, refusals: Refusals) -> None:
+        self._refusals = refusals
+        self._wire: asyncio.Transport | None = None
+        self._deadline: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Wait for a request: an answer that comes before it may be lost."""
+        self._wire = cast(asyncio.Transport, transport)
+        self._deadline = asyncio.get_running_loop().call_later(REFUSAL_S, self._wire.abort)
+
+    def data_received(self, data: bytes) -> None:
+        """Answer once; what follows is ignored."""
+        if self._wire is None:
+            return
+        self._wire.write(raw_answer(too_many()))
+        last_words(self._wire)
+        self._wire = None
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        """The peer has closed, or was cut."""
+        if self._deadline is not None:
+            self._deadline.cancel()
+        self._refusals.left(self)
+
+
+class Listener:
+    """Owns a listening socket, and the handshakes that are under way."""
+
+    def __init__(self, listening: socket.socket, connections: Connections, tls: ssl.SSLContext | None) -> None:
+        self._listening = listening
+        self._connections = connections
+        self._tls = tls
+        self._refusals = Refusals()
+        self._accepting: asyncio.Task[None] | None = None
+        self._greetings: set[asyncio.Task[None]] = set()
+
+    def start(self) -> None:
+        """Accept."""
+        self._listening.setblocking(False)
+        self._accepting = asyncio.create_task(self._accept(), name="HTTP accept")
+
+    async def stop(self) -> None:
+        """Accept no more, and give up the handshakes; what is connected stays."""
+        tasks = [task for task in (self._accepting, *self._greetings) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        self._listening.close()
+
+    async def _accept(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            try:
+                sock, address = await loop.sock_accept(self._listening)
+            except OSError as error:
+                self._connections.refuse("accept", "", f"cannot accept: {error.strerror or error}")
+                await asyncio.sleep(PAUSE_S)
+                continue
+            self._take(sock, str(address[0]))
+
+    def _take(self, sock: socket.socket, peer: str) -> None:
+        protocol: Connection | Refusal | None
+        if self._connections.has_room:
+            protocol, within_s = self._connections.make(), self._connections.config.header_timeout_s
+        else:
+            most = self._connections.config.most_connections
+            self._connections.refuse("connection_limit", peer, f"refused: {most} connections are open, the most")
+            protocol, within_s = self._refusals.make(), REFUSAL_S
+        if protocol is None:
+            sock.close()
+            return
+        task = asyncio.create_task(self._greet(sock, protocol, peer, within_s))
+        self._greetings.add(task)
+        task.add_done_callback(self._greetings.discard)
+
+    async def _greet(self, sock: socket.socket, protocol: Connection | Refusal, peer: str, within_s: float) -> None:
+        """Hand the socket to its protocol, after the handshake if there is to be one."""
+        loop = asyncio.get_running_loop()
+        timeout_s = within_s if self._tls is not None else None
+        try:
+            await loop.connect_accepted_socket(lambda: protocol, sock, ssl=self._tls, ssl_handshake_timeout=timeout_s)
+        except OSError as error:
+            self._give_up(protocol)
+            if isinstance(protocol, Connection):
+                self._connections.refuse("tls_handshake", peer, f"no TLS handshake: {error}")
+        except BaseException:
+            self._give_up(protocol)
+            raise
+
+    def _give_up(self, protocol: Connection | Refusal) -> None:
+        if isinstance(protocol, Connection):
+            self._connections.left(protocol)
+        else:
+            self._refusals.left(protocol)
