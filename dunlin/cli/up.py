@@ -5,6 +5,7 @@ from pathlib import Path
 
 from dunlin.cli.errors import USAGE, CliError
 from dunlin.cli.options import Subparsers, number, port, whole
+from dunlin.origins import origin
 
 _DESCRIPTION = """\
 Start a cluster on this machine: etcd, dispatcher, global manager, monitor, kvstore and the instances, each a process
@@ -81,6 +82,14 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         help="encrypt and authenticate every connection; the certificates are made under the data directory",
     )
     parser.add_argument("--keys", type=Path, metavar="FILE", help="API keys and quotas of tenants (see `dunlin keys`)")
+    parser.add_argument(
+        "--cors",
+        action="append",
+        default=[],
+        type=origin,
+        metavar="ORIGIN",
+        help="web pages that may ask over HTTP, such as https://chat.example.com; * for all (may be repeated)",
+    )
     parser.add_argument(
         "--otlp", default="", metavar="URL", help="send traces to this OpenTelemetry collector, http(s)://HOST:4317"
     )
@@ -173,6 +182,7 @@ def run(arguments: argparse.Namespace) -> int:
         tls=arguments.tls,
         keys=arguments.keys,
         access_log=arguments.access_log,
+        cors=tuple(arguments.cors),
         slots=arguments.slots,
         tier_mib=arguments.tier_mib,
         checkpoint_share=arguments.checkpoint_share,

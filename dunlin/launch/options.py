@@ -17,7 +17,7 @@ class UpOptions:
     embedded one. `model_name` is what clients call the model, empty for the name of its folder. `transport` is how KV
     goes between nodes. `threads` 0 shares the cores among the instances. `tls` makes a CA and certificates under the
     data directory; `keys` is the file of the tenants' API keys. `access_log` makes
-    each dispatcher write one beside its log.
+    each dispatcher write one beside its log. `cors` are the origins of web pages that may ask over HTTP.
     """
 
     data_dir: Path
@@ -41,6 +41,7 @@ class UpOptions:
     tls: bool = False
     keys: Path | None = None
     access_log: bool = False
+    cors: tuple[str, ...] = ()
     slots: int | None = None
     tier_mib: int | None = None
     checkpoint_share: float | None = None

@@ -76,12 +76,13 @@ def _manager(options: UpOptions) -> tuple[str, ...]:
 
 def _doors(options: UpOptions, number: int, http_port: int) -> tuple[str, ...]:
     keys = () if options.keys is None else ("--keys", str(options.keys.absolute()))
+    cors = tuple(f"--cors={origin}" for origin in options.cors)
     most = () if options.max_wait_s is None else ("--max-wait-s", str(options.max_wait_s))
     # One word: a name may begin with a dash.
     name = (f"--model-name={options.model_name}",) if options.model_name else ()
     file = options.data_dir / "logs" / f"dispatcher-{number}.access.jsonl"
     log = ("--access-log", str(file)) if options.access_log else ()
-    return ("--http", f"{options.host}:{http_port}", "--model", options.model, *name, *keys, *most, *log)
+    return ("--http", f"{options.host}:{http_port}", "--model", options.model, *name, *keys, *cors, *most, *log)
 
 
 def _tier(options: UpOptions) -> tuple[str, ...]:

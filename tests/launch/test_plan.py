@@ -42,6 +42,12 @@ def test_further_dispatchers_have_doors_of_their_own() -> None:
     assert [flag(spec, "--http") for spec in dispatchers] == ["127.0.0.1:1", "127.0.0.1:11", "127.0.0.1:21"]
 
 
+def test_every_dispatcher_knows_the_web_pages_that_may_ask() -> None:
+    for spec in specs(dispatchers=2, cors=("https://a.example", "*")):
+        assert ("--cors=https://a.example" in spec.command) is (spec.role == "dispatcher")
+        assert ("--cors=*" in spec.command) is (spec.role == "dispatcher")
+
+
 def test_nodes_that_are_played_have_a_kvstore_each_and_share_the_instances() -> None:
     there = [(spec.role, flag(spec, "--node")) for spec in specs(instances=3, nodes=2, managers=2)]
     assert [node for role, node in there if role == "kvstore"] == ["node-0", "node-1"]
