@@ -33,6 +33,8 @@ SERVER_OPTIONS: Options = [
     *_SHARED,
     ("grpc.so_reuseport", 0),  # else two servers share a port in silence
     ("grpc.max_concurrent_streams", 4_096),
+    ("grpc.server_handshake_timeout_ms", 10_000),  # for TLS and HTTP/2's first frames; two minutes unless said
+    ("grpc.max_connection_idle_ms", 300_000),  # without a call: keepalive sees no peer that went away meanwhile
     ("grpc.http2.min_recv_ping_interval_without_data_ms", 1_000),  # else the clients' keepalive counts as abuse
     ("grpc.http2.max_ping_strikes", 0),
 ]
