@@ -1,6 +1,8 @@
-"""Clients that hang up right after their first token, many at once, through both doors: no slot may be lost.
+"""Clients that hang up right after their first token, many at once, through both doors: no slot may be lost, and no
+descriptor of the dispatcher.
 
 python -m benchmarks.disconnects --count 2000 --open 32
+python -m benchmarks.disconnects --count 500 --open 500 --cut 339
 """
 
 import asyncio
@@ -12,7 +14,9 @@ from benchmarks import output
 from benchmarks.chorus import make_songs
 from benchmarks.fleet import Unsettled, occupied, settle, unbalanced
 from benchmarks.output import Outcome, say
+from benchmarks.processes import descriptors
 from benchmarks.session import Session
+from benchmarks.victims import pid_of
 from dunlin.launch.process import ClusterProcess
 from dunlin.workload.generator import Door, DoorFailed, DoorRefused
 from dunlin.workload.prompts import Job
@@ -20,12 +24,22 @@ from dunlin.workload.prompts import Job
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`count` disconnects, half through each door, `open_at_once` streams open at any time."""
+    """`count` streams, half through each door, `open_at_once` at any time; `cut` of them end early, None: all."""
 
     count: int = 2000
     open_at_once: int = 32
+    cut: int | None = None
     prompt_tokens: int = 32
     output_tokens: int = 256
+
+    @property
+    def cuts(self) -> int:
+        """How many end early."""
+        return self.count if self.cut is None else self.cut
+
+    def is_cut(self, turn: int) -> bool:
+        """Whether this one ends early; those that do are spread evenly."""
+        return turn * self.cuts // self.count != (turn + 1) * self.cuts // self.count
 
 
 class Rude:
@@ -37,6 +51,7 @@ class Rude:
         self._plan = plan
         self._turns = iter(range(plan.count))
         self.left = dict.fromkeys(doors, 0)
+        self.finished = 0
         self.open = 0
         self.most_open = 0
         self.failures: list[str] = []
@@ -50,20 +65,22 @@ class Rude:
         for turn in self._turns:
             name = names[turn % len(names)]
             try:
-                await self._leave_early(name, self._jobs[turn % len(self._jobs)])
+                await self._read(name, self._jobs[turn % len(self._jobs)], self._plan.is_cut(turn))
             except (DoorFailed, DoorRefused) as error:
                 self.failures.append(f"{name} #{turn}: {type(error).__name__}: {error}")
 
-    async def _leave_early(self, name: str, job: Job) -> None:
+    async def _read(self, name: str, job: Job, is_cut: bool) -> None:
         self.open += 1
         self.most_open = max(self.most_open, self.open)
         try:
             async with aclosing(self._doors[name].stream(job)) as stream:
                 async for arrived in stream:
-                    if arrived.tokens:
+                    if arrived.tokens and is_cut:
                         self.left[name] += 1
                         return
-            raise DoorFailed("it ended before its first token")
+            if is_cut:
+                raise DoorFailed("it ended before its first token")
+            self.finished += 1
         finally:
             self.open -= 1
 
@@ -91,16 +108,22 @@ class Watcher:
 
 async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
     """The campaign against a running cluster."""
-    outcome = Outcome(f"disconnects: {plan.count} after their first token, {plan.open_at_once} open at once")
+    title = f"disconnects: {plan.cuts} of {plan.count} after their first token, {plan.open_at_once} open at once"
+    outcome = Outcome(title)
     async with Session(cluster) as session:
         jobs = make_songs(64, plan.prompt_tokens, plan.output_tokens, session.vocabulary)
-        rude = Rude({"grpc": session.door, "http": session.http_door}, jobs, plan)
+        doors: dict[str, Door] = {"grpc": session.door, "http": session.http_door}
+        await Rude(doors, jobs, Plan(count=4, open_at_once=1)).run()  # what opens at the first call stays open
+        pid = pid_of("dispatcher", await session.look(), cluster)
+        before = descriptors(pid)
+        rude = Rude(doors, jobs, plan)
         watcher = Watcher(session)
         watching = asyncio.create_task(watcher.run())
         try:
             await rude.run()
             say(f"all {plan.count} have left")
             await settle(session.look, lambda status: not occupied(status), "every slot to be free", 30)
+            await settle(session.look, lambda _: descriptors(pid) <= before, "every descriptor to be closed", 30)
         except Unsettled as unsettled:
             outcome.broken.append(f"{unsettled}: {', '.join(occupied(await session.look()))}")
         finally:
@@ -108,9 +131,13 @@ async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
             await watching
     outcome.broken += rude.failures[:5] + watcher.lost[:5]
     outcome.figures |= {f"left through {name}": count for name, count in rude.left.items()}
+    outcome.figures["read to the end"] = rude.finished
+    outcome.figures |= {"descriptors of the dispatcher before": before, "after": descriptors(pid)}
     outcome.figures |= {"most open at once": rude.most_open, "failures": len(rude.failures)}
     outcome.figures |= {"looks at the slots": watcher.looks, "looks that did not add up": len(watcher.lost)}
-    outcome.expect(sum(rude.left.values()) == plan.count, f"only {sum(rude.left.values())} of {plan.count} got a token")
+    left = sum(rude.left.values())
+    outcome.expect(left == plan.cuts, f"only {left} of {plan.cuts} got a token")
+    outcome.expect(rude.finished == plan.count - plan.cuts, f"only {rude.finished} others were read to the end")
     outcome.expect(rude.most_open >= plan.open_at_once, f"never more than {rude.most_open} were open at once")
     return outcome
 
@@ -120,9 +147,10 @@ def main(argv: list[str] | None = None) -> int:
     arguments = output.parser(__doc__ or "")
     arguments.add_argument("--count", type=int, default=2000)
     arguments.add_argument("--open", type=int, default=32)
+    arguments.add_argument("--cut", type=int, help="how many end early (all unless said)")
     given = arguments.parse_args(argv)
     with ClusterProcess("--instances", str(given.instances)) as cluster:
-        outcome = asyncio.run(run(Plan(given.count, given.open), cluster))
+        outcome = asyncio.run(run(Plan(given.count, given.open, given.cut), cluster))
     return output.finish(outcome, given.json)
 
 

@@ -30,6 +30,14 @@ def resident_bytes(pid: int, kind: str) -> int:
     return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{kind}:")), 0)
 
 
+def descriptors(pid: int) -> int:
+    """Files, sockets and the like that a process has open. 0: it is gone."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
+
+
 def gone(pid: int) -> bool:
     """Whether a process is no more (a zombie is none)."""
     try:
