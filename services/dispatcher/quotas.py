@@ -131,8 +131,7 @@ class TenantQuotas:
         account = self._accounts.get(tenant)
         if account is None:
             return Usage()
-        requests, tokens = account.requests, account.tokens
-        return Usage(requests and requests.allowance(now_s), tokens and tokens.allowance(now_s))
+        return Usage(_allowance(account.requests, now_s), _allowance(account.tokens, now_s))
 
     def admit(self, number: int, submit: Submit) -> None:
         """Take for a request that `refusal` had nothing against, at the same moment."""
@@ -166,6 +165,10 @@ class TenantQuotas:
             assert account.open == len([hold for hold in self._holds.values() if hold.account is account])
             for bucket in (account.requests, account.tokens):
                 assert bucket is None or -_ROUNDING <= bucket.level <= bucket.per_minute
+
+
+def _allowance(bucket: Bucket | None, now_s: float) -> Allowance | None:
+    return None if bucket is None else bucket.allowance(now_s)
 
 
 def _changed(bucket: Bucket | None, per_minute: int | None, now_s: float) -> Bucket | None:

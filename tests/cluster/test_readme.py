@@ -13,7 +13,7 @@ from dunlin.launch.process import ClusterProcess
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 
 README = (Path(__file__).parents[2] / "README.md").read_text()
-BLOCKS = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
+BLOCKS: list[tuple[str, str]] = re.findall(r"^```(\w*)\n(.*?)^```", README, re.MULTILINE | re.DOTALL)
 
 
 def block(language: str, beginning: str) -> str:
