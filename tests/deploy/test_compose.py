@@ -97,7 +97,7 @@ def test_compose_probes_every_service_at_its_own_port_and_role(compose: dict[str
 
 def test_compose_runs_a_model_and_keys_that_variables_name(root: Path) -> None:
     keys = "--keys /etc/dunlin/keys/keys.json"
-    chosen = {"DUNLIN_MODEL": "/models/llama", "DUNLIN_MODELS": "/srv/models", "DUNLIN_KEYS": "/srv/keys"}
+    chosen = {"DUNLIN_MODEL": "/models/llama", "DUNLIN_MODEL_DIR": "/srv/models", "DUNLIN_KEYS": "/srv/keys"}
     compose = loaded(root / "deploy/compose.yaml", **chosen, DUNLIN_DISPATCHER_FLAGS=keys)
     commands = compose_commands(compose)
     for name in ("dispatcher", "instance-0", "instance-1"):
