@@ -64,9 +64,18 @@ def _cdf(axis: "Axes", values: Sequence[float], label: str, colour: str) -> None
 def _limit(axis: "Axes", limit_s: float) -> None:
     """The SLO as a line, named beside it on the side of what meets it."""
     axis.axvline(limit_s, color=_SLO, linestyle=":", linewidth=1.4)
-    beside = {"xytext": (-4, 4), "textcoords": "offset points", "rotation": 90, "ha": "right", "va": "bottom"}
-    text = f"SLO {seconds_text(limit_s)}"
-    axis.annotate(text, (limit_s, 0), xycoords=axis.get_xaxis_transform(), color=_SLO, fontsize=8, **beside)
+    axis.annotate(
+        f"SLO {seconds_text(limit_s)}",
+        (limit_s, 0),
+        xycoords=axis.get_xaxis_transform(),
+        xytext=(-4, 4),
+        textcoords="offset points",
+        rotation=90,
+        ha="right",
+        va="bottom",
+        color=_SLO,
+        fontsize=8,
+    )
 
 
 def _time_axis(axis: "Axes") -> None:

@@ -28,16 +28,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument(
-        "--instances", type=whole(1, 64), default=2, metavar="N", help="how many instances (default: 2)"
-    )
-    parser.add_argument("--dispatchers", type=whole(1, 16), default=1, metavar="N", help="dispatchers (default: 1)")
-    parser.add_argument(
-        "--managers", type=whole(1, 16), default=1, metavar="N", help="global managers, one of which leads (default: 1)"
-    )
-    parser.add_argument(
-        "--nodes", type=whole(1, 16), default=1, metavar="N", help="play so many machines on this one (default: 1)"
-    )
+    _add_sizes(parser)
     parser.add_argument(
         "--model",
         default="builtin:tiny",
@@ -100,6 +91,19 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     )
     _add_resources(parser)
     parser.set_defaults(run=run)
+
+
+def _add_sizes(parser: argparse.ArgumentParser) -> None:
+    parser.add_argument(
+        "--instances", type=whole(1, 64), default=2, metavar="N", help="how many instances (default: 2)"
+    )
+    parser.add_argument("--dispatchers", type=whole(1, 16), default=1, metavar="N", help="dispatchers (default: 1)")
+    parser.add_argument(
+        "--managers", type=whole(1, 16), default=1, metavar="N", help="global managers, one of which leads (default: 1)"
+    )
+    parser.add_argument(
+        "--nodes", type=whole(1, 16), default=1, metavar="N", help="play so many machines on this one (default: 1)"
+    )
 
 
 def _add_resources(parser: argparse.ArgumentParser) -> None:
