@@ -161,7 +161,7 @@ def _message(name: str, message: Any) -> ChatMessage:
 def _says_nothing(value: Any) -> bool:
     """Clients hand an answer's message back with all its empty fields, such as `tool_calls: []`."""
     if isinstance(value, Mapping):
-        return all(one is None for one in value.values())
+        return bool(value) and all(one is None for one in value.values())
     return value is None or value == []
 
 
