@@ -67,6 +67,12 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         metavar="FILE",
         help="holds that user's password (default: $DUNLIN_ETCD_PASSWORD)",
     )
+    _add_doors(parser)
+    _add_resources(parser)
+    parser.set_defaults(run=run)
+
+
+def _add_doors(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--tls",
         action="store_true",
@@ -89,8 +95,6 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         action="store_true",
         help="each dispatcher writes a JSON line for each call to DATA_DIR/logs/dispatcher-N.access.jsonl",
     )
-    _add_resources(parser)
-    parser.set_defaults(run=run)
 
 
 def _add_sizes(parser: argparse.ArgumentParser) -> None:

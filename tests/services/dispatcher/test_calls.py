@@ -249,7 +249,7 @@ def test_what_the_grpc_door_refuses(request_: Any, status: str, code: str) -> No
 @pytest.mark.parametrize(
     ("method", "path", "status", "code"),
     [
-        ("GET", "/nothing", 404, "not_found"),
+        ("GET", "/nothing", 404, "unknown_url"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
         ("GET", "/health", 200, None),
     ],

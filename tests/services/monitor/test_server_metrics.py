@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from dunlin.messages.fleet import FleetStatus
-from dunlin.telemetry.metrics import Family
+from dunlin.telemetry.metrics import Family, Sample
 from dunlin.wire.errors import StartError
 from services.monitor import server_metrics
 from services.monitor.server_metrics import MetricsDoor
@@ -96,7 +96,7 @@ def test_silent_peers_and_peers_that_never_read_are_cut(monkeypatch: pytest.Monk
     monkeypatch.setattr(server_metrics, "CLOSE_S", 0.05)
 
     async def scenario(door: MetricsDoor) -> bytes:
-        door.answer_from(status, lambda: [Family("dunlin_x", "x" * 20_000_000, "gauge", ())])
+        door.answer_from(status, lambda: [Family("dunlin_x", "x" * 20_000_000, "gauge", (Sample((), 1.0),))])
         _, silent = await asyncio.open_connection("127.0.0.1", door.port)
         never_reads = socket.create_connection(("127.0.0.1", door.port))
         never_reads.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
