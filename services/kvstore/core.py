@@ -143,7 +143,7 @@ class KvstoreCore:
         if sender not in self._writers:
             return []
         self._writers.remove(sender)
-        effects: list[Effect] = self.exchange.gone(sender) if sender.role == "kvstore" else []
+        effects = (self.exchange.gone if sender.role == "kvstore" else self.exchange.withdraw)(sender)
         if not self.catalog.entries_of(sender):
             self._forget_if_over(sender)
             return effects
@@ -176,12 +176,12 @@ class KvstoreCore:
     def _on_find(self, sender: Address, message: FindRegions) -> list[Effect]:
         if any(may_claim(entry, message) for entry in self.catalog.entries_of_key(message.key)):
             return self._hand_over(sender, message)
-        return self.exchange.search(message, lambda: self._hand_over(sender, message))
+        return self.exchange.search(sender, message, lambda: self._hand_over(sender, message))
 
     def _hand_over(self, asker: Address, message: FindRegions) -> list[Effect]:
-        """What can be claimed here; nothing for one that left meanwhile."""
+        """What can be claimed here."""
         before = {entry.host.handle: entry for entry in self.catalog.entries_of_key(message.key)}
-        claimed = self.catalog.claim(asker, message) if asker in self._writers else []
+        claimed = self.catalog.claim(asker, message)
         self._claimed_total += len(claimed)
         taken = self._tell_taken([before[entry.host.handle] for entry in claimed])
         return [*taken, Send(asker, RegionsFound(message.ticket, tuple(entry.kept for entry in claimed)))]

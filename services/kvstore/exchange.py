@@ -32,8 +32,9 @@ class SearchDue:
 
 @dataclass(slots=True)
 class Search:
-    """Who has not answered yet, and what to do when all have."""
+    """Which instance asked, who has not answered yet, and what to do when all have."""
 
+    asker: Address
     find: FindRegions
     answer: Answer
     waiting: dict[Address, None] = field(default_factory=dict)
@@ -114,6 +115,11 @@ class Exchange:
             effects += self._heard(number, peer)
         return effects
 
+    def withdraw(self, asker: Address) -> list[Effect]:
+        """An instance's stream ended: it takes no answer any more, also if it is back. What comes is the next one's."""
+        self._searches = {number: one for number, one in self._searches.items() if one.asker != asker}
+        return []
+
     def send(self, asker: Address, message: SendRegions) -> list[Effect]:
         """Copy the asker's regions of a request to another kvstore."""
 
@@ -131,12 +137,12 @@ class Exchange:
         ours: Callable[[Entry], bool] = lambda one: one.writer.role == "instance"  # noqa: E731
         return self.outgoing.start(entry.asked.key, to, Priority.CHECKPOINT, ours, lambda tokens, detail: [])
 
-    def search(self, find: FindRegions, answer: Answer) -> list[Effect]:
+    def search(self, asker: Address, find: FindRegions, answer: Answer) -> list[Effect]:
         """Ask the other nodes for what nobody here has, then `answer`; at once when there is nobody to ask."""
         if not self._known:
             return answer()
         self._numbers += 1
-        search = self._searches[self._numbers] = Search(find, answer, dict(self._known))
+        search = self._searches[self._numbers] = Search(asker, find, answer, dict(self._known))
         effects: list[Effect] = [After(self._config.search_s, SearchDue(self._numbers))]
         for peer in search.waiting:
             message: Message = Seek(self._numbers, find) if peer in self._peers else Reach(peer)

@@ -1,10 +1,12 @@
 """The random search finds what is planted, says how to repeat it, and does not call an empty search a success."""
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from benchmarks import properties
 
@@ -51,6 +53,7 @@ def planted(tmp_path: Path, root: Path, monkeypatch: pytest.MonkeyPatch) -> Path
     return tmp_path
 
 
+@pytest.mark.timeout(300)  # four runs of pytest
 def test_a_planted_defect_is_found_once_and_can_be_repeated(planted: Path, capfd: pytest.CaptureFixture[str]) -> None:
     assert properties.main(["--minutes", "0", "--rounds", "2", "test_planted.py"]) == 1
     out, err = capfd.readouterr()
@@ -66,6 +69,15 @@ def test_a_planted_defect_is_found_once_and_can_be_repeated(planted: Path, capfd
     repeated = subprocess.run(command, shell=True, capture_output=True, text=True, check=False)
     assert repeated.returncode == 1
     assert f"FAILED {machine}" in repeated.stdout
+
+
+def test_what_make_test_tries_is_the_same_everywhere(root: Path) -> None:
+    """Neither a remembered example, nor a seed, nor a test of its own mind."""
+    for tried in (settings(), settings.get_profile("checked")):
+        assert (tried.derandomize, tried.database) == (True, None)
+    own = re.compile(r"derandomize=|database=|load_profile\(|@seed\(")
+    files = [path for path in (root / "tests").rglob("test_*.py") if path != Path(__file__)]
+    assert [path.name for path in files if own.search(path.read_text())] == []
 
 
 def test_nothing_to_search_is_an_error(planted: Path) -> None:

@@ -404,6 +404,23 @@ def test_a_node_that_does_not_answer_is_not_waited_for() -> None:
     assert here.heard[-1] == RegionsFound(7)
 
 
+def test_who_asks_again_on_a_new_stream_gets_what_the_broken_one_asked_for() -> None:
+    """An answer to the old question would hand out the regions to an instance that waits for them no more."""
+    world = Exchange(search_s=1.0)
+    here, there = world.instances
+    there.keep(0, 16)
+    world.world.pause(world.nodes[1].address)
+    here.say(FindRegions(7, "k", D, 1, 2, "w", "fp32"))
+    world.world.join(here.address, world.nodes[0].address)
+    world.run()
+    here.say(FindRegions(8, "k", D, 1, 2, "w", "fp32"))
+    world.world.resume(world.nodes[1].address)
+    world.run(0.5)
+    (found,) = [message for message in here.heard if isinstance(message, RegionsFound)]
+    assert found.ticket == 8
+    assert {kept.region for kept in found.regions} == {Region(0, 2, 0, 16)}, "a copy for each question"
+
+
 def test_a_newer_attempts_regions_are_not_given_to_an_older_one_elsewhere() -> None:
     world = Exchange()
     world.instances[1].keep(0, 16, attempt=5)
