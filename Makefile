@@ -62,7 +62,7 @@ demo: install ## a small cluster at work: chats, a burst of load, kills, a drain
 
 # Two processes: tests that wait for clusters beside tests that compute (tests/conftest.py says which go where).
 test: install ## every test, in two processes (PYTEST="-n 0": in one)
-	PYTHONHASHSEED=0 $(PY) -m pytest -n 2 --dist loadgroup $(PYTEST) $(TESTS)
+	PYTHONHASHSEED=0 $(PY) -m pytest -n 2 --dist loadfile $(PYTEST) $(TESTS)
 
 fuzz: install ## random search of the property tests and state machines, for MINUTES; says what to replay
 	$(PY) -m benchmarks.properties --minutes $(MINUTES) $(TESTS)

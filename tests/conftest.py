@@ -1,5 +1,6 @@
 """What every test may use: the tree's root, the optional shared folder, quiet defaults for threads and hypothesis."""
 
+import functools
 import os
 from pathlib import Path
 
@@ -9,7 +10,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import pytest
 from hypothesis import settings
 from xdist.remote import Producer
-from xdist.scheduler import LoadGroupScheduling
+from xdist.scheduler import LoadFileScheduling
 
 # What checks a change tries the same examples every time and everywhere, and remembers none: a red run can be repeated.
 # No deadline: a slow example is no wrong example.
@@ -22,29 +23,31 @@ LONGER = 3
 """`make fuzz` gives state machines this many times as many steps."""
 
 
-class ClustersInOne(LoadGroupScheduling):  # type: ignore[misc]  # xdist ships no types
+class ClustersInOne(LoadFileScheduling):  # type: ignore[misc]  # xdist ships no types
     """How `make test` shares the tests out to its two processes: all that start real processes to one of them.
 
     They wait more than they compute, and two clusters would fight for the cores. All else goes file by file to the
-    process that is free, so the fixtures of a file are made once.
+    process that is free, so the fixtures of a file are made once. Groups of xdist would say the same, but they are lost
+    with pytest 9.2 and xdist 3.8.
     """
 
     def _split_scope(self, nodeid: str) -> str:
-        group: str = super()._split_scope(nodeid)
-        return nodeid.partition("::")[0] if group == nodeid else group
+        file: str = super()._split_scope(nodeid)
+        return "cluster" if _starts_processes(self.config.rootpath / file) else file
+
+
+@functools.cache
+def _starts_processes(file: Path) -> bool:
+    return "pytest.mark.cluster" in file.read_text()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> ClustersInOne | None:
-    """With `--dist loadgroup`."""
-    return ClustersInOne(config, log) if config.getoption("dist") == "loadgroup" else None
+    """With `--dist loadfile`."""
+    return ClustersInOne(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Which tests share a process; in random search, how far they go."""
-    for item in items:
-        if item.get_closest_marker("cluster"):
-            item.add_marker(pytest.mark.xdist_group("cluster"))
+    """Random search goes further from the start."""
     if config.getoption("--hypothesis-profile") == "fuzz":
         _lengthen(items)
 
