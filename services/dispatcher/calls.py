@@ -19,6 +19,8 @@ from services.dispatcher.settings import Settings
 CHAT, COMPLETION = "chat", "text_completion"
 """What OpenTelemetry calls the two operations that generate."""
 ENDINGS = {Finish.ERROR: "generation_failed", Finish.DEADLINE: "deadline_exceeded"}
+PROBES = ("/health", "/metrics")
+"""Paths that machines ask for all day: counted, and not logged."""
 MOST_SHOWN = 256
 """Characters of what a client made up (model, path, user agent) that are kept."""
 
@@ -68,6 +70,12 @@ class Call:
     def was_taken(self) -> bool:
         """Whether all its requests were admitted."""
         return bool(self.watches) and all(watch.was_taken for watch in self.watches)
+
+    @property
+    def ending(self) -> str:
+        """How the first of its requests that failed did so, after its admission; empty: none failed."""
+        failed = (watch.finish for watch in self.watches if watch.finish in ENDINGS)
+        return next((ENDINGS[finish] for finish in failed if finish is not None), "")
 
 
 class Watch:
@@ -157,7 +165,7 @@ class Calls:
         self._metrics.called(call.door, call.path, str(status))
         if call.code and not call.was_taken:
             self._refused(call)
-        if self._log is not None:
+        if self._log is not None and call.path not in PROBES:
             self._log.write(self._line(call, status))
 
     def origin(self, call: Call) -> Origin:
@@ -172,29 +180,34 @@ class Calls:
             self._host.deliver(client, TurnedAway(call.code, call.detail, call.trace, self.origin(call)))
 
     def _line(self, call: Call, status: int | str) -> dict[str, object]:
-        watches = call.watches
-        finishes = [watch.finish for watch in watches if watch.finish is not None]
-        ending = next((ENDINGS[finish] for finish in finishes if finish in ENDINGS), None)
-        first = watches[0] if watches else None
         return {
             "time_s": call.began_s,
             "door": call.door,
             "method": call.method,
             "path": call.target,
             "status": status,
-            "error": call.code or ending,
+            "error": call.code or call.ending or None,
             "client": call.client,
             "agent": call.agent,
             "tenant": call.tenant,
-            "class": call.request_class.name.lower() if call.operation else None,
-            "model": call.model or None,
-            "requests": [watch.request for watch in watches if watch.request],
-            "finish": [finish.name.lower() for finish in finishes],
-            "prompt_tokens": call.prompt_tokens,
-            "cached_tokens": sum(watch.cached_tokens for watch in watches) if watches else None,
-            "output_tokens": sum(watch.tokens_total for watch in watches) if watches else None,
-            "queue_s": first and first.queue_s,
-            "first_token_s": first and first.first_s,
             "duration_s": self._host.clock() - call.began_s,
-            "traceparent": call.trace or None,
+            **(_generated(call) if call.operation else {}),
         }
+
+
+def _generated(call: Call) -> dict[str, object]:
+    """The part of a line that only calls have which want something generated. Nothing of a prompt or an answer."""
+    watches = call.watches
+    first = watches[0] if watches else None
+    return {
+        "model": call.model or None,
+        "class": call.request_class.name.lower(),
+        "requests": [watch.request for watch in watches if watch.request],
+        "finish": [watch.finish.name.lower() for watch in watches if watch.finish is not None],
+        "prompt_tokens": call.prompt_tokens,
+        "cached_tokens": sum(watch.cached_tokens for watch in watches),
+        "output_tokens": sum(watch.tokens_total for watch in watches),
+        "queue_s": first and first.queue_s,
+        "first_token_s": first and first.first_s,
+        "traceparent": call.trace or None,
+    }

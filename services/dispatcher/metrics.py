@@ -73,6 +73,12 @@ COUNTERS = (
         "tokens delivered",
         "vllm:generation_tokens_total",
     ),
+    Documented(
+        "dunlin_connections_refused_total",
+        "counter",
+        ("kind",),
+        "connections to the HTTP door that were refused or closed before a request was read",
+    ),
 )
 HISTOGRAMS = {
     "first_token": (
@@ -156,7 +162,7 @@ class Metrics:
         self._tenants: set[str] = set()
         ProcessCollector(registry=self.registry)
         made = [Counter(one.name, one.text, one.labels, registry=self.registry) for one in COUNTERS]
-        self._requests, self._refused, self._calls, self._prompt, self._generated = made
+        self._requests, self._refused, self._calls, self._prompt, self._generated, self._connections = made
         self._histograms = {
             name: Histogram(one.name, one.text, one.labels, buckets=buckets, registry=self.registry)
             for name, (one, buckets) in HISTOGRAMS.items()
@@ -184,6 +190,10 @@ class Metrics:
     def called(self, door: str, path: str, status: str) -> None:
         """One call was answered. `path` is one of few."""
         self._calls.labels(door, path, status).inc()
+
+    def connection_refused(self, kind: str) -> None:
+        """One connection was refused, or closed before it sent a whole request; `kind` is one of few."""
+        self._connections.labels(kind).inc()
 
     def prompt(self, labels: tuple[str, str, str], tokens: int) -> None:
         """A prompt was computed."""

@@ -89,6 +89,13 @@ def test_the_manager_is_told_how_to_split_where_it_is_said() -> None:
     assert flag(managers[1], "--prefill-share") == "0.25"
 
 
+def test_each_dispatcher_writes_an_access_log_of_its_own_where_it_is_wanted() -> None:
+    dispatchers = [spec for spec in specs(dispatchers=2, access_log=True) if spec.role == "dispatcher"]
+    files = [flag(spec, "--access-log") for spec in dispatchers]
+    assert files == ["/d/logs/dispatcher-0.access.jsonl", "/d/logs/dispatcher-1.access.jsonl"]
+    assert not any("--access-log" in spec.command for spec in specs())
+
+
 def test_the_monitor_serves_metrics() -> None:
     assert flag(specs()[0], "--metrics-port") == "4"
 

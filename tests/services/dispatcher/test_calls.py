@@ -111,7 +111,8 @@ def test_a_grpc_call_is_one_line() -> None:
             result = await client.generate("hi", max_tokens=3, tenant="made-up", request_class=RequestClass.BATCH)
             await client.info()
         found = dict(await log.until(2))
-        assert (found["path"], found["status"], found["requests"], found["class"]) == ("Info", "OK", [], None)
+        assert (found["path"], found["status"]) == ("Info", "OK")
+        assert "requests" not in found, "it generates nothing"
         found = dict(log[0])
         assert found["first_token_s"] <= found["duration_s"]
         assert {name: found[name] for name in ("door", "path", "status", "client", "tenant", "class", "requests")} == {
@@ -251,7 +252,7 @@ def test_what_the_grpc_door_refuses(request_: Any, status: str, code: str) -> No
     [
         ("GET", "/nothing", 404, "unknown_url"),
         ("DELETE", "/v1/models", 405, "method_not_allowed"),
-        ("GET", "/health", 200, None),
+        ("GET", "/version", 200, None),
     ],
 )
 def test_paths_that_generate_nothing(method: str, path: str, status: int, code: str | None) -> None:
@@ -263,8 +264,22 @@ def test_paths_that_generate_nothing(method: str, path: str, status: int, code: 
         found = await log.until(1)
         assert (found["status"], found["error"], found["method"], found["path"]) == (status, code, method, path)
         (labels,) = counted(cluster, "dunlin_calls_total")
-        assert labels == f'door="http",path="{"/health" if code is None else "other"}",status="{status}"'
+        assert labels == f'door="http",path="{path if code is None else "other"}",status="{status}"'
         assert refusals(cluster) == []
+
+    with_doors(test, log=log)
+
+
+def test_probes_are_counted_and_not_logged() -> None:
+    log = Lines()
+
+    async def test(cluster: Doors) -> None:
+        async with aiohttp.ClientSession() as session:
+            for path in ("/health", "/metrics", "/version"):
+                async with session.get(cluster.url + path) as answer:
+                    assert answer.status == 200
+        assert (await log.until(1))["path"] == "/version"
+        assert len(counted(cluster, "dunlin_calls_total")) == 3
 
     with_doors(test, log=log)
 

@@ -96,8 +96,10 @@ def test_the_page_of_documentation_lists_every_family(root: Path) -> None:
     assert [line for line in text.splitlines() if line.startswith("| `dunlin_")] == expected
     metrics = Metrics()
     metrics.registry.register(LogLines(lambda: (3, 4)))
+    metrics.connection_refused("header_timeout")
     page = lines(metrics)
     kinds = {words[2]: words[3] for words in (line.split() for line in page) if words[:2] == ["#", "TYPE"]}
     ours = {name: kind for name, kind in kinds.items() if name.startswith("dunlin_")}
     assert ours == {one.name: one.kind for one in documented()}
     assert "dunlin_access_log_dropped_total 4.0" in page
+    assert 'dunlin_connections_refused_total{kind="header_timeout"} 1.0' in page
