@@ -8,6 +8,8 @@ from typing import Any
 import aiohttp
 import grpc
 import pytest
+from aiohttp import web
+from aiohttp.test_utils import make_mocked_request
 
 from dunlin.client import AsyncClient
 from dunlin.messages.public import GenerateRequest, InfoRequest
@@ -16,6 +18,7 @@ from dunlin.messages.types import RequestClass
 from dunlin.wire.channels import open_channel
 from dunlin.wire.methods import GENERATE, INFO, stub
 from services.dispatcher.http import HttpConfig
+from services.dispatcher.http_access import Access
 from tests.services.dispatcher.asking import MODEL, post, with_doors
 from tests.services.dispatcher.doors import Doors
 from tests.services.dispatcher.test_callers import ACME, CLOSED, tenants
@@ -302,6 +305,21 @@ def test_a_client_that_leaves_in_the_middle_of_its_answer_is_499() -> None:
     with_doors(test, log=log)
 
 
+def test_a_write_to_a_client_that_has_just_left_is_no_error_of_ours() -> None:
+    log = Lines()
+
+    async def test(cluster: Doors) -> None:
+        async def write(request: web.Request) -> web.StreamResponse:
+            raise ConnectionResetError("Cannot write to closing transport")
+
+        access = Access(cluster.door)
+        request = make_mocked_request("POST", TEXT)
+        answer = await access.follow(request, lambda inner: access.note(inner, write))
+        assert (answer.status, log[0]["status"], log[0]["error"]) == (499, 499, None)
+
+    with_doors(test, log=log)
+
+
 def test_a_grpc_client_that_leaves_is_cancelled() -> None:
     log = Lines()
 
@@ -317,15 +335,17 @@ def test_a_grpc_client_that_leaves_is_cancelled() -> None:
     with_doors(test, log=log)
 
 
-def test_an_answer_that_fails_says_why_though_its_status_was_sent() -> None:
+@pytest.mark.parametrize(("stream", "status"), [(True, 200), (False, 504)])
+def test_an_answer_that_fails_says_why_though_its_status_was_sent(stream: bool, status: int) -> None:
     log = Lines()
 
     async def test(cluster: Doors) -> None:
-        body = {"prompt": "x", "stream": True, "timeout_s": 0.05}
+        body = {"prompt": "x", "stream": stream, "timeout_s": 0.05}
         async with aiohttp.ClientSession() as session, session.post(f"{cluster.url}{TEXT}", json=body) as answer:
             assert "deadline_exceeded" in await answer.text()
         found = await log.until(1)
-        assert (found["status"], found["error"], found["finish"]) == (200, "deadline_exceeded", ["deadline"])
-        assert counted(cluster, "dunlin_requests_refused_total") == {}
+        assert (found["status"], found["error"], found["finish"]) == (status, "deadline_exceeded", ["deadline"])
+        assert counted(cluster, "dunlin_requests_refused_total") == {}, "it was taken"
+        assert refusals(cluster) == []
 
     with_doors(test, log=log, serving=False)

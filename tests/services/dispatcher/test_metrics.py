@@ -102,4 +102,5 @@ def test_the_page_of_documentation_lists_every_family(root: Path) -> None:
     ours = {name: kind for name, kind in kinds.items() if name.startswith("dunlin_")}
     assert ours == {one.name: one.kind for one in documented()}
     assert "dunlin_access_log_dropped_total 4.0" in page
+    assert not any("_created" in line for line in page)
     assert 'dunlin_connections_refused_total{kind="header_timeout"} 1.0' in page
