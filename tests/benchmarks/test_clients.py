@@ -11,6 +11,7 @@ from benchmarks.recorder import Exchange, Recorder
 from tests.services.dispatcher.asking import with_doors
 from tests.services.dispatcher.doors import Doors
 
+JSON = {"Content-Type": "application/json"}
 LIBRARY = Client("library", ("library==1.0",), ())
 LOAD = Client("load", ("tool==1.0", "other==2"), (), is_load=True)
 
@@ -64,7 +65,7 @@ def test_the_recorder_passes_everything_on_and_keeps_it() -> None:
             for body in ({"prompt": "x", "max_tokens": 3}, {"prompt": "x", "max_tokens": 3, "stream": True}, {"n": 1}):
                 async with session.post("/v1/completions", json=body, headers={"X-Sent": "yes"}) as answer:
                     await answer.read()
-            async with session.post("/v1/completions", data=_pieces()) as answer:
+            async with session.post("/v1/completions", data=_pieces(), headers=JSON) as answer:
                 assert answer.status == 200
             async with session.get("/health") as answer:
                 await answer.read()
@@ -96,7 +97,8 @@ def test_a_client_that_leaves_before_its_answer_has_no_status() -> None:
         await recorder.start()
         there = recorder.url.removeprefix("http://").split(":")
         _, writer = await asyncio.open_connection(there[0], int(there[1]))
-        writer.write(b'POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: 15\r\n\r\n{"prompt": "x"}')
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: 15"
+        writer.write(head + b'\r\n\r\n{"prompt": "x"}')
         await cluster.instance.until(lambda: cluster.instance.placed)
         writer.close()
         await cluster.instance.until(lambda: cluster.instance.cancelled)
