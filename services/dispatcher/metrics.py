@@ -77,7 +77,7 @@ COUNTERS = (
         "dunlin_connections_refused_total",
         "counter",
         ("kind",),
-        "connections to the HTTP door that were refused or closed before a request was read",
+        "connections to the HTTP door that were refused, or closed for what they did",
     ),
 )
 HISTOGRAMS = {
@@ -192,7 +192,7 @@ class Metrics:
         self._calls.labels(door, path, status).inc()
 
     def connection_refused(self, kind: str) -> None:
-        """One connection was refused, or closed before it sent a whole request; `kind` is one of few."""
+        """One connection was refused, or closed for what it did; `kind` is one of few."""
         self._connections.labels(kind).inc()
 
     def prompt(self, labels: tuple[str, str, str], tokens: int) -> None:

@@ -119,12 +119,17 @@ class Dispatcher:
         can_serve, clock = lambda: self.core.fleet.placeable_count > 0, self.service.host.clock
         config = _with_room(self._doors.http)
         self.http = HttpDoor(
-            self.door, self.callers, listening, can_serve, clock, config, tls, self._usage, self._refused
+            self.door,
+            self.callers,
+            listening,
+            can_serve,
+            clock,
+            config,
+            tls,
+            self._usage,
+            self.door.metrics.connection_refused,
         )
         await self.http.start()
-
-    def _refused(self, kind: str) -> None:
-        self.door.metrics.refused(HTTP, kind, "")
 
     def _usage(self, tenant: str) -> Usage:
         return self.core.quotas.usage(tenant, self.service.host.clock())
