@@ -229,7 +229,7 @@ def _model() -> Model:
     data = Path(dunlin.text.__file__).parent / "data"
     tokenizer = load_tokenizer(data)
     eos = tuple(tokenizer.encode("<|end|>", add_special_tokens=False))
-    return Model("builtin:tiny", POSITIONS, tokenizer.vocabulary, eos, tokenizer, load_chat_template(data))
+    return Model("builtin:tiny", POSITIONS, tokenizer.vocabulary, eos, tokenizer, load_chat_template(data), data)
 
 
 def _raise(error: Exception) -> None:

@@ -12,7 +12,6 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dunlin.effects import Address
 from dunlin.engine.config import parse_config
@@ -30,10 +29,10 @@ from dunlin.wire.codec import CodecError, decode, encode
 from dunlin.wire.envelopes import CONVERSATIONS, ENGINE_COMMAND, ENGINE_EVENT, Header
 from dunlin.wire.streams import identities, identity
 from dunlin.workload.trace import TraceError, parse_trace
-from services.dispatcher.http_errors import HttpError, read_json
+from services.dispatcher.generate_request import generate_of
 from services.dispatcher.openai_request import chat_of, completion_of
-from services.dispatcher.server_public import SETTINGS
-from services.dispatcher.settings import settings_of
+from services.dispatcher.preprocess import read_json
+from services.dispatcher.refusals import DoorError
 
 ENVELOPES = [side for one in CONVERSATIONS for side in (one.command, one.event)] + [ENGINE_COMMAND, ENGINE_EVENT]
 HEADER = Header(Address("dispatcher", "d", 7))
@@ -107,21 +106,20 @@ def trace(data: bytes) -> None:
 
 def openai_completion(data: bytes) -> None:
     """The body of /v1/completions."""
-    with suppress(HttpError, BadField):
-        completion_of(read_json(data))  # type: ignore[arg-type]
+    with suppress(DoorError, BadField):
+        completion_of(read_json(data))
 
 
 def openai_chat(data: bytes) -> None:
     """The body of /v1/chat/completions."""
-    with suppress(HttpError, BadField):
-        chat_of(read_json(data))  # type: ignore[arg-type]
+    with suppress(DoorError, BadField):
+        chat_of(read_json(data))
 
 
 def grpc_request(data: bytes) -> None:
     """A GenerateRequest at the public door, and its settings."""
-    with suppress(CodecError, BadField):
-        request: Any = decode("GenerateRequest", data)
-        settings_of({name: getattr(request, name) for name in SETTINGS if hasattr(request, name)})
+    with suppress(DoorError, BadField):
+        generate_of(data)
 
 
 def member_record(data: bytes) -> None:

@@ -5,6 +5,7 @@ Knows no protocol and no text. A value is taken as it is or refused, never bent.
 
 from dataclasses import dataclass
 from math import isnan
+from reprlib import Repr
 from typing import Any
 
 from dunlin.messages.dispatch import Place
@@ -27,14 +28,25 @@ MOST_KEY_CHARACTERS = 1024
 """Of a request's key, its name (with what the door adds to it), and its trace."""
 MOST_PROMPT_CHARACTERS = 4 << 20
 MOST_BODY_BYTES = 8 << 20
+MOST_SHOWN = 40
+MOST_SHOWN_NAME = 120
+"""Characters of a client's value, and of a field's name, in a message."""
+
+_BRIEF = Repr()
+_BRIEF.maxlevel, _BRIEF.maxdict, _BRIEF.maxstring = 3, 6, 60
 
 
 class BadField(ValueError):
-    """A field that cannot be taken; `str()` says what is allowed."""
+    """A field that cannot be taken; `str()` says what is allowed. A name that is the client's own is cut."""
 
     def __init__(self, name: str, text: str) -> None:
-        super().__init__(f"{name}: {text}")
-        self.name = name
+        self.name = clipped(name, MOST_SHOWN_NAME)
+        self.text = text
+        super().__init__(f"{self.name}: {text}")
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """It crosses from a helper process to its dispatcher."""
+        return BadField, (self.name, self.text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,9 +84,17 @@ class Number:
 
 
 def shown(value: Any) -> str:
-    """A client's value in a message: short, whatever it was."""
-    text = repr(value) if not isinstance(value, int) or abs(value) <= I64_MOST else "a number of more than 64 bits"
-    return text if len(text) <= 40 else f"{text[:40]}…"
+    """A client's value in a message: short, whatever it was, and found without spelling all of it."""
+    if isinstance(value, int) and abs(value) > I64_MOST:
+        return "a number of more than 64 bits"
+    if isinstance(value, str | bytes):
+        return clipped(repr(value[: MOST_SHOWN + 1]), MOST_SHOWN)
+    return clipped(_BRIEF.repr(value), MOST_SHOWN)
+
+
+def clipped(text: str, most: int) -> str:
+    """The text, cut if it is longer."""
+    return text if len(text) <= most else f"{text[:most]}…"
 
 
 TEMPERATURE = Number(0.0, 10.0)

@@ -17,6 +17,9 @@ PLAIN = (
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
 
+MOST_ERROR_CHARACTERS = 500
+"""Of a template's own words in an error: it may repeat what the client sent."""
+
 
 class ChatError(ValueError):
     """Messages that the template refuses; the text is fit for the client. `field` says which of them."""
@@ -81,7 +84,8 @@ class ChatTemplate:
         try:
             prompt = self._template.render(variables)
         except (TemplateError, TypeError, KeyError, ValueError) as error:
-            raise ChatError(f"the model's chat template cannot take these messages: {error}") from None
+            said = str(error)[:MOST_ERROR_CHARACTERS]
+            raise ChatError(f"the model's chat template cannot take these messages: {said}") from None
         _check_names(messages)
         return prompt
 

@@ -13,13 +13,15 @@ class Matched:
 
 
 class StopMatcher:
-    """Watches one text for any of `stops`. Holds back at most one character less than the longest of them."""
+    """Watches one text for any of `stops`. Holds back at most one character less than the longest of them.
+
+    A character costs the same however long the stop strings are, and whatever the text repeats: clients choose both.
+    """
 
     def __init__(self, stops: Sequence[str]) -> None:
         if any(not stop for stop in stops):
             raise ValueError("a stop string must not be empty")
-        self._stops = tuple(stops)
-        self._longest = max(map(len, self._stops), default=0)
+        self._stops = [_Stop(stop) for stop in stops]
         self._held = ""
 
     def push(self, text: str) -> Matched:
@@ -27,12 +29,13 @@ class StopMatcher:
         if not self._stops:
             return Matched(text, stopped=False)
         seen = self._held + text
-        # The one that ends first wins, so the result does not depend on how the text was cut.
-        found = [(at + len(stop), at) for at, stop in ((seen.find(stop), stop) for stop in self._stops) if at >= 0]
+        # The one that ends first wins, so the result does not depend on how the text was cut; of several the longest.
+        found = [(end, end - len(stop.text)) for stop in self._stops if (end := stop.push(text)) is not None]
         if found:
+            start = len(self._held) + min(found)[1]
             self._held = ""
-            return Matched(seen[: min(found)[1]], stopped=True)
-        keep = self._partial(seen)
+            return Matched(seen[:start], stopped=True)
+        keep = max(stop.begun for stop in self._stops)
         self._held = seen[len(seen) - keep :]
         return Matched(seen[: len(seen) - keep], stopped=False)
 
@@ -41,10 +44,34 @@ class StopMatcher:
         held, self._held = self._held, ""
         return held
 
-    def _partial(self, seen: str) -> int:
-        """Length of the longest end of `seen` that begins a stop string."""
-        for length in range(min(self._longest - 1, len(seen)), 0, -1):
-            end = seen[-length:]
-            if any(stop.startswith(end) for stop in self._stops):
-                return length
-        return 0
+
+class _Stop:
+    """One stop string, looked for as Knuth, Morris and Pratt do. `begun` of its characters end the text so far.
+
+    Their table is made as far as the text gets: what never comes costs nothing.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.begun = 0
+        self._shorter: list[int] = []
+
+    def push(self, text: str) -> int | None:
+        """Where in `text` it ends for the first time, if it does."""
+        begun, first = self.begun, self.text[0]
+        for at, character in enumerate(text):
+            if begun or character == first:
+                begun = self._longer(begun, character)
+                if begun == len(self.text):
+                    return at + 1
+                if begun > len(self._shorter):
+                    # The longest beginning that also ends what is begun now.
+                    self._shorter.append(self._longer(self._shorter[-1], character) if self._shorter else 0)
+        self.begun = begun
+        return None
+
+    def _longer(self, begun: int, character: str) -> int:
+        """How many characters are begun after one more."""
+        while begun and self.text[begun] != character:
+            begun = self._shorter[begun - 1]
+        return begun + 1 if self.text[begun] == character else 0

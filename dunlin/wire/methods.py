@@ -79,6 +79,7 @@ def stub(channel: "grpc.aio.Channel | grpc.Channel", method: Method[Q, R]) -> An
 Answer = Callable[[Any, Any], Awaitable[Any]]
 Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
 """Status, detail and trailing metadata."""
+Read = Callable[[Method[Any, Any], bytes], Any]
 Gate = Callable[[str, Mapping[str, Any]], Refusal | None]
 Refused = Callable[[str, Any, grpc.StatusCode, str], None]
 """Told of a call: its method's name, its context, status and detail."""
@@ -92,7 +93,8 @@ class Methods(grpc.GenericRpcHandler):
 
     A caller that shows a certificate must be of one of the roles `callers`; who may come without one, the port says.
     `gate` may refuse a call by its method's name and its metadata alone, before its request is read. `refused` is
-    told of calls that are refused here: for their certificate, or because their request cannot be read.
+    told of calls that are refused here: for their certificate, or because their request cannot be read. Answers of the
+    methods `undecoded` take the request's bytes: it may be large, and they know where to read it.
     """
 
     def __init__(
@@ -101,8 +103,12 @@ class Methods(grpc.GenericRpcHandler):
         callers: Collection[str] = ("client",),
         gate: Gate | None = None,
         refused: Refused | None = None,
+        undecoded: Collection[Method[Any, Any]] = (),
     ) -> None:
-        self._handlers = {method.path: _handler(method, answer, callers, refused) for method, answer in answers.items()}
+        self._handlers = {
+            method.path: _handler(method, answer, callers, refused, _as_it_is if method in undecoded else _decoded)
+            for method, answer in answers.items()
+        }
         self._gate = gate
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
@@ -124,7 +130,17 @@ def _refusing(refusal: Refusal) -> "Handler":
     return grpc.stream_stream_rpc_method_handler(refuse)
 
 
-def _handler(method: Method[Any, Any], answer: Answer, callers: Collection[str], refused: Refused | None) -> "Handler":
+def _decoded(method: Method[Any, Any], data: bytes) -> Any:
+    return decode(method.request.__name__, data)
+
+
+def _as_it_is(method: Method[Any, Any], data: bytes) -> Any:
+    return data
+
+
+def _handler(
+    method: Method[Any, Any], answer: Answer, callers: Collection[str], refused: Refused | None, read: Read
+) -> "Handler":
     async def refuse(context: "Context", status: grpc.StatusCode, text: str) -> None:
         if refused is not None:
             refused(method.name, context, status, text)
@@ -137,7 +153,7 @@ def _handler(method: Method[Any, Any], answer: Answer, callers: Collection[str],
             text = f"{method.name} is for {', '.join(callers)} certificates, this one is of {', '.join(names)}"
             await refuse(context, grpc.StatusCode.PERMISSION_DENIED, text)
         try:
-            request = decode(method.request.__name__, data)
+            request = read(method, data)
         except CodecError as error:
             await refuse(context, grpc.StatusCode.INVALID_ARGUMENT, str(error))
         return await answer(request, context)

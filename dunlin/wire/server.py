@@ -7,7 +7,7 @@ import grpc.aio
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from dunlin.wire.channels import SERVER_OPTIONS
+from dunlin.wire.channels import MESSAGE_LIMIT_BYTES, SERVER_OPTIONS
 from dunlin.wire.errors import StartError
 
 _CALLS_AT_ONCE = 8_192
@@ -17,11 +17,17 @@ _SERVING = health_pb2.HealthCheckResponse.SERVING
 class Server:
     """Owns one listening port. It is bound when made, and answers from `start` on.
 
-    `credentials` None: plaintext.
+    `credentials` None: plaintext. A message of more than `most_message_bytes` is refused before it is read.
     """
 
-    def __init__(self, listen: str, credentials: grpc.ServerCredentials | None = None) -> None:
-        self._server = grpc.aio.server(options=SERVER_OPTIONS, maximum_concurrent_rpcs=_CALLS_AT_ONCE)
+    def __init__(
+        self,
+        listen: str,
+        credentials: grpc.ServerCredentials | None = None,
+        most_message_bytes: int = MESSAGE_LIMIT_BYTES,
+    ) -> None:
+        options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": most_message_bytes}
+        self._server = grpc.aio.server(options=list(options.items()), maximum_concurrent_rpcs=_CALLS_AT_ONCE)
         self._health = health.aio.HealthServicer()
         self.port = self._bind(listen, credentials)
 

@@ -28,6 +28,7 @@ from dunlin.membership.lease import Registration, RegistrationState
 from dunlin.membership.members import MemberRecord, MemberWatch, register
 from dunlin.messages.membership import MemberMessage
 from dunlin.wire.acceptor import Acceptor
+from dunlin.wire.channels import MESSAGE_LIMIT_BYTES
 from dunlin.wire.dialing import DIALING, Dialing
 from dunlin.wire.envelopes import FLEET, Conversation
 from dunlin.wire.errors import StartError
@@ -83,6 +84,7 @@ class Service:
         services: Iterable[str] = (),
         extra: Mapping[str, str] | None = None,
         demands_certificate: bool = True,
+        most_message_bytes: int = MESSAGE_LIMIT_BYTES,
     ) -> None:
         """Bind, register, make the core, answer, and follow the membership. Everybody but a monitor dials monitors.
 
@@ -98,13 +100,14 @@ class Service:
             extra: further doors for the member record, such as {"http": "host:port"}.
             demands_certificate: False for a door that knows its clients by something else; conversations are refused
                 there. Without TLS it changes nothing.
+            most_message_bytes: of one message that others send here.
 
         Raises:
             StartError: the port is taken, etcd cannot be reached or refuses, or the certificates are no good.
         """
         accepted = tuple(accepts)
         self.security = self._load_security()
-        self._server = Server(self.options.listen, self._credentials(demands_certificate))
+        self._server = Server(self.options.listen, self._credentials(demands_certificate), most_message_bytes)
         self.endpoint = self.options.endpoint(self._server.port)
         self.address = await self._register(extra or {})
         self.host = Host(make_core(self.address), self.address, wall_clock())

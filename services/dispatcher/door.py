@@ -16,13 +16,17 @@ from dunlin.messages.door import CancelById, CancelResult, Rejection, Submit, Wi
 from dunlin.messages.types import I32, Finish, i32
 from services.dispatcher.again import NEW, Again, digest_of, drawn_seed
 from services.dispatcher.calls import Call, Calls, Log, Watch
+from services.dispatcher.intake import Intake, IntakeLimits
 from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import Model
-from services.dispatcher.prompts import PromptLimits, Prompts
+from services.dispatcher.prompts import Prompts
 from services.dispatcher.refusals import STOPPING, DoorError
 from services.dispatcher.rendering import Rendering
 from services.dispatcher.settings import Settings
 from services.dispatcher.stream import Stream
+
+SKIPPED_AT_ONCE = 1_024
+"""Tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +53,7 @@ class Door:
         host: Host,
         model: Model,
         metrics: Metrics,
-        limits: PromptLimits | None = None,
+        limits: IntakeLimits | None = None,
         log: Log | None = None,
         servers: Mapping[str, str] | None = None,
     ) -> None:
@@ -59,7 +63,8 @@ class Door:
         self.calls = Calls(host, metrics, log, servers)
         self._host = host
         self._numbers = count(1)
-        self.prompts = Prompts(model, limits or PromptLimits())
+        self.prompts = Prompts(model)
+        self.intake = Intake(model, self.prompts, limits or IntakeLimits())
         self._is_shut = False
         self._streams: dict[Address, Stream] = {}
 
@@ -74,14 +79,14 @@ class Door:
         """
         check_vocabulary(settings.sampling, settings.stop_ids, self.model.vocabulary)
         self.prompts.check_length(tokens, settings.max_tokens)
+        self.prompts.check_received(tokens, again.received)
+        rendering = Rendering(self.model.tokenizer.detokenizer(), settings.stops)
+        stopped = await _skipped(rendering, again.received)
         if self._is_shut:
             raise DoorError(Rejection.UNAVAILABLE, "this dispatcher is stopping", retry_after_s=1.0)
-        self.prompts.known(again.received)
         call = part.call or Call(door, "", self.clock())
         submit = self._submit(tokens, settings, choice, part, again, call)
         client = Address("client", f"{door}-{next(self._numbers)}")
-        rendering = Rendering(self.model.tokenizer.detokenizer(), settings.stops)
-        stopped = rendering.skip(again.received)
         watch = Watch(self.metrics, call, len(tokens), self.clock)
 
         def withdraw() -> None:
@@ -126,7 +131,7 @@ class Door:
         return replace(settings, seed=seed)
 
     def shut(self, survivors: str = "") -> None:
-        """Take no more, end what is open with a clear error, let go of the threads.
+        """Take no more, end what is open with a clear error, end the helper processes.
 
         Requests of the door `survivors`, and those with an idempotency key, are left to another dispatcher.
         """
@@ -137,7 +142,7 @@ class Door:
         for client in self._host.peers("client"):
             if client not in self._streams or not self._streams[client].is_abandoned:
                 self._host.detach(client, STOPPING)
-        self.prompts.shut()
+        self.intake.shut()
 
     def _submit(self, tokens: I32, settings: Settings, choice: int, part: Part, again: Again, call: Call) -> Submit:
         seeded = self.with_seed(settings, again)
@@ -161,6 +166,16 @@ class Door:
             call_tokens=part.tokens,
             origin=self.calls.origin(call),
         )
+
+
+async def _skipped(rendering: Rendering, received: I32) -> bool:
+    """Whether a stop string ended the text that the client has. Others have their turn while it is long."""
+    for start in range(0, len(received), SKIPPED_AT_ONCE):
+        if start:
+            await asyncio.sleep(0)
+        if rendering.skip(received[start : start + SKIPPED_AT_ONCE]):
+            return True
+    return False
 
 
 class _Answer:

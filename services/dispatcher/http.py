@@ -17,17 +17,18 @@ from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.door import Door
 from services.dispatcher.http_access import CALL, Access, call_of
 from services.dispatcher.http_answer import Answer
-from services.dispatcher.http_bodies import check_type, decoded
 from services.dispatcher.http_config import HttpConfig
 from services.dispatcher.http_connections import Connections, Refused, watched
 from services.dispatcher.http_cors import Origins
-from services.dispatcher.http_errors import CLIENT, HttpError, not_found, read_json, shape_errors
+from services.dispatcher.http_errors import not_found, shape_errors
 from services.dispatcher.http_listener import Listener
 from services.dispatcher.http_paths import Paths
 from services.dispatcher.http_rates import rate_headers
-from services.dispatcher.openai_reply import ChatReply, CompletionReply, error_body
-from services.dispatcher.openai_request import Asked, chat_of, completion_of
+from services.dispatcher.http_receive import read_body
+from services.dispatcher.openai_reply import ChatReply, CompletionReply
+from services.dispatcher.openai_request import Asked
 from services.dispatcher.openapi import document
+from services.dispatcher.preprocess import Kind, Preprocessed
 from services.dispatcher.quotas import Usage
 
 __all__ = ["HttpConfig", "HttpDoor", "bind"]
@@ -141,27 +142,20 @@ class HttpDoor:
         return replace(asked, settings=as_tenant(asked.settings, self._tenant(request)))
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        asked = self._of_caller(request, completion_of(await self._body(request)))
-        return await self._answer(request, asked, CompletionReply).serve(request)
+        return await self._answer(request, await self._body(request, Kind.COMPLETION), CompletionReply).serve(request)
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        asked = self._of_caller(request, chat_of(await self._body(request)))
-        return await self._answer(request, asked, ChatReply).serve(request)
+        return await self._answer(request, await self._body(request, Kind.CHAT), ChatReply).serve(request)
 
-    def _answer(self, request: web.Request, asked: Asked, kind: type[CompletionReply] | type[ChatReply]) -> Answer:
+    def _answer(
+        self, request: web.Request, read: Preprocessed, kind: type[CompletionReply] | type[ChatReply]
+    ) -> Answer:
         again = again_of(request.headers.get("Idempotency-Key", ""))
-        return Answer(self._door, asked, kind, int(self._clock()), again)
+        asked = self._of_caller(request, read.asked)
+        return Answer(self._door, asked, read.prompts, kind, int(self._clock()), again)
 
-    async def _body(self, request: web.Request) -> Any:
-        check_type(request)
-        try:
-            async with asyncio.timeout(self._config.body_timeout_s):
-                data = await request.read()
-        except TimeoutError:
-            text = f"the body did not come within {self._config.body_timeout_s:g} s"
-            raise HttpError(408, error_body(text, CLIENT)) from None
-        call_of(request).arrived_s = self._clock()
-        return read_json(await decoded(request, data, self._config.most_body_bytes))
+    async def _body(self, request: web.Request, kind: Kind) -> Preprocessed:
+        return await read_body(request, kind, self._door, self._config.most_body_bytes, self._config.body_timeout_s)
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [self._described()]})

@@ -80,7 +80,7 @@ def kind_of(error: Exception) -> str:
     """An error in one word of few, the same at both doors."""
     match error:
         case DoorError():
-            return error.code.name.lower()
+            return error.kind
         case BadField():
             return "invalid"
         case HttpError():

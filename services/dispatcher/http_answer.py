@@ -2,13 +2,14 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
 from aiohttp import web
 
 from dunlin.effects import Address
+from dunlin.limits import shown
 from dunlin.messages.types import I32, Finish
 from services.dispatcher.again import NEW, Again
 from services.dispatcher.calls import Call
@@ -23,6 +24,8 @@ from services.dispatcher.rendering import Piece
 from services.dispatcher.stream import Stream
 
 GOOD = (Finish.RUNNING, Finish.STOP, Finish.LENGTH)
+FEW_TOKENS = 100
+"""Of an answer with log-probabilities that is made at once."""
 SSE = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -33,16 +36,18 @@ class Answer:
         self,
         door: Door,
         asked: Asked,
+        prompts: Sequence[I32],
         kind: type[CompletionReply] | type[ChatReply],
         created: int,
         again: Again = NEW,
     ) -> None:
         self._door = door
         self._asked = asked
+        self._prompts = prompts
         self._kind = kind
         self._created = created
         self._again = again
-        self._usage = Usage((), asked.choices)
+        self._usage = Usage(list(map(len, prompts)), asked.choices)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """The response.
@@ -53,32 +58,35 @@ class Answer:
         call = call_of(request)
         call.asks(self._asked.model or self._door.model.name, self._asked.settings)
         self._check_model()
-        prompts = [await self._door.prompts.tokens_of(prompt) for prompt in self._asked.prompts]
-        call.prompt_tokens = sum(len(tokens) for tokens in prompts)
-        self._usage = Usage([len(tokens) for tokens in prompts], self._asked.choices)
-        async with self._opened(prompts, call) as streams:
+        call.prompt_tokens = sum(map(len, self._prompts))
+        async with self._opened(call) as streams:
             reply = self._reply(streams)
             if self._asked.streams:
                 return await self._stream(request, streams, reply)
             pieces = await _together([self._whole(index, stream) for index, stream in enumerate(streams)])
-            return web.json_response(reply.whole(pieces, self._usage.total()), headers=_named(streams))
+            wants_logprobs = self._asked.settings.sampling.logprobs is not None
+            is_long = wants_logprobs and sum(len(piece.tokens) for piece in pieces) > FEW_TOKENS
+            text = await (_in_thread if is_long else _at_once)(reply, pieces, self._usage.total())
+            return web.json_response(text=text, headers=_named(streams))
 
     def _check_model(self) -> None:
         name = self._asked.model
         if name is not None and name != self._door.model.name:
-            text = f"the model {name!r} does not exist here; {self._door.model.name!r} is served"
+            text = f"the model {shown(name)} does not exist here; {self._door.model.name!r} is served"
             raise not_found(text, "model", "model_not_found")
 
     @asynccontextmanager
-    async def _opened(self, prompts: list[I32], call: Call) -> AsyncIterator[list[Stream]]:
+    async def _opened(self, call: Call) -> AsyncIterator[list[Stream]]:
         # One seed for all choices: they differ by their number, and the whole can be repeated.
         settings = self._door.with_seed(self._asked.settings, self._again)
-        call_tokens = sum(map(len, prompts)) * self._asked.choices
+        call_tokens = sum(map(len, self._prompts)) * self._asked.choices
         opened: list[tuple[Address, Stream]] = []
         try:
-            for tokens in prompts:
+            for tokens in self._prompts:
                 for choice in range(self._asked.choices):
-                    part = Part(len(opened), len(prompts) * self._asked.choices, call_tokens, call)
+                    if opened:
+                        await asyncio.sleep(0)  # others have their turn between 128 long prompts
+                    part = Part(len(opened), len(self._prompts) * self._asked.choices, call_tokens, call)
                     opened.append(await self._door.open(tokens, settings, NAME, choice, part, self._again))
             yield [stream for _, stream in opened]
         finally:
@@ -158,6 +166,15 @@ class _Lines:
     async def done(self) -> None:
         await self._response.write(b"data: [DONE]\n\n")
         await self._response.write_eof()
+
+
+async def _at_once(reply: CompletionReply | ChatReply, pieces: list[Piece], counts: Json) -> str:
+    return json.dumps(reply.whole(pieces, counts))
+
+
+async def _in_thread(reply: CompletionReply | ChatReply, pieces: list[Piece], counts: Json) -> str:
+    """With log-probabilities an answer can have millions of values. `iterencode` lets other threads go on."""
+    return await asyncio.to_thread(lambda: "".join(json.JSONEncoder().iterencode(reply.whole(pieces, counts))))
 
 
 async def _together(works: list[Any]) -> list[Any]:

@@ -1,6 +1,5 @@
 """Everything that goes wrong at the HTTP door, in OpenAI's shape: status, body and headers."""
 
-import json
 import logging
 import math
 from collections.abc import Awaitable, Callable
@@ -91,22 +90,6 @@ async def shape_errors(
         return await handler(request)
     except Exception as error:
         return described(error).response()
-
-
-def read_json(data: bytes) -> object:
-    """A body as JSON, strictly: no NaN, no Infinity.
-
-    Raises:
-        HttpError: it is none.
-    """
-    try:
-        return json.loads(data, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise HttpError(400, error_body(f"the body is not valid JSON: {error}", CLIENT)) from error
-
-
-def _no_constant(spelled: str) -> None:
-    raise ValueError(f"{spelled} is no JSON number")
 
 
 def _refused(error: DoorError) -> HttpError:

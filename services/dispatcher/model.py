@@ -20,7 +20,10 @@ class NamedMessage(ChatMessage):
 
 @dataclass(frozen=True, slots=True)
 class Model:
-    """One served model. `eos_ids` end a text; `max_positions` holds prompt and generated tokens together."""
+    """One served model. `eos_ids` end a text; `max_positions` holds prompt and generated tokens together.
+
+    `folder` is where tokenizer and template came from: helper processes load their own.
+    """
 
     name: str
     max_positions: int
@@ -28,6 +31,7 @@ class Model:
     eos_ids: tuple[int, ...]
     tokenizer: Tokenizer
     template: ChatTemplate
+    folder: Path
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
         """The prompt that the chat template makes.
@@ -60,4 +64,5 @@ def load_model(model: str, cache: Path, name: str = "") -> Model:
         eos_ids=config.eos_ids,
         tokenizer=tokenizer,
         template=load_chat_template(directory),
+        folder=directory,
     )

@@ -5,11 +5,15 @@ from dunlin.messages.door import Rejection
 STOPPING = "the dispatcher is stopping"
 
 
-def too_long(prompt_tokens: int, max_tokens: int | None, most: int) -> str:
-    """Why a prompt is refused where a sequence may have `most` tokens. Clients look for "maximum context length"."""
+def too_long(prompt_tokens: int, max_tokens: int | None, most: int, is_least: bool = False) -> str:
+    """Why a prompt is refused where a sequence may have `most` tokens. Clients look for "maximum context length".
+
+    `is_least`: it was not tokenised, and has so many or more.
+    """
     limit = f"This model's maximum context length is {most} tokens"
     if max_tokens is None:
-        return f"{limit}, and the prompt alone has {prompt_tokens}: shorten it, so that something can be generated"
+        count = f"at least {prompt_tokens}" if is_least else f"{prompt_tokens}"
+        return f"{limit}, and the prompt alone has {count}: shorten it, so that something can be generated"
     asked = f"the prompt has {prompt_tokens} and max_tokens asks for {max_tokens} more"
     return f"{limit}, but {asked}, {prompt_tokens + max_tokens} in all: shorten the prompt or lower max_tokens"
 
@@ -23,3 +27,28 @@ class DoorError(Exception):
         self.detail = detail
         self.field = field
         self.retry_after_s = retry_after_s
+
+    @property
+    def kind(self) -> str:
+        """What is wrong in one word, for metrics and the access log."""
+        return self.code.name.lower()
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """It crosses from a helper process to its dispatcher."""
+        return DoorError, (self.code, self.detail, self.field, self.retry_after_s)
+
+
+class Malformed(DoorError):
+    """Bytes that are no request at all."""
+
+    def __init__(self, detail: str) -> None:
+        super().__init__(Rejection.INVALID, detail)
+
+    @property
+    def kind(self) -> str:
+        """See `DoorError`."""
+        return "malformed"
+
+    def __reduce__(self) -> tuple[object, ...]:
+        """See `DoorError`."""
+        return Malformed, (self.detail,)

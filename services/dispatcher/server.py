@@ -34,6 +34,9 @@ from services.dispatcher.server_public import PublicDoor
 
 _log = logging.getLogger(__name__)
 
+MOST_MESSAGE_BYTES = 16 << 20
+"""Twice the longest request that is taken, so that its sender hears why; gRPC refuses more without reading it."""
+
 
 @dataclass(frozen=True, slots=True)
 class DoorOptions:
@@ -91,6 +94,7 @@ class Dispatcher:
             extra={"http": f"{self._doors.http_host}:{self.http_port}"},
             # At one port one thing says who a client is: its key where keys are asked for, else its certificate.
             demands_certificate=self._keys is None,
+            most_message_bytes=MOST_MESSAGE_BYTES,
         )
         await self._open_http(listening)
         if self._keys is not None:

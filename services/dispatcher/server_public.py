@@ -10,27 +10,24 @@ import grpc.aio
 
 import dunlin
 from dunlin.effects import Address
-from dunlin.limits import BadField
+from dunlin.limits import MOST_BODY_BYTES, BadField
 from dunlin.messages.door import Rejection
 from dunlin.messages.public import (
     CancelReply,
     CancelRequest,
     GenerateEvent,
-    GenerateRequest,
     InfoReply,
     InfoRequest,
 )
 from dunlin.messages.types import Finish
 from dunlin.telemetry.context import valid
-from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Methods, Refusal
-from services.dispatcher.again import Again, again_of
+from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Answer, Method, Methods, Refusal
 from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.calls import CHAT, COMPLETION, Call
 from services.dispatcher.door import Door, Part
-from services.dispatcher.prompts import Prompt
+from services.dispatcher.preprocess import Kind, Preprocessed
 from services.dispatcher.refusals import DoorError
 from services.dispatcher.rendering import Piece
-from services.dispatcher.settings import Settings, settings_of
 from services.dispatcher.stream import Stream
 
 if TYPE_CHECKING:  # generic for the type checker alone
@@ -52,11 +49,6 @@ CODES = {
     Rejection.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
     Rejection.CONFLICT: grpc.StatusCode.ALREADY_EXISTS,
 }
-SETTINGS = (
-    "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
-    "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "logprobs", "timeout_s", "request_class",
-    "tenant",
-)  # fmt: skip
 
 
 class PublicDoor:
@@ -69,25 +61,31 @@ class PublicDoor:
 
     def methods(self) -> Methods:
         """The handler to serve."""
-        return Methods(
-            {GENERATE: self.generate, CANCEL: self.cancel, INFO: self.info}, gate=self._gate, refused=self._refused
-        )
+        answers: dict[Method[Any, Any], Answer] = {GENERATE: self.generate, CANCEL: self.cancel, INFO: self.info}
+        return Methods(answers, gate=self._gate, refused=self._refused, undecoded=(GENERATE,))
 
-    async def generate(self, request: GenerateRequest, context: "Context") -> None:
+    async def generate(self, data: bytes, context: "Context") -> None:
         """Stream one request's events; a client that is gone cancels it."""
-        call = self._call(GENERATE.name, context, CHAT if request.messages else COMPLETION)
+        call = self._call(GENERATE.name, context, COMPLETION)
         async with self._following(call, context):
             call.tenant = self._tenant(context) or ""
-            settings, prompt = as_tenant(_settings_of(request), call.tenant or None), _prompt_of(request)
-            call.asks(self._door.model.name, settings)
-            again = again_of(request.idempotency_key, request.resume_request, request.resume_tokens)
-            client, stream, length = await _beating(context, self._open(settings, prompt, again, call))
+            client, stream, length = await _beating(context, self._open(data, call))
             await self._stream(context, client, stream, length)
 
-    async def _open(self, settings: Settings, prompt: Prompt, again: Again, call: Call) -> tuple[Address, Stream, int]:
-        tokens = await self._door.prompts.tokens_of(prompt)
+    async def _open(self, data: bytes, call: Call) -> tuple[Address, Stream, int]:
+        read = await self._read(data)
+        call.operation = CHAT if read.is_chat else COMPLETION
+        settings, tokens = as_tenant(read.asked.settings, call.tenant or None), read.prompts[0]
+        call.asks(self._door.model.name, settings)
         call.prompt_tokens = len(tokens)
-        return *await self._door.open(tokens, settings, NAME, part=Part(call=call), again=again), len(tokens)
+        return *await self._door.open(tokens, settings, NAME, part=Part(call=call), again=read.again), len(tokens)
+
+    async def _read(self, data: bytes) -> Preprocessed:
+        if len(data) > MOST_BODY_BYTES:
+            raise BadField("request", f"has {len(data)} bytes; at most {MOST_BODY_BYTES} are taken")
+        with self._door.intake.hold(len(data)) as held:
+            held.grow(len(data))
+            return await self._door.intake.read(Kind.GENERATE, data)
 
     async def cancel(self, request: CancelRequest, context: "Context") -> CancelReply:
         """Cancel a request of the caller's tenant; without keys, anybody's."""
@@ -125,7 +123,7 @@ class PublicDoor:
             status = grpc.StatusCode.INVALID_ARGUMENT
             refusal = status, str(error), ()
         except DoorError as error:
-            call.failed(error.code.name.lower(), error.detail)
+            call.failed(error.kind, error.detail)
             status, _, _ = refusal = _refusal(error)
         except Exception as error:
             call.failed("internal", str(error))
@@ -205,10 +203,6 @@ def _authorization(metadata: Mapping[str, Any]) -> str | None:
     return found if isinstance(found, str) else None
 
 
-def _settings_of(request: GenerateRequest) -> Settings:
-    return settings_of({name: getattr(request, name) for name in SETTINGS})
-
-
 def _operation(method: str) -> str:
     """What a call generates whose request was not read."""
     return COMPLETION if method == GENERATE.name else ""
@@ -222,19 +216,6 @@ def _host_of(peer: str) -> str:
 def _trace_of(metadata: Mapping[str, Any]) -> str:
     given = metadata.get(TRACEPARENT)
     return valid(given) if isinstance(given, str) else ""
-
-
-def _prompt_of(request: GenerateRequest) -> Prompt:
-    given: list[Prompt] = []
-    if request.prompt is not None:
-        given.append(request.prompt)
-    if request.prompt_tokens:
-        given.append(request.prompt_tokens)
-    if request.messages:
-        given.append(request.messages)
-    if len(given) != 1:
-        raise BadField("prompt", "give exactly one of prompt, prompt_tokens and messages")
-    return given[0]
 
 
 def _event_of(request: str, piece: Piece, prompt_tokens: int) -> GenerateEvent:

@@ -28,9 +28,9 @@ from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
 from services.dispatcher.door import Door
 from services.dispatcher.http import HttpConfig, HttpDoor, bind
+from services.dispatcher.intake import IntakeLimits
 from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import Model
-from services.dispatcher.prompts import PromptLimits
 from services.dispatcher.server_public import PublicDoor
 from tests.services.dispatcher.factories import MONITOR, SELF, A, member
 
@@ -50,6 +50,7 @@ def model(**overrides: Any) -> Model:
         "eos_ids": tuple(eos),
         "tokenizer": tokenizer,
         "template": load_chat_template(DATA),
+        "folder": DATA,
     }
     return Model(**{**values, **overrides})
 
@@ -194,7 +195,7 @@ class Doors:
 @asynccontextmanager
 async def doors(
     *,
-    door: PromptLimits | None = None,
+    door: IntakeLimits | None = None,
     http: HttpConfig | None = None,
     served: Model | None = None,
     serving: bool = True,

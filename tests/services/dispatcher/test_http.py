@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +13,6 @@ from dunlin.messages.types import RequestClass
 from dunlin.text.chat import ChatTemplate
 from dunlin.wire.errors import StartError
 from services.dispatcher.http import bind
-from services.dispatcher.prompts import PromptLimits
-from services.dispatcher.refusals import DoorError
 from tests.services.dispatcher.asking import MODEL, client, post, with_doors
 from tests.services.dispatcher.doors import Doors, model
 
@@ -267,26 +264,6 @@ def test_a_client_that_leaves_cancels_its_request(streamed: bool) -> None:
     with_doors(test)
 
 
-def test_a_long_prompt_is_tokenised_beside_the_loop() -> None:
-    async def test(cluster: Doors) -> None:
-        long = "heron " * 120
-        await client(cluster).completions.create(model=MODEL, prompt=long, max_tokens=1)
-        expected = cluster.door.model.tokenizer.encode(long)
-        assert list(cluster.instance.placed[0].tokens) == expected
-        status, answer, _ = await post(cluster, "/v1/completions", {"prompt": "x" * 2_000})
-        assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
-
-    with_doors(test, door=PromptLimits(inline_characters=10, most_characters=1_000))
-
-
-def test_too_many_long_prompts_at_once_are_429() -> None:
-    async def test(cluster: Doors) -> None:
-        status, _, headers = await post(cluster, "/v1/completions", {"prompt": "x" * 20})
-        assert (status, headers["Retry-After"]) == (429, "1")
-
-    with_doors(test, door=PromptLimits(inline_characters=10, most_tokenizing=0))
-
-
 # --- the rest ---
 
 
@@ -355,28 +332,3 @@ async def _all(cluster: Doors, streamed: bool) -> None:
     if streamed:
         async for _ in made:
             pass
-
-
-def test_a_client_that_leaves_while_its_prompt_is_tokenised_still_counts_until_that_is_done() -> None:
-    async def test(cluster: Doors) -> None:
-        begun, go_on = threading.Event(), threading.Event()
-        encode = cluster.door.prompts._encode_now
-
-        def slow(text: str, special: bool) -> Any:
-            begun.set()
-            go_on.wait(20)
-            return encode(text, special)
-
-        cluster.door.prompts._encode_now = slow  # type: ignore[method-assign]
-        leaving = asyncio.create_task(cluster.door.prompts.tokens_of("x" * 20))
-        await asyncio.to_thread(begun.wait, 20)
-        leaving.cancel()
-        await asyncio.wait([leaving])
-        with pytest.raises(DoorError, match="1 long prompts are being tokenised already"):
-            await cluster.door.prompts.tokens_of("x" * 20)
-        go_on.set()
-        while cluster.door.prompts.tokenizing:
-            await asyncio.sleep(0)
-        assert await cluster.door.prompts.tokens_of("x" * 20)
-
-    with_doors(test, door=PromptLimits(inline_characters=10, most_tokenizing=1))

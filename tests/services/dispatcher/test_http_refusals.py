@@ -224,7 +224,7 @@ def test_a_body_that_is_too_long_is_413() -> None:
 
 def test_an_error_that_nobody_expected_shows_nothing_of_the_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(cluster: Doors) -> None:
-        async def broken(prompt: object) -> None:
+        def broken(prompt: object) -> None:
             raise RuntimeError("secret")
 
         monkeypatch.setattr(cluster.door.prompts, "tokens_of", broken)

@@ -1,0 +1,86 @@
+"""From the bytes of one call to what it asks: parsed, every field checked, prompts as tokens.
+
+The same code runs on the event loop for small calls and in a helper process for large ones (`intake.py` chooses).
+"""
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from enum import IntEnum
+from typing import Any
+
+from dunlin.messages.types import I32
+from services.dispatcher.again import NEW, Again
+from services.dispatcher.generate_request import generate_of
+from services.dispatcher.model import Model
+from services.dispatcher.openai_request import Asked, chat_of, completion_of
+from services.dispatcher.prompts import Prompts
+from services.dispatcher.refusals import Malformed
+
+
+class Kind(IntEnum):
+    """What the bytes are: a body of one of OpenAI's paths, or a GenerateRequest of gRPC."""
+
+    COMPLETION = 1
+    CHAT = 2
+    GENERATE = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Preprocessed:
+    """What a client asks, checked. `prompts` are the tokens; `asked.prompts` is empty: the text is not kept.
+
+    A call that names another model has no tokens: this model's tokenizer says nothing about it.
+    """
+
+    asked: Asked
+    prompts: tuple[I32, ...]
+    again: Again = NEW
+    is_chat: bool = False
+
+
+class Preprocessor:
+    """Reads calls for one model."""
+
+    def __init__(self, model: Model, prompts: Prompts) -> None:
+        self._model = model
+        self._prompts = prompts
+
+    def read(self, kind: Kind, data: bytes) -> Preprocessed:
+        """The call in `data`.
+
+        Raises:
+            BadField: a field that cannot be taken, by name.
+            DoorError: bytes that are no such message, or a prompt that the model cannot take.
+        """
+        asked, again = _asked_of(kind, data)
+        bare, is_chat = replace(asked, prompts=()), isinstance(asked.prompts[0], tuple)
+        if asked.model not in (None, self._model.name):
+            return Preprocessed(bare, (), again, is_chat)
+        prompts = tuple(self._prompts.tokens_of(prompt) for prompt in asked.prompts)
+        for tokens in prompts:
+            self._prompts.check_length(tokens, asked.settings.max_tokens)
+        return Preprocessed(bare, prompts, again, is_chat)
+
+
+def read_json(data: bytes) -> Any:
+    """A body as JSON, strictly: no NaN, no Infinity.
+
+    Raises:
+        Malformed: it is none.
+    """
+    try:
+        return json.loads(data, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise Malformed(f"the body is not valid JSON: {error}") from error
+
+
+def _no_constant(spelled: str) -> None:
+    raise ValueError(f"{spelled} is no JSON number")
+
+
+def _asked_of(kind: Kind, data: bytes) -> tuple[Asked, Again]:
+    if kind is Kind.GENERATE:
+        return generate_of(data)
+    body: Mapping[str, Any] = read_json(data)
+    return (chat_of(body) if kind is Kind.CHAT else completion_of(body)), NEW

@@ -1,0 +1,142 @@
+"""A helper process as the dispatcher speaks to it: one call out, its answer back, over a socket pair.
+
+Blocking: a thread of the lane's own waits here. A helper that is too slow, or dies of what it read, is replaced.
+"""
+
+import logging
+import os
+import pickle
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+from dunlin.limits import BadField
+from dunlin.messages.door import Rejection
+from services.dispatcher.model import Model
+from services.dispatcher.preprocess import Kind, Preprocessed
+from services.dispatcher.refusals import STOPPING, DoorError
+
+_log = logging.getLogger(__name__)
+
+MODULE = "services.dispatcher.preprocess_child"
+HEAD = struct.Struct("<BQ")
+"""What a frame is (`Kind`; 0: an answer), and its length."""
+ANSWER = 0
+
+
+def send_frame(connection: socket.socket, what: int, *parts: bytes) -> None:
+    """Write one frame."""
+    connection.sendall(HEAD.pack(what, sum(map(len, parts))))
+    for part in parts:
+        connection.sendall(part)
+
+
+def receive_frame(connection: socket.socket) -> tuple[int, bytearray]:
+    """Read one frame.
+
+    Raises:
+        EOFError: the other side has closed.
+    """
+    what, length = HEAD.unpack(_receive(connection, HEAD.size))
+    return what, _receive(connection, length)
+
+
+def _receive(connection: socket.socket, length: int) -> bytearray:
+    data = bytearray(length)
+    view, filled = memoryview(data), 0
+    while filled < length:
+        received = connection.recv_into(view[filled:])
+        if not received:
+            raise EOFError("the other side has closed the socket")
+        filled += received
+    return data
+
+
+class Helper:
+    """Owns one child process, started for the first call and after its death for the next one.
+
+    `read` is for one thread, which must live as long as the child may: the kernel ties the two. `end` is for any.
+    """
+
+    def __init__(self, model: Model, nice: int, within_s: float) -> None:
+        self._model = model
+        self._nice = nice
+        self._within_s = within_s
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._is_ended = False
+
+    def read(self, kind: Kind, parts: Sequence[bytes]) -> Preprocessed:
+        """What the bytes ask.
+
+        Raises:
+            BadField, DoorError: see `Preprocessor.read`; also a helper that did not answer.
+        """
+        try:
+            connection = self._started()
+            send_frame(connection, kind, *parts)
+            outcome = pickle.loads(receive_frame(connection)[1])  # from our own child
+        except (OSError, EOFError) as error:
+            raise self._lost(sum(map(len, parts)), error) from error
+        if isinstance(outcome, BadField | DoorError):
+            raise outcome
+        assert isinstance(outcome, Preprocessed)
+        return outcome
+
+    def end(self) -> None:
+        """Kill the child; there will be no other one."""
+        with self._lock:
+            self._is_ended = True
+            self._kill()
+
+    def _started(self) -> socket.socket:
+        with self._lock:
+            if self._is_ended:
+                raise EOFError(STOPPING)
+            if self._process is not None and self._process.poll() is not None:
+                self._kill()
+            if self._connection is None:
+                self._connection = self._start()
+            self._connection.settimeout(self._within_s)
+            return self._connection
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", MODULE, *self._arguments(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        return ours
+
+    def _arguments(self, fd: int) -> list[str]:
+        model = self._model
+        return [
+            *("--socket-fd", str(fd), "--parent-pid", str(os.getpid()), "--nice", str(self._nice)),
+            *("--folder", str(model.folder), "--name", model.name),
+            *("--max-positions", str(model.max_positions), "--vocabulary", str(model.vocabulary)),
+        ]
+
+    def _lost(self, size: int, error: Exception) -> DoorError:
+        with self._lock:
+            self._kill()
+            if self._is_ended:
+                return DoorError(Rejection.UNAVAILABLE, STOPPING, retry_after_s=1.0)
+        why = f"did not answer within {self._within_s:g} s" if isinstance(error, TimeoutError) else "has died"
+        _log.error("a helper process %s over a request of %d bytes (%s); another will be started", why, size, error)
+        text = f"the process that reads large requests {why} over this one of {size} bytes: send a smaller one"
+        return DoorError(Rejection.UNAVAILABLE, text, retry_after_s=1.0)
+
+    def _kill(self) -> None:
+        process, self._process = self._process, None
+        connection, self._connection = self._connection, None
+        if process is not None:
+            process.kill()
+            process.wait()
+        if connection is not None:
+            connection.close()
