@@ -15,7 +15,7 @@ from services.dispatcher.model import Model
 from services.dispatcher.preprocess import Kind, Preprocessed, Preprocessor
 from services.dispatcher.preprocess_helper import Helper
 from services.dispatcher.prompts import Prompts
-from services.dispatcher.refusals import DoorError
+from services.dispatcher.refusals import STOPPING, DoorError
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,6 +140,7 @@ class Lane:
         self.room = Room(limits.room_bytes)
         self.calls = 0
         self._limits = limits
+        self._is_shut = False
         self._lock = threading.Lock()
         self._helper = Helper(model, limits.nice, limits.within_s)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="preprocess")
@@ -155,15 +156,25 @@ class Lane:
             job = self._thread.submit(self._helper.read, kind, parts)
         except RuntimeError as error:  # after `shut`
             self._over()
-            raise DoorError(Rejection.UNAVAILABLE, "this dispatcher is stopping", retry_after_s=1.0) from error
+            raise _stopping() from error
         job.add_done_callback(self._over)
-        return await asyncio.wrap_future(job)
+        try:
+            return await asyncio.wrap_future(job)
+        except asyncio.CancelledError:
+            if self._is_shut:
+                raise _stopping() from None
+            raise
 
     def shut(self) -> None:
         """End the helper, let go of the thread."""
+        self._is_shut = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._helper.end()
 
     def _over(self, job: "Future[Preprocessed] | None" = None) -> None:
         with self._lock:  # it comes from the lane's thread
             self.calls -= 1
+
+
+def _stopping() -> DoorError:
+    return DoorError(Rejection.UNAVAILABLE, STOPPING, retry_after_s=1.0)
