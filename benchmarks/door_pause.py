@@ -93,7 +93,8 @@ class Sender:
         limit = aiohttp.ClientTimeout(CALL_LIMIT_S)
         try:
             async with aiohttp.ClientSession(self._http, timeout=limit) as session:
-                async with session.post(hostile.path, data=hostile.data, headers=hostile.headers) as answer:
+                headers = {"Content-Type": "application/json", **hostile.headers}
+                async with session.post(hostile.path, data=hostile.data, headers=headers) as answer:
                     said = await answer.read()
                     is_long = answer.status != 200 and len(said) > MOST_ERROR_BYTES
                     return f"{answer.status}{' long' if is_long else ''}"
