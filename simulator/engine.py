@@ -71,7 +71,7 @@ class EngineSettings:
     `audit`: the slab is audited and the text follows from every token before; else it follows from the seed and the
     position, and a step costs the same whatever the context. `progress_s` is how often the host reads the counter of
     safepoints (None: never). For `busy_share` of a move's time the engine does nothing else. `weights_bytes` of one
-    layer become room for KV when it is dropped.
+    layer become room for KV when it is dropped. The logits after a text with `failing_token` are not finite.
     """
 
     ready: EngineReady = field(default_factory=make_ready)
@@ -81,6 +81,7 @@ class EngineSettings:
     audit: bool = True
     busy_share: float = 0.0
     weights_bytes: int = 0
+    failing_token: int | None = None
 
     @property
     def voice(self) -> Voice:
@@ -121,7 +122,7 @@ class EngineModel:
         self._settings = settings
         self._audit = audit
         timing, voice = settings.timing, settings.voice
-        self._sequences = OpenSequences(ready.slots, ready.max_positions, voice, audit)
+        self._sequences = OpenSequences(ready.slots, ready.max_positions, voice, audit, settings.failing_token)
         self.moves = Mover(instance, ready, self._sequences, tier, timing, audit, settings.busy_share)
         self.runner = StepRunner(
             instance,

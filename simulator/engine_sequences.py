@@ -11,7 +11,9 @@ from simulator.text import Voice
 
 @dataclass(slots=True)
 class OpenSequence:
-    """`length` tokens are known, the KV of the first `held` lies in the slab. `state` is the voice's."""
+    """`length` tokens are known, the KV of the first `held` lies in the slab. `state` is the voice's. `fails`: its
+    logits are not finite.
+    """
 
     number: int
     prompt_tokens: int
@@ -23,12 +25,16 @@ class OpenSequence:
     held: int
     state: int
     ended: bool = False
+    fails: bool = False
 
 
 class OpenSequences:
-    """Sequences opened and not closed, by number. Raises ContractBroken."""
+    """Sequences opened and not closed, by number; those with `failing_token` fail. Raises ContractBroken."""
 
-    def __init__(self, slots: int, max_positions: int, voice: Voice, audit: Audit | None) -> None:
+    def __init__(
+        self, slots: int, max_positions: int, voice: Voice, audit: Audit | None, failing_token: int | None = None
+    ) -> None:
+        self.failing_token = failing_token
         self.by_number: dict[int, OpenSequence] = {}
         self._slots = slots
         self._max_positions = max_positions
@@ -54,6 +60,7 @@ class OpenSequences:
         self.by_number[number] = OpenSequence(
             number, message.prompt_tokens, tokens_max, message.stop_ids, sampling.seed, tops, length, held, state
         )
+        self.by_number[number].fails = self.failing_token in message.tokens
         if self._audit is not None:
             self._audit.opened(number, message.tokens, slots_of(message.extent_start, message.extent_length))
 

@@ -57,7 +57,9 @@ class Queued:
 
 @dataclass(slots=True)
 class Tally:
-    """What one iteration did. The lists run over the rows that sampled, but `dropped`, whose rows did not run."""
+    """What one iteration did. The lists run over the rows that sampled, but `dropped`, whose rows did not run, and
+    `failed`, which have no next token.
+    """
 
     step: int
     numbers: list[int] = field(default_factory=list)
@@ -65,6 +67,7 @@ class Tally:
     finishes: list[Finish] = field(default_factory=list)
     tops: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
     prefill_rows: int = 0
     decode_rows: int = 0
     computed: int = 0
@@ -294,9 +297,14 @@ class StepRunner:
     def _sample(self, sequence: OpenSequence, stop: int, tally: Tally) -> None:
         if stop != sequence.length:
             raise ContractBroken(f"sequence {sequence.number}: samples after {stop} of {sequence.length} tokens")
+        if sequence.fails:
+            sequence.ended = tally.finished = True
+            tally.failed.append(sequence.number)
+            return
         voice = self._voice
         token = voice.say(sequence.state, sequence.seed, stop, self._vocabulary)
         sequence.length = stop + 1
+        sequence.fails = token == self._sequences.failing_token
         if self._audit is not None:
             sequence.state = voice.follow(sequence.state, token)
             self._audit.said(sequence.number, token)
@@ -332,6 +340,7 @@ class StepRunner:
             tally.computed,
             now_s - self._began_s,
             self._began_s - self._idle_since_s,
+            i64(tally.failed),
         )
 
 

@@ -3,7 +3,7 @@
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.messages.dispatch import Accepted, Poisoned, Refused, Returned, Tokens
+from dunlin.messages.dispatch import Accepted, Failed, Poisoned, Refused, Returned, Tokens
 from dunlin.messages.engine import StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.membership import Deposed
@@ -15,7 +15,7 @@ from simulator.process import Event
 from simulator.readers import Readers
 from simulator.watcher import Watcher
 
-ATTEMPTS = (Tokens, Accepted, Refused, Returned, Poisoned)
+ATTEMPTS = (Tokens, Accepted, Refused, Returned, Poisoned, Failed)
 
 
 class Fencing(Watcher):

@@ -124,7 +124,8 @@ class Probe:
             threads=choice.threads,
         )
         began_s = time.perf_counter()
-        self._process = subprocess.Popen(options.command(), pass_fds=options.fds)
+        environment = options.environment(os.environ)
+        self._process = subprocess.Popen(options.command(), pass_fds=options.fds, env=environment)
         theirs.close()
         self._reader = FrameReader()
         self._events: deque[Message] = deque()

@@ -2,11 +2,17 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
 ENGINE_MODULE = "dunlin.engine"
 DTYPES = ("float32", "bfloat16")
+SPINS = 10_000
+"""How often an OpenMP thread looks for the next parallel region before it sleeps: 0.1 to 0.5 ms, longer than the gaps
+within a step. libgomp's own choice is 30 times as long, in which whoever else needs the core waits.
+"""
+_WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +47,11 @@ class EngineOptions:
         flags = [f"--{name.replace('_', '-')}={getattr(self, name)}" for name in _TYPES]
         flags += [f"--{name}" for name in _SWITCHES if getattr(self, name)]
         return [sys.executable, "-m", module, *flags]
+
+    def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
+        """What the engine's environment is: what is inherited, and how its threads wait where that does not say it."""
+        chosen = {} if any(name in inherited for name in _WAITING) else {"GOMP_SPINCOUNT": str(SPINS)}
+        return {**inherited, **chosen}
 
 
 _TYPES = {

@@ -10,20 +10,22 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 
 from dunlin.effects import Address, Message
 from dunlin.engine import numerics
 from dunlin.engine.attention.base import Safepoint
+from dunlin.engine.background import in_background
+from dunlin.engine.compute_threads import ComputeThreads
 from dunlin.engine.errors import ModelError
 from dunlin.engine.frames import FrameReader, frame
 from dunlin.engine.load import Loaded, load_model
 from dunlin.engine.options import EngineOptions
 from dunlin.engine.progress import ProgressCounter
 from dunlin.engine.runner import Runner
-from dunlin.engine.selftest import self_test
+from dunlin.engine.selftest import is_finite, self_test
 from dunlin.engine.warmup import warm_up
 from dunlin.messages.engine import EngineFailed, EngineReady
 from dunlin.messages.types import i32
@@ -35,6 +37,10 @@ CANNOT_GO_ON = 3
 _READ_BYTES = 1 << 20
 # glibc's mallopt: keep freed memory, or every large temporary costs its page faults again.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+
+
+class TurnCame(Exception):
+    """The engine before is gone: whoever stands by has no time left to rehearse."""
 
 
 class Channel:
@@ -51,6 +57,11 @@ class Channel:
         :raises OSError: the parent is gone.
         """
         self._socket.sendall(frame(ENGINE_EVENT.encode(self._header, message)))
+
+    def check_turn(self) -> None:
+        """:raises TurnCame: the parent has said something, or is gone."""
+        if select.select([self._socket], [], [], 0)[0]:
+            raise TurnCame
 
     def stand_by(self) -> None:
         """Say that this process is prepared, and wait until it is its turn.
@@ -94,20 +105,25 @@ def run(options: EngineOptions) -> int:
 def _start_and_serve(options: EngineOptions, channel: Channel) -> int:
     progress = ProgressCounter(options.progress_fd)
     try:
-        _prepare_process(options.threads)
+        _keep_freed_memory()
+        checked = _rehearse(options, channel) if options.standby else None
         if options.standby:
-            _rehearse(options)
             channel.stand_by()
-        loaded = _load(options, progress.pass_safepoint)
-        if not options.standby:
-            _check(loaded, options, progress.pass_safepoint)
-        progress.pass_safepoint()
+        threads = ComputeThreads(options.threads)
+
+        def safepoint() -> None:
+            progress.pass_safepoint()
+            threads.adapt()
+
+        loaded = _load(options, safepoint)
+        threads.may_be(checked or _check(loaded, options, safepoint))
+        safepoint()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
         return CANNOT_START
     channel.send(_ready(loaded, options))
     try:
-        serve(Runner(loaded.decoder, loaded.slots, time.perf_counter), channel, progress)
+        serve(Runner(loaded.decoder, loaded.slots, time.perf_counter), channel, safepoint)
     except (EOFError, OSError):
         raise
     except Exception as error:  # whatever it is, the parent should know before this process ends
@@ -117,7 +133,7 @@ def _start_and_serve(options: EngineOptions, channel: Channel) -> int:
     return 0
 
 
-def serve(runner: Runner, channel: Channel, progress: ProgressCounter) -> None:
+def serve(runner: Runner, channel: Channel, safepoint: Safepoint) -> None:
     """Commands in, events out, until the parent closes the socket.
 
     :raises EOFError: it did.
@@ -127,12 +143,11 @@ def serve(runner: Runner, channel: Channel, progress: ProgressCounter) -> None:
             for event in runner.receive(message):
                 channel.send(event)
         if runner.busy:
-            for event in runner.work(progress.pass_safepoint):
+            for event in runner.work(safepoint):
                 channel.send(event)
 
 
-def _prepare_process(threads: int) -> None:
-    torch.set_num_threads(threads)
+def _keep_freed_memory() -> None:
     libc = ctypes.CDLL(None)
     for option, value in ((_M_TRIM_THRESHOLD, 1 << 30), (_M_TOP_PAD, 64 << 20), (_M_MMAP_THRESHOLD, 32 << 20)):
         libc.mallopt(option, value)
@@ -146,26 +161,53 @@ def _load(options: EngineOptions, safepoint: Safepoint) -> Loaded:
     return load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
 
 
-def _check(loaded: Loaded, options: EngineOptions, safepoint: Safepoint) -> None:
-    """Compute once, with KV of its own. :raises ValueError: the deterministic mode's promise cannot be kept here."""
-    if options.deterministic and not self_test(loaded.decoder):
+def _check(loaded: Loaded, options: EngineOptions, safepoint: Safepoint) -> Sequence[int]:
+    """Compute once, with KV of its own; the numbers of threads that may compute from now on.
+
+    :raises ModelError: nothing that it computes is a number.
+    :raises ValueError: the deterministic mode's promise cannot be kept here.
+    """
+    if not is_finite(loaded.decoder):
+        remedy = "fetch it again" if options.dtype == "float32" else "fetch it again, or compute in float32"
+        what = f"the logits are not finite in {options.dtype}: the checkpoint is damaged, or too large for that format"
+        raise ModelError(options.model, what, remedy)
+    if options.deterministic:  # it computes one shape only, so there is nothing to warm up
+        return _deterministic_counts(loaded, options.threads)
+    warm_up(loaded.decoder, safepoint)
+    return range(1, options.threads + 1)
+
+
+def _deterministic_counts(loaded: Loaded, most: int) -> Sequence[int]:
+    """`most`, and one thread where that gives the same bits. :raises ValueError: see `_check`."""
+    found = {}
+    for count in sorted({1, most}):
+        torch.set_num_threads(count)
+        found[count] = self_test(loaded.decoder)
+    bits, alone = found[most], found[1]
+    if bits is None:
         raise ValueError("this machine's kernels do not keep the deterministic mode's promise: run without it")
-    if not options.deterministic:  # which computes one shape only
-        warm_up(loaded.decoder, safepoint)
+    return [1, most] if alone is not None and torch.equal(alone, bits) else [most]
 
 
-def _rehearse(options: EngineOptions) -> None:
+def _rehearse(options: EngineOptions, channel: Channel) -> Sequence[int] | None:
     """Do once what a start does, beside the engine that runs: it writes nothing, for the weights are there already.
 
     What it leaves behind are a warm process and nothing else: before its turn the arena may change, so it loads again.
+    One thread of low priority, for the cores are the other engine's. None: its turn came before the end.
     """
-    loaded = _load(options, _nothing)
-    _check(loaded, options, _nothing)
-    loaded.arena.close()
 
+    def work() -> Sequence[int]:
+        torch.set_num_threads(1)
+        loaded = _load(options, channel.check_turn)
+        try:
+            return _check(loaded, options, channel.check_turn)
+        finally:
+            loaded.arena.close()
 
-def _nothing() -> None:
-    """The safepoints are the other engine's to pass."""
+    try:
+        return in_background(work)
+    except TurnCame:
+        return None
 
 
 def _ready(loaded: Loaded, options: EngineOptions) -> EngineReady:

@@ -14,7 +14,7 @@ from dunlin.engine.model import Decoder
 from dunlin.engine.moves import HostTier, Mover
 from dunlin.engine.sampling import Draw, choose
 from dunlin.engine.sequence import SequenceState
-from dunlin.engine.steps import QueuedStep, StepError, answer, assemble, check_step
+from dunlin.engine.steps import QueuedStep, Samples, StepError, answer, assemble, check_step, take
 from dunlin.messages.engine import (
     CancelMove,
     Close,
@@ -202,17 +202,17 @@ class Runner:
         except StepError as error:
             self._steps.popleft()
             return [Unsupported("Step", str(error), step=queued.step.step)]
-        choices = []
+        samples = Samples()
         if plan.batch is not None:
             logits = self._decoder.forward(plan.batch, safepoint)
-            choices = choose(logits, [Draw(s.sampling, s.tokens, s.prompt_tokens) for _, s in plan.sampled])
-        finishes = [state.append(choice.token) for (_, state), choice in zip(plan.sampled, choices, strict=True)]
-        queued.advance(any(finishes) or plan.batch is None)
+            draws = [Draw(state.sampling, state.tokens, state.prompt_tokens) for _, state in plan.sampled]
+            samples = take(plan, choose(logits, draws))
+        queued.advance(samples.ends or plan.batch is None)
         if queued.over:
             self._steps.popleft()
         ended_s = self._clock()
         self._iteration_s = ended_s - started_s
-        done = answer(plan, choices, finishes, self._iteration_s, started_s - self._idle_since_s)
+        done = answer(plan, samples, self._iteration_s, started_s - self._idle_since_s)
         self._idle_since_s = ended_s
         return [done]
 

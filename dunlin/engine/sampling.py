@@ -38,16 +38,22 @@ class Choice:
     top: tuple[tuple[int, float], ...] = ()
 
 
-def choose(logits: Tensor, draws: Sequence[Draw]) -> list[Choice]:
-    """The next token for every row of `logits` `[rows, vocab]` fp32."""
+def choose(logits: Tensor, draws: Sequence[Draw]) -> list[Choice | None]:
+    """The next token for every row of `logits` `[rows, vocab]` fp32; None where the best score is no finite number.
+
+    One number is looked at in each row, for NaN and +inf are greater than all others. -inf only excludes a token.
+    """
     scores = _adjusted(logits, draws)
-    tokens = scores.argmax(dim=-1).tolist()
-    warm = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0]
+    best = scores.argmax(dim=-1)
+    finite = scores.gather(1, best[:, None])[:, 0].isfinite().tolist()
+    tokens = best.tolist()
+    warm = [row for row, draw in enumerate(draws) if draw.sampling.temperature > 0 and finite[row]]
     if warm:
         sampled = _sample(scores[warm], [draws[row] for row in warm])
         for row, token in zip(warm, sampled, strict=True):
             tokens[row] = token
-    return [_with_logprobs(logits[row], token, draws[row].sampling.logprobs) for row, token in enumerate(tokens)]
+    rows = zip(logits, tokens, draws, finite, strict=True)
+    return [_with_logprobs(row, token, draw.sampling.logprobs) if good else None for row, token, draw, good in rows]
 
 
 def gumbel(keys: NDArray[np.uint64], vocabulary: int) -> NDArray[np.float64]:

@@ -1,4 +1,4 @@
-"""Is the deterministic mode deterministic on this machine, with this model? Asked once, at the start.
+"""Does this model compute numbers, and is the deterministic mode deterministic on this machine? Asked at the start.
 
 Libraries choose kernels by shape, alignment, threads and processor, so the promise is checked where it is given. The
 test has KV of its own: the slab may hold what an earlier process left.
@@ -13,21 +13,35 @@ LENGTH = 90
 CUT = 37
 
 
-def self_test(decoder: Decoder) -> bool:
-    """Whether one text has the same bits token by token, in two chunks beside other rows, and in scattered slots."""
+def is_finite(decoder: Decoder) -> bool:
+    """Whether the logits after a short text are neither NaN nor infinite."""
     length = min(LENGTH, decoder.config.max_positions)
-    cut = min(CUT, length - 1)
-    if cut < 1:
-        return True
+    scratch = decoder.with_kv([layer.new_zeros(length, *layer.shape[1:]) for layer in decoder.kv])
+    logits = _compute(scratch, [(_text(decoder, length), 0, length, torch.arange(length))])
+    return bool(torch.isfinite(logits).all())
+
+
+def self_test(decoder: Decoder) -> torch.Tensor | None:
+    """The last logits of one text, if they have the same bits token by token, in two chunks beside other rows, and in
+    scattered slots; else None.
+    """
+    length = min(LENGTH, decoder.config.max_positions)
+    cut = max(min(CUT, length - 1), 1)
     scratch = decoder.with_kv([layer.new_zeros(3 * length, *layer.shape[1:]) for layer in decoder.kv])
-    tokens = torch.randint(0, decoder.config.vocab, (length,), generator=torch.Generator().manual_seed(0))
+    tokens = _text(decoder, length)
     straight, scattered = torch.arange(length), torch.arange(2 * length - 1, length - 1, -1)
     for at in range(length):
         alone = _compute(scratch, [(tokens, at, at + 1, straight)])
+    if cut >= length:  # a text of one token has no chunks
+        return alone[0]
     _compute(scratch, [(tokens, 0, cut, scattered), (tokens, 0, length, straight + 2 * length)])
     parts = [(tokens, length - 1, length, straight + 2 * length), (tokens, cut, length, scattered)]
     together = _compute(scratch, parts)
-    return torch.equal(alone[0], together[0]) and torch.equal(alone[0], together[1])
+    return alone[0] if torch.equal(alone[0], together[0]) and torch.equal(alone[0], together[1]) else None
+
+
+def _text(decoder: Decoder, length: int) -> torch.Tensor:
+    return torch.randint(0, decoder.config.vocab, (length,), generator=torch.Generator().manual_seed(0))
 
 
 def _compute(decoder: Decoder, parts: list[tuple[torch.Tensor, int, int, torch.Tensor]]) -> torch.Tensor:

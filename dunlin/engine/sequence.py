@@ -71,6 +71,10 @@ class SequenceState:
     def ended(self) -> bool:
         return self.finish is not Finish.RUNNING
 
+    def fail(self) -> None:
+        """There is no next token: what the model says of it is not a number."""
+        self.finish = Finish.ERROR
+
     def append(self, token: int) -> Finish:
         """Take a sampled token; says whether it was the last."""
         self.tokens.append(token)

@@ -5,7 +5,7 @@ Knows the sequences' state; owns none of it but what a step writes: the slots th
 
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
@@ -174,17 +174,45 @@ def _plan(step: int, active: Sequence[_Active], dropped: list[int]) -> Plan:
     return Plan(step, batch, sampled, dropped, len(rows) - decode_rows, decode_rows, len(tokens))
 
 
-def answer(
-    plan: Plan, choices: Sequence[Choice], finishes: Sequence[Finish], compute_s: float, idle_s: float
-) -> StepDone:
+@dataclass(slots=True)
+class Samples:
+    """What the rows that sample got: tokens, whether each ended its sequence, and the sequences that got none."""
+
+    sequences: list[int] = field(default_factory=list)
+    choices: list[Choice] = field(default_factory=list)
+    finishes: list[Finish] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+
+    @property
+    def ends(self) -> bool:
+        """Whether a sequence ended."""
+        return any(self.finishes) or bool(self.failed)
+
+
+def take(plan: Plan, choices: Sequence[Choice | None]) -> Samples:
+    """Give each sequence that sampled its token, or end it where there is none."""
+    samples = Samples()
+    for (sequence, state), choice in zip(plan.sampled, choices, strict=True):
+        if choice is None:
+            state.fail()
+            samples.failed.append(sequence)
+        else:
+            samples.sequences.append(sequence)
+            samples.choices.append(choice)
+            samples.finishes.append(state.append(choice.token))
+    return samples
+
+
+def answer(plan: Plan, samples: Samples, compute_s: float, idle_s: float) -> StepDone:
     """The answer to one iteration."""
+    choices = samples.choices
     top = [pair for choice in choices for pair in choice.top]
     return StepDone(
         step=plan.step,
-        sequence=i64([sequence for sequence, _ in plan.sampled]),
+        sequence=i64(samples.sequences),
         token=i32([choice.token for choice in choices]),
         logprob=f32([choice.logprob for choice in choices]),
-        finish=i8([int(finish) for finish in finishes]),
+        finish=i8([int(finish) for finish in samples.finishes]),
         dropped=i64(plan.dropped),
         top_count=i32([len(choice.top) for choice in choices]) if top else i32(),
         top_token=i32([token for token, _ in top]),
@@ -194,4 +222,5 @@ def answer(
         tokens_computed=plan.tokens,
         compute_s=compute_s,
         idle_s=idle_s,
+        failed=i64(samples.failed),
     )

@@ -172,6 +172,15 @@ class Poisoned:
 
 
 @dataclass(frozen=True, slots=True)
+class Failed:
+    """This attempt has no next token, here or anywhere: it is over, and the request must not be handed out again."""
+
+    request: int
+    attempt: int
+    why: Why | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Preempted:
     """The instance took this attempt's slots for older work and goes on with it later by itself."""
 
@@ -258,6 +267,7 @@ DISPATCH_EVENTS = (
     Taken,
     Poisoned,
     Reused,
+    Failed,
 )
 
 __all__ = [
@@ -269,6 +279,7 @@ __all__ = [
     "Cancel",
     "Continued",
     "Ended",
+    "Failed",
     "NotHeld",
     "Place",
     "Poisoned",

@@ -125,7 +125,8 @@ class Step:
 class StepDone:
     """One iteration's answer. Columns over the rows that sampled: `sequence`, `token`, `logprob`, `finish` (`Finish`).
 
-    `dropped` lists sequences whose rows did not run (they had ended). `top_count[i]` of the entries of `top_token`
+    `dropped` lists sequences whose rows did not run (they had ended); `failed` those whose rows ran and sampled
+    nothing, for their logits are not finite: the engine has ended them. `top_count[i]` of the entries of `top_token`
     and `top_logprob` belong to row i. `compute_s` is the engine's time in the step, `idle_s` its wait before it.
     """
 
@@ -143,6 +144,7 @@ class StepDone:
     tokens_computed: int = 0
     compute_s: float = 0.0
     idle_s: float = 0.0
+    failed: I64 = field(default_factory=i64)
 
 
 @dataclass(frozen=True, slots=True)

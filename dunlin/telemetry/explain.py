@@ -15,6 +15,7 @@ from dunlin.messages.dispatch import (
     Adopted,
     Cancel,
     Continued,
+    Failed,
     Place,
     Poisoned,
     Preempted,
@@ -36,7 +37,7 @@ from dunlin.messages.types import Figure, Finish, GroupKind, Part, Why
 DISPATCHED = (Place, Cancel)
 """Named by the sender's numbers."""
 
-ANSWERED = (Accepted, Refused, Returned, Preempted, Continued, Ready, Poisoned, Adopted, Taken, Reused)
+ANSWERED = (Accepted, Refused, Returned, Preempted, Continued, Ready, Poisoned, Failed, Adopted, Taken, Reused)
 """Named by the receiver's numbers. A dispatcher that adopts a request gives it another number and leaves it its key."""
 
 TOLD = (Admitted, FirstToken, Closed)
@@ -233,6 +234,10 @@ def _poisoned(record: Record, message: Poisoned) -> str:
     return f"{record.sender.name} stopped attempt {message.attempt} as poison: it crashes engines"
 
 
+def _failed(record: Record, message: Failed) -> str:
+    return f"{record.sender.name} could not go on with attempt {message.attempt}"
+
+
 def _preempted(record: Record, message: Preempted) -> str:
     return f"{record.sender.name} took the slots of attempt {message.attempt} away, to go on with it later"
 
@@ -328,6 +333,7 @@ SENTENCES: dict[type[Any], Callable[[Record, Any], str]] = {
     Refused: _refused,
     Returned: _returned,
     Poisoned: _poisoned,
+    Failed: _failed,
     Preempted: _preempted,
     Continued: _continued,
     Reused: _reused,

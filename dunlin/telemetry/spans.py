@@ -13,6 +13,7 @@ from dunlin.messages.dispatch import (
     Accepted,
     Cancel,
     Continued,
+    Failed,
     Place,
     Poisoned,
     Preempted,
@@ -179,7 +180,7 @@ class Story:
         self._leave(record.at_s)
         self._enter("migration", record.sender, record)
 
-    def _given_back(self, record: Record, message: Refused | Returned | Poisoned) -> None:
+    def _given_back(self, record: Record, message: Refused | Returned | Poisoned | Failed) -> None:
         self._note(record)
         name = type(message).__name__.lower()
         self._leave(record.at_s, error=name)
@@ -268,6 +269,7 @@ _TURNS: dict[type[Any], Any] = {
     Refused: Story._given_back,
     Returned: Story._given_back,
     Poisoned: Story._given_back,
+    Failed: Story._given_back,
     Cancel: Story._cancel,
     Closed: Story._closed,
 }

@@ -8,6 +8,7 @@ from dunlin.messages.dispatch import (
     Accepted,
     Continued,
     Ended,
+    Failed,
     Poisoned,
     Preempted,
     Refusal,
@@ -132,6 +133,16 @@ class Attempts:
         self._endings.refused(request, "poisoned")
         reason = message.why.chosen if message.why else "no reason given"
         return self._endings.tell(now_s, request, Finish.ERROR, f"poison request, stopped by {sender.name}: {reason}")
+
+    def on_failed(self, now_s: float, sender: Address, message: Failed) -> list[Effect]:
+        """It has no next token, wherever it runs."""
+        request = self._journal.current(sender, message.request, message.attempt)
+        if request is None:
+            self._totals.stale += 1
+            return []
+        self._endings.refused(request, "failed")
+        reason = message.why.chosen if message.why else "no reason given"
+        return self._endings.tell(now_s, request, Finish.ERROR, f"{sender.name} cannot go on: {reason}")
 
     def on_preempted(self, now_s: float, sender: Address, message: Preempted) -> list[Effect]:
         """It waits there."""

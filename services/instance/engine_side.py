@@ -90,7 +90,8 @@ class EngineSide:
             return decoded(answer)  # nobody's turn has come
         effects = deliveries(answer)
         for sequence in answer.rows:
-            if not sequence.is_steady or sequence in answer.finishes or sequence in answer.dropped:
+            is_over = sequence in answer.finishes or sequence in answer.dropped or sequence in answer.failed
+            if is_over or not sequence.is_steady:
                 effects += self._settle(now_s, answer, sequence)
         return effects
 
@@ -114,6 +115,8 @@ class EngineSide:
             if finish is not None:
                 self._retained.keep(now_s, sequence, finish)
                 effects += self._lives.stop(sequence)
+            elif sequence in answer.failed:
+                effects += self._lives.fail(sequence)
             elif sequence in answer.dropped:
                 step = Figure("step", answer.done.step)
                 why = Why("engine contract", "the engine does not know the sequence", (step,))

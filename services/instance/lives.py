@@ -7,7 +7,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned, Reused
+from dunlin.messages.dispatch import Continued, Ended, Failed, Preempted, Returned, Reused
 from dunlin.messages.engine import Close, MoveDone, Open
 from dunlin.messages.types import Figure, HostRegion, MoveStatus, Priority, Rejected, Why, i32, i64
 from dunlin.policies.pressure import Candidate, PressurePolicy, spill
@@ -174,6 +174,14 @@ class Lives:
             return self.end(sequence)
         self._sequences.go(sequence, State.ENDING)
         return [Send(self._engine, Close(sequence.number))]
+
+    def fail(self, sequence: Sequence) -> list[Effect]:
+        """End it: its next token cannot be chosen, and no other instance would find another."""
+        place = sequence.place
+        chosen = f"the model's logits after token {len(sequence.tokens)} are not finite"
+        rejected = Rejected("hand it out again", "the same tokens give the same logits")
+        why = Why("engine", chosen, (Figure("tokens", len(sequence.tokens)),), (rejected,))
+        return [Send(sequence.dispatcher, Failed(place.request, place.attempt, why)), *self.stop(sequence)]
 
     def give_back(self, sequence: Sequence, why: Why) -> list[Effect]:
         """Hand an accepted attempt back to its dispatcher, which places it anew."""

@@ -176,7 +176,8 @@ class EngineKeeper:
             threads=settings.threads,
             standby=standby,
         )
-        return subprocess.Popen(options.command(settings.module), pass_fds=options.fds, stdin=subprocess.DEVNULL)
+        command, environment = options.command(settings.module), options.environment(os.environ)
+        return subprocess.Popen(command, pass_fds=options.fds, stdin=subprocess.DEVNULL, env=environment)
 
 
 def how_it_ended(exited: EngineExited | None) -> str:

@@ -24,8 +24,9 @@ _DECODE = Candidate(1, is_decode=True)
 class Answer:
     """What an answered step says. Entry `indices[i]` of its columns is a token of `sampled[i]`.
 
-    `rows` are all the step's; `finishes` names those that ended, `dropped` those whose rows did not run. `decoding`
-    is set where everybody who ran when the step was composed got a token, at `positions`, and nothing else.
+    `rows` are all the step's; `finishes` names those that ended, `dropped` those whose rows did not run, `failed` those
+    that have no next token. `decoding` is set where everybody who ran when the step was composed got a token, at
+    `positions`, and nothing else.
     """
 
     done: StepDone
@@ -34,6 +35,7 @@ class Answer:
     indices: Indices[int]
     finishes: dict[Sequence, Finish]
     dropped: dict[Sequence, None]
+    failed: dict[Sequence, None] = field(default_factory=dict)
     decoding: Decoding | None = None
     positions: I64 = field(default_factory=i64)
 
@@ -162,7 +164,7 @@ class Steps:
         for sequence, stop, samples in zip(rows.sequences, rows.stops, rows.samples, strict=True):
             sequence.in_steps -= 1
             sequence.pending -= samples
-            if sequence not in answer.dropped:
+            if sequence not in answer.dropped and sequence not in answer.failed:
                 sequence.answered = max(sequence.answered, stop)
                 sequence.engines_lost = 0
         for sequence, index in zip(answer.sampled, answer.indices, strict=True):
@@ -207,7 +209,9 @@ def _decoded(rows: Rows, done: StepDone) -> Answer:
         if stop > sequence.answered:
             sequence.answered = stop
         sequence.tokens.append(token)
-    return Answer(done, rows.sequences, rows.sequences, range(len(rows.sequences)), {}, {}, rows.decoding, rows.stops)
+    return Answer(
+        done, rows.sequences, rows.sequences, range(len(rows.sequences)), {}, {}, {}, rows.decoding, rows.stops
+    )
 
 
 def _matched(rows: Rows, done: StepDone) -> Answer:
@@ -222,9 +226,13 @@ def _matched(rows: Rows, done: StepDone) -> Answer:
     if any(done.finish):
         pairs = zip(sampled, indices, strict=True)
         finishes = {sequence: Finish(done.finish[index]) for sequence, index in pairs if done.finish[index]}
-    dropped: dict[Sequence, None] = {}
-    if done.dropped:
-        left_out = set(done.dropped)
-        pairs_of = zip(rows.sequences, rows.numbers, strict=True)
-        dropped = {sequence: None for sequence, number in pairs_of if number in left_out}
-    return Answer(done, rows.sequences, sampled, indices, finishes, dropped)
+    dropped, failed = _named(rows, done.dropped), _named(rows, done.failed)
+    return Answer(done, rows.sequences, sampled, indices, finishes, dropped, failed)
+
+
+def _named(rows: Rows, numbers: I64) -> dict[Sequence, None]:
+    """The sequences of those numbers."""
+    if not numbers:
+        return {}
+    named, pairs = set(numbers), zip(rows.sequences, rows.numbers, strict=True)
+    return {sequence: None for sequence, number in pairs if number in named}

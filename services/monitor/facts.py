@@ -109,6 +109,7 @@ READERS: dict[str, Callable[[Reason, Any], Facts]] = {
     "Refused": _from_instance,
     "Returned": _from_instance,
     "Poisoned": _from_instance,
+    "Failed": _from_instance,
     "Preempted": _from_instance,
     "Continued": _from_instance,
     "Reused": _from_instance,

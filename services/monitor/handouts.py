@@ -7,7 +7,7 @@ from dunlin.effects import Address
 from services.monitor.facts import Facts, RequestKey
 
 OPENING = ("Place", "Accepted", "Adopted")
-CLOSING = ("Refused", "Returned", "Cancel", "Poisoned", "Taken")
+CLOSING = ("Refused", "Returned", "Cancel", "Poisoned", "Failed", "Taken")
 WAITING = ("Place", "Preempted")
 """After one of these no step holds the request, and yet its instance still has it."""
 

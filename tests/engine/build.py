@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
+import safetensors.torch
 import torch
 from torch import Tensor
 
@@ -31,6 +32,15 @@ def make_shape(**overrides: Any) -> Shape:
 def make_checkpoint(folder: Path, family: str = "llama", seed: int = 0, **overrides: Any) -> Path:
     directory = folder / f"{family}-{seed}"
     init_checkpoint(directory, family, make_shape(**overrides), seed)
+    return directory
+
+
+def damage(directory: Path, token: int, value: float = float("nan")) -> Path:
+    """Make what a text with `token` leads to no number."""
+    path = directory / "model.safetensors"
+    tensors = safetensors.torch.load(path.read_bytes())
+    tensors["model.embed_tokens.weight"][token] = value
+    safetensors.torch.save_file(tensors, path)
     return directory
 
 

@@ -14,13 +14,13 @@ import pytest
 
 from dunlin.effects import Address
 from dunlin.engine.frames import FrameReader, frame
-from dunlin.engine.options import EngineOptions, parse_options
+from dunlin.engine.options import SPINS, EngineOptions, parse_options
 from dunlin.engine.process import CANNOT_GO_ON, CANNOT_START
 from dunlin.engine.progress import ProgressCounter
 from dunlin.messages.engine import Close, EngineFailed, EngineReady, MapHost, StepDone, Unsupported
 from dunlin.messages.types import Finish, f32, i8, i32, i64
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT, Header
-from tests.engine.build import make_checkpoint
+from tests.engine.build import damage, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
 
 TIMEOUT_S = 60.0
@@ -55,6 +55,11 @@ class Child:
         header, event = self._events.pop(0)
         assert header.sender == Address("engine", "a", 7)
         return event
+
+    def receive_stood_by(self) -> bytes:
+        """The empty frame with which one that stands by says that it is prepared."""
+        (body,) = self._reader.feed(self.socket.recv(len(frame(b""))))
+        return body
 
     def wait(self) -> int:
         return self.process.wait(TIMEOUT_S)
@@ -131,6 +136,36 @@ def test_deterministic_bf16_is_refused(model: Path) -> None:
     assert "deterministic mode computes in float32" in child.receive().reason
     assert child.wait() == CANNOT_START
     child.close()
+
+
+@pytest.mark.parametrize(("dtype", "deterministic"), [("bfloat16", False), ("float32", True)])
+def test_a_model_without_numbers_is_refused(tmp_path: Path, dtype: str, deterministic: bool) -> None:
+    model = make_checkpoint(tmp_path)
+    for token in range(0, 512, 8):
+        damage(model, token, float("inf"))
+    child = Child(model, dtype=dtype, deterministic=deterministic)
+    failed = child.receive()
+    assert isinstance(failed, EngineFailed)
+    assert failed.reason.startswith(f"cannot start: {model}: the logits are not finite in {dtype}: the checkpoint is")
+    assert ("compute in float32" in failed.reason) == (dtype == "bfloat16")
+    assert child.wait() == CANNOT_START
+    child.close()
+
+
+def test_one_that_stands_by_and_is_needed_at_once_does_not_rehearse_first(model: Path) -> None:
+    child = Child(model, standby=True)
+    child.socket.sendall(b"\1")
+    assert child.receive_stood_by() == b""
+    assert isinstance(child.receive(), EngineReady)
+    assert child.process.poll() is None
+    child.close()
+
+
+def test_the_environment_bounds_how_long_threads_spin_unless_it_says_so_itself() -> None:
+    options = EngineOptions(Path("/m"), "a", 7, 1, 3, 4, 5, kv_bytes=9)
+    assert options.environment({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": str(SPINS)}
+    for told in ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}):
+        assert options.environment(told) == told
 
 
 def test_too_little_memory_for_kv_is_said(model: Path) -> None:

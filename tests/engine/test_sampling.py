@@ -22,13 +22,15 @@ def make_draw(tokens: Sequence[int] = (0,), prompt_tokens: int = 1, **overrides:
 
 
 def one(logits: torch.Tensor = LOGITS, **overrides: Any) -> Choice:
-    return choose(logits[None], [make_draw(**overrides)])[0]
+    (choice,) = choose(logits[None], [make_draw(**overrides)])
+    assert choice is not None
+    return choice
 
 
 def drawn(count: int = 3000, logits: torch.Tensor = LOGITS, **overrides: Any) -> Counter[int]:
     """How often each token is chosen over as many seeds."""
     draws = [make_draw(seed=seed, **overrides) for seed in range(count)]
-    return Counter(choice.token for choice in choose(logits.expand(count, -1), draws))
+    return Counter(choice.token for choice in choose(logits.expand(count, -1), draws) if choice is not None)
 
 
 def test_temperature_zero_is_greedy_whatever_the_seed() -> None:
@@ -139,3 +141,22 @@ def test_the_noise_stays_what_it_is() -> None:
 
 NOISE_KEY = 14417873056091705250
 NOISE = [1.2433150675799507, -1.2388039029606486, 0.1862505375491148]
+
+
+@pytest.mark.parametrize("temperature", [0.0, 1.0])
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_row_that_is_not_finite_has_no_token_and_its_neighbours_have_theirs(wrong: float, temperature: float) -> None:
+    damaged = LOGITS.clone()
+    damaged[2] = wrong
+    draws = [make_draw(temperature=temperature, seed=seed, logprobs=2, top_p=0.9) for seed in range(3)]
+    before, found, after = choose(torch.stack([LOGITS, damaged, LOGITS]), draws)
+    assert found is None
+    assert [before, after] == [choose(LOGITS[None], [draws[0]])[0], choose(LOGITS[None], [draws[2]])[0]]
+
+
+def test_a_token_that_the_model_excludes_is_never_chosen() -> None:
+    logits = LOGITS.clone()
+    logits[1] = -math.inf
+    assert set(drawn(200, logits)) <= {0, 2, 3, 4}
+    assert one(logits, temperature=0.0).token == 2
+    assert choose(torch.full((1, 5), -math.inf), [make_draw()]) == [None]

@@ -90,7 +90,7 @@ class Bench:
 
 def open_of(number: int, length: int = 10, **fields: Any) -> Open:
     values = {"max_tokens": 5, "sampling": Sampling(seed=number), "prompt_tokens": length}
-    return Open(number, i32(range(length)), **{**values, **fields})
+    return Open(number, **{"tokens": i32(range(length)), **values, **fields})
 
 
 def step_of(number: int, *rows: tuple[int, int, int], **fields: Any) -> Step:
@@ -113,6 +113,18 @@ def move_of(number: int, sequence: int = 1, start: int = 0, stop: int = 10, **fi
 
 
 # --- steps ---
+
+
+def test_a_row_without_a_next_token_ends_alone() -> None:
+    """As the engine's own runner does: tests/engine/test_runner.py."""
+    bench = Bench(failing_token=77)
+    bench.tell(open_of(1, tokens=i32([5, 77, 7]), prompt_tokens=3), open_of(2, 8))
+    bench.tell(step_of(1, (1, 0, 2), (2, 0, 8), sample=i8([0, 1])))
+    bench.tell(step_of(2, (1, 2, 3), (2, 8, 9)), step_of(3, (1, 3, 4), (2, 9, 10)))
+    done = [message for _, message in bench.of(StepDone)]
+    assert [list(one.failed) for one in done] == [[], [1], []]
+    assert [list(one.dropped) for one in done] == [[], [], [1]]
+    assert [list(one.sequence) for one in done] == [[2], [2], [2]]
 
 
 def test_steps_are_answered_in_their_order_each_after_its_time() -> None:

@@ -10,6 +10,7 @@ from dunlin.messages.dispatch import (
     Adopted,
     Cancel,
     Continued,
+    Failed,
     Place,
     Poisoned,
     Preempted,
@@ -83,6 +84,7 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
     (I0, D, Reused(1, 1, 32, WHY), "i0 began attempt 1 after its first 32 tokens"),
     (I0, D, Refused(1, 1, Refusal.NOT_IN_PLAN, WHY), "i0 refused attempt 1 (not in plan)"),
     (I0, D, Returned(1, 1, WHY), "i0 gave attempt 1 back"),
+    (I0, D, Failed(1, 1, WHY), "i0 could not go on with attempt 1"),
     (I0, D, Poisoned(1, 1, WHY), "i0 stopped attempt 1 as poison: it crashes engines"),
     (
         I0,

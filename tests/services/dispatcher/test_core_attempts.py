@@ -11,6 +11,7 @@ from dunlin.messages.dispatch import (
     Cancel,
     Continued,
     Ended,
+    Failed,
     Place,
     Poisoned,
     Preempted,
@@ -242,6 +243,18 @@ def test_a_poisoned_request_ends_with_an_error_and_is_tried_nowhere_else() -> No
     assert not messages(sent, Place)
     assert not messages(sent, Cancel)
     assert bench.core.report() == DispatcherReport(failed_total=1)
+
+
+def test_a_request_without_a_next_token_ends_with_an_error_and_is_tried_nowhere_else() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    place = bench.run("c")
+    assert bench.give(A, Failed(place.request, place.attempt + 1)) == []
+    sent = bench.give(A, Failed(place.request, place.attempt, Why("engine", "the logits are not finite")))
+    end = only(sent, Delta)
+    assert (end.finish, end.detail) == (Finish.ERROR, f"{A.name} cannot go on: the logits are not finite")
+    assert not messages(sent, Place)
+    assert not messages(sent, Cancel)
+    assert bench.core.report() == DispatcherReport(failed_total=1, stale_total=1)
 
 
 def test_an_older_attempt_cannot_poison_its_request() -> None:

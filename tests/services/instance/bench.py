@@ -13,6 +13,7 @@ from dunlin.messages.dispatch import (
     Cancel,
     Continued,
     Ended,
+    Failed,
     Place,
     Poisoned,
     Preempted,
@@ -103,7 +104,7 @@ class Dispatcher:
         self.heard.append((now_s, message))
         if isinstance(message, Tokens):
             self._on_tokens(message)
-        elif isinstance(message, Accepted | Refused | Returned | Ended | Preempted | Continued | Poisoned):
+        elif isinstance(message, Accepted | Refused | Returned | Ended | Preempted | Continued | Poisoned | Failed):
             self._on_word(message)
         return []
 
@@ -115,7 +116,9 @@ class Dispatcher:
         """When they came."""
         return [now_s for now_s, message in self.heard if isinstance(message, kind)]
 
-    def _on_word(self, message: Accepted | Refused | Returned | Ended | Preempted | Continued | Poisoned) -> None:
+    def _on_word(
+        self, message: Accepted | Refused | Returned | Ended | Preempted | Continued | Poisoned | Failed
+    ) -> None:
         attempt = self.attempts.get((message.request, message.attempt))
         if attempt is None:
             assert isinstance(message, Ended), f"{message} of an attempt that was never handed out"
@@ -125,7 +128,7 @@ class Dispatcher:
         if isinstance(message, Accepted | Refused):  # either way the instance has seen that older ones are stale
             for (request, number), older in self.attempts.items():
                 older.is_over |= request == message.request and number < message.attempt
-        attempt.is_over |= isinstance(message, Refused | Returned | Ended | Poisoned)
+        attempt.is_over |= isinstance(message, Refused | Returned | Ended | Poisoned | Failed)
 
     def _on_tokens(self, message: Tokens) -> None:
         columns = (message.request, message.attempt, message.position, message.token, message.finish)

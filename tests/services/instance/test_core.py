@@ -10,6 +10,7 @@ from dunlin.messages.dispatch import (
     Cancel,
     Continued,
     Ended,
+    Failed,
     Place,
     Preempted,
     Refusal,
@@ -394,3 +395,19 @@ def test_nobody_waits_for_slots_of_one_that_leaves_without_any() -> None:
     bench.run(1.0)
     assert bench.core.report().preemptions_total == 1
     assert third.state is State.LEAVING
+
+
+def test_a_sequence_without_a_next_token_fails_and_the_others_go_on() -> None:
+    bench = Bench(engine={"failing_token": 77})
+    bench.place(1, tokens=20, max_tokens=8)
+    bench.place(2, known=[5, 77, 7], max_tokens=8)
+    bench.run_until_quiet()
+    (failed,) = bench.dispatcher.of(Failed)
+    assert (failed.request, failed.attempt) == (2, 1)
+    assert failed.why is not None
+    assert failed.why.chosen == "the model's logits after token 3 are not finite"
+    assert 2 not in {request for tokens in bench.dispatcher.of(Tokens) for request in tokens.request}
+    assert sum(len(tokens.token) for tokens in bench.dispatcher.of(Tokens)) == 8
+    report = bench.core.report()
+    assert (report.engine_restarts_total, report.poisoned_total) == (0, 0)
+    assert len(bench.core.sequences) == 0

@@ -12,13 +12,13 @@ import pytest
 
 from dunlin.effects import Gone, Message
 from dunlin.host import Host, wall_clock
-from dunlin.messages.dispatch import Poisoned, Returned, Tokens
+from dunlin.messages.dispatch import Failed, Poisoned, Returned, Tokens
 from dunlin.messages.engine import EngineExited
 from dunlin.messages.types import Finish
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
 from services.instance.server_engine import EngineKeeper, EngineSettings, how_it_ended
-from tests.engine.build import make_checkpoint
+from tests.engine.build import damage, make_checkpoint
 from tests.fakes.poison_engine import POISON
 from tests.services.instance.bench import MANAGER, ME, D, make_order, make_place
 
@@ -189,6 +189,20 @@ def test_an_engine_that_stands_by_takes_over(model: Path) -> None:
             await seat.until(lambda: seat.has_ended(1), "the end")
             assert seat.text(1) == expected[1]
             assert await seat.until_one_stands_by() != heir
+
+    asyncio.run(story())
+
+
+def test_a_request_without_a_number_fails_beside_one_that_goes_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with seated(damage(make_checkpoint(tmp_path), 77)) as seat:
+            await seat.until_ready()
+            seat.host.deliver(D, make_place(1, tokens=8, max_tokens=LENGTH))
+            seat.host.deliver(D, make_place(2, known=[5, 77, 7], max_tokens=LENGTH))
+            await seat.until(lambda: seat.has_ended(1), "the end")
+            (failed,) = seat.listener.of(Failed)
+            assert failed.request == 2
+            assert (len(seat.text(1)), seat.text(2), seat.core.report().engine_restarts_total) == (LENGTH, [], 0)
 
     asyncio.run(story())
 
