@@ -26,6 +26,8 @@ from services.dispatcher.stream import Stream
 GOOD = (Finish.RUNNING, Finish.STOP, Finish.LENGTH)
 FEW_TOKENS = 100
 """Of an answer with log-probabilities that is made at once."""
+STRICT_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
+"""What every client can read: a value that JSON has no number for raises ValueError."""
 SSE = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
 
 
@@ -161,7 +163,7 @@ class _Lines:
 
     async def write(self, chunk: Json) -> None:
         async with self._lock:
-            await self._response.write(b"data: " + json.dumps(chunk, ensure_ascii=False).encode() + b"\n\n")
+            await self._response.write(b"data: " + STRICT_JSON.encode(chunk).encode() + b"\n\n")
 
     async def done(self) -> None:
         await self._response.write(b"data: [DONE]\n\n")
@@ -169,12 +171,12 @@ class _Lines:
 
 
 async def _at_once(reply: CompletionReply | ChatReply, pieces: list[Piece], counts: Json) -> str:
-    return json.dumps(reply.whole(pieces, counts))
+    return STRICT_JSON.encode(reply.whole(pieces, counts))
 
 
 async def _in_thread(reply: CompletionReply | ChatReply, pieces: list[Piece], counts: Json) -> str:
     """With log-probabilities an answer can have millions of values. `iterencode` lets other threads go on."""
-    return await asyncio.to_thread(lambda: "".join(json.JSONEncoder().iterencode(reply.whole(pieces, counts))))
+    return await asyncio.to_thread(lambda: "".join(STRICT_JSON.iterencode(reply.whole(pieces, counts))))
 
 
 async def _together(works: list[Any]) -> list[Any]:

@@ -8,6 +8,7 @@ from dunlin.messages.types import Finish
 from dunlin.text.tokenizer import Tokenizer
 from services.dispatcher.rendering import Piece
 
+LEAST_LOGPROB = -9999.0
 REASONS = {Finish.STOP: "stop", Finish.LENGTH: "length"}
 Json = dict[str, Any]
 
@@ -46,6 +47,11 @@ class Reply:
         return "bytes:" + "".join(f"\\x{byte:02x}" for byte in self.tokenizer.token_bytes(token))
 
 
+def _shown(logprob: float) -> float:
+    """JSON has no infinity: a token that the model excludes has OpenAI's number for the very unlikely."""
+    return max(logprob, LEAST_LOGPROB)
+
+
 class CompletionReply(Reply):
     """Answers of /v1/completions."""
 
@@ -79,8 +85,8 @@ class CompletionReply(Reply):
     def _logprobs(self, piece: Piece) -> Json:
         return {
             "tokens": [self._name(token) for token in piece.tokens],
-            "token_logprobs": list(piece.logprobs),
-            "top_logprobs": [{self._name(token): value for token, value in top} for top in self._tops(piece)],
+            "token_logprobs": [_shown(value) for value in piece.logprobs],
+            "top_logprobs": [{self._name(token): _shown(value) for token, value in top} for top in self._tops(piece)],
             "text_offset": list(piece.offsets),
         }
 
@@ -135,6 +141,6 @@ class ChatReply(Reply):
     def _entry(self, token: int, logprob: float) -> Json:
         return {
             "token": self._name(token),
-            "logprob": logprob,
+            "logprob": _shown(logprob),
             "bytes": list(self.tokenizer.token_bytes(token)),
         }
