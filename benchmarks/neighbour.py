@@ -24,6 +24,7 @@ from benchmarks.output import Outcome, say
 from benchmarks.session import Session
 from dunlin.engine.checkpoint import Shape, init_checkpoint
 from dunlin.launch.process import ClusterProcess
+from dunlin.messages.types import i32
 from dunlin.workload.generator import Arrived, Load
 from dunlin.workload.prompts import Job
 from dunlin.workload.stats import Record
@@ -103,7 +104,7 @@ class Streams:
 
     async def _place(self) -> None:
         while True:
-            job = Job(0.0, self._draw.choices(range(self.session.vocabulary), k=16), 400)
+            job = Job(0.0, i32(self._draw.choices(range(self.session.vocabulary), k=16)), 400)
             (record,) = await Load([job], self.session.door, self._note).run()
             if record.outcome != "ok":
                 raise RuntimeError(f"a stream ended: {record.outcome}: {record.detail}")

@@ -14,7 +14,8 @@ class Machine:
     def __init__(self, choices: Sequence[int], cores: int, limits: ThreadLimits | None = None) -> None:
         self.policy = ThreadCount(choices, cores, limits)
         self.count = max(choices)
-        self.times = self.policy.look(CpuTimes(0.0, 0.0, 0.0, 0.0)) and CpuTimes(0.0, 0.0, 0.0, 0.0)
+        self.times = CpuTimes(0.0, 0.0, 0.0, 0.0)
+        self.policy.look(self.times)
         self._cores = cores
 
     def run(self, seconds: float, others: float = 0.0) -> list[int]:
