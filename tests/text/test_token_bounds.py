@@ -190,3 +190,9 @@ def test_a_suffix_of_words_takes_the_bound_away() -> None:
     described = json.loads(byte_level().to_str())
     described["model"]["end_of_word_suffix"] = "</w>"
     assert longest_token_bytes(described) is None
+
+
+def test_an_added_token_counts_as_long_as_normalised_text_makes_it() -> None:
+    described = json.loads(byte_fallback().to_str())
+    described["added_tokens"] = [{"content": " " * 100}]
+    assert longest_token_bytes(described) == (100 + len("▁".encode())) * len("▁".encode())
