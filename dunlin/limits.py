@@ -44,10 +44,6 @@ class BadField(ValueError):
         self.text = text
         super().__init__(f"{self.name}: {text}")
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """It crosses from a helper process to its dispatcher."""
-        return BadField, (self.name, self.text)
-
 
 @dataclass(frozen=True, slots=True)
 class Whole:

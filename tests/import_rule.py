@@ -14,6 +14,8 @@ PACKAGES = ("dunlin", "services", "simulator")
 SERVICES = ("dispatcher", "instance", "kvstore", "monitor", "global_manager")
 PROTOBUF = ("grpc", "grpc_health", "grpc_reflection", "grpc_tools", "google.protobuf", "dunlin.v1")
 WEB = ("aiohttp", "fastapi", "flask", "quart", "starlette", "tornado", "uvicorn", "django", "http.server")
+OBJECTS = ("pickle", "marshal", "shelve", "dill", "cloudpickle")
+"""What reads them may run what it reads (docs/architecture.md)."""
 # What a core may use of the standard library: nothing with a clock, a thread, a file, a socket or hidden state.
 STDLIB_PURE = (
     "__future__", "abc", "array", "bisect", "collections", "contextlib", "copy", "dataclasses", "decimal", "enum",
@@ -169,6 +171,10 @@ def torch_stays_below(tree: Tree) -> list[str]:
 
 def sqlite_stays_in_the_store(tree: Tree) -> list[str]:
     return only_in(tree, ("sqlite3",), ("dunlin/cost/store.py", "dunlin/telemetry/**"))
+
+
+def objects_stay_in_their_process(tree: Tree) -> list[str]:
+    return only_in(tree, OBJECTS, ())
 
 
 def vocabulary_knows_itself(tree: Tree) -> list[str]:
@@ -339,6 +345,7 @@ RULES: list[Callable[[Tree], list[str]]] = [
     web_stays_at_the_door,
     torch_stays_below,
     sqlite_stays_in_the_store,
+    objects_stay_in_their_process,
     vocabulary_knows_itself,
     policies_know_no_core,
     client_knows_the_wire_alone,

@@ -152,6 +152,8 @@ class HttpDoor:
     ) -> Answer:
         again = again_of(request.headers.get("Idempotency-Key", ""))
         asked = self._of_caller(request, read.asked)
+        call_of(request).asks(asked.model or self._door.model.name, asked.settings)
+        read.check()
         return Answer(self._door, asked, read.prompts, kind, int(self._clock()), again)
 
     async def _body(self, request: web.Request, kind: Kind) -> Preprocessed:

@@ -58,7 +58,6 @@ class Answer:
             DoorError, BadField, HttpError: before the first byte; later errors travel in the stream.
         """
         call = call_of(request)
-        call.asks(self._asked.model or self._door.model.name, self._asked.settings)
         self._check_model()
         call.prompt_tokens = sum(map(len, self._prompts))
         async with self._opened(call) as streams:

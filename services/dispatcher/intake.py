@@ -68,7 +68,8 @@ class Intake:
         """What the bytes ask, in the parts in which they came.
 
         Raises:
-            BadField, DoorError: see `Preprocessor.read`; also too many large calls at once.
+            BadField, Malformed: see `Preprocessor.read`.
+            DoorError: too many large calls at once, or a helper process that did not answer.
         """
         size = sum(map(len, parts))
         if size > self._limits.inline_bytes:

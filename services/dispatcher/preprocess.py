@@ -15,7 +15,7 @@ from services.dispatcher.generate_request import generate_of
 from services.dispatcher.model import Model
 from services.dispatcher.openai_request import Asked, chat_of, completion_of
 from services.dispatcher.prompts import Prompts
-from services.dispatcher.refusals import Malformed
+from services.dispatcher.refusals import DoorError, Malformed
 
 
 class Kind(IntEnum):
@@ -30,13 +30,20 @@ class Kind(IntEnum):
 class Preprocessed:
     """What a client asks, checked. `prompts` are the tokens; `asked.prompts` is empty: the text is not kept.
 
-    A call that names another model has no tokens: this model's tokenizer says nothing about it.
+    A call that names another model has no tokens: this model's tokenizer says nothing about it. `refused`: the model
+    cannot take a prompt of it; metrics and the access log tell what was asked all the same.
     """
 
     asked: Asked
     prompts: tuple[I32, ...]
     again: Again = NEW
     is_chat: bool = False
+    refused: DoorError | None = None
+
+    def check(self) -> None:
+        """Raise DoorError for prompts that the model cannot take."""
+        if self.refused is not None:
+            raise self.refused
 
 
 class Preprocessor:
@@ -51,15 +58,18 @@ class Preprocessor:
 
         Raises:
             BadField: a field that cannot be taken, by name.
-            DoorError: bytes that are no such message, or a prompt that the model cannot take.
+            Malformed: bytes that are no such message.
         """
         asked, again = _asked_of(kind, data)
         bare, is_chat = replace(asked, prompts=()), isinstance(asked.prompts[0], tuple)
         if asked.model not in (None, self._model.name):
             return Preprocessed(bare, (), again, is_chat)
-        prompts = tuple(self._prompts.tokens_of(prompt) for prompt in asked.prompts)
-        for tokens in prompts:
-            self._prompts.check_length(tokens, asked.settings.max_tokens)
+        try:
+            prompts = tuple(self._prompts.tokens_of(prompt) for prompt in asked.prompts)
+            for tokens in prompts:
+                self._prompts.check_length(tokens, asked.settings.max_tokens)
+        except DoorError as error:
+            return Preprocessed(bare, (), again, is_chat, error.with_traceback(None))
         return Preprocessed(bare, prompts, again, is_chat)
 
 

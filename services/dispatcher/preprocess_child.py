@@ -8,7 +8,6 @@ import argparse
 import ctypes
 import gc
 import os
-import pickle
 import resource
 import signal
 import socket
@@ -20,7 +19,8 @@ from dunlin.limits import BadField
 from dunlin.tether import ParentGone, tie_to_parent
 from dunlin.text.tokenizer import load_chat_template, load_tokenizer
 from services.dispatcher.model import Model
-from services.dispatcher.preprocess import Kind, Preprocessed, Preprocessor
+from services.dispatcher.preprocess import Kind, Preprocessor
+from services.dispatcher.preprocess_codec import Outcome, encode
 from services.dispatcher.preprocess_helper import ANSWER, receive_frame, send_frame
 from services.dispatcher.prompts import Prompts
 from services.dispatcher.refusals import DoorError
@@ -56,17 +56,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _serve(connection: socket.socket, preprocessor: Preprocessor) -> None:
     what, data = receive_frame(connection)
     outcome = _outcome(preprocessor, Kind(what), bytes(data))
-    send_frame(connection, ANSWER, pickle.dumps(outcome, pickle.HIGHEST_PROTOCOL))
+    send_frame(connection, ANSWER, *encode(outcome))
     del data, outcome
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # the memory of a huge call is not kept for the next
 
 
-def _outcome(preprocessor: Preprocessor, kind: Kind, data: bytes) -> Preprocessed | BadField | DoorError:
+def _outcome(preprocessor: Preprocessor, kind: Kind, data: bytes) -> Outcome:
     try:
         return preprocessor.read(kind, data)
     except (BadField, DoorError) as error:
-        return error.with_traceback(None)
+        return error
 
 
 def _preprocessor(given: argparse.Namespace) -> Preprocessor:

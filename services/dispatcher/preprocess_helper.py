@@ -5,7 +5,6 @@ Blocking: a thread of the lane's own waits here. A helper that is too slow, or d
 
 import logging
 import os
-import pickle
 import socket
 import struct
 import subprocess
@@ -13,10 +12,10 @@ import sys
 import threading
 from collections.abc import Sequence
 
-from dunlin.limits import BadField
 from dunlin.messages.door import Rejection
 from services.dispatcher.model import Model
 from services.dispatcher.preprocess import Kind, Preprocessed
+from services.dispatcher.preprocess_codec import decode
 from services.dispatcher.refusals import STOPPING, DoorError
 
 _log = logging.getLogger(__name__)
@@ -79,13 +78,12 @@ class Helper:
         try:
             connection = self._started()
             send_frame(connection, kind, *parts)
-            outcome = pickle.loads(receive_frame(connection)[1])  # from our own child
-        except (OSError, EOFError) as error:
+            outcome = decode(receive_frame(connection)[1])
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
             raise self._lost(sum(map(len, parts)), error) from error
-        if isinstance(outcome, BadField | DoorError):
-            raise outcome
-        assert isinstance(outcome, Preprocessed)
-        return outcome
+        if isinstance(outcome, Preprocessed):
+            return outcome
+        raise outcome
 
     def end(self) -> None:
         """Kill the child; there will be no other one."""

@@ -33,10 +33,6 @@ class DoorError(Exception):
         """What is wrong in one word, for metrics and the access log."""
         return self.code.name.lower()
 
-    def __reduce__(self) -> tuple[object, ...]:
-        """It crosses from a helper process to its dispatcher."""
-        return DoorError, (self.code, self.detail, self.field, self.retry_after_s)
-
 
 class Malformed(DoorError):
     """Bytes that are no request at all."""
@@ -48,7 +44,3 @@ class Malformed(DoorError):
     def kind(self) -> str:
         """See `DoorError`."""
         return "malformed"
-
-    def __reduce__(self) -> tuple[object, ...]:
-        """See `DoorError`."""
-        return Malformed, (self.detail,)

@@ -75,8 +75,10 @@ class PublicDoor:
     async def _open(self, data: bytes, call: Call) -> tuple[Address, Stream, int]:
         read = await self._read(data)
         call.operation = CHAT if read.is_chat else COMPLETION
-        settings, tokens = as_tenant(read.asked.settings, call.tenant or None), read.prompts[0]
+        settings = as_tenant(read.asked.settings, call.tenant or None)
         call.asks(self._door.model.name, settings)
+        read.check()
+        tokens = read.prompts[0]
         call.prompt_tokens = len(tokens)
         return *await self._door.open(tokens, settings, NAME, part=Part(call=call), again=read.again), len(tokens)
 
