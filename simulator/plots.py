@@ -84,6 +84,7 @@ def _time_axis(axis: "Axes") -> None:
     low, high = axis.get_xlim()
     axis.set_xticks(*_ticks(low, high))
     axis.set_xticks([], minor=True)
+    axis.tick_params(axis="x", labelsize=8)
     axis.set_xlim(low, high)
 
 

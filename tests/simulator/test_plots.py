@@ -58,6 +58,7 @@ RANGES = [
     (0.02, 2.0),
     (0.004, 0.12),
     (0.05, 15.0),
+    (0.07, 14.0),
     (0.03, 0.05),
     (0.0199, 0.0201),
     (1.0, 900.0),
@@ -75,7 +76,7 @@ def test_labels_of_a_time_axis_stand_apart(low: float, high: float) -> None:
         shown = [label for label in axis.get_xticklabels(which="both") if label.get_text()]
         assert 2 <= len(shown) <= 7
         boxes = sorted((label.get_window_extent() for label in shown), key=lambda box: box.x0)
-        assert all(first.x1 + 4 < second.x0 for first, second in pairwise(boxes))
+        assert all(first.x1 + 8 < second.x0 for first, second in pairwise(boxes))
 
 
 def test_the_slo_is_named_beside_its_line() -> None:
