@@ -1,4 +1,5 @@
-"""The requests of load tools, byte for byte as they sent them, and what those tools read of the answers.
+"""The requests of load tools as they sent them (prompts shortened, JSON spelled anew), and what the tools read of the
+answers.
 
 Recorded with `python -m benchmarks.clients --record`: guidellm 0.8.1, aiperf 0.13.0 (what genai-perf became), and the
 request functions of `vllm bench serve` 0.33.0 (`benchmarks/lib/endpoint_request_func.py`).
