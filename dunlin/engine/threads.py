@@ -22,12 +22,16 @@ class CpuTimes:
 
 @dataclass(frozen=True, slots=True)
 class ThreadLimits:
-    """`waited_most`: threads that wait for a core, on average, before there are fewer. `spare`: the share of a core
-    that others may use of one that still counts as free. More threads are tried again after `hold_s`; each time this
-    went wrong within `trial_s` the next one comes twice as late, after `hold_most_s` at most.
+    """`waited_most`: threads that wait for a core, on average, before there are fewer; the newest look counts in it by
+    `newest`, those before by the rest. `spare`: the share of a core that others may use of one that still counts as
+    free. More threads are tried again after `hold_s`; each time this went wrong within `trial_s` the next one comes
+    twice as late, after `hold_most_s` at most.
     """
 
-    waited_most: float = 0.3
+    # An engine's own cluster (dispatcher, instance, client) makes two threads wait 0.1 to 0.25, now and then 0.4 for
+    # one look; a busy process makes them wait 1.
+    waited_most: float = 0.35
+    newest: float = 0.6
     spare: float = 0.4
     hold_s: float = 0.5
     hold_most_s: float = 16.0
@@ -43,6 +47,7 @@ class ThreadCount:
         self._limits = limits or ThreadLimits()
         self._count = self._choices[-1]
         self._last: CpuTimes | None = None
+        self._waited = 0.0
         self._raised_s = float("-inf")
         self._next_raise_s = float("-inf")
         self._hold_s = self._limits.hold_s
@@ -56,10 +61,11 @@ class ThreadCount:
         if last is None or times.now_s <= last.now_s:
             return self._count
         passed_s = times.now_s - last.now_s
-        waited = (times.waited_s - last.waited_s) / passed_s
+        newest = self._limits.newest
+        self._waited += newest * ((times.waited_s - last.waited_s) / passed_s - self._waited)
         others = (times.busy_s - last.busy_s - (times.own_s - last.own_s)) / passed_s
         room = int(self._cores - others + self._limits.spare)
-        if waited > self._limits.waited_most:
+        if self._waited > self._limits.waited_most:
             self._lower(times.now_s, room)
         elif room > self._count and times.now_s >= self._next_raise_s:
             self._raise(times.now_s, room)
@@ -69,7 +75,7 @@ class ThreadCount:
         fewer = [choice for choice in self._choices if choice < self._count]
         if not fewer:
             return
-        self._count = self._within(room, fewer)
+        self._count, self._waited = self._within(room, fewer), 0.0
         failed = now_s - self._raised_s < self._limits.trial_s
         self._hold_s = min(2 * self._hold_s, self._limits.hold_most_s) if failed else self._limits.hold_s
         self._next_raise_s = now_s + self._hold_s
@@ -77,7 +83,7 @@ class ThreadCount:
     def _raise(self, now_s: float, room: int) -> None:
         higher = self._within(room, self._choices)
         if higher > self._count:
-            self._count, self._raised_s = higher, now_s
+            self._count, self._waited, self._raised_s = higher, 0.0, now_s
 
     def _within(self, room: int, choices: Sequence[int]) -> int:
         """The highest of `choices` for which there is room; the lowest if there is for none."""

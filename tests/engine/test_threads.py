@@ -61,6 +61,19 @@ def test_a_small_neighbour_changes_nothing() -> None:
     assert set(Machine([1, 2], 2).run(10.0, others=0.2)) == {2}
 
 
+def test_one_look_at_a_crowd_changes_nothing() -> None:
+    """A burst of the engine's own cluster: holding back a thread for half a second costs more than it."""
+    machine = Machine([1, 2], 2)
+    machine.run(5.0, others=0.2)
+    assert machine.run(LOOK_S, others=0.5) == [2]
+    assert set(machine.run(5.0, others=0.2)) == {2}
+
+
+def test_what_makes_threads_wait_for_long_takes_one_away() -> None:
+    machine = Machine([1, 2], 2)
+    assert machine.run(2.0, others=0.5)[-1] == 1
+
+
 def test_more_threads_than_cores_go_down_to_the_cores() -> None:
     assert Machine(range(1, 9), 2).run(2.0)[-1] == 2
 
