@@ -14,6 +14,7 @@ from aiohttp.http import HttpProcessingError, RawRequestMessage
 from services.dispatcher.http_complaints import Complaints
 from services.dispatcher.http_config import HttpConfig
 from services.dispatcher.http_errors import CLIENT, SERVER, HttpError, described
+from services.dispatcher.http_turns import SLICE_BYTES, Turns
 from services.dispatcher.openai_reply import error_body
 
 CLOSE_S = 5.0
@@ -29,6 +30,7 @@ class Connections:
 
     def __init__(self, server: web.Server, config: HttpConfig, refused: Refused) -> None:
         self.config = config
+        self.turns = Turns(asyncio.get_running_loop().call_soon)
         self._server = server
         self._refused = refused
         self._loop = asyncio.get_running_loop()
@@ -73,7 +75,9 @@ class Connection(web.RequestHandler):
     Another waits while the peer does not read. While a request is served there is none: its handler has its own.
     """
 
-    __slots__ = ("_config", "_connections", "_deadline", "_heard", "_idle", "_serving", "_stall", "_wire")
+    __slots__ = (
+        "_config", "_connections", "_deadline", "_heard", "_idle", "_serving", "_stall", "_unparsed", "_wire"
+    )  # fmt: skip
 
     def __init__(self, connections: Connections, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
         # Bodies are decompressed where their errors can be told apart: `http_bodies.py`.
@@ -92,6 +96,7 @@ class Connection(web.RequestHandler):
         self._serving: web.BaseRequest | None = None
         self._idle = False
         self._heard = False
+        self._unparsed = memoryview(b"")
 
     @property
     def is_serving(self) -> bool:
@@ -106,11 +111,41 @@ class Connection(web.RequestHandler):
         self._await(self._config.header_timeout_s, self._head_is_late)
 
     def data_received(self, data: bytes) -> None:
-        if data and self._serving is None:
+        if not data:  # aiohttp goes on with what its parser has kept
+            self._parse(data)
+            return
+        if self._serving is None:
             self._heard = True
             if self._idle:
                 self._idle = False
                 self._await(self._config.header_timeout_s, self._head_is_late)
+        self._unparsed = memoryview(bytes(self._unparsed) + data if self._unparsed else data)
+        self._connections.turns.add(self)
+        if self._unparsed:
+            self._pause_transport_reading()
+
+    def parse_slice(self) -> bool:
+        """As `Turns` asks for it."""
+        if self._is_held():
+            return False  # by aiohttp: `_resume_transport_reading` comes when it takes more
+        part, self._unparsed = self._unparsed[:SLICE_BYTES], self._unparsed[SLICE_BYTES:]
+        self._parse(bytes(part))
+        if self._unparsed:
+            return not self._is_held()
+        if not self._is_held():
+            super()._resume_transport_reading()
+        return False
+
+    def _resume_transport_reading(self) -> None:
+        if self._unparsed:
+            self._connections.turns.add(self)
+        else:
+            super()._resume_transport_reading()
+
+    def _is_held(self) -> bool:
+        return self._reading_paused or self._buffer_paused
+
+    def _parse(self, data: bytes) -> None:
         super().data_received(data)
         if self._serving is not None and self._messages and self._is_broken():
             # The parser gave up inside the body: nothing more will come for the handler that reads it.
@@ -118,6 +153,8 @@ class Connection(web.RequestHandler):
 
     def connection_lost(self, exc: BaseException | None) -> None:
         self._wire = None
+        self._unparsed = memoryview(b"")
+        self._connections.turns.drop(self)
         self._await()
         self._resumed()
         self._connections.left(self)
