@@ -40,7 +40,7 @@ class BadField(ValueError):
     """A field that cannot be taken; `str()` says what is allowed. A name that is the client's own is cut."""
 
     def __init__(self, name: str, text: str) -> None:
-        self.name = clipped(name, MOST_SHOWN_NAME)
+        self.name = clipped(well_formed(name[: MOST_SHOWN_NAME + 1]), MOST_SHOWN_NAME)
         self.text = text
         super().__init__(f"{self.name}: {text}")
 
@@ -86,6 +86,11 @@ def shown(value: Any) -> str:
     if isinstance(value, str | bytes):
         return clipped(repr(value[: MOST_SHOWN + 1]), MOST_SHOWN)
     return clipped(_BRIEF.repr(value), MOST_SHOWN)
+
+
+def well_formed(text: str) -> str:
+    """The text with lone surrogates spelled out: JSON can have them, nothing that is encoded as UTF-8 can."""
+    return text.encode(errors="backslashreplace").decode()
 
 
 def clipped(text: str, most: int) -> str:

@@ -10,12 +10,16 @@ from jinja2.ext import loopcontrols
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
 from dunlin.engine.errors import ModelError
+from dunlin.limits import well_formed
 
 # For checkpoints without a template: plain text that any model may continue.
 PLAIN = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
+
+NOTHING_GIVEN = {"tools": None, "documents": None}
+"""Templates ask for what is not given here either by `is none` or by `is defined`; they are written for a None."""
 
 MOST_ERROR_CHARACTERS = 500
 """Of a template's own words in an error: it may repeat what the client sent."""
@@ -76,6 +80,7 @@ class ChatTemplate:
         """
         messages = [_Named(message) if "name" in message else message for message in messages]
         variables = {
+            **NOTHING_GIVEN,
             **self._special_tokens,
             **extra,
             "messages": messages,
@@ -83,8 +88,8 @@ class ChatTemplate:
         }
         try:
             prompt = self._template.render(variables)
-        except (TemplateError, TypeError, KeyError, ValueError) as error:
-            said = str(error)[:MOST_ERROR_CHARACTERS]
+        except Exception as error:  # whatever a checkpoint's own code may raise over what a client sent
+            said = well_formed(str(error)[:MOST_ERROR_CHARACTERS])
             raise ChatError(f"the model's chat template cannot take these messages: {said}") from None
         _check_names(messages)
         return prompt

@@ -10,6 +10,7 @@ from typing import Protocol
 
 from dunlin.effects import Address
 from dunlin.host import Host
+from dunlin.limits import well_formed
 from dunlin.messages.door import TurnedAway
 from dunlin.messages.told import Origin
 from dunlin.messages.types import Finish, RequestClass
@@ -55,16 +56,16 @@ class Call:
 
     def __post_init__(self) -> None:
         self.arrived_s = self.arrived_s or self.began_s
-        self.target, self.agent = self.target[:MOST_SHOWN], self.agent[:MOST_SHOWN]
+        self.target, self.agent = well_formed(self.target[:MOST_SHOWN]), well_formed(self.agent[:MOST_SHOWN])
 
     def asks(self, model: str, settings: Settings) -> None:
         """It was read, and asks for this."""
-        self.model = model[:MOST_SHOWN]
+        self.model = well_formed(model[:MOST_SHOWN])
         self.tenant, self.request_class = settings.tenant, settings.request_class
 
     def failed(self, code: str, detail: str) -> None:
         """It is answered with an error."""
-        self.code, self.detail = code, detail
+        self.code, self.detail = code, well_formed(detail)
 
     @property
     def was_taken(self) -> bool:

@@ -13,6 +13,7 @@ from services.dispatcher.refusals import DoorError
 NAME = "http"
 CALL = web.RequestKey("call", Call)
 CLIENT_LEFT = 499
+REQUEST_ID = "X-Request-Id"
 OPERATIONS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
 UNKNOWN_PATH = "other"
 KINDS = {
@@ -41,6 +42,8 @@ class Access:
         try:
             response = await handler(request)
             status = response.status
+            if not response.prepared:
+                _name(response, call)
         finally:
             self._door.calls.ended(call, status)
         return response
@@ -74,6 +77,13 @@ class Access:
 def call_of(request: web.Request) -> Call:
     """The call that `follow` began."""
     return request[CALL]
+
+
+def _name(response: web.StreamResponse, call: Call) -> None:
+    """Tell the client what its requests are called, also where one failed. What was refused has no name."""
+    names = [watch.request for watch in call.watches if watch.request]
+    if names:
+        response.headers[REQUEST_ID] = ",".join(names)
 
 
 def kind_of(error: Exception) -> str:

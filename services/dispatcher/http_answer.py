@@ -14,7 +14,7 @@ from dunlin.messages.types import I32, Finish
 from services.dispatcher.again import NEW, Again
 from services.dispatcher.calls import Call
 from services.dispatcher.door import Door, Part
-from services.dispatcher.http_access import NAME, call_of
+from services.dispatcher.http_access import NAME, REQUEST_ID, call_of
 from services.dispatcher.http_errors import HttpError, described, ending_error, not_found
 from services.dispatcher.openai_reply import ChatReply, CompletionReply, Json
 from services.dispatcher.openai_request import Asked
@@ -189,4 +189,4 @@ async def _together(works: list[Any]) -> list[Any]:
 
 
 def _named(streams: list[Stream]) -> dict[str, str]:
-    return {"X-Request-Id": ",".join(stream.request for stream in streams)}
+    return {REQUEST_ID: ",".join(stream.request for stream in streams)}

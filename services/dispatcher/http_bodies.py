@@ -26,8 +26,9 @@ def check_type(request: web.Request) -> None:
         raise HttpError(415, error_body(text, CLIENT, None, "unsupported_media_type"), {"Accept": JSON})
 
 
-async def decoded(request: web.Request, data: bytes, most_bytes: int) -> bytes:
-    """The body as it was before its Content-Encoding.
+async def decoded(request: web.Request, data: bytes, most_bytes: int, one_at_a_time: asyncio.Lock) -> bytes:
+    """The body as it was before its Content-Encoding. A crowd of threads that decompress would keep the event loop from
+    its core, and megabytes that have no room yet would add up.
 
     Raises:
         HttpError: an encoding that is not taken, a broken body, or one that is too long without it.
@@ -38,7 +39,8 @@ async def decoded(request: web.Request, data: bytes, most_bytes: int) -> bytes:
     if encoding not in ENCODINGS:
         text = f"the Content-Encoding {encoding!r} is not taken here: send one of {TAKEN}"
         raise HttpError(415, error_body(text, CLIENT, None, "unsupported_encoding"), {"Accept-Encoding": TAKEN})
-    return await asyncio.to_thread(inflated, data, encoding, most_bytes)
+    async with one_at_a_time:
+        return await asyncio.to_thread(inflated, data, encoding, most_bytes)
 
 
 def inflated(data: bytes, encoding: str, most_bytes: int) -> bytes:

@@ -34,7 +34,7 @@ async def read_body(request: web.Request, kind: Kind, door: Door, most_bytes: in
             text = f"the body did not come within {within_s:g} s"
             raise HttpError(408, error_body(text, CLIENT)) from None
         if not is_plain:
-            parts = [await decoded(request, b"".join(parts), most_bytes)]
+            parts = [await decoded(request, b"".join(parts), most_bytes, door.intake.decompressing)]
             held.grow(len(parts[0]))
         call_of(request).arrived_s = door.clock()
         return await door.intake.read(kind, *parts)

@@ -52,6 +52,7 @@ class Intake:
         self._limits = limits
         self._preprocessor = Preprocessor(model, prompts)
         self._lanes = [Lane(model, lane) for lane in limits.lanes]
+        self.decompressing = asyncio.Lock()
         self._turn = asyncio.Lock()
 
     @property

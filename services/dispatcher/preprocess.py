@@ -4,11 +4,13 @@ The same code runs on the event loop for small calls and in a helper process for
 """
 
 import json
+from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
 from typing import Any
 
+from dunlin.limits import shown
 from dunlin.messages.types import I32
 from services.dispatcher.again import NEW, Again
 from services.dispatcher.generate_request import generate_of
@@ -74,15 +76,28 @@ class Preprocessor:
 
 
 def read_json(data: bytes) -> Any:
-    """A body as JSON, strictly: no NaN, no Infinity.
+    """A body as JSON, strictly: no NaN, no Infinity, no name twice in one object.
 
     Raises:
         Malformed: it is none.
     """
     try:
-        return json.loads(data, parse_constant=_no_constant)
-    except (ValueError, RecursionError) as error:
-        raise Malformed(f"the body is not valid JSON: {error}") from error
+        return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_object)
+    except RecursionError as error:
+        raise Malformed("the body is not valid JSON here: too many objects and lists inside each other") from error
+    except ValueError as error:
+        # Python's own text about a long number speaks of Python.
+        said = "a whole number has thousands of digits" if "int_max_str_digits" in str(error) else error
+        raise Malformed(f"the body is not valid JSON: {said}") from error
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Of two values under one name, JSON's readers take either: which of them is meant, nobody can know."""
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        names = Counter(name for name, _ in pairs)
+        raise ValueError(f"an object has {shown(names.most_common(1)[0][0])} more than once")
+    return made
 
 
 def _no_constant(spelled: str) -> None:

@@ -115,7 +115,10 @@ def _logit_bias(name: str, value: Any) -> dict[int, float]:
         raise BadField(name, "must be an object of token ids and numbers")
     if len(value) > MOST_BIASES:
         raise BadField(name, f"has {len(value)} entries; at most {MOST_BIASES} are allowed")
-    return {_token(name, token): BIAS(f"{name}.{token}", bias) for token, bias in value.items()}
+    biases = {_token(name, token): BIAS(f"{name}.{token}", bias) for token, bias in value.items()}
+    if len(biases) < len(value):
+        raise BadField(name, "names a token id twice, spelled in two ways")
+    return biases
 
 
 def _token(name: str, spelled: Any) -> int:

@@ -69,3 +69,23 @@ def test_an_error_of_the_template_is_about_all_messages() -> None:
     with pytest.raises(ChatError, match="cannot take these messages: no") as caught:
         template("{{ raise_exception('no') }}").render([ANN])
     assert caught.value.field == "messages"
+
+
+@pytest.mark.parametrize(
+    "source",
+    ["{{ 1 // 0 }}", "{{ range(10 ** 9) | length }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ [1][7].x }}"],
+)
+def test_whatever_a_template_runs_into_is_an_error_about_the_messages(source: str) -> None:
+    with pytest.raises(ChatError, match="cannot take these messages"):
+        template(source).render([NAMELESS])
+
+
+def test_an_error_holds_no_lone_surrogate() -> None:
+    with pytest.raises(ChatError, match=r"no role \\ud800") as caught:
+        template("{{ raise_exception('no role ' + messages[0].role) }}").render([{"role": "\ud800", "content": "Hi"}])
+    assert str(caught.value).encode()
+
+
+@pytest.mark.parametrize("test", ["is none", "is not defined or tools is none"])
+def test_templates_find_that_no_tools_are_given(test: str) -> None:
+    assert template("{% if tools " + test + " %}none{% endif %}").render([NAMELESS]) == "none"

@@ -74,6 +74,12 @@ PART = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
         ({"prompt": "x", "timeout_s": 0}, "timeout_s", "above 0"),
         ({"prompt": "x", "request_class": "vip"}, "request_class", "interactive, batch"),
         ({"prompt": "x", "model": 7}, "model", "must be a string"),
+        ({"prompt": "x", "logit_bias": {"1": 1, "01": 2}}, "logit_bias", "twice"),
+        ({"prompt": "x", "\ud800": 1}, "\\ud800", "not a field"),
+        (b'{"prompt": "x", "seed": 1, "seed": 2}', None, "an object has 'seed' more than once"),
+        (b'{"prompt": "x", "logit_bias": {"5": 1, "5": 2}}', None, "an object has '5' more than once"),
+        (b'{"prompt": "x", "seed": ' + b"9" * 5_000 + b"}", None, "a whole number has thousands of digits"),
+        (b'{"prompt": ' + b"[" * 5_000, None, "too many objects and lists inside each other"),
         ([], "body", "JSON object"),
         (b"{", None, "not valid JSON"),
         (b"", None, "not valid JSON"),
@@ -201,6 +207,21 @@ def test_a_stream_that_fails_says_so_and_ends() -> None:
         assert await cluster.door.cancel("req-2a-1")
         with pytest.raises(openai.APIError, match="cancelled by its id"):
             await anext(iterator)
+
+    with_doors(test)
+
+
+def test_what_fails_after_it_was_taken_tells_its_name_and_what_is_refused_has_none() -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.held = True
+        asked = asyncio.create_task(post(cluster, "/v1/completions", {"prompt": "x", "n": 2}))
+        await cluster.instance.until(lambda: len(cluster.instance.placed) == 2)
+        assert await cluster.door.cancel("req-2a-2")
+        status, _, headers = await asked
+        names = {name.lower(): value for name, value in headers.items()}
+        assert (status, names["x-request-id"]) == (499, "req-2a-1,req-2a-2")
+        status, _, headers = await post(cluster, "/v1/completions", {"prompt": ""})
+        assert (status, "x-request-id" in {name.lower() for name in headers}) == (400, False)
 
     with_doors(test)
 
