@@ -73,7 +73,12 @@ def test_an_error_of_the_template_is_about_all_messages() -> None:
 
 @pytest.mark.parametrize(
     "source",
-    ["{{ 1 // 0 }}", "{{ range(10 ** 9) | length }}", "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}", "{{ [1][7].x }}"],
+    [
+        "{{ 1 // 0 }}",
+        "{{ range(10 ** 9) | length }}",
+        "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
+        "{{ [1][7].x }}",
+    ],
 )
 def test_whatever_a_template_runs_into_is_an_error_about_the_messages(source: str) -> None:
     with pytest.raises(ChatError, match="cannot take these messages"):
