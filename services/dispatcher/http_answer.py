@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -25,7 +25,7 @@ from services.dispatcher.stream import Stream
 
 GOOD = (Finish.RUNNING, Finish.STOP, Finish.LENGTH)
 FEW_TOKENS = 100
-"""Of an answer with log-probabilities that is made at once."""
+"""With log-probabilities, whose JSON is made at once."""
 STRICT_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
 """What every client can read: a value that JSON has no number for raises ValueError."""
 SSE = {"Content-Type": "text/event-stream; charset=utf-8", "Cache-Control": "no-cache", "X-Accel-Buffering": "no"}
@@ -65,10 +65,18 @@ class Answer:
             if self._asked.streams:
                 return await self._stream(request, streams, reply)
             pieces = await _together([self._whole(index, stream) for index, stream in enumerate(streams)])
-            wants_logprobs = self._asked.settings.sampling.logprobs is not None
-            is_long = wants_logprobs and sum(len(piece.tokens) for piece in pieces) > FEW_TOKENS
-            text = await (_in_thread if is_long else _at_once)(reply, pieces, self._usage.total())
+            text = await self._encoded(lambda: reply.whole(pieces, self._usage.total()), pieces)
             return web.json_response(text=text, headers=_named(streams))
+
+    async def _encoded(self, made: Callable[[], Json], pieces: Sequence[Piece]) -> str:
+        """What `made` returns, of these pieces, as JSON. With log-probabilities it can have millions of values; many
+        tokens come in one piece to who reads slowly, and to who joins a request that has run for long.
+        """
+        wants_logprobs = self._asked.settings.sampling.logprobs is not None
+        if wants_logprobs and sum(len(piece.tokens) for piece in pieces) > FEW_TOKENS:
+            # `iterencode` lets other threads go on.
+            return await asyncio.to_thread(lambda: "".join(STRICT_JSON.iterencode(made())))
+        return STRICT_JSON.encode(made())
 
     def _check_model(self) -> None:
         name = self._asked.model
@@ -117,10 +125,10 @@ class Answer:
         try:
             await _together([self._follow(index, stream, reply, lines) for index, stream in enumerate(streams)])
         except (HttpError, DoorError) as error:
-            await lines.write(described(error).body)
+            await lines.write(STRICT_JSON.encode(described(error).body))
             return response
         if self._asked.wants_usage:
-            await lines.write(reply.last(self._usage.total()))
+            await lines.write(STRICT_JSON.encode(reply.last(self._usage.total())))
         await lines.done()
         return response
 
@@ -128,7 +136,7 @@ class Answer:
         piece = await stream.next()
         # With the first token and not before it: load tools take the first chunk for the first token.
         for chunk in reply.first(index):
-            await lines.write(self._with_usage(index, chunk))
+            await lines.write(STRICT_JSON.encode(self._with_usage(index, chunk)))
         await self._write(index, piece, reply, lines)
         while piece.finish is Finish.RUNNING:
             piece = await stream.next()
@@ -139,7 +147,7 @@ class Answer:
             raise ending_error(piece.finish, piece.detail)
         self._usage.count(index, piece)
         if self._says_something(piece):
-            await lines.write(self._with_usage(index, reply.chunk(index, piece)))
+            await lines.write(await self._encoded(lambda: self._with_usage(index, reply.chunk(index, piece)), [piece]))
 
     def _with_usage(self, index: int, chunk: Json) -> Json:
         """null in every chunk but the last, as OpenAI has it; or what its choice took so far, as vLLM does it."""
@@ -160,22 +168,13 @@ class _Lines:
         self._response = response
         self._lock = asyncio.Lock()
 
-    async def write(self, chunk: Json) -> None:
+    async def write(self, chunk: str) -> None:
         async with self._lock:
-            await self._response.write(b"data: " + STRICT_JSON.encode(chunk).encode() + b"\n\n")
+            await self._response.write(b"data: " + chunk.encode() + b"\n\n")
 
     async def done(self) -> None:
         await self._response.write(b"data: [DONE]\n\n")
         await self._response.write_eof()
-
-
-async def _at_once(reply: CompletionReply | ChatReply, pieces: list[Piece], counts: Json) -> str:
-    return STRICT_JSON.encode(reply.whole(pieces, counts))
-
-
-async def _in_thread(reply: CompletionReply | ChatReply, pieces: list[Piece], counts: Json) -> str:
-    """With log-probabilities an answer can have millions of values. `iterencode` lets other threads go on."""
-    return await asyncio.to_thread(lambda: "".join(STRICT_JSON.iterencode(reply.whole(pieces, counts))))
 
 
 async def _together(works: list[Any]) -> list[Any]:

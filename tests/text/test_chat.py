@@ -94,3 +94,10 @@ def test_an_error_holds_no_lone_surrogate() -> None:
 @pytest.mark.parametrize("test", ["is none", "is not defined or tools is none"])
 def test_templates_find_that_no_tools_are_given(test: str) -> None:
     assert template("{% if tools " + test + " %}none{% endif %}").render([NAMELESS]) == "none"
+
+
+def test_what_is_marked_as_generated_is_rendered_as_it_is() -> None:
+    source = (
+        "{% for m in messages %}{% generation %}{% set said = m.content %}{{ said }}.{% endgeneration %}{% endfor %}"
+    )
+    assert template(source).render([NAMELESS, NAMELESS]) == "Hello.Hello."

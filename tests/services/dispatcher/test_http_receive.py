@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import threading
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -17,7 +18,9 @@ from dunlin.wire.codec import encode
 from dunlin.wire.methods import GENERATE, stub
 from services.dispatcher.http import HttpConfig
 from services.dispatcher.intake import IntakeLimits, LaneLimits
-from tests.services.dispatcher.asking import post, with_doors
+from services.dispatcher.openai_reply import CompletionReply, Json
+from services.dispatcher.rendering import Piece
+from tests.services.dispatcher.asking import MODEL, client, post, with_doors
 from tests.services.dispatcher.doors import Doors
 
 BODY = json.dumps({"prompt": "Once upon a time", "max_tokens": 2}).encode()
@@ -129,5 +132,30 @@ def test_a_long_answer_with_logprobs_is_the_same_as_in_parts() -> None:
         assert whole["text"].startswith(first["text"])
         assert len(whole["logprobs"]["tokens"]) == 120
         assert whole["logprobs"]["top_logprobs"][:15] == first["logprobs"]["top_logprobs"]
+
+    with_doors(test)
+
+
+def test_many_tokens_that_come_at_once_are_made_json_of_in_a_thread(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[tuple[int, bool]] = []
+    chunk = CompletionReply.chunk
+
+    def recorded(self: CompletionReply, index: int, piece: Piece) -> Json:
+        made.append((len(piece.tokens), threading.current_thread() is threading.main_thread()))
+        return chunk(self, index, piece)
+
+    async def test(cluster: Doors) -> None:
+        async def tokens() -> list[str]:
+            stream = await client(cluster).completions.create(
+                model=MODEL, prompt="x", max_tokens=120, logprobs=2, stream=True, extra_headers={"Idempotency-Key": "k"}
+            )
+            seen = [event.choices[0].logprobs async for event in stream]
+            return [token for one in seen if one is not None for token in one.tokens or ()]
+
+        first = await tokens()
+        monkeypatch.setattr(CompletionReply, "chunk", recorded)
+        assert await tokens() == first
+        assert len(first) == 120
+        assert made == [(120, False)]
 
     with_doors(test)
