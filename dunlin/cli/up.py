@@ -180,7 +180,7 @@ def run(arguments: argparse.Namespace) -> int:
         preset=arguments.preset,
         prefill_share=arguments.prefill_share,
         deterministic=arguments.deterministic,
-        host=arguments.host,
+        host=arguments.host.strip("[]"),
         http_port=arguments.http_port,
         grpc_port=arguments.grpc_port,
         etcd=arguments.etcd,

@@ -21,10 +21,10 @@ def hints(state: ClusterState, host: str, has_keys: bool) -> Iterator[str]:
     there = "" if Path(state.data_dir) == default_data_dir() else f" --data-dir {shlex.quote(state.data_dir)}"
     url = f"{state.http.split(',')[0]}/v1"
     ca = f" --cacert {shlex.quote(str(_ca(state)))}" if state.tls_dir else ""
-    key = ' -H "Authorization: Bearer $KEY"' if has_keys else ""
+    key, api_key = (' -H "Authorization: Bearer $KEY"', "KEY") if has_keys else ("", '"any"')
     yield f"talk to it:   dunlin chat{there}"
     yield f"with curl:    curl{ca}{key} {url}/models"
-    yield f'from Python:  openai.OpenAI(base_url="{url}", api_key={"KEY" if has_keys else repr("any")})'
+    yield f'from Python:  openai.OpenAI(base_url="{url}", api_key={api_key})'
     if state.tls_dir:
         yield f"              with SSL_CERT_FILE={shlex.quote(str(_ca(state)))} in the environment"
     yield f"watch it:     dunlin top{there}, or {state.metrics} for Prometheus"

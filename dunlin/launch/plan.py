@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from dunlin.launch.certificates import tls_dir
 from dunlin.launch.options import UpOptions
+from dunlin.launch.ports import endpoint
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +35,16 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
     def spec(role: str, number: int, port: int, *flags: str) -> ProcessSpec:
         name, place = f"{role.replace('_', '-')}-{number}", nodes[number % len(nodes)]
         # -P: a folder called `services` where the user happens to stand must not shadow ours.
-        start = (sys.executable, "-P", "-m", f"services.{role}", "--name", name, "--listen", f"{options.host}:{port}")
+        start = (
+            sys.executable,
+            "-P",
+            "-m",
+            f"services.{role}",
+            "--name",
+            name,
+            "--listen",
+            endpoint(options.host, port),
+        )
         secured = ("--tls-dir", str(tls_dir(options.data_dir, name))) if options.tls else ()
         return ProcessSpec(name, role, (*start, "--node", place, *common, *secured, *flags))
 
@@ -82,7 +92,7 @@ def _doors(options: UpOptions, number: int, http_port: int) -> tuple[str, ...]:
     name = (f"--model-name={options.model_name}",) if options.model_name else ()
     file = options.data_dir / "logs" / f"dispatcher-{number}.access.jsonl"
     log = ("--access-log", str(file)) if options.access_log else ()
-    return ("--http", f"{options.host}:{http_port}", "--model", options.model, *name, *keys, *cors, *most, *log)
+    return ("--http", endpoint(options.host, http_port), "--model", options.model, *name, *keys, *cors, *most, *log)
 
 
 def _tier(options: UpOptions) -> tuple[str, ...]:

@@ -17,7 +17,7 @@ def claim_port(host: str, wanted: int, what: str, taken: Collection[int] = ()) -
         problem = _cannot_bind(host, wanted)
         if problem:
             raise LaunchError(
-                f"{what} {host}:{wanted}: {problem}; stop what listens there or choose another port (0 = any)"
+                f"{what} {endpoint(host, wanted)}: {problem}; stop what listens there or choose another port (0 = any)"
             )
         return wanted
     for port in random.sample(range(_LOWEST, _HIGHEST), _TRIES):
@@ -32,6 +32,11 @@ def claim_ports(host: str, first: int, count: int, what: str, taken: Collection[
     for number in range(count):
         claimed.append(claim_port(host, first and first + number, what, {*taken, *claimed}))
     return tuple(claimed)
+
+
+def endpoint(host: str, port: int) -> str:
+    """`host:port`, an IPv6 address in brackets: as URLs, gRPC and `--listen` want it."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
 def _cannot_bind(host: str, port: int) -> str:

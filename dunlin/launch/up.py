@@ -23,7 +23,7 @@ from dunlin.launch.errors import LaunchError
 from dunlin.launch.greeting import hints, ready_line
 from dunlin.launch.options import UpOptions
 from dunlin.launch.plan import Ports, ProcessSpec, service_specs
-from dunlin.launch.ports import claim_port, claim_ports
+from dunlin.launch.ports import claim_port, claim_ports, endpoint
 from dunlin.launch.probe import ask
 from dunlin.launch.readiness import Readiness, http_answers, judge
 from dunlin.launch.state import ClusterState, DataDir, write_state
@@ -139,13 +139,16 @@ class Cluster:
         return f"not ready after {limit_s:g} s, missing: {missing}{said}; logs are in {self._dir.path / 'logs'}"
 
     def _endpoints(self) -> list[str]:
-        return [f"{_reachable(self.options.host)}:{port}" for port in self._ports.grpc]
+        return [self._endpoint(port) for port in self._ports.grpc]
 
     def _urls(self) -> list[str]:
-        return [f"{self._scheme}://{_reachable(self.options.host)}:{port}" for port in self._ports.http]
+        return [f"{self._scheme}://{self._endpoint(port)}" for port in self._ports.http]
 
     def _monitor(self) -> str:
-        return f"{_reachable(self.options.host)}:{self._ports.monitor}"
+        return self._endpoint(self._ports.monitor)
+
+    def _endpoint(self, port: int) -> str:
+        return endpoint(_reachable(self.options.host), port)
 
     @property
     def _scheme(self) -> str:
@@ -156,13 +159,13 @@ class Cluster:
 
     def state(self) -> ClusterState:
         """What other commands need to find this cluster."""
-        host, options = _reachable(self.options.host), self.options
+        options = self.options
         return ClusterState(
             pid=os.getpid(),
             http=",".join(self._urls()),
             grpc=",".join(self._endpoints()),
             monitor=self._monitor(),
-            metrics=f"http://{host}:{self._ports.metrics}/metrics",
+            metrics=f"http://{self._endpoint(self._ports.metrics)}/metrics",
             etcd=self.etcd,
             data_dir=str(self._dir.path),
             model=options.model,
@@ -227,7 +230,7 @@ def _say(text: str) -> None:
 
 def _reachable(host: str) -> str:
     """An address that this machine itself can connect to when the services listen on all of its."""
-    return "127.0.0.1" if host in ("0.0.0.0", "::") else host
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host)
 
 
 def _etcd_spec(options: UpOptions) -> tuple[ProcessSpec, int]:

@@ -78,7 +78,8 @@ class Receiver:
         self._expected: dict[bytes, _Expected] = {}
         self._places = threading.BoundedSemaphore(most_connections)
         self._closing = threading.Event()
-        self._socket = socket.create_server((host, 0), backlog=32)
+        family = socket.AF_INET6 if ":" in host else socket.AF_INET
+        self._socket = socket.create_server((host, 0), family=family, backlog=32)
         self._socket.settimeout(TICK_S)
         self._thread = threading.Thread(target=self._listen, name="regions-in", daemon=True)
         self._thread.start()

@@ -49,7 +49,7 @@ def add_service_flags(parser: argparse.ArgumentParser) -> None:
     """The flags that all services have in common."""
     parser.add_argument("--name", default="", help="unique in its role; a new process of a name replaces the old one")
     parser.add_argument("--node", default=socket.gethostname(), help="the machine; processes of one node share memory")
-    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", type=_listen, help="port 0: any")
+    parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", type=listen_address, help="port 0: any")
     parser.add_argument("--advertise", default="", metavar="HOST", help="host that others dial (default: --listen's)")
     parser.add_argument("--etcd", default="127.0.0.1:2379", metavar="HOST:PORT[,HOST:PORT...]", type=_etcd)
     parser.add_argument(
@@ -91,10 +91,15 @@ def service_options(role: str, arguments: argparse.Namespace) -> ServiceOptions:
     )
 
 
-def _listen(text: str) -> str:
+def listen_address(text: str) -> str:
+    """`HOST:PORT` of a flag, as it is. Raises ArgumentTypeError saying what it should look like."""
     host, _, port = text.rpartition(":")
     if not host or not port.isdecimal() or int(port) > 65535:
         raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT (example: 127.0.0.1:0)")
+    if ":" in host and not host.startswith("["):
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not HOST:PORT: write [{host}]:{port}, an IPv6 address in brackets"
+        )
     return text
 
 

@@ -9,7 +9,7 @@ from dunlin.arguments import Parser
 from dunlin.origins import origin
 from dunlin.policies.dispatch import POLICIES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
-from dunlin.wire.options import add_service_flags, service_options
+from dunlin.wire.options import add_service_flags, listen_address, service_options
 from dunlin.wire.process import run_service
 from services.dispatcher.access_log import AccessLogConfig
 from services.dispatcher.config import of_preset
@@ -94,9 +94,7 @@ def _http_config(given: argparse.Namespace) -> HttpConfig:
 
 
 def _host_port(text: str) -> tuple[str, int]:
-    host, _, port = text.rpartition(":")
-    if not host or not port.isdecimal() or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not HOST:PORT (example: 127.0.0.1:8000)")
+    host, _, port = listen_address(text).rpartition(":")
     return host, int(port)
 
 

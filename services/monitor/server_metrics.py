@@ -39,7 +39,7 @@ class MetricsDoor:
         door = cls()
         host, _, port = listen.rpartition(":")
         try:
-            door._server = await asyncio.start_server(door._serve, host, int(port), limit=REQUEST_BYTES)
+            door._server = await asyncio.start_server(door._serve, host.strip("[]"), int(port), limit=REQUEST_BYTES)
         except OSError as error:
             raise StartError(
                 f"no page of metrics on {listen}: {error.strerror}; choose another --metrics-port"

@@ -52,7 +52,7 @@ def test_the_hints_are_for_this_cluster() -> None:
     assert list(hints(cluster(), "127.0.0.1", has_keys=False)) == [
         "talk to it:   dunlin chat",
         "with curl:    curl http://h:8000/v1/models",
-        "from Python:  openai.OpenAI(base_url=\"http://h:8000/v1\", api_key='any')",
+        'from Python:  openai.OpenAI(base_url="http://h:8000/v1", api_key="any")',
         "watch it:     dunlin top, or http://h:2/metrics for Prometheus",
     ]
     secured = cluster(http="https://h:8000", tls_dir="/t", data_dir="/else where")

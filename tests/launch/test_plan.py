@@ -12,7 +12,7 @@ from dunlin.launch import preflight
 from dunlin.launch.errors import LaunchError
 from dunlin.launch.options import UpOptions
 from dunlin.launch.plan import Ports, ProcessSpec, service_specs
-from dunlin.launch.ports import claim_port, claim_ports
+from dunlin.launch.ports import claim_port, claim_ports, endpoint
 from dunlin.launch.readiness import judge
 from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus
 from services.instance.config import InstanceConfig
@@ -40,6 +40,13 @@ def test_further_dispatchers_have_doors_of_their_own() -> None:
     dispatchers = [spec for spec in specs(dispatchers=3) if spec.role == "dispatcher"]
     assert [flag(spec, "--listen") for spec in dispatchers] == ["127.0.0.1:2", "127.0.0.1:12", "127.0.0.1:22"]
     assert [flag(spec, "--http") for spec in dispatchers] == ["127.0.0.1:1", "127.0.0.1:11", "127.0.0.1:21"]
+
+
+def test_an_ipv6_address_is_in_brackets_before_its_port() -> None:
+    dispatcher = next(spec for spec in specs(host="::1") if spec.role == "dispatcher")
+    assert (flag(dispatcher, "--listen"), flag(dispatcher, "--http")) == ("[::1]:2", "[::1]:1")
+    assert endpoint("::", 7) == "[::]:7"
+    assert endpoint("host", 7) == "host:7"
 
 
 def test_every_dispatcher_knows_the_web_pages_that_may_ask() -> None:

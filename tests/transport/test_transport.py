@@ -17,6 +17,7 @@ from dunlin.transport.payload import LENGTH, TAKEN, Payload, PayloadError, decod
 from dunlin.transport.receiver import Receiver
 from dunlin.transport.sender import Parcel, Sender
 from dunlin.transport.sockets import signed
+from tests.ipv6 import needs_ipv6
 from tests.transport.told import Told
 
 SIZE = 3 << 20
@@ -66,6 +67,14 @@ def test_a_region_arrives_where_it_was_expected() -> None:
         assert both.received.wait(1) == [(3, 1, "")]
         assert both.target[SIZE : 2 * SIZE] == both.source[4096 : 4096 + SIZE]
         assert not any(both.target[:SIZE])
+
+
+@needs_ipv6
+def test_it_listens_on_an_ipv6_address_too() -> None:
+    with pair(host="::1") as both:
+        parcel = replace(both.parcel(both.announce(both.payload())), endpoint=f"[::1]:{both.receiver.port}")
+        assert both.sender.submit(parcel, Priority.KV)
+        assert both.sent.wait(1) == [(1, "")]
 
 
 def test_one_connection_carries_many_and_the_urgent_ones_first() -> None:

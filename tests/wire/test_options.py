@@ -37,7 +37,7 @@ def test_two_processes_without_a_name_do_not_share_one(monkeypatch: pytest.Monke
     assert len(set(names)) == 2
 
 
-@pytest.mark.parametrize("listen", ["", "localhost", "localhost:", "localhost:x", ":80", "localhost:65536"])
+@pytest.mark.parametrize("listen", ["", "localhost", "localhost:", "localhost:x", ":80", "localhost:65536", "::1:80"])
 def test_a_listen_that_is_no_address_is_refused(listen: str) -> None:
     with pytest.raises(argparse.ArgumentError, match="is not HOST:PORT"):
         parse("--listen", listen)

@@ -12,6 +12,7 @@ from dunlin.telemetry.metrics import Family, Sample
 from dunlin.wire.errors import StartError
 from services.monitor import server_metrics
 from services.monitor.server_metrics import MetricsDoor
+from tests.ipv6 import needs_ipv6
 
 
 async def status() -> FleetStatus:
@@ -122,6 +123,17 @@ def test_silent_peers_and_peers_that_never_read_are_cut(monkeypatch: pytest.Monk
 
     # What the kernels had buffered still comes; the rest of the page was thrown away.
     assert 0 < len(asyncio.run(asyncio.wait_for(with_door(scenario), 20))) < PAGE_BYTES
+
+
+@needs_ipv6
+def test_the_address_may_be_ipv6() -> None:
+    async def scenario() -> None:
+        door = await MetricsDoor.open("[::1]:0")
+        _, writer = await asyncio.open_connection("::1", door.port)
+        writer.close()
+        await door.close()
+
+    asyncio.run(scenario())
 
 
 def test_a_taken_port_is_named() -> None:
