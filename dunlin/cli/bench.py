@@ -6,6 +6,7 @@ import dataclasses
 from dunlin.cli.errors import FAILED, OK, USAGE, CliError
 from dunlin.cli.options import Subparsers, add_json, number, whole
 from dunlin.cli.output import as_json, table
+from dunlin.extras import lacks
 
 _PATH = """\
 Measure the path of a token: CPU time from the engine's answer to the dispatcher's client, and back for the next step,
@@ -71,8 +72,7 @@ def run_path(arguments: argparse.Namespace) -> int:
     try:
         from dunlin.cli.bench_path import measure
     except ModuleNotFoundError as error:
-        text = f"this installation lacks {error.name}: install the servers with pip install 'dunlin[server]'"
-        raise CliError(text, USAGE) from None
+        raise CliError(lacks(error.name), USAGE) from None
     costs = measure(arguments.running, arguments.tokens)
     if arguments.json:
         print(as_json(costs))

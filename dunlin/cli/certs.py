@@ -16,6 +16,7 @@ from dunlin.certificates import (
 )
 from dunlin.cli.errors import USAGE, CliError
 from dunlin.cli.options import Subparsers, whole
+from dunlin.extras import lacks
 
 _INIT = """\
 Make a private certificate authority in DIR: ca.pem, which everybody gets, and ca-key.pem, which stays where it is.
@@ -100,6 +101,5 @@ def run_issue(arguments: argparse.Namespace) -> int:
 
 def _cli_error(error: Exception) -> CliError:
     if isinstance(error, ModuleNotFoundError):
-        text = f"this installation lacks {error.name}: install the servers with pip install 'dunlin[server]'"
-        return CliError(text, USAGE)
+        return CliError(lacks(error.name), USAGE)
     return CliError(str(error), USAGE)

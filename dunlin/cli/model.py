@@ -6,6 +6,7 @@ from pathlib import Path
 from dunlin.cli import model_show
 from dunlin.cli.errors import USAGE, CliError
 from dunlin.cli.options import Subparsers, number, whole
+from dunlin.extras import lacks
 
 _INIT = """\
 Write a Hugging Face checkpoint (config, safetensors, tokenizer, chat template) with random weights.
@@ -79,8 +80,7 @@ def run(arguments: argparse.Namespace) -> int:
         from dunlin.engine.checkpoint import Shape, init_checkpoint
         from dunlin.engine.errors import ModelError
     except ModuleNotFoundError as error:
-        text = f"this installation lacks {error.name}: install the servers with pip install 'dunlin[server]'"
-        raise CliError(text, USAGE) from None
+        raise CliError(lacks(error.name), USAGE) from None
     shape = Shape(
         layers=arguments.layers,
         hidden=arguments.hidden,

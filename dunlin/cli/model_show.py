@@ -13,6 +13,7 @@ from dunlin.cli.output import as_json, table
 from dunlin.engine.builtin import models_folder, resolve_model
 from dunlin.engine.config import FAMILIES, read_json
 from dunlin.engine.errors import ModelError
+from dunlin.extras import lacks
 
 if TYPE_CHECKING:
     from dunlin.engine.headers import Entry
@@ -109,8 +110,7 @@ def show(directory: Path) -> Shown:
     try:
         from dunlin.launch.servable import examine
     except ModuleNotFoundError as error:
-        text = f"this installation lacks {error.name}: install the servers with pip install 'dunlin[server]'"
-        raise CliError(text, USAGE) from None
+        raise CliError(lacks(error.name), USAGE) from None
     found = examine(directory)
     sizes = _sizes(values)
     return Shown(

@@ -14,6 +14,7 @@ from dunlin.cli.errors import FAILED, OK, USAGE, CliError
 from dunlin.cli.options import Subparsers, add_json, whole
 from dunlin.cli.output import as_json, table
 from dunlin.cli.profile_show import DEFAULT_SHAPE, show, tipping, tipping_text, typical
+from dunlin.extras import lacks
 
 if TYPE_CHECKING:
     from dunlin.cost.models import EngineTiming
@@ -106,7 +107,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.host:
             found = replace(found, timing=_with_host(arguments, found.timing, usable))
     except ImportError as error:
-        raise CliError(f"{error.name} is missing: pip install 'dunlin[server]'", USAGE) from error
+        raise CliError(lacks(error.name), USAGE) from error
     key = _key(arguments)
     path = arguments.out or _data_dir(arguments) / FILE
     try:

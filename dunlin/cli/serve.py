@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 from dunlin.cli.errors import USAGE, CliError
 from dunlin.cli.options import Subparsers
+from dunlin.extras import lacks
 
 ROLES = ("dispatcher", "instance", "kvstore", "monitor", "global_manager")
 
@@ -37,8 +38,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         module = importlib.import_module(f"services.{arguments.role}.__main__")
     except ModuleNotFoundError as error:
-        raise CliError(
-            f"this installation lacks {error.name}: install the servers with pip install 'dunlin[server]'", USAGE
-        ) from None
+        raise CliError(lacks(error.name), USAGE) from None
     main: Callable[[list[str]], int | None] = module.main
     return main(arguments.options) or 0

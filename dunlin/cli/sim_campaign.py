@@ -10,6 +10,7 @@ import time
 from typing import Any
 
 from dunlin.cli.errors import USAGE, CliError
+from dunlin.extras import lacks
 
 SHOW_EVERY_S = 5.0
 
@@ -107,9 +108,7 @@ def _load(module: str) -> Any:
     try:
         return importlib.import_module(module)
     except ModuleNotFoundError as error:
-        raise CliError(
-            f"this installation lacks {error.name}: install the servers with pip install 'dunlin[server]'", USAGE
-        ) from None
+        raise CliError(lacks(error.name), USAGE) from None
 
 
 def _positive(text: str) -> int:

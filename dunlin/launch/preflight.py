@@ -8,6 +8,7 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+from dunlin.extras import lacks
 from dunlin.launch.errors import LaunchError
 from dunlin.launch.options import UpOptions
 from dunlin.limits import MOST_NAME_CHARACTERS
@@ -116,7 +117,7 @@ def _check_collector(url: str) -> None:
     if not url.startswith(_OTLP_SCHEMES) or not url.partition("://")[2]:
         raise LaunchError(f"--otlp {url}: no endpoint of OTLP over gRPC; give http://HOST:4317 or https://HOST:4317")
     if importlib.util.find_spec("opentelemetry") is None:
-        raise LaunchError("--otlp needs OpenTelemetry, which is not here: pip install 'dunlin[server,otel]'")
+        raise LaunchError(f"--otlp: {lacks('opentelemetry', extra='server,otel')}")
 
 
 def _check_disk(data_dir: Path) -> None:
@@ -133,9 +134,7 @@ def _check_disk(data_dir: Path) -> None:
 def _check_installed(needed: Sequence[str]) -> None:
     missing = [name for name in needed if importlib.util.find_spec(name) is None]
     if missing:
-        raise LaunchError(
-            f"this installation lacks {', '.join(missing)}: install the servers with pip install 'dunlin[server]'"
-        )
+        raise LaunchError(lacks(*missing))
 
 
 def _check_nixl() -> None:

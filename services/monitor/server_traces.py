@@ -8,6 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from dunlin.effects import Message
+from dunlin.extras import lacks
 from dunlin.messages.fleet import Reasons
 from dunlin.telemetry.explain import Record
 from dunlin.telemetry.metrics import Family, traces
@@ -69,7 +70,7 @@ def open_traces(endpoint: str, node: str) -> Traces:
     try:
         from dunlin.telemetry.otlp import Exporter, collector
     except ModuleNotFoundError as error:
-        text = f"--otlp needs OpenTelemetry, and {error.name} is not here: pip install 'dunlin[server,otel]'"
+        text = f"--otlp: {lacks(error.name, extra='server,otel')}"
         raise StartError(text) from None
     try:
         return Traces(Exporter(collector(endpoint), node))
