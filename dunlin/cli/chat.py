@@ -26,6 +26,8 @@ examples:
   dunlin chat --system "Answer in one sentence." --temperature 0.2
   printf 'Hello\\nWho are you?\\n' | dunlin chat
 """
+_MOST_TOKENS = 512
+"""Of an answer for which no limit was given: a model may go on until its context is full."""
 _HELP = "commands: /system TEXT, /reset, /exit"
 
 
@@ -38,7 +40,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--system", metavar="TEXT", help="the system's message")
-    parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="of one answer (default: what fits)")
+    parser.add_argument("--max-tokens", type=whole(1), metavar="N", help=f"of one answer (default: {_MOST_TOKENS})")
     parser.add_argument("--temperature", type=number(0), metavar="T", help="0 is greedy (default: the server's)")
     parser.add_argument(
         "--top-p",
@@ -123,16 +125,25 @@ def converse(
 
 
 def _answer(client: "Client", messages: list[tuple[str, str]], options: dict[str, Any]) -> str:
-    """Print the answer as it comes. Leaving the stream cancels it."""
-    said = ""
+    """Print the answer as it comes. Leaving the stream cancels it.
+
+    The limit that was not given is kept here, not sent: sent, it could be more than the context or a quota leaves.
+    """
+    said, count, is_cut = "", 0, False
     stream = client.stream(messages=messages, **options)
     try:
         for event in stream:
             said += event.text
             print(event.text, end="", flush=True)
+            count += len(event.tokens)
+            is_cut = not options["max_tokens"] and count >= _MOST_TOKENS
+            if is_cut:
+                break
     finally:
         stream.close()
     print()
+    if is_cut:
+        print(f"(stopped after {count} tokens; --max-tokens N sets another limit)", file=sys.stderr)
     return said
 
 

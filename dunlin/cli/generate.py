@@ -39,7 +39,9 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
 
 
 def _add_sampling(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--max-tokens", type=whole(1), metavar="N", help="at most so many tokens (default: what fits)")
+    parser.add_argument(
+        "--max-tokens", type=whole(1), metavar="N", help="at most so many tokens (default: what the context leaves)"
+    )
     parser.add_argument("--temperature", type=number(0), metavar="T", help="0 is greedy (default: the server's)")
     parser.add_argument(
         "--top-p",

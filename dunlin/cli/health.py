@@ -5,8 +5,9 @@ import os
 from pathlib import Path
 
 from dunlin.cli.errors import FAILED, OK, USAGE, CliError
-from dunlin.cli.options import Subparsers, number
+from dunlin.cli.options import Subparsers, endpoints, number
 from dunlin.cli.serve import ROLES
+from dunlin.extras import lacks
 
 _DESCRIPTION = """\
 Ask one process of any role, over its gRPC port, whether it serves: exit code 0 if it does, 1 if not. It is what a
@@ -28,7 +29,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("address", metavar="HOST:PORT", help="what its --listen said")
+    parser.add_argument("address", type=endpoints, metavar="HOST:PORT", help="what its --listen said")
     parser.add_argument("--role", choices=ROLES, metavar="ROLE", default="dispatcher", help=_role_help())
     parser.add_argument(
         "--tls-dir", type=Path, metavar="DIR", help="certificates of the caller (default: $DUNLIN_TLS_DIR, else no TLS)"
@@ -50,8 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
         from dunlin.wire.health import why_unhealthy
         from dunlin.wire.security import Security
     except ModuleNotFoundError as error:
-        text = f"this installation lacks {error.name}: install the servers with pip install 'dunlin[server]'"
-        raise CliError(text, USAGE) from None
+        raise CliError(lacks(error.name), USAGE) from None
     directory = arguments.tls_dir or os.environ.get("DUNLIN_TLS_DIR")
     try:
         security = Security.load(Path(directory)) if directory else None

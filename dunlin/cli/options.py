@@ -12,6 +12,7 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     """How to find the cluster that a command talks to."""
     parser.add_argument(
         "--endpoint",
+        type=endpoints,
         metavar="HOST:PORT,…",
         help="the gRPC doors of the dispatchers (default: the cluster that runs in --data-dir)",
     )
@@ -32,6 +33,15 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Machine-readable output."""
     parser.add_argument("--json", action="store_true", help="print JSON")
+
+
+def endpoints(text: str) -> str:
+    """An argparse type: `HOST:PORT`, several with commas. Without a port gRPC would ask port 443."""
+    for one in text.split(","):
+        host, _, port = one.strip().rpartition(":")
+        if not host or not port.isdecimal():
+            raise argparse.ArgumentTypeError(f"{one.strip()!r} is not HOST:PORT (example: localhost:7070)")
+    return text
 
 
 def whole(lowest: int, highest: int | None = None) -> Callable[[str], int]:

@@ -9,6 +9,7 @@ from dunlin.cli.chat import Conversation, converse
 from dunlin.cli.errors import CliError
 from dunlin.client import DunlinError
 from dunlin.messages.public import GenerateEvent
+from dunlin.messages.types import i32
 
 
 class FakeClient:
@@ -30,6 +31,8 @@ class FakeClient:
                 raise DunlinError("no instance could serve")
             yield GenerateEvent("req-1-1", f"{len(messages)} ")
             yield GenerateEvent("req-1-1", "turns")
+            while "on and on" in messages[-1][1]:
+                yield GenerateEvent("req-1-1", " more", i32([1] * 100))
         finally:
             self.closed += 1
 
@@ -72,8 +75,16 @@ def test_an_answer_that_was_stopped_is_not_kept_and_ends_nothing(turn: str) -> N
     assert client.closed == 2
 
 
+def test_an_answer_without_a_limit_is_stopped_and_kept(capsys: pytest.CaptureFixture[str]) -> None:
+    client: Any = FakeClient()
+    assert converse(client, Conversation(), {"max_tokens": None}, iter(["on and on", "next"]), keep_on=False) == 0
+    assert client.asked[1][1] == ("assistant", "1 turns" + " more" * 6)
+    assert client.closed == 2
+    assert "stopped after 600 tokens; --max-tokens N" in capsys.readouterr().err
+
+
 def test_out_of_a_pipe_a_failure_is_the_end() -> None:
     client: Any = FakeClient()
     with pytest.raises(CliError, match="no instance could serve"):
-        converse(client, Conversation(), {}, iter(["fail", "never"]), keep_on=False)
+        converse(client, Conversation(), {"max_tokens": None}, iter(["fail", "never"]), keep_on=False)
     assert len(client.asked) == 1

@@ -79,6 +79,8 @@ def test_an_endpoint_where_nobody_answers(capsys: pytest.CaptureFixture[str]) ->
         (("generate", ""), "the prompt is empty"),
         (("generate", "a", "--temperature", "nan"), "at least 0"),
         (("generate", "a", "--max-tokens", "-1"), "1 or more"),
+        (("status", "--endpoint", "a:1,localhost"), "'localhost' is not HOST:PORT"),
+        (("health", "localhost"), "'localhost' is not HOST:PORT"),
         (("generate", "--tokens", "1,x"), "not a list of token ids"),
         (("replay", "/no/such.csv"), "/no/such.csv: cannot be read"),
         (("replay", "t.csv", "--speed", "0"), "above 0"),
