@@ -24,7 +24,7 @@ def why_coarse(quality: Quality) -> tuple[str, ...]:
 
 
 def note_of(name: str, quality: Quality | None) -> str:
-    """One line on the stored profile `name`, for whoever reads figures that were made with it; empty if it is good."""
+    """One line on the stored profile `name`, to stand beside figures that were made with it; empty if it is good."""
     if quality is None:
         return f"profile {name} is of an older version and does not say its own error: `dunlin profile` measures anew"
     reasons = why_coarse(quality)

@@ -69,7 +69,7 @@ def cpu_times(now_s: float, cores: set[int]) -> CpuTimes | None:
 
 
 def _waited_ns(task: str) -> int:
-    """How long a thread was ready and had no core; 0 if it ended meanwhile, or nobody counts that."""
+    """How long a thread was ready and had no core; 0 if it ended meanwhile, or the kernel does not count that."""
     try:
         return int((_TASKS / task / "schedstat").read_text().split()[1])
     except (FileNotFoundError, ProcessLookupError):

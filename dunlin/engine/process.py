@@ -40,7 +40,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 class TurnCame(Exception):
-    """The engine before is gone: whoever stands by has no time left to rehearse."""
+    """The engine before is gone: the one that stands by has no time left to rehearse."""
 
 
 class Channel:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 @dataclass(frozen=True, slots=True)
 class CpuTimes:
     """Seconds at `now_s`, all growing. `waited_s`: the own threads were ready to run and had no core; `own_s`: they
-    ran; `busy_s`: somebody ran on the cores that this process may use.
+    ran; `busy_s`: any thread ran on the cores that this process may use.
     """
 
     now_s: float
@@ -39,7 +39,7 @@ class ThreadLimits:
 
 
 class ThreadCount:
-    """One of `choices`, the highest one while nobody else wants the `cores`. Feed `look` a few times a second."""
+    """One of `choices`, the highest one while no other process wants the `cores`. Feed `look` a few times a second."""
 
     def __init__(self, choices: Sequence[int], cores: int, limits: ThreadLimits | None = None) -> None:
         self._choices = sorted(choices)

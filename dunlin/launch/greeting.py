@@ -1,4 +1,4 @@
-"""What `dunlin up` says when it serves: one line for programs, and a few for the person who started it."""
+"""What `dunlin up` says when it serves: one line for programs, and a few for people, about how to use it."""
 
 import shlex
 from collections.abc import Iterator

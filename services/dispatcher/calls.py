@@ -27,7 +27,7 @@ MOST_SHOWN = 256
 
 
 @dataclass(slots=True)
-class Call:
+class DoorCall:
     """What is known of one call so far.
 
     `path` is one of few (a route, a method), `target` what the client wrote, without its query. `operation` is empty
@@ -82,7 +82,7 @@ class Call:
 class Watch:
     """The times of one request."""
 
-    def __init__(self, metrics: Metrics, call: Call, prompt_tokens: int, clock: Callable[[], float]) -> None:
+    def __init__(self, metrics: Metrics, call: DoorCall, prompt_tokens: int, clock: Callable[[], float]) -> None:
         self.request = ""
         self.tokens_total = 0
         self.cached_tokens = 0
@@ -161,7 +161,7 @@ class Calls:
         self._servers = servers or {}
         self._numbers = count(1)
 
-    def ended(self, call: Call, status: int | str) -> None:
+    def ended(self, call: DoorCall, status: int | str) -> None:
         """The last byte went out, or the client left."""
         self._metrics.called(call.door, call.path, str(status))
         if call.code and not call.was_taken:
@@ -169,18 +169,18 @@ class Calls:
         if self._log is not None and call.path not in PROBES:
             self._log.write(self._line(call, status))
 
-    def origin(self, call: Call) -> Origin:
+    def origin(self, call: DoorCall) -> Origin:
         """The call as the core passes it on."""
         return Origin(call.door, call.operation, call.model, call.tenant, self._servers.get(call.door, ""))
 
-    def _refused(self, call: Call) -> None:
+    def _refused(self, call: DoorCall) -> None:
         self._metrics.refused(call.door, call.code, call.tenant)
         if call.operation and not call.is_told:
             # A name of its own: where no traceparent came, the trace's id follows from it.
             client = Address("client", f"{call.door}-refused-{next(self._numbers)}")
             self._host.deliver(client, TurnedAway(call.code, call.detail, call.trace, self.origin(call)))
 
-    def _line(self, call: Call, status: int | str) -> dict[str, object]:
+    def _line(self, call: DoorCall, status: int | str) -> dict[str, object]:
         return {
             "time_s": call.began_s,
             "door": call.door,
@@ -196,7 +196,7 @@ class Calls:
         }
 
 
-def _generated(call: Call) -> dict[str, object]:
+def _generated(call: DoorCall) -> dict[str, object]:
     """The part of a line that only calls have which want something generated. Nothing of a prompt or an answer."""
     watches = call.watches
     first = watches[0] if watches else None

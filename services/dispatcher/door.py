@@ -15,7 +15,7 @@ from dunlin.limits import check_vocabulary
 from dunlin.messages.door import CancelById, CancelResult, Rejection, Submit, Withdraw
 from dunlin.messages.types import I32, Finish, i32
 from services.dispatcher.again import NEW, Again, digest_of, drawn_seed
-from services.dispatcher.calls import Call, Calls, Log, Watch
+from services.dispatcher.calls import Calls, DoorCall, Log, Watch
 from services.dispatcher.intake import Intake, IntakeLimits
 from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import Model
@@ -39,7 +39,7 @@ class Part:
     index: int = 0
     requests: int = 1
     tokens: int = 0
-    call: Call | None = None
+    call: DoorCall | None = None
 
 
 ALONE = Part()
@@ -84,7 +84,7 @@ class Door:
         stopped = await _skipped(rendering, again.received)
         if self._is_shut:
             raise DoorError(Rejection.UNAVAILABLE, "this dispatcher is stopping", retry_after_s=1.0)
-        call = part.call or Call(door, "", self.clock())
+        call = part.call or DoorCall(door, "", self.clock())
         submit = self._submit(tokens, settings, choice, part, again, call)
         client = Address("client", f"{door}-{next(self._numbers)}")
         watch = Watch(self.metrics, call, len(tokens), self.clock)
@@ -144,7 +144,7 @@ class Door:
                 self._host.detach(client, STOPPING)
         self.intake.shut()
 
-    def _submit(self, tokens: I32, settings: Settings, choice: int, part: Part, again: Again, call: Call) -> Submit:
+    def _submit(self, tokens: I32, settings: Settings, choice: int, part: Part, again: Again, call: DoorCall) -> Submit:
         seeded = self.with_seed(settings, again)
         assert seeded.seed is not None
         eos = () if settings.ignore_eos else self.model.eos_ids

@@ -15,7 +15,7 @@ from dunlin.wire.errors import StartError
 from services.dispatcher.again import again_of
 from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.door import Door
-from services.dispatcher.http_access import CALL, Access, call_of
+from services.dispatcher.http_access import CALL, CallMiddleware, call_of
 from services.dispatcher.http_answer import Answer
 from services.dispatcher.http_config import HttpConfig
 from services.dispatcher.http_connections import Connections, Refused, watched
@@ -28,7 +28,7 @@ from services.dispatcher.http_receive import read_body
 from services.dispatcher.openai_reply import ChatReply, CompletionReply
 from services.dispatcher.openai_request import Asked
 from services.dispatcher.openapi import document
-from services.dispatcher.preprocess import Kind, Preprocessed
+from services.dispatcher.preprocess import BodyKind, Preprocessed
 from services.dispatcher.quotas import Usage
 
 __all__ = ["HttpConfig", "HttpDoor", "bind"]
@@ -98,7 +98,7 @@ class HttpDoor:
         await self._runner.cleanup()
 
     def _application(self) -> web.Application:
-        access = Access(self._door)
+        access = CallMiddleware(self._door)
         routes = [
             web.get("/v1/models", self._models),
             web.get("/v1/models/{model:.+}", self._model),
@@ -142,10 +142,12 @@ class HttpDoor:
         return replace(asked, settings=as_tenant(asked.settings, self._tenant(request)))
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, await self._body(request, Kind.COMPLETION), CompletionReply).serve(request)
+        return await self._answer(request, await self._body(request, BodyKind.COMPLETION), CompletionReply).serve(
+            request
+        )
 
     async def _chat(self, request: web.Request) -> web.StreamResponse:
-        return await self._answer(request, await self._body(request, Kind.CHAT), ChatReply).serve(request)
+        return await self._answer(request, await self._body(request, BodyKind.CHAT), ChatReply).serve(request)
 
     def _answer(
         self, request: web.Request, read: Preprocessed, kind: type[CompletionReply] | type[ChatReply]
@@ -156,7 +158,7 @@ class HttpDoor:
         read.check()
         return Answer(self._door, asked, read.prompts, kind, int(self._clock()), again)
 
-    async def _body(self, request: web.Request, kind: Kind) -> Preprocessed:
+    async def _body(self, request: web.Request, kind: BodyKind) -> Preprocessed:
         return await read_body(request, kind, self._door, self._config.most_body_bytes, self._config.body_timeout_s)
 
     async def _models(self, request: web.Request) -> web.Response:

@@ -1,17 +1,17 @@
-"""Two middlewares around every HTTP call: who asks and what became of it, for `calls.py`. Answers nothing itself."""
+"""Two middlewares around every HTTP call: its tenant and what became of it, for `calls.py`. Answers nothing itself."""
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
 
 from dunlin.limits import BadField
 from dunlin.telemetry.context import valid
-from services.dispatcher.calls import CHAT, COMPLETION, Call
+from services.dispatcher.calls import CHAT, COMPLETION, DoorCall
 from services.dispatcher.door import Door
 from services.dispatcher.http_errors import HttpError
 from services.dispatcher.refusals import DoorError
 
 NAME = "http"
-CALL = web.RequestKey("call", Call)
+CALL = web.RequestKey("call", DoorCall)
 CLIENT_LEFT = 499
 REQUEST_ID = "X-Request-Id"
 OPERATIONS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
@@ -28,7 +28,7 @@ KINDS = {
 }
 
 
-class Access:
+class CallMiddleware:
     """Follows the calls of one HTTP door."""
 
     def __init__(self, door: Door) -> None:
@@ -59,9 +59,9 @@ class Access:
             call_of(request).failed(kind_of(error), _detail(error))
             raise
 
-    def _call(self, request: web.Request) -> Call:
+    def _call(self, request: web.Request) -> DoorCall:
         resource = request.match_info.route.resource
-        return Call(
+        return DoorCall(
             NAME,
             resource.canonical if resource is not None else UNKNOWN_PATH,
             self._door.clock(),
@@ -74,7 +74,7 @@ class Access:
         )
 
 
-def call_of(request: web.Request) -> Call:
+def call_of(request: web.Request) -> DoorCall:
     """The call that `follow` began."""
     return request[CALL]
 

@@ -12,13 +12,13 @@ from dunlin.effects import Address
 from dunlin.limits import shown
 from dunlin.messages.types import I32, Finish
 from services.dispatcher.again import NEW, Again
-from services.dispatcher.calls import Call
+from services.dispatcher.calls import DoorCall
 from services.dispatcher.door import Door, Part
 from services.dispatcher.http_access import NAME, REQUEST_ID, call_of
 from services.dispatcher.http_errors import HttpError, described, ending_error, not_found
 from services.dispatcher.openai_reply import ChatReply, CompletionReply, Json
 from services.dispatcher.openai_request import Asked
-from services.dispatcher.openai_usage import Usage
+from services.dispatcher.openai_usage import CallUsage
 from services.dispatcher.refusals import DoorError
 from services.dispatcher.rendering import Piece
 from services.dispatcher.stream import Stream
@@ -49,7 +49,7 @@ class Answer:
         self._kind = kind
         self._created = created
         self._again = again
-        self._usage = Usage(list(map(len, prompts)), asked.choices)
+        self._usage = CallUsage(list(map(len, prompts)), asked.choices)
 
     async def serve(self, request: web.Request) -> web.StreamResponse:
         """The response.
@@ -85,7 +85,7 @@ class Answer:
             raise not_found(text, "model", "model_not_found")
 
     @asynccontextmanager
-    async def _opened(self, call: Call) -> AsyncIterator[list[Stream]]:
+    async def _opened(self, call: DoorCall) -> AsyncIterator[list[Stream]]:
         # One seed for all choices: they differ by their number, and the whole can be repeated.
         settings = self._door.with_seed(self._asked.settings, self._again)
         call_tokens = sum(map(len, self._prompts)) * self._asked.choices

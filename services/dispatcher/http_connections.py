@@ -35,7 +35,7 @@ class Connections:
         self._refused = refused
         self._loop = asyncio.get_running_loop()
         self._complaints = Complaints(self._loop.time)
-        self._open: dict[Connection, None] = {}
+        self._open: dict[HttpConnection, None] = {}
 
     @property
     def open(self) -> int:
@@ -52,13 +52,13 @@ class Connections:
         """Whether one more may come."""
         return len(self._open) < self.config.most_connections
 
-    def make(self) -> "Connection":
+    def make(self) -> "HttpConnection":
         """The protocol of one more connection; it counts until it has `left`."""
-        connection = Connection(self, self._server, self._loop)
+        connection = HttpConnection(self, self._server, self._loop)
         self._open[connection] = None
         return connection
 
-    def left(self, connection: "Connection") -> None:
+    def left(self, connection: "HttpConnection") -> None:
         """It is closed, or never came about."""
         self._open.pop(connection, None)
 
@@ -68,7 +68,7 @@ class Connections:
         self._complaints.say(peer, text)
 
 
-class Connection(web.RequestHandler):
+class HttpConnection(web.RequestHandler):
     """One connection: aiohttp's, with a deadline for whatever it waits for, and refusals in JSON.
 
     One timer at a time waits for the peer: for a head to be complete, for a next request to begin, for the end.
@@ -261,7 +261,7 @@ class Connection(web.RequestHandler):
 
 
 def watched(server: web.Server) -> web.Server:
-    """The server, which from now on tells each `Connection` when a request of it begins."""
+    """The server, which from now on tells each `HttpConnection` when a request of it begins."""
     make = server.request_factory
 
     def begin(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:

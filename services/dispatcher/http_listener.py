@@ -8,7 +8,7 @@ import socket
 import ssl
 from typing import cast
 
-from services.dispatcher.http_connections import Connection, Connections, last_words, raw_answer, too_many
+from services.dispatcher.http_connections import Connections, HttpConnection, last_words, raw_answer, too_many
 
 MOST_REFUSALS = 64
 """That are answered at a time; more are only closed."""
@@ -22,22 +22,22 @@ class Refusals:
     """Owns the connections above the limit, for as long as they are told so."""
 
     def __init__(self) -> None:
-        self._open: dict[Refusal, None] = {}
+        self._open: dict[RefusingProtocol, None] = {}
 
-    def make(self) -> "Refusal | None":
+    def make(self) -> "RefusingProtocol | None":
         """The protocol of one more; None: there are too many to answer."""
         if len(self._open) >= MOST_REFUSALS:
             return None
-        refusal = Refusal(self)
+        refusal = RefusingProtocol(self)
         self._open[refusal] = None
         return refusal
 
-    def left(self, refusal: "Refusal") -> None:
+    def left(self, refusal: "RefusingProtocol") -> None:
         """It is closed, or never came about."""
         self._open.pop(refusal, None)
 
 
-class Refusal(asyncio.Protocol):
+class RefusingProtocol(asyncio.Protocol):
     """Answers the first bytes of a connection, whatever they are, with 503."""
 
     def __init__(self, refusals: Refusals) -> None:
@@ -101,7 +101,7 @@ class Listener:
             self._take(sock, str(address[0]))
 
     def _take(self, sock: socket.socket, peer: str) -> None:
-        protocol: Connection | Refusal | None
+        protocol: HttpConnection | RefusingProtocol | None
         if self._connections.has_room:
             protocol, within_s = self._connections.make(), self._connections.config.header_timeout_s
         else:
@@ -115,7 +115,9 @@ class Listener:
         self._greetings.add(task)
         task.add_done_callback(self._greetings.discard)
 
-    async def _greet(self, sock: socket.socket, protocol: Connection | Refusal, peer: str, within_s: float) -> None:
+    async def _greet(
+        self, sock: socket.socket, protocol: HttpConnection | RefusingProtocol, peer: str, within_s: float
+    ) -> None:
         """Hand the socket to its protocol, after the handshake if there is to be one."""
         loop = asyncio.get_running_loop()
         timeout_s = within_s if self._tls is not None else None
@@ -123,14 +125,14 @@ class Listener:
             await loop.connect_accepted_socket(lambda: protocol, sock, ssl=self._tls, ssl_handshake_timeout=timeout_s)
         except OSError as error:
             self._give_up(protocol)
-            if isinstance(protocol, Connection):
+            if isinstance(protocol, HttpConnection):
                 self._connections.refuse("tls_handshake", peer, f"no TLS handshake: {error}")
         except BaseException:
             self._give_up(protocol)
             raise
 
-    def _give_up(self, protocol: Connection | Refusal) -> None:
-        if isinstance(protocol, Connection):
+    def _give_up(self, protocol: HttpConnection | RefusingProtocol) -> None:
+        if isinstance(protocol, HttpConnection):
             self._connections.left(protocol)
         else:
             self._refusals.left(protocol)

@@ -8,12 +8,12 @@ from services.dispatcher.door import Door
 from services.dispatcher.http_access import call_of
 from services.dispatcher.http_bodies import check_type, decoded
 from services.dispatcher.http_errors import CLIENT, HttpError
-from services.dispatcher.intake import Held
+from services.dispatcher.intake import HeldMemory
 from services.dispatcher.openai_reply import error_body
-from services.dispatcher.preprocess import Kind, Preprocessed
+from services.dispatcher.preprocess import BodyKind, Preprocessed
 
 
-async def read_body(request: web.Request, kind: Kind, door: Door, most_bytes: int, within_s: float) -> Preprocessed:
+async def read_body(request: web.Request, kind: BodyKind, door: Door, most_bytes: int, within_s: float) -> Preprocessed:
     """What the request asks.
 
     Raises:
@@ -40,7 +40,7 @@ async def read_body(request: web.Request, kind: Kind, door: Door, most_bytes: in
         return await door.intake.read(kind, *parts)
 
 
-async def _received(request: web.Request, held: Held, most_bytes: int) -> list[bytes]:
+async def _received(request: web.Request, held: HeldMemory, most_bytes: int) -> list[bytes]:
     """In the parts in which it came: joining megabytes takes the event loop longer than handing them on."""
     parts, size = [], 0
     async for part in request.content.iter_any():

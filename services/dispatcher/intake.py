@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from dunlin.messages.door import Rejection
 from services.dispatcher.model import Model
-from services.dispatcher.preprocess import Kind, Preprocessed, Preprocessor
+from services.dispatcher.preprocess import BodyKind, Preprocessed, Preprocessor
 from services.dispatcher.preprocess_helper import Helper
 from services.dispatcher.prompts import Prompts
 from services.dispatcher.refusals import STOPPING, DoorError
@@ -60,12 +60,12 @@ class Intake:
         """Calls that a helper process reads, or that wait for one."""
         return sum(lane.calls for lane in self._lanes)
 
-    def hold(self, declared_bytes: int | None) -> "Held":
-        """Room for a body of so many bytes; None: nobody knows yet."""
+    def hold(self, declared_bytes: int | None) -> "HeldMemory":
+        """Room for a body of so many bytes; None: not known yet."""
         lane = self._lanes[-1] if declared_bytes is None else self._lane(declared_bytes)
-        return Held(lane.room, self._limits.inline_bytes)
+        return HeldMemory(lane.room, self._limits.inline_bytes)
 
-    async def read(self, kind: Kind, *parts: bytes) -> Preprocessed:
+    async def read(self, kind: BodyKind, *parts: bytes) -> Preprocessed:
         """What the bytes ask, in the parts in which they came.
 
         Raises:
@@ -89,7 +89,7 @@ class Intake:
         return next((lane for lane in self._lanes if size <= lane.most_bytes), self._lanes[-1])
 
 
-class Room:
+class BodyMemory:
     """Memory for large bodies. `used` bytes are held of at most `most`."""
 
     def __init__(self, most: int) -> None:
@@ -108,15 +108,15 @@ class Room:
         self.used += size
 
 
-class Held:
+class HeldMemory:
     """A part of a room while it is in use: `with intake.hold(size) as held`. The first `free_bytes` need none."""
 
-    def __init__(self, room: Room, free_bytes: int) -> None:
+    def __init__(self, room: BodyMemory, free_bytes: int) -> None:
         self._room = room
         self._free_bytes = free_bytes
         self._bytes = 0
 
-    def __enter__(self) -> "Held":
+    def __enter__(self) -> "HeldMemory":
         return self
 
     def __exit__(self, *ending: object) -> None:
@@ -139,7 +139,7 @@ class Lane:
 
     def __init__(self, model: Model, limits: LaneLimits) -> None:
         self.most_bytes = limits.most_bytes
-        self.room = Room(limits.room_bytes)
+        self.room = BodyMemory(limits.room_bytes)
         self.calls = 0
         self._limits = limits
         self._is_shut = False
@@ -147,7 +147,7 @@ class Lane:
         self._helper = Helper(model, limits.nice, limits.within_s)
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="preprocess")
 
-    async def read(self, kind: Kind, parts: Sequence[bytes]) -> Preprocessed:
+    async def read(self, kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
         """As `Intake.read`. A client that leaves gives up its place in the queue; what runs counts to its end."""
         with self._lock:
             if self.calls >= self._limits.most_calls:

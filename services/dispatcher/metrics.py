@@ -173,7 +173,7 @@ class Metrics:
         return door, request_class.name.lower(), self.tenant(tenant)
 
     def tenant(self, tenant: str) -> str:
-        """The label of a tenant: "" for one that is not in the file of tenants, since anybody may make up names."""
+        """The label of a tenant: "" for one that is not in the file of tenants, since clients may make up names."""
         if tenant in self._tenants:
             return tenant
         if not tenant or not self._knows(tenant):

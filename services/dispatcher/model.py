@@ -13,7 +13,7 @@ from dunlin.text.tokenizer import Tokenizer, check_vocabulary, load_chat_templat
 
 @dataclass(frozen=True, slots=True)
 class NamedMessage(ChatMessage):
-    """A turn that says who speaks. Only chat templates that read names take it."""
+    """A turn that names its speaker. Only chat templates that read names take it."""
 
     name: str
 

@@ -6,7 +6,7 @@ from services.dispatcher.openai_reply import Json
 from services.dispatcher.rendering import Piece
 
 
-class Usage:
+class CallUsage:
     """Counts for one call: choice i belongs to prompt i // `choices`. A prompt counts once, however many choices."""
 
     def __init__(self, prompt_tokens: Sequence[int], choices: int) -> None:

@@ -20,7 +20,7 @@ from services.dispatcher.prompts import Prompts
 from services.dispatcher.refusals import DoorError, Malformed
 
 
-class Kind(IntEnum):
+class BodyKind(IntEnum):
     """What the bytes are: a body of one of OpenAI's paths, or a GenerateRequest of gRPC."""
 
     COMPLETION = 1
@@ -55,7 +55,7 @@ class Preprocessor:
         self._model = model
         self._prompts = prompts
 
-    def read(self, kind: Kind, data: bytes) -> Preprocessed:
+    def read(self, kind: BodyKind, data: bytes) -> Preprocessed:
         """The call in `data`.
 
         Raises:
@@ -104,8 +104,8 @@ def _no_constant(spelled: str) -> None:
     raise ValueError(f"{spelled} is no JSON number")
 
 
-def _asked_of(kind: Kind, data: bytes) -> tuple[Asked, Again]:
-    if kind is Kind.GENERATE:
+def _asked_of(kind: BodyKind, data: bytes) -> tuple[Asked, Again]:
+    if kind is BodyKind.GENERATE:
         return generate_of(data)
     body: Mapping[str, Any] = read_json(data)
-    return (chat_of(body) if kind is Kind.CHAT else completion_of(body)), NEW
+    return (chat_of(body) if kind is BodyKind.CHAT else completion_of(body)), NEW

@@ -19,7 +19,7 @@ from dunlin.limits import BadField
 from dunlin.tether import ParentGone, tie_to_parent
 from dunlin.text.tokenizer import load_chat_template, load_tokenizer
 from services.dispatcher.model import Model
-from services.dispatcher.preprocess import Kind, Preprocessor
+from services.dispatcher.preprocess import BodyKind, Preprocessor
 from services.dispatcher.preprocess_codec import Outcome, encode
 from services.dispatcher.preprocess_helper import ANSWER, receive_frame, send_frame
 from services.dispatcher.prompts import Prompts
@@ -55,14 +55,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _serve(connection: socket.socket, preprocessor: Preprocessor) -> None:
     what, data = receive_frame(connection)
-    outcome = _outcome(preprocessor, Kind(what), bytes(data))
+    outcome = _outcome(preprocessor, BodyKind(what), bytes(data))
     send_frame(connection, ANSWER, *encode(outcome))
     del data, outcome
     gc.collect()
     ctypes.CDLL(None).malloc_trim(0)  # the memory of a huge call is not kept for the next
 
 
-def _outcome(preprocessor: Preprocessor, kind: Kind, data: bytes) -> Outcome:
+def _outcome(preprocessor: Preprocessor, kind: BodyKind, data: bytes) -> Outcome:
     try:
         return preprocessor.read(kind, data)
     except (BadField, DoorError) as error:

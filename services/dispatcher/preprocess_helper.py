@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from dunlin.messages.door import Rejection
 from services.dispatcher.model import Model
-from services.dispatcher.preprocess import Kind, Preprocessed
+from services.dispatcher.preprocess import BodyKind, Preprocessed
 from services.dispatcher.preprocess_codec import decode
 from services.dispatcher.refusals import STOPPING, DoorError
 
@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 MODULE = "services.dispatcher.preprocess_child"
 HEAD = struct.Struct("<BQ")
-"""What a frame is (`Kind`; 0: an answer), and its length."""
+"""What a frame is (`BodyKind`; 0: an answer), and its length."""
 ANSWER = 0
 
 
@@ -69,7 +69,7 @@ class Helper:
         self._connection: socket.socket | None = None
         self._is_ended = False
 
-    def read(self, kind: Kind, parts: Sequence[bytes]) -> Preprocessed:
+    def read(self, kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
         """What the bytes ask.
 
         Raises:

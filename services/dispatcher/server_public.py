@@ -23,9 +23,9 @@ from dunlin.messages.types import Finish
 from dunlin.telemetry.context import valid
 from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Answer, Method, Methods, Refusal
 from services.dispatcher.callers import Callers, as_tenant
-from services.dispatcher.calls import CHAT, COMPLETION, Call
+from services.dispatcher.calls import CHAT, COMPLETION, DoorCall
 from services.dispatcher.door import Door, Part
-from services.dispatcher.preprocess import Kind, Preprocessed
+from services.dispatcher.preprocess import BodyKind, Preprocessed
 from services.dispatcher.refusals import DoorError
 from services.dispatcher.rendering import Piece
 from services.dispatcher.stream import Stream
@@ -72,7 +72,7 @@ class PublicDoor:
             client, stream, length = await _beating(context, self._open(data, call))
             await self._stream(context, client, stream, length)
 
-    async def _open(self, data: bytes, call: Call) -> tuple[Address, Stream, int]:
+    async def _open(self, data: bytes, call: DoorCall) -> tuple[Address, Stream, int]:
         read = await self._read(data)
         call.operation = CHAT if read.is_chat else COMPLETION
         settings = as_tenant(read.asked.settings, call.tenant or None)
@@ -87,7 +87,7 @@ class PublicDoor:
             raise BadField("request", f"has {len(data)} bytes; at most {MOST_BODY_BYTES} are taken")
         with self._door.intake.hold(len(data)) as held:
             held.grow(len(data))
-            return await self._door.intake.read(Kind.GENERATE, data)
+            return await self._door.intake.read(BodyKind.GENERATE, data)
 
     async def cancel(self, request: CancelRequest, context: "Context") -> CancelReply:
         """Cancel a request of the caller's tenant; without keys, anybody's."""
@@ -113,7 +113,7 @@ class PublicDoor:
     # --- what becomes of a call ---
 
     @asynccontextmanager
-    async def _following(self, call: Call, context: "Context") -> AsyncIterator[None]:
+    async def _following(self, call: DoorCall, context: "Context") -> AsyncIterator[None]:
         """Say how the call ended (CANCELLED: its client left), and abort it for what a door may raise."""
         status = grpc.StatusCode.CANCELLED
         refusal: Refusal | None = None
@@ -152,13 +152,13 @@ class PublicDoor:
         call.failed("malformed" if status is grpc.StatusCode.INVALID_ARGUMENT else "forbidden", detail)
         self._door.calls.ended(call, status.name)
 
-    def _call(self, method: str, context: "Context", operation: str = "") -> Call:
+    def _call(self, method: str, context: "Context", operation: str = "") -> DoorCall:
         call = self._call_of(method, _metadata(context), operation)
         call.client = _host_of(context.peer())
         return call
 
-    def _call_of(self, method: str, metadata: Mapping[str, Any], operation: str) -> Call:
-        return Call(
+    def _call_of(self, method: str, metadata: Mapping[str, Any], operation: str) -> DoorCall:
+        return DoorCall(
             NAME,
             method,
             self._door.clock(),

@@ -18,7 +18,7 @@ under a flood the monitor's ring keeps room for the others."""
 
 
 @dataclass(slots=True)
-class Allowance:
+class RecordingAllowance:
     """How many refusals of one kind may be recorded now, as of `at_s`, and how many have been left out."""
 
     at_s: float
@@ -41,7 +41,7 @@ class Telling:
     """Words the messages. Owns what is left of the records of refusals, by kind, of which there are few."""
 
     def __init__(self) -> None:
-        self._allowances: dict[str, Allowance] = {}
+        self._allowances: dict[str, RecordingAllowance] = {}
 
     def admitted(self, request: Request, queued: int, placeable: int) -> Effect:
         """It waits for an instance now."""
@@ -74,7 +74,7 @@ class Telling:
 
     def turned_away(self, now_s: float, client: Address, turned: TurnedAway, queued: int) -> list[Effect]:
         """A request that was not taken, as long as not too many of its kind were recorded lately."""
-        allowance = self._allowances.setdefault(turned.code, Allowance(now_s))
+        allowance = self._allowances.setdefault(turned.code, RecordingAllowance(now_s))
         if not allowance.take(now_s):
             return []
         figures = (Figure("queued", queued), Figure("left_out_before", allowance.left_out))

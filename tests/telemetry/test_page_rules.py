@@ -19,7 +19,7 @@ from dunlin.messages.fleet import MemberStatus as Member
 from dunlin.messages.types import Finish
 from dunlin.telemetry.exposition import render
 from dunlin.telemetry.metrics import families, traces
-from services.dispatcher.calls import Call, Watch
+from services.dispatcher.calls import DoorCall, Watch
 from services.dispatcher.metrics import LogLines, Metrics
 
 NOT_BASE = re.compile(
@@ -43,7 +43,7 @@ def doors() -> str:
     metrics = Metrics()
     metrics.registry.register(LogLines(lambda: (1, 0)))
     times = iter((0.0, 1.0, 2.0))
-    watch = Watch(metrics, Call("http", "/v1/completions", 0.0), 4, lambda: next(times))
+    watch = Watch(metrics, DoorCall("http", "/v1/completions", 0.0), 4, lambda: next(times))
     watch.placed(0.5)
     watch.tokens(1)
     watch.tokens(1)

@@ -18,7 +18,7 @@ from dunlin.messages.types import RequestClass
 from dunlin.wire.channels import open_channel
 from dunlin.wire.methods import GENERATE, INFO, stub
 from services.dispatcher.http import HttpConfig
-from services.dispatcher.http_access import Access
+from services.dispatcher.http_access import CallMiddleware
 from tests.services.dispatcher.asking import MODEL, post, with_doors
 from tests.services.dispatcher.doors import Doors
 from tests.services.dispatcher.test_callers import ACME, CLOSED, tenants
@@ -312,7 +312,7 @@ def test_a_write_to_a_client_that_has_just_left_is_no_error_of_ours() -> None:
         async def write(request: web.Request) -> web.StreamResponse:
             raise ConnectionResetError("Cannot write to closing transport")
 
-        access = Access(cluster.door)
+        access = CallMiddleware(cluster.door)
         request = make_mocked_request("POST", TEXT)
         answer = await access.follow(request, lambda inner: access.note(inner, write))
         assert (answer.status, log[0]["status"], log[0]["error"]) == (499, 499, None)

@@ -16,36 +16,39 @@ from dunlin.messages.types import i32
 from dunlin.wire.codec import encode
 from services.dispatcher import preprocess
 from services.dispatcher.intake import Intake, IntakeLimits, LaneLimits
-from services.dispatcher.preprocess import Kind, Preprocessed, Preprocessor
+from services.dispatcher.preprocess import BodyKind, Preprocessed, Preprocessor
 from services.dispatcher.prompts import Prompts
 from services.dispatcher.refusals import DoorError
 from tests.services.dispatcher.doors import model
 
 LANE = LaneLimits(most_bytes=1 << 20, most_calls=2, room_bytes=1_000, nice=0, within_s=60.0)
 ALL_LARGE = IntakeLimits(inline_bytes=0, lanes=(LANE,))
-BODIES: list[tuple[Kind, bytes]] = [
-    (Kind.COMPLETION, b'{"prompt": "Once upon a time", "stop": ["x"], "logit_bias": {"5": 1.5}, "n": 3, "seed": 9}'),
-    (Kind.COMPLETION, b'{"prompt": [[1, 2, 3], "and a text"], "stream": true, "model": "builtin:tiny"}'),
-    (Kind.COMPLETION, b'{"prompt": "x", "model": "another"}'),
-    (Kind.CHAT, b'{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}'),
-    (Kind.GENERATE, encode(GenerateRequest(prompt="Once", stop=("x",), idempotency_key="k"))),
-    (Kind.GENERATE, encode(GenerateRequest(messages=(ChatMessage("user", "Hi"),), temperature=0.5))),
+BODIES: list[tuple[BodyKind, bytes]] = [
     (
-        Kind.GENERATE,
+        BodyKind.COMPLETION,
+        b'{"prompt": "Once upon a time", "stop": ["x"], "logit_bias": {"5": 1.5}, "n": 3, "seed": 9}',
+    ),
+    (BodyKind.COMPLETION, b'{"prompt": [[1, 2, 3], "and a text"], "stream": true, "model": "builtin:tiny"}'),
+    (BodyKind.COMPLETION, b'{"prompt": "x", "model": "another"}'),
+    (BodyKind.CHAT, b'{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}'),
+    (BodyKind.GENERATE, encode(GenerateRequest(prompt="Once", stop=("x",), idempotency_key="k"))),
+    (BodyKind.GENERATE, encode(GenerateRequest(messages=(ChatMessage("user", "Hi"),), temperature=0.5))),
+    (
+        BodyKind.GENERATE,
         encode(GenerateRequest(prompt_tokens=i32((1, 2)), resume_request="req-1-1", resume_tokens=i32((3, 4)))),
     ),
 ]
-WRONG: list[tuple[Kind, bytes]] = [
-    (Kind.COMPLETION, b'{"prompt": "x", "wrong": 1}'),
-    (Kind.COMPLETION, b'{"prompt": ""}'),
-    (Kind.COMPLETION, b'{"prompt": "\\ud800"}'),
-    (Kind.COMPLETION, b"[" * 100_000),
-    (Kind.COMPLETION, b'{"prompt": [99999999]}'),
-    (Kind.CHAT, b'{"messages": [{"role": "robot", "content": "x"}]}'),
-    (Kind.CHAT, b'{"messages": NaN}'),
-    (Kind.GENERATE, b"\xff\xff"),
-    (Kind.GENERATE, encode(GenerateRequest())),
-    (Kind.GENERATE, encode(GenerateRequest(prompt="heron " * 5_000))),
+WRONG: list[tuple[BodyKind, bytes]] = [
+    (BodyKind.COMPLETION, b'{"prompt": "x", "wrong": 1}'),
+    (BodyKind.COMPLETION, b'{"prompt": ""}'),
+    (BodyKind.COMPLETION, b'{"prompt": "\\ud800"}'),
+    (BodyKind.COMPLETION, b"[" * 100_000),
+    (BodyKind.COMPLETION, b'{"prompt": [99999999]}'),
+    (BodyKind.CHAT, b'{"messages": [{"role": "robot", "content": "x"}]}'),
+    (BodyKind.CHAT, b'{"messages": NaN}'),
+    (BodyKind.GENERATE, b"\xff\xff"),
+    (BodyKind.GENERATE, encode(GenerateRequest())),
+    (BodyKind.GENERATE, encode(GenerateRequest(prompt="heron " * 5_000))),
 ]
 
 
@@ -99,7 +102,7 @@ def test_a_large_call_is_not_read_in_this_process(monkeypatch: pytest.MonkeyPatc
     read: list[str] = []
     asked_of = preprocess._asked_of
 
-    def watched(kind: Kind, data: bytes) -> Any:
+    def watched(kind: BodyKind, data: bytes) -> Any:
         read.append(f"{kind.name} {len(data)} {threading.current_thread() is threading.main_thread()}")
         return asked_of(kind, data)
 
@@ -107,9 +110,9 @@ def test_a_large_call_is_not_read_in_this_process(monkeypatch: pytest.MonkeyPatc
     large = encode(GenerateRequest(prompt="heron " * 40))
 
     async def test(intake: Intake) -> None:
-        await intake.read(Kind.GENERATE, encode(GenerateRequest(prompt="small")))
-        await intake.read(Kind.GENERATE, large)
-        await intake.read(Kind.COMPLETION, b'{"prompt": "' + b"a" * 200 + b'"}')
+        await intake.read(BodyKind.GENERATE, encode(GenerateRequest(prompt="small")))
+        await intake.read(BodyKind.GENERATE, large)
+        await intake.read(BodyKind.COMPLETION, b'{"prompt": "' + b"a" * 200 + b'"}')
 
     with_intake(test, IntakeLimits(inline_bytes=100, lanes=(LANE,)))
     assert read == ["GENERATE 7 True"]
@@ -128,13 +131,13 @@ def test_small_calls_are_read_one_a_turn_of_the_loop(monkeypatch: pytest.MonkeyP
 
         read = intake._preprocessor.read
 
-        def watched(kind: Kind, data: bytes) -> Preprocessed:
+        def watched(kind: BodyKind, data: bytes) -> Preprocessed:
             turns.append(turn)
             return read(kind, data)
 
         monkeypatch.setattr(intake._preprocessor, "read", watched)
         counting = asyncio.create_task(count())
-        await asyncio.gather(*(intake.read(Kind.COMPLETION, b'{"prompt": "x"}') for _ in range(20)))
+        await asyncio.gather(*(intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}') for _ in range(20)))
         counting.cancel()
 
     with_intake(test, IntakeLimits())
@@ -158,18 +161,18 @@ def test_too_many_large_calls_are_refused_and_a_client_that_leaves_gives_up_its_
         lane = intake._lanes[0]
         begun, go_on = threading.Event(), threading.Event()
 
-        def slow(kind: Kind, parts: Sequence[bytes]) -> Preprocessed:
+        def slow(kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
             begun.set()
             go_on.wait(50)
             return here.read(kind, b"".join(parts))
 
         lane._helper.read = slow  # type: ignore[method-assign]
-        running = asyncio.create_task(intake.read(Kind.COMPLETION, body))
+        running = asyncio.create_task(intake.read(BodyKind.COMPLETION, body))
         await asyncio.to_thread(begun.wait, 50)
-        waiting = asyncio.create_task(intake.read(Kind.COMPLETION, body))
+        waiting = asyncio.create_task(intake.read(BodyKind.COMPLETION, body))
         await asyncio.sleep(0)
         with pytest.raises(DoorError, match="2 large requests are being read already") as refused:
-            await intake.read(Kind.COMPLETION, body)
+            await intake.read(BodyKind.COMPLETION, body)
         assert refused.value.retry_after_s == 1.0
         for leaving in (waiting, running):
             leaving.cancel()
@@ -178,7 +181,7 @@ def test_too_many_large_calls_are_refused_and_a_client_that_leaves_gives_up_its_
         go_on.set()
         while intake.large_calls:
             await asyncio.sleep(0)
-        assert (await intake.read(Kind.COMPLETION, body)).prompts
+        assert (await intake.read(BodyKind.COMPLETION, body)).prompts
 
     with_intake(test)
 
@@ -213,17 +216,17 @@ def test_a_helper_that_dies_is_replaced() -> None:
     body = b'{"prompt": "x"}'
 
     async def test(intake: Intake) -> None:
-        await intake.read(Kind.COMPLETION, body)
+        await intake.read(BodyKind.COMPLETION, body)
         process = intake._lanes[0]._helper._process
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)
-        asked = asyncio.create_task(intake.read(Kind.COMPLETION, body))
+        asked = asyncio.create_task(intake.read(BodyKind.COMPLETION, body))
         while not intake.large_calls:
             await asyncio.sleep(0)
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(DoorError, match="has died over this one of 15 bytes"):
             await asked
-        assert (await intake.read(Kind.COMPLETION, body)).prompts
+        assert (await intake.read(BodyKind.COMPLETION, body)).prompts
 
     with_intake(test)
 
@@ -231,7 +234,7 @@ def test_a_helper_that_dies_is_replaced() -> None:
 def test_a_helper_that_is_too_slow_is_ended() -> None:
     async def test(intake: Intake) -> None:
         with pytest.raises(DoorError, match=r"did not answer within 0\.001 s"):
-            await intake.read(Kind.COMPLETION, b'{"prompt": "x"}')
+            await intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}')
         assert intake._lanes[0]._helper._process is None
 
     with_intake(test, IntakeLimits(0, (LaneLimits(1 << 20, 2, 0, 0, within_s=0.001),)))
@@ -239,10 +242,10 @@ def test_a_helper_that_is_too_slow_is_ended() -> None:
 
 def test_what_a_helper_reads_while_the_dispatcher_stops_gets_an_error() -> None:
     async def test(intake: Intake) -> None:
-        asked = asyncio.create_task(intake.read(Kind.COMPLETION, b'{"prompt": "x"}'))
+        asked = asyncio.create_task(intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}'))
         while not intake.large_calls:
             await asyncio.sleep(0)
-        waiting = asyncio.create_task(intake.read(Kind.COMPLETION, b'{"prompt": "x"}'))
+        waiting = asyncio.create_task(intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}'))
         while intake.large_calls < 2:
             await asyncio.sleep(0)
         intake.shut()
@@ -250,7 +253,7 @@ def test_what_a_helper_reads_while_the_dispatcher_stops_gets_an_error() -> None:
             with pytest.raises(DoorError, match="the dispatcher is stopping"):
                 await one
         with pytest.raises(DoorError, match="the dispatcher is stopping"):
-            await intake.read(Kind.COMPLETION, b'{"prompt": "x"}')
+            await intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}')
         assert intake._lanes[0]._helper._process is None
 
     with_intake(test)

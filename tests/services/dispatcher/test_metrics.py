@@ -4,7 +4,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from dunlin.messages.types import Finish, RequestClass
-from services.dispatcher.calls import Call, Watch
+from services.dispatcher.calls import DoorCall, Watch
 from services.dispatcher.metrics import HISTOGRAMS, MOST_TENANT_LABELS, OTHER, LogLines, Metrics, documented
 
 INTERACTIVE = 'class="interactive",door="http",tenant=""'
@@ -15,13 +15,13 @@ def lines(metrics: Metrics) -> list[str]:
 
 
 def watch(metrics: Metrics, clock: Callable[[], float], prompt_tokens: int = 7) -> Watch:
-    return Watch(metrics, Call("http", "/v1/completions", clock()), prompt_tokens, clock)
+    return Watch(metrics, DoorCall("http", "/v1/completions", clock()), prompt_tokens, clock)
 
 
 def test_the_times_of_one_request() -> None:
     now_s = 10.0
     metrics = Metrics()
-    call = Call("http", "/v1/completions", 9.0, arrived_s=9.75)
+    call = DoorCall("http", "/v1/completions", 9.0, arrived_s=9.75)
     one = Watch(metrics, call, 7, lambda: now_s)
     one.placed(0.25)
     one.placed(5.0)  # a later attempt
@@ -61,7 +61,7 @@ def test_one_token_has_no_time_per_token() -> None:
 def test_the_class_and_a_known_tenant_are_labels() -> None:
     metrics = Metrics(lambda tenant: tenant == "acme")
     for tenant in ("acme", "made-up"):
-        call = Call("grpc", "Generate", 0.0, tenant=tenant, request_class=RequestClass.BATCH)
+        call = DoorCall("grpc", "Generate", 0.0, tenant=tenant, request_class=RequestClass.BATCH)
         Watch(metrics, call, 3, lambda: 0.0).finished(Finish.STOP)
     metrics.refused("http", "quota", "acme")
     page = lines(metrics)
