@@ -9,6 +9,15 @@ from typing import Any, NoReturn
 _CHOICE = re.compile(r"(?P<before>.*invalid choice: )'?(?P<given>[^']*?)'? \(choose from (?P<choices>.*)\)", re.DOTALL)
 
 
+class DefaultsShown(argparse.HelpFormatter):
+    """Ends the help of each option with its default, where it has one and the text does not tell it."""
+
+    def _get_help_string(self, action: argparse.Action) -> str:
+        text = action.help or ""
+        is_told = "default" in text or action.default in (None, "", False, argparse.SUPPRESS, [])
+        return text if is_told else f"{text} (default: %(default)s)".lstrip()
+
+
 class Parser(argparse.ArgumentParser):
     """An ArgumentParser that refuses unknown options itself, so that a subcommand's names the subcommand's own."""
 

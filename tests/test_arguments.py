@@ -2,7 +2,7 @@
 
 import pytest
 
-from dunlin.arguments import Parser
+from dunlin.arguments import DefaultsShown, Parser
 
 
 def complaint(capsys: pytest.CaptureFixture[str], *words: str) -> str:
@@ -31,3 +31,12 @@ def test_a_mistake_is_one_line(capsys: pytest.CaptureFixture[str], words: tuple[
     line = complaint(capsys, *words)
     assert line.endswith(said)
     assert line.count("\n") == 1
+
+
+def test_help_tells_defaults_once() -> None:
+    parser = Parser(prog="tool", formatter_class=DefaultsShown)
+    parser.add_argument("--count", default=3, help="how many")
+    parser.add_argument("--size", default=4, help="how large (default: what fits)")
+    parser.add_argument("--name", default="", help="what it is called")
+    lines = [line.split(maxsplit=2)[2] for line in parser.format_help().splitlines() if line.startswith("  --")]
+    assert lines == ["how many (default: 3)", "how large (default: what fits)", "what it is called"]

@@ -6,6 +6,7 @@ import socket
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from dunlin.arguments import DefaultsShown
 from dunlin.membership.endpoints import parse_endpoints
 
 ETCD_USER_VARIABLE = "DUNLIN_ETCD_USER"
@@ -46,12 +47,15 @@ class ServiceOptions:
 
 
 def add_service_flags(parser: argparse.ArgumentParser) -> None:
-    """The flags that all services have in common."""
+    """The flags that all services have in common. All flags of the parser tell their defaults."""
+    parser.formatter_class = DefaultsShown
     parser.add_argument("--name", default="", help="unique in its role; a new process of a name replaces the old one")
     parser.add_argument("--node", default=socket.gethostname(), help="the machine; processes of one node share memory")
     parser.add_argument("--listen", default="127.0.0.1:0", metavar="HOST:PORT", type=listen_address, help="port 0: any")
     parser.add_argument("--advertise", default="", metavar="HOST", help="host that others dial (default: --listen's)")
-    parser.add_argument("--etcd", default="127.0.0.1:2379", metavar="HOST:PORT[,HOST:PORT...]", type=_etcd)
+    parser.add_argument(
+        "--etcd", default="127.0.0.1:2379", metavar="HOST:PORT[,…]", type=_etcd, help="all members, in any order"
+    )
     parser.add_argument(
         "--etcd-user",
         default=os.environ.get(ETCD_USER_VARIABLE, ""),
@@ -65,10 +69,14 @@ def add_service_flags(parser: argparse.ArgumentParser) -> None:
         metavar="FILE",
         help=f"holds that user's password (default: ${ETCD_PASSWORD_VARIABLE})",
     )
-    parser.add_argument("--data-dir", default=Path("dunlin-data"), metavar="DIR", type=Path)
+    parser.add_argument(
+        "--data-dir", default=Path("dunlin-data"), metavar="DIR", type=Path, help="for the files of the built-in model"
+    )
     parser.add_argument("--tls-dir", type=Path, metavar="DIR", help=TLS_HELP)
     parser.add_argument("--etcd-tls-dir", type=Path, metavar="DIR", help="the same, for etcd (default: --tls-dir)")
-    parser.add_argument("--lease-ttl-s", default=5, type=int, help="seconds until etcd forgets a dead process")
+    parser.add_argument(
+        "--lease-ttl-s", default=5, type=int, metavar="S", help="seconds until etcd forgets a dead process"
+    )
     parser.add_argument("--parent-pid", default=0, type=int, metavar="PID", help="die with this parent process")
 
 

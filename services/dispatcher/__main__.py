@@ -21,7 +21,7 @@ def parser() -> argparse.ArgumentParser:
     """The flags."""
     made = Parser(prog="dunlin serve dispatcher", description="Take requests over gRPC (--listen) and HTTP (--http).")
     add_service_flags(made)
-    made.add_argument("--http", default=("127.0.0.1", 8000), type=_host_port, metavar="HOST:PORT", help="port 0: any")
+    made.add_argument("--http", default="127.0.0.1:8000", type=_host_port, metavar="HOST:PORT", help="port 0: any")
     made.add_argument("--model", default="builtin:tiny", metavar="DIR", help="for its tokenizer and limits")
     made.add_argument("--model-name", default="", metavar="NAME", help="what clients call it (default: from --model)")
     made.add_argument("--preset", default=DEFAULT_PRESET, choices=tuple(PRESETS), help="which policies decide")
@@ -31,13 +31,17 @@ def parser() -> argparse.ArgumentParser:
         "--max-wait-s", default=30.0, type=float, metavar="S", help="refuse at once what would wait longer for its turn"
     )
     made.add_argument("--max-waiting", default=16, type=int, metavar="N", help="requests that may wait at an instance")
-    made.add_argument("--grace-s", default=30.0, type=float, metavar="S", help="for cut requests with an own key")
-    made.add_argument("--replay-s", default=60.0, type=float, metavar="S", help="an answer is told again for so long")
+    made.add_argument(
+        "--grace-s", default=30.0, type=float, metavar="S", help="a cut request with an idempotency key runs on so long"
+    )
+    made.add_argument(
+        "--replay-s", default=60.0, type=float, metavar="S", help="its answer is given again to the same key so long"
+    )
     made.add_argument(
         "--access-log", default="", metavar="FILE", help="write a JSON line for each call there; -: to standard output"
     )
     made.add_argument(
-        "--access-log-mib", default=64, type=int, metavar="MIB", help="then begin a new file; four older ones are kept"
+        "--access-log-mib", default=64, type=int, metavar="MIB", help="of a file, then a new one; four older are kept"
     )
     made.add_argument("--keys", type=Path, metavar="FILE", help="API keys and quotas of tenants, see `dunlin keys`")
     _add_http(made)
@@ -53,16 +57,28 @@ def _add_http(made: argparse.ArgumentParser) -> None:
         "--max-connections", default=usual.most_connections, type=int, metavar="N", help="of HTTP; one more gets 503"
     )
     made.add_argument(
-        "--header-timeout-s", default=usual.header_timeout_s, type=float, metavar="S", help="for a request's head"
+        "--header-timeout-s",
+        default=usual.header_timeout_s,
+        type=float,
+        metavar="S",
+        help="for a request's head, or a TLS handshake",
     )
     made.add_argument(
         "--body-timeout-s", default=usual.body_timeout_s, type=float, metavar="S", help="for a request's body"
     )
     made.add_argument(
-        "--idle-timeout-s", default=usual.idle_timeout_s, type=float, metavar="S", help="between two requests"
+        "--idle-timeout-s",
+        default=usual.idle_timeout_s,
+        type=float,
+        metavar="S",
+        help="until a connection without a request is closed",
     )
     made.add_argument(
-        "--write-timeout-s", default=usual.write_timeout_s, type=float, metavar="S", help="for who does not read"
+        "--write-timeout-s",
+        default=usual.write_timeout_s,
+        type=float,
+        metavar="S",
+        help="until an answer that is not read is cut",
     )
 
 
