@@ -209,7 +209,8 @@ def run_up(options: UpOptions) -> int:
 
 def _run(cluster: Cluster, data_dir: DataDir) -> int:
     options = cluster.options
-    _say(f"starting {options.instances} instances of {options.model}; logs in {data_dir.path / 'logs'}")
+    several = "s" if options.instances > 1 else ""
+    _say(f"starting {options.instances} instance{several} of {options.model}; logs in {data_dir.path / 'logs'}")
     try:
         if cluster.start():
             state = cluster.state()
