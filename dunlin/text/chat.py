@@ -64,7 +64,7 @@ class _Named(dict[str, Any]):
 class Generation(Extension):
     """`{% generation %}`: marks what an assistant said, for who trains on it. Here its body is all that it is."""
 
-    tags = {"generation"}
+    tags = {"generation"}  # noqa: RUF012 jinja2 declares it so
 
     def parse(self, parser: Parser) -> nodes.Node:
         lineno = next(parser.stream).lineno

@@ -79,7 +79,7 @@ def call_of(request: web.Request) -> DoorCall:
     return request[CALL]
 
 
-def _name(response: web.StreamResponse, call: Call) -> None:
+def _name(response: web.StreamResponse, call: DoorCall) -> None:
     """Tell the client what its requests are called, also where one failed. What was refused has no name."""
     names = [watch.request for watch in call.watches if watch.request]
     if names:
