@@ -117,7 +117,7 @@ class Admission:
         most = self._config.max_queued * (2 if submit.key else 1)
         if queued < most:
             return None
-        text = f"{queued} requests wait already, the most that may"
+        text = f"{queued} requests wait already, as many as may"
         return Rejected(Rejection.FULL, text, self.retry_after_s(queued, now_s))
 
     def _late(self, submit: Submit, ahead: int) -> Rejected | None:

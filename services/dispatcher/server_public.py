@@ -4,6 +4,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
 
 import grpc
 import grpc.aio
@@ -154,7 +155,7 @@ class PublicDoor:
 
     def _call(self, method: str, context: "Context", operation: str = "") -> DoorCall:
         call = self._call_of(method, _metadata(context), operation)
-        call.client = _host_of(context.peer())
+        call.client = host_of(context.peer())
         return call
 
     def _call_of(self, method: str, metadata: Mapping[str, Any], operation: str) -> DoorCall:
@@ -210,9 +211,9 @@ def _operation(method: str) -> str:
     return COMPLETION if method == GENERATE.name else ""
 
 
-def _host_of(peer: str) -> str:
-    """The client's host out of gRPC's `ipv4:HOST:PORT`."""
-    return peer.partition(":")[2].rpartition(":")[0].strip("[]")
+def host_of(peer: str) -> str:
+    """The client's host out of gRPC's `ipv4:HOST:PORT`, or `ipv6:%5BHOST%5D:PORT`."""
+    return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")
 
 
 def _trace_of(metadata: Mapping[str, Any]) -> str:

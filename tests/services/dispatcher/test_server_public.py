@@ -13,6 +13,7 @@ from dunlin.messages.types import Finish, i32
 from dunlin.wire.channels import open_channel
 from dunlin.wire.codec import decode, encode
 from dunlin.wire.methods import GENERATE, RETRY_AFTER, stub
+from services.dispatcher.server_public import host_of
 from services.dispatcher.settings import Settings
 from tests.services.dispatcher.doors import Doors, doors
 
@@ -133,3 +134,8 @@ def test_events_on_the_wire() -> None:
         )
 
     with_channel(test)
+
+
+@pytest.mark.parametrize(("peer", "host"), [("ipv4:10.0.0.1:99", "10.0.0.1"), ("ipv6:%5B::1%5D:99", "::1")])
+def test_the_host_of_a_peer_is_an_address_of_either_kind(peer: str, host: str) -> None:
+    assert host_of(peer) == host
