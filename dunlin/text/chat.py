@@ -61,8 +61,8 @@ class _Named(dict[str, Any]):
         return super().values()
 
 
-class Generation(Extension):
-    """`{% generation %}`: marks what an assistant said, for who trains on it. Here its body is all that it is."""
+class GenerationTag(Extension):
+    """`{% generation %}`: marks what an assistant said, for training on it. Here its body is all that it is."""
 
     tags = {"generation"}  # noqa: RUF012 jinja2 declares it so
 
@@ -75,7 +75,7 @@ class ChatTemplate:
     """One compiled template. `source` None stands for the plain one."""
 
     def __init__(self, source: str | None, special_tokens: Mapping[str, str], path: Path) -> None:
-        extensions = [loopcontrols, Generation]
+        extensions = [loopcontrols, GenerationTag]
         environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
         environment.globals["raise_exception"] = _refuse
         environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)

@@ -70,7 +70,7 @@ class Answer:
 
     async def _encoded(self, made: Callable[[], Json], pieces: Sequence[Piece]) -> str:
         """What `made` returns, of these pieces, as JSON. With log-probabilities it can have millions of values; many
-        tokens come in one piece to who reads slowly, and to who joins a request that has run for long.
+        tokens come in one piece to clients that read slowly, and to those that join a request late.
         """
         wants_logprobs = self._asked.settings.sampling.logprobs is not None
         if wants_logprobs and sum(len(piece.tokens) for piece in pieces) > FEW_TOKENS:

@@ -92,7 +92,7 @@ def read_json(data: bytes) -> Any:
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two values under one name, JSON's readers take either: which of them is meant, nobody can know."""
+    """Of two values under one name, JSON's readers take either: which of them is meant cannot be known."""
     made = dict(pairs)
     if len(made) < len(pairs):
         names = Counter(name for name, _ in pairs)
