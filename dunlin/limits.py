@@ -111,7 +111,7 @@ SAMPLING: dict[str, Whole | Number] = {
     "min_p": Number(0.0, 1.0),
     "presence_penalty": Number(-2.0, 2.0),
     "frequency_penalty": Number(-2.0, 2.0),
-    "repetition_penalty": Number(0.0, 10.0, above=True),
+    "repetition_penalty": Number(0.001, 10.0, above=True),  # less makes logits infinite
     "logprobs": Whole(0, MOST_LOGPROBS),
 }
 """The fields of `Sampling` that a client sets."""

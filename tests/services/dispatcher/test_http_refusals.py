@@ -52,6 +52,7 @@ PART = {"type": "text", "text": "x", "cache_control": {"type": "ephemeral"}}
         ({"prompt": "x", "top_k": -2}, "top_k", "between -1"),
         ({"prompt": "x", "min_p": 1.5}, "min_p", "at most 1"),
         ({"prompt": "x", "repetition_penalty": 0}, "repetition_penalty", "above 0"),
+        ({"prompt": "x", "repetition_penalty": 1e-300}, "repetition_penalty", "above 0.001"),
         ({"prompt": "x", "presence_penalty": 3}, "presence_penalty", "at most 2"),
         ({"prompt": "x", "seed": 2**63}, "seed", "more than 64 bits"),
         ({"prompt": "x", "n": 0}, "n", "between 1"),
