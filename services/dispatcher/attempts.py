@@ -126,23 +126,11 @@ class Attempts:
 
     def on_poisoned(self, now_s: float, sender: Address, message: Poisoned) -> list[Effect]:
         """It crashes engines: nobody else shall try it."""
-        request = self._journal.current(sender, message.request, message.attempt)
-        if request is None:
-            self._totals.stale += 1
-            return []
-        self._endings.refused(request, "poisoned")
-        reason = message.why.chosen if message.why else "no reason given"
-        return self._endings.tell(now_s, request, Finish.ERROR, f"poison request, stopped by {sender.name}: {reason}")
+        return self._give_up(now_s, sender, message, "poisoned", f"poison request, stopped by {sender.name}")
 
     def on_failed(self, now_s: float, sender: Address, message: Failed) -> list[Effect]:
         """It has no next token, wherever it runs."""
-        request = self._journal.current(sender, message.request, message.attempt)
-        if request is None:
-            self._totals.stale += 1
-            return []
-        self._endings.refused(request, "failed")
-        reason = message.why.chosen if message.why else "no reason given"
-        return self._endings.tell(now_s, request, Finish.ERROR, f"{sender.name} cannot go on: {reason}")
+        return self._give_up(now_s, sender, message, "failed", f"{sender.name} cannot go on")
 
     def on_preempted(self, now_s: float, sender: Address, message: Preempted) -> list[Effect]:
         """It waits there."""
@@ -205,6 +193,18 @@ class Attempts:
         if self._journal.advance(request, State.RUNNING):
             assert request.instance is not None
             self._fleet.accepted(request.instance, request.number, now_s)
+
+    def _give_up(
+        self, now_s: float, sender: Address, message: Poisoned | Failed, cause: str, text: str
+    ) -> list[Effect]:
+        """End the request with an error that begins with `text`; no other instance gets it."""
+        request = self._journal.current(sender, message.request, message.attempt)
+        if request is None:
+            self._totals.stale += 1
+            return []
+        self._endings.refused(request, cause)
+        reason = message.why.chosen if message.why else "no reason given"
+        return self._endings.tell(now_s, request, Finish.ERROR, f"{text}: {reason}")
 
     def _advance(self, sender: Address, number: int, attempt: int, state: State) -> None:
         request = self._journal.current(sender, number, attempt)
