@@ -66,7 +66,7 @@ class Answer:
                 return await self._stream(request, streams, reply)
             pieces = await _together([self._whole(index, stream) for index, stream in enumerate(streams)])
             text = await self._encoded(lambda: reply.whole(pieces, self._usage.total()), pieces)
-            return web.json_response(text=text, headers=_named(streams))
+            return web.json_response(text=text)  # its X-Request-Id: http_access.py
 
     async def _encoded(self, made: Callable[[], Json], pieces: Sequence[Piece]) -> str:
         """What `made` returns, of these pieces, as JSON. With log-probabilities it can have millions of values; many
