@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass, field
 
 from dunlin.workload.stats import nearest_rank
-from simulator.clients import Client
-from simulator.driven import DrivenCluster
+from simulator.cluster.recording_client import Client
+from simulator.cluster.scripted import DrivenCluster
 
 POLICIES = ("prefix_affinity", "least_loaded", "fewest_requests")
 KINDS = ("own texts", "system prompts", "one hot prompt", "single requests")

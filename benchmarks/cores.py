@@ -10,7 +10,7 @@ import json
 import statistics
 import time
 
-from simulator.driven import DrivenCluster
+from simulator.cluster.scripted import DrivenCluster
 
 
 def one_run(requests: int, max_tokens: int) -> tuple[float, float, int]:

@@ -41,7 +41,7 @@ from dunlin.launch.process import ClusterProcess, dunlin
 from dunlin.workload.runs import Run
 from dunlin.workload.stats import Record, report
 from services.instance.config import InstanceConfig
-from simulator.against import Difference, differences, simulate_again
+from simulator.study.live_comparison import Difference, differences, simulate_again
 
 INSTANCE_CPU, OTHERS_CPU = 1, 0
 MODEL = "builtin:tiny"

@@ -23,9 +23,9 @@ from typing import Any
 from benchmarks.presets_show import show
 from dunlin.workload.kinds import read_workload
 from dunlin.workload.slo import parse_slos
-from simulator.report import Figures, figures
-from simulator.runner import run_case
-from simulator.study import Case
+from simulator.study.report import Figures, figures
+from simulator.study.run_case import run_case
+from simulator.study.sweep import Case
 
 PRESETS = ("chunked", "round_robin", "shortest_queue", "vllm", "fifo", "llumnix", "distserve")
 INSTANCES = 4

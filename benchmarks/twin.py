@@ -19,8 +19,8 @@ from dunlin.workload.arrivals import poisson
 from dunlin.workload.lengths import Fixed, Lengths, Uniform
 from dunlin.workload.prompts import Job, each_job
 from dunlin.workload.trace import Arrival
-from simulator.run import SimSpec, simulate
-from simulator.spec import ClusterSpec, spec_of
+from simulator.cluster.spec import ClusterSpec, spec_of
+from simulator.study.run import SimSpec, simulate
 
 CHAT_INSTANCES, CHAT_REQUESTS, CHAT_RATE = 4, 1000, 20.0
 CHAT_LENGTHS = Uniform((500, 1500), (40, 400))

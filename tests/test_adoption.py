@@ -8,8 +8,8 @@ from dunlin.messages.dispatch import Adopted, Place, Refused, Taken
 from dunlin.messages.fleet import ExplainQuery, Explanation
 from dunlin.messages.types import Finish
 from services.dispatcher.journal import State
-from simulator.clients import Client
-from simulator.driven import DrivenCluster
+from simulator.cluster.recording_client import Client
+from simulator.cluster.scripted import DrivenCluster
 
 FIRST, SECOND, THIRD = "dispatcher-0", "dispatcher-1", "dispatcher-2"
 

@@ -9,8 +9,8 @@ import pytest
 
 from dunlin.messages.dispatch import Adopted
 from dunlin.messages.types import Finish
-from simulator.clients import Client
-from simulator.driven import DrivenCluster
+from simulator.cluster.recording_client import Client
+from simulator.cluster.scripted import DrivenCluster
 
 NAMES = ("dispatcher-0", "dispatcher-1", "dispatcher-2")
 STEPS = 40

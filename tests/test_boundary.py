@@ -14,8 +14,8 @@ from dunlin.messages.pool import RegionRefused, RegionReserved
 from dunlin.messages.types import Finish, HostRegion
 from dunlin.telemetry.explain import Record, explain
 from services.instance.sequences import State
-from simulator.clients import Client
-from simulator.driven import DrivenCluster
+from simulator.cluster.recording_client import Client
+from simulator.cluster.scripted import DrivenCluster
 
 TOOL = Address("client", "tool")
 
@@ -40,7 +40,7 @@ def run_until_tokens(cluster: DrivenCluster, client: Client, count: int) -> None
 
 def test_no_server_is_needed() -> None:
     code = (
-        "import sys, simulator.cluster\n"
+        "import sys, simulator.cluster.simulated\n"
         "bad = {'grpc', 'google.protobuf', 'aiohttp', 'torch', 'uvloop', 'asyncio'} & set(sys.modules)\n"
         "sys.exit(repr(bad) if bad else 0)"
     )

@@ -6,8 +6,8 @@ import pytest
 
 from dunlin.messages.dispatch import Place, Ready
 from dunlin.messages.types import Part
-from simulator.clients import Client
-from simulator.driven import DrivenCluster
+from simulator.cluster.recording_client import Client
+from simulator.cluster.scripted import DrivenCluster
 
 PROMPT = 40
 TOKENS = 20

@@ -99,8 +99,8 @@ def test_a_bare_install_imports_nothing_heavy(wheel: Path, tmp_path: Path) -> No
 
 
 def test_heavy_modules_are_recognised() -> None:
-    assert heavy(["torch.nn", "services", "simulator.host", "grpc", "dunlin.client"]) == [
+    assert heavy(["torch.nn", "services", "simulator.cluster.host_cpu", "grpc", "dunlin.client"]) == [
         "torch.nn",
         "services",
-        "simulator.host",
+        "simulator.cluster.host_cpu",
     ]

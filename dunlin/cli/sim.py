@@ -20,8 +20,8 @@ from dunlin.workload.manual import HELP, SLO_HELP
 if TYPE_CHECKING:
     from dunlin.workload.slo import Slos
     from dunlin.workload.trace import Arrival
-    from simulator.report import Figures, Outcome
-    from simulator.study import Case, Found
+    from simulator.study.report import Figures, Outcome
+    from simulator.study.sweep import Case, Found
 
 _ROLES = ("instance", "dispatcher", "manager", "kvstore", "monitor")
 _DESCRIPTION = """\
@@ -135,7 +135,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _load() -> None:
     try:
-        importlib.import_module("simulator.runner")
+        importlib.import_module("simulator.study.run_case")
     except ModuleNotFoundError as error:
         raise CliError(f"this installation lacks {error.name}: pip install 'dunlin[sim]'", USAGE) from None
 
@@ -155,7 +155,7 @@ def _workload(arguments: argparse.Namespace) -> "tuple[Slos, list[Arrival]]":
 
 def _cases(arguments: argparse.Namespace) -> "list[Case]":
     from dunlin.policies.presets import PRESETS
-    from simulator.study import Case
+    from simulator.study.sweep import Case
 
     names = list(PRESETS) if arguments.preset == "all" else [name.strip() for name in arguments.preset.split(",")]
     for name in names:
@@ -218,9 +218,9 @@ def _value(text: str) -> object:
 
 
 def _run_all(arguments: argparse.Namespace, cases: "list[Case]", arrivals: "list[Arrival]") -> "list[Outcome]":
-    from simulator.progress import StudyProgress
-    from simulator.runner import SimError, run_case
-    from simulator.study import run_all
+    from simulator.study.progress import StudyProgress
+    from simulator.study.run_case import SimError, run_case
+    from simulator.study.sweep import run_all
 
     progress = StudyProgress(sys.stderr, len(cases), time.monotonic)
     try:
@@ -243,7 +243,7 @@ def _finish(
 ) -> None:
     from dunlin.cli.output import as_json
     from dunlin.cli.sim_table import render
-    from simulator.report import figures
+    from simulator.study.report import figures
 
     found = [figures(outcome, slos) for outcome in outcomes]
     said = _note(arguments)
@@ -302,8 +302,8 @@ def _tell(arguments: argparse.Namespace, outcomes: "Sequence[Outcome]") -> int:
 
 
 def _draw(path: Path, arrivals: "Sequence[Arrival]", outcomes: "Sequence[Outcome]", slos: "Slos") -> None:
-    from simulator.pictures import draw
-    from simulator.plots import PlotsMissing
+    from simulator.study.plot_files import draw
+    from simulator.study.plots import PlotsMissing
 
     try:
         written = draw(path, arrivals, outcomes, slos)
@@ -318,7 +318,7 @@ def _draw(path: Path, arrivals: "Sequence[Arrival]", outcomes: "Sequence[Outcome
 
 
 def _search(arguments: argparse.Namespace, cases: "list[Case]", arrivals: "list[Arrival]", slos: "Slos") -> int:
-    from simulator.study import attainment_of, smallest
+    from simulator.study.sweep import attainment_of, smallest
 
     def run_one(case: "Case") -> "Outcome":
         return _run_all(arguments, [case], arrivals)[0]

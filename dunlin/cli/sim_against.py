@@ -34,7 +34,7 @@ def run_against(arguments: argparse.Namespace) -> int:
     from dunlin.workload.trace import TraceError
 
     # By name: the command line can be installed without the simulator.
-    against = import_module("simulator.against")
+    against = import_module("simulator.study.live_comparison")
     try:
         run = read_run(arguments.against)
         model = str((run.facts.get("launched") or {}).get("model", "builtin:tiny"))

@@ -32,13 +32,13 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_campaign(arguments: argparse.Namespace) -> int:
     """Run it; the exit code."""
-    simulator = _load("simulator.campaign")
+    runner = _load("simulator.campaign.runner")
     part = _part(arguments)
     if arguments.jobs > 1 and part is not None:
         raise CliError("--only-requests and --only-faults are about one seed: leave --jobs out", USAGE)
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     settings: dict[str, Any] = {"part": part} if part is not None else {}
-    summary = simulator.campaign(
+    summary = runner.campaign(
         seeds, on_outcome=_Progress(len(seeds)), jobs=arguments.jobs, shrink_runs=arguments.shrink_runs, **settings
     )
     for found in summary.found:
@@ -51,7 +51,7 @@ def run_campaign(arguments: argparse.Namespace) -> int:
 
 def run_zoo(arguments: argparse.Namespace) -> int:
     """Plant the bugs; 1 if one of them is not caught."""
-    zoo = _load("simulator.zoo.hunt")
+    zoo = _load("tests.zoo.hunt")
     try:
         results = zoo.hunt([arguments.bug] if arguments.bug else [], arguments.first_seed or None, print)
     except KeyError as error:

@@ -7,7 +7,7 @@ from dunlin.cli.output import table
 
 if TYPE_CHECKING:
     from dunlin.workload.stats import Report
-    from simulator.report import Figures
+    from simulator.study.report import Figures
 
 _QUANTILES = ("p50", "p90", "p99")
 Row = tuple[str, Callable[[Any], str]]

@@ -11,8 +11,8 @@ from benchmarks import presets, presets_show
 from benchmarks.presets import WORKLOADS, Bench, Results, Run
 from dunlin.workload.slo import Slo
 from dunlin.workload.stats import Record
-from simulator.report import Figures, figures
-from simulator.report import Outcome as Simulated
+from simulator.study.report import Figures, figures
+from simulator.study.report import Outcome as Simulated
 
 OPTIONS = argparse.Namespace(only=["conv"], seed=0, seconds=300.0, defaults=False)
 

@@ -14,8 +14,8 @@ from typing import Any
 from dunlin.messages.door import Rejection
 from dunlin.messages.plan import Shed
 from dunlin.messages.types import Finish
-from simulator.clients import Client
-from simulator.driven import DrivenCluster
+from simulator.cluster.recording_client import Client
+from simulator.cluster.scripted import DrivenCluster
 
 VOCABULARY = 1000
 TENANTS = ("", "one", "two")

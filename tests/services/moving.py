@@ -5,8 +5,8 @@ from typing import Any
 
 from dunlin.effects import Address, Effect, Joined, Message
 from dunlin.messages.plan import DrainReply, DrainRequest, Shed
-from simulator.clients import Client
-from simulator.driven import DrivenCluster
+from simulator.cluster.recording_client import Client
+from simulator.cluster.scripted import DrivenCluster
 
 ENGINE = {"slots": 512, "step_s": 0.01}
 

@@ -6,7 +6,7 @@ import pytest
 
 from dunlin.messages.plan import DrainOutcome
 from dunlin.messages.types import Finish
-from simulator.clients import Client
+from simulator.cluster.recording_client import Client
 from tests.services.moving import (
     drain,
     finish,

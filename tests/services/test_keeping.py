@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from dunlin.messages.pool import FindRegions
-from simulator.clients import Client
-from simulator.driven import DrivenCluster
+from simulator.cluster.recording_client import Client
+from simulator.cluster.scripted import DrivenCluster
 
 ENGINE = {"slots": 1024, "step_s": 0.01, "token_s": 0.0005, "move_s": 0.001}
 

@@ -9,7 +9,7 @@ import pytest
 from dunlin.messages.dispatch import Accepted, Ready
 from dunlin.messages.group import Fill, Filled, Reach, Reserve, Reserved
 from dunlin.messages.plan import Drain, DrainDone, ShedDone
-from simulator.driven import DrivenCluster
+from simulator.cluster.scripted import DrivenCluster
 from tests.services.moving import (
     finish,
     make_cluster,

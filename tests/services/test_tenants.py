@@ -6,7 +6,7 @@ The fake engines know whose each sequence is and fail on a slot that another ten
 import pytest
 
 from dunlin.messages.dispatch import Reused
-from simulator.driven import DrivenCluster
+from simulator.cluster.scripted import DrivenCluster
 
 PROMPT = [7 * token % 900 for token in range(100)]
 

@@ -20,7 +20,7 @@ from dunlin.messages.fleet import FleetView
 from dunlin.messages.types import Finish, i32
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
-from simulator.world import World
+from simulator.cluster.world import World
 from tests.services.dispatcher.factories import MONITOR, SELF, client, member, submit
 
 STEP_S = 0.01

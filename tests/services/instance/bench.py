@@ -31,12 +31,12 @@ from services.instance.core import InstanceCore
 from services.instance.sequences import name_of
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
-from simulator.engine import EngineModel, make_ready, settings_of
-from simulator.process import Event
-from simulator.seat import EngineSeat
-from simulator.text import continuation, digest_of
-from simulator.tier import HostTier, checksum_of
-from simulator.world import World
+from simulator.cluster.engine_supervisor import EngineSeat
+from simulator.cluster.process import Event
+from simulator.cluster.world import World
+from simulator.engine.host_memory import HostTier, checksum_of
+from simulator.engine.model import EngineModel, make_ready, settings_of
+from simulator.engine.token_model import continuation, digest_of
 
 ME = Address("instance", "i", 5)
 ENGINE = Address("engine", "i")

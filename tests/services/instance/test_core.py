@@ -25,8 +25,8 @@ from dunlin.messages.engine import (
 )
 from dunlin.messages.types import Finish, Sampling, f32, i8, i32, i64
 from services.instance.sequences import State
-from simulator.engine import make_ready
-from simulator.text import continuation
+from simulator.engine.model import make_ready
+from simulator.engine.token_model import continuation
 from tests.services.instance.bench import (
     ENGINE,
     LATENCY_S,

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from dunlin.messages.types import Finish, i32
-from simulator.engine import Tick
+from simulator.engine.model import Tick
 from tests.services.instance.bench import ENGINE, ME, Attempt, Bench, Dispatcher, make_place
 
 SLOTS = 64

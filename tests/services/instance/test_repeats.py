@@ -13,9 +13,9 @@ from dunlin.messages.types import i32
 from dunlin.policies.batch import BATCH_POLICIES, Candidate, chunked
 from dunlin.workload.prompts import Job
 from services.instance.repeats import Repeats
-from simulator.cluster import Cluster
-from simulator.load import Load
-from simulator.spec import spec_of
+from simulator.cluster.simulated import Cluster
+from simulator.cluster.spec import spec_of
+from simulator.study.load_generator import Load
 
 
 def jobs(count: int, gap_s: float, seed: int) -> Iterator[Job]:

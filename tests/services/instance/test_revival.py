@@ -10,7 +10,7 @@ from dunlin.messages.engine import EngineExited, MoveDone, Open, Step
 from dunlin.messages.types import MoveStatus
 from services.instance.revival import GraceOver, is_own_fault, is_trusted
 from services.instance.slots import Use
-from simulator.engine import make_ready
+from simulator.engine.model import make_ready
 from tests.services.instance.bench import (
     ENGINE,
     ME,

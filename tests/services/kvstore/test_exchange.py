@@ -25,7 +25,7 @@ from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
 from services.kvstore.orphans import PROCESSES
 from services.kvstore.outgoing import DIALING
-from simulator.world import World
+from simulator.cluster.world import World
 
 ETCD = Address("etcd", "")
 D = Address("dispatcher", "d", 1)

@@ -1,0 +1,1 @@
+"""Random clusters, loads and faults from seeds, with every invariant checked."""

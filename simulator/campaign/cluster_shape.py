@@ -1,0 +1,36 @@
+"""What a plan's shape means for a cluster."""
+
+from simulator.campaign.plans import Shape
+from simulator.cluster.network import NetworkSpec
+from simulator.cluster.spec import ClusterSpec
+from simulator.engine.model import settings_of
+
+CHECKPOINT_TOKENS = 16
+"""Short, so that requests of some dozens of tokens are checkpointed."""
+
+
+def cluster_of(shape: Shape) -> ClusterSpec:
+    """The cluster of that shape."""
+    return ClusterSpec(
+        instances=shape.instances,
+        dispatchers=shape.dispatchers,
+        managers=shape.managers,
+        nodes=shape.nodes,
+        preset=shape.preset,
+        tier_bytes=shape.tier_bytes,
+        engine=settings_of(
+            progress_s=0.25, slots=shape.slots, step_s=shape.step_s, move_s=shape.move_s, restart_s=shape.restart_s
+        ),
+        network=NetworkSpec(shape.latency_s, shape.latency_s, shape.latency_s),
+        instance={
+            "max_running": shape.max_running,
+            "prefix_reuse": shape.prefix_reuse,
+            "checkpoint_tokens": CHECKPOINT_TOKENS,
+            "checkpoint_share": shape.checkpoint_share,
+            "budget_tokens": shape.budget_tokens,
+            "run_ahead_tokens": shape.run_ahead_tokens,
+        },
+        dispatcher={"max_queued": shape.max_queued},
+        kvstore={"replicate": shape.replicate and shape.nodes > 1},
+        skews_s=shape.skews,
+    )

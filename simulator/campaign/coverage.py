@@ -1,0 +1,129 @@
+"""What a campaign has exercised: kinds of messages by role, states of sequences and requests, faults by phase.
+
+Reads what cores show; counts, and judges nothing.
+"""
+
+from collections import Counter
+from typing import Any
+
+from dunlin.effects import Address
+from services.instance.sequences import LEGAL
+from simulator.cluster.process import Event
+from simulator.cluster.simulated import Cluster
+
+INSTANCE_STATES = ("leaving", "restoring", "spilling", "asking", "draining", "ending")
+"""What sequences do, the least common first."""
+PHASES = {
+    "instance": (*INSTANCE_STATES, "receiving", "copying", "computing", "waiting", "idle"),
+    "dispatcher": ("asking", "preempted", "offered", "queued", "running", "idle"),
+    "kvstore": ("quarantined", "reserved", "committed", "empty"),
+    "global_manager": ("leading", "standing by"),
+    "monitor": ("warming up", "publishing"),
+}
+"""What a process of each role may be doing, the least common first (`phase_of`)."""
+
+
+class Coverage:
+    """The counts, over any number of runs."""
+
+    def __init__(self) -> None:
+        self.messages: Counter[tuple[str, str]] = Counter()
+        self.turns: Counter[tuple[str, str]] = Counter()
+        self.strikes: Counter[tuple[str, str]] = Counter()
+        self._states: dict[tuple[Address, int], str] = {}
+
+    def begin(self) -> None:
+        """Another run."""
+        self._states.clear()
+
+    def delivered(self, cluster: Cluster, event: Event) -> None:
+        """A message was delivered."""
+        self.messages[event.to.role, type(event.message).__name__] += 1
+        if event.to.role == "instance":
+            core = cluster.core(event.to)
+            for sequence in core.sequences if core is not None else ():
+                self._turn(event.to, sequence.order, sequence.state.value)
+
+    def struck(self, kind: str, role: str, phase: str) -> None:
+        """A fault struck somebody in that phase."""
+        self.strikes[kind, f"{role} {phase}"] += 1
+
+    def phases(self, cluster: Cluster) -> dict[Address, str]:
+        """What everybody is doing."""
+        return {address: phase_of(address, cluster) for address in cluster.cores}
+
+    def add(self, other: "Coverage") -> None:
+        """Count what another has counted."""
+        self.messages += other.messages
+        self.turns += other.turns
+        self.strikes += other.strikes
+
+    def report(self) -> str:
+        """A page of text: what was exercised, and which turns of a sequence's life were not."""
+        known = {(before.value, after.value) for before, targets in LEGAL.items() for after in targets}
+        missing = sorted(turn for turn in known - set(self.turns) if turn[1] != "ended")
+        lines = ["messages delivered, by role:"]
+        for role in sorted({role for role, _ in self.messages}):
+            kinds = sorted((name, count) for (one, name), count in self.messages.items() if one == role)
+            lines.append(f"  {role}: " + ", ".join(f"{name} {count}" for name, count in kinds))
+        lines.append("turns in a sequence's life:")
+        lines += [f"  {before} to {after}: {count}" for (before, after), count in sorted(self.turns.items())]
+        lines.append("turns never seen: " + (", ".join(f"{one} to {other}" for one, other in missing) or "none"))
+        lines.append("faults by what the victim was doing:")
+        for kind in sorted({kind for kind, _ in self.strikes}):
+            phases = sorted((phase, count) for (one, phase), count in self.strikes.items() if one == kind)
+            lines.append(f"  {kind}: " + ", ".join(f"{phase} {count}" for phase, count in phases))
+            lines += [f"    never: {', '.join(never)}" for never in [self._never(kind)] if never]
+        return "\n".join(lines)
+
+    def _never(self, kind: str) -> list[str]:
+        """Phases of the roles that this kind of fault strikes in which it has struck nobody."""
+        struck = {phase for one, phase in self.strikes if one == kind}
+        roles = {phase.split(" ", 1)[0] for phase in struck}
+        known = [f"{role} {phase}" for role in sorted(roles) for phase in PHASES.get(role, ())]
+        return [phase for phase in known if phase not in struck]
+
+    def _turn(self, instance: Address, order: int, state: str) -> None:
+        before = self._states.get((instance, order))
+        if before != state:
+            self._states[instance, order] = state
+            self.turns[before or "new", state] += 1
+
+
+def phase_of(address: Address, cluster: Cluster) -> str:
+    """What the process is doing: the least common thing."""
+    role, core = address.role, cluster.core(address)
+    reader = {"instance": _of_instance, "dispatcher": _of_dispatcher, "kvstore": _of_kvstore}.get(role)
+    if reader is not None:
+        return reader(core)
+    if role == "global_manager":
+        return "leading" if core.term is not None else "standing by"
+    return "publishing" if core.views.version else "warming up"
+
+
+def _of_instance(core: Any) -> str:
+    found = _first_of("instance", {sequence.state.value for sequence in core.sequences})
+    if found in INSTANCE_STATES:
+        return found
+    if len(core.migration.arrivals):
+        return "receiving"
+    if core.tier.moves:
+        return "copying"
+    if not len(core.sequences):
+        return "idle"
+    return "computing" if core.steps.outstanding else "waiting"
+
+
+def _of_dispatcher(core: Any) -> str:
+    return _first_of("dispatcher", {request.state.name.lower() for request in core.journal})
+
+
+def _of_kvstore(core: Any) -> str:
+    catalog = core.catalog
+    entries = (entry for writer in catalog.writers() for entry in catalog.entries_of(writer))
+    return _first_of("kvstore", {entry.state.name.lower() for entry in entries})
+
+
+def _first_of(role: str, states: set[str]) -> str:
+    """The first phase of the role's that is among the states, or its last."""
+    return next((phase for phase in PHASES[role] if phase in states), PHASES[role][-1])

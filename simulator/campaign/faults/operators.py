@@ -1,0 +1,76 @@
+"""What people do at the wrong time: drains, orders to give sequences away, calls that come twice or from strangers."""
+
+from dunlin.effects import Address, Message
+from dunlin.messages.door import CancelById
+from dunlin.messages.plan import DrainRequest, Shed
+from simulator.campaign.clients import Readers
+from simulator.campaign.faults.victims import Victims
+from simulator.campaign.plans import Fault
+from simulator.cluster.scripted import Silent
+from simulator.cluster.simulated import Cluster
+
+
+class PeopleFaults:
+    """Of operators, tools and clients."""
+
+    def __init__(self, cluster: Cluster, victims: Victims, readers: Readers) -> None:
+        self._cluster = cluster
+        self._world = cluster.world
+        self._victims = victims
+        self._readers = readers
+        self._tools = 0
+
+    def do_cancel_foreign(self, fault: Fault) -> Address | None:
+        """Somebody cancels another tenant's request: nothing may come of it."""
+        reader = self._victims.open_reader(fault.pick)
+        if reader is None or reader.door is None or not reader.request:
+            return None
+        self._tool(reader.door, CancelById(reader.request, tenant="nobody"))
+        return reader.door
+
+    def do_drain(self, fault: Fault) -> Address | None:
+        """An operator empties an instance, and uses it again later."""
+        victim = self._victims.one("instance", fault.pick)
+        if victim is not None:
+            self._drain(victim, False)
+            self._world.later(min(fault.lasts_s, 4.0), lambda: self._drain(victim, True))
+        return victim
+
+    def do_shed(self, fault: Fault) -> Address | None:
+        """The leader has an instance give sequences to another."""
+        source, target = self._victims.one("instance", fault.pick), self._victims.one("instance", fault.other)
+        leader = self._cluster.etcd.leader
+        core = self._cluster.core(leader) if leader is not None else None
+        if source is None or target is None or source == target or core is None or core.term is None or leader is None:
+            return None
+        self._tools += 1
+        shed = Shed(core.term.epoch, 1_000_000 + self._tools, target, int(1 + 80 * fault.amount))
+        self._world.post(leader, source, shed)
+        return source
+
+    def do_duplicate(self, fault: Fault) -> Address | None:
+        """Unary calls arrive twice: a client repeats its Submit at another door, a tool its drain, etcd all members."""
+        self._cluster.etcd.reset()
+        reader = self._victims.open_reader(fault.pick)
+        if reader is not None and reader.submit.idempotency:
+            twin = self._readers.twin(reader)
+            self._world.later(0.0, twin.come)
+        victim = self._victims.one("instance", fault.pick)
+        if victim is not None:
+            self._drain(victim, False)
+            self._drain(victim, False)
+            self._world.later(min(2.0, fault.lasts_s), lambda: self._drain(victim, True))
+            self._world.later(min(2.0, fault.lasts_s) + 0.01, lambda: self._drain(victim, True))
+        return victim
+
+    def _drain(self, instance: Address, undo: bool) -> None:
+        leader = self._cluster.etcd.leader
+        if leader is not None and self._world.is_up(leader):
+            self._tool(leader, DrainRequest(instance.name, undo))
+
+    def _tool(self, to: Address, message: Message) -> None:
+        self._tools += 1
+        tool = Address("client", f"tool-{self._tools}")
+        self._world.add(tool, Silent())
+        self._world.join(tool, to)
+        self._world.post(tool, to, message)

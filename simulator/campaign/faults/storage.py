@@ -1,0 +1,73 @@
+"""Faults of host tiers: damaged, full."""
+
+from dunlin.effects import Address, Effect, Gone, Message, Send
+from dunlin.messages.pool import RegionReserved, ReleaseRegion, ReserveRegion, Tier
+from dunlin.messages.types import HostRegion, Region
+from simulator.campaign.faults.victims import Victims
+from simulator.campaign.plans import Fault
+from simulator.cluster.simulated import Cluster
+
+
+class StorageFaults:
+    """`damaged`: which bytes of whose tier."""
+
+    def __init__(self, cluster: Cluster, victims: Victims) -> None:
+        self.damaged: set[tuple[Address, int]] = set()
+        self._cluster = cluster
+        self._world = cluster.world
+        self._victims = victims
+
+    def do_corrupt(self, fault: Fault) -> Address | None:
+        """A bit of a region in a host tier flips, or one of each region there."""
+        kvstore = self._victims.one("kvstore", fault.pick)
+        memory = self._cluster.memories.get(kvstore) if kvstore is not None else None
+        offsets = sorted(offset for offset, content in memory.contents.items() if content) if memory else []
+        if memory is None or kvstore is None or not offsets:
+            return None
+        for offset in offsets if fault.amount < 0.5 else [offsets[int(fault.other * len(offsets))]]:
+            memory.flip(offset)
+            self.damaged.add((kvstore, offset))
+        return kvstore
+
+    def do_tier_full(self, fault: Fault) -> Address | None:
+        """A process takes most of a host tier's room for a while."""
+        kvstore = self._victims.one("kvstore", fault.pick)
+        if kvstore is None or self._cluster.etcd.is_down:
+            return None
+        hog = Address("instance", "hog", self._cluster.etcd.next_revision())
+        self._world.add(hog, Hog(hog, kvstore, self._cluster.spec.tier_bytes))
+        self._world.join(hog, kvstore)
+        self._world.later(fault.lasts_s, lambda: self._end_hog(hog, kvstore))
+        return kvstore
+
+    def _end_hog(self, hog: Address, kvstore: Address) -> None:
+        """It gives everything back, and ends when that has been heard."""
+        core = self._cluster.core(kvstore)
+        if core is None or hog not in core.catalog.writers():
+            return self._world.kill(hog)
+        self._world.post(hog, hog, Gone("enough"), 0.0)
+        return self._world.later(0.5, lambda: self._end_hog(hog, kvstore))
+
+
+class Hog:
+    """Reserves most of a host tier's room, never writes there, and gives it back at its end."""
+
+    def __init__(self, own: Address, kvstore: Address, tier_bytes: int) -> None:
+        self._own = own
+        self._kvstore = kvstore
+        self._each_bytes = max(4096, tier_bytes // 8)
+        self._held: list[HostRegion] = []
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """The kvstore's answers; and its own `Gone`, which ends it."""
+        if isinstance(message, Tier):
+            return [Send(self._kvstore, self._wish(ticket)) for ticket in range(7)]
+        if isinstance(message, RegionReserved):
+            self._held.append(message.host)
+        if isinstance(message, Gone) and sender == self._own:
+            return [Send(self._kvstore, ReleaseRegion(host.handle, host.generation)) for host in self._held]
+        return []
+
+    def _wish(self, ticket: int) -> ReserveRegion:
+        names = (ticket, self._own, ticket, 1, Region(0, 2, 0, 1), self._each_bytes, "float32", "hog")
+        return ReserveRegion(*names, key=f"hog {ticket}")

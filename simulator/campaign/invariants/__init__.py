@@ -1,0 +1,1 @@
+"""The invariants of a campaign, each as a watcher of the cluster."""

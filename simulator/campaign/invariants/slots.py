@@ -1,0 +1,109 @@
+"""I8: what the cores hold adds up, at any instant and in the end, and no two writers have one slot."""
+
+from collections.abc import Callable
+from typing import Any
+
+from dunlin.effects import Address
+from dunlin.messages.engine import EngineExited, Move, Step, StepDone
+from dunlin.messages.types import MoveKind
+from simulator.campaign.clients import Readers
+from simulator.campaign.faults.catalog import Faults
+from simulator.campaign.invariants.watcher import Watcher
+from simulator.cluster.process import Event
+from simulator.cluster.simulated import Cluster
+
+FULL_EVERY = 64
+"""Every so many events at one core, all of it is checked; its sums at each."""
+
+
+class Slots(Watcher):
+    """I8: no slot, no byte of room, no entry is lost or held twice, at any instant; in the end all are given back."""
+
+    invariant = "I8"
+
+    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+        super().__init__(cluster, readers, faults)
+        self._seen: dict[Address, int] = {}
+        self._checks: dict[str, Callable[[Any], None]] = {
+            "instance": lambda core: core.lives.slab.check_integrity(),
+            "dispatcher": lambda core: core.journal.check_integrity(),
+            "kvstore": lambda core: core.catalog.check_integrity(),
+        }
+
+    def after(self, event: Event) -> None:
+        role = event.to.role
+        if role not in self._checks:
+            return
+        core = self.cluster.core(event.to)
+        if core is None:
+            return
+        seen = self._seen[event.to] = self._seen.get(event.to, 0) + 1
+        if seen % FULL_EVERY == 0:
+            self._check(role, core)
+        elif role == "instance" and not core.slots.is_conserved:
+            raise self.broken(f"{event.to}: {core.slots!r} after {event}")
+
+    def audit(self) -> None:
+        for address in sorted(self.cluster.cores):
+            if address.role in self._checks:
+                self._check(address.role, self.cluster.core(address))
+
+    def at_end(self) -> None:
+        for core in self.cluster.instances.values():
+            held = core.slots.capacity - core.slots.free - core.lives.slab.cached
+            if held:
+                raise self.broken(f"{core.address} keeps {held} slots for nobody: {core!r}")
+            if len(core.sequences):
+                raise self.broken(f"{core.address} keeps {core.sequences!r}", "I12")
+        for dispatcher in self.cluster.dispatchers.values():
+            if len(dispatcher.journal):
+                raise self.broken(f"{dispatcher.address} keeps {len(dispatcher.journal)} requests", "I12")
+        for address in self.cluster.of_role("kvstore"):
+            catalog = self.cluster.core(address).catalog
+            if len(catalog):
+                raise self.broken(f"{address} keeps {len(catalog)} regions for nobody")
+
+    def _check(self, role: str, core: Any) -> None:
+        try:
+            self._checks[role](core)
+        except Exception as error:
+            raise self.broken(f"{core.address}: {type(error).__name__}: {error}") from error
+
+
+class Rows(Watcher):
+    """I8: what an outstanding step writes is nobody else's: no later step of another and no move has those slots."""
+
+    invariant = "I8"
+
+    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+        super().__init__(cluster, readers, faults)
+        self._written: dict[Address, dict[int, dict[int, int]]] = {}
+
+    def before(self, event: Event) -> None:
+        message = event.message
+        if isinstance(message, Step) and event.to.role == "engine":
+            steps = self._written.setdefault(event.sender, {})
+            slots = _slots_of(message)
+            self._are_free(event, slots, steps)
+            steps[message.step] = slots
+        elif isinstance(message, Move) and event.to.role == "engine" and message.kind is MoveKind.HOST_TO_SLAB:
+            extents = zip(message.extent_start, message.extent_length, strict=True)
+            slots = {slot: -1 for first, length in extents for slot in range(first, first + length)}
+            self._are_free(event, slots, self._written.get(event.sender, {}))
+        elif isinstance(message, StepDone):
+            self._written.get(event.to, {}).pop(message.step, None)
+        elif isinstance(message, EngineExited):
+            self._written.pop(event.to, None)
+
+    def _are_free(self, event: Event, slots: dict[int, int], steps: dict[int, dict[int, int]]) -> None:
+        for step, written in steps.items():
+            for slot in written.keys() & slots.keys():
+                if written[slot] != slots[slot]:
+                    text = f"slot {slot} is sequence {written[slot]}'s in outstanding step {step}"
+                    raise self.broken(f"{text}, and given to another by {event}")
+
+
+def _slots_of(step: Step) -> dict[int, int]:
+    """The slots that its rows write, and whose each is."""
+    extents = zip(step.extent_row, step.extent_start, step.extent_length, strict=True)
+    return {slot: step.sequence[row] for row, first, length in extents for slot in range(first, first + length)}

@@ -1,0 +1,34 @@
+"""What every invariant's watcher has: the cluster that it looks at, and how to say that something does not hold."""
+
+from simulator.campaign.clients import Readers
+from simulator.campaign.faults.catalog import Faults
+from simulator.campaign.violation import Violation
+from simulator.cluster.process import Event
+from simulator.cluster.simulated import Cluster
+
+
+class Watcher:
+    """What all have: the cluster, and how to say that something does not hold."""
+
+    invariant = ""
+
+    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+        self.cluster = cluster
+        self.readers = readers
+        self.faults = faults
+
+    def before(self, event: Event) -> None:
+        """The event is about to be delivered."""
+
+    def after(self, event: Event) -> None:
+        """The event was delivered."""
+
+    def audit(self) -> None:
+        """Look at everything."""
+
+    def at_end(self) -> None:
+        """Everybody is done and the dust has settled."""
+
+    def broken(self, text: str, invariant: str = "") -> Violation:
+        """The violation to raise."""
+        return Violation(invariant or self.invariant, self.cluster.world.now_s, text)

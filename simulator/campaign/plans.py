@@ -1,0 +1,237 @@
+"""A campaign's run as data: the cluster's shape, who asks for what and when, and which faults come when.
+
+Everything is drawn from the seed before the run, each part from its own stream of numbers. So a part of a plan is a
+plan too, and replays just as exactly: shrinking drops entries, and never changes what the others say. Knows no core.
+"""
+
+from dataclasses import dataclass, replace
+from random import Random
+
+from simulator.engine.token_model import continuation
+
+VOCABULARY = 1000
+TENANTS = ("", "one", "two")
+NAMED = 0.25
+"""Of the requests, so many have a name of their tenant's, and two clients."""
+AIMED = 0.3
+"""Of the faults, so many wait for a phase of somebody's."""
+CHATS = 0.2
+"""Of the seeds, so many have clients that go on from what they were answered."""
+LONGEST_PROMPT = 60
+"""Prompts and answers fit into the smallest slab."""
+PAIRED = 0.1
+"""So often two that go together come together."""
+AIMS_OF_KVSTORES = ("copying", "spilling", "restoring", "receiving", "asking", "reserved", "committed")
+AIMS_OF_DISPATCHERS = ("offered", "preempted", "queued", "running")
+AIMS_OF_INSTANCES = ("draining", "ending", "leaving", "receiving", "copying", "spilling", "restoring", "computing")
+"""What processes do now and then (simulator/campaign/coverage.py), and what faults wait for."""
+DUOS = (
+    ("slow_engine", "pause_instance"),
+    ("corrupt", "wild_engine"),
+    ("corrupt", "drain"),
+    ("slow_engine", "kill_kvstore"),
+    ("delay", "lose_lease"),
+    ("half_open", "tier_full"),
+    ("drop", "drain"),
+    ("pause_monitor", "hang_engine"),
+    ("shed", "corrupt"),
+)
+"""Faults that show more when they meet at one process."""
+LONG, STEADY = 0.03, 0.2
+"""Of the seeds, so many simulate up to an hour of sparse load, or some minutes; the others a few busy seconds."""
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """The cluster. Times of the engine and the network in seconds."""
+
+    instances: int
+    dispatchers: int
+    managers: int
+    nodes: int
+    slots: int
+    tier_bytes: int
+    max_running: int
+    budget_tokens: int
+    run_ahead_tokens: int
+    max_queued: int
+    step_s: float
+    move_s: float
+    restart_s: float
+    latency_s: float
+    checkpoint_share: float
+    prefix_reuse: bool
+    replicate: bool
+    preset: str
+    quotas: tuple[int | None, int | None] | None
+    """(requests running, tokens a minute) of each tenant at each dispatcher; None: no tenant is held to any."""
+    skews: tuple[float, ...]
+    """Clock offsets in seconds, for the processes in the order of their starts, again and again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A request. `again_s`: a second client comes for it, by its name, so much later. `leaves_s`: its client goes."""
+
+    number: int
+    at_s: float
+    tokens: tuple[int, ...]
+    max_tokens: int
+    tenant: str
+    door: int
+    named: bool = False
+    again_s: float | None = None
+    leaves_s: float | None = None
+    timeout_s: float | None = None
+    poison: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`pick` and `other`, from 0 to 1, choose the victims among those who are there then. `amount` as its kind says.
+
+    `aim`: a phase that somebody should be in (one of `AIMS_…`): it waits for that a while, and prefers him.
+    """
+
+    number: int
+    at_s: float
+    kind: str
+    pick: float
+    other: float
+    lasts_s: float
+    amount: float
+    aim: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """One run."""
+
+    seed: int
+    shape: Shape
+    asks: tuple[Ask, ...]
+    faults: tuple[Fault, ...]
+
+    def only(self, asks: frozenset[int], faults: frozenset[int]) -> "Plan":
+        """The part of it with these entries."""
+        return replace(
+            self,
+            asks=tuple(ask for ask in self.asks if ask.number in asks),
+            faults=tuple(fault for fault in self.faults if fault.number in faults),
+        )
+
+
+def draw(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> Plan:
+    """The plan of a seed; `kinds` are the faults and `presets` the policies to choose from."""
+    shape = _shape(Random(f"{seed} shape"), presets)
+    length_s = _length_s(Random(f"{seed} length"))
+    asks = _chatting(Random(f"{seed} chats"), _asks(Random(f"{seed} asks"), shape, length_s))
+    return Plan(seed, shape, asks, _faults(Random(f"{seed} faults"), kinds, length_s))
+
+
+def _length_s(draw: Random) -> float:
+    kind = draw.random()
+    if kind < LONG:
+        return draw.uniform(1200.0, 3600.0)
+    return draw.uniform(30.0, 180.0) if kind < LONG + STEADY else 2.0
+
+
+def _shape(draw: Random, presets: tuple[str, ...]) -> Shape:
+    return Shape(
+        instances=draw.choice([1, 2, 2, 2, 3, 4]),
+        dispatchers=draw.choice([1, 2, 2]),
+        managers=draw.choice([1, 2, 2]),
+        nodes=draw.choice([1, 1, 2]),
+        slots=draw.choice([96, 128, 160, 400]),
+        tier_bytes=draw.choice([1 << 12, 1 << 16, 1 << 16, 1 << 20]),
+        max_running=draw.choice([2, 8, 64]),
+        budget_tokens=draw.choice([16, 48, 512]),
+        run_ahead_tokens=draw.choice([1, 4, 32]),
+        max_queued=draw.choice([4, 1024, 1024]),
+        step_s=draw.choice([0.004, 0.01, 0.03]),
+        move_s=draw.choice([0.002, 0.02, 0.2]),
+        restart_s=draw.choice([0.2, 0.5, 4.0]),
+        latency_s=draw.choice([0.0002, 0.001, 0.005]),
+        checkpoint_share=draw.choice([0.0, 0.025, 0.5]),
+        prefix_reuse=draw.random() < 0.75,
+        replicate=draw.random() < 0.5,
+        preset=draw.choice(presets),
+        quotas=draw.choice([None, None, (3, None), (None, 600), (4, 1200)]),
+        skews=tuple(draw.choice([0.0, draw.uniform(0, 1e6)]) for _ in range(7)),
+    )
+
+
+def _asks(draw: Random, shape: Shape, length_s: float) -> tuple[Ask, ...]:
+    prompts = [[draw.randrange(VOCABULARY) for _ in range(48)] for _ in range(3)]
+    poison = draw.choice([0, 0, 0, 0, 0, 0, 0, 1, 2])
+    # Load comes in clumps, however long the run: what is quiet for long costs little, and proves little.
+    clumps = sorted(draw.uniform(0.0, length_s) for _ in range(1 if length_s < 10 else draw.randint(3, 6)))
+    clumps[0] = 0.0
+    asks = []
+    for number in range(draw.choice([8, 16, 16, 24, 32])):
+        shared = draw.choice(prompts)[: draw.randint(1, 48)]
+        own = [draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 12))]
+        named = draw.random() < NAMED
+        asks.append(
+            Ask(
+                number,
+                draw.choice(clumps) + draw.uniform(0.0, 2.0),
+                tuple(shared + own),
+                min(draw.choice([draw.randint(1, 36), draw.randint(1, 90)]), shape.slots - 61),
+                draw.choice(TENANTS),
+                draw.randrange(2),
+                named,
+                again_s=draw.choice([0.0, 0.1, 3.0]) if named else None,
+                leaves_s=draw.uniform(0.01, 1.0) if draw.random() < 0.08 else None,
+                timeout_s=draw.choice([0.2, 2.0]) if draw.random() < 0.06 else None,
+                poison=number < poison,
+            )
+        )
+    return tuple(asks)
+
+
+def _chatting(draw: Random, asks: tuple[Ask, ...]) -> tuple[Ask, ...]:
+    """In some runs half of the requests, but the first, begin with an earlier one's prompt and answer."""
+    if draw.random() >= CHATS:
+        return asks
+    talks = list(asks[:1])
+    for ask in asks[1:]:
+        before = draw.choice(talks)
+        text = (*before.tokens, *continuation(before.tokens, before.max_tokens, before.number))
+        if draw.random() < 0.5 and len(text) < LONGEST_PROMPT:
+            at_s = max(ask.at_s, before.at_s + draw.uniform(0.0, 2.0))
+            tokens = (*text, *ask.tokens)[: draw.randint(len(text) + 1, LONGEST_PROMPT)]
+            ask = replace(ask, at_s=at_s, tokens=tokens, tenant=before.tenant)
+        talks.append(ask)
+    return tuple(talks)
+
+
+def _faults(draw: Random, kinds: tuple[str, ...], length_s: float) -> tuple[Fault, ...]:
+    until_s = max(5.0, length_s)
+    few = draw.sample(kinds, min(4, len(kinds)))
+    duos = [duo for duo in DUOS if set(duo) <= set(kinds)]
+    faults: list[Fault] = []
+    most = draw.choice([0, 3, 6, 9, 12])
+    while len(faults) < most:
+        at_s, pick = draw.uniform(0.0, until_s), draw.random()
+        kind = draw.choice(few if draw.random() < 0.5 else kinds)
+        # Some close together, so that they meet, and at the same process; of few kinds in some runs.
+        if faults and draw.random() < 0.3:
+            at_s, pick = faults[-1].at_s + draw.uniform(0.0, 0.3), draw.choice([faults[-1].pick, pick])
+        both = draw.choice(duos) if duos and draw.random() < PAIRED else (kind,)
+        for one in both:
+            faults.append(_fault(draw, len(faults), at_s, one, pick))
+            at_s += draw.uniform(0.0, 0.3)
+    return tuple(faults)
+
+
+def _fault(draw: Random, number: int, at_s: float, kind: str, pick: float) -> Fault:
+    lasts_s = draw.choice([draw.uniform(0.05, 0.5), draw.uniform(0.5, 6.0), draw.uniform(0.5, 20.0)])
+    aim = draw.choice(_aims(kind)) if draw.random() < AIMED else ""
+    return Fault(number, at_s, kind, pick, draw.random(), lasts_s, draw.random(), aim)
+
+
+def _aims(kind: str) -> tuple[str, ...]:
+    if "kvstore" in kind or kind in ("corrupt", "tier_full"):
+        return AIMS_OF_KVSTORES
+    return AIMS_OF_DISPATCHERS if "dispatcher" in kind else AIMS_OF_INSTANCES

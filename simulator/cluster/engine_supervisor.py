@@ -1,0 +1,127 @@
+"""What an instance's server does around its engine: starts it, kills it on `StopEngine`, starts the next."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dunlin.effects import Address, Effect, Message
+from dunlin.messages.engine import EngineExited, MapHost, StopEngine
+from services.instance.core import InstanceCore
+from simulator.cluster.world import World
+from simulator.engine.host_memory import HostTier
+from simulator.engine.kv_audit import SlabAudit
+from simulator.engine.model import EngineModel, EngineSettings, Tick
+
+WILD = (4, 6, 7, 8, 11)
+"""Signals after which a slab may hold anything."""
+
+
+def tenants_of(core: InstanceCore) -> Callable[[int], str]:
+    """Says whose a sequence of the engine's is."""
+
+    def tenant_of(number: int) -> str:
+        sequence = core.sequences.get(number)
+        return sequence.place.tenant if sequence is not None else ""
+
+    return tenant_of
+
+
+class EngineSeat:
+    """Sits at the engine's address and passes everything on to the engine that runs there now.
+
+    `engine` is the newest; `ended` holds those before it. The slab, and with it the `audit`, outlives them all.
+    `memory_of` says what memory a `MapHost` means; None: it stays what it is.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        instance: Address,
+        settings: EngineSettings,
+        tier: HostTier | None = None,
+        tenant_of: Callable[[int], str] = lambda number: "",
+        memory_of: Callable[[MapHost], HostTier | None] = lambda wish: None,
+    ) -> None:
+        self.settings = settings
+        self.ended: list[EngineModel] = []
+        self.is_trusted = True
+        self.audit = SlabAudit(settings.ready.slots, tenant_of) if settings.audit else None
+        self._world = world
+        self._instance = instance
+        self._tier = tier if tier is not None else HostTier()
+        self._memory_of = memory_of
+        self.engine = self._start()
+
+    @property
+    def busy_s(self) -> float:
+        """How long steps were computed, by all engines."""
+        seconds = self.engine.runner.busy_s
+        for engine in self.ended:
+            seconds += engine.runner.busy_s
+        return seconds
+
+    @property
+    def moved_bytes(self) -> int:
+        """What moves carried, by all engines."""
+        total = self.engine.moves.moved_bytes
+        for engine in self.ended:
+            total += engine.moves.moved_bytes
+        return total
+
+    def crash(self, signal: int = 9, code: int = 0, ended_by_us: bool = False, returns: bool = True) -> None:
+        """The engine process ends by a signal or a code; another is started `restart_s` later, if one `returns`."""
+        self._world.kill(self.engine.address)
+        self.is_trusted = signal not in WILD
+        exited = EngineExited(code, signal, ended_by_us, self.settings.restart_s)
+        self._world.post(self.engine.address, self._instance, exited, 0.0)
+        self.ended.append(self.engine)
+        self._world.add(self.engine.address, _Restart(self))
+        if returns:
+            self._world.post(self.engine.address, self.engine.address, Tick(), self.settings.restart_s)
+
+    def map_memory(self, wish: MapHost) -> None:
+        """From now on engines read and write the memory that is named."""
+        memory = self._memory_of(wish)
+        if memory is not None:
+            self._tier.contents = memory.contents
+
+    def restart(self) -> None:
+        """The next engine process runs."""
+        torn = self.engine.torn()
+        if self.audit is not None:
+            self.audit.succeeded(torn, self.is_trusted)
+        self.engine = self._start()
+
+    def _start(self) -> EngineModel:
+        engine = EngineModel(self._instance, self.settings, self._tier, self.audit)
+        self._world.add(engine.address, _Watched(self, engine))
+        self._world.join(self._instance, engine.address)
+        return engine
+
+
+@dataclass(slots=True)
+class _Watched:
+    """Looks at what goes to the engine: `StopEngine` is for its host, and which memory a `MapHost` names it knows."""
+
+    seat: EngineSeat
+    engine: EngineModel
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        kind = type(message)
+        if kind is StopEngine:
+            self.seat.crash(ended_by_us=True)
+            return []
+        if isinstance(message, MapHost):
+            self.seat.map_memory(message)
+        return self.engine.receive(now_s, sender, message)
+
+
+@dataclass(slots=True)
+class _Restart:
+    """Nobody runs here now."""
+
+    seat: EngineSeat
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        if isinstance(message, Tick):
+            self.seat.restart()
+        return []

@@ -1,0 +1,88 @@
+"""What carries regions between the host tiers of nodes: the transport of every kvstore.
+
+As the live one does (`dunlin/transport/receiver.py`), it says of each expected region what became of it, always: what
+is expected and never pushed is told to be lost.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from dunlin.effects import Address, After, Effect, Message, Send
+from services.kvstore.carriage import TRANSPORT, Abandon, Expect, Expecting, Goods, Push, Pushed, Received
+from simulator.cluster.network import Links
+from simulator.cluster.world import World
+from simulator.engine.host_memory import HostTier
+
+PATIENCE_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class PushDue:
+    """It should have been pushed by now."""
+
+    token: bytes
+
+
+class Carrier:
+    """Carries regions over `links`, by priority; `node_of` says where a kvstore is, `memories` what its tier is."""
+
+    def __init__(
+        self, memories: Mapping[Address, HostTier], world: World, links: Links, node_of: Mapping[Address, str]
+    ) -> None:
+        self._memories = memories
+        self._world = world
+        self._links = links
+        self._node_of = node_of
+        self._expected: dict[bytes, tuple[Address, Goods]] = {}
+        self._numbers = 0
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """What a kvstore's core says to its carrier."""
+        if isinstance(message, Expect):
+            return self._expect(sender, message.goods)
+        if isinstance(message, PushDue):
+            return self._lost(message.token, "nothing came")
+        if isinstance(message, Abandon):
+            return [effect for token in self._tokens(sender, message) for effect in self._lost(token, "abandoned")]
+        return self._push(sender, message) if isinstance(message, Push) else []
+
+    def _expect(self, sender: Address, goods: Goods) -> list[Effect]:
+        self._numbers += 1
+        token, host = self._numbers.to_bytes(16, "little"), goods.host
+        self._expected[token] = (sender, goods)
+        expecting = Expecting(host.handle, host.generation, sender.name, token)
+        return [Send(sender, expecting), After(PATIENCE_S, PushDue(token))]
+
+    def _lost(self, token: bytes, detail: str) -> list[Effect]:
+        to, goods = self._expected.pop(token, (None, None))
+        if to is None or goods is None:
+            return []
+        return [Send(to, Received(goods.host.handle, goods.host.generation, detail))]
+
+    def _tokens(self, sender: Address, abandoned: Abandon) -> list[bytes]:
+        name = (abandoned.handle, abandoned.generation)
+        return [
+            token
+            for token, (to, goods) in self._expected.items()
+            if to == sender and (goods.host.handle, goods.host.generation) == name
+        ]
+
+    def _push(self, sender: Address, push: Push) -> list[Effect]:
+        if push.token not in self._expected:
+            return [Send(sender, Pushed(push.ticket, "nobody expects it"))]
+        to, _ = self._expected[push.token]
+        size = push.goods.host.length_bytes
+        here, there = self._node_of[sender], self._node_of[to]
+        self._links.carry(here, there, size, push.priority, lambda now_s: self._arrived(sender, push))
+        return []
+
+    def _arrived(self, sender: Address, push: Push) -> None:
+        """All of it is there; too late, if nobody expects it any more, and lost, if the sender died meanwhile."""
+        to, goods = self._expected.pop(push.token, (None, None))
+        if to is None or goods is None:
+            return self._world.post(TRANSPORT, sender, Pushed(push.ticket, "nobody expects it"))
+        if not self._world.is_up(sender):
+            return self._world.post(TRANSPORT, to, Received(push.handle, push.generation, "the sender is gone"))
+        self._memories[to].write(goods.host, self._memories[sender].read(push.goods.host))
+        self._world.post(TRANSPORT, sender, Pushed(push.ticket))
+        return self._world.post(TRANSPORT, to, Received(push.handle, push.generation))

@@ -1,0 +1,55 @@
+"""Clients at the doors of dispatchers: what each asked, what it was told, and when."""
+
+from dataclasses import dataclass, field
+
+from dunlin.effects import Address, Effect, Message
+from dunlin.messages.door import Admitted, Delta, Rejected, Submit
+from dunlin.messages.types import Finish
+from simulator.engine.errors import ContractBroken
+from simulator.engine.token_model import VOCABULARY, Digested, Voice, expected
+
+
+@dataclass
+class Client:
+    """One request's client: what it asked, and what it was told, with the times of the tokens."""
+
+    address: Address
+    submit: Submit
+    dispatcher: str = ""
+    door: Address | None = None
+    request: str = ""
+    rejected: Rejected | None = None
+    tokens: list[int] = field(default_factory=list)
+    times_s: list[float] = field(default_factory=list)
+    finish: Finish = Finish.RUNNING
+    detail: str = ""
+    voice: Voice = field(default_factory=Digested)
+    vocabulary: int = VOCABULARY
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        if isinstance(message, Admitted):
+            is_same = self.request in ("", message.request)
+            # Begun at two dispatchers under one name of its tenant's, it has two ids until they find each other.
+            if not (is_same or self.submit.idempotency):
+                raise ContractBroken(f"request {self.request} is called {message.request} now")
+            self.request = self.request or message.request
+        elif isinstance(message, Rejected):
+            self.rejected = message
+        elif isinstance(message, Delta):
+            if self.finish is not Finish.RUNNING:
+                raise ContractBroken(f"request {self.request}: tokens after the end")
+            self.tokens += message.tokens
+            self.times_s += [now_s] * len(message.tokens)
+            self.finish, self.detail = message.finish, message.detail
+        return []
+
+    @property
+    def expected(self) -> list[int]:
+        """What an exact stream of this request says."""
+        asked, count = self.submit.tokens, self.submit.max_tokens or 0
+        return expected(self.voice, asked, len(asked), count, self.submit.sampling.seed, self.vocabulary)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether every token came, once and in order."""
+        return self.tokens == self.expected and self.finish is Finish.LENGTH

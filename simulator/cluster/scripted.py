@@ -1,0 +1,216 @@
+"""A cluster that somebody drives by hand: clients that come one by one, processes that die at an exact time.
+
+What a host does live besides (forward reasons) is done by hand too, so that each fault happens when a test says.
+"""
+
+from dataclasses import replace
+from itertools import count
+from typing import Any
+
+from dunlin.effects import Address, Effect, Gone, Message
+from dunlin.messages.door import Submit, Withdraw
+from dunlin.messages.fleet import Reason, Reasons
+from dunlin.messages.plan import DrainRequest
+from dunlin.messages.types import Sampling, i32
+from services.dispatcher.core import DispatcherCore
+from services.global_manager.core import GlobalManagerCore
+from services.instance.core import InstanceCore
+from services.kvstore.core import KvstoreCore
+from services.monitor.core import MonitorCore
+from simulator.cluster.engine_supervisor import EngineSeat
+from simulator.cluster.recording_client import Client
+from simulator.cluster.simulated import Cluster
+from simulator.cluster.spec import spec_of
+from simulator.engine.errors import ContractBroken
+from simulator.engine.host_memory import HostTier
+
+
+class Silent:
+    """Says nothing."""
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """Nothing."""
+        return []
+
+
+class DrivenCluster(Cluster):
+    """A cluster by the flat settings that `simulator.cluster.spec.spec_of` takes.
+
+    `kvstore` and `tier` are those of the first node; of several dispatchers or managers the first is meant.
+    """
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(spec_of(**settings))
+        self.clients: list[Client] = []
+        self._client_numbers = count()
+
+    # --- who is there ---
+
+    @property
+    def monitor(self) -> MonitorCore:
+        """The monitor."""
+        core: MonitorCore = self._only("monitor")
+        return core
+
+    @property
+    def manager(self) -> GlobalManagerCore:
+        """The first manager."""
+        core: GlobalManagerCore = self._only("global_manager")
+        return core
+
+    @property
+    def dispatcher(self) -> DispatcherCore:
+        """The first dispatcher."""
+        core: DispatcherCore = self._only("dispatcher")
+        return core
+
+    @property
+    def kvstores(self) -> list[KvstoreCore]:
+        """Of all nodes."""
+        return [self.cores[address] for address in self.of_role("kvstore")]
+
+    @property
+    def kvstore(self) -> KvstoreCore:
+        """The first node's."""
+        core: KvstoreCore = self._only("kvstore")
+        return core
+
+    @property
+    def tier(self) -> HostTier:
+        """The first node's host tier."""
+        return self.memories[self.kvstore.address]
+
+    def seat(self, name: str) -> EngineSeat:
+        """Where an instance's engine is."""
+        return self.seats[self.instances[name].address]
+
+    def _only(self, role: str) -> Any:
+        return self.core(self.of_role(role)[0])
+
+    # --- starting and ending ---
+
+    def start_instance(self, name: str) -> InstanceCore:
+        """An instance process starts, as another incarnation if there was one before."""
+        self.start("instance", name)
+        return self.instances[name]
+
+    def start_dispatcher(self, name: str) -> DispatcherCore:
+        """A dispatcher process starts, as another incarnation if there was one before."""
+        self.start("dispatcher", name)
+        return self.dispatchers[name]
+
+    def kill_instance(self, name: str) -> None:
+        """The process dies, and its engine with it; nobody starts another."""
+        self.kill(self.instances[name].address)
+
+    def kill_dispatcher(self, name: str) -> None:
+        """The process dies; nobody starts another."""
+        self.kill(self.dispatchers[name].address)
+
+    def restart(self, role: str) -> None:
+        """The first process of a role dies, with its memory; another one starts at once."""
+        address = self.of_role(role)[0]
+        self.kill(address)
+        self.start(role, address.name)
+
+    def drain(self, name: str, undo: bool = False) -> None:
+        """An operator asks the manager to empty an instance, or to use it again. Who answers what is not waited for."""
+        tool = Address("client", f"tool-{self.world.delivered}-{undo}")
+        self.world.add(tool, Silent())
+        self.world.join(tool, self.manager.address)
+        self.world.post(tool, self.manager.address, DrainRequest(name, undo))
+
+    # --- clients ---
+
+    def submit(
+        self,
+        tokens: list[int],
+        max_tokens: int = 20,
+        seed: int = 0,
+        timeout_s: float | None = None,
+        at: str = "dispatcher-0",
+        **settings: Any,
+    ) -> Client:
+        """A client comes to the door."""
+        submit = Submit(i32(tokens), max_tokens, Sampling(seed=seed), timeout_s=timeout_s, **settings)
+        address = Address("client", f"client-{next(self._client_numbers)}")
+        engine = self.spec.engine
+        client = Client(address, submit, voice=engine.voice, vocabulary=engine.ready.vocabulary)
+        self.clients.append(client)
+        self._come(client, at, submit)
+        return client
+
+    def move(self, client: Client, to: str) -> None:
+        """The client gives its dispatcher up and goes on at another, as the SDK does: from another address."""
+        old = client.address
+        client.address = Address("client", f"{old.name}'")
+        if client.door is not None:
+            self.world.part(old, client.door, "client left")
+        self._come(client, to, replace(client.submit, key=client.request, received=i32(client.tokens)))
+
+    def _come(self, client: Client, to: str, submit: Submit) -> None:
+        client.dispatcher, client.door = to, self.dispatchers[to].address
+        door = client.door
+        self.world.add(client.address, client)
+        self.world.join(client.address, door)
+        self.world.post(client.address, door, submit)
+
+    def leave(self, client: Client) -> None:
+        """The client's connection ends."""
+        self._say(client, Gone("client left"))
+
+    def withdraw(self, client: Client) -> None:
+        """The client cancels."""
+        self._say(client, Withdraw())
+
+    def _say(self, client: Client, message: Message) -> None:
+        if client.door is not None:
+            self.world.post(client.address, client.door, message)
+
+    # --- what comes of it ---
+
+    def run_until_ready(self, for_s: float = 10.0) -> None:
+        """Until `is_ready`."""
+        if not self.world.run(lambda: self.is_ready, for_s=for_s):
+            raise ContractBroken(f"not all instances are ready after {for_s} s")
+
+    def run_until_done(self, for_s: float = 120.0) -> None:
+        """Until every client has its last token or its refusal."""
+        done = self.world.run(lambda: all(client.finish or client.rejected for client in self.clients), for_s=for_s)
+        if not done:
+            open_ones = [client.address.name for client in self.clients if not (client.finish or client.rejected)]
+            raise ContractBroken(f"clients without an answer after {for_s} s: {', '.join(open_ones)}")
+
+    def holder(self, client: Client) -> str:
+        """The instance that runs the client's request now."""
+        for name, core in self.instances.items():
+            if any(sequence.place.key == client.request for sequence in core.sequences):
+                return name
+        raise LookupError(f"nobody holds {client.request}")
+
+    def number(self, client: Client) -> int:
+        """The dispatcher's number of the client's request."""
+        return int(client.request.rpartition("-")[2], 16)
+
+    def check_conservation(self) -> None:
+        """I8, at this instant."""
+        for core in self.instances.values():
+            core.slots.check_integrity()
+            report = core.report()
+            held = report.owned_slots + report.reserved_slots + report.moving_slots + report.quarantined_slots
+            if report.free_slots + held != report.capacity_slots:
+                raise ContractBroken(f"{core.address}: {report.free_slots} slots free, {held} held: {report}")
+
+    def all_free(self) -> bool:
+        """Whether no slot is held anywhere, but by what is cached and can be given up."""
+        reports = [core.report() for core in self.instances.values()]
+        return all(report.free_slots + report.cached_slots == report.capacity_slots for report in reports)
+
+    def forward_reasons(self) -> None:
+        """Give the monitor every decision sent so far, as hosts do."""
+        reasons = tuple(
+            Reason(at_s, sender, to, type(message).__name__, self.codec.encode(message))
+            for at_s, sender, to, message in self.world.sent
+            if getattr(message, "why", None) is not None
+        )
+        self.monitor.receive(self.world.now_s, self.doors()[0], Reasons(reasons))

@@ -1,0 +1,86 @@
+"""What a simulated cluster is made of. Pure data."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dunlin.cost.models import HostCosts
+from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
+from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.config import of_preset as dispatcher_of
+from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.config import of_preset as manager_of
+from services.instance.config import InstanceConfig
+from services.kvstore.config import KvstoreConfig
+from services.monitor.config import MonitorConfig
+from simulator.cluster.network import NetworkSpec
+from simulator.engine.model import EngineSettings, settings_of
+
+Overrides = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterSpec:
+    """How many of each role, by which policies, over which engines.
+
+    Each node has a kvstore with `tier_bytes`, and the instances are spread over the nodes in turn. The mappings are
+    settings of a role's configuration that differ from its defaults; they win over the preset's. `skews_s`: what
+    clocks show too much, for the processes in the order of their starts, again and again. `host`: what the processes
+    take of their processors (None: nothing).
+
+    Raises:
+        ValueError: there is no such preset, or too few of a role.
+        TypeError: a role has no such setting.
+    """
+
+    instances: int = 2
+    dispatchers: int = 1
+    managers: int = 1
+    nodes: int = 1
+    preset: str = DEFAULT_PRESET
+    tier_bytes: int = 1 << 20
+    engine: EngineSettings = field(default_factory=lambda: settings_of(progress_s=0.25))
+    network: NetworkSpec = field(default_factory=NetworkSpec)
+    skews_s: tuple[float, ...] = ()
+    host: HostCosts | None = None
+    instance: Overrides = field(default_factory=dict)
+    dispatcher: Overrides = field(default_factory=dict)
+    manager: Overrides = field(default_factory=dict)
+    kvstore: Overrides = field(default_factory=dict)
+    monitor: Overrides = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        if self.preset not in PRESETS:
+            raise ValueError(f"no preset {self.preset!r}: choose one of {', '.join(PRESETS)}")
+        for name in ("instances", "dispatchers", "managers", "nodes"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
+
+    def instance_config(self, node: str) -> InstanceConfig:
+        """Of an instance on `node`."""
+        return InstanceConfig(**{"node": node, "preset": self.preset, **self.instance})
+
+    def dispatcher_config(self) -> DispatcherConfig:
+        """Of every dispatcher."""
+        return dispatcher_of(self.preset, **self.dispatcher)
+
+    def manager_config(self) -> GlobalManagerConfig:
+        """Of every global manager."""
+        return manager_of(self.preset, **self.manager)
+
+    def kvstore_config(self, node: str) -> KvstoreConfig:
+        """Of the kvstore of `node`."""
+        return KvstoreConfig(**{"tier_path": "/tier", "tier_bytes": self.tier_bytes, "node": node, **self.kvstore})
+
+    def monitor_config(self) -> MonitorConfig:
+        """Of every monitor."""
+        return MonitorConfig(**self.monitor)
+
+
+def spec_of(engine: Overrides | None = None, **settings: Any) -> ClusterSpec:
+    """A specification whose engine is given by flat settings, as `simulator.engine.model.settings_of` takes them.
+
+    Its preset looks at nothing but load, unless another is given.
+    """
+    made = settings_of(**{"progress_s": 0.25, **(engine or {})})
+    return ClusterSpec(engine=made, **{"preset": "least_loaded", **settings})

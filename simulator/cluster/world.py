@@ -1,0 +1,314 @@
+"""The world: cores joined in virtual time, with exact delays and no host, socket or clock.
+
+What sits at an address is anything with a core's `receive`: a real core, a modelled engine, a recording client. Streams
+keep the order of each direction, as gRPC's do; what is in flight on one that ends is lost. A core speaks on none that
+it has not heard of: `dunlin/host.py` gives it `Joined` in the moment from which it is heard. The end of a stream or of
+a process touches no event: those that it made stale are passed over when their time comes. Decides nothing: which
+trouble comes when, others say.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from heapq import heappop, heappush
+
+from dunlin.effects import Address, After, Core, Effect, Gone, Joined, Message, Send
+from simulator.cluster.process import Act, Actor, Event, Pending, Process, Processor, Stream
+
+LATENCY_S = 0.001
+FIRST = 1 << 62
+"""Less than any number of an event, this makes one that comes before all others of its time."""
+
+
+class World:
+    """Delivers messages between joined addresses; timers after exactly their delay.
+
+    `latency_s` is the delay of every stream, or says it for a pair of ends when a stream is opened. `keep_sent`: record
+    everything in `sent`. `before` is called ahead of each event and `on_delivered` after it, `on_decided` with each
+    message that has a reason. `extra_s` says what one message takes beyond the latency of its stream.
+    """
+
+    def __init__(self, latency_s: float | Callable[[Address, Address], float] = LATENCY_S) -> None:
+        self.now_s = 0.0
+        self.delivered = 0
+        self.dropped: Counter[str] = Counter()
+        self.sent: list[tuple[float, Address, Address, Message]] = []
+        self.keep_sent = True
+        self.before: Callable[[Event], None] | None = None
+        self.on_delivered: Callable[[Event], None] | None = None
+        self.on_decided: Callable[[float, Address, Address, Message], None] | None = None
+        self.extra_s: Callable[[Address, Address], float] | None = None
+        self._latency_s = latency_s if callable(latency_s) else lambda one, other: latency_s
+        self._processes: dict[Address, Process] = {}
+        self._actor = Process(Address("world", ""), Actor())
+        self._heap: list[Pending] = []
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        """Processes that are up."""
+        return len(self._processes)
+
+    # --- processes ---
+
+    def add(self, address: Address, core: Core) -> None:
+        """Put `core` at `address`, in place of what was there; nobody is joined to it yet."""
+        if address in self._processes:
+            self.kill(address)
+        self._processes[address] = Process(address, core)
+
+    def is_up(self, address: Address) -> bool:
+        """Whether somebody is at `address`."""
+        return address in self._processes
+
+    def kill(self, address: Address, reason: str = "stream reset") -> None:
+        """The process at `address` is gone at once, with its timers and what it had not yet been given."""
+        process = self._processes.pop(address)
+        process.is_up = False
+        process.waiting = None
+        for stream in process.streams.values():
+            stream.is_open = False
+            self._end(stream.to.streams.pop(address), reason, tell=stream)
+        process.streams.clear()
+
+    def pause(self, address: Address) -> None:
+        """The process at `address` stops (SIGSTOP): what reaches it waits."""
+        process = self._processes[address]
+        if process.waiting is None:
+            process.waiting = []
+
+    def is_paused(self, address: Address) -> bool:
+        """Whether the process at `address` is stopped."""
+        process = self._processes.get(address)
+        return process is not None and process.waiting is not None
+
+    def resume(self, address: Address) -> None:
+        """The process goes on: everything that waited is delivered now, in order. One that died meanwhile does not."""
+        process = self._processes.get(address)
+        if process is None or process.waiting is None:
+            return
+        waiting, process.waiting = process.waiting, None
+        for event in waiting:  # with its number: ahead of what was sent later
+            heappush(self._heap, (self.now_s, *event[1:]))
+
+    def tell_first(self, sender: Address, address: Address, message: Message) -> None:
+        """What the process hears first when it wakes, if it sleeps; else what it hears soon."""
+        process = self._processes.get(address)
+        if process is None or process.waiting is None:
+            return self.post(sender, address, message)
+        self._numbers += 1
+        process.waiting.append((self.now_s, self._numbers - FIRST, process, sender, message, None))
+        return None
+
+    def clock_s(self, address: Address) -> float:
+        """What the clock of the process at `address` shows."""
+        process = self._processes[address]
+        return self.now_s * process.rate + process.offset_s
+
+    def skew(self, address: Address, offset_s: float, rate: float = 1.0) -> None:
+        """From now on the clock of the process at `address` shows `offset_s` more, and runs `rate` times as fast."""
+        process = self._processes[address]
+        process.offset_s = offset_s + self.now_s * (1.0 - rate)
+        process.rate = rate
+
+    def run_on(self, address: Address, processor: Processor | None) -> None:
+        """Let the process at `address` take its turns on a processor; None: it takes no time."""
+        self._processes[address].processor = processor
+
+    # --- streams ---
+
+    def join(self, one: Address, other: Address) -> None:
+        """Open a stream: both learn it after the latency. One that was open between them ends."""
+        first, second = self._processes.get(one), self._processes.get(other)
+        if first is None or second is None:
+            self.dropped["Joined"] += 1
+            return
+        self.part(one, other, "replaced by a newer connection")
+        delay_s = self._latency_s(one, other)
+        first.streams[other] = Stream(one, second, delay_s)
+        second.streams[one] = Stream(other, first, delay_s)
+        self._say(second.streams[one], Joined(), self.now_s)
+        self._say(first.streams[other], Joined(), self.now_s)
+
+    def is_joined(self, one: Address, other: Address) -> bool:
+        """Whether a stream is open between them."""
+        process = self._processes.get(one)
+        return process is not None and other in process.streams
+
+    def peers(self, address: Address) -> list[Address]:
+        """Who has a stream with `address`, in the order of joining; nobody, if nobody is there."""
+        process = self._processes.get(address)
+        return list(process.streams) if process is not None else []
+
+    def part(self, one: Address, other: Address, reason: str = "stream reset") -> None:
+        """End a stream: what is in flight on it is lost, and both ends that knew of it learn it."""
+        self._close(one, other, reason)
+
+    def sever(self, one: Address, other: Address) -> bool:
+        """End a stream and lose what is in flight on it; neither end learns it now. False: there was none."""
+        return self._close(one, other, None)
+
+    def _close(self, one: Address, other: Address, reason: str | None) -> bool:
+        first, second = self._processes.get(one), self._processes.get(other)
+        there = first.streams.pop(other, None) if first is not None else None
+        if there is None or second is None:
+            return False
+        back = second.streams.pop(one)
+        self._end(there, reason, tell=back)
+        self._end(back, reason, tell=there)
+        return True
+
+    def stall(self, one: Address, other: Address) -> None:
+        """What they say to each other from now on waits; not what is under way."""
+        for stream in self._both(one, other):
+            if stream.held is None:
+                stream.held = []
+
+    def flow(self, one: Address, other: Address) -> None:
+        """What waited between them goes on its way now, in order; what follows flows again."""
+        for stream in self._both(one, other):
+            held, stream.held = stream.held or [], None
+            for message in held:
+                self._say(stream, message, self.now_s)
+
+    def _both(self, one: Address, other: Address) -> list[Stream]:
+        """The two directions of their stream; none if they have none."""
+        here, there = self._processes.get(one), self._processes.get(other)
+        if here is None or there is None or other not in here.streams:
+            return []
+        return [here.streams[other], there.streams[one]]
+
+    def post(self, sender: Address, to: Address, message: Message, delay_s: float | None = None) -> None:
+        """Deliver `message` to who is at `to` now as if `sender` had sent it: on their stream if they have one, and in
+        order; else, or where it is said when, after the latency or exactly then.
+        """
+        process = self._processes.get(to)
+        if process is None:
+            self.dropped["nobody there"] += 1
+            return
+        speaker = self._processes.get(sender) if delay_s is None else None
+        stream = speaker.streams.get(to) if speaker is not None else None
+        if stream is not None:
+            self._say(stream, message, self.now_s)
+        else:
+            delay_s = self._latency_s(sender, to) if delay_s is None else delay_s
+            self._push(self.now_s + delay_s, process, sender, message, None)
+
+    # --- time ---
+
+    def later(self, delay_s: float, act: Callable[[], object]) -> None:
+        """Call `act` when so much virtual time has passed."""
+        self._push(self.now_s + delay_s, self._actor, self._actor.address, Act(act), None)
+
+    def run(self, until: Callable[[], bool] | None = None, for_s: float = 60.0, max_events: int = 10_000_000) -> bool:
+        """Deliver events until `until` holds, time is up or nothing is left; say whether `until` holds."""
+        end_s = self.now_s + for_s
+        if until is None:
+            self.run_to(end_s)
+            return False
+        heap = self._heap
+        for _ in range(max_events):
+            if until():
+                return True
+            if not heap or heap[0][0] > end_s:
+                break
+            self._take(heappop(heap))
+        self.now_s = max(self.now_s, min(end_s, heap[0][0]) if heap else end_s)
+        return until()
+
+    def run_to(self, end_s: float) -> None:
+        """Deliver all events up to `end_s`; it is `end_s` afterwards."""
+        heap, take = self._heap, self._take
+        while heap and heap[0][0] <= end_s:
+            take(heappop(heap))
+        self.now_s = max(self.now_s, end_s)
+
+    def _take(self, event: Pending) -> None:
+        at_s, _, process, sender, message, stream = event
+        if stream is not None and not stream.is_open:
+            return
+        if not process.is_up:
+            self.dropped["nobody there"] += 1
+            return
+        self.now_s = at_s
+        if process.waiting is not None:
+            process.waiting.append(event)
+            return
+        if process.processor is not None and not self._has_turn(at_s, process, event):
+            return
+        if stream is not None and not stream.is_known:
+            stream.is_known = process.streams[sender].may_speak = True
+        if self.before is not None:
+            self.before(Event(at_s, event[1], process.address, sender, message))
+        self.delivered += 1
+        effects = process.core.receive(at_s * process.rate + process.offset_s, sender, message)
+        if effects:
+            done_s = at_s if process.processor is None else process.processor.free_s
+            self._carry_out(done_s, process, effects)
+        if self.on_delivered is not None:
+            self.on_delivered(Event(at_s, event[1], process.address, sender, message))
+
+    def _carry_out(self, now_s: float, process: Process, effects: Sequence[Effect]) -> None:
+        heap, streams, number = self._heap, process.streams, self._numbers
+        is_watched = self.keep_sent or self.extra_s is not None or self.on_decided is not None
+        for effect in effects:
+            if isinstance(effect, After):
+                number += 1
+                at_s = now_s + effect.delay_s / process.rate
+                heappush(heap, (at_s, number, process, process.address, effect.message, None))
+                continue
+            stream = streams.get(effect.to)
+            if stream is None or not stream.may_speak:
+                self.dropped[type(effect.message).__name__] += 1
+                continue
+            if is_watched or stream.held is not None:
+                self._numbers = number
+                self._send(now_s, stream, effect)
+                number = self._numbers
+                continue
+            at_s = now_s + stream.delay_s
+            if at_s < stream.last_s:
+                at_s = stream.last_s
+            else:
+                stream.last_s = at_s
+            number += 1
+            heappush(heap, (at_s, number, stream.to, stream.sender, effect.message, stream))
+        self._numbers = number
+
+    def _send(self, now_s: float, stream: Stream, effect: Send) -> None:
+        """The slow way, for those who look."""
+        message, to = effect.message, effect.to
+        if self.keep_sent:
+            self.sent.append((now_s, stream.sender, to, message))
+        if self.on_decided is not None and getattr(message, "why", None) is not None:
+            self.on_decided(now_s, stream.sender, to, message)
+        self._say(stream, message, now_s)
+
+    def _end(self, stream: Stream, reason: str | None, tell: Stream) -> None:
+        """Its direction is over; whoever spoke on it hears so, if the other direction had told it of the stream."""
+        stream.is_open = False
+        if tell.is_known and reason is not None:
+            self._push(self.now_s + stream.delay_s, tell.to, tell.sender, Gone(reason), None)
+
+    def _say(self, stream: Stream, message: Message, now_s: float) -> None:
+        if stream.held is not None:
+            stream.held.append(message)
+            return
+        extra_s = self.extra_s(stream.sender, stream.to.address) if self.extra_s is not None else 0.0
+        stream.last_s = max(stream.last_s, now_s + stream.delay_s + extra_s)
+        self._push(stream.last_s, stream.to, stream.sender, message, stream)
+
+    def _push(self, at_s: float, to: Process, sender: Address, message: Message, stream: Stream | None) -> None:
+        self._numbers += 1
+        heappush(self._heap, (at_s, self._numbers, to, sender, message, stream))
+
+    def _has_turn(self, now_s: float, process: Process, event: Pending) -> bool:
+        """Whether the processor is free for this event; if not it comes again when it is."""
+        processor = process.processor
+        if processor is None:
+            return True
+        if processor.free_s > now_s:
+            heappush(self._heap, (processor.free_s, *event[1:]))
+            return False
+        cost_s = processor.cost_s(process.address, event[4])
+        processor.free_s = now_s + cost_s
+        processor.busy_s += cost_s
+        return True

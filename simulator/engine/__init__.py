@@ -1,0 +1,1 @@
+"""Models of engines: the contract and the times of the real one, without its arithmetic."""

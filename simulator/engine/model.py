@@ -1,0 +1,226 @@
+"""A model of an engine: it keeps the contract of the real one and the time of a `Timing`, and computes nothing.
+
+A router over its sequences, steps, moves and layers. What an instance's core may never ask raises ContractBroken; what
+a real engine takes in the course of things (rows of sequences that ended or were closed) it takes too.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import Any
+
+from dunlin.cost.models import EngineTiming
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.messages.engine import (
+    CancelMove,
+    Close,
+    Discard,
+    EngineReady,
+    Interrupt,
+    MapHost,
+    Move,
+    Open,
+    Progress,
+    Remap,
+    Resume,
+    Step,
+    StopEngine,
+    Unsupported,
+)
+from dunlin.messages.types import i32
+from simulator.engine.host_memory import HostTier
+from simulator.engine.kv_audit import Audit
+from simulator.engine.layers import Layers, RemapOver
+from simulator.engine.moves import HOST_KINDS, MoveOver, Mover
+from simulator.engine.sequences import OpenSequences
+from simulator.engine.steps import Safepoint, StepOver, StepRunner, is_foreign
+from simulator.engine.timing import LinearTiming, Timing
+from simulator.engine.token_model import VOCABULARY, Counted, Digested, Voice
+
+
+def make_ready(**overrides: Any) -> EngineReady:
+    """What a small modelled engine says of itself."""
+    values = {
+        "layers": i32([0, 1]),
+        "slots": 256,
+        "quantum": 16,
+        "weights_digest": "fake",
+        "kv_dtype": "float32",
+        "kv_bytes_per_token": 64,
+        "max_positions": 4096,
+        "vocabulary": VOCABULARY,
+    }
+    return EngineReady(**{**values, **overrides})
+
+
+def ready_of(timing: EngineTiming, **overrides: Any) -> EngineReady:
+    """What an engine says of itself that has the model and the memory of `timing`."""
+    return make_ready(
+        **{
+            "layers": i32(range(timing.layers)),
+            "slots": timing.slots,
+            "kv_bytes_per_token": timing.kv_bytes_per_token,
+            **overrides,
+        }
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings:
+    """What every engine of an instance is like.
+
+    `audit`: the slab is audited and the text follows from every token before; else it follows from the seed and the
+    position, and a step costs the same whatever the context. `progress_s` is how often the host reads the counter of
+    safepoints (None: never). For `busy_share` of a move's time the engine does nothing else. `weights_bytes` of one
+    layer become room for KV when it is dropped. The logits after a text with `failing_token` are not finite.
+    """
+
+    ready: EngineReady = field(default_factory=make_ready)
+    timing: Timing = field(default_factory=LinearTiming)
+    progress_s: float | None = None
+    restart_s: float = 1.0
+    audit: bool = True
+    busy_share: float = 0.0
+    weights_bytes: int = 0
+    failing_token: int | None = None
+
+    @property
+    def voice(self) -> Voice:
+        """How its text follows."""
+        return Digested() if self.audit else Counted()
+
+
+def settings_of(**flat: Any) -> EngineSettings:
+    """Settings by name: of the engine itself, of what it says of itself, and of a linear timing (`step_s`, `token_s`,
+    `move_s`, of which `move_busy_s` the engine does nothing else).
+    """
+    own = {each.name: flat.pop(each.name) for each in fields(EngineSettings) if each.name in flat}
+    move_s, busy_s = flat.pop("move_s", 0.005), flat.pop("move_busy_s", 0.001)
+    timing = LinearTiming(flat.pop("step_s", 0.01), flat.pop("token_s", 0.0), move_s, 0.0, flat.pop("load_s", 0.0))
+    ready = own.pop("ready", None)
+    said = replace(ready, **flat) if ready is not None else make_ready(**flat)
+    return EngineSettings(**{"timing": timing, "busy_share": busy_s / move_s, **own}, ready=said)
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """The host reads the counter of safepoints."""
+
+
+class EngineModel:
+    """One engine process. `is_stuck`: it passes no safepoint and answers nothing, while its host goes on reading the
+    counter. `steps` are all that it was given, if `keeps_steps`.
+    """
+
+    def __init__(self, instance: Address, settings: EngineSettings, tier: HostTier, audit: Audit | None = None) -> None:
+        self.address = Address("engine", instance.name)
+        self.ready = ready = settings.ready
+        self.is_stuck = False
+        self.safepoints = 0
+        self.most_queued = 0
+        self.steps: list[Step] = []
+        self._instance = instance
+        self._settings = settings
+        self._audit = audit
+        timing, voice = settings.timing, settings.voice
+        self._sequences = OpenSequences(ready.slots, ready.max_positions, voice, audit, settings.failing_token)
+        self.moves = Mover(instance, ready, self._sequences, tier, timing, audit, settings.busy_share)
+        self.runner = StepRunner(
+            instance,
+            self._sequences,
+            timing,
+            len(ready.layers),
+            ready.vocabulary,
+            voice,
+            audit,
+            self.moves.is_landing,
+            self.moves.spoiled,
+        )
+        self.layers = Layers(instance, ready, timing, settings.weights_bytes)
+        self._handlers: dict[type[Any], Callable[[float, Any], list[Effect]]] = {
+            StepOver: self._on_step_over,
+            Step: self._on_step,
+            Open: self._on_open,
+            Close: self._on_close,
+            Move: self._on_move,
+            MoveOver: self._on_move_over,
+            CancelMove: lambda now_s, message: [*self.moves.cancel(now_s, message.move), *self.runner.begin(now_s)],
+            MapHost: self._on_map_host,
+            Interrupt: self.runner.interrupt,
+            Safepoint: self.runner.at_safepoint,
+            Resume: lambda now_s, message: self.runner.resume(now_s, message.step),
+            Discard: self._on_discard,
+            Remap: self.layers.remap,
+            RemapOver: self.layers.over,
+        }
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """Anything that an instance or this engine's own timers say."""
+        handler = self._handlers.get(type(message))
+        if handler is not None:
+            return [] if self.is_stuck else handler(now_s, message)
+        if isinstance(message, Tick):
+            return self._on_tick(now_s)
+        if isinstance(message, Joined):
+            ticking = [After(self._settings.progress_s, Tick())] if self._settings.progress_s is not None else []
+            return [After(self._settings.timing.load_s, self.ready), *ticking]
+        if isinstance(message, EngineReady):
+            return [Send(self._instance, message)]
+        if self.is_stuck or isinstance(message, Gone | StopEngine):
+            return []
+        return [Send(self._instance, Unsupported(type(message).__name__))]
+
+    def torn(self) -> list[int]:
+        """The slots that it is writing."""
+        return [*self.runner.writing(), *self.moves.writing()]
+
+    @property
+    def open_sequences(self) -> list[int]:
+        """Sequences opened and not closed."""
+        return list(self._sequences.by_number)
+
+    def _on_tick(self, now_s: float) -> list[Effect]:
+        if self._settings.progress_s is None:
+            return []
+        passed = self.safepoints + (0 if self.is_stuck else self.runner.progress(now_s))
+        return [Send(self._instance, Progress(passed)), After(self._settings.progress_s, Tick())]
+
+    def _on_open(self, now_s: float, message: Open) -> list[Effect]:
+        self._sequences.open(message)
+        return []
+
+    def _on_close(self, now_s: float, message: Close) -> list[Effect]:
+        self._sequences.close(message.sequence)
+        self.moves.forget(message.sequence)
+        return []
+
+    def _on_step(self, now_s: float, step: Step) -> list[Effect]:
+        if is_foreign(step):
+            return [Send(self._instance, Unsupported("Step", "only local steps", step=step.step))]
+        if self._settings.audit:
+            self.steps.append(step)
+        effects = self.runner.add(now_s, step)
+        self.most_queued = max(self.most_queued, len(self.runner.queue))
+        return effects
+
+    def _on_step_over(self, now_s: float, due: StepOver) -> list[Effect]:
+        self.safepoints += len(self.ready.layers)
+        return self.runner.over(now_s, due)
+
+    def _on_move(self, now_s: float, move: Move) -> list[Effect]:
+        if move.kind not in HOST_KINDS:
+            return [Send(self._instance, Unsupported("Move", "only between slab and host tier", move=move.move))]
+        return self.moves.add(now_s, move)
+
+    def _on_move_over(self, now_s: float, due: MoveOver) -> list[Effect]:
+        effects, busy_s = self.moves.over(now_s, due)
+        self.safepoints += bool(effects)
+        self.runner.owe(busy_s)
+        return [*effects, *self.runner.begin(now_s)]
+
+    def _on_map_host(self, now_s: float, message: MapHost) -> list[Effect]:
+        self.moves.is_mapped = True
+        return []
+
+    def _on_discard(self, now_s: float, message: Discard) -> list[Effect]:
+        self.runner.discard(message.step)
+        return []

@@ -1,0 +1,182 @@
+"""The moves of a modelled engine: one copy at a time over one path, the most urgent first, then the oldest.
+
+A more urgent one interrupts another where it is. What lands is checked as the real engine checks it: by a checksum of
+the region's identity and of what was copied.
+"""
+
+from dataclasses import dataclass
+
+from dunlin.effects import Address, After, Effect, Send
+from dunlin.messages.engine import EngineReady, Move, MoveDone
+from dunlin.messages.types import HostRegion, MoveKind, MoveStatus
+from simulator.engine.errors import ContractBroken
+from simulator.engine.host_memory import HostTier, checksum_of
+from simulator.engine.kv_audit import Audit
+from simulator.engine.sequences import OpenSequences, slots_of
+from simulator.engine.timing import Timing
+
+HOST_KINDS = (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
+
+
+@dataclass(frozen=True, slots=True)
+class MoveOver:
+    """The time of the move under way is up, unless another `turn` has begun since."""
+
+    turn: int
+
+
+@dataclass(slots=True)
+class _Pending:
+    move: Move
+    order: int
+    asked_s: float
+    whole_s: float
+    left_s: float
+
+
+class Mover:
+    """Owns the moves that were asked for and have not been answered. `busy_share` of a move's time the engine does
+    nothing else.
+    """
+
+    def __init__(
+        self,
+        instance: Address,
+        ready: EngineReady,
+        sequences: OpenSequences,
+        tier: HostTier,
+        timing: Timing,
+        audit: Audit | None,
+        busy_share: float,
+    ) -> None:
+        self.moved_bytes = 0
+        self.is_mapped = False
+        self._instance = instance
+        self._ready = ready
+        self._sequences = sequences
+        self._tier = tier
+        self._timing = timing
+        self._audit = audit
+        self._busy_share = busy_share
+        self._pending: dict[int, _Pending] = {}
+        self._failed: dict[int, int] = {}
+        self._orders = 0
+        self._turn = 0
+        self._current: _Pending | None = None
+        self._since_s = 0.0
+
+    def is_landing(self, move: int) -> bool:
+        """Whether it is under way."""
+        return move in self._pending
+
+    def spoiled(self, move: int) -> int | None:
+        """The sequence whose rows must not run on this move, because it failed."""
+        return self._failed.get(move)
+
+    def forget(self, number: int) -> None:
+        """A sequence is closed."""
+        if self._failed:
+            self._failed = {move: sequence for move, sequence in self._failed.items() if sequence != number}
+
+    def writing(self) -> list[int]:
+        """The slots that moves write."""
+        moves = [pending.move for pending in self._pending.values()]
+        ins = [slots_of(move.extent_start, move.extent_length) for move in moves if move.kind is MoveKind.HOST_TO_SLAB]
+        return [slot for slots in ins for slot in slots]
+
+    def add(self, now_s: float, move: Move) -> list[Effect]:
+        """One more move."""
+        if move.move in self._pending:
+            raise ContractBroken(f"move {move.move} is named twice")
+        self._orders += 1
+        took_s = self._timing.move_s(move.kind, self._bytes(move))
+        self._pending[move.move] = _Pending(move, self._orders, now_s, took_s, took_s)
+        return self._choose(now_s)
+
+    def cancel(self, now_s: float, number: int) -> list[Effect]:
+        """Stop one that has not landed."""
+        pending = self._pending.get(number)
+        if pending is None:
+            return []
+        return self._end(now_s, pending, MoveStatus.CANCELLED)
+
+    def over(self, now_s: float, due: MoveOver) -> tuple[list[Effect], float]:
+        """The move under way lands: what follows, and for how long the engine did nothing else."""
+        pending = self._current
+        if due.turn != self._turn or pending is None:
+            return [], 0.0
+        status, checksum = self._copy(pending.move)
+        if status is not MoveStatus.OK and pending.move.kind is MoveKind.HOST_TO_SLAB:
+            self._failed[pending.move.move] = pending.move.sequence
+        return self._end(now_s, pending, status, checksum), pending.whole_s * self._busy_share
+
+    def _choose(self, now_s: float) -> list[Effect]:
+        """Go on with the most urgent one."""
+        best = min(self._pending.values(), key=lambda each: (each.move.priority, each.order), default=None)
+        if best is self._current:
+            return []
+        if self._current is not None:
+            self._current.left_s = max(0.0, self._current.left_s - (now_s - self._since_s))
+        self._current = best
+        self._since_s = now_s
+        self._turn += 1
+        return [After(best.left_s, MoveOver(self._turn))] if best is not None else []
+
+    def _end(self, now_s: float, pending: _Pending, status: MoveStatus, checksum: int = 0) -> list[Effect]:
+        move = pending.move
+        del self._pending[move.move]
+        if self._current is pending:
+            self._current = None
+        size = self._bytes(move) if status is MoveStatus.OK else 0
+        self.moved_bytes += size
+        busy_s = pending.whole_s * self._busy_share
+        done = MoveDone(move.move, status, checksum, size, now_s - pending.asked_s, busy_s=busy_s)
+        return [Send(self._instance, done), *self._choose(now_s)]
+
+    def _bytes(self, move: Move) -> int:
+        region, layers = move.region, len(self._ready.layers)
+        share = (region.layer_stop - region.layer_start) / layers
+        return int((region.stop - region.start) * self._ready.kv_bytes_per_token * share)
+
+    def _copy(self, move: Move) -> tuple[MoveStatus, int]:
+        host, tokens = move.host, move.region.stop - move.region.start
+        if host is None or not self.is_mapped:
+            raise ContractBroken(f"move {move.move}: no host tier is mapped, or no region of it is named")
+        given = 0
+        for length in move.extent_length:
+            given += length
+        if given != tokens:
+            raise ContractBroken(f"move {move.move}: {given} slots for {tokens} tokens")
+        if self._bytes(move) > host.length_bytes:
+            raise ContractBroken(f"move {move.move} of {self._bytes(move)} bytes into {host.length_bytes}")
+        copy = self._copy_out if move.kind is MoveKind.SLAB_TO_HOST else self._copy_in
+        return copy(move, host, tokens)
+
+    def _copy_out(self, move: Move, host: HostRegion, tokens: int) -> tuple[MoveStatus, int]:
+        content = [tokens]
+        if self._audit is not None:
+            content = self._audit.copied_out(slots_of(move.extent_start, move.extent_length))
+        self._tier.write(host, content)
+        return MoveStatus.OK, self._checksum(move, content)
+
+    def _copy_in(self, move: Move, host: HostRegion, tokens: int) -> tuple[MoveStatus, int]:
+        content = self._tier.read(host)
+        slots: list[int] = []
+        if self._audit is not None:
+            slots = slots_of(move.extent_start, move.extent_length)
+            self._audit.copied_in(slots, content)
+        checksum = self._checksum(move, content)
+        if checksum != host.checksum:
+            return MoveStatus.CORRUPT, checksum
+        if move.sequence == 0:
+            return MoveStatus.OK, checksum
+        sequence = self._sequences.by_number.get(move.sequence)
+        if sequence is None or move.region.start > sequence.held:
+            return MoveStatus.FAILED, checksum
+        sequence.held = move.region.stop
+        if self._audit is not None:
+            self._audit.adopted(move.sequence, move.region.start, slots)
+        return MoveStatus.OK, checksum
+
+    def _checksum(self, move: Move, content: list[int]) -> int:
+        return checksum_of(move.region, self._ready.kv_dtype, move.chain, content)

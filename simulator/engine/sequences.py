@@ -1,0 +1,76 @@
+"""The sequences that a modelled engine was told of."""
+
+from dataclasses import dataclass
+
+from dunlin.messages.engine import Open
+from dunlin.messages.types import Ints
+from simulator.engine.errors import ContractBroken
+from simulator.engine.kv_audit import Audit
+from simulator.engine.token_model import Voice
+
+
+@dataclass(slots=True)
+class OpenSequence:
+    """`length` tokens are known, the KV of the first `held` lies in the slab. `state` is the voice's. `fails`: its
+    logits are not finite.
+    """
+
+    number: int
+    prompt_tokens: int
+    tokens_max: int
+    stop_ids: Ints
+    seed: int
+    tops: int
+    length: int
+    held: int
+    state: int
+    ended: bool = False
+    fails: bool = False
+
+
+class OpenSequences:
+    """Sequences opened and not closed, by number; those with `failing_token` fail. Raises ContractBroken."""
+
+    def __init__(
+        self, slots: int, max_positions: int, voice: Voice, audit: Audit | None, failing_token: int | None = None
+    ) -> None:
+        self.failing_token = failing_token
+        self.by_number: dict[int, OpenSequence] = {}
+        self._slots = slots
+        self._max_positions = max_positions
+        self._voice = voice
+        self._audit = audit
+
+    def open(self, message: Open) -> None:
+        """One more."""
+        number, length = message.sequence, len(message.tokens)
+        if number in self.by_number:
+            raise ContractBroken(f"sequence {number} is open already")
+        tokens_max = min(message.prompt_tokens + message.max_tokens, self._max_positions)
+        if not 0 < length < tokens_max:
+            raise ContractBroken(f"sequence {number} is opened with {length} tokens of at most {tokens_max}")
+        held = 0
+        for extent in message.extent_length:
+            held += extent
+        if held > length:
+            raise ContractBroken(f"sequence {number}: KV of {held} tokens, and it has {length}")
+        sampling = message.sampling
+        tops = sampling.logprobs or 0
+        state = self._voice.begin(message.tokens)
+        self.by_number[number] = OpenSequence(
+            number, message.prompt_tokens, tokens_max, message.stop_ids, sampling.seed, tops, length, held, state
+        )
+        self.by_number[number].fails = self.failing_token in message.tokens
+        if self._audit is not None:
+            self._audit.opened(number, message.tokens, slots_of(message.extent_start, message.extent_length))
+
+    def close(self, number: int) -> None:
+        """One less. One that is not open is nobody's mistake."""
+        self.by_number.pop(number, None)
+        if self._audit is not None:
+            self._audit.closed(number)
+
+
+def slots_of(starts: Ints, lengths: Ints) -> list[int]:
+    """The slots of extents, in order."""
+    return [slot for start, length in zip(starts, lengths, strict=True) for slot in range(start, start + length)]

@@ -1,0 +1,379 @@
+"""The steps of a modelled engine: a queue, one that runs, and those that wait for `Resume`.
+
+A step is computed at the end of its time. Rows that leave at a safepoint before take what was computed of them along
+(`SUSPEND`) or lose it (`DISCARD`), and the others go on by themselves. Knows no move but whether it is over.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import ceil
+
+from dunlin.cost.models import Batch
+from dunlin.effects import Address, After, Effect, Send
+from dunlin.messages.engine import Interrupt, Step, StepDone, StepInterrupted
+from dunlin.messages.types import Finish, GroupKind, Part, Verdict, f32, i8, i32, i64
+from simulator.engine.errors import ContractBroken
+from simulator.engine.kv_audit import Audit
+from simulator.engine.sequences import OpenSequence, OpenSequences
+from simulator.engine.timing import Timing
+from simulator.engine.token_model import Voice
+
+RUNNING = Finish.RUNNING
+
+
+@dataclass(frozen=True, slots=True)
+class StepOver:
+    """The running step's time is up, unless another `turn` has begun since."""
+
+    turn: int
+
+
+@dataclass(frozen=True, slots=True)
+class Safepoint:
+    """The safepoint at which rows leave the step of this `turn`."""
+
+    turn: int
+    layer: int
+    message: Interrupt
+
+
+@dataclass(slots=True)
+class Queued:
+    """A step whose `rows` are to run: of iteration `iteration` the share `left` is to be computed."""
+
+    step: Step
+    rows: list[int]
+    iteration: int = 0
+    left: float = 1.0
+
+    def span(self, row: int) -> tuple[int, int]:
+        """The tokens that the row computes in this iteration: its own first, then one after another."""
+        if self.iteration == 0:
+            return self.step.start[row], self.step.stop[row]
+        position = self.step.stop[row] + self.iteration - 1
+        return position, position + 1
+
+
+@dataclass(slots=True)
+class Tally:
+    """What one iteration did. The lists run over the rows that sampled, but `dropped`, whose rows did not run, and
+    `failed`, which have no next token.
+    """
+
+    step: int
+    numbers: list[int] = field(default_factory=list)
+    tokens: list[int] = field(default_factory=list)
+    finishes: list[Finish] = field(default_factory=list)
+    tops: list[int] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+    failed: list[int] = field(default_factory=list)
+    prefill_rows: int = 0
+    decode_rows: int = 0
+    computed: int = 0
+    finished: bool = False
+
+
+class StepRunner:
+    """Owns the queue, the running step and the suspended ones. Steps take `slowness` times their time.
+
+    `is_landing` says whether a move is still under way, `spoiled` whose rows must not run on one that failed.
+    """
+
+    def __init__(
+        self,
+        instance: Address,
+        sequences: OpenSequences,
+        timing: Timing,
+        layers: int,
+        vocabulary: int,
+        voice: Voice,
+        audit: Audit | None,
+        is_landing: Callable[[int], bool],
+        spoiled: Callable[[int], int | None],
+    ) -> None:
+        self.queue: deque[Queued] = deque()
+        self.suspended: dict[int, Queued] = {}
+        self.busy_s = 0.0
+        self.slowness = 1.0
+        self._instance = instance
+        self._sequences = sequences
+        self._timing = timing
+        self._layers = layers
+        self._vocabulary = vocabulary
+        self._voice = voice
+        self._audit = audit
+        self._is_landing = is_landing
+        self._spoiled = spoiled
+        self._is_running = False
+        self._turn = 0
+        self._began_s = 0.0
+        self._idle_since_s = 0.0
+        self._whole_s = 0.0
+        self._owed_s = 0.0
+        self._held_s = 0.0
+
+    def add(self, now_s: float, step: Step) -> list[Effect]:
+        """One more at the end of the queue."""
+        _check(step)
+        self.queue.append(Queued(step, list(range(len(step.sequence)))))
+        return self.begin(now_s)
+
+    def owe(self, seconds: float) -> None:
+        """The engine did something else for so long: the next iteration ends later by as much."""
+        self._owed_s += seconds
+
+    def hold(self, seconds: float) -> None:
+        """Somebody else has the engine's core for so long: the step that runs, if one does, ends later by as much."""
+        if self._is_running:
+            self._held_s += seconds
+
+    def begin(self, now_s: float) -> list[Effect]:
+        """Start the first step, unless one runs or it waits for a move."""
+        if self._is_running or not self.queue:
+            return []
+        queued = self.queue[0]
+        for move in queued.step.after:
+            if self._is_landing(move):
+                return []
+        self._whole_s = self._timing.step_s(self._batch(queued)) * self.slowness
+        took_s, self._owed_s = self._whole_s * queued.left + self._owed_s, 0.0
+        self._is_running = True
+        self._held_s = 0.0
+        self._turn += 1
+        self._began_s = now_s
+        return [After(took_s, StepOver(self._turn))]
+
+    def over(self, now_s: float, due: StepOver) -> list[Effect]:
+        """The iteration is computed."""
+        if due.turn != self._turn or not self._is_running:
+            return []
+        if self._held_s:
+            held_s, self._held_s = self._held_s, 0.0
+            return [After(held_s, due)]
+        queued = self.queue[0]
+        tally = self._compute(queued)
+        self._is_running = False
+        self.busy_s += now_s - self._began_s
+        done = self._answer(tally, now_s)
+        self._idle_since_s = now_s
+        queued.iteration += 1
+        queued.left = 1.0
+        ended = tally.finished or queued.iteration >= queued.step.repeat
+        if ended or tally.prefill_rows + tally.decode_rows == 0:
+            self.queue.popleft()
+        return [Send(self._instance, done), *self.begin(now_s)]
+
+    def progress(self, now_s: float) -> int:
+        """Layers of the running iteration that are computed."""
+        if not self._is_running or self._whole_s <= 0:
+            return 0
+        return min(self._layers - 1, int(self._layers * (now_s - self._began_s) / self._whole_s))
+
+    def writing(self) -> list[int]:
+        """The slots that queued steps write."""
+        return [slot for queued in self.queue for row in spans_of(queued.step) for slot in row]
+
+    # --- rows that leave ---
+
+    def interrupt(self, now_s: float, message: Interrupt) -> list[Effect]:
+        """Rows leave: at the next safepoint of the running step, at once if theirs has not begun."""
+        for index, queued in enumerate(self.queue):
+            if queued.step.step == message.step:
+                if index == 0 and self._is_running:
+                    return self._await_safepoint(now_s, message)
+                return self._leave(now_s, queued, message, 0)
+        return []  # it was answered meanwhile
+
+    def at_safepoint(self, now_s: float, due: Safepoint) -> list[Effect]:
+        """The running step is there, unless it was over first."""
+        if due.turn != self._turn or not self._is_running:
+            return []
+        queued = self.queue[0]
+        self._is_running = False
+        self.busy_s += now_s - self._began_s
+        queued.left = max(0.0, 1.0 - due.layer / self._layers)
+        return self._leave(now_s, queued, due.message, due.layer)
+
+    def resume(self, now_s: float, step: int) -> list[Effect]:
+        """Suspended rows queue again, with what is left of their step."""
+        queued = self.suspended.pop(step, None)
+        if queued is None:
+            raise ContractBroken(f"step {step} is resumed, and no row of it is suspended")
+        self.queue.append(queued)
+        return self.begin(now_s)
+
+    def discard(self, step: int) -> None:
+        """Suspended rows are forgotten."""
+        if self.suspended.pop(step, None) is None:
+            raise ContractBroken(f"step {step} is discarded, and no row of it is suspended")
+
+    def _await_safepoint(self, now_s: float, message: Interrupt) -> list[Effect]:
+        queued = self.queue[0]
+        before = 1.0 - queued.left
+        passed = (now_s - self._began_s) / self._whole_s if self._whole_s > 0 else 1.0
+        layer = min(self._layers, ceil((before + passed) * self._layers))
+        if layer == self._layers:
+            return []  # the step ends first
+        wait_s = max(0.0, (layer / self._layers - before) * self._whole_s - (now_s - self._began_s))
+        return [After(wait_s, Safepoint(self._turn, layer, message))]
+
+    def _leave(self, now_s: float, queued: Queued, message: Interrupt, layer: int) -> list[Effect]:
+        numbers = queued.step.sequence
+        named = set(message.sequences)
+        leaving = [row for row in queued.rows if not named or numbers[row] in named]
+        queued.rows = [row for row in queued.rows if named and numbers[row] not in named]
+        if leaving and message.verdict is Verdict.SUSPEND:
+            before = self.suspended.get(queued.step.step)
+            rows = [*before.rows, *leaving] if before is not None else leaving
+            self.suspended[queued.step.step] = Queued(queued.step, rows, queued.iteration, queued.left)
+        if not queued.rows:
+            self.queue.remove(queued)
+        left = i64(numbers[row] for row in leaving)
+        interrupted = StepInterrupted(message.step, layer, sequences=left)
+        return [Send(self._instance, interrupted), *self.begin(now_s)]
+
+    # --- one iteration ---
+
+    def _batch(self, queued: Queued) -> Batch:
+        """What the iteration computes, in counts."""
+        prefill_rows = new = prefix = squares = decode_rows = context = 0
+        step, sequences = queued.step, self._sequences.by_number
+        numbers, starts, stops = step.sequence, step.start, step.stop
+        for row in queued.rows:
+            sequence = sequences.get(numbers[row])
+            if sequence is None or sequence.ended:
+                continue
+            start, stop = (starts[row], stops[row]) if queued.iteration == 0 else queued.span(row)
+            tokens = stop - start
+            if tokens == 1 and start >= sequence.prompt_tokens:
+                decode_rows += 1
+                context += stop
+            else:
+                prefill_rows += 1
+                new += tokens
+                prefix += tokens * start
+                squares += tokens * tokens
+        return Batch(prefill_rows, new, prefix, squares, decode_rows, context)
+
+    def _compute(self, queued: Queued) -> Tally:
+        """Every row at once; no object is made for a row or a token."""
+        step = queued.step
+        spoiled = [number for move in step.after if (number := self._spoiled(move)) is not None]
+        slots = spans_of(step) if self._audit is not None else None
+        tally = Tally(step.step)
+        sequences, samples, is_first = self._sequences.by_number, step.sample, queued.iteration == 0
+        for row in queued.rows:
+            number = step.sequence[row]
+            sequence = sequences.get(number)
+            if sequence is None or sequence.ended or number in spoiled:
+                tally.dropped.append(number)
+                if sequence is None and slots is not None and self._audit is not None:
+                    self._audit.overtaken(slots[row])
+                continue
+            start, stop = (step.start[row], step.stop[row]) if is_first else queued.span(row)
+            if not 0 <= start < stop <= sequence.length or start > sequence.held:
+                raise _broken(sequence, start, stop)
+            sequence.held = stop
+            if slots is not None:
+                self._tell(queued, row, number, slots[row])
+            if stop - start == 1 and start >= sequence.prompt_tokens:
+                tally.decode_rows += 1
+            else:
+                tally.prefill_rows += 1
+            tally.computed += stop - start
+            if samples[row]:
+                self._sample(sequence, stop, tally)
+        return tally
+
+    def _tell(self, queued: Queued, row: int, number: int, slots: list[int]) -> None:
+        """The audit hears what a row writes, and where."""
+        start, stop = queued.span(row)
+        step = queued.step
+        first = step.stop[row] - step.start[row] + queued.iteration - 1 if queued.iteration else 0
+        if self._audit is not None:
+            self._audit.computed(number, start, stop, slots[first : first + stop - start])
+
+    def _sample(self, sequence: OpenSequence, stop: int, tally: Tally) -> None:
+        if stop != sequence.length:
+            raise ContractBroken(f"sequence {sequence.number}: samples after {stop} of {sequence.length} tokens")
+        if sequence.fails:
+            sequence.ended = tally.finished = True
+            tally.failed.append(sequence.number)
+            return
+        voice = self._voice
+        token = voice.say(sequence.state, sequence.seed, stop, self._vocabulary)
+        sequence.length = stop + 1
+        sequence.fails = token == self._sequences.failing_token
+        if self._audit is not None:
+            sequence.state = voice.follow(sequence.state, token)
+            self._audit.said(sequence.number, token)
+        finish = RUNNING
+        if sequence.stop_ids and token in sequence.stop_ids:
+            finish = Finish.STOP
+        elif stop + 1 >= sequence.tokens_max:
+            finish = Finish.LENGTH
+        if finish is not RUNNING:
+            sequence.ended = tally.finished = True
+        tally.numbers.append(sequence.number)
+        tally.tokens.append(token)
+        tally.finishes.append(finish)
+        tally.tops.append(sequence.tops)
+
+    def _answer(self, tally: Tally, now_s: float) -> StepDone:
+        top_token, top_logprob = i32(), f32()
+        for token, tops in zip(tally.tokens, tally.tops, strict=True) if any(tally.tops) else ():
+            top_token.extend((token + other) % self._vocabulary for other in range(tops))
+            top_logprob.extend(-float(other) for other in range(tops))
+        return StepDone(
+            tally.step,
+            i64(tally.numbers),
+            i32(tally.tokens),
+            f32([-(token % 8) / 8 for token in tally.tokens]),
+            i8(tally.finishes),
+            i64(tally.dropped),
+            i32(tally.tops) if top_token else i32(),
+            top_token,
+            top_logprob,
+            tally.prefill_rows,
+            tally.decode_rows,
+            tally.computed,
+            now_s - self._began_s,
+            self._began_s - self._idle_since_s,
+            i64(tally.failed),
+        )
+
+
+def _broken(sequence: OpenSequence, start: int, stop: int) -> ContractBroken:
+    if start > sequence.held:
+        return ContractBroken(f"sequence {sequence.number}: token {start} is computed, KV ends at {sequence.held}")
+    return ContractBroken(f"sequence {sequence.number}: {start} to {stop} of {sequence.length} tokens")
+
+
+def _check(step: Step) -> None:
+    """What can be judged before the step's turn comes."""
+    rows = len(step.sequence)
+    if not rows or len(set(step.sequence)) != rows:
+        raise ContractBroken(f"step {step.step} names {rows} sequences, {len(set(step.sequence))} different ones")
+    if step.repeat < 1 or (step.repeat > 1 and not all(step.sample)):
+        raise ContractBroken(f"step {step.step}: repeat {step.repeat} of rows that do not all sample")
+    given = [0] * rows
+    for row, length in zip(step.extent_row, step.extent_length, strict=True):
+        given[row] += length
+    for row, (start, stop) in enumerate(zip(step.start, step.stop, strict=True)):
+        if given[row] < stop - start + step.repeat - 1:
+            raise ContractBroken(f"step {step.step}: row {row} writes {stop - start} tokens into {given[row]} slots")
+
+
+def is_foreign(step: Step) -> bool:
+    """Whether it asks for what this model lacks: members of a group, retention, pushes, stripes."""
+    with_others = step.group is not GroupKind.LOCAL or step.part is not Part.LOCAL or bool(step.peers)
+    return with_others or step.keep is not None or step.push is not None or any(one != 1 for one in step.stride)
+
+
+def spans_of(step: Step) -> list[list[int]]:
+    """The slots of each row, in order of position."""
+    spans: list[list[int]] = [[] for _ in step.sequence]
+    for row, start, length in zip(step.extent_row, step.extent_start, step.extent_length, strict=True):
+        spans[row].extend(range(start, start + length))
+    return spans

@@ -1,0 +1,1 @@
+"""One workload under several presets: simulated, measured, plotted, compared with live runs."""

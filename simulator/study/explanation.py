@@ -1,0 +1,29 @@
+"""Why a simulated request went the way it went: what `dunlin explain` says of a live one, from the same records."""
+
+from collections.abc import Sequence
+
+from dunlin.effects import Address, Message
+from dunlin.messages.fleet import Reason
+from dunlin.telemetry.explain import Record, explain
+from services.monitor.reasons import ReasonRing
+from simulator.cluster.codec import KeptMessages
+
+_MOST_RECORDS = 1000
+
+
+def story(decisions: Sequence[tuple[float, Address, Address, Message]], request: str) -> tuple[str, ...]:
+    """One sentence per decision that concerned `request`; none if it is not known.
+
+    Raises:
+        ValueError: `request` is no public id.
+    """
+    codec = KeptMessages()
+    ring = ReasonRing(len(decisions) + 1, 1 << 62, codec.decode)
+    for at_s, sender, to, message in decisions:
+        ring.add(Reason(at_s, sender, to, type(message).__name__, codec.encode(message)))
+    found = ring.about(request, _MOST_RECORDS)
+    return tuple(explain([_record(one, codec) for one in found], request))
+
+
+def _record(reason: Reason, codec: KeptMessages) -> Record:
+    return Record(reason.at_s, reason.sender, reason.to, codec.decode(reason.kind, reason.payload))

@@ -1,0 +1,103 @@
+"""What is made of a simulation: the figures that presets are compared by. Pure: from records and tracks to numbers.
+
+Knows no core and no picture.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from dunlin.workload.slo import Slos, met
+from dunlin.workload.stats import Record, Report, Spread, report, spread
+from simulator.study.samples import Track
+from simulator.study.track_stats import last, mean_over_time, memory
+
+
+@dataclass(frozen=True, slots=True)
+class Figures:
+    """One preset's run. Times in seconds, shares in 0…1.
+
+    `queueing_s` is from a request's arrival until its first row was in a step. `utilisation` is the share of time in
+    which an engine had a step, `memory_mean` the mean share of slots in use, both over all instances from the first
+    arrival to the last token. `classes` has a report per class where there is more than one. `slowest` names requests
+    whose first token took longest: `--explain` takes them.
+    """
+
+    preset: str
+    instances: int
+    report: Report
+    queueing_s: Spread
+    utilisation: float
+    memory_mean: float
+    memory_max: float
+    preemptions: int
+    migrations: int
+    moved_bytes: int
+    cached_share: float
+    wall_s: float = 0.0
+    classes: Mapping[str, Report] = field(default_factory=dict)
+    slowest: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """A simulation as it left: `queued_s[i]` is of `records[i]`, negative where no engine ever had it; `tracks` are by
+    the instance's name. `wall_s` it took on this machine, for `events` messages.
+    """
+
+    preset: str
+    records: Sequence[Record]
+    queued_s: Sequence[float]
+    tracks: Mapping[str, Track]
+    wall_s: float = 0.0
+    events: int = 0
+    story: tuple[str, ...] = ()
+
+
+def figures(outcome: Outcome, slos: Slos) -> Figures:
+    """The numbers of one run."""
+    records, tracks = outcome.records, list(outcome.tracks.values())
+    met_it = met(records, slos) if slos else None
+    whole = report(records, met_it)
+    start_s = min((record.at_s for record in records), default=0.0)
+    stop_s = start_s + whole.span_s
+    used = [memory(track) for track in tracks]
+    means = [mean_over_time(track.at_s, shares, stop_s) for track, shares in zip(tracks, used, strict=True)]
+    return Figures(
+        preset=outcome.preset,
+        instances=len(tracks),
+        report=whole,
+        queueing_s=spread(waited for waited in outcome.queued_s if waited >= 0),
+        utilisation=sum(last(track.step_busy_s) for track in tracks) / (len(tracks) * whole.span_s or 1.0),
+        memory_mean=sum(means) / (len(means) or 1),
+        memory_max=max((max(shares, default=0.0) for shares in used), default=0.0),
+        preemptions=sum(int(last(track.preemptions_total)) for track in tracks),
+        migrations=sum(int(last(track.migrations_total)) for track in tracks),
+        moved_bytes=sum(int(last(track.moved_bytes_total)) for track in tracks),
+        cached_share=_cached(records, tracks),
+        wall_s=outcome.wall_s,
+        classes=_classes(records, met_it),
+        slowest=tuple(record.request for record in slowest(records)[:3]),
+    )
+
+
+def _cached(records: Sequence[Record], tracks: Sequence[Track]) -> float:
+    asked = sum(record.input_tokens for record in records)
+    return sum(last(track.prefix_hit_tokens_total) for track in tracks) / (asked or 1)
+
+
+def _classes(records: Sequence[Record], met_it: Sequence[bool] | None) -> dict[str, Report]:
+    labels = sorted({record.label for record in records})
+    if len(labels) < 2:
+        return {}
+    found = {}
+    for label in labels:
+        rows = [index for index, record in enumerate(records) if record.label == label]
+        mine = None if met_it is None else [met_it[row] for row in rows]
+        found[label] = report([records[row] for row in rows], mine)
+    return found
+
+
+def slowest(records: Sequence[Record]) -> list[Record]:
+    """Requests that got a token, the one that waited longest for it first."""
+    answered = [record for record in records if record.token_s]
+    return sorted(answered, key=lambda record: record.at_s - record.token_s[0])

@@ -1,0 +1,133 @@
+"""Runs a case of a study: a cluster of so many GPUs is put together, simulated, and its outcome kept."""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import fields, replace
+from typing import Any
+
+from dunlin.cost.load import load_timing
+from dunlin.cost.models import EngineTiming
+from dunlin.cost.shipped import find_overhead
+from dunlin.workload.prompts import each_job
+from dunlin.workload.trace import Arrival
+from services.dispatcher.config import DispatcherConfig
+from services.global_manager.config import GlobalManagerConfig
+from services.instance.config import InstanceConfig
+from services.kvstore.config import KvstoreConfig
+from services.monitor.config import MonitorConfig
+from simulator.cluster.spec import ClusterSpec
+from simulator.engine.model import EngineSettings, ready_of
+from simulator.study.explanation import story
+from simulator.study.report import Outcome, slowest
+from simulator.study.run import SimResult, SimSpec, simulate
+from simulator.study.sweep import Case
+
+CONFIGS: dict[str, type[Any]] = {
+    "instance": InstanceConfig,
+    "dispatcher": DispatcherConfig,
+    "manager": GlobalManagerConfig,
+    "kvstore": KvstoreConfig,
+    "monitor": MonitorConfig,
+}
+"""What `settings` of a case are of."""
+_GPUS_PER_NODE = 8
+_SAMPLES = 400
+_VOCABULARY = 32_000
+_QUANTUM = 16
+SLOWEST = "slowest"
+
+
+class SimError(Exception):
+    """What cannot be simulated; the text says what and what to do."""
+
+
+def run_case(case: Case, arrivals: Sequence[Arrival], progress: Callable[[float], None] | None = None) -> Outcome:
+    """Simulate `case`. Raises SimError for a device, a model or a setting that cannot be."""
+    start_s = time.perf_counter()
+    cluster = cluster_of(case)
+    ready = cluster.engine.ready
+    jobs = each_job(arrivals, case.max_positions or ready.max_positions, _VOCABULARY, case.seed)
+    sample_s = case.sample_s or max(0.1, arrivals[-1].at_s / _SAMPLES)
+    spec = SimSpec(cluster, jobs, sample_s, keep_decisions=bool(case.story_of), keep_starts=True)
+    told = None if progress is None else (lambda ended, _: progress(ended / len(arrivals)))
+    result = simulate(spec, told)
+    return _outcome(case, arrivals, result, time.perf_counter() - start_s)
+
+
+def _outcome(case: Case, arrivals: Sequence[Arrival], result: SimResult, wall_s: float) -> Outcome:
+    for arrival, record in zip(arrivals, result.records, strict=False):
+        record.label = arrival.label
+    starts = [result.starts.get(record.request, -1.0) for record in result.records]
+    queued = [at_s - record.at_s if at_s >= 0 else -1.0 for at_s, record in zip(starts, result.records, strict=True)]
+    return Outcome(
+        case.preset,
+        result.records,
+        queued,
+        result.tracks,
+        wall_s,
+        result.events,
+        _story(case.story_of, result) if case.story_of else (),
+    )
+
+
+def _story(request: str, result: SimResult) -> tuple[str, ...]:
+    if request == SLOWEST:
+        found = slowest(result.records)
+        if not found:
+            return ()
+        request = found[0].request
+    try:
+        told = story(result.decisions, request)
+        return (f"{request}:", *told) if told else ()
+    except ValueError as error:
+        raise SimError(str(error)) from None
+
+
+def cluster_of(case: Case) -> ClusterSpec:
+    """The cluster that a case asks for. Raises SimError."""
+    try:
+        overhead = find_overhead(case.overhead) if case.overhead else None
+        timing = load_timing(case.device, case.shape, case.tp, overhead)
+        if timing.slots < _QUANTUM:
+            raise ValueError(f"{case.shape} leaves no memory for KV on {case.tp} {case.device}: take more GPUs (--tp)")
+        nodes = case.nodes or -(-case.instances * case.tp // _GPUS_PER_NODE)
+        spec = ClusterSpec(
+            instances=case.instances,
+            dispatchers=case.dispatchers,
+            nodes=min(nodes, case.instances),
+            preset=case.preset,
+            tier_bytes=case.tier_bytes,
+            engine=engine_of(timing, case.max_positions),
+            **_overrides(case),
+        )
+        # What a role would refuse at its start is refused here, before anything runs.
+        spec.instance_config(""), spec.dispatcher_config(), spec.manager_config(), spec.kvstore_config("")
+        return spec
+    except (ValueError, TypeError) as error:
+        raise SimError(str(error)) from None
+
+
+def _overrides(case: Case) -> dict[str, Any]:
+    """Settings of roles. Raises SimError for a name that a role's configuration has not."""
+    found: dict[str, Any] = {}
+    for role, values in case.settings:
+        known = [field.name for field in fields(CONFIGS[role])]
+        for name, _ in values:
+            if name not in known:
+                raise SimError(f"{role} has no setting {name!r}; it has {', '.join(known)}")
+        found[role] = dict(values)
+    return found
+
+
+def engine_of(timing: EngineTiming, max_positions: int) -> EngineSettings:
+    """An engine with the times and the memory that were found for a device and a model."""
+    slots = timing.slots // _QUANTUM * _QUANTUM
+    ready = ready_of(
+        timing,
+        slots=slots,
+        quantum=_QUANTUM,
+        max_positions=min(slots, max_positions or slots),
+        vocabulary=_VOCABULARY,
+    )
+    # The workload begins when the cluster is up: how long that took does not matter.
+    return EngineSettings(ready, replace(timing, load_s=0.0), progress_s=0.25, audit=False)

@@ -1,0 +1,94 @@
+"""What instances do over time, looked at from outside now and then."""
+
+from array import array
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dunlin.effects import Address, After, Effect, Message
+from services.instance.core import InstanceCore
+from simulator.cluster.engine_supervisor import EngineSeat
+from simulator.cluster.world import World
+
+SAMPLER = Address("sampler", "")
+
+
+@dataclass(frozen=True, slots=True)
+class Due:
+    """The next sample's time has come."""
+
+
+@dataclass(slots=True)
+class Track:
+    """One instance's samples, a column per measure. `at_s` is from the start of the run; counters only grow."""
+
+    at_s: "array[float]" = field(default_factory=lambda: array("d"))
+    running: "array[int]" = field(default_factory=lambda: array("i"))
+    waiting: "array[int]" = field(default_factory=lambda: array("i"))
+    used_slots: "array[int]" = field(default_factory=lambda: array("q"))
+    cached_slots: "array[int]" = field(default_factory=lambda: array("q"))
+    capacity_slots: "array[int]" = field(default_factory=lambda: array("q"))
+    steps_total: "array[int]" = field(default_factory=lambda: array("q"))
+    step_busy_s: "array[float]" = field(default_factory=lambda: array("d"))
+    tokens_total: "array[int]" = field(default_factory=lambda: array("q"))
+    prefill_tokens_total: "array[int]" = field(default_factory=lambda: array("q"))
+    preemptions_total: "array[int]" = field(default_factory=lambda: array("q"))
+    migrations_total: "array[int]" = field(default_factory=lambda: array("q"))
+    moved_bytes_total: "array[int]" = field(default_factory=lambda: array("q"))
+    prefix_hit_tokens_total: "array[int]" = field(default_factory=lambda: array("q"))
+    group: "array[int]" = field(default_factory=lambda: array("i"))
+    part: "array[int]" = field(default_factory=lambda: array("b"))
+
+    def add(self, at_s: float, core: InstanceCore, seat: EngineSeat) -> None:
+        """One sample more."""
+        report = core.report()
+        self.at_s.append(at_s)
+        self.running.append(report.running)
+        self.waiting.append(report.waiting)
+        self.used_slots.append(report.capacity_slots - report.free_slots)
+        self.cached_slots.append(report.cached_slots)
+        self.capacity_slots.append(report.capacity_slots)
+        self.steps_total.append(report.steps_total)
+        self.step_busy_s.append(seat.busy_s)
+        self.tokens_total.append(report.tokens_total)
+        self.prefill_tokens_total.append(report.prefill_tokens_total)
+        self.preemptions_total.append(report.preemptions_total)
+        self.migrations_total.append(report.migrations_total)
+        self.moved_bytes_total.append(seat.moved_bytes)
+        self.prefix_hit_tokens_total.append(report.prefix_hit_tokens_total)
+        self.group.append(report.group)
+        self.part.append(report.part)
+
+
+class Sampler:
+    """Looks at every instance each `period_s`. `tracks` are by the instance's name."""
+
+    def __init__(
+        self,
+        world: World,
+        period_s: float,
+        instances: Callable[[], list[tuple[str, InstanceCore, EngineSeat]]],
+    ) -> None:
+        self.tracks: dict[str, Track] = {}
+        self._world = world
+        self._period_s = period_s
+        self._instances = instances
+        self._start_s = 0.0
+
+    def start(self) -> None:
+        """The run begins now."""
+        self._start_s = self._world.now_s
+        self._world.add(SAMPLER, self)
+        self._world.post(SAMPLER, SAMPLER, Due(), 0.0)
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """The time of a sample."""
+        self.look(now_s)
+        return [After(self._period_s, Due())]
+
+    def look(self, now_s: float) -> None:
+        """One sample of each instance."""
+        for name, core, seat in self._instances():
+            track = self.tracks.get(name)
+            if track is None:
+                track = self.tracks[name] = Track()
+            track.add(now_s - self._start_s, core, seat)

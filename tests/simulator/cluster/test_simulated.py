@@ -1,0 +1,161 @@
+"""A cluster's processes: who is there, who leads, what a lease outlives, which memory an engine maps, what is lost."""
+
+from typing import Any
+
+from dunlin.effects import Address
+from dunlin.messages.door import Quota
+from dunlin.messages.membership import MembersReset
+from dunlin.messages.types import HostRegion, Region
+from services.kvstore.carriage import TRANSPORT, Expect, Expecting, Goods, Received
+from simulator.cluster.etcd import LEASE_S
+from simulator.cluster.kv_transport import PATIENCE_S
+from simulator.cluster.process import Event
+from simulator.cluster.roster import Roster
+from simulator.cluster.scripted import DrivenCluster
+from tests.simulator.cluster.hearing import Ear
+
+PROMPT = list(range(40))
+
+
+def ready(**settings: Any) -> DrivenCluster:
+    cluster = DrivenCluster(**settings)
+    cluster.run_until_ready()
+    return cluster
+
+
+def leaders(cluster: DrivenCluster) -> list[str]:
+    """The managers that believe that they lead."""
+    managers = [cluster.core(address) for address in cluster.of_role("global_manager")]
+    return [core.address.name for core in managers if core.term is not None]
+
+
+def test_of_several_managers_one_leads_and_another_when_its_lease_is_over() -> None:
+    cluster = ready(managers=3)
+    assert leaders(cluster) == ["manager-0"]
+    cluster.kill(cluster.manager.address)
+    died_s = cluster.world.now_s
+    assert cluster.world.run(lambda: bool(leaders(cluster)), for_s=60.0)
+    assert leaders(cluster) == ["manager-1"]
+    assert LEASE_S <= cluster.world.now_s - died_s < LEASE_S + 0.01
+
+
+def test_a_leader_that_sleeps_hears_first_that_another_leads() -> None:
+    cluster = ready(managers=2)
+    sleeper = cluster.manager
+    cluster.pause(sleeper.address)
+    cluster.world.run(for_s=LEASE_S + 1.0)
+    assert leaders(cluster) == ["manager-0", "manager-1"]
+    cluster.world.resume(sleeper.address)
+    cluster.world.run(for_s=0.001)
+    assert leaders(cluster) == ["manager-1"]
+
+
+def test_thousands_that_start_together_are_told_of_each_other_once() -> None:
+    cluster = DrivenCluster(instances=40, dispatchers=2)
+    resets: list[Address] = []
+
+    def heard(event: Event) -> None:
+        if isinstance(event.message, MembersReset):
+            resets.append(event.to)
+
+    cluster.world.before = heard
+    cluster.run_until_ready()
+    assert sorted(address.name for address in resets) == ["dispatcher-0", "dispatcher-1", "kvstore-0", "monitor-0"]
+
+
+def test_while_etcd_is_down_nobody_starts_and_nobody_is_told() -> None:
+    cluster = ready(instances=2)
+    cluster.etcd.fail(3.0)
+    name = "instance-1"
+    cluster.kill_instance(name)
+    cluster.start("instance", name)
+    cluster.world.run(for_s=2.9)
+    assert list(cluster.instances) == ["instance-0"]
+    cluster.world.run(for_s=10.0)
+    assert cluster.is_ready
+    assert list(cluster.instances) == ["instance-0", name]
+
+
+def test_a_dispatcher_that_starts_later_hears_of_the_quotas() -> None:
+    cluster = ready()
+    cluster.etcd.limit([Quota("one", running=0)])
+    cluster.world.run(for_s=0.1)
+    cluster.start_dispatcher("dispatcher-1")
+    cluster.world.run(for_s=2.0)
+    for at in ("dispatcher-0", "dispatcher-1"):
+        client = cluster.submit(PROMPT, at=at, tenant="one")
+        cluster.run_until_done()
+        assert client.rejected is not None
+        assert "more than tenant" in client.rejected.detail
+
+
+def test_a_broken_stream_is_dialled_again() -> None:
+    cluster = ready()
+    one, other = cluster.dispatcher.address, cluster.instances["instance-0"].address
+    cluster.reset_stream(one, other, after_s=2.0)
+    cluster.world.run(for_s=1.9)
+    assert len(cluster.dispatcher.fleet.placeable) == 1
+    cluster.world.run(for_s=1.0)
+    assert len(cluster.dispatcher.fleet.placeable) == 2
+
+
+def test_who_did_not_notice_that_its_peer_died_hears_so_when_it_would_be_dialled() -> None:
+    cluster = ready()
+    one, other = cluster.dispatcher.address, cluster.instances["instance-0"].address
+    cluster.world.sever(one, other)
+    cluster.kill(other)
+    cluster.redial(one, other, unaware=one)
+    cluster.world.run(for_s=0.1)
+    assert not cluster.world.is_joined(one, other)
+    assert other not in cluster.dispatcher.fleet.placeable
+
+
+def test_an_engine_maps_the_memory_of_the_kvstore_that_is_there() -> None:
+    cluster = ready(instances=1)
+    (instance,) = cluster.of_role("instance")
+    first = cluster.kvstore.address
+    assert cluster.mapped_of[instance] == first
+    cluster.restart("kvstore")
+    cluster.world.run(for_s=10.0)
+    assert cluster.mapped_of[instance] == cluster.kvstore.address != first
+    assert cluster.tier is not cluster.memories[first]
+
+
+def test_a_region_that_nobody_pushes_is_told_to_be_lost() -> None:
+    cluster = ready(nodes=2)
+    ear = Ear()
+    waiting = Address("kvstore", "waiting", 99)
+    goods = Goods(HostRegion(1, 2, 0, 64), Region(0, 2, 0, 1), "float32", b"")
+    cluster.world.add(waiting, ear)
+    cluster.world.join(waiting, TRANSPORT)
+    cluster.world.post(waiting, TRANSPORT, Expect(goods, cluster.kvstore.address))
+    asked_s = cluster.world.now_s
+    cluster.world.run(for_s=2 * PATIENCE_S)
+    said = [(at_s, message) for at_s, _, message in ear.heard if isinstance(message, Expecting | Received)]
+    assert isinstance(said[0][1], Expecting)
+    assert said[1][1] == Received(1, 2, "nothing came")
+    assert PATIENCE_S <= said[1][0] - asked_s < PATIENCE_S + 0.01
+
+
+def test_clocks_are_skewed_in_the_order_of_starts() -> None:
+    cluster = DrivenCluster(skews_s=(0.0, 100.0))
+    shown = [cluster.world.clock_s(address) for address in cluster.cores]
+    assert shown == [0.0, 100.0] * 3
+
+
+def test_a_roster_knows_who_has_streams_and_spreads_over_nodes() -> None:
+    roster = Roster(2)
+    kvstores = [Address("kvstore", f"kvstore-{index}", index) for index in range(2)]
+    instances = [Address("instance", f"instance-{index}", index + 2) for index in range(3)]
+    monitor = Address("monitor", "monitor-0", 9)
+    nodes = [roster.enter(address) for address in (*kvstores, *instances, monitor)]
+    assert nodes == ["node-0", "node-1", "node-0", "node-1", "node-0", "node-0"]
+    assert roster.partners(instances[1]) == [monitor, kvstores[1]]
+    assert (instances[2], kvstores[0]) in roster.streams()
+    assert len(roster.streams()) == 3 + 3 + 2
+    successor = Address("instance", "instance-0", 10)
+    roster.enter(successor)
+    roster.leave(instances[0])
+    assert (roster.is_current(successor), roster.is_current(instances[0])) == (True, False)
+    roster.leave(successor)
+    assert roster.of_role("instance") == instances[1:]

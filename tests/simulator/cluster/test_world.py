@@ -1,0 +1,281 @@
+"""The world: order, delays, ends of streams and processes, clocks, processors and disturbances, at exact times."""
+
+from collections.abc import Callable
+
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from simulator.cluster.process import Processor
+from simulator.cluster.world import World
+from tests.simulator.cluster.hearing import Ear, Word
+
+A, B, C = (Address("test", name, number) for number, name in enumerate("abc", 1))
+
+
+def says(to: Address, *texts: str) -> Callable[[Message], list[Effect]]:
+    """On "go", these words."""
+    return lambda message: [Send(to, Word(text)) for text in texts] if message == Word("go") else []
+
+
+def pair(*texts: str, latency_s: float = 0.001) -> tuple[World, Ear, Ear]:
+    """A, who says `texts` to B on "go", and B; joined, and both know it."""
+    world, one, other = World(latency_s), Ear(says(B, *texts)), Ear()
+    world.add(A, one)
+    world.add(B, other)
+    world.join(A, B)
+    world.run_to(1.0)
+    return world, one, other
+
+
+def test_both_ends_hear_of_a_stream_and_words_arrive_in_order_after_the_latency() -> None:
+    world, one, other = pair("x", "y", latency_s=0.25)
+    assert one.heard == [(0.25, B, Joined())]
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    assert other.words() == [(1.25, "x"), (1.25, "y")]
+    assert world.now_s == 2.0
+
+
+def test_a_timer_comes_after_exactly_its_delay_from_oneself() -> None:
+    world = World()
+    ear = Ear(lambda message: [After(0.5, Word("timer"))] if message == Word("go") else [])
+    world.add(A, ear)
+    world.post(B, A, Word("go"), 1.0)
+    world.run_to(5.0)
+    assert ear.heard == [(1.0, B, Word("go")), (1.5, A, Word("timer"))]
+
+
+def test_who_is_not_joined_is_not_heard_and_that_is_counted() -> None:
+    world, _, other = pair()
+    world.part(A, B)
+    world.add(C, Ear(says(B, "x")))
+    world.post(C, C, Word("go"))
+    world.run_to(2.0)
+    assert other.words() == []
+    assert world.dropped["Word"] == 1
+
+
+def test_the_end_of_a_stream_loses_what_is_in_flight_and_both_learn_it() -> None:
+    world, one, other = pair("x")
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(1.0005)
+    world.part(A, B, "cut")
+    world.join(A, B)
+    world.run_to(2.0)
+    assert other.kinds() == ["Joined", "Gone", "Joined"]
+    assert one.heard[2:] == [(1.0015, B, Gone("cut")), (1.0015, B, Joined())]
+
+
+def test_an_end_that_never_heard_of_the_stream_does_not_hear_of_its_end() -> None:
+    world = World()
+    one = Ear()
+    world.add(A, one)
+    world.add(B, Ear())
+    world.join(A, B)
+    world.part(A, B)
+    world.run_to(1.0)
+    assert one.heard == []
+
+
+def test_nobody_speaks_on_a_stream_before_hearing_of_it() -> None:
+    world, one, other = pair("x")
+    world.pause(A)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    world.part(A, B)
+    world.join(A, B)
+    world.run_to(3.0)
+    world.resume(A)
+    world.run_to(4.0)
+    assert one.kinds() == ["Joined", "Word", "Gone", "Joined"]
+    assert other.words() == []
+    assert world.dropped["Word"] == 1
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(5.0)
+    assert other.words() == [(4.001, "x")]
+
+
+def test_a_killed_process_hears_nothing_more_and_its_successor_nothing_of_its_timers() -> None:
+    world, one, other = pair()
+    world.post(B, B, Word("old timer"), 1.0)
+    world.kill(B)
+    assert not world.is_up(B)
+    successor = Ear()
+    world.add(B, successor)
+    world.run_to(5.0)
+    assert one.kinds() == ["Joined", "Gone"]
+    assert other.kinds() == ["Joined"]
+    assert successor.heard == []
+    assert world.dropped["nobody there"] == 1
+
+
+def test_what_reaches_a_stopped_process_waits_in_order() -> None:
+    world, one, other = pair("x", "y")
+    world.pause(B)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(3.0)
+    assert other.words() == []
+    world.resume(B)
+    world.run_to(4.0)
+    assert other.words() == [(3.0, "x"), (3.0, "y")]
+    assert one.kinds() == ["Joined", "Word"]
+
+
+def test_a_stream_that_ended_while_its_end_slept_gives_it_the_end_alone() -> None:
+    world, _, other = pair("x")
+    world.pause(B)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    world.part(A, B)
+    world.run_to(3.0)
+    world.resume(B)
+    world.run_to(4.0)
+    assert other.kinds() == ["Joined", "Gone"]
+
+
+def test_a_skewed_clock_shows_other_times_and_its_timers_run_with_it() -> None:
+    world = World()
+    ear = Ear(lambda message: [After(1.0, Word("timer"))] if message == Word("go") else [])
+    world.add(A, ear)
+    world.run_to(10.0)
+    world.skew(A, offset_s=100.0, rate=2.0)
+    world.post(B, A, Word("go"), 1.0)
+    world.run_to(20.0)
+    assert ear.heard == [(112.0, B, Word("go")), (113.0, A, Word("timer"))]
+
+
+def test_a_processor_takes_one_message_at_a_time_and_what_follows_comes_later() -> None:
+    world = World(0.0)
+    one, other = Ear(says(B, "x")), Ear()
+    world.add(A, one)
+    world.add(B, other)
+    world.join(A, B)
+    world.run_to(1.0)
+    processor = Processor(lambda to, message: 0.5)
+    world.run_on(A, processor)
+    world.run_on(B, processor)
+    world.post(A, A, Word("go"), 0.0)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(9.0)
+    assert [at_s for at_s, _ in one.words()] == [1.0, 1.5]
+    assert [at_s for at_s, _ in other.words()] == [2.0, 2.5]
+    assert processor.busy_s == 2.0
+
+
+def test_what_is_said_on_a_stalled_stream_waits_in_order_but_not_what_is_under_way() -> None:
+    world, _, other = pair("x", "y")
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(1.0)
+    world.stall(B, A)
+    world.post(A, A, Word("go"), 0.5)
+    world.run_to(3.0)
+    assert other.words() == [(1.001, "x"), (1.001, "y")]
+    world.flow(A, B)
+    world.run_to(4.0)
+    assert other.words()[2:] == [(3.001, "x"), (3.001, "y")]
+
+
+def test_a_stalled_stream_that_ends_loses_what_waited() -> None:
+    world, _, other = pair("x")
+    world.stall(A, B)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    world.part(A, B)
+    world.join(A, B)
+    world.flow(A, B)
+    world.post(A, A, Word("go"), 1.0)
+    world.run_to(4.0)
+    assert other.kinds() == ["Joined", "Gone", "Joined", "Word"]
+    assert other.words() == [(3.001, "x")]
+
+
+def test_a_severed_stream_loses_everything_and_tells_nobody() -> None:
+    world, one, other = pair("x")
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(1.0)
+    assert world.sever(A, B)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    assert (one.kinds(), other.kinds()) == (["Joined", "Word", "Word"], ["Joined"])
+    assert world.dropped["Word"] == 1
+    assert not world.sever(A, B)
+    assert not world.is_joined(B, A)
+
+
+def test_a_message_by_hand_keeps_the_order_of_its_stream_and_ends_with_it() -> None:
+    world, _, other = pair("x")
+    late_s = iter([0.5, 0.0])
+    world.extra_s = lambda sender, to: next(late_s)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(1.0)
+    world.post(A, B, Word("after"))
+    world.run_to(2.0)
+    assert other.words() == [(1.501, "x"), (1.501, "after")]
+    world.extra_s = None
+    world.post(A, B, Word("lost"))
+    world.part(A, B)
+    world.run_to(3.0)
+    assert other.kinds()[-1] == "Gone"
+
+
+def test_who_sleeps_hears_first_what_it_must_and_then_all_in_order() -> None:
+    world, _, other = pair("x")
+    world.pause(B)
+    world.post(A, A, Word("go"), 0.0)
+    world.run_to(2.0)
+    world.tell_first(C, B, Word("first"))
+    world.tell_first(C, B, Word("second"))
+    world.post(C, B, Word("last"), 1.0)
+    world.run_to(3.0)
+    world.resume(B)
+    world.run_to(4.0)
+    assert other.words() == [(3.0, "first"), (3.0, "second"), (3.0, "x"), (3.0, "last")]
+    world.tell_first(C, B, Word("awake"))
+    world.run_to(5.0)
+    assert other.words()[-1] == (4.001, "awake")
+
+
+def test_a_clock_that_changes_its_pace_goes_on_from_what_it_shows() -> None:
+    world, _, other = pair()
+    world.skew(B, offset_s=100.0, rate=2.0)
+    world.run_to(2.0)
+    assert world.clock_s(B) == 102.0 + 1.0
+    world.skew(B, world.clock_s(B) - world.now_s, rate=0.5)
+    world.post(A, B, Word("x"), 4.0)
+    world.run_to(9.0)
+    assert other.words() == [(103.0 + 2.0, "x")]
+
+
+def test_who_looks_before_and_after_sees_each_event_around_its_core() -> None:
+    world, _, other = pair("x")
+    seen: list[tuple[str, int]] = []
+    world.before = lambda event: seen.append(("before", len(other.heard)))
+    world.on_delivered = lambda event: seen.append(("after", len(other.heard)))
+    world.post(A, B, Word("x"))
+    world.run_to(2.0)
+    assert seen == [("before", 1), ("after", 2)]
+
+
+def test_latency_may_depend_on_the_ends() -> None:
+    world = World(lambda one, other: 0.5 if C in (one, other) else 0.1)
+    ears = {address: Ear() for address in (A, B, C)}
+    for address, ear in ears.items():
+        world.add(address, ear)
+    world.join(A, B)
+    world.join(A, C)
+    world.run_to(1.0)
+    assert ears[A].heard == [(0.1, B, Joined()), (0.5, C, Joined())]
+
+
+def test_only_messages_with_a_reason_are_decisions() -> None:
+    world = World()
+    world.keep_sent = False
+    decided: list[Message] = []
+    world.on_decided = lambda at_s, sender, to, message: decided.append(message)
+    because = Word("because", why="so")
+    world.add(A, Ear(lambda message: [Send(B, Word()), Send(B, because)] if message == Word("go") else []))
+    world.add(B, Ear())
+    world.join(A, B)
+    world.run_to(1.0)
+    world.post(A, A, Word("go"))
+    world.run_to(2.0)
+    assert decided == [because]
+    assert world.sent == []

@@ -1,0 +1,101 @@
+"""A run again: what was simulated comes out the same, and a slower engine shows as a difference."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from dunlin.cli.main import main
+from dunlin.cost.models import Curve, EngineTiming, MoveModel, MoveModels, Quality, StepModel
+from dunlin.cost.store import Key, Store
+from dunlin.workload.runs import Run, write_run
+from dunlin.workload.trace import Arrival
+from simulator.study.live_comparison import Difference, RunError, differences, simulate_again
+
+STEP = StepModel(tokens=Curve((1.0, 64.0), (2e-3, 4e-3)), fixed_s=1e-3)
+TIMING = EngineTiming(STEP, MoveModels(MoveModel(1e-3, 1e9)), 1.0, 4096, 256)
+FACTS = {
+    "info": {"max_positions": 2048, "vocabulary": 1000},
+    "asked": {"seed": 0, "speed": 1.0},
+    "launched": {"instances": 1, "preset": "chunked", "model": "builtin:tiny"},
+}
+
+
+def live_run() -> Run:
+    """A recorded run: simulated once, as if it had been live."""
+    arrivals = [Arrival(0.05 * index, 20 + index, 10) for index in range(20)]
+    return Run(FACTS, arrivals, simulate_again(Run(FACTS, arrivals, []), TIMING))
+
+
+def test_the_same_timing_gives_the_same_figures() -> None:
+    run = live_run()
+    found = differences(run.records, simulate_again(run, TIMING))
+    assert [(each.measure, each.quantile) for each in found] == [
+        ("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("tpot", "p99"),
+    ]  # fmt: skip
+    assert all(each.live_s > 0 and each.relative == 0 for each in found)
+
+
+def test_a_slower_engine_shows() -> None:
+    run = live_run()
+    slower = replace(TIMING, step=replace(STEP, fixed_s=6e-3))
+    found = differences(run.records, simulate_again(run, slower))
+    assert all(each.relative > 0.1 for each in found)
+
+
+def test_what_was_not_measured_differs_by_nothing() -> None:
+    assert Difference("ttft", "p50", 0.0, 1.0).relative == 0.0
+
+
+def test_a_record_without_facts_is_refused() -> None:
+    with pytest.raises(RunError, match="record it with"):
+        simulate_again(Run({}, [], []), TIMING)
+
+
+@pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (6.0, 1)])
+def test_the_command_compares_with_a_profile(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], factor: float, code: int
+) -> None:
+    write_run(tmp_path / "run.jsonl", live_run())
+    step = replace(STEP, fixed_s=factor * STEP.fixed_s)
+    with Store(tmp_path / "db") as store:
+        store.save(Key("builtin:tiny", "cpu", ""), "2026-01-01", replace(TIMING, step=step))
+    assert main(["sim", "--against", str(tmp_path / "run.jsonl"), "--profile", str(tmp_path / "db")]) == code
+    assert "tpot p99" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("quality", "said"),
+    [
+        (Quality(False, 4, (("decode", 0.05),)), ""),
+        (Quality(True, 4, (("decode", 0.21),)), "(--quick: few sizes; its own error is above 10%); its error on steps"),
+        (None, "is of an older version"),
+    ],
+)
+def test_every_table_says_when_the_profile_is_coarse(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quality: Quality | None, said: str
+) -> None:
+    write_run(tmp_path / "run.jsonl", live_run())
+    store = str(tmp_path / "db")
+    with Store(tmp_path / "db") as opened:
+        opened.save(Key("builtin:tiny", "cpu", ""), "2026-01-01", replace(TIMING, quality=quality))
+    workload = ("--workload", "poisson:rate=2,duration=3,lengths=fixed(50,5)")
+    profiled = ("--device", store, "--model-shape", "builtin:tiny")
+    commands = (
+        ("sim", "--against", str(tmp_path / "run.jsonl"), "--profile", store),
+        ("sim", *workload, *profiled),
+        ("sim", *workload, *profiled, "--json"),
+        ("profile", "--show", store),
+        ("profile", "--show", store, "--json"),
+    )
+    for command in commands:
+        assert main(command) == 0
+        printed = capsys.readouterr().out
+        assert said in printed
+        assert (f"profile {store}" in printed) is bool(said)
+
+
+def test_without_a_profile_it_says_how_to_make_one(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    write_run(tmp_path / "run.jsonl", live_run())
+    assert main(["sim", "--against", str(tmp_path / "run.jsonl"), "--profile", str(tmp_path / "none")]) == 2
+    assert "`dunlin profile` makes one" in capsys.readouterr().err

@@ -1,0 +1,75 @@
+"""Plants each bug and runs seeds until it is caught, or the bound is reached.
+
+Knows nothing of what the bugs are; a bug counts as caught only if an invariant that it breaks noticed it.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from simulator.campaign.runner import plan_of
+from simulator.campaign.trial import Trial
+from simulator.campaign.violation import Violation
+from tests.zoo import bugs_control, bugs_dispatcher, bugs_instance
+from tests.zoo.plant import Bug, planted
+
+BUGS = (*bugs_instance.BUGS, *bugs_dispatcher.BUGS, *bugs_control.BUGS)
+MOST_SEEDS = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Result:
+    """How a hunt ended: after `seeds` runs, by `violation`, which is None if nothing was noticed."""
+
+    bug: Bug
+    seeds: int
+    seed: int
+    violation: Violation | None
+
+    @property
+    def is_caught(self) -> bool:
+        """Whether the right invariant noticed it."""
+        return self.violation is not None and self.violation.invariant in self.bug.invariants
+
+    def __str__(self) -> str:
+        by = f"seed {self.seed}: {self.violation}" if self.violation is not None else "nothing noticed"
+        state = "caught" if self.is_caught else "NOT CAUGHT"
+        return f"{self.bug.name}: {state} after {self.seeds} seeds; {by}"[:300]
+
+
+def names() -> list[str]:
+    """Of all bugs."""
+    return [bug.name for bug in BUGS]
+
+
+def hunt(
+    wanted: list[str], first_seed: int | None, say: Callable[[str], object], most: int = MOST_SEEDS
+) -> list[Result]:
+    """Hunt the wanted bugs, or all of them.
+
+    Raises:
+        KeyError: no bug has that name.
+    """
+    known = {bug.name: bug for bug in BUGS}
+    results = []
+    for bug in [known[name] for name in wanted] or BUGS:
+        results.append(search(bug, first_seed, most))
+        say(str(results[-1]))
+    return results
+
+
+def search(bug: Bug, first_seed: int | None = None, most: int = MOST_SEEDS) -> Result:
+    """Run seeds until the bug is caught, from the bug's own one on by default."""
+    first = bug.seed if first_seed is None else first_seed
+    last: Violation | None = None
+    with planted(bug):
+        for seed in range(first, first + most):
+            violation = Trial(plan_of(seed)).run().violation
+            last = violation or last
+            if violation is not None and violation.invariant in bug.invariants:
+                break
+        else:
+            return Result(bug, most, seed, last)
+    innocent = Trial(plan_of(seed)).run().violation
+    if innocent is not None:
+        violation = Violation("none", innocent.at_s, f"without the bug too: {innocent}")
+    return Result(bug, seed - first + 1, seed, violation)
