@@ -4,10 +4,10 @@ A router over the journal (what is), the fleet (who could), the placement (who s
 more) and the admission (what is taken at all). Knows no text, no tensor and no clock.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.effects import Address, After, Effect, Gone, Handler, Joined, Message, Send
 from dunlin.messages.dispatch import (
     Accepted,
     Continued,
@@ -26,6 +26,7 @@ from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.types import Finish
 from dunlin.policies.dispatch import ORDERS, POLICIES
+from dunlin.reporting import Heartbeat
 from services.dispatcher.admission import Admission
 from services.dispatcher.adoption import Adoption
 from services.dispatcher.affinity import Affinity
@@ -42,7 +43,7 @@ from services.dispatcher.placement import Placement
 from services.dispatcher.quotas import TenantQuotas
 from services.dispatcher.replays import Replays
 from services.dispatcher.telling import Telling
-from services.dispatcher.timers import AbandonedDue, DeadlineDue, DroughtOver, PauseOver, ReportDue
+from services.dispatcher.timers import AbandonedDue, DeadlineDue, DroughtOver, PauseOver
 
 
 class DispatcherCore:
@@ -85,9 +86,8 @@ class DispatcherCore:
         )
         self._joining = Joining(self.journal, self._endings, replays)
         self._adoption = Adoption(self.journal, self.fleet, self._fences, self._endings, self.totals, config.ask_s)
-        self._monitors: dict[Address, None] = {}
-        self._beats = 0
-        self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
+        self._heartbeat = Heartbeat(self.report, config.report_interval_s)
+        self._handlers: dict[type[Any], Handler] = {
             Submit: self._on_submit,
             TurnedAway: self._endings.turned_away,
             Withdraw: self._on_withdraw,
@@ -112,7 +112,7 @@ class DispatcherCore:
             DeadlineDue: self._on_deadline_due,
             PauseOver: attempts.on_pause_over,
             DroughtOver: self._on_drought_over,
-            ReportDue: self._on_report_due,
+            **self._heartbeat.handlers,
             MembersReset: self._on_membership,
             MemberUp: self._on_membership,
             MemberDown: self._on_membership,
@@ -226,15 +226,13 @@ class DispatcherCore:
             self.fleet.join(sender)
             return [*self._adoption.joined(sender), *self._watch_drought(now_s)]
         if sender.role == "monitor":
-            self._monitors[sender] = None
-            self._beats += 1
-            return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
+            return self._heartbeat.joined(now_s, sender)
         return self._watch_drought(now_s)
 
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         if sender.role == "client":
             return self._on_withdraw(now_s, sender, Withdraw())
-        self._monitors.pop(sender, None)
+        self._heartbeat.gone(sender)
         self.fleet.forget_monitor(sender)
         self.fleet.leave(sender)
         self._fences.forget(sender)
@@ -260,12 +258,6 @@ class DispatcherCore:
     ) -> list[Effect]:
         self.directory.take(message)
         return []
-
-    def _on_report_due(self, now_s: float, sender: Address, message: ReportDue) -> list[Effect]:
-        if message.counter != self._beats or not self._monitors:
-            return []
-        effects: list[Effect] = [Send(monitor, self.report()) for monitor in self._monitors]
-        return [*effects, After(self._config.report_interval_s, message)]
 
     def _watch_drought(self, now_s: float) -> list[Effect]:
         if not self._admission.rain(self.fleet.placeable_count > 0, now_s):

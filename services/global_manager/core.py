@@ -3,11 +3,11 @@
 Knows the fleet from the monitor's views alone; not a request, not a token.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.effects import Address, After, Effect, Gone, Handler, Joined, Message, Send
 from dunlin.messages.fleet import FleetView, ManagerReport, MemberView
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import (
@@ -21,6 +21,7 @@ from dunlin.messages.plan import (
 )
 from dunlin.policies.group import GROUP_POLICIES, Candidate, Terms
 from dunlin.policies.rebalance import REBALANCE_POLICIES
+from dunlin.reporting import Heartbeat
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.fleet import Fleet
 from services.global_manager.handovers import Handovers
@@ -39,13 +40,6 @@ class RetryDue:
 @dataclass(frozen=True, slots=True)
 class MovesDue:
     """Time to look at who should give work to whom, unless a newer timer runs."""
-
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReportDue:
-    """Time for the next report, unless a newer timer runs."""
 
     counter: int
 
@@ -73,16 +67,15 @@ class GlobalManagerCore:
         self._policy = GROUP_POLICIES[config.policy]
         self._terms = Terms(config.prefill_share)
         self._instances: dict[Address, None] = {}
-        self._monitors: dict[Address, None] = {}
+        self._heartbeat = Heartbeat(self.report, config.report_interval_s)
         self._pace = Pace(config.plan_member_s, config.small_fleet)
         self._moves_pace = Pace(config.plan_member_s, config.small_fleet)
         self._is_reshaped = False
         self._last_epoch = 0
-        self._beats = 0
         self._retries = 0
         self._retrying = False
         self._looks = 0
-        self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
+        self._handlers: dict[type[Any], Handler] = {
             Joined: self._on_joined,
             Gone: self._on_gone,
             FleetView: self._on_view,
@@ -92,7 +85,7 @@ class GlobalManagerCore:
             OrderRefused: self._on_refused,
             RetryDue: self._on_retry_due,
             PlanDue: self._on_plan_due,
-            ReportDue: self._on_report_due,
+            **self._heartbeat.handlers,
             MovesDue: self._on_moves_due,
             ShedDone: self._on_shed_done,
             DrainDone: self._on_drain_done,
@@ -110,9 +103,7 @@ class GlobalManagerCore:
 
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "monitor":
-            self._monitors[sender] = None
-            self._beats += 1
-            return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
+            return self._heartbeat.joined(now_s, sender)
         if sender.role != "instance":
             return []
         self._instances[sender] = None
@@ -125,7 +116,7 @@ class GlobalManagerCore:
         return again + moves + rooms + (self._replan_soon(now_s) if member is not None and member.ready else [])
 
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
-        self._monitors.pop(sender, None)
+        self._heartbeat.gone(sender)
         if sender in self._instances:
             del self._instances[sender]
             self._is_reshaped = True
@@ -151,14 +142,14 @@ class GlobalManagerCore:
         self.handovers = Handovers(message.epoch, self._config.rooms_s)
         self._looks += 1
         looks = After(self._config.rebalance_s, MovesDue(self._looks))
-        return [*(self._replan(now_s) or self._reports()), looks]
+        return [*(self._replan(now_s) or self._heartbeat.sends()), looks]
 
     def _on_deposed(self, now_s: float, sender: Address, message: Deposed) -> list[Effect]:
         if self.term is None or message.epoch != self.term.epoch:
             self.stale_total += 1
             return []
         self.term = self.moves = self.handovers = None
-        return self._reports()
+        return self._heartbeat.sends()
 
     def _on_done(self, now_s: float, sender: Address, message: OrderDone) -> list[Effect]:
         self._take_answer(sender, message.epoch, message.plan_version, Answer.DONE)
@@ -222,14 +213,6 @@ class GlobalManagerCore:
     def _reachable(self) -> list[MemberView]:
         return [member for member in self.fleet.members.values() if member.address in self._instances]
 
-    def _on_report_due(self, now_s: float, sender: Address, message: ReportDue) -> list[Effect]:
-        if message.counter != self._beats or not self._monitors:
-            return []
-        return [*self._reports(), After(self._config.report_interval_s, message)]
-
-    def _reports(self) -> list[Effect]:
-        return [Send(monitor, self.report()) for monitor in self._monitors]
-
     def _take_answer(self, sender: Address, epoch: int, plan_version: int, answer: Answer) -> bool:
         taken = self.term is not None and self.term.answer(sender, epoch, plan_version, answer)
         self.stale_total += not taken
@@ -254,7 +237,7 @@ class GlobalManagerCore:
         if not orders:
             return []
         effects: list[Effect] = [Send(member, order) for member, order in orders.items()]
-        return effects + self._reports() + self._retry_later()
+        return effects + self._heartbeat.sends() + self._retry_later()
 
     def _candidates(self, term: Term) -> list[Candidate]:
         """Who may be grouped: known to the monitor, and either in the plan already or ready with a stream to here."""

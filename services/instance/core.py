@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message
 from dunlin.messages.dispatch import Adopt, Cancel, Place
 from dunlin.messages.engine import (
     EngineExited,
@@ -29,6 +29,7 @@ from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.handover import HANDOVER_POLICIES
 from dunlin.policies.presets import PRESETS
 from dunlin.policies.pressure import PRESSURE_POLICIES
+from dunlin.reporting import PromptHeartbeat, ReportDue
 from services.instance.admission import Admission
 from services.instance.adoption import Adoption
 from services.instance.batcher import Batcher
@@ -40,7 +41,7 @@ from services.instance.lives import Lives
 from services.instance.migration import Migration
 from services.instance.orders import Orders
 from services.instance.pool_side import PoolSide
-from services.instance.reports import ReportDue, Reporter, build_report
+from services.instance.reports import build_report
 from services.instance.retained import Retained
 from services.instance.revival import GraceOver, Revival
 from services.instance.sequences import Sequences
@@ -93,8 +94,7 @@ class InstanceCore:
             EVICT_POLICIES[preset.evict],
             self.migration.handovers.may_run,
         )
-        self._reporter = Reporter(config.report_interval_s, config.report_after_change_s)
-        self._monitors: dict[Address, None] = {}
+        self._heartbeat = PromptHeartbeat(self.report, config.report_interval_s, config.report_after_change_s)
         self._absent: dict[Address, int] = {}
         self._absences = 0
         self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
@@ -120,7 +120,7 @@ class InstanceCore:
             Joined: self._on_joined,
             Gone: self._on_gone,
             OrphansDue: self._on_orphans_due,
-            ReportDue: self._on_report_due,
+            **self._heartbeat.handlers,
             **self.migration.handlers,
         }
         self._unchanging = (Progress, ReportDue)
@@ -156,7 +156,7 @@ class InstanceCore:
             effects += self._batcher.settle(*self._orders.version)
             if self.checkpointer.is_on:
                 effects += self.checkpointer.settle(now_s)
-        return effects + self._reporter.changed(now_s)
+        return effects + self._heartbeat.changed(now_s)
 
     def report(self) -> InstanceReport:
         """What this instance says of itself."""
@@ -181,12 +181,12 @@ class InstanceCore:
         return self._admission.cancel(sender, cancel)
 
     def _on_order(self, now_s: float, sender: Address, order: Order) -> list[Effect]:
-        return [*self._orders.take(sender, order), *self._report_now(now_s)]
+        return [*self._orders.take(sender, order), *self._heartbeat.report_now(now_s)]
 
     # --- the engine and the host tier ---
 
     def _on_engine_ready(self, now_s: float, sender: Address, ready: EngineReady) -> list[Effect]:
-        return [*self._engine_side.becomes_ready(ready), *self._report_now(now_s)]
+        return [*self._engine_side.becomes_ready(ready), *self._heartbeat.report_now(now_s)]
 
     def _on_engine_failed(self, now_s: float, sender: Address, failed: EngineFailed) -> list[Effect]:
         return []  # it exits now: how, and that it is gone, is said next
@@ -206,7 +206,7 @@ class InstanceCore:
     def _engine_lost(self, now_s: float, reason: str) -> list[Effect]:
         if self._engine_side.ready is None:
             return []
-        return [*self.migration.engine_gone(), *self._engine_side.lost(reason), *self._report_now(now_s)]
+        return [*self.migration.engine_gone(), *self._engine_side.lost(reason), *self._heartbeat.report_now(now_s)]
 
     def _on_regions_found(self, now_s: float, sender: Address, found: RegionsFound) -> list[Effect]:
         effects = self.migration.found(found)
@@ -232,12 +232,11 @@ class InstanceCore:
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         self._absent.pop(sender, None)
         if sender.role == "monitor":
-            self._monitors[sender] = None
-            return self._report_now(now_s)
+            return self._heartbeat.joined(now_s, sender)
         return self.migration.joined(sender)
 
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
-        self._monitors.pop(sender, None)
+        self._heartbeat.gone(sender)
         effects = self.migration.gone(sender)
         if sender == self.engine:
             return self._engine_lost(now_s, f"engine gone: {message.reason}")
@@ -258,14 +257,5 @@ class InstanceCore:
             effects += self.lives.stop(sequence)
         return effects
 
-    def _on_report_due(self, now_s: float, sender: Address, due: ReportDue) -> list[Effect]:
-        return self._report_now(now_s) if self._reporter.is_due(due) else []
-
     def _stale(self) -> int:
         return self.stale_total + self._pool.stale_total + self._admission.stale_total + self._orders.stale_total
-
-    def _report_now(self, now_s: float) -> list[Effect]:
-        if not self._monitors:
-            return []
-        report = self.report()
-        return [*(Send(monitor, report) for monitor in self._monitors), *self._reporter.reported(now_s)]

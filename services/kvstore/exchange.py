@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dunlin.effects import Address, After, Effect, Message, Send
+from dunlin.effects import Address, After, Effect, Handler, Message, Send
 from dunlin.messages.exchange import Arrived, DropCopies, Offer, OfferRefused, Seek, Sought, Take
 from dunlin.messages.group import Reach
 from dunlin.messages.membership import Member
@@ -19,7 +19,6 @@ from services.kvstore.config import KvstoreConfig
 from services.kvstore.incoming import Incoming
 from services.kvstore.outgoing import DIALING, JobDue, Outgoing
 
-Handler = Callable[[Address, Any], list[Effect]]
 Answer = Callable[[], list[Effect]]
 
 
@@ -51,11 +50,10 @@ class Exchange:
         why_not: Callable[[Offer], Why | None],
     ) -> None:
         self.outgoing = Outgoing(catalog, config.exchange_s, config.most_jobs, config.agent)
-        self.incoming = Incoming(catalog)
+        self.incoming = Incoming(catalog, why_not)
         self._address = address
         self._config = config
         self._catalog = catalog
-        self._why_not = why_not
         self._known: dict[Address, None] = {}
         self._peers: dict[Address, None] = {}
         self._searches: dict[int, Search] = {}
@@ -66,7 +64,7 @@ class Exchange:
         """What others say, and what this side's own carrier and timers say."""
         outgoing, incoming = self.outgoing, self.incoming
         theirs: dict[type[Any], Handler] = {
-            Offer: lambda sender, message: incoming.offered(sender, message, self._why_not(message)),
+            Offer: incoming.offered,
             Take: outgoing.taken,
             OfferRefused: outgoing.refused,
             Arrived: outgoing.arrived,
@@ -75,11 +73,11 @@ class Exchange:
             Sought: self._on_sought,
         }
         own: dict[type[Any], Handler] = {
-            Expecting: lambda sender, message: incoming.expecting(message),
-            Received: lambda sender, message: incoming.received(message),
-            Pushed: lambda sender, message: outgoing.pushed(message),
-            JobDue: lambda sender, message: outgoing.due(message),
-            SearchDue: lambda sender, message: self._over(message.search),
+            Expecting: incoming.expecting,
+            Received: incoming.received,
+            Pushed: outgoing.pushed,
+            JobDue: outgoing.due,
+            SearchDue: self._on_search_due,
         }
         return {kind: self._from_peers(do) for kind, do in theirs.items()} | own
 
@@ -120,7 +118,7 @@ class Exchange:
         self._searches = {number: one for number, one in self._searches.items() if one.asker != asker}
         return []
 
-    def send(self, asker: Address, message: SendRegions) -> list[Effect]:
+    def send(self, now_s: float, asker: Address, message: SendRegions) -> list[Effect]:
         """Copy the asker's regions of a request to another kvstore."""
 
         def over(tokens: int, detail: str) -> list[Effect]:
@@ -155,13 +153,13 @@ class Exchange:
         after = [other for other in others if other.name > self._address.name]
         return (after or others)[0] if others else None
 
-    def _on_drop(self, sender: Address, message: DropCopies) -> list[Effect]:
+    def _on_drop(self, now_s: float, sender: Address, message: DropCopies) -> list[Effect]:
         for entry in self._catalog.entries_of_key(message.key):
             if entry.writer == sender and entry.state is State.COMMITTED:
                 self._catalog.release(sender, entry.host.handle, entry.host.generation)
         return []
 
-    def _on_seek(self, sender: Address, message: Seek) -> list[Effect]:
+    def _on_seek(self, now_s: float, sender: Address, message: Seek) -> list[Effect]:
         def over(tokens: int, detail: str) -> list[Effect]:
             return [Send(sender, Sought(message.ticket, tokens))]
 
@@ -170,8 +168,11 @@ class Exchange:
 
         return self.outgoing.start(message.find.key, sender, Priority.KV, choose, over)
 
-    def _on_sought(self, sender: Address, message: Sought) -> list[Effect]:
+    def _on_sought(self, now_s: float, sender: Address, message: Sought) -> list[Effect]:
         return self._heard(message.ticket, sender)
+
+    def _on_search_due(self, now_s: float, sender: Address, message: SearchDue) -> list[Effect]:
+        return self._over(message.search)
 
     def _heard(self, number: int, peer: Address) -> list[Effect]:
         search = self._searches.get(number)
@@ -186,4 +187,4 @@ class Exchange:
 
     def _from_peers(self, do: Handler) -> Handler:
         """Only with those that are joined."""
-        return lambda sender, message: do(sender, message) if sender in self._peers else []
+        return lambda now_s, sender, message: do(now_s, sender, message) if sender in self._peers else []
