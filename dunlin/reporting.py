@@ -7,6 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Handler, Message, Send
+from dunlin.handlers import handles
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +43,7 @@ class Heartbeat:
         """A stream ended, to a monitor or to another peer."""
         self._monitors.pop(peer, None)
 
+    @handles
     def due(self, now_s: float, sender: Address, message: ReportDue) -> list[Effect]:
         """The timer fired."""
         return self.report_now(now_s) if message.counter == self._counter else []

@@ -5,9 +5,9 @@ Knows the fleet from the monitor's views alone; not a request, not a token.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from dunlin.effects import Address, After, Effect, Gone, Handler, Joined, Message, Send
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.handlers import handlers_of, handles
 from dunlin.messages.fleet import FleetView, ManagerReport, MemberView
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import (
@@ -75,22 +75,7 @@ class GlobalManagerCore:
         self._retries = 0
         self._retrying = False
         self._looks = 0
-        self._handlers: dict[type[Any], Handler] = {
-            Joined: self._on_joined,
-            Gone: self._on_gone,
-            FleetView: self._on_view,
-            Elected: self._on_elected,
-            Deposed: self._on_deposed,
-            OrderDone: self._on_done,
-            OrderRefused: self._on_refused,
-            RetryDue: self._on_retry_due,
-            PlanDue: self._on_plan_due,
-            **self._heartbeat.handlers,
-            MovesDue: self._on_moves_due,
-            ShedDone: self._on_shed_done,
-            DrainDone: self._on_drain_done,
-            DrainRequest: self._on_drain_request,
-        }
+        self._handlers = handlers_of(self, self._heartbeat)
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
@@ -101,6 +86,7 @@ class GlobalManagerCore:
         """What this manager says of itself: its term, if it leads."""
         return ManagerReport(self.term.epoch, self.term.plan_version) if self.term is not None else ManagerReport()
 
+    @handles
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "monitor":
             return self._heartbeat.joined(now_s, sender)
@@ -115,6 +101,7 @@ class GlobalManagerCore:
         # Who is not known as ready has no place in a plan: the view that says so will make one.
         return again + moves + rooms + (self._replan_soon(now_s) if member is not None and member.ready else [])
 
+    @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._heartbeat.gone(sender)
         if sender in self._instances:
@@ -122,6 +109,7 @@ class GlobalManagerCore:
             self._is_reshaped = True
         return []
 
+    @handles
     def _on_view(self, now_s: float, sender: Address, message: FleetView) -> list[Effect]:
         if not self.fleet.apply(sender, message):
             self.stale_total += 1
@@ -132,6 +120,7 @@ class GlobalManagerCore:
         plan = self._replan_soon(now_s) if is_new else []
         return plan + ([] if self._may_wait(now_s) else self._move(now_s))
 
+    @handles
     def _on_elected(self, now_s: float, sender: Address, message: Elected) -> list[Effect]:
         if message.epoch <= self._last_epoch:
             self.stale_total += 1
@@ -144,6 +133,7 @@ class GlobalManagerCore:
         looks = After(self._config.rebalance_s, MovesDue(self._looks))
         return [*(self._replan(now_s) or self._heartbeat.sends()), looks]
 
+    @handles
     def _on_deposed(self, now_s: float, sender: Address, message: Deposed) -> list[Effect]:
         if self.term is None or message.epoch != self.term.epoch:
             self.stale_total += 1
@@ -151,16 +141,19 @@ class GlobalManagerCore:
         self.term = self.moves = self.handovers = None
         return self._heartbeat.sends()
 
+    @handles
     def _on_done(self, now_s: float, sender: Address, message: OrderDone) -> list[Effect]:
         self._take_answer(sender, message.epoch, message.plan_version, Answer.DONE)
         return []
 
+    @handles
     def _on_refused(self, now_s: float, sender: Address, message: OrderRefused) -> list[Effect]:
         if not self._take_answer(sender, message.epoch, message.plan_version, Answer.REFUSED):
             return []
         self.refused_total += 1
         return self._retry_later()
 
+    @handles
     def _on_retry_due(self, now_s: float, sender: Address, message: RetryDue) -> list[Effect]:
         if message.counter != self._retries:
             return []
@@ -173,22 +166,26 @@ class GlobalManagerCore:
 
     # --- moves ---
 
+    @handles
     def _on_moves_due(self, now_s: float, sender: Address, message: MovesDue) -> list[Effect]:
         if message.counter != self._looks or self.moves is None:
             return []
         again = [effect for effect in self.moves.again() if effect.to in self._instances]
         return [*again, *self._move(now_s), After(self._config.rebalance_s, message)]
 
+    @handles
     def _on_shed_done(self, now_s: float, sender: Address, message: ShedDone) -> list[Effect]:
         taken = self.moves is not None and self.moves.shed_done(now_s, sender, message)
         self.stale_total += not taken
         return []
 
+    @handles
     def _on_drain_done(self, now_s: float, sender: Address, message: DrainDone) -> list[Effect]:
         taken = self.moves is not None and self.moves.drain_done(sender, message)
         self.stale_total += not taken
         return []
 
+    @handles
     def _on_drain_request(self, now_s: float, sender: Address, message: DrainRequest) -> list[Effect]:
         if self.moves is None:
             return [Send(sender, DrainReply(DrainOutcome.NOT_LEADER, f"{self.address.name} does not lead"))]
@@ -225,6 +222,7 @@ class GlobalManagerCore:
         timer = self._pace.delay(now_s, len(self.fleet.members))
         return self._replan(now_s) if timer is None else [*timer]
 
+    @handles
     def _on_plan_due(self, now_s: float, sender: Address, message: PlanDue) -> list[Effect]:
         return self._replan(now_s) if self._pace.is_due(message) else []
 

@@ -7,6 +7,8 @@ from collections.abc import Sequence
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Handler, Joined, Message, Send
+from dunlin.handlers import handlers_of, handles
+from dunlin.messages.declare import declaration_of
 from dunlin.messages.exchange import Offer
 from dunlin.messages.fleet import KvstoreReport
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
@@ -62,23 +64,9 @@ class KvstoreCore:
         self._corrupt_total = 0
         self._claimed_total = 0
         self.exchange = Exchange(address, config, self.catalog, self._why_not_offered)
-        self._handlers: dict[type[Any], Handler] = {
-            Joined: self._on_joined,
-            Gone: self._on_gone,
-            ReserveRegion: self._from_writers(self._on_reserve),
-            CommitRegion: self._from_writers(self._on_commit),
-            ReleaseRegion: self._from_writers(self._on_release),
-            FindRegions: self._from_writers(self._on_find),
-            SendRegions: self._from_writers(self.exchange.send),
-            Writing: self._from_writers(self._on_writing),
-            **self.exchange.handlers,
-            GraceOver: self._on_grace_over,
-            ProcessEnded: self._on_process_ended,
-            MembersReset: self._on_members_reset,
-            MemberUp: self._on_member_up,
-            MemberDown: self._on_member_down,
-            **self._heartbeat.handlers,
-        }
+        own = handlers_of(self, self._heartbeat)
+        own = {kind: self._from_writers(do) if declaration_of(kind) else do for kind, do in own.items()}
+        self._handlers = own | self.exchange.handlers
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
@@ -102,7 +90,7 @@ class KvstoreCore:
         )
 
     def _from_writers(self, do: Handler) -> Handler:
-        """Only from those that are joined."""
+        """What comes over a wire counts only if its sender is joined."""
 
         def handle(now_s: float, sender: Address, message: Any) -> list[Effect]:
             if sender in self._writers:
@@ -112,6 +100,7 @@ class KvstoreCore:
 
         return handle
 
+    @handles
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "monitor":
             return self._heartbeat.joined(now_s, sender)
@@ -128,6 +117,7 @@ class KvstoreCore:
             return [*effects, *self.exchange.joined(sender)]
         return [*effects, Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
 
+    @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._heartbeat.gone(sender)
         if sender not in self._writers:
@@ -143,6 +133,7 @@ class KvstoreCore:
             effects += self._await_end(sender)
         return effects
 
+    @handles
     def _on_reserve(self, now_s: float, sender: Address, message: ReserveRegion) -> list[Effect]:
         entry = self.catalog.reserve(sender, message) if self._may_reserve(message) else None
         if entry is None:
@@ -151,18 +142,21 @@ class KvstoreCore:
         self._reserved_total += 1
         return [Send(sender, RegionReserved(message.ticket, entry.host))]
 
+    @handles
     def _on_commit(self, now_s: float, sender: Address, message: CommitRegion) -> list[Effect]:
         taken = self.catalog.commit(sender, message.handle, message.generation, message.checksum)
         self.stale_total += not taken
         entry = self.catalog.find(sender, message.handle, message.generation) if taken else None
         return self.exchange.committed(entry) if entry is not None else []
 
+    @handles
     def _on_release(self, now_s: float, sender: Address, message: ReleaseRegion) -> list[Effect]:
         released = self.catalog.release(sender, message.handle, message.generation)
         self.stale_total += not released
         self._corrupt_total += released and message.corrupt
         return []
 
+    @handles
     def _on_find(self, now_s: float, sender: Address, message: FindRegions) -> list[Effect]:
         if any(may_claim(entry, message) for entry in self.catalog.entries_of_key(message.key)):
             return self._hand_over(sender, message)
@@ -189,9 +183,14 @@ class KvstoreCore:
                 names.generation.append(entry.host.generation)
         return [Send(writer, names) for writer, names in taken.items()]
 
+    @handles
     def _on_writing(self, now_s: float, sender: Address, message: Writing) -> list[Effect]:
         self.catalog.free_quarantined(sender, but=list(zip(message.handle, message.generation, strict=False)))
         return []
+
+    @handles
+    def _on_send(self, now_s: float, sender: Address, message: SendRegions) -> list[Effect]:
+        return self.exchange.send(now_s, sender, message)
 
     def _why_not_offered(self, offer: Offer) -> Why | None:
         return None if self._may_reserve(offer.region) else self._why_refused(offer.region)
@@ -203,16 +202,19 @@ class KvstoreCore:
         room = self.catalog.room
         return room.free_bytes - asked.length_bytes >= self._config.spill_share * room.capacity_bytes
 
+    @handles
     def _on_grace_over(self, now_s: float, sender: Address, message: GraceOver) -> list[Effect]:
         self.catalog.free_orphans(message.writer, message.absence)
         self._forget_if_over(message.writer)
         return []
 
+    @handles
     def _on_process_ended(self, now_s: float, sender: Address, message: ProcessEnded) -> list[Effect]:
         if message.writer not in self._writers:
             self._bury(message.writer)
         return []
 
+    @handles
     def _on_members_reset(self, now_s: float, sender: Address, message: MembersReset) -> list[Effect]:
         effects: list[Effect] = []
         present = {member.address: None for member in message.members}
@@ -227,11 +229,13 @@ class KvstoreCore:
             self.exchange.learn(member)
         return effects
 
+    @handles
     def _on_member_up(self, now_s: float, sender: Address, message: MemberUp) -> list[Effect]:
         self.orphans.learn(message.member)
         self.exchange.learn(message.member)
         return []
 
+    @handles
     def _on_member_down(self, now_s: float, sender: Address, message: MemberDown) -> list[Effect]:
         self.exchange.forget(message.address)
         return self._deregistered(message.address)

@@ -8,16 +8,18 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Handler, Message, Send
-from dunlin.messages.exchange import Arrived, DropCopies, Offer, OfferRefused, Seek, Sought, Take
+from dunlin.handlers import handlers_of, handles
+from dunlin.messages.declare import declaration_of
+from dunlin.messages.exchange import DropCopies, Offer, Seek, Sought
 from dunlin.messages.group import Reach
 from dunlin.messages.membership import Member
 from dunlin.messages.pool import FindRegions, RegionsSent, SendRegions
 from dunlin.messages.types import Priority, Why
-from services.kvstore.carriage import TRANSPORT, Expecting, Forget, Pushed, Received
+from services.kvstore.carriage import TRANSPORT, Forget
 from services.kvstore.catalog import Catalog, Entry, State, may_claim
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.incoming import Incoming
-from services.kvstore.outgoing import DIALING, JobDue, Outgoing
+from services.kvstore.outgoing import DIALING, Outgoing
 
 Answer = Callable[[], list[Effect]]
 
@@ -61,25 +63,9 @@ class Exchange:
 
     @property
     def handlers(self) -> dict[type[Any], Handler]:
-        """What others say, and what this side's own carrier and timers say."""
-        outgoing, incoming = self.outgoing, self.incoming
-        theirs: dict[type[Any], Handler] = {
-            Offer: incoming.offered,
-            Take: outgoing.taken,
-            OfferRefused: outgoing.refused,
-            Arrived: outgoing.arrived,
-            DropCopies: self._on_drop,
-            Seek: self._on_seek,
-            Sought: self._on_sought,
-        }
-        own: dict[type[Any], Handler] = {
-            Expecting: incoming.expecting,
-            Received: incoming.received,
-            Pushed: outgoing.pushed,
-            JobDue: outgoing.due,
-            SearchDue: self._on_search_due,
-        }
-        return {kind: self._from_peers(do) for kind, do in theirs.items()} | own
+        """What peers say on the wire, if they are joined; and what this side's own carrier and timers say."""
+        table = handlers_of(self, self.outgoing, self.incoming)
+        return {kind: self._from_peers(do) if declaration_of(kind) else do for kind, do in table.items()}
 
     def learn(self, member: Member) -> None:
         """A kvstore of another node is registered."""
@@ -153,12 +139,14 @@ class Exchange:
         after = [other for other in others if other.name > self._address.name]
         return (after or others)[0] if others else None
 
+    @handles
     def _on_drop(self, now_s: float, sender: Address, message: DropCopies) -> list[Effect]:
         for entry in self._catalog.entries_of_key(message.key):
             if entry.writer == sender and entry.state is State.COMMITTED:
                 self._catalog.release(sender, entry.host.handle, entry.host.generation)
         return []
 
+    @handles
     def _on_seek(self, now_s: float, sender: Address, message: Seek) -> list[Effect]:
         def over(tokens: int, detail: str) -> list[Effect]:
             return [Send(sender, Sought(message.ticket, tokens))]
@@ -168,9 +156,11 @@ class Exchange:
 
         return self.outgoing.start(message.find.key, sender, Priority.KV, choose, over)
 
+    @handles
     def _on_sought(self, now_s: float, sender: Address, message: Sought) -> list[Effect]:
         return self._heard(message.ticket, sender)
 
+    @handles
     def _on_search_due(self, now_s: float, sender: Address, message: SearchDue) -> list[Effect]:
         return self._over(message.search)
 

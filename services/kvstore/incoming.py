@@ -7,6 +7,7 @@ after the carrier said that nothing writes there any more.
 from collections.abc import Callable
 
 from dunlin.effects import Address, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.exchange import Arrived, Offer, OfferRefused, Take
 from dunlin.messages.pool import ReserveRegion
 from dunlin.messages.types import Why
@@ -33,6 +34,7 @@ class Incoming:
     def __len__(self) -> int:
         return len(self._expected)
 
+    @handles
     def offered(self, now_s: float, sender: Address, message: Offer) -> list[Effect]:
         """Reserve room and have it expected, or refuse the offer."""
         why_not = self._why_not(message)
@@ -45,6 +47,7 @@ class Incoming:
         goods = Goods(entry.with_checksum(message.checksum), asked.region, asked.kv_dtype, asked.chain)
         return [Send(TRANSPORT, Expect(goods, sender, message.agent))]
 
+    @handles
     def expecting(self, now_s: float, carrier: Address, message: Expecting) -> list[Effect]:
         """The carrier is ready for it."""
         name = (message.handle, message.generation)
@@ -53,6 +56,7 @@ class Incoming:
         sender, offer = self._expected[name]
         return [Send(sender, Take(offer.ticket, *name, message.endpoint, message.token, message.agent))]
 
+    @handles
     def received(self, now_s: float, carrier: Address, message: Received) -> list[Effect]:
         """It is there, or will not come."""
         name = (message.handle, message.generation)
