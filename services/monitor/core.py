@@ -240,7 +240,7 @@ class MonitorCore:
         self.suspicions_total += watch.suspect
         self._refresh(address)
         said = FleetView(self.views.version + 1, (self._view_of(address),), self.views.version)
-        self.reasons.add(Reason(now_s, self.address, address, "FleetView", self._codec.encode(said)))
+        self.reasons.add(Reason(now_s, self.address, address, FleetView.__name__, self._codec.encode(said)))
 
     def _warm_up(self, now_s: float) -> list[Effect]:
         """Begin to publish as soon as nobody who is registered is still unheard, or the time is up."""
