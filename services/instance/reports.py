@@ -56,7 +56,7 @@ def build_report(
         restored_regions_total=tier.restored_total,
         corrupt_regions_total=tier.corrupt_total,
         engine_restarts_total=engine.restarts_total,
-        stale_total=engine.stale_total + stale_total,
+        stale_total=stale_total,
         cached_slots=lives.slab.cached,
         prefix_hit_tokens_total=lives.prefix_hit_tokens_total,
         prefix_query_tokens_total=lives.prefix_query_tokens_total,

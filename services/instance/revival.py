@@ -5,8 +5,9 @@ engine died in a way that makes the slab's content doubtful. Knows no process; h
 """
 
 from dataclasses import dataclass
+from typing import Any
 
-from dunlin.effects import Address, After, Effect, Send
+from dunlin.effects import Address, After, Effect, Handler, Send
 from dunlin.messages.dispatch import Continued, Poisoned, Returned
 from dunlin.messages.engine import EngineExited, EngineReady
 from dunlin.messages.types import Figure, Rejected, Why
@@ -65,7 +66,12 @@ class Revival:
         self._is_waiting = False
         self._reason = ""
 
-    def exited(self, message: EngineExited) -> list[Effect]:
+    @property
+    def handlers(self) -> dict[type[Any], Handler]:
+        """How an engine ended, and this side's own timer."""
+        return {EngineExited: self.exited, GraceOver: self.overdue}
+
+    def exited(self, now_s: float, sender: Address, message: EngineExited) -> list[Effect]:
         """How the engine ended; that it is gone is said next."""
         self._exited = message
         if not is_trusted(message):
@@ -112,7 +118,7 @@ class Revival:
             effects += self._revive(sequence)
         return effects
 
-    def overdue(self, due: GraceOver) -> list[Effect]:
+    def overdue(self, now_s: float, sender: Address, due: GraceOver) -> list[Effect]:
         """No engine has come back in time: others shall serve what waits here."""
         if not self._is_waiting or due.loss != self._losses:
             return []
