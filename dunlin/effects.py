@@ -62,8 +62,8 @@ class After:
 Effect = Send | After
 
 Handler = Callable[[float, Address, Any], list[Effect]]
-"""What a part of a core does with one kind of message: (now in seconds, sender, message) to effects. A part that takes
-messages shows a `handlers` table, by the message's class, which its core joins with those of its other parts.
+"""What a part of a core does with one kind of message: (now in seconds, sender, message) to effects. A core's table of
+them, by the message's class, is made of the methods that its parts mark with `dunlin.handlers.handles`.
 """
 
 

@@ -6,7 +6,7 @@ Used by every core that reports. Knows no field of any report.
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dunlin.effects import Address, After, Effect, Handler, Message, Send
+from dunlin.effects import Address, After, Effect, Message, Send
 from dunlin.handlers import handles
 
 
@@ -28,11 +28,6 @@ class Heartbeat:
         self._interval_s = interval_s
         self._monitors: dict[Address, None] = {}
         self._counter = 0
-
-    @property
-    def handlers(self) -> dict[type[ReportDue], Handler]:
-        """What is done when the timer fires."""
-        return {ReportDue: self.due}
 
     def joined(self, now_s: float, monitor: Address) -> list[Effect]:
         """A stream to a monitor is open: it gets a report now, and the heartbeat starts over."""

@@ -1,6 +1,7 @@
 """Reports to monitors: at once for one that joins, soon after a change, as a heartbeat, and none without a monitor."""
 
 from dunlin.effects import Address, After, Effect, Send
+from dunlin.handlers import handlers_of
 from dunlin.messages.fleet import KvstoreReport
 from dunlin.reporting import Heartbeat, PromptHeartbeat, ReportDue
 
@@ -17,7 +18,7 @@ def make_prompt() -> PromptHeartbeat:
 
 
 def fire(reporter: Heartbeat, now_s: float, counter: int) -> list[Effect]:
-    return reporter.handlers[ReportDue](now_s, ME, ReportDue(counter))
+    return handlers_of(reporter)[ReportDue](now_s, ME, ReportDue(counter))
 
 
 def test_one_that_joins_hears_at_once_and_all_hear_at_the_heartbeat() -> None:

@@ -1,9 +1,8 @@
 """Which attempts are taken, and which the fence of (dispatcher, request, attempt) stops. Knows no step and no slot."""
 
-from typing import Any
-
 from dunlin import limits
-from dunlin.effects import Address, Effect, Handler, Send
+from dunlin.effects import Address, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Refusal, Refused
 from dunlin.messages.types import Figure, Rejected, Why
 from services.instance.arrivals import Arrival
@@ -41,11 +40,7 @@ class Admission:
         self._engine_side = engine_side
         self._orders = orders
 
-    @property
-    def handlers(self) -> dict[type[Any], Handler]:
-        """What a dispatcher asks."""
-        return {Place: self.place, Cancel: self.cancel}
-
+    @handles
     def place(self, now_s: float, sender: Address, place: Place) -> list[Effect]:
         """Accept an attempt into the waiting queue, or refuse it. A newer attempt ends the older one."""
         ready = self._engine_side.ready
@@ -77,6 +72,7 @@ class Admission:
             return [*effects, _refuse(sender, place, Refusal.FULL, *queue)]
         return [*effects, *self._accept(sender, place)]
 
+    @handles
     def cancel(self, now_s: float, sender: Address, cancel: Cancel) -> list[Effect]:
         """End the attempt and older ones; their dispatcher hears `Ended` when their slots are free."""
         meant = [

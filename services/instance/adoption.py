@@ -5,10 +5,10 @@ that the asker speaks for the request's own client, the chain of the tokens that
 """
 
 from dataclasses import replace
-from typing import Any
 
 from dunlin import prefix
-from dunlin.effects import Address, Effect, Handler, Send
+from dunlin.effects import Address, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Adopt, Adopted, NotHeld, Place, Preempted, Taken
 from dunlin.messages.types import I32, Figure, Finish, Why, i32
 from services.instance.lives import Lives
@@ -25,11 +25,7 @@ class Adoption:
         self._lives = lives
         self._retained = retained
 
-    @property
-    def handlers(self) -> dict[type[Any], Handler]:
-        """What a dispatcher asks."""
-        return {Adopt: self.ask}
-
+    @handles
     def ask(self, now_s: float, sender: Address, adopt: Adopt) -> list[Effect]:
         """Give the request to the sender, or say that it is not here."""
         sequence = self._running(adopt)

@@ -8,10 +8,10 @@ news is given up. Knows no batch, no dispatcher's reasons, and of the source onl
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from dunlin import prefix
-from dunlin.effects import Address, After, Effect, Handler, Send
+from dunlin.effects import Address, After, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Place
 from dunlin.messages.engine import EngineReady, MoveDone
 from dunlin.messages.group import Fill, Filled, Release, Reserve, Reserved, ReserveRefused, Vacated
@@ -83,16 +83,7 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self._arrivals)
 
-    @property
-    def handlers(self) -> dict[type[Any], Handler]:
-        """What a source says, and this side's own timer."""
-        return {
-            Reserve: self.reserve,
-            Fill: self.fill,
-            Release: self.release,
-            ArrivalDue: self.due,
-        }
-
+    @handles
     def reserve(self, now_s: float, sender: Address, message: Reserve) -> list[Effect]:
         """Set room aside, or say why not."""
         for arrival in self._arrivals.values():
@@ -109,6 +100,7 @@ class Arrivals:
         assert granted, f"{message.tokens} slots of {self._lives.slots!r}"
         return [self._answer(arrival), self._wait(arrival)]
 
+    @handles
     def fill(self, now_s: float, sender: Address, message: Fill) -> list[Effect]:
         """Restore these regions into the room, one after the other."""
         arrival = self._known(sender, message.handle)
@@ -137,6 +129,7 @@ class Arrivals:
             return self._cut(arrival, "what was sent was not found here")
         return self._next(arrival)
 
+    @handles
     def release(self, now_s: float, sender: Address, message: Release) -> list[Effect]:
         """The source does not need the room."""
         arrival = self._arrivals.get(message.handle)
@@ -180,6 +173,7 @@ class Arrivals:
         self.taken_total += 1
         return arrival
 
+    @handles
     def due(self, now_s: float, sender: Address, message: ArrivalDue) -> list[Effect]:
         """Nobody used the room in time."""
         arrival = self._arrivals.get(message.handle)

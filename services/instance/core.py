@@ -5,9 +5,9 @@ socket, no tensor and no other instance.
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-from dunlin.effects import Address, After, Effect, Gone, Handler, Joined, Message
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message
+from dunlin.handlers import handlers_of, handles
 from dunlin.messages.engine import EngineReady, MoveDone, Progress, Unsupported
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import Order
@@ -95,18 +95,10 @@ class InstanceCore:
         self._absent: dict[Address, int] = {}
         self._absences = 0
         self._fenced = (self, engine_side, orders, admission, self._pool, *self.migration.parts)
-        self._handlers: dict[type[Any], Handler] = {
-            Order: self._on_order,
-            Tier: self._on_tier,
-            EngineReady: self._on_engine_ready,
-            Unsupported: self._on_unsupported,
-            Joined: self._on_joined,
-            Gone: self._on_gone,
-            OrphansDue: self._on_orphans_due,
-        }
         adoption = Adoption(self.sequences, self.lives, retained)
-        for part in (admission, adoption, self._pool, engine_side, revival, *self.migration.parts, self._heartbeat):
-            self._handlers.update(part.handlers)
+        self._handlers = handlers_of(
+            self, admission, adoption, self._pool, engine_side, revival, *self.migration.parts, self._heartbeat
+        )
         self._unchanging = (Progress, ReportDue)
 
     def __repr__(self) -> str:
@@ -164,12 +156,15 @@ class InstanceCore:
 
     # --- the manager, the engine and the host tier ---
 
+    @handles
     def _on_order(self, now_s: float, sender: Address, order: Order) -> list[Effect]:
         return [*self._orders.take(sender, order), *self._heartbeat.report_now(now_s)]
 
+    @handles
     def _on_engine_ready(self, now_s: float, sender: Address, ready: EngineReady) -> list[Effect]:
         return [*self._engine_side.becomes_ready(ready), *self._heartbeat.report_now(now_s)]
 
+    @handles
     def _on_tier(self, now_s: float, sender: Address, tier: Tier) -> list[Effect]:
         if self.tier.is_outlived(sender):
             self.stale_total += 1
@@ -187,6 +182,7 @@ class InstanceCore:
     def _restore(self) -> list[Effect]:
         return self._batcher.restore() if self._engine_side.ready is not None else []
 
+    @handles
     def _on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
         if message.what == "MapHost":
             return self._pool.unmapped(now_s)
@@ -197,12 +193,14 @@ class InstanceCore:
 
     # --- streams and timers ---
 
+    @handles
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         self._absent.pop(sender, None)
         if sender.role == "monitor":
             return self._heartbeat.joined(now_s, sender)
         return self.migration.joined(sender)
 
+    @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._heartbeat.gone(sender)
         effects = self.migration.gone(sender)
@@ -216,6 +214,7 @@ class InstanceCore:
             effects.append(After(self._config.orphan_grace_s, OrphansDue(sender, self._absences)))
         return effects
 
+    @handles
     def _on_orphans_due(self, now_s: float, sender: Address, due: OrphansDue) -> list[Effect]:
         if self._absent.get(due.dispatcher) != due.absence:
             return []

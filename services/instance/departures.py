@@ -7,9 +7,9 @@ no slot table, no other instance's load and no reason why a sequence was chosen.
 """
 
 from collections.abc import Callable
-from typing import Any
 
-from dunlin.effects import Address, After, Effect, Handler, Send
+from dunlin.effects import Address, After, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Ready
 from dunlin.messages.group import Fill, Filled, Reach, Release, Reserve, Reserved, ReserveRefused, Vacated
 from dunlin.messages.pool import RegionsSent
@@ -51,17 +51,6 @@ class Departures:
     def __len__(self) -> int:
         return len(self._leaving)
 
-    @property
-    def handlers(self) -> dict[type[Any], Handler]:
-        """What a target says, and this side's own timer."""
-        return {
-            Reserved: self.reserved,
-            ReserveRefused: self.refused,
-            Filled: self.filled,
-            Vacated: self.vacated,
-            DepartureDue: self.due,
-        }
-
     def has(self, sequence: Sequence) -> bool:
         """Whether it is on its way."""
         return any(departure.sequence is sequence for departure in self._leaving.values())
@@ -85,6 +74,7 @@ class Departures:
 
     # --- what the target says ---
 
+    @handles
     def reserved(self, now_s: float, sender: Address, message: Reserved) -> list[Effect]:
         """There is room at the target."""
         departure = self._of(sender, message.sequence)
@@ -95,6 +85,7 @@ class Departures:
         departure.handle, departure.keeper = message.handle, message.keeper
         return self._enter(departure, Stage.COPYING)
 
+    @handles
     def refused(self, now_s: float, sender: Address, message: ReserveRefused) -> list[Effect]:
         """There is none."""
         departure = self._of(sender, message.sequence)
@@ -104,6 +95,7 @@ class Departures:
         reason = message.why.rejected[0].reason if message.why and message.why.rejected else "no reason given"
         return self._stay(departure, f"{sender.name} refuses: {reason}")
 
+    @handles
     def filled(self, now_s: float, sender: Address, message: Filled) -> list[Effect]:
         """So much lies in the room."""
         departure = self._of_handle(sender, message.handle)
@@ -114,6 +106,7 @@ class Departures:
         departure.is_cut |= bool(message.detail)
         return self._enter(departure, departure.stage)
 
+    @handles
     def vacated(self, now_s: float, sender: Address, message: Vacated) -> list[Effect]:
         """The room is lost."""
         departure = self._of_handle(sender, message.handle)
@@ -160,6 +153,7 @@ class Departures:
                 effects += self._stay(departure, f"its dispatcher {peer.name} is gone")
         return effects
 
+    @handles
     def due(self, now_s: float, sender: Address, message: DepartureDue) -> list[Effect]:
         """A stage lasts too long."""
         departure = self._leaving.get(message.number)

@@ -3,9 +3,8 @@
 Knows no dispatcher's queue, no batch and no stream; what a sequence's turn is, `lives.py` knows.
 """
 
-from typing import Any
-
-from dunlin.effects import Address, Effect, Handler, Send
+from dunlin.effects import Address, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.engine import (
     EngineFailed,
     EngineReady,
@@ -58,16 +57,6 @@ class EngineSide:
         self._load_watch = EngineWatch(config.load_stuck_s)
 
     @property
-    def handlers(self) -> dict[type[Any], Handler]:
-        """What the engine says, but for its moves."""
-        return {
-            EngineStarted: self.started,
-            EngineFailed: self.failed,
-            StepDone: self.answered,
-            Progress: self.progressed,
-        }
-
-    @property
     def safepoints(self) -> int:
         """Safepoints passed, as last read."""
         return self._watch.safepoints
@@ -77,11 +66,13 @@ class EngineSide:
         """Steps and moves that it has not answered."""
         return self._steps.outstanding + self._tier.moves
 
+    @handles
     def started(self, now_s: float, sender: Address, message: EngineStarted) -> list[Effect]:
         """Its process runs, and loads."""
         self.pid = message.pid
         return []
 
+    @handles
     def failed(self, now_s: float, sender: Address, message: EngineFailed) -> list[Effect]:
         """It exits now: how, and that it is gone, is said next."""
         return []
@@ -97,6 +88,7 @@ class EngineSide:
         self.restarts_total += 1
         return self._revival.lost(reason)
 
+    @handles
     def answered(self, now_s: float, sender: Address, done: StepDone) -> list[Effect]:
         """A step's answer: tokens to those who wait for them, and what follows for each sequence."""
         if not self._steps.has(done.step):
@@ -117,6 +109,7 @@ class EngineSide:
         rejected = Rejected("go on", f"{message.what}: {message.detail}")
         return [Send(self._engine, StopEngine(Why("engine contract", "end the engine", (), (rejected,))))]
 
+    @handles
     def progressed(self, now_s: float, sender: Address, progress: Progress) -> list[Effect]:
         """The counter as it is now: end an engine that is stuck."""
         loads = self.ready is None and self.pid > 0

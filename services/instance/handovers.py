@@ -7,9 +7,9 @@ Knows no copy and no slot table: how a sequence leaves, `departures.py` knows; a
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from dunlin.effects import Address, After, Effect, Handler
+from dunlin.effects import Address, After, Effect
+from dunlin.handlers import handles
 from dunlin.messages.plan import HandOver, Room
 from dunlin.messages.types import Part
 from dunlin.policies.handover import Candidate, HandoverPolicy, stay
@@ -98,15 +98,7 @@ class Handovers:
         is_split = bool(self._takers) and self._orders.part is Part.PREFILL
         return is_split and self._policy is not stay and self._can_copy()
 
-    @property
-    def handlers(self) -> dict[type[Any], Handler]:
-        """What the manager says, and this side's own timers."""
-        return {
-            HandOver: self.hand_over,
-            HoldOver: self.hold_over,
-            PauseOver: self.pause_over,
-        }
-
+    @handles
     def hand_over(self, now_s: float, sender: Address, order: HandOver) -> list[Effect]:
         """Who may take sequences over from now on."""
         name = (order.epoch, order.ticket)
@@ -143,12 +135,14 @@ class Handovers:
                 effects += self._begin(sequence)
         return effects
 
+    @handles
     def hold_over(self, now_s: float, sender: Address, due: HoldOver) -> list[Effect]:
         """It has waited for long enough; what is under way already may still end well."""
         for sequence, wait in self._waits.items():
             wait.stays |= sequence.order == due.order
         return []
 
+    @handles
     def pause_over(self, now_s: float, sender: Address, due: PauseOver) -> list[Effect]:
         """Ask that one again."""
         taker = self._takers.get(due.address)

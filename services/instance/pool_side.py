@@ -4,9 +4,9 @@ Knows who waits for what, and nothing of why.
 """
 
 from collections.abc import Callable
-from typing import Any
 
-from dunlin.effects import Address, Effect, Handler
+from dunlin.effects import Address, Effect
+from dunlin.handlers import handles
 from dunlin.messages.engine import MoveDone
 from dunlin.messages.pool import RegionRefused, RegionReserved, RegionsFound, RegionsSent, RegionsTaken
 from services.instance.arrivals import Arrivals
@@ -43,19 +43,7 @@ class PoolSide:
         self._departures = departures
         self._restore = restore
 
-    @property
-    def handlers(self) -> dict[type[Any], Handler]:
-        """What the kvstore says, the engine of its moves, and this side's own timer."""
-        return {
-            RegionReserved: self.reserved,
-            RegionRefused: self.refused,
-            RegionsFound: self.found,
-            RegionsTaken: self.taken,
-            RegionsSent: self.sent,
-            AnswerDue: self.due,
-            MoveDone: self.landed,
-        }
-
+    @handles
     def reserved(self, now_s: float, sender: Address, message: RegionReserved) -> list[Effect]:
         """There is room in the tier."""
         if not self._is_keeper(sender):
@@ -66,6 +54,7 @@ class PoolSide:
         taker = self._checkpointer if asked.purpose is Purpose.CHECKPOINT else self._lives
         return taker.reserved(asked, message.host)
 
+    @handles
     def refused(self, now_s: float, sender: Address, message: RegionRefused) -> list[Effect]:
         """There is none. Checkpoints make way for a sequence that has to leave the slab."""
         asked = self._tier.reserved_or_refused(message.ticket) if self._is_keeper(sender) else None
@@ -76,6 +65,7 @@ class PoolSide:
         made = self._checkpointer.make_room(now_s, self._tier.size_bytes(asked.region.stop - asked.region.start))
         return [*made, *self._lives.ask_again(asked)] if made else self._lives.without_room(asked)
 
+    @handles
     def found(self, now_s: float, sender: Address, message: RegionsFound) -> list[Effect]:
         """What earlier attempts left, or what was sent here for an arrival."""
         if not self._is_keeper(sender):
@@ -87,21 +77,25 @@ class PoolSide:
             return self._tier.release_all(message.regions) + self._restore()
         return self._claims.found(claim.sequence, message.regions) + self._restore()
 
+    @handles
     def taken(self, now_s: float, sender: Address, message: RegionsTaken) -> list[Effect]:
         """Another attempt has them."""
         names = list(zip(message.handle, message.generation, strict=False))
         return self._lives.taken(names) if self._is_keeper(sender) else []
 
+    @handles
     def sent(self, now_s: float, sender: Address, message: RegionsSent) -> list[Effect]:
         """Regions of a departure lie at another kvstore, or do not."""
         transfer = self._tier.sent(message.ticket)
         return [] if transfer is None else self._departures.sent(transfer.departure, message)
 
+    @handles
     def due(self, now_s: float, sender: Address, message: AnswerDue) -> list[Effect]:
         """No answer came in time: go on without."""
         question = self._tier.unanswered(message.ticket)
         return [] if question is None else self._over(now_s, question)
 
+    @handles
     def landed(self, now_s: float, sender: Address, message: MoveDone) -> list[Effect]:
         """A move ended."""
         move = self._tier.landed(message.move)

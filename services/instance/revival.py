@@ -5,9 +5,9 @@ engine died in a way that makes the slab's content doubtful. Knows no process; h
 """
 
 from dataclasses import dataclass
-from typing import Any
 
-from dunlin.effects import Address, After, Effect, Handler, Send
+from dunlin.effects import Address, After, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Continued, Poisoned, Returned
 from dunlin.messages.engine import EngineExited, EngineReady
 from dunlin.messages.types import Figure, Rejected, Why
@@ -66,11 +66,7 @@ class Revival:
         self._is_waiting = False
         self._reason = ""
 
-    @property
-    def handlers(self) -> dict[type[Any], Handler]:
-        """How an engine ended, and this side's own timer."""
-        return {EngineExited: self.exited, GraceOver: self.overdue}
-
+    @handles
     def exited(self, now_s: float, sender: Address, message: EngineExited) -> list[Effect]:
         """How the engine ended; that it is gone is said next."""
         self._exited = message
@@ -118,6 +114,7 @@ class Revival:
             effects += self._revive(sequence)
         return effects
 
+    @handles
     def overdue(self, now_s: float, sender: Address, due: GraceOver) -> list[Effect]:
         """No engine has come back in time: others shall serve what waits here."""
         if not self._is_waiting or due.loss != self._losses:

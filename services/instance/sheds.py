@@ -7,9 +7,9 @@ that comes again is answered again. Knows no copy and no slot table: how a seque
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
-from dunlin.effects import Address, Effect, Handler, Send
+from dunlin.effects import Address, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.plan import Drain, DrainDone, Shed, ShedDone, Undrain
 from dunlin.policies.rebalance import Movable, cheapest_first
 from services.instance.departure import Departure
@@ -58,15 +58,6 @@ class Sheds:
         self._newest: Name = (0, 0)
 
     @property
-    def handlers(self) -> dict[type[Any], Handler]:
-        """What the manager orders."""
-        return {
-            Shed: self.shed,
-            Drain: self.drain,
-            Undrain: self.drain,
-        }
-
-    @property
     def waiting(self) -> int:
         """How many sequences are to leave and have not begun."""
         total = 0
@@ -74,6 +65,7 @@ class Sheds:
             total += len(job.waiting)
         return total
 
+    @handles
     def drain(self, now_s: float, sender: Address, order: Drain | Undrain) -> list[Effect]:
         """Take nothing new any more, or again."""
         refusal = self._refusal((order.epoch, order.ticket))
@@ -84,6 +76,7 @@ class Sheds:
                 self._forget_waiting()
         return [Send(sender, DrainDone(order.epoch, order.ticket, self.draining, refusal))]
 
+    @handles
     def shed(self, now_s: float, sender: Address, order: Shed) -> list[Effect]:
         """Choose who leaves, and begin."""
         name = (order.epoch, order.ticket)
