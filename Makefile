@@ -12,7 +12,7 @@ SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install stubs demo test fuzz clients lint lock clean
+.PHONY: help install protos released stubs demo test fuzz clients lint lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -50,6 +50,16 @@ $(INSTALLED): requirements/ci.lock pyproject.toml hatch_build.py | $(PY)
 	$(PY) -m pip install --quiet --disable-pip-version-check $(PIP_EXTRA) -r requirements/ci.lock
 	$(PY) -m pip install --quiet --disable-pip-version-check --no-build-isolation --no-deps --editable .
 	@touch $@
+
+protos: $(INSTALLED) ## the .proto files of the messages (dunlin/messages), and the stubs
+	$(PY) -m dunlin.wire.protos
+	$(PY) hatch_build.py
+	@touch $(STUBS)
+
+# etcd.proto is etcd's.
+released: protos ## at a release: keep what is on the wire now, for the compatibility test to compare with
+	$(PY) -m grpc_tools.protoc --proto_path=proto --descriptor_set_out=proto/released.binpb \
+	    $(filter-out %/etcd.proto,$(PROTOS))
 
 stubs: $(STUBS) ## the protobuf stubs in dunlin/v1
 

@@ -14,8 +14,8 @@ from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Place, Tokens
-from dunlin.messages.types import Finish, f32, i8, i32, i64
-from dunlin.wire.envelopes import DISPATCH, Header
+from dunlin.messages.types import Finish, Header, f32, i8, i32, i64
+from dunlin.wire.envelopes import DISPATCH
 
 HEADER = Header(Address("instance", "instance-0", 7))
 

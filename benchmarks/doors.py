@@ -25,11 +25,12 @@ from benchmarks.output import Outcome
 from benchmarks.processes import resident_bytes
 from benchmarks.session import Session
 from dunlin.launch.process import ClusterProcess
+from dunlin.messages.declare import Method
 from dunlin.messages.fleet import FleetStatus
 from dunlin.messages.public import ChatMessage, GenerateRequest
 from dunlin.messages.types import i32
 from dunlin.wire.codec import encode
-from dunlin.wire.methods import CANCEL, GENERATE, INFO, Method
+from dunlin.wire.methods import CANCEL, GENERATE, INFO
 
 CHECKS = "not_a_server_error,status_code_conformance,content_type_conformance,response_schema_conformance"
 MEANT = {

@@ -23,10 +23,10 @@ from dunlin.membership.members import MemberRecord
 from dunlin.messages.dispatch import Tokens
 from dunlin.messages.door import Quota
 from dunlin.messages.public import ChatMessage, GenerateRequest
-from dunlin.messages.types import f32, i8, i32, i64
+from dunlin.messages.types import Header, f32, i8, i32, i64
 from dunlin.tenants import Tenant, TenantsError, described, hash_of, parse
 from dunlin.wire.codec import CodecError, decode, encode
-from dunlin.wire.envelopes import CONVERSATIONS, ENGINE_COMMAND, ENGINE_EVENT, Header
+from dunlin.wire.envelopes import CONVERSATIONS, ENGINE_COMMAND, ENGINE_EVENT
 from dunlin.wire.streams import identities, identity
 from dunlin.workload.trace import TraceError, parse_trace
 from services.dispatcher.generate_request import generate_of

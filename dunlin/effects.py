@@ -4,9 +4,9 @@ A core holds plain Python state and decides. It knows no clock, no socket and no
 `dunlin/host.py`, or a simulator) feeds it messages with the time, and carries out the effects it returns.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import NamedTuple, Protocol, TypeVar, dataclass_transform
+from typing import Any, NamedTuple, Protocol, TypeVar, dataclass_transform
 
 _Kind = TypeVar("_Kind")
 
@@ -60,6 +60,11 @@ class After:
 
 
 Effect = Send | After
+
+Handler = Callable[[float, Address, Any], list[Effect]]
+"""What a part of a core does with one kind of message: (now in seconds, sender, message) to effects. A core's table of
+them, by the message's class, is made of the methods that its parts mark with `dunlin.handlers.handles`.
+"""
 
 
 @dataclass(frozen=True, slots=True)

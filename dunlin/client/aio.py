@@ -16,12 +16,13 @@ from dunlin.client.leader import leader_of
 from dunlin.client.quiet import TICK_S, Quiet
 from dunlin.client.requests import Message, Options, Prompt, request_of
 from dunlin.client.results import Gathering, Generation
-from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, StatusQuery
-from dunlin.messages.plan import DrainReply, DrainRequest
+from dunlin.messages.declare import Method
+from dunlin.messages.fleet import EXPLAIN, STATUS, ExplainQuery, Explanation, FleetStatus, StatusQuery
+from dunlin.messages.plan import DRAIN, DrainReply, DrainRequest
 from dunlin.messages.public import CancelRequest, GenerateEvent, GenerateRequest, InfoReply, InfoRequest
 from dunlin.wire.calls import AioChannel, CallFailed, call_async, stream_async
 from dunlin.wire.channels import open_channel
-from dunlin.wire.methods import CANCEL, DRAIN, EXPLAIN, GENERATE, INFO, STATUS, Method
+from dunlin.wire.methods import CANCEL, GENERATE, INFO
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -14,12 +14,13 @@ from dunlin.client.leader import leader_of
 from dunlin.client.quiet import Quiet, Ticker
 from dunlin.client.requests import Message, Options, Prompt, request_of
 from dunlin.client.results import Gathering, Generation
-from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, StatusQuery
-from dunlin.messages.plan import DrainReply, DrainRequest
+from dunlin.messages.declare import Method
+from dunlin.messages.fleet import EXPLAIN, STATUS, ExplainQuery, Explanation, FleetStatus, StatusQuery
+from dunlin.messages.plan import DRAIN, DrainReply, DrainRequest
 from dunlin.messages.public import CancelRequest, GenerateEvent, GenerateRequest, InfoReply, InfoRequest
 from dunlin.wire.calls import CallFailed, Channel, call, stream
 from dunlin.wire.channels import open_blocking_channel
-from dunlin.wire.methods import CANCEL, DRAIN, EXPLAIN, GENERATE, INFO, STATUS, Method
+from dunlin.wire.methods import CANCEL, GENERATE, INFO
 
 Q = TypeVar("Q")
 R = TypeVar("R")

@@ -33,8 +33,8 @@ from dunlin.messages.engine import (
     StepDone,
     Unsupported,
 )
-from dunlin.messages.types import HostRegion, MoveKind, MoveStatus, Region, Sampling, i8, i32, i64
-from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT, Header
+from dunlin.messages.types import Header, HostRegion, MoveKind, MoveStatus, Region, Sampling, i8, i32, i64
+from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
 STEP_TIMEOUT_S = 60.0
 LOAD_TIMEOUT_S = 600.0

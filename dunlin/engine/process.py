@@ -28,9 +28,9 @@ from dunlin.engine.runner import Runner
 from dunlin.engine.selftest import is_finite, self_test
 from dunlin.engine.warmup import warm_up
 from dunlin.messages.engine import EngineFailed, EngineReady
-from dunlin.messages.types import i32
+from dunlin.messages.types import Header, i32
 from dunlin.tether import ParentGone, tie_to_parent
-from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT, Header
+from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
 CANNOT_START = 2
 CANNOT_GO_ON = 3

@@ -4,15 +4,15 @@ The engine knows sequences by number; it knows no request, no attempt and no oth
 step names. It answers what it cannot do yet with `Unsupported`.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from dunlin.effects import Address, record
+from dunlin.effects import Address
+from dunlin.messages.declare import Parties, Subject, message, number
 from dunlin.messages.types import (
     F32,
     I8,
     I32,
     I64,
-    Finish,
     GroupKind,
     HostRegion,
     MoveKind,
@@ -30,8 +30,13 @@ from dunlin.messages.types import (
     i64,
 )
 
+PARTIES = Parties("Engine", dialers=("instance",), acceptor="engine", is_service=False)
 
-@dataclass(frozen=True, slots=True)
+
+PARTIES = Parties("Engine", dialers=("instance",), acceptor="engine", is_service=False)
+
+
+@message(command=2)
 class Open:
     """Make a sequence known before a step names it.
 
@@ -42,53 +47,53 @@ class Open:
     for this one before the engine was restarted. Rows may start after them; nothing is written there.
     """
 
-    sequence: int
-    tokens: I32
-    prompt_tokens: int
-    max_tokens: int
-    sampling: Sampling = field(default_factory=Sampling)
-    stop_ids: I32 = field(default_factory=i32)
-    extent_start: I64 = field(default_factory=i64)
-    extent_length: I64 = field(default_factory=i64)
+    sequence: int = number(1)
+    tokens: I32 = number(2)
+    prompt_tokens: int = number(3)
+    max_tokens: int = number(4)
+    sampling: Sampling = number(5, default_factory=Sampling)
+    stop_ids: I32 = number(6, default_factory=i32)
+    extent_start: I64 = number(7, default_factory=i64)
+    extent_length: I64 = number(8, default_factory=i64)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=3)
 class Close:
     """Forget a sequence. Its slots are the instance core's; a later `Open` uses another number."""
 
-    sequence: int
+    sequence: int = number(1)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class Keep:
     """Columns: row `row[i]`'s regions that this engine retains in own slots, also of tokens computed elsewhere."""
 
-    row: I32 = field(default_factory=i32)
-    layer_start: I32 = field(default_factory=i32)
-    layer_stop: I32 = field(default_factory=i32)
-    start: I64 = field(default_factory=i64)
-    stop: I64 = field(default_factory=i64)
-    slot: I64 = field(default_factory=i64)
+    row: I32 = number(1, default_factory=i32)
+    layer_start: I32 = number(2, default_factory=i32)
+    layer_stop: I32 = number(3, default_factory=i32)
+    start: I64 = number(4, default_factory=i64)
+    stop: I64 = number(5, default_factory=i64)
+    slot: I64 = number(6, default_factory=i64)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class Push:
     """Columns: row `row[i]`'s regions to send, layer by layer, to a reserved handle at a peer or the host tier.
 
     `peer[i]` indexes `Step.peers`; -1 never occurs: a push to the host tier has `to_host[i]` = 1.
     """
 
-    row: I32 = field(default_factory=i32)
-    layer_start: I32 = field(default_factory=i32)
-    layer_stop: I32 = field(default_factory=i32)
-    start: I64 = field(default_factory=i64)
-    stop: I64 = field(default_factory=i64)
-    handle: I64 = field(default_factory=i64)
-    peer: I32 = field(default_factory=i32)
-    to_host: I8 = field(default_factory=i8)
+    row: I32 = number(1, default_factory=i32)
+    layer_start: I32 = number(2, default_factory=i32)
+    layer_stop: I32 = number(3, default_factory=i32)
+    start: I64 = number(4, default_factory=i64)
+    stop: I64 = number(5, default_factory=i64)
+    handle: I64 = number(6, default_factory=i64)
+    peer: I32 = number(7, default_factory=i32)
+    to_host: I8 = number(8, default_factory=i8)
 
 
-@record
+@message(command=4, about=Subject.SEQUENCES, hot=True)
 class Step:
     """One iteration. Row i computes tokens `start[i]:stop[i]:stride[i]` of `sequence[i]`.
 
@@ -99,29 +104,29 @@ class Step:
     `why` is set only when the composition changed.
     """
 
-    step: int
-    sequence: I64
-    start: I64
-    stop: I64
-    sample: I8
-    extent_row: I32
-    extent_start: I64
-    extent_length: I64
-    stride: I64 = field(default_factory=i64)
+    step: int = number(1)
+    sequence: I64 = number(2)
+    start: I64 = number(3)
+    stop: I64 = number(4)
+    sample: I8 = number(5)
+    extent_row: I32 = number(6)
+    extent_start: I64 = number(7)
+    extent_length: I64 = number(8)
+    stride: I64 = number(9, default_factory=i64)
     """Empty means stride 1 for every row."""
-    group: GroupKind = GroupKind.LOCAL
-    part: Part = Part.LOCAL
-    peers: tuple[Address, ...] = ()
-    keep: Keep | None = None
-    push: Push | None = None
-    after: I64 = field(default_factory=i64)
-    repeat: int = 1
-    epoch: int = 0
-    plan_version: int = 0
-    why: Why | None = None
+    group: GroupKind = number(10, default=GroupKind.LOCAL)
+    part: Part = number(11, default=Part.LOCAL)
+    peers: tuple[Address, ...] = number(12, default=())
+    keep: Keep | None = number(13, default=None)
+    push: Push | None = number(14, default=None)
+    after: I64 = number(15, default_factory=i64)
+    repeat: int = number(16, default=1)
+    epoch: int = number(17, default=0)
+    plan_version: int = number(18, default=0)
+    why: Why | None = number(19, default=None)
 
 
-@record
+@message(event=2, hot=True)
 class StepDone:
     """One iteration's answer. Columns over the rows that sampled: `sequence`, `token`, `logprob`, `finish` (`Finish`).
 
@@ -130,67 +135,67 @@ class StepDone:
     and `top_logprob` belong to row i. `compute_s` is the engine's time in the step, `idle_s` its wait before it.
     """
 
-    step: int
-    sequence: I64
-    token: I32
-    logprob: F32
-    finish: I8
-    dropped: I64 = field(default_factory=i64)
-    top_count: I32 = field(default_factory=i32)
-    top_token: I32 = field(default_factory=i32)
-    top_logprob: F32 = field(default_factory=f32)
-    prefill_rows: int = 0
-    decode_rows: int = 0
-    tokens_computed: int = 0
-    compute_s: float = 0.0
-    idle_s: float = 0.0
-    failed: I64 = field(default_factory=i64)
+    step: int = number(1)
+    sequence: I64 = number(2)
+    token: I32 = number(3)
+    logprob: F32 = number(4)
+    finish: I8 = number(5)
+    dropped: I64 = number(6, default_factory=i64)
+    top_count: I32 = number(7, default_factory=i32)
+    top_token: I32 = number(8, default_factory=i32)
+    top_logprob: F32 = number(9, default_factory=f32)
+    prefill_rows: int = number(10, default=0)
+    decode_rows: int = number(11, default=0)
+    tokens_computed: int = number(12, default=0)
+    compute_s: float = number(13, default=0.0)
+    idle_s: float = number(14, default=0.0)
+    failed: I64 = number(15, default_factory=i64)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=5, about=Subject.NOTHING)
 class Interrupt:
     """At the next safepoint the named sequences' rows (all rows when `sequences` is empty) leave the step."""
 
-    step: int
-    verdict: Verdict
-    sequences: I64 = field(default_factory=i64)
-    why: Why | None = None
+    step: int = number(1)
+    verdict: Verdict = number(2)
+    sequences: I64 = number(3, default_factory=i64)
+    why: Why | None = number(4, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=3)
 class StepInterrupted:
     """Rows left a step at a safepoint: `layer` finished layers, `ring_round` rounds of the layer after it."""
 
-    step: int
-    layer: int
-    ring_round: int = 0
-    sequences: I64 = field(default_factory=i64)
+    step: int = number(1)
+    layer: int = number(2)
+    ring_round: int = number(3, default=0)
+    sequences: I64 = number(4, default_factory=i64)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=6)
 class Resume:
     """Go on with the rows of a step that were suspended."""
 
-    step: int
+    step: int = number(1)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=7)
 class Discard:
     """Forget the suspended rows of a step; finished chunks stay valid."""
 
-    step: int
+    step: int = number(1)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=8)
 class MapHost:
     """Map the node's host tier: `path` opens the kvstore's shared memory of `size_bytes`."""
 
-    path: str
-    size_bytes: int
-    incarnation: int
+    path: str = number(1)
+    size_bytes: int = number(2)
+    incarnation: int = number(3)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=9)
 class Move:
     """Copy one region of a sequence between the slab and elsewhere, in the background.
 
@@ -200,93 +205,93 @@ class Move:
     and is part of what the checksum speaks of.
     """
 
-    move: int
-    kind: MoveKind
-    sequence: int
-    region: Region
-    extent_start: I64
-    extent_length: I64
-    host: HostRegion | None = None
-    peer: Address | None = None
-    peer_handle: int = 0
-    priority: Priority = Priority.KV
-    chain: bytes = b""
+    move: int = number(1)
+    kind: MoveKind = number(2)
+    sequence: int = number(3)
+    region: Region = number(4)
+    extent_start: I64 = number(5)
+    extent_length: I64 = number(6)
+    host: HostRegion | None = number(7, default=None)
+    peer: Address | None = number(8, default=None)
+    peer_handle: int = number(9, default=0)
+    priority: Priority = number(10, default=Priority.KV)
+    chain: bytes = number(11, default=b"")
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=10)
 class CancelMove:
     """Stop a move if it has not landed; `MoveDone` answers in any case."""
 
-    move: int
+    move: int = number(1)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=4)
 class MoveDone:
     """A move ended. `checksum` is xxh3-64 (signed) of the region's identity and the bytes copied.
 
     `seconds` passed since it was asked for; for `busy_s` of them the engine did nothing else.
     """
 
-    move: int
-    status: MoveStatus
-    checksum: int = 0
-    moved_bytes: int = 0
-    seconds: float = 0.0
-    detail: str = ""
-    busy_s: float = 0.0
+    move: int = number(1)
+    status: MoveStatus = number(2)
+    checksum: int = number(3, default=0)
+    moved_bytes: int = number(4, default=0)
+    seconds: float = number(5, default=0.0)
+    detail: str = number(6, default="")
+    busy_s: float = number(7, default=0.0)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=11, about=Subject.SENDER)
 class Remap:
     """Change which layers the engine holds, one phase at a time; `layout` is the version that results."""
 
-    layout: int
-    phase: RemapPhase
-    layers: I32
-    why: Why | None = None
+    layout: int = number(1)
+    phase: RemapPhase = number(2)
+    layers: I32 = number(3)
+    why: Why | None = number(4, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=5)
 class RemapDone:
     """A phase of `Remap` ended; `slots` is the capacity now, `quantum` the slots that one granule adds."""
 
-    layout: int
-    phase: RemapPhase
-    layers: I32
-    slots: int
-    quantum: int
+    layout: int = number(1)
+    phase: RemapPhase = number(2)
+    layers: I32 = number(3)
+    slots: int = number(4)
+    quantum: int = number(5)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=6)
 class EngineReady:
     """The engine can take steps. `kv_bytes_per_token` over all layers; `max_positions` bounds a sequence's length."""
 
-    layers: I32
-    slots: int
-    quantum: int
-    weights_digest: str
-    kv_dtype: str
-    kv_bytes_per_token: int
-    max_positions: int
-    vocabulary: int
-    deterministic: bool = False
+    layers: I32 = number(1)
+    slots: int = number(2)
+    quantum: int = number(3)
+    weights_digest: str = number(4)
+    kv_dtype: str = number(5)
+    kv_bytes_per_token: int = number(6)
+    max_positions: int = number(7)
+    vocabulary: int = number(8)
+    deterministic: bool = number(9, default=False)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=7)
 class EngineFailed:
     """The engine cannot start or go on; `reason` says what, where and what to do. It exits after this."""
 
-    reason: str
+    reason: str = number(1)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=8)
 class Unsupported:
     """The engine lacks what a message asked for; nothing of that message was done."""
 
-    what: str
-    detail: str = ""
-    step: int = 0
-    move: int = 0
+    what: str = number(1)
+    detail: str = number(2, default="")
+    step: int = number(3, default=0)
+    move: int = number(4, default=0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,41 +322,8 @@ class Progress:
     safepoints: int
 
 
-@dataclass(frozen=True, slots=True)
+@message(about=Subject.SENDER)
 class StopEngine:
     """To the engine's host: end this stuck engine process; `Gone` answers. On the wire only as a recorded reason."""
 
-    why: Why
-
-
-ENGINE_COMMANDS = (Open, Close, Step, Interrupt, Resume, Discard, MapHost, Move, CancelMove, Remap)
-ENGINE_EVENTS = (StepDone, StepInterrupted, MoveDone, RemapDone, EngineReady, EngineFailed, Unsupported)
-
-__all__ = [
-    "ENGINE_COMMANDS",
-    "ENGINE_EVENTS",
-    "CancelMove",
-    "Close",
-    "Discard",
-    "EngineExited",
-    "EngineFailed",
-    "EngineReady",
-    "EngineStarted",
-    "Finish",
-    "Interrupt",
-    "Keep",
-    "MapHost",
-    "Move",
-    "MoveDone",
-    "Open",
-    "Progress",
-    "Push",
-    "Remap",
-    "RemapDone",
-    "Resume",
-    "Step",
-    "StepDone",
-    "StepInterrupted",
-    "StopEngine",
-    "Unsupported",
-]
+    why: Why = number(1)

@@ -3,105 +3,92 @@
 One stream serves both directions: whichever side dialled, either may offer and either may seek.
 """
 
-from dataclasses import dataclass
-
+from dunlin.messages.declare import Parties, Subject, message, number
 from dunlin.messages.pool import FindRegions, ReserveRegion
 from dunlin.messages.types import Why
 
+PARTIES = Parties("Exchange", dialers=("kvstore",), acceptor="kvstore")
 
-@dataclass(frozen=True, slots=True)
+
+PARTIES = Parties("Exchange", dialers=("kvstore",), acceptor="kvstore")
+
+
+@message()
 class TransferAgent:
     """How a process is reached by one-sided writes: the agent's name and what its library needs to know of it.
 
     Its staging memory begins at `address` and has `lanes` of `depth` chunks of `chunk_bytes` each.
     """
 
-    name: str
-    metadata: bytes
-    address: int
-    lanes: int
-    depth: int
-    chunk_bytes: int
+    name: str = number(1)
+    metadata: bytes = number(2)
+    address: int = number(3)
+    lanes: int = number(4)
+    depth: int = number(5)
+    chunk_bytes: int = number(6)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=2, event=2)
 class Offer:
     """A committed region of the sender that the receiver may have a copy of; `ticket` is the sender's number for it.
 
     With an `agent` the sender can write it one-sidedly.
     """
 
-    ticket: int
-    region: ReserveRegion
-    checksum: int
-    agent: TransferAgent | None = None
+    ticket: int = number(1)
+    region: ReserveRegion = number(2)
+    checksum: int = number(3)
+    agent: TransferAgent | None = number(4, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=3, event=3)
 class Take:
     """Room is set aside and expected to be filled: push the bytes with `token`, to `agent` if there is one, else to
     `endpoint`.
     """
 
-    ticket: int
-    handle: int
-    generation: int
-    endpoint: str
-    token: bytes
-    agent: TransferAgent | None = None
+    ticket: int = number(1)
+    handle: int = number(2)
+    generation: int = number(3)
+    endpoint: str = number(4)
+    token: bytes = number(5)
+    agent: TransferAgent | None = number(6, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=4, event=4, about=Subject.NOTHING)
 class OfferRefused:
     """There is no room."""
 
-    ticket: int
-    why: Why | None = None
+    ticket: int = number(1)
+    why: Why | None = number(2, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=5, event=5)
 class Arrived:
     """The region is whole and entered; `detail` says what went wrong if not."""
 
-    ticket: int
-    detail: str = ""
+    ticket: int = number(1)
+    detail: str = number(2, default="")
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=6, event=6)
 class DropCopies:
     """The request is over at the sender: the copies that nobody claimed are not needed."""
 
-    key: str
+    key: str = number(1)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=7, event=7)
 class Seek:
     """Send whatever of this request could be claimed here to the asker's kvstore; `Sought` answers."""
 
-    ticket: int
-    find: FindRegions
+    ticket: int = number(1)
+    find: FindRegions = number(2)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=8, event=8)
 class Sought:
     """So many tokens of it, from the first on, lie at the asker's kvstore now."""
 
-    ticket: int
-    tokens: int
-
-
-EXCHANGE_COMMANDS = (Offer, Take, OfferRefused, Arrived, DropCopies, Seek, Sought)
-EXCHANGE_EVENTS = EXCHANGE_COMMANDS
-
-__all__ = [
-    "EXCHANGE_COMMANDS",
-    "EXCHANGE_EVENTS",
-    "Arrived",
-    "DropCopies",
-    "Offer",
-    "OfferRefused",
-    "Seek",
-    "Sought",
-    "Take",
-    "TransferAgent",
-]
+    ticket: int = number(1)
+    tokens: int = number(2)

@@ -3,13 +3,17 @@
 A report is also a heartbeat: it says how far the sender is, and the monitor judges progress, not wall time.
 """
 
-from dataclasses import dataclass
-
-from dunlin.effects import Address, record
+from dunlin.effects import Address
+from dunlin.messages.declare import Method, Parties, Subject, message, number
 from dunlin.messages.types import GroupKind, Part, Why
 
+PARTIES = Parties("Fleet", dialers=("dispatcher", "global_manager", "instance", "kvstore"), acceptor="monitor")
 
-@record
+
+PARTIES = Parties("Fleet", dialers=("dispatcher", "global_manager", "instance", "kvstore"), acceptor="monitor")
+
+
+@message(command=2, hot=True)
 class InstanceReport:
     """What an instance says of itself, on every change of note and at least every `report_interval_s`.
 
@@ -20,221 +24,208 @@ class InstanceReport:
     those waiting needs. Counters (`…_total`) only grow.
     """
 
-    ready: bool = False
-    capacity_slots: int = 0
-    free_slots: int = 0
-    owned_slots: int = 0
-    reserved_slots: int = 0
-    moving_slots: int = 0
-    quarantined_slots: int = 0
-    max_positions: int = 0
-    running: int = 0
-    waiting: int = 0
-    waiting_tokens: int = 0
-    outstanding_steps: int = 0
-    safepoints: int = 0
-    engine_pid: int = 0
-    epoch: int = 0
-    plan_version: int = 0
-    group: int = 0
-    kind: GroupKind = GroupKind.LOCAL
-    part: Part = Part.LOCAL
-    model: str = ""
-    weights_digest: str = ""
-    kv_dtype: str = ""
-    steps_total: int = 0
-    mixed_steps_total: int = 0
-    multi_row_steps_total: int = 0
-    tokens_total: int = 0
-    prefill_tokens_total: int = 0
-    preemptions_total: int = 0
-    restored_tokens_total: int = 0
-    recomputed_tokens_total: int = 0
-    restored_regions_total: int = 0
-    corrupt_regions_total: int = 0
-    engine_restarts_total: int = 0
-    stale_total: int = 0
-    checkpointed_tokens_total: int = 0
-    checkpointed_bytes_total: int = 0
-    checkpoint_busy_s_total: float = 0.0
-    claimed_tokens_total: int = 0
-    draining: bool = False
-    head_waiting_tokens: int = 0
-    leaving: int = 0
-    arriving: int = 0
-    migrations_total: int = 0
-    migrations_failed_total: int = 0
-    migrated_tokens_total: int = 0
-    arrivals_total: int = 0
-    revived_tokens_total: int = 0
-    poisoned_total: int = 0
-    cached_slots: int = 0
-    prefix_hit_tokens_total: int = 0
-    prefix_query_tokens_total: int = 0
+    ready: bool = number(1, default=False)
+    capacity_slots: int = number(2, default=0)
+    free_slots: int = number(3, default=0)
+    owned_slots: int = number(4, default=0)
+    reserved_slots: int = number(5, default=0)
+    moving_slots: int = number(6, default=0)
+    quarantined_slots: int = number(7, default=0)
+    max_positions: int = number(8, default=0)
+    running: int = number(9, default=0)
+    waiting: int = number(10, default=0)
+    waiting_tokens: int = number(11, default=0)
+    outstanding_steps: int = number(12, default=0)
+    safepoints: int = number(13, default=0)
+    engine_pid: int = number(14, default=0)
+    epoch: int = number(15, default=0)
+    plan_version: int = number(16, default=0)
+    group: int = number(17, default=0)
+    kind: GroupKind = number(18, default=GroupKind.LOCAL)
+    part: Part = number(19, default=Part.LOCAL)
+    model: str = number(20, default="")
+    weights_digest: str = number(21, default="")
+    kv_dtype: str = number(22, default="")
+    steps_total: int = number(23, default=0)
+    mixed_steps_total: int = number(24, default=0)
+    multi_row_steps_total: int = number(25, default=0)
+    tokens_total: int = number(26, default=0)
+    prefill_tokens_total: int = number(27, default=0)
+    preemptions_total: int = number(28, default=0)
+    restored_tokens_total: int = number(29, default=0)
+    recomputed_tokens_total: int = number(30, default=0)
+    restored_regions_total: int = number(31, default=0)
+    corrupt_regions_total: int = number(32, default=0)
+    engine_restarts_total: int = number(33, default=0)
+    stale_total: int = number(34, default=0)
+    checkpointed_tokens_total: int = number(35, default=0)
+    checkpointed_bytes_total: int = number(36, default=0)
+    checkpoint_busy_s_total: float = number(37, default=0.0)
+    claimed_tokens_total: int = number(38, default=0)
+    draining: bool = number(39, default=False)
+    head_waiting_tokens: int = number(40, default=0)
+    leaving: int = number(41, default=0)
+    arriving: int = number(42, default=0)
+    migrations_total: int = number(43, default=0)
+    migrations_failed_total: int = number(44, default=0)
+    migrated_tokens_total: int = number(45, default=0)
+    arrivals_total: int = number(46, default=0)
+    revived_tokens_total: int = number(60, default=0)
+    poisoned_total: int = number(61, default=0)
+    cached_slots: int = number(70, default=0)
+    prefix_hit_tokens_total: int = number(71, default=0)
+    prefix_query_tokens_total: int = number(72, default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=3)
 class DispatcherReport:
     """What a dispatcher says of itself."""
 
-    queued: int = 0
-    running: int = 0
-    finished_total: int = 0
-    failed_total: int = 0
-    refused_total: int = 0
-    cancelled_total: int = 0
-    replaced_total: int = 0
-    tokens_total: int = 0
-    stale_total: int = 0
-    adopted_total: int = 0
-    joined_total: int = 0
+    queued: int = number(1, default=0)
+    running: int = number(2, default=0)
+    finished_total: int = number(3, default=0)
+    failed_total: int = number(4, default=0)
+    refused_total: int = number(5, default=0)
+    cancelled_total: int = number(6, default=0)
+    replaced_total: int = number(7, default=0)
+    tokens_total: int = number(8, default=0)
+    stale_total: int = number(9, default=0)
+    adopted_total: int = number(10, default=0)
+    joined_total: int = number(11, default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=4)
 class KvstoreReport:
     """What a kvstore says of its host tier."""
 
-    capacity_bytes: int = 0
-    used_bytes: int = 0
-    regions: int = 0
-    reserved_total: int = 0
-    refused_total: int = 0
-    corrupt_total: int = 0
-    claimed_total: int = 0
+    capacity_bytes: int = number(1, default=0)
+    used_bytes: int = number(2, default=0)
+    regions: int = number(3, default=0)
+    reserved_total: int = number(4, default=0)
+    refused_total: int = number(5, default=0)
+    corrupt_total: int = number(6, default=0)
+    claimed_total: int = number(7, default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=5)
 class ManagerReport:
     """What a global manager says of itself; `epoch` 0 when it does not lead."""
 
-    epoch: int = 0
-    plan_version: int = 0
+    epoch: int = number(1, default=0)
+    plan_version: int = number(2, default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class Reason:
     """One decision message as it was sent: `payload` is the encoded message of type `kind`."""
 
-    at_s: float
-    sender: Address
-    to: Address
-    kind: str
-    payload: bytes
+    at_s: float = number(1)
+    sender: Address = number(2)
+    to: Address = number(3)
+    kind: str = number(4)
+    payload: bytes = number(5)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=6)
 class Reasons:
     """A batch of decision messages; `lost` counts those that the bounded ring dropped before."""
 
-    reasons: tuple[Reason, ...]
-    lost: int = 0
+    reasons: tuple[Reason, ...] = number(1)
+    lost: int = number(2, default=0)
 
 
-@record
+@message(hot=True)
 class MemberView:
     """One member in a FleetView. `suspect`: no sign of progress; the owners of its streams decide what to do."""
 
-    address: Address
-    node: str = ""
-    suspect: bool = False
-    ready: bool = False
-    capacity_slots: int = 0
-    free_slots: int = 0
-    max_positions: int = 0
-    running: int = 0
-    waiting: int = 0
-    waiting_tokens: int = 0
-    epoch: int = 0
-    plan_version: int = 0
-    group: int = 0
-    kind: GroupKind = GroupKind.LOCAL
-    part: Part = Part.LOCAL
-    why: Why | None = None
-    draining: bool = False
-    head_waiting_tokens: int = 0
-    leaving: int = 0
+    address: Address = number(1)
+    node: str = number(2, default="")
+    suspect: bool = number(3, default=False)
+    ready: bool = number(4, default=False)
+    capacity_slots: int = number(5, default=0)
+    free_slots: int = number(6, default=0)
+    max_positions: int = number(7, default=0)
+    running: int = number(8, default=0)
+    waiting: int = number(9, default=0)
+    waiting_tokens: int = number(10, default=0)
+    epoch: int = number(11, default=0)
+    plan_version: int = number(12, default=0)
+    group: int = number(13, default=0)
+    kind: GroupKind = number(14, default=GroupKind.LOCAL)
+    part: Part = number(15, default=Part.LOCAL)
+    why: Why | None = number(16, default=None)
+    draining: bool = number(17, default=False)
+    head_waiting_tokens: int = number(18, default=0)
+    leaving: int = number(19, default=0)
 
 
-@record
+@message(event=2, about=Subject.RECEIVER, hot=True)
 class FleetView:
     """The fleet at one version.
 
     `base_version` 0: `members` is everything; else only what changed since that version, and `removed` what left.
     """
 
-    version: int
-    members: tuple[MemberView, ...]
-    base_version: int = 0
-    removed: tuple[Address, ...] = ()
+    version: int = number(1)
+    members: tuple[MemberView, ...] = number(2)
+    base_version: int = number(3, default=0)
+    removed: tuple[Address, ...] = number(4, default=())
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class ExplainQuery:
     """Which decisions touched this request?
 
     `request` is the public id, `req-<dispatcher incarnation>-<number>`, both hexadecimal.
     """
 
-    request: str
+    request: str = number(1)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class Explanation:
     """The recorded messages that concern a request, oldest first; `dunlin explain` renders them."""
 
-    reasons: tuple[Reason, ...]
+    reasons: tuple[Reason, ...] = number(1)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class StatusQuery:
     """What does the fleet look like now?"""
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class MemberStatus:
     """One process as the monitor sees it; exactly one of the reports is set once it has reported."""
 
-    address: Address
-    node: str = ""
-    endpoint: str = ""
-    pid: int = 0
-    connected: bool = False
-    suspect: bool = False
-    silent_s: float = 0.0
-    instance: InstanceReport | None = None
-    dispatcher: DispatcherReport | None = None
-    kvstore: KvstoreReport | None = None
-    manager: ManagerReport | None = None
+    address: Address = number(1)
+    node: str = number(2, default="")
+    endpoint: str = number(3, default="")
+    pid: int = number(4, default=0)
+    connected: bool = number(5, default=False)
+    suspect: bool = number(6, default=False)
+    silent_s: float = number(7, default=0.0)
+    instance: InstanceReport | None = number(8, default=None)
+    dispatcher: DispatcherReport | None = number(9, default=None)
+    kvstore: KvstoreReport | None = number(10, default=None)
+    manager: ManagerReport | None = number(11, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class FleetStatus:
     """Everything `dunlin status` prints."""
 
-    version: int
-    members: tuple[MemberStatus, ...]
-    suspicions_total: int = 0
-    reasons_held: int = 0
-    reasons_lost: int = 0
+    version: int = number(1)
+    members: tuple[MemberStatus, ...] = number(2)
+    suspicions_total: int = number(3, default=0)
+    reasons_held: int = number(4, default=0)
+    reasons_lost: int = number(5, default=0)
 
 
 FLEET_REPORTS = (InstanceReport, DispatcherReport, KvstoreReport, ManagerReport, Reasons)
-FLEET_EVENTS = (FleetView,)
 
-__all__ = [
-    "FLEET_EVENTS",
-    "FLEET_REPORTS",
-    "DispatcherReport",
-    "ExplainQuery",
-    "Explanation",
-    "FleetStatus",
-    "FleetView",
-    "InstanceReport",
-    "KvstoreReport",
-    "ManagerReport",
-    "MemberStatus",
-    "MemberView",
-    "Reason",
-    "Reasons",
-    "StatusQuery",
-]
+
+MONITOR_SERVICE = "dunlin.v1.Monitor"
+"""What tools ask the monitor."""
+EXPLAIN = Method(MONITOR_SERVICE, "Explain", ExplainQuery, Explanation)
+STATUS = Method(MONITOR_SERVICE, "Status", StatusQuery, FleetStatus)

@@ -7,10 +7,16 @@ this process's own dialing for such a stream and never crosses a wire.
 from dataclasses import dataclass
 
 from dunlin.effects import Address
+from dunlin.messages.declare import Parties, Subject, message, number
 from dunlin.messages.types import KeptRegion, Why
 
+PARTIES = Parties("Group", dialers=("instance",), acceptor="instance")
 
-@dataclass(frozen=True, slots=True)
+
+PARTIES = Parties("Group", dialers=("instance",), acceptor="instance")
+
+
+@message(command=2, event=6, about=Subject.DISPATCHERS_REQUEST)
 class Reserve:
     """Set slots aside for `tokens` tokens of the sender's sequence, for layers `[layer_start, layer_stop)`.
 
@@ -18,40 +24,40 @@ class Reserve:
     from them. `longest` is what the sequence may grow to.
     """
 
-    sequence: int
-    tokens: int
-    layer_start: int
-    layer_stop: int
-    epoch: int
-    plan_version: int
-    why: Why | None = None
-    key: str = ""
-    dispatcher: Address | None = None
-    request: int = 0
-    attempt: int = 0
-    longest: int = 0
-    weights_digest: str = ""
-    kv_dtype: str = ""
+    sequence: int = number(1)
+    tokens: int = number(2)
+    layer_start: int = number(3)
+    layer_stop: int = number(4)
+    epoch: int = number(5)
+    plan_version: int = number(6)
+    why: Why | None = number(7, default=None)
+    key: str = number(8, default="")
+    dispatcher: Address | None = number(9, default=None)
+    request: int = number(10, default=0)
+    attempt: int = number(11, default=0)
+    longest: int = number(12, default=0)
+    weights_digest: str = number(13, default="")
+    kv_dtype: str = number(14, default="")
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=5, event=2)
 class Reserved:
     """The room is set aside under `handle` until released or used. `keeper` is the kvstore that it fills from."""
 
-    sequence: int
-    handle: int
-    keeper: Address | None = None
+    sequence: int = number(1)
+    handle: int = number(2)
+    keeper: Address | None = number(3, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=6, event=3, about=Subject.NOTHING)
 class ReserveRefused:
     """No room, or the order is stale."""
 
-    sequence: int
-    why: Why | None = None
+    sequence: int = number(1)
+    why: Why | None = number(2, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=4, event=8)
 class Fill:
     """Copy the host regions that cover tokens up to `tokens`, after those filled before, into the room.
 
@@ -59,34 +65,34 @@ class Fill:
     receiver claims them there by the key.
     """
 
-    handle: int
-    tokens: int
-    regions: tuple[KeptRegion, ...] = ()
-    keeper: Address | None = None
+    handle: int = number(1)
+    tokens: int = number(2)
+    regions: tuple[KeptRegion, ...] = number(3, default=())
+    keeper: Address | None = number(4, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=7, event=4)
 class Filled:
     """The first `tokens` tokens' KV lie in the room. Fewer than were sent: `detail` says why, and no more can come."""
 
-    handle: int
-    tokens: int
-    detail: str = ""
+    handle: int = number(1)
+    tokens: int = number(2)
+    detail: str = number(3, default="")
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=3, event=7)
 class Release:
     """Give the room under `handle` back."""
 
-    handle: int
+    handle: int = number(1)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=8, event=5, about=Subject.NOTHING)
 class Vacated:
     """The receiver lost the room (its engine is gone, or nobody filled or used it in time)."""
 
-    handle: int
-    why: Why | None = None
+    handle: int = number(1)
+    why: Why | None = number(2, default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,20 +100,3 @@ class Reach:
     """To `Address("dialing", "")`: open a stream to `peer` unless there is one. `Joined` or nothing answers."""
 
     peer: Address
-
-
-GROUP_COMMANDS = (Reserve, Release, Fill, Reserved, ReserveRefused, Filled, Vacated)
-GROUP_EVENTS = (Reserved, ReserveRefused, Filled, Vacated, Reserve, Release, Fill)
-
-__all__ = [
-    "GROUP_COMMANDS",
-    "GROUP_EVENTS",
-    "Fill",
-    "Filled",
-    "Reach",
-    "Release",
-    "Reserve",
-    "ReserveRefused",
-    "Reserved",
-    "Vacated",
-]

@@ -3,122 +3,124 @@
 Orders are ordered by (epoch, plan version), moves by (epoch, ticket); older ones change nothing.
 """
 
-from dataclasses import dataclass, field
 from enum import IntEnum
 
 from dunlin.effects import Address
+from dunlin.messages.declare import Method, Parties, Subject, message, number
 from dunlin.messages.types import I32, GroupKind, Part, Why, i32
 
+PARTIES = Parties("Plan", dialers=("global_manager",), acceptor="instance")
 
-@dataclass(frozen=True, slots=True)
+
+@message(command=2, about=Subject.RECEIVER)
 class Order:
     """Be `part` of group `group`, whose members step together in this order; the first is the leader.
 
     `layers` empty means: hold every layer.
     """
 
-    epoch: int
-    plan_version: int
-    group: int
-    kind: GroupKind
-    part: Part
-    members: tuple[Address, ...]
-    layers: I32 = field(default_factory=i32)
-    why: Why | None = None
+    epoch: int = number(1)
+    plan_version: int = number(2)
+    group: int = number(3)
+    kind: GroupKind = number(4)
+    part: Part = number(5)
+    members: tuple[Address, ...] = number(6)
+    layers: I32 = number(7, default_factory=i32)
+    why: Why | None = number(8, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=2)
 class OrderDone:
     """The member is what the order says."""
 
-    epoch: int
-    plan_version: int
+    epoch: int = number(1)
+    plan_version: int = number(2)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=3, about=Subject.NOTHING)
 class OrderRefused:
     """The order was stale or asks for what the member cannot do; it stays what it was."""
 
-    epoch: int
-    plan_version: int
-    reason: str
-    why: Why | None = None
+    epoch: int = number(1)
+    plan_version: int = number(2)
+    reason: str = number(3)
+    why: Why | None = number(4, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=3, about=Subject.RECEIVER)
 class Shed:
     """Move sequences that hold (or wait for) about `slots` slots to `target`, while they run.
 
     The instance chooses which: the cheapest to move first. `ticket` numbers the moves of a term.
     """
 
-    epoch: int
-    ticket: int
-    target: Address
-    slots: int
-    why: Why | None = None
+    epoch: int = number(1)
+    ticket: int = number(2)
+    target: Address = number(3)
+    slots: int = number(4)
+    why: Why | None = number(5, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=4)
 class ShedDone:
     """Every sequence that was chosen has left, ended, or stays after all; `detail` says why those stay."""
 
-    epoch: int
-    ticket: int
-    moved: int = 0
-    moved_slots: int = 0
-    stayed: int = 0
-    detail: str = ""
+    epoch: int = number(1)
+    ticket: int = number(2)
+    moved: int = number(3, default=0)
+    moved_slots: int = number(4, default=0)
+    stayed: int = number(5, default=0)
+    detail: str = number(6, default="")
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=4, about=Subject.RECEIVER)
 class Drain:
     """Take nothing new from now on, until `Undrain`; what runs goes on, and leaves by `Shed`."""
 
-    epoch: int
-    ticket: int
-    why: Why | None = None
+    epoch: int = number(1)
+    ticket: int = number(2)
+    why: Why | None = number(3, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=5, about=Subject.RECEIVER)
 class Undrain:
     """Take requests again."""
 
-    epoch: int
-    ticket: int
-    why: Why | None = None
+    epoch: int = number(1)
+    ticket: int = number(2)
+    why: Why | None = number(3, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class Room:
     """An instance that may take sequences over, and the slots that were free there when the manager looked."""
 
-    address: Address
-    free_slots: int
-    capacity_slots: int
+    address: Address = number(1)
+    free_slots: int = number(2)
+    capacity_slots: int = number(3)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=6, about=Subject.RECEIVER)
 class HandOver:
     """Hand sequences over to one of these once they have their first token; a newer one of the term replaces it.
 
     Empty: nobody takes any. It is not answered: what leaves is seen in the reports.
     """
 
-    epoch: int
-    ticket: int
-    rooms: tuple[Room, ...] = ()
-    why: Why | None = None
+    epoch: int = number(1)
+    ticket: int = number(2)
+    rooms: tuple[Room, ...] = number(3, default=())
+    why: Why | None = number(4, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=5)
 class DrainDone:
     """Whether the instance drains now; `detail` is not empty when it did not do what it was told."""
 
-    epoch: int
-    ticket: int
-    draining: bool
-    detail: str = ""
+    epoch: int = number(1)
+    ticket: int = number(2)
+    draining: bool = number(3)
+    detail: str = number(4, default="")
 
 
 class DrainOutcome(IntEnum):
@@ -131,41 +133,24 @@ class DrainOutcome(IntEnum):
     NOWHERE_TO_GO = 4
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class DrainRequest:
     """A tool's wish: empty the instance called `instance`, or (`undo`) let it take requests again."""
 
-    instance: str
-    undo: bool = False
+    instance: str = number(1)
+    undo: bool = number(2, default=False)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class DrainReply:
     """What became of the wish; progress is the instance's own report. `others` may take what it holds."""
 
-    outcome: DrainOutcome
-    detail: str = ""
-    instance: Address | None = None
-    others: tuple[Address, ...] = ()
+    outcome: DrainOutcome = number(1)
+    detail: str = number(2, default="")
+    instance: Address | None = number(3, default=None)
+    others: tuple[Address, ...] = number(4, default=())
 
 
-PLAN_COMMANDS = (Order, Shed, Drain, Undrain, HandOver)
-PLAN_EVENTS = (OrderDone, OrderRefused, ShedDone, DrainDone)
-
-__all__ = [
-    "PLAN_COMMANDS",
-    "PLAN_EVENTS",
-    "Drain",
-    "DrainDone",
-    "DrainOutcome",
-    "DrainReply",
-    "DrainRequest",
-    "HandOver",
-    "Order",
-    "OrderDone",
-    "OrderRefused",
-    "Room",
-    "Shed",
-    "ShedDone",
-    "Undrain",
-]
+MANAGER_SERVICE = "dunlin.v1.GlobalManager"
+"""What tools ask a global manager; only the one that leads does it."""
+DRAIN = Method(MANAGER_SERVICE, "Drain", DrainRequest, DrainReply)

@@ -4,21 +4,22 @@ The kvstore remembers regions by handle and generation and knows why of none. By
 engine copies them into and out of the shared memory that `Tier` names.
 """
 
-from dataclasses import dataclass, field
-
 from dunlin.effects import Address
+from dunlin.messages.declare import Parties, Subject, message, number
 from dunlin.messages.types import I64, HostRegion, KeptRegion, Priority, Region, Why, i64
 
+PARTIES = Parties("Pool", dialers=("instance",), acceptor="kvstore")
 
-@dataclass(frozen=True, slots=True)
+
+@message(event=2)
 class Tier:
     """The first message to an instance: where the host tier's shared memory is to be mapped."""
 
-    path: str
-    size_bytes: int
+    path: str = number(1)
+    size_bytes: int = number(2)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=2, about=Subject.DISPATCHERS_REQUEST)
 class ReserveRegion:
     """Room for `region` of one attempt, `length_bytes` long. `ticket` is the asker's number for the answer.
 
@@ -26,140 +27,119 @@ class ReserveRegion:
     region's end. A reservation of `priority` CHECKPOINT leaves room for those of KV.
     """
 
-    ticket: int
-    dispatcher: Address
-    request: int
-    attempt: int
-    region: Region
-    length_bytes: int
-    kv_dtype: str
-    weights_digest: str
-    why: Why | None = None
-    key: str = ""
-    chain: bytes = b""
-    priority: Priority = Priority.KV
+    ticket: int = number(1)
+    dispatcher: Address = number(2)
+    request: int = number(3)
+    attempt: int = number(4)
+    region: Region = number(5)
+    length_bytes: int = number(6)
+    kv_dtype: str = number(7)
+    weights_digest: str = number(8)
+    why: Why | None = number(9, default=None)
+    key: str = number(10, default="")
+    chain: bytes = number(11, default=b"")
+    priority: Priority = number(12, default=Priority.KV)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=3)
 class RegionReserved:
     """The room: the writer copies, then commits; nobody reads it before."""
 
-    ticket: int
-    host: HostRegion
+    ticket: int = number(1)
+    host: HostRegion = number(2)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=4, about=Subject.TICKET)
 class RegionRefused:
     """The tier has no room for this region."""
 
-    ticket: int
-    why: Why | None = None
+    ticket: int = number(1)
+    why: Why | None = number(2, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=3)
 class CommitRegion:
     """Data and hash are written: the catalog may hand the region out."""
 
-    handle: int
-    generation: int
-    checksum: int
+    handle: int = number(1)
+    generation: int = number(2)
+    checksum: int = number(3)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=4)
 class ReleaseRegion:
     """The room is free again. `corrupt`: the reader's copy did not match the checksum."""
 
-    handle: int
-    generation: int
-    corrupt: bool = False
+    handle: int = number(1)
+    generation: int = number(2)
+    corrupt: bool = number(3, default=False)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=7)
 class Writing:
     """On a stream that follows a broken one: what the writer still writes from before, by handle and generation.
 
     Whatever else it had reserved then is free: the answer, or its word of the end, was lost with the stream.
     """
 
-    handle: I64 = field(default_factory=i64)
-    generation: I64 = field(default_factory=i64)
+    handle: I64 = number(1, default_factory=i64)
+    generation: I64 = number(2, default_factory=i64)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=5, about=Subject.DISPATCHERS_REQUEST)
 class FindRegions:
     """Claim every committed region of the request `key`, whoever wrote it.
 
     What an attempt of the same dispatcher that is newer than `attempt` has written is not handed out.
     """
 
-    ticket: int
-    key: str
-    dispatcher: Address
-    request: int
-    attempt: int
-    weights_digest: str
-    kv_dtype: str
-    why: Why | None = None
+    ticket: int = number(1)
+    key: str = number(2)
+    dispatcher: Address = number(3)
+    request: int = number(4)
+    attempt: int = number(5)
+    weights_digest: str = number(6)
+    kv_dtype: str = number(7)
+    why: Why | None = number(8, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=5)
 class RegionsFound:
     """The regions that belong to the asker from now on, by their start; it releases those that it cannot use.
 
     Their generations are new: whoever had them before can neither commit nor release them any more.
     """
 
-    ticket: int
-    regions: tuple[KeptRegion, ...] = ()
+    ticket: int = number(1)
+    regions: tuple[KeptRegion, ...] = number(2, default=())
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=7)
 class RegionsTaken:
     """To whom they belonged: an attempt claimed them, and these names, by handle and generation, mean nothing now."""
 
-    handle: I64 = field(default_factory=i64)
-    generation: I64 = field(default_factory=i64)
+    handle: I64 = number(1, default_factory=i64)
+    generation: I64 = number(2, default_factory=i64)
 
 
-@dataclass(frozen=True, slots=True)
+@message(command=6, about=Subject.NOTHING)
 class SendRegions:
     """Copy the asker's committed regions of `key` that `to` does not have yet to that kvstore, of another node.
 
     An instance there claims them with `FindRegions`. The asker's own stay what they are.
     """
 
-    ticket: int
-    key: str
-    to: Address
-    priority: Priority = Priority.KV
-    why: Why | None = None
+    ticket: int = number(1)
+    key: str = number(2)
+    to: Address = number(3)
+    priority: Priority = number(4, default=Priority.KV)
+    why: Why | None = number(5, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(event=6)
 class RegionsSent:
     """What of the key lies at the other kvstore now, in tokens from 0 on; `detail` says what stopped the rest."""
 
-    ticket: int
-    tokens: int
-    detail: str = ""
-
-
-POOL_COMMANDS = (ReserveRegion, CommitRegion, ReleaseRegion, FindRegions, SendRegions, Writing)
-POOL_EVENTS = (Tier, RegionReserved, RegionRefused, RegionsFound, RegionsSent, RegionsTaken)
-
-__all__ = [
-    "POOL_COMMANDS",
-    "POOL_EVENTS",
-    "CommitRegion",
-    "FindRegions",
-    "RegionRefused",
-    "RegionReserved",
-    "RegionsFound",
-    "RegionsSent",
-    "RegionsTaken",
-    "ReleaseRegion",
-    "ReserveRegion",
-    "SendRegions",
-    "Tier",
-    "Writing",
-]
+    ticket: int = number(1)
+    tokens: int = number(2)
+    detail: str = number(3, default="")

@@ -3,13 +3,12 @@
 One message per phase of a request, never one per token. They cross a wire only as recorded reasons.
 """
 
-from dataclasses import dataclass
-
 from dunlin.effects import Address
+from dunlin.messages.declare import Subject, message, number
 from dunlin.messages.types import Finish, Why
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class Origin:
     """The call that a request came with: for traces alone, nothing is decided by it.
 
@@ -17,27 +16,27 @@ class Origin:
     that was asked for, or what is served where the client named none. `server` is the door's HOST:PORT.
     """
 
-    door: str = ""
-    operation: str = ""
-    model: str = ""
-    tenant: str = ""
-    server: str = ""
+    door: str = number(1, default="")
+    operation: str = number(2, default="")
+    model: str = number(3, default="")
+    tenant: str = number(4, default="")
+    server: str = number(5, default="")
 
 
-@dataclass(frozen=True, slots=True)
+@message(about=Subject.REQUEST_ID)
 class Admitted:
     """The request is journalled under this public id, `req-<dispatcher incarnation>-<number>`, both hex.
 
     `trace` is the W3C traceparent that came with it, empty if none did.
     """
 
-    request: str
-    trace: str = ""
-    why: Why | None = None
-    origin: Origin | None = None
+    request: str = number(1)
+    trace: str = number(2, default="")
+    why: Why | None = number(3, default=None)
+    origin: Origin | None = number(4, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(about=Subject.REQUEST_ID)
 class FirstToken:
     """An attempt's prompt is computed: its first new token came from `instance` and goes to the client.
 
@@ -45,27 +44,24 @@ class FirstToken:
     another dispatcher had handed out.
     """
 
-    request: str
-    attempt: int
-    instance: Address
-    why: Why | None = None
-    queued_s: float | None = None
+    request: str = number(1)
+    attempt: int = number(2)
+    instance: Address = number(3)
+    why: Why | None = number(4, default=None)
+    queued_s: float | None = number(5, default=None)
 
 
-@dataclass(frozen=True, slots=True)
+@message(about=Subject.REQUEST_ID)
 class Closed:
     """The request ended, after `tokens` tokens for the client. `request` empty: the door did not take it.
 
     `trace` is that of its `Admitted`. Of one that was not taken `error` says why in one word, such as `too_long`.
     """
 
-    request: str
-    finish: Finish
-    tokens: int = 0
-    trace: str = ""
-    why: Why | None = None
-    origin: Origin | None = None
-    error: str = ""
-
-
-__all__ = ["Admitted", "Closed", "FirstToken", "Origin"]
+    request: str = number(1)
+    finish: Finish = number(2)
+    tokens: int = number(3, default=0)
+    trace: str = number(4, default="")
+    why: Why | None = number(5, default=None)
+    origin: Origin | None = number(6, default=None)
+    error: str = number(7, default="")

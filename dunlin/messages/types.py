@@ -6,9 +6,11 @@ is one `bytes` field of little-endian items (see `dunlin/wire/codec.py`).
 
 from array import array
 from collections.abc import Iterable
-from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import TYPE_CHECKING, Annotated
+
+from dunlin.effects import Address
+from dunlin.messages.declare import message, number
 
 if TYPE_CHECKING:
     Ints = array[int]
@@ -40,6 +42,13 @@ def i64(values: Iterable[int] = ()) -> Ints:
 def f32(values: Iterable[float] = ()) -> Floats:
     """A column of 32-bit floats: log-probabilities."""
     return array("f", values)
+
+
+@message(reserved=(2,))
+class Header:
+    """Who sent a message, with the incarnation that the receiver's core fences by."""
+
+    sender: Address = number(1)
 
 
 class RequestClass(IntEnum):
@@ -127,43 +136,43 @@ class MoveStatus(IntEnum):
     FAILED = 3
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class Figure:
     """One number that a decision compared."""
 
-    name: str
-    value: float
+    name: str = number(1)
+    value: float = number(2)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class Rejected:
     """One alternative that a decision did not take, and why."""
 
-    option: str
-    reason: str
+    option: str = number(1)
+    reason: str = number(2)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class Why:
     """The reason that a decision message carries; tracing, `dunlin explain` and the tests read nothing else."""
 
-    policy: str
-    chosen: str = ""
-    figures: tuple[Figure, ...] = ()
-    rejected: tuple[Rejected, ...] = ()
+    policy: str = number(1)
+    chosen: str = number(2, default="")
+    figures: tuple[Figure, ...] = number(3, default=())
+    rejected: tuple[Rejected, ...] = number(4, default=())
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class Region:
     """Layers `[layer_start, layer_stop)` of the tokens `[start, stop)` of a sequence."""
 
-    layer_start: int
-    layer_stop: int
-    start: int
-    stop: int
+    layer_start: int = number(1)
+    layer_stop: int = number(2)
+    start: int = number(3)
+    stop: int = number(4)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class HostRegion:
     """A region in a host tier, named by its handle.
 
@@ -172,26 +181,26 @@ class HostRegion:
     the uses of that room.
     """
 
-    handle: int
-    generation: int
-    offset_bytes: int
-    length_bytes: int
-    checksum: int = 0
+    handle: int = number(1)
+    generation: int = number(2)
+    offset_bytes: int = number(3)
+    length_bytes: int = number(4)
+    checksum: int = number(5, default=0)
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class KeptRegion:
     """A committed host region that a sequence can start from.
 
     `chain` names the tokens `[0, region.stop)` (see `dunlin.prefix`): KV that fits other tokens is of no use.
     """
 
-    region: Region
-    host: HostRegion
-    chain: bytes = b""
+    region: Region = number(1)
+    host: HostRegion = number(2)
+    chain: bytes = number(3, default=b"")
 
 
-@dataclass(frozen=True, slots=True)
+@message()
 class Sampling:
     """How the next token is chosen: argmax of filtered logits / temperature + Gumbel noise.
 
@@ -199,15 +208,15 @@ class Sampling:
     `min_p` 0 filter nothing. `logprobs` is None for none, 0 for the chosen token's alone, n for the n best besides.
     """
 
-    temperature: float = 1.0
-    top_k: int = 0
-    top_p: float = 1.0
-    min_p: float = 0.0
-    presence_penalty: float = 0.0
-    frequency_penalty: float = 0.0
-    repetition_penalty: float = 1.0
-    seed: int = 0
-    choice: int = 0
-    logprobs: int | None = None
-    bias_tokens: I32 = field(default_factory=i32)
-    bias_values: F32 = field(default_factory=f32)
+    temperature: float = number(1, default=1.0)
+    top_k: int = number(2, default=0)
+    top_p: float = number(3, default=1.0)
+    min_p: float = number(4, default=0.0)
+    presence_penalty: float = number(5, default=0.0)
+    frequency_penalty: float = number(6, default=0.0)
+    repetition_penalty: float = number(7, default=1.0)
+    seed: int = number(8, default=0)
+    choice: int = number(9, default=0)
+    logprobs: int | None = number(10, default=None)
+    bias_tokens: I32 = number(11, default_factory=i32)
+    bias_values: F32 = number(12, default_factory=f32)

@@ -4,8 +4,9 @@ Pure: a sentence depends on its own record, and on the time at which the request
 concern a request is found out where they are kept (the monitor); what is here only leaves out those that name another.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import singledispatch
 from math import isfinite
 from typing import Any
 
@@ -31,17 +32,9 @@ from dunlin.messages.fleet import FleetView
 from dunlin.messages.group import Reserve
 from dunlin.messages.plan import Drain, HandOver, Order, Shed, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
+from dunlin.messages.subjects import RequestKey, parse_request, references_of
 from dunlin.messages.told import Admitted, Closed, FirstToken
 from dunlin.messages.types import Figure, Finish, GroupKind, Part, Why
-
-DISPATCHED = (Place, Cancel)
-"""Named by the sender's numbers."""
-
-ANSWERED = (Accepted, Refused, Returned, Preempted, Continued, Ready, Poisoned, Failed, Adopted, Taken, Reused)
-"""Named by the receiver's numbers. A dispatcher that adopts a request gives it another number and leaves it its key."""
-
-TOLD = (Admitted, FirstToken, Closed)
-"""They name the request by its public id."""
 
 FINISHES = {
     Finish.RUNNING: "it ended",
@@ -119,20 +112,16 @@ def _ends(message: Message, request: str) -> bool:
     return isinstance(message, Closed) and message.request == request
 
 
-def request_key(request: str) -> tuple[int, int]:
+def request_key(request: str) -> RequestKey:
     """(dispatcher incarnation, number) of a public id.
 
     Raises:
         ValueError: it is none.
     """
-    prefix, _, rest = request.partition("-")
-    incarnation, _, number = rest.partition("-")
-    try:
-        if prefix != "req":
-            raise ValueError
-        return int(incarnation, 16), int(number, 16)
-    except ValueError:
-        raise ValueError(f"{request!r} is not a request id: expected req-<incarnation>-<number>, both hex") from None
+    key = parse_request(request)
+    if key is None:
+        raise ValueError(f"{request!r} is not a request id: expected req-<incarnation>-<number>, both hex")
+    return key
 
 
 def _key_of(message: Message) -> str:
@@ -143,9 +132,13 @@ def _key_of(message: Message) -> str:
 
 def sentence(record: Record) -> str:
     """What one record says, without its time. A kind of message without words of its own is named."""
-    told = SENTENCES.get(type(record.message))
-    text = told(record, record.message) if told is not None else _plain(record)
-    return f"{text}{because(getattr(record.message, 'why', None))}."
+    return f"{words(record.message, record)}{because(getattr(record.message, 'why', None))}."
+
+
+@singledispatch
+def words(message: Any, record: Record) -> str:
+    """A sentence about a message without its reason; the functions below have those of the kinds that they name."""
+    return f"{record.sender.name} sent {record.to.name} {type(message).__name__}"
 
 
 def because(why: Why | None) -> str:
@@ -165,125 +158,138 @@ def _figure(figure: Figure) -> str:
     return f"{figure.name} {int(figure.value)}" if whole else f"{figure.name} {figure.value:.4g}"
 
 
-def _names(record: Record) -> tuple[int, int] | None:
+def _names(record: Record) -> RequestKey | None:
     """The request that a record names itself, if any."""
-    message: Any = record.message
-    if isinstance(message, TOLD):
-        return request_key(message.request) if message.request else None
-    if isinstance(message, ReserveRegion | FindRegions | Reserve):
-        if message.dispatcher is None:
-            return None
-        return message.dispatcher.incarnation, message.request
-    if isinstance(message, DISPATCHED):
-        return record.sender.incarnation, message.request
-    if isinstance(message, ANSWERED):
-        return record.to.incarnation, message.request
-    return None
+    return references_of(record.sender, record.to, record.message).request
 
 
-def _admitted(record: Record, message: Admitted) -> str:
+@words.register
+def _admitted(message: Admitted, record: Record) -> str:
     return f"{record.sender.name} admitted it" + (f" into the trace {message.trace}" if message.trace else "")
 
 
-def _first_token(record: Record, message: FirstToken) -> str:
+@words.register
+def _first_token(message: FirstToken, record: Record) -> str:
     return f"the first token of attempt {message.attempt} came from {message.instance.name}"
 
 
-def _closed(record: Record, message: Closed) -> str:
+@words.register
+def _closed(message: Closed, record: Record) -> str:
     finish = Finish(message.finish).name.lower()
     return f"{record.sender.name} ended it ({finish}) after {_count(message.tokens, 'token', 'tokens')}"
 
 
-def _place(record: Record, message: Place) -> str:
+@words.register
+def _place(message: Place, record: Record) -> str:
     known = len(message.tokens) - message.prompt_tokens
     tokens = f"{message.prompt_tokens} prompt tokens" + (f" and {known} generated before" if known else "")
     return f"{record.sender.name} handed it to {record.to.name} as attempt {message.attempt}, with {tokens}"
 
 
-def _cancel(record: Record, message: Cancel) -> str:
+@words.register
+def _cancel(message: Cancel, record: Record) -> str:
     return f"{record.sender.name} cancelled attempt {message.attempt} at {record.to.name}"
 
 
-def _accepted(record: Record, message: Accepted) -> str:
+@words.register
+def _accepted(message: Accepted, record: Record) -> str:
     return f"{record.sender.name} accepted attempt {message.attempt} as its sequence {message.sequence}"
 
 
-def _reused(record: Record, message: Reused) -> str:
+@words.register
+def _reused(message: Reused, record: Record) -> str:
     return f"{record.sender.name} began attempt {message.attempt} after its first {message.tokens} tokens"
 
 
-def _refused(record: Record, message: Refused) -> str:
+@words.register
+def _refused(message: Refused, record: Record) -> str:
     reason = Refusal(message.reason).name.lower().replace("_", " ")
     return f"{record.sender.name} refused attempt {message.attempt} ({reason})"
 
 
-def _adopted(record: Record, message: Adopted) -> str:
+@words.register
+def _adopted(message: Adopted, record: Record) -> str:
     beyond = f"{len(message.tokens)} tokens more than its client has"
     return f"{record.to.name} adopted it from {record.sender.name} as attempt {message.attempt}, with {beyond}"
 
 
-def _taken(record: Record, message: Taken) -> str:
+@words.register
+def _taken(message: Taken, record: Record) -> str:
     return f"{record.sender.name} told {record.to.name} that {message.by.name} goes on with attempt {message.attempt}"
 
 
-def _returned(record: Record, message: Returned) -> str:
+@words.register
+def _returned(message: Returned, record: Record) -> str:
     return f"{record.sender.name} gave attempt {message.attempt} back"
 
 
-def _poisoned(record: Record, message: Poisoned) -> str:
+@words.register
+def _poisoned(message: Poisoned, record: Record) -> str:
     return f"{record.sender.name} stopped attempt {message.attempt} as poison: it crashes engines"
 
 
-def _failed(record: Record, message: Failed) -> str:
+@words.register
+def _failed(message: Failed, record: Record) -> str:
     return f"{record.sender.name} could not go on with attempt {message.attempt}"
 
 
-def _preempted(record: Record, message: Preempted) -> str:
+@words.register
+def _preempted(message: Preempted, record: Record) -> str:
     return f"{record.sender.name} took the slots of attempt {message.attempt} away, to go on with it later"
 
 
-def _continued(record: Record, message: Continued) -> str:
+@words.register
+def _continued(message: Continued, record: Record) -> str:
     ways = f"{message.restored_tokens} tokens restored from the host tier, {message.recomputed_tokens} to compute again"
     if message.revived_tokens:
         ways = f"{message.revived_tokens} tokens found in the slab by its new engine, {ways}"
     return f"{record.sender.name} went on with attempt {message.attempt}: {ways}"
 
 
-def _ready(record: Record, message: Ready) -> str:
+@words.register
+def _ready(message: Ready, record: Record) -> str:
     return f"{record.sender.name} copied {message.tokens} tokens of attempt {message.attempt} to {message.target.name}"
 
 
-def _reserve_region(record: Record, message: ReserveRegion) -> str:
+@words.register
+def _reserve_region(message: ReserveRegion, record: Record) -> str:
     span = f"tokens {message.region.start} to {message.region.stop}"
     return f"{record.sender.name} asked {record.to.name} for {message.length_bytes} bytes of host tier for {span}"
 
 
-def _find_regions(record: Record, message: FindRegions) -> str:
+@words.register
+def _find_regions(message: FindRegions, record: Record) -> str:
     return f"{record.sender.name} asked {record.to.name} for KV of the request in the host tier"
 
 
-def _reserve(record: Record, message: Reserve) -> str:
+@words.register
+def _reserve(message: Reserve, record: Record) -> str:
     return f"{record.sender.name} asked {record.to.name} for room for attempt {message.attempt}, to move it there"
 
 
-def _shed(record: Record, message: Shed) -> str:
+@words.register
+def _shed(message: Shed, record: Record) -> str:
     asked = f"{record.sender.name} asked {record.to.name} to move about {message.slots} slots of sequences"
     return f"{asked} to {message.target.name}"
 
 
-def _drain(record: Record, message: Drain) -> str:
+@words.register
+def _drain(message: Drain, record: Record) -> str:
     return f"{record.sender.name} asked {record.to.name} to move all of its sequences away"
 
 
-def _undrain(record: Record, message: Undrain) -> str:
+@words.register
+def _undrain(message: Undrain, record: Record) -> str:
     return f"{record.sender.name} let {record.to.name} take requests again"
 
 
-def _region_refused(record: Record, message: RegionRefused) -> str:
+@words.register
+def _region_refused(message: RegionRefused, record: Record) -> str:
     return f"{record.sender.name} refused {record.to.name} room in the host tier"
 
 
-def _step(record: Record, message: Step) -> str:
+@words.register
+def _step(message: Step, record: Record) -> str:
     lengths = [stop - start for start, stop in zip(message.start, message.stop, strict=True)]
     longer = [length for length in lengths if length > 1]
     single = len(lengths) - len(longer)
@@ -297,59 +303,27 @@ def _count(number: int, one: str, many: str) -> str:
     return f"{number} {one if number == 1 else many}"
 
 
-def _hand_over(record: Record, message: HandOver) -> str:
+@words.register
+def _hand_over(message: HandOver, record: Record) -> str:
     names = [room.address.name for room in message.rooms]
     return f"{record.sender.name} told {record.to.name} to hand over to {' or '.join(names) or 'nobody'}"
 
 
-def _order(record: Record, message: Order) -> str:
+@words.register
+def _order(message: Order, record: Record) -> str:
     kind = GroupKind(message.kind).name.lower()
     part = "" if message.part is Part.LOCAL else f" as {Part(message.part).name.lower()}"
     place = f"{kind} group {message.group}{part}, plan {message.plan_version} of epoch {message.epoch}"
     return f"{record.sender.name} ordered {record.to.name} into {place}"
 
 
-def _fleet_view(record: Record, message: FleetView) -> str:
+@words.register
+def _fleet_view(message: FleetView, record: Record) -> str:
     told = [f"{view.address.name} {'suspect' if view.suspect else 'trusted'}" for view in message.members]
     whys = "".join(because(view.why) for view in message.members)
     return f"{record.sender.name} called {' and '.join(told) or 'nobody suspect'}{whys}"
 
 
-def _stop_engine(record: Record, message: StopEngine) -> str:
+@words.register
+def _stop_engine(message: StopEngine, record: Record) -> str:
     return f"{record.sender.name} stopped its engine"
-
-
-def _plain(record: Record) -> str:
-    return f"{record.sender.name} sent {record.to.name} {type(record.message).__name__}"
-
-
-SENTENCES: dict[type[Any], Callable[[Record, Any], str]] = {
-    Admitted: _admitted,
-    FirstToken: _first_token,
-    Closed: _closed,
-    Place: _place,
-    Cancel: _cancel,
-    Accepted: _accepted,
-    Refused: _refused,
-    Returned: _returned,
-    Poisoned: _poisoned,
-    Failed: _failed,
-    Preempted: _preempted,
-    Continued: _continued,
-    Reused: _reused,
-    Ready: _ready,
-    Adopted: _adopted,
-    Taken: _taken,
-    ReserveRegion: _reserve_region,
-    RegionRefused: _region_refused,
-    FindRegions: _find_regions,
-    Reserve: _reserve,
-    Shed: _shed,
-    Drain: _drain,
-    Undrain: _undrain,
-    Step: _step,
-    HandOver: _hand_over,
-    Order: _order,
-    FleetView: _fleet_view,
-    StopEngine: _stop_engine,
-}

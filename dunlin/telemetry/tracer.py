@@ -8,7 +8,7 @@ from heapq import heappop, heappush
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.messages.told import Admitted, Closed, FirstToken
+from dunlin.messages.told import Closed
 from dunlin.telemetry import semantics
 from dunlin.telemetry.context import context_of, span_id
 from dunlin.telemetry.explain import Record
@@ -16,8 +16,6 @@ from dunlin.telemetry.spans import Span, Story, attributes_of
 
 Name = tuple[int, int]
 """(incarnation of the dispatcher, its number of the request)."""
-
-TOLD = (Admitted, FirstToken, Closed)
 
 
 class Tracer:

@@ -7,8 +7,9 @@ from typing import Any, TypeVar, cast
 import grpc
 import grpc.aio
 
+from dunlin.messages.declare import Method
 from dunlin.wire.codec import CodecError, decode, encode
-from dunlin.wire.methods import REASON, RETRY_AFTER, Method
+from dunlin.wire.methods import REASON, RETRY_AFTER
 
 Q = TypeVar("Q")
 R = TypeVar("R")

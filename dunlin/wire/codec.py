@@ -145,6 +145,18 @@ def _names(kind: Any) -> tuple[str, ...]:
     return getattr(kind, "_fields", ())
 
 
+def twins_of(vocabulary: types.ModuleType) -> types.ModuleType:
+    """The generated module that holds a vocabulary's twins.
+
+    Raises:
+        CodecError: it has none.
+    """
+    for module, generated in PAIRS:
+        if module is vocabulary:
+            return generated
+    raise CodecError(f"{vocabulary.__name__} has no .proto")
+
+
 def _twin(kind: type[Any]) -> type[Protobuf]:
     for _, generated in PAIRS:
         found = getattr(generated, kind.__name__, None)

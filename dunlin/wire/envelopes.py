@@ -5,21 +5,17 @@ The child engine's socket carries the same bytes, so there is one encoding of a 
 """
 
 from dataclasses import dataclass
+from types import ModuleType
 from typing import Any, cast
 
 from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
 from dunlin.effects import Address, Message
-from dunlin.v1 import dispatch_pb2, engine_pb2, exchange_pb2, fleet_pb2, group_pb2, plan_pb2, pool_pb2
-from dunlin.wire.codec import CodecError, coder_of, type_named
-
-
-@dataclass(frozen=True, slots=True)
-class Header:
-    """Who sent the message, with the incarnation that the receiver's core fences by."""
-
-    sender: Address
+from dunlin.messages import dispatch, engine, exchange, fleet, group, plan, pool
+from dunlin.messages.declare import Parties
+from dunlin.messages.types import Header
+from dunlin.wire.codec import CodecError, coder_of, twins_of, type_named
 
 
 class Envelope:
@@ -75,10 +71,6 @@ class Envelope:
             raise CodecError(f"malformed {self._twin.__name__} of {len(data)} bytes: {error}") from error
 
 
-ENGINE_COMMAND = Envelope(engine_pb2.EngineCommand)
-ENGINE_EVENT = Envelope(engine_pb2.EngineEvent)
-
-
 @dataclass(frozen=True, slots=True)
 class Conversation:
     """A stream between two services: its method, what the dialer sends and what the acceptor sends.
@@ -97,19 +89,21 @@ class Conversation:
         return f"/dunlin.v1.{self.name}/Attach"
 
 
-DISPATCH = Conversation(
-    "Dispatch", Envelope(dispatch_pb2.DispatchCommand), Envelope(dispatch_pb2.DispatchEvent), ("dispatcher",)
-)
-GROUP = Conversation("Group", Envelope(group_pb2.GroupCommand), Envelope(group_pb2.GroupEvent), ("instance",))
-POOL = Conversation("Pool", Envelope(pool_pb2.PoolCommand), Envelope(pool_pb2.PoolEvent), ("instance",))
-EXCHANGE = Conversation(
-    "Exchange", Envelope(exchange_pb2.ExchangeCommand), Envelope(exchange_pb2.ExchangeEvent), ("kvstore",)
-)
-PLAN = Conversation("Plan", Envelope(plan_pb2.PlanCommand), Envelope(plan_pb2.PlanEvent), ("global_manager",))
-FLEET = Conversation(
-    "Fleet",
-    Envelope(fleet_pb2.FleetCommand),
-    Envelope(fleet_pb2.FleetEvent),
-    ("dispatcher", "global_manager", "instance", "kvstore"),
-)
+def _conversation(vocabulary: ModuleType) -> Conversation:
+    """The stream of a vocabulary's `PARTIES`."""
+    parties: Parties = vocabulary.PARTIES
+    generated = twins_of(vocabulary)
+    command, event = (Envelope(getattr(generated, parties.name + side)) for side in ("Command", "Event"))
+    return Conversation(parties.name, command, event, parties.dialers)
+
+
+_ENGINE = _conversation(engine)
+ENGINE_COMMAND, ENGINE_EVENT = _ENGINE.command, _ENGINE.event
+
+DISPATCH = _conversation(dispatch)
+GROUP = _conversation(group)
+POOL = _conversation(pool)
+EXCHANGE = _conversation(exchange)
+PLAN = _conversation(plan)
+FLEET = _conversation(fleet)
 CONVERSATIONS = (DISPATCH, GROUP, POOL, EXCHANGE, PLAN, FLEET)

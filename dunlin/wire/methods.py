@@ -4,15 +4,13 @@ The SDK uses it too. Knows no service: the answers are coroutine functions that 
 """
 
 from collections.abc import Awaitable, Callable, Collection, Mapping
-from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Generic, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import grpc
 import grpc.aio
 
-from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, StatusQuery
-from dunlin.messages.plan import DrainReply, DrainRequest
+from dunlin.messages.declare import Method
 from dunlin.messages.public import (
     CancelReply,
     CancelRequest,
@@ -32,22 +30,6 @@ Q = TypeVar("Q")
 R = TypeVar("R")
 
 
-@dataclass(frozen=True, slots=True)
-class Method(Generic[Q, R]):
-    """One method: a request, and one response or (`streams`) any number."""
-
-    service: str
-    name: str
-    request: type[Q]
-    response: type[R]
-    streams: bool = False
-
-    @property
-    def path(self) -> str:
-        """The gRPC path."""
-        return f"/{self.service}/{self.name}"
-
-
 DISPATCHER_SERVICE = "dunlin.v1.Dunlin"
 GENERATE = Method(DISPATCHER_SERVICE, "Generate", GenerateRequest, GenerateEvent, streams=True)
 CANCEL = Method(DISPATCHER_SERVICE, "Cancel", CancelRequest, CancelReply)
@@ -58,13 +40,6 @@ RETRY_AFTER = "dunlin-retry-after-s"
 
 REASON = "dunlin-reason"
 """Trailing metadata of a refusal: why, in one word (a `Rejection`'s name in lower case)."""
-
-MONITOR_SERVICE = "dunlin.v1.Monitor"
-EXPLAIN = Method(MONITOR_SERVICE, "Explain", ExplainQuery, Explanation)
-STATUS = Method(MONITOR_SERVICE, "Status", StatusQuery, FleetStatus)
-
-MANAGER_SERVICE = "dunlin.v1.GlobalManager"
-DRAIN = Method(MANAGER_SERVICE, "Drain", DrainRequest, DrainReply)
 
 
 def stub(channel: "grpc.aio.Channel | grpc.Channel", method: Method[Q, R]) -> Any:

@@ -14,8 +14,9 @@ import grpc.aio
 
 from dunlin.effects import Address, Message
 from dunlin.host import Host
+from dunlin.messages.types import Header
 from dunlin.wire.codec import CodecError
-from dunlin.wire.envelopes import Envelope, Header
+from dunlin.wire.envelopes import Envelope
 
 BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 """What gRPC raises when a stream is over: its own errors, and InvalidStateError for a write after the end."""

@@ -4,12 +4,11 @@ If none does, the request is rebuilt from its client's own tokens and placed lik
 instances decide whether the client's tokens are the request's.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
 
 from dunlin import prefix
 from dunlin.effects import Address, After, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Adopt, Adopted, NotHeld, Taken
 from dunlin.messages.door import Admitted, Delta, Submit
 from dunlin.messages.types import Figure, Finish, Why
@@ -35,7 +34,7 @@ class Ask:
 
 
 class Adoption:
-    """Owns the questions. `adopted_total` counts the requests that were found; `handlers` take what concerns them."""
+    """Owns the questions. `adopted_total` counts the requests that were found."""
 
     def __init__(
         self, journal: Journal, fleet: Fleet, fences: Fences, endings: Endings, totals: Totals, patience_s: float
@@ -48,13 +47,6 @@ class Adoption:
         self._totals = totals
         self._patience_s = patience_s
         self._asks: dict[int, Ask] = {}
-        self.handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
-            Adopted: self.on_adopted,
-            NotHeld: self.on_not_held,
-            Taken: self.on_taken,
-            AskOver: self.on_ask_over,
-            AskAgain: self.on_ask_again,
-        }
 
     @staticmethod
     def is_needed(submit: Submit) -> bool:
@@ -97,6 +89,7 @@ class Adoption:
             effects += self._look(number)
         return effects
 
+    @handles
     def on_adopted(self, now_s: float, sender: Address, message: Adopted) -> list[Effect]:
         """Somebody holds it: deliver what the client lacks, and go on. A second one who does is told to stop."""
         request = self._asking(message.request, message.attempt)
@@ -119,6 +112,7 @@ class Adoption:
             effects += self._endings.done(now_s, request, message.finish, message.finish.name.lower())
         return effects
 
+    @handles
     def on_not_held(self, now_s: float, sender: Address, message: NotHeld) -> list[Effect]:
         """Not there."""
         request = self._asking(message.request, message.attempt)
@@ -133,6 +127,7 @@ class Adoption:
         self._asks[request.number].answered[sender] = None
         return self._look(request.number)
 
+    @handles
     def on_ask_over(self, now_s: float, sender: Address, message: AskOver) -> list[Effect]:
         """Whoever has not answered by now is not waited for."""
         request = self._asking(message.request, message.attempt)
@@ -141,6 +136,7 @@ class Adoption:
         del self._asks[request.number]
         return self._rebuild(request)
 
+    @handles
     def on_taken(self, now_s: float, sender: Address, message: Taken) -> list[Effect]:
         """Another dispatcher has it. Its client has gone there, or somebody reads it at both.
 
@@ -157,6 +153,7 @@ class Adoption:
         self._journal.seek(request)
         return [After(RETAKE_S, AskAgain(request.number, request.attempt))]
 
+    @handles
     def on_ask_again(self, now_s: float, sender: Address, message: AskAgain) -> list[Effect]:
         """The other one has had it for a while."""
         request = self._journal.get(message.request)

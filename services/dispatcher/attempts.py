@@ -4,6 +4,7 @@ Knows no client, no queue and no policy; a token that is not the very next one o
 """
 
 from dunlin.effects import Address, After, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import (
     Accepted,
     Continued,
@@ -55,6 +56,7 @@ class Attempts:
         self._moves = moves
         self._affinity = affinity
 
+    @handles
     def on_tokens(self, now_s: float, sender: Address, message: Tokens) -> list[Effect]:
         """Append what is due and pass it on, row by row."""
         if not is_whole(message):
@@ -81,6 +83,7 @@ class Attempts:
         self._totals.tokens += steady
         return effects
 
+    @handles
     def on_accepted(self, now_s: float, sender: Address, message: Accepted) -> list[Effect]:
         """It runs, or soon will."""
         request = self._journal.current(sender, message.request, message.attempt)
@@ -90,6 +93,7 @@ class Attempts:
         self._affinity.accepted(request, sender, message.reused_tokens)
         return self._moves.accepted(request)
 
+    @handles
     def on_reused(self, now_s: float, sender: Address, message: Reused) -> list[Effect]:
         """It starts with KV that was there; what counts for the client is how its prompt was first computed."""
         request = self._journal.current(sender, message.request, message.attempt)
@@ -99,6 +103,7 @@ class Attempts:
             request.cached_tokens = min(message.tokens, request.prompt_tokens)
         return []
 
+    @handles
     def on_refused(self, now_s: float, sender: Address, message: Refused) -> list[Effect]:
         """Back into the queue; the instance is left alone until it moves or a short pause is over."""
         request = self._journal.current(sender, message.request, message.attempt)
@@ -114,6 +119,7 @@ class Attempts:
             return self._endings.tell(now_s, request, Finish.ERROR, f"{sender.name} cannot run it: {_because(message)}")
         return [After(self._refusal_pause_s, PauseOver(sender, self._fleet.pause(sender)))]
 
+    @handles
     def on_returned(self, now_s: float, sender: Address, message: Returned) -> list[Effect]:
         """The instance lives and the attempt does not."""
         request = self._journal.current(sender, message.request, message.attempt)
@@ -124,19 +130,23 @@ class Attempts:
         request.suspicion = message.suspicion
         return self._endings.lost(now_s, request, f"returned: {reason}")
 
+    @handles
     def on_poisoned(self, now_s: float, sender: Address, message: Poisoned) -> list[Effect]:
         """It crashes engines: nobody else shall try it."""
         return self._give_up(now_s, sender, message, "poisoned", f"poison request, stopped by {sender.name}")
 
+    @handles
     def on_failed(self, now_s: float, sender: Address, message: Failed) -> list[Effect]:
         """It has no next token, wherever it runs."""
         return self._give_up(now_s, sender, message, "failed", f"{sender.name} cannot go on")
 
+    @handles
     def on_preempted(self, now_s: float, sender: Address, message: Preempted) -> list[Effect]:
         """It waits there."""
         self._advance(sender, message.request, message.attempt, State.PREEMPTED)
         return []
 
+    @handles
     def on_continued(self, now_s: float, sender: Address, message: Continued) -> list[Effect]:
         """It runs there again, after a preemption or in a new engine."""
         request = self._journal.current(sender, message.request, message.attempt)
@@ -144,12 +154,14 @@ class Attempts:
             self._advance(sender, message.request, message.attempt, State.RUNNING)
         return []
 
+    @handles
     def on_ended(self, now_s: float, sender: Address, message: Ended) -> list[Effect]:
         """A cancelled attempt's slots are free."""
         self._fences.answered(sender, message.request, message.attempt)
         self._fleet.resume(sender)
         return []
 
+    @handles
     def on_pause_over(self, now_s: float, sender: Address, message: PauseOver) -> list[Effect]:
         """The instance may be asked again."""
         self._fleet.resume(message.instance, message.refusal)

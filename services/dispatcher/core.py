@@ -4,28 +4,16 @@ A router over the journal (what is), the fleet (who could), the placement (who s
 more) and the admission (what is taken at all). Knows no text, no tensor and no clock.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.messages.dispatch import (
-    Accepted,
-    Continued,
-    Ended,
-    Failed,
-    Poisoned,
-    Preempted,
-    Ready,
-    Refused,
-    Returned,
-    Reused,
-    Tokens,
-)
-from dunlin.messages.door import CancelById, CancelResult, Quotas, Rejected, Rejection, Submit, TurnedAway, Withdraw
+from dunlin.handlers import handlers_of, handles
+from dunlin.messages.door import CancelById, CancelResult, Quotas, Rejected, Rejection, Submit, Withdraw
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.types import Finish
 from dunlin.policies.dispatch import ORDERS, POLICIES
+from dunlin.reporting import Heartbeat
 from services.dispatcher.admission import Admission
 from services.dispatcher.adoption import Adoption
 from services.dispatcher.affinity import Affinity
@@ -42,7 +30,7 @@ from services.dispatcher.placement import Placement
 from services.dispatcher.quotas import TenantQuotas
 from services.dispatcher.replays import Replays
 from services.dispatcher.telling import Telling
-from services.dispatcher.timers import AbandonedDue, DeadlineDue, DroughtOver, PauseOver, ReportDue
+from services.dispatcher.timers import AbandonedDue, DeadlineDue, DroughtOver
 
 
 class DispatcherCore:
@@ -85,38 +73,8 @@ class DispatcherCore:
         )
         self._joining = Joining(self.journal, self._endings, replays)
         self._adoption = Adoption(self.journal, self.fleet, self._fences, self._endings, self.totals, config.ask_s)
-        self._monitors: dict[Address, None] = {}
-        self._beats = 0
-        self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
-            Submit: self._on_submit,
-            TurnedAway: self._endings.turned_away,
-            Withdraw: self._on_withdraw,
-            CancelById: self._on_cancel_by_id,
-            Quotas: self._on_quotas,
-            Tokens: attempts.on_tokens,
-            Accepted: attempts.on_accepted,
-            Refused: attempts.on_refused,
-            Reused: attempts.on_reused,
-            Returned: attempts.on_returned,
-            Poisoned: attempts.on_poisoned,
-            Failed: attempts.on_failed,
-            Preempted: attempts.on_preempted,
-            Continued: attempts.on_continued,
-            Ended: attempts.on_ended,
-            Ready: self._moves.on_ready,
-            **self._adoption.handlers,
-            AbandonedDue: self._on_abandoned_due,
-            FleetView: self._on_view,
-            Joined: self._on_joined,
-            Gone: self._on_gone,
-            DeadlineDue: self._on_deadline_due,
-            PauseOver: attempts.on_pause_over,
-            DroughtOver: self._on_drought_over,
-            ReportDue: self._on_report_due,
-            MembersReset: self._on_membership,
-            MemberUp: self._on_membership,
-            MemberDown: self._on_membership,
-        }
+        self._heartbeat = Heartbeat(self.report, config.report_interval_s)
+        self._handlers = handlers_of(self, attempts, self._moves, self._adoption, self._endings, self._heartbeat)
 
     @property
     def quotas(self) -> TenantQuotas:
@@ -151,6 +109,7 @@ class DispatcherCore:
 
     # --- clients ---
 
+    @handles
     def _on_submit(self, now_s: float, sender: Address, submit: Submit) -> list[Effect]:
         effects = self._watch_drought(now_s)
         if self.journal.of_client(sender) is not None:
@@ -178,6 +137,7 @@ class DispatcherCore:
             return effects + self._adoption.ask(request)
         return [*effects, self._telling.admitted(request, self.journal.queued, self.fleet.placeable_count)]
 
+    @handles
     def _on_withdraw(self, now_s: float, sender: Address, message: Withdraw) -> list[Effect]:
         request = self.journal.of_client(sender)
         if request is None:
@@ -191,6 +151,7 @@ class DispatcherCore:
         cause = "a stop string came" if message.finish is Finish.STOP else "the client is gone"
         return self._endings.stop(now_s, request, message.finish, cause)
 
+    @handles
     def _on_abandoned_due(self, now_s: float, sender: Address, message: AbandonedDue) -> list[Effect]:
         request = self.journal.get(message.request)
         if request is None or request.readers or request.absence != message.absence:
@@ -198,6 +159,7 @@ class DispatcherCore:
         text = f"no client came back for it within {self._config.grace_s:g} s"
         return self._endings.stop(now_s, request, Finish.CANCELLED, text)
 
+    @handles
     def _on_cancel_by_id(self, now_s: float, sender: Address, message: CancelById) -> list[Effect]:
         request = self.journal.of_key(message.request)
         if request is not None and message.tenant not in (None, request.submit.tenant):
@@ -207,10 +169,12 @@ class DispatcherCore:
             return [answer]
         return [*self._endings.tell(now_s, request, Finish.CANCELLED, "cancelled by its id"), answer]
 
+    @handles
     def _on_quotas(self, now_s: float, sender: Address, message: Quotas) -> list[Effect]:
         self._admission.quotas.take(message, now_s)
         return []
 
+    @handles
     def _on_deadline_due(self, now_s: float, sender: Address, message: DeadlineDue) -> list[Effect]:
         request = self.journal.get(message.request)
         if request is None:
@@ -221,20 +185,20 @@ class DispatcherCore:
 
     # --- the fleet ---
 
+    @handles
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "instance":
             self.fleet.join(sender)
             return [*self._adoption.joined(sender), *self._watch_drought(now_s)]
         if sender.role == "monitor":
-            self._monitors[sender] = None
-            self._beats += 1
-            return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
+            return self._heartbeat.joined(now_s, sender)
         return self._watch_drought(now_s)
 
+    @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         if sender.role == "client":
             return self._on_withdraw(now_s, sender, Withdraw())
-        self._monitors.pop(sender, None)
+        self._heartbeat.gone(sender)
         self.fleet.forget_monitor(sender)
         self.fleet.leave(sender)
         self._fences.forget(sender)
@@ -244,6 +208,7 @@ class DispatcherCore:
             effects += self._endings.lost(now_s, request, f"lost: {message.reason or 'the stream ended'}")
         return effects + self._adoption.gone(sender) + self._watch_drought(now_s)
 
+    @handles
     def _on_view(self, now_s: float, sender: Address, view: FleetView) -> list[Effect]:
         effects: list[Effect] = []
         for member in view.members:
@@ -255,23 +220,19 @@ class DispatcherCore:
                 effects += self._endings.lost(now_s, request, "suspect: no sign of progress")
         return effects + self._adoption.look() + self._watch_drought(now_s)
 
+    @handles
     def _on_membership(
         self, now_s: float, sender: Address, message: MembersReset | MemberUp | MemberDown
     ) -> list[Effect]:
         self.directory.take(message)
         return []
 
-    def _on_report_due(self, now_s: float, sender: Address, message: ReportDue) -> list[Effect]:
-        if message.counter != self._beats or not self._monitors:
-            return []
-        effects: list[Effect] = [Send(monitor, self.report()) for monitor in self._monitors]
-        return [*effects, After(self._config.report_interval_s, message)]
-
     def _watch_drought(self, now_s: float) -> list[Effect]:
         if not self._admission.rain(self.fleet.placeable_count > 0, now_s):
             return []
         return [After(self._config.give_up_after_s, DroughtOver(self._admission.droughts))]
 
+    @handles
     def _on_drought_over(self, now_s: float, sender: Address, message: DroughtOver) -> list[Effect]:
         if not self._admission.is_drought(message.drought):
             return []

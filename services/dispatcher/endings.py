@@ -6,6 +6,7 @@ Knows no message that comes in; who decides that something ended is the core or 
 from dataclasses import dataclass
 
 from dunlin.effects import Address, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.door import Delta, Rejected, Submit, TurnedAway
 from dunlin.messages.types import Finish, i32
 from services.dispatcher.admission import Admission
@@ -85,6 +86,7 @@ class Endings:
         turned = TurnedAway(refusal.code.name.lower(), refusal.detail, submit.trace, submit.origin)
         return [Send(client, refusal), *self.turned_away(now_s, client, turned)]
 
+    @handles
     def turned_away(self, now_s: float, sender: Address, message: TurnedAway) -> list[Effect]:
         """A request that was not taken, by this core or by a door before it: it never was in the journal."""
         self._totals.refused += 1

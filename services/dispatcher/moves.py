@@ -5,6 +5,7 @@ does not take it. Knows no policy and no token.
 """
 
 from dunlin.effects import Address, Effect
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Ready
 from dunlin.messages.types import Rejected, Why
 from services.dispatcher.endings import Totals
@@ -24,6 +25,7 @@ class Moves:
         self._placement = placement
         self._totals = totals
 
+    @handles
     def on_ready(self, now_s: float, sender: Address, message: Ready) -> list[Effect]:
         """Hand out the next attempt to the target, or give the request back to the source if that cannot be."""
         request = self._journal.current(sender, message.request, message.attempt)

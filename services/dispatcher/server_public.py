@@ -12,6 +12,7 @@ import grpc.aio
 import dunlin
 from dunlin.effects import Address
 from dunlin.limits import MOST_BODY_BYTES, BadField
+from dunlin.messages.declare import Method
 from dunlin.messages.door import Rejection
 from dunlin.messages.public import (
     CancelReply,
@@ -22,7 +23,7 @@ from dunlin.messages.public import (
 )
 from dunlin.messages.types import Finish
 from dunlin.telemetry.context import valid
-from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Answer, Method, Methods, Refusal
+from dunlin.wire.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Answer, Methods, Refusal
 from services.dispatcher.callers import Callers, as_tenant
 from services.dispatcher.calls import CHAT, COMPLETION, DoorCall
 from services.dispatcher.door import Door, Part

@@ -28,13 +28,6 @@ class DroughtOver:
 
 
 @dataclass(frozen=True, slots=True)
-class ReportDue:
-    """Time for the next report, unless a newer timer runs."""
-
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
 class AskOver:
     """Instances were asked long enough whether they hold request `request`, as its attempt `attempt`."""
 

@@ -3,11 +3,11 @@
 Knows the fleet from the monitor's views alone; not a request, not a token.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.handlers import handlers_of, handles
 from dunlin.messages.fleet import FleetView, ManagerReport, MemberView
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import (
@@ -21,6 +21,7 @@ from dunlin.messages.plan import (
 )
 from dunlin.policies.group import GROUP_POLICIES, Candidate, Terms
 from dunlin.policies.rebalance import REBALANCE_POLICIES
+from dunlin.reporting import Heartbeat
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.fleet import Fleet
 from services.global_manager.handovers import Handovers
@@ -39,13 +40,6 @@ class RetryDue:
 @dataclass(frozen=True, slots=True)
 class MovesDue:
     """Time to look at who should give work to whom, unless a newer timer runs."""
-
-    counter: int
-
-
-@dataclass(frozen=True, slots=True)
-class ReportDue:
-    """Time for the next report, unless a newer timer runs."""
 
     counter: int
 
@@ -73,31 +67,15 @@ class GlobalManagerCore:
         self._policy = GROUP_POLICIES[config.policy]
         self._terms = Terms(config.prefill_share)
         self._instances: dict[Address, None] = {}
-        self._monitors: dict[Address, None] = {}
+        self._heartbeat = Heartbeat(self.report, config.report_interval_s)
         self._pace = Pace(config.plan_member_s, config.small_fleet)
         self._moves_pace = Pace(config.plan_member_s, config.small_fleet)
         self._is_reshaped = False
         self._last_epoch = 0
-        self._beats = 0
         self._retries = 0
         self._retrying = False
         self._looks = 0
-        self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
-            Joined: self._on_joined,
-            Gone: self._on_gone,
-            FleetView: self._on_view,
-            Elected: self._on_elected,
-            Deposed: self._on_deposed,
-            OrderDone: self._on_done,
-            OrderRefused: self._on_refused,
-            RetryDue: self._on_retry_due,
-            PlanDue: self._on_plan_due,
-            ReportDue: self._on_report_due,
-            MovesDue: self._on_moves_due,
-            ShedDone: self._on_shed_done,
-            DrainDone: self._on_drain_done,
-            DrainRequest: self._on_drain_request,
-        }
+        self._handlers = handlers_of(self, self._heartbeat)
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
@@ -108,11 +86,10 @@ class GlobalManagerCore:
         """What this manager says of itself: its term, if it leads."""
         return ManagerReport(self.term.epoch, self.term.plan_version) if self.term is not None else ManagerReport()
 
+    @handles
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "monitor":
-            self._monitors[sender] = None
-            self._beats += 1
-            return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
+            return self._heartbeat.joined(now_s, sender)
         if sender.role != "instance":
             return []
         self._instances[sender] = None
@@ -124,13 +101,15 @@ class GlobalManagerCore:
         # Who is not known as ready has no place in a plan: the view that says so will make one.
         return again + moves + rooms + (self._replan_soon(now_s) if member is not None and member.ready else [])
 
+    @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
-        self._monitors.pop(sender, None)
+        self._heartbeat.gone(sender)
         if sender in self._instances:
             del self._instances[sender]
             self._is_reshaped = True
         return []
 
+    @handles
     def _on_view(self, now_s: float, sender: Address, message: FleetView) -> list[Effect]:
         if not self.fleet.apply(sender, message):
             self.stale_total += 1
@@ -141,6 +120,7 @@ class GlobalManagerCore:
         plan = self._replan_soon(now_s) if is_new else []
         return plan + ([] if self._may_wait(now_s) else self._move(now_s))
 
+    @handles
     def _on_elected(self, now_s: float, sender: Address, message: Elected) -> list[Effect]:
         if message.epoch <= self._last_epoch:
             self.stale_total += 1
@@ -151,25 +131,29 @@ class GlobalManagerCore:
         self.handovers = Handovers(message.epoch, self._config.rooms_s)
         self._looks += 1
         looks = After(self._config.rebalance_s, MovesDue(self._looks))
-        return [*(self._replan(now_s) or self._reports()), looks]
+        return [*(self._replan(now_s) or self._heartbeat.sends()), looks]
 
+    @handles
     def _on_deposed(self, now_s: float, sender: Address, message: Deposed) -> list[Effect]:
         if self.term is None or message.epoch != self.term.epoch:
             self.stale_total += 1
             return []
         self.term = self.moves = self.handovers = None
-        return self._reports()
+        return self._heartbeat.sends()
 
+    @handles
     def _on_done(self, now_s: float, sender: Address, message: OrderDone) -> list[Effect]:
         self._take_answer(sender, message.epoch, message.plan_version, Answer.DONE)
         return []
 
+    @handles
     def _on_refused(self, now_s: float, sender: Address, message: OrderRefused) -> list[Effect]:
         if not self._take_answer(sender, message.epoch, message.plan_version, Answer.REFUSED):
             return []
         self.refused_total += 1
         return self._retry_later()
 
+    @handles
     def _on_retry_due(self, now_s: float, sender: Address, message: RetryDue) -> list[Effect]:
         if message.counter != self._retries:
             return []
@@ -182,22 +166,26 @@ class GlobalManagerCore:
 
     # --- moves ---
 
+    @handles
     def _on_moves_due(self, now_s: float, sender: Address, message: MovesDue) -> list[Effect]:
         if message.counter != self._looks or self.moves is None:
             return []
         again = [effect for effect in self.moves.again() if effect.to in self._instances]
         return [*again, *self._move(now_s), After(self._config.rebalance_s, message)]
 
+    @handles
     def _on_shed_done(self, now_s: float, sender: Address, message: ShedDone) -> list[Effect]:
         taken = self.moves is not None and self.moves.shed_done(now_s, sender, message)
         self.stale_total += not taken
         return []
 
+    @handles
     def _on_drain_done(self, now_s: float, sender: Address, message: DrainDone) -> list[Effect]:
         taken = self.moves is not None and self.moves.drain_done(sender, message)
         self.stale_total += not taken
         return []
 
+    @handles
     def _on_drain_request(self, now_s: float, sender: Address, message: DrainRequest) -> list[Effect]:
         if self.moves is None:
             return [Send(sender, DrainReply(DrainOutcome.NOT_LEADER, f"{self.address.name} does not lead"))]
@@ -222,14 +210,6 @@ class GlobalManagerCore:
     def _reachable(self) -> list[MemberView]:
         return [member for member in self.fleet.members.values() if member.address in self._instances]
 
-    def _on_report_due(self, now_s: float, sender: Address, message: ReportDue) -> list[Effect]:
-        if message.counter != self._beats or not self._monitors:
-            return []
-        return [*self._reports(), After(self._config.report_interval_s, message)]
-
-    def _reports(self) -> list[Effect]:
-        return [Send(monitor, self.report()) for monitor in self._monitors]
-
     def _take_answer(self, sender: Address, epoch: int, plan_version: int, answer: Answer) -> bool:
         taken = self.term is not None and self.term.answer(sender, epoch, plan_version, answer)
         self.stale_total += not taken
@@ -242,6 +222,7 @@ class GlobalManagerCore:
         timer = self._pace.delay(now_s, len(self.fleet.members))
         return self._replan(now_s) if timer is None else [*timer]
 
+    @handles
     def _on_plan_due(self, now_s: float, sender: Address, message: PlanDue) -> list[Effect]:
         return self._replan(now_s) if self._pace.is_due(message) else []
 
@@ -254,7 +235,7 @@ class GlobalManagerCore:
         if not orders:
             return []
         effects: list[Effect] = [Send(member, order) for member, order in orders.items()]
-        return effects + self._reports() + self._retry_later()
+        return effects + self._heartbeat.sends() + self._retry_later()
 
     def _candidates(self, term: Term) -> list[Candidate]:
         """Who may be grouped: known to the monitor, and either in the plan already or ready with a stream to here."""

@@ -8,10 +8,10 @@ from dunlin.effects import Address, Core, Effect, Message
 from dunlin.host import Host
 from dunlin.membership.election import Election
 from dunlin.messages.membership import Deposed, Elected
-from dunlin.messages.plan import DrainReply, DrainRequest
+from dunlin.messages.plan import DRAIN, MANAGER_SERVICE, DrainReply, DrainRequest
 from dunlin.wire.asking import Asking
 from dunlin.wire.envelopes import PLAN
-from dunlin.wire.methods import DRAIN, MANAGER_SERVICE, Methods
+from dunlin.wire.methods import Methods
 from dunlin.wire.options import ServiceOptions
 from dunlin.wire.service import ETCD, Service
 from services.global_manager.config import GlobalManagerConfig

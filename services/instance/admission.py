@@ -2,14 +2,16 @@
 
 from dunlin import limits
 from dunlin.effects import Address, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Refusal, Refused
-from dunlin.messages.engine import EngineReady
 from dunlin.messages.types import Figure, Rejected, Why
 from services.instance.arrivals import Arrival
 from services.instance.claims import Claims
 from services.instance.config import InstanceConfig
+from services.instance.engine_side import EngineSide
 from services.instance.lives import Lives
 from services.instance.migration import Migration
+from services.instance.orders import Orders
 from services.instance.sequences import Sequence, Sequences
 from services.instance.steps import Steps
 
@@ -25,6 +27,8 @@ class Admission:
         steps: Steps,
         migration: Migration,
         claims: Claims,
+        engine_side: EngineSide,
+        orders: Orders,
     ) -> None:
         self.stale_total = 0
         self._config = config
@@ -33,9 +37,13 @@ class Admission:
         self._steps = steps
         self._migration = migration
         self._claims = claims
+        self._engine_side = engine_side
+        self._orders = orders
 
-    def place(self, sender: Address, place: Place, ready: EngineReady | None, in_plan: bool) -> list[Effect]:
+    @handles
+    def place(self, now_s: float, sender: Address, place: Place) -> list[Effect]:
         """Accept an attempt into the waiting queue, or refuse it. A newer attempt ends the older one."""
+        ready = self._engine_side.ready
         older = self._sequences.of_key((sender, place.request))
         if older is not None and older.place.attempt >= place.attempt:
             self.stale_total += 1
@@ -45,7 +53,7 @@ class Admission:
         effects = self._lives.stop(older) if older is not None else []
         if ready is None:
             return [*effects, _refuse(sender, place, Refusal.NOT_READY)]
-        if not in_plan:
+        if self._orders.followed is None:
             return [*effects, _refuse(sender, place, Refusal.NOT_IN_PLAN)]
         if self._migration.draining:
             return [*effects, _refuse(sender, place, Refusal.DRAINING)]
@@ -64,7 +72,8 @@ class Admission:
             return [*effects, _refuse(sender, place, Refusal.FULL, *queue)]
         return [*effects, *self._accept(sender, place)]
 
-    def cancel(self, sender: Address, cancel: Cancel) -> list[Effect]:
+    @handles
+    def cancel(self, now_s: float, sender: Address, cancel: Cancel) -> list[Effect]:
         """End the attempt and older ones; their dispatcher hears `Ended` when their slots are free."""
         meant = [
             sequence

@@ -8,6 +8,7 @@ from dataclasses import replace
 
 from dunlin import prefix
 from dunlin.effects import Address, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Adopt, Adopted, NotHeld, Place, Preempted, Taken
 from dunlin.messages.types import I32, Figure, Finish, Why, i32
 from services.instance.lives import Lives
@@ -24,6 +25,7 @@ class Adoption:
         self._lives = lives
         self._retained = retained
 
+    @handles
     def ask(self, now_s: float, sender: Address, adopt: Adopt) -> list[Effect]:
         """Give the request to the sender, or say that it is not here."""
         sequence = self._running(adopt)

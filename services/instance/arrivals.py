@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 
 from dunlin import prefix
 from dunlin.effects import Address, After, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Place
 from dunlin.messages.engine import EngineReady, MoveDone
 from dunlin.messages.group import Fill, Filled, Release, Reserve, Reserved, ReserveRefused, Vacated
@@ -82,7 +83,8 @@ class Arrivals:
     def __len__(self) -> int:
         return len(self._arrivals)
 
-    def reserve(self, sender: Address, message: Reserve) -> list[Effect]:
+    @handles
+    def reserve(self, now_s: float, sender: Address, message: Reserve) -> list[Effect]:
         """Set room aside, or say why not."""
         for arrival in self._arrivals.values():
             if arrival.source == sender and arrival.reserve.sequence == message.sequence:
@@ -98,7 +100,8 @@ class Arrivals:
         assert granted, f"{message.tokens} slots of {self._lives.slots!r}"
         return [self._answer(arrival), self._wait(arrival)]
 
-    def fill(self, sender: Address, message: Fill) -> list[Effect]:
+    @handles
+    def fill(self, now_s: float, sender: Address, message: Fill) -> list[Effect]:
         """Restore these regions into the room, one after the other."""
         arrival = self._known(sender, message.handle)
         if arrival is None:
@@ -114,7 +117,7 @@ class Arrivals:
         """What the kvstores brought to this node: this instance's from now on, whatever becomes of the room."""
         arrival = self._arrivals.get(handle)
         if arrival is None or arrival.is_over:
-            return self._drop(regions)
+            return self._tier.release_all(regions)
         arrival.claimed = regions
         stop = arrival.queue[-1].region.stop if arrival.queue else arrival.filled
         stop = arrival.moving.region.stop if arrival.moving is not None and not arrival.queue else stop
@@ -126,7 +129,8 @@ class Arrivals:
             return self._cut(arrival, "what was sent was not found here")
         return self._next(arrival)
 
-    def release(self, sender: Address, message: Release) -> list[Effect]:
+    @handles
+    def release(self, now_s: float, sender: Address, message: Release) -> list[Effect]:
         """The source does not need the room."""
         arrival = self._arrivals.get(message.handle)
         if arrival is None or arrival.source != sender or arrival.is_over:
@@ -169,7 +173,8 @@ class Arrivals:
         self.taken_total += 1
         return arrival
 
-    def due(self, message: ArrivalDue) -> list[Effect]:
+    @handles
+    def due(self, now_s: float, sender: Address, message: ArrivalDue) -> list[Effect]:
         """Nobody used the room in time."""
         arrival = self._arrivals.get(message.handle)
         if arrival is None or arrival.is_over or arrival.counter != message.counter:
@@ -217,12 +222,6 @@ class Arrivals:
         names = (reserve.key, reserve.dispatcher, reserve.request, reserve.attempt + 1)
         return self._tier.find_for_room(arrival.handle, *names)
 
-    def _drop(self, regions: tuple[KeptRegion, ...]) -> list[Effect]:
-        effects: list[Effect] = []
-        for region in regions:
-            effects += self._tier.release(region.host)
-        return effects
-
     def _known(self, sender: Address, handle: int) -> Arrival | None:
         arrival = self._arrivals.get(handle)
         if arrival is None or arrival.source != sender or arrival.is_over:
@@ -258,7 +257,7 @@ class Arrivals:
     def _free(self, arrival: Arrival) -> list[Effect]:
         del self._arrivals[arrival.handle]
         self._lives.slots.release(arrival.owner)
-        return self._drop(arrival.claimed)
+        return self._tier.release_all(arrival.claimed)
 
     def _answer(self, arrival: Arrival) -> Effect:
         keeper = self._tier.kvstore if self._tier.usable else None

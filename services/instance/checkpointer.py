@@ -15,7 +15,8 @@ from dunlin.prefix import BLOCK_TOKENS
 from services.instance.config import InstanceConfig
 from services.instance.lives import Lives
 from services.instance.sequences import Sequence, Sequences, State
-from services.instance.tier import Ask, Flight, HostTier, Purpose
+from services.instance.tickets import HostReservation, PendingMove, Purpose
+from services.instance.tier import HostTier
 
 LOOK_S = 0.02
 """Between two looks that found nothing worth a copy."""
@@ -71,32 +72,32 @@ class Checkpointer:
         sequence, stop = chosen
         return self._tier.ask(sequence, stop, Purpose.CHECKPOINT, Priority.CHECKPOINT, None)
 
-    def reserved(self, ask: Ask, host: HostRegion) -> list[Effect]:
+    def reserved(self, asked: HostReservation, host: HostRegion) -> list[Effect]:
         """There is room."""
-        if not _is_next(ask.sequence, ask.region.start, ask.region.stop):
+        if not _is_next(asked.sequence, asked.region.start, asked.region.stop):
             return self._tier.release(host)
-        extents = self._lives.slab.extents(ask.sequence, ask.region.start, ask.region.stop)
-        return self._tier.copy_out(ask, host, extents, ask.priority)
+        extents = self._lives.slab.extents(asked.sequence, asked.region.start, asked.region.stop)
+        return self._tier.copy_out(asked, host, extents, asked.priority)
 
     def refused(self, now_s: float) -> list[Effect]:
         """There is none: those that run go on without for a while."""
         self._next_s = now_s + PAUSE_S
         return []
 
-    def landed(self, now_s: float, flight: Flight, done: MoveDone) -> list[Effect]:
+    def landed(self, now_s: float, move: PendingMove, done: MoveDone) -> list[Effect]:
         """A copy ended: it counts if its sequence is still where it was."""
         self.busy_s_total += done.busy_s
         if self.is_on:
             self._paid_s = max(self._paid_s, now_s) + (done.busy_s + REGION_S) / self._share
         if done.status is MoveStatus.FAILED:
             self._next_s = now_s + PAUSE_S
-        sequence, region = flight.sequence, flight.kept.region
-        same = sequence.number == flight.number and _is_next(sequence, region.start, region.stop)
+        sequence, region = move.sequence, move.kept.region
+        same = sequence.number == move.number and _is_next(sequence, region.start, region.stop)
         if done.status is not MoveStatus.OK or not same:
-            return self._tier.abandon(flight)
+            return self._tier.abandon(move)
         self.tokens_total += region.stop - region.start
         self.bytes_total += done.moved_bytes
-        return self._tier.commit(flight, done.checksum)
+        return self._tier.commit(move, done.checksum)
 
     def make_room(self, now_s: float, wanted_bytes: int) -> list[Effect]:
         """Let go of what is kept of those that run, the youngest first, until `wanted_bytes` were given back."""

@@ -6,7 +6,7 @@ Knows neither why those ended nor where they ran. Without an answer in time it s
 from dunlin.effects import Effect
 from dunlin.messages.types import Figure, KeptRegion, Why
 from services.instance.sequences import LIVES_ON, Sequence, State
-from services.instance.tier import Ask, HostTier
+from services.instance.tier import HostTier
 
 
 class Claims:
@@ -38,27 +38,19 @@ class Claims:
         why = Why("claim", "keep what the move copied", (Figure("tokens", sequence.answered),))
         return self._tier.find(sequence, why)
 
-    def found(self, ask: Ask, regions: tuple[KeptRegion, ...]) -> list[Effect]:
+    def found(self, sequence: Sequence, regions: tuple[KeptRegion, ...]) -> list[Effect]:
         """What is there belongs to the sequence, as far as it fits its tokens."""
-        sequence = ask.sequence
         sequence.is_claiming = False
         if sequence.state in LIVES_ON:
             return self._tier.adopt(sequence, regions)
         if sequence.state is not State.WAITING:
-            return self.refuse(regions)
+            return self._tier.release_all(regions)
         effects = self._tier.adopt(sequence, regions)
         self.claimed_total += len(sequence.kept)
         sequence.is_claimed = bool(sequence.kept)
         return effects
 
-    def refuse(self, regions: tuple[KeptRegion, ...]) -> list[Effect]:
-        """Nobody is there any more who could use them."""
-        effects: list[Effect] = []
-        for region in regions:
-            effects += self._tier.release(region.host)
-        return effects
-
-    def over(self, ask: Ask) -> list[Effect]:
+    def over(self, sequence: Sequence) -> list[Effect]:
         """No answer will come."""
-        ask.sequence.is_claiming = False
+        sequence.is_claiming = False
         return []

@@ -3,7 +3,8 @@
 from dunlin.effects import Address, Effect
 from dunlin.messages.types import Figure, KeptRegion, Priority, Why
 from services.instance.sequences import Sequence
-from services.instance.tier import HostTier, Purpose
+from services.instance.tickets import Purpose
+from services.instance.tier import HostTier
 
 
 class Copies:

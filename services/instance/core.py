@@ -4,31 +4,21 @@ A router over slots, sequences and their lives, steps, the host tier, the engine
 socket, no tensor and no other instance.
 """
 
-from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
 
-from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.messages.dispatch import Adopt, Cancel, Place
-from dunlin.messages.engine import (
-    EngineExited,
-    EngineFailed,
-    EngineReady,
-    EngineStarted,
-    MoveDone,
-    Progress,
-    StepDone,
-    Unsupported,
-)
+from dunlin.effects import Address, After, Effect, Gone, Joined, Message
+from dunlin.handlers import handlers_of, handles
+from dunlin.messages.engine import EngineReady, MoveDone, Progress, Unsupported
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import Order
-from dunlin.messages.pool import RegionRefused, RegionReserved, RegionsFound, RegionsTaken, Tier
+from dunlin.messages.pool import Tier
 from dunlin.messages.types import MoveStatus
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.handover import HANDOVER_POLICIES
 from dunlin.policies.presets import PRESETS
 from dunlin.policies.pressure import PRESSURE_POLICIES
+from dunlin.reporting import PromptHeartbeat, ReportDue
 from services.instance.admission import Admission
 from services.instance.adoption import Adoption
 from services.instance.batcher import Batcher
@@ -40,13 +30,13 @@ from services.instance.lives import Lives
 from services.instance.migration import Migration
 from services.instance.orders import Orders
 from services.instance.pool_side import PoolSide
-from services.instance.reports import ReportDue, Reporter, build_report
+from services.instance.reports import build_report
 from services.instance.retained import Retained
-from services.instance.revival import GraceOver, Revival
+from services.instance.revival import Revival
 from services.instance.sequences import Sequences
 from services.instance.slots import SlotTable
 from services.instance.steps import Steps
-from services.instance.tier import AnswerDue, HostTier
+from services.instance.tier import HostTier
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +48,7 @@ class OrphansDue:
 
 
 class InstanceCore:
-    """The decisions of one instance. `stale_total` counts what a fence stopped."""
+    """The decisions of one instance. `stale_total` counts kvstores that were outlived; a report has the parts' too."""
 
     def __init__(self, address: Address, config: InstanceConfig) -> None:
         preset = PRESETS[config.preset]
@@ -70,20 +60,28 @@ class InstanceCore:
         self.lives = Lives(self.engine, self.sequences, self.tier, pressure, keeps=config.checkpoint_share > 0)
         self.checkpointer = Checkpointer(config, self.sequences, self.lives, self.tier)
         claims = Claims(self.tier)
-        self._pool = pool = PoolSide(self.lives, self.tier, self.checkpointer, claims)
         self.steps = Steps(BATCH_POLICIES[preset.batch], preset.batch, config.budget_tokens)
         self.stale_total = 0
         self._config = config
         retained = Retained(config.orphan_grace_s, config.most_retained, config.most_retained_tokens)
         parts = (self.sequences, self.lives, self.steps, self.tier)
         self.revival = revival = Revival(self.engine, config, *parts)
-        engine_side = EngineSide(self.engine, config, *parts, retained, revival)
-        self._engine_side = engine_side
-        self._orders = Orders(address)
+        self._engine_side = engine_side = EngineSide(self.engine, config, *parts, retained, revival)
+        self._orders = orders = Orders(address)
         handover = HANDOVER_POLICIES[preset.handover]
-        self.migration = Migration(config, self.sequences, self.lives, self.tier, engine_side, self._orders, handover)
-        self._admission = Admission(config, self.sequences, self.lives, self.steps, self.migration, claims)
-        adoption = Adoption(self.sequences, self.lives, retained)
+        self.migration = Migration(config, self.sequences, self.lives, self.tier, engine_side, orders, handover)
+        self._pool = PoolSide(
+            self.tier,
+            self.lives,
+            self.checkpointer,
+            claims,
+            self.migration.arrivals,
+            self.migration.departures,
+            self._restore,
+        )
+        admission = Admission(
+            config, self.sequences, self.lives, self.steps, self.migration, claims, engine_side, orders
+        )
         self._batcher = Batcher(
             self.engine,
             config,
@@ -93,36 +91,14 @@ class InstanceCore:
             EVICT_POLICIES[preset.evict],
             self.migration.handovers.may_run,
         )
-        self._reporter = Reporter(config.report_interval_s, config.report_after_change_s)
-        self._monitors: dict[Address, None] = {}
+        self._heartbeat = PromptHeartbeat(self.report, config.report_interval_s, config.report_after_change_s)
         self._absent: dict[Address, int] = {}
         self._absences = 0
-        self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
-            Place: self._on_place,
-            Cancel: self._on_cancel,
-            Adopt: adoption.ask,
-            Order: self._on_order,
-            Tier: self._on_tier,
-            RegionReserved: pool.reserved,
-            RegionRefused: pool.refused,
-            RegionsFound: self._on_regions_found,
-            RegionsTaken: pool.taken,
-            AnswerDue: pool.due,
-            EngineReady: self._on_engine_ready,
-            EngineFailed: self._on_engine_failed,
-            EngineExited: lambda now_s, sender, message: revival.exited(message),
-            GraceOver: self._on_grace_over,
-            EngineStarted: lambda now_s, sender, message: engine_side.started(message),
-            StepDone: lambda now_s, sender, message: engine_side.answered(now_s, message),
-            MoveDone: self._on_move_done,
-            Unsupported: self._on_unsupported,
-            Progress: lambda now_s, sender, message: engine_side.progressed(now_s, message),
-            Joined: self._on_joined,
-            Gone: self._on_gone,
-            OrphansDue: self._on_orphans_due,
-            ReportDue: self._on_report_due,
-            **self.migration.handlers,
-        }
+        self._fenced = (self, engine_side, orders, admission, self._pool, *self.migration.parts)
+        adoption = Adoption(self.sequences, self.lives, retained)
+        self._handlers = handlers_of(
+            self, admission, adoption, self._pool, engine_side, revival, *self.migration.parts, self._heartbeat
+        )
         self._unchanging = (Progress, ReportDue)
 
     def __repr__(self) -> str:
@@ -156,7 +132,7 @@ class InstanceCore:
             effects += self._batcher.settle(*self._orders.version)
             if self.checkpointer.is_on:
                 effects += self.checkpointer.settle(now_s)
-        return effects + self._reporter.changed(now_s)
+        return effects + self._heartbeat.changed(now_s)
 
     def report(self) -> InstanceReport:
         """What this instance says of itself."""
@@ -168,29 +144,27 @@ class InstanceCore:
             self.lives,
             self.steps,
             self.tier,
-            self.migration.stale_total + self._stale(),
+            self._count_stale(),
             {**self._orders.reported(), **self.migration.reported(), **self.checkpointer.reported()},
         )
 
-    # --- dispatchers and the manager ---
+    def _count_stale(self) -> int:
+        total = 0
+        for part in self._fenced:
+            total += part.stale_total
+        return total
 
-    def _on_place(self, now_s: float, sender: Address, place: Place) -> list[Effect]:
-        return self._admission.place(sender, place, self._engine_side.ready, self._orders.followed is not None)
+    # --- the manager, the engine and the host tier ---
 
-    def _on_cancel(self, now_s: float, sender: Address, cancel: Cancel) -> list[Effect]:
-        return self._admission.cancel(sender, cancel)
-
+    @handles
     def _on_order(self, now_s: float, sender: Address, order: Order) -> list[Effect]:
-        return [*self._orders.take(sender, order), *self._report_now(now_s)]
+        return [*self._orders.take(sender, order), *self._heartbeat.report_now(now_s)]
 
-    # --- the engine and the host tier ---
-
+    @handles
     def _on_engine_ready(self, now_s: float, sender: Address, ready: EngineReady) -> list[Effect]:
-        return [*self._engine_side.becomes_ready(ready), *self._report_now(now_s)]
+        return [*self._engine_side.becomes_ready(ready), *self._heartbeat.report_now(now_s)]
 
-    def _on_engine_failed(self, now_s: float, sender: Address, failed: EngineFailed) -> list[Effect]:
-        return []  # it exits now: how, and that it is gone, is said next
-
+    @handles
     def _on_tier(self, now_s: float, sender: Address, tier: Tier) -> list[Effect]:
         if self.tier.is_outlived(sender):
             self.stale_total += 1
@@ -200,44 +174,35 @@ class InstanceCore:
         lost = self._on_gone(now_s, known, Gone("another kvstore")) if known not in (None, sender) else []
         return [*lost, *self.tier.open(sender, tier)]
 
-    def _on_grace_over(self, now_s: float, sender: Address, due: GraceOver) -> list[Effect]:
-        return self.revival.overdue(due)
-
     def _engine_lost(self, now_s: float, reason: str) -> list[Effect]:
         if self._engine_side.ready is None:
             return []
-        return [*self.migration.engine_gone(), *self._engine_side.lost(reason), *self._report_now(now_s)]
+        return [*self.migration.engine_gone(), *self._engine_side.lost(reason), *self._heartbeat.report_now(now_s)]
 
-    def _on_regions_found(self, now_s: float, sender: Address, found: RegionsFound) -> list[Effect]:
-        effects = self.migration.found(found)
-        if effects is not None:
-            return effects
-        effects = self._pool.found(now_s, sender, found)
-        return effects + (self._batcher.restore() if self._engine_side.ready is not None else [])
+    def _restore(self) -> list[Effect]:
+        return self._batcher.restore() if self._engine_side.ready is not None else []
 
-    def _on_move_done(self, now_s: float, sender: Address, done: MoveDone) -> list[Effect]:
-        effects = self.migration.landed(done)
-        return effects if effects is not None else self._pool.landed(now_s, done)
-
+    @handles
     def _on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
         if message.what == "MapHost":
             return self._pool.unmapped(now_s)
         if message.move:
             failed = MoveDone(message.move, MoveStatus.FAILED, detail=message.detail)
-            return self._on_move_done(now_s, sender, failed)
+            return self._pool.landed(now_s, sender, failed)
         return self._engine_side.refuses(message)
 
     # --- streams and timers ---
 
+    @handles
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         self._absent.pop(sender, None)
         if sender.role == "monitor":
-            self._monitors[sender] = None
-            return self._report_now(now_s)
+            return self._heartbeat.joined(now_s, sender)
         return self.migration.joined(sender)
 
+    @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
-        self._monitors.pop(sender, None)
+        self._heartbeat.gone(sender)
         effects = self.migration.gone(sender)
         if sender == self.engine:
             return self._engine_lost(now_s, f"engine gone: {message.reason}")
@@ -249,6 +214,7 @@ class InstanceCore:
             effects.append(After(self._config.orphan_grace_s, OrphansDue(sender, self._absences)))
         return effects
 
+    @handles
     def _on_orphans_due(self, now_s: float, sender: Address, due: OrphansDue) -> list[Effect]:
         if self._absent.get(due.dispatcher) != due.absence:
             return []
@@ -257,15 +223,3 @@ class InstanceCore:
         for sequence in self.sequences.of_dispatcher(due.dispatcher):
             effects += self.lives.stop(sequence)
         return effects
-
-    def _on_report_due(self, now_s: float, sender: Address, due: ReportDue) -> list[Effect]:
-        return self._report_now(now_s) if self._reporter.is_due(due) else []
-
-    def _stale(self) -> int:
-        return self.stale_total + self._pool.stale_total + self._admission.stale_total + self._orders.stale_total
-
-    def _report_now(self, now_s: float) -> list[Effect]:
-        if not self._monitors:
-            return []
-        report = self.report()
-        return [*(Send(monitor, report) for monitor in self._monitors), *self._reporter.reported(now_s)]

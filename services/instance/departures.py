@@ -9,6 +9,7 @@ no slot table, no other instance's load and no reason why a sequence was chosen.
 from collections.abc import Callable
 
 from dunlin.effects import Address, After, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Ready
 from dunlin.messages.group import Fill, Filled, Reach, Release, Reserve, Reserved, ReserveRefused, Vacated
 from dunlin.messages.pool import RegionsSent
@@ -73,7 +74,8 @@ class Departures:
 
     # --- what the target says ---
 
-    def reserved(self, sender: Address, message: Reserved) -> list[Effect]:
+    @handles
+    def reserved(self, now_s: float, sender: Address, message: Reserved) -> list[Effect]:
         """There is room at the target."""
         departure = self._of(sender, message.sequence)
         if departure is None or departure.stage is not Stage.RESERVING:
@@ -83,7 +85,8 @@ class Departures:
         departure.handle, departure.keeper = message.handle, message.keeper
         return self._enter(departure, Stage.COPYING)
 
-    def refused(self, sender: Address, message: ReserveRefused) -> list[Effect]:
+    @handles
+    def refused(self, now_s: float, sender: Address, message: ReserveRefused) -> list[Effect]:
         """There is none."""
         departure = self._of(sender, message.sequence)
         if departure is None or departure.stage is not Stage.RESERVING:
@@ -92,7 +95,8 @@ class Departures:
         reason = message.why.rejected[0].reason if message.why and message.why.rejected else "no reason given"
         return self._stay(departure, f"{sender.name} refuses: {reason}")
 
-    def filled(self, sender: Address, message: Filled) -> list[Effect]:
+    @handles
+    def filled(self, now_s: float, sender: Address, message: Filled) -> list[Effect]:
         """So much lies in the room."""
         departure = self._of_handle(sender, message.handle)
         if departure is None or departure.stage not in (Stage.COPYING, Stage.SWITCHING):
@@ -102,7 +106,8 @@ class Departures:
         departure.is_cut |= bool(message.detail)
         return self._enter(departure, departure.stage)
 
-    def vacated(self, sender: Address, message: Vacated) -> list[Effect]:
+    @handles
+    def vacated(self, now_s: float, sender: Address, message: Vacated) -> list[Effect]:
         """The room is lost."""
         departure = self._of_handle(sender, message.handle)
         if departure is None or departure.stage is Stage.HANDED:
@@ -148,7 +153,8 @@ class Departures:
                 effects += self._stay(departure, f"its dispatcher {peer.name} is gone")
         return effects
 
-    def due(self, message: DepartureDue) -> list[Effect]:
+    @handles
+    def due(self, now_s: float, sender: Address, message: DepartureDue) -> list[Effect]:
         """A stage lasts too long."""
         departure = self._leaving.get(message.number)
         if departure is None or departure.counter != message.counter:

@@ -4,7 +4,9 @@ Knows no dispatcher's queue, no batch and no stream; what a sequence's turn is, 
 """
 
 from dunlin.effects import Address, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.engine import (
+    EngineFailed,
     EngineReady,
     EngineStarted,
     Progress,
@@ -64,9 +66,15 @@ class EngineSide:
         """Steps and moves that it has not answered."""
         return self._steps.outstanding + self._tier.moves
 
-    def started(self, message: EngineStarted) -> list[Effect]:
+    @handles
+    def started(self, now_s: float, sender: Address, message: EngineStarted) -> list[Effect]:
         """Its process runs, and loads."""
         self.pid = message.pid
+        return []
+
+    @handles
+    def failed(self, now_s: float, sender: Address, message: EngineFailed) -> list[Effect]:
+        """It exits now: how, and that it is gone, is said next."""
         return []
 
     def becomes_ready(self, ready: EngineReady) -> list[Effect]:
@@ -80,7 +88,8 @@ class EngineSide:
         self.restarts_total += 1
         return self._revival.lost(reason)
 
-    def answered(self, now_s: float, done: StepDone) -> list[Effect]:
+    @handles
+    def answered(self, now_s: float, sender: Address, done: StepDone) -> list[Effect]:
         """A step's answer: tokens to those who wait for them, and what follows for each sequence."""
         if not self._steps.has(done.step):
             self.stale_total += 1
@@ -100,7 +109,8 @@ class EngineSide:
         rejected = Rejected("go on", f"{message.what}: {message.detail}")
         return [Send(self._engine, StopEngine(Why("engine contract", "end the engine", (), (rejected,))))]
 
-    def progressed(self, now_s: float, progress: Progress) -> list[Effect]:
+    @handles
+    def progressed(self, now_s: float, sender: Address, progress: Progress) -> list[Effect]:
         """The counter as it is now: end an engine that is stuck."""
         loads = self.ready is None and self.pid > 0
         stuck = self._load_watch.look(now_s, progress.safepoints, int(loads))

@@ -9,11 +9,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect
+from dunlin.handlers import handles
 from dunlin.messages.plan import HandOver, Room
 from dunlin.messages.types import Part
 from dunlin.policies.handover import Candidate, HandoverPolicy, stay
 from services.instance.departure import Departure, Stage
 from services.instance.departures import NOT_COPIED, Departures
+from services.instance.orders import Orders
 from services.instance.sequences import Sequence, Sequences, State
 
 FAILURES_MOST = 4
@@ -74,7 +76,7 @@ class Handovers:
         departures: Departures,
         policy: HandoverPolicy,
         limits: Limits,
-        part: Callable[[], Part],
+        orders: Orders,
         can_copy: Callable[[], bool],
     ) -> None:
         self.stale_total = 0
@@ -82,7 +84,7 @@ class Handovers:
         self._departures = departures
         self._policy = policy
         self._limits = limits
-        self._part = part
+        self._orders = orders
         self._can_copy = can_copy
         self._takers: dict[Address, Taker] = {}
         self._waits: dict[Sequence, Wait] = {}
@@ -93,12 +95,14 @@ class Handovers:
     @property
     def is_on(self) -> bool:
         """Whether sequences leave after their first token."""
-        return bool(self._takers) and self._part() is Part.PREFILL and self._policy is not stay and self._can_copy()
+        is_split = bool(self._takers) and self._orders.part is Part.PREFILL
+        return is_split and self._policy is not stay and self._can_copy()
 
-    def hand_over(self, order: HandOver, epoch: int) -> list[Effect]:
-        """Who may take sequences over from now on; `epoch` is the newest that this instance has heard of otherwise."""
+    @handles
+    def hand_over(self, now_s: float, sender: Address, order: HandOver) -> list[Effect]:
+        """Who may take sequences over from now on."""
         name = (order.epoch, order.ticket)
-        if name < max(self._newest, (epoch, 0)):
+        if name < max(self._newest, (self._orders.epoch, 0)):
             self.stale_total += 1
             return []
         self._newest = name
@@ -131,13 +135,15 @@ class Handovers:
                 effects += self._begin(sequence)
         return effects
 
-    def hold_over(self, due: HoldOver) -> list[Effect]:
+    @handles
+    def hold_over(self, now_s: float, sender: Address, due: HoldOver) -> list[Effect]:
         """It has waited for long enough; what is under way already may still end well."""
         for sequence, wait in self._waits.items():
             wait.stays |= sequence.order == due.order
         return []
 
-    def pause_over(self, due: PauseOver) -> list[Effect]:
+    @handles
+    def pause_over(self, now_s: float, sender: Address, due: PauseOver) -> list[Effect]:
         """Ask that one again."""
         taker = self._takers.get(due.address)
         if taker is not None and taker.pause == due.counter:

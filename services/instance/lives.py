@@ -14,7 +14,8 @@ from dunlin.policies.pressure import Candidate, PressurePolicy, spill
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.slab import Slab
 from services.instance.slots import SlotTable, Use
-from services.instance.tier import Ask, Flight, HostTier, Purpose
+from services.instance.tickets import HostReservation, PendingMove, Purpose
+from services.instance.tier import HostTier
 
 
 class Lives:
@@ -102,30 +103,30 @@ class Lives:
             return self._leave_slab(sequence)
         return []
 
-    def reserved(self, ask: Ask, host: HostRegion) -> list[Effect]:
+    def reserved(self, asked: HostReservation, host: HostRegion) -> list[Effect]:
         """There is room in the host tier."""
-        sequence = ask.sequence
+        sequence = asked.sequence
         self._sequences.go(sequence, State.SPILLING)
-        extents = self.slab.extents(sequence, ask.region.start, ask.region.stop)
+        extents = self.slab.extents(sequence, asked.region.start, asked.region.stop)
         self.slab.mark(sequence, Use.MOVING)
         sequence.in_moves += 1
-        return self._tier.copy_out(ask, host, extents, Priority.KV)
+        return self._tier.copy_out(asked, host, extents, Priority.KV)
 
-    def ask_again(self, ask: Ask) -> list[Effect]:
+    def ask_again(self, asked: HostReservation) -> list[Effect]:
         """There is more room than there was."""
-        return self._ask_for_room(ask.sequence)
+        return self._ask_for_room(asked.sequence)
 
-    def without_room(self, ask: Ask) -> list[Effect]:
+    def without_room(self, asked: HostReservation) -> list[Effect]:
         """There is none, or nobody says whether there is: go on without."""
-        return self._give_up_slots(ask.sequence)
+        return self._give_up_slots(asked.sequence)
 
-    def landed(self, flight: Flight, done: MoveDone) -> list[Effect]:
+    def landed(self, move: PendingMove, done: MoveDone) -> list[Effect]:
         """A move that a sequence waits for ended."""
-        sequence = flight.sequence
+        sequence = move.sequence
         sequence.in_moves -= 1
-        if flight.purpose is Purpose.SPILL:
-            return self._spilled(flight, done)
-        effects = self._came_back(flight, done)
+        if move.purpose is Purpose.SPILL:
+            return self._spilled(move, done)
+        effects = self._came_back(move, done)
         if sequence.in_moves:
             return effects
         return effects + (self.end(sequence) if sequence.state is State.ENDING else self._restored(sequence))
@@ -230,13 +231,13 @@ class Lives:
         why = Why("spill", "host tier", figures, (rejected,))
         return self._tier.ask(sequence, sequence.computed, Purpose.SPILL, Priority.KV, why)
 
-    def _spilled(self, flight: Flight, done: MoveDone) -> list[Effect]:
-        sequence = flight.sequence
+    def _spilled(self, move: PendingMove, done: MoveDone) -> list[Effect]:
+        sequence = move.sequence
         self.slab.mark(sequence, Use.OWNED)
         is_ending = sequence.state is State.ENDING
-        follows = sequence.kept_tokens == flight.kept.region.start  # unless the host tier was lost meanwhile
+        follows = sequence.kept_tokens == move.kept.region.start  # unless the host tier was lost meanwhile
         copied = done.status is MoveStatus.OK and follows and not is_ending
-        effects = self._tier.commit(flight, done.checksum) if copied else self._tier.abandon(flight)
+        effects = self._tier.commit(move, done.checksum) if copied else self._tier.abandon(move)
         return effects + (self.end(sequence) if is_ending else self._give_up_slots(sequence))
 
     def _give_up_slots(self, sequence: Sequence) -> list[Effect]:
@@ -282,9 +283,9 @@ class Lives:
             effects += self._tier.copy_in(sequence, kept, extents)
         return effects
 
-    def _came_back(self, flight: Flight, done: MoveDone) -> list[Effect]:
+    def _came_back(self, move: PendingMove, done: MoveDone) -> list[Effect]:
         """One region is in the slab, or is not: then nothing behind it counts either."""
-        sequence, region = flight.sequence, flight.kept.region
+        sequence, region = move.sequence, move.kept.region
         if done.status is MoveStatus.OK and sequence.answered == region.start:
             sequence.answered = region.stop
             self._tier.restored_total += 1

@@ -1,34 +1,27 @@
-"""Sequences that move between instances: routes what is said about it to those who know, on both sides of a move.
+"""Sequences that move between instances: joins those who know of it, on both sides of a move.
 
 Owns nothing but its parts: who leaves (`departures.py`), who arrives (`arrivals.py`), what the manager has this
 instance give away (`sheds.py`), and who leaves because others decode (`handovers.py`).
 """
 
-from collections.abc import Callable
 from typing import Any
 
 from dunlin.effects import Address, Effect
 from dunlin.messages.dispatch import Place
-from dunlin.messages.engine import MoveDone
-from dunlin.messages.group import Fill, Filled, Release, Reserve, Reserved, ReserveRefused, Vacated
-from dunlin.messages.plan import Drain, HandOver, Shed, Undrain
-from dunlin.messages.pool import RegionsFound, RegionsSent
 from dunlin.messages.types import Part
 from dunlin.policies.handover import HandoverPolicy
-from services.instance.arrivals import ArrivalDue, Arrivals, Here
+from services.instance.arrivals import Arrivals, Here
 from services.instance.config import InstanceConfig
 from services.instance.copies import Copies
-from services.instance.departure import DepartureDue, Patience, Sender
+from services.instance.departure import Patience, Sender
 from services.instance.departures import Departures
 from services.instance.engine_side import EngineSide
-from services.instance.handovers import Handovers, HoldOver, Limits, PauseOver
+from services.instance.handovers import Handovers, Limits
 from services.instance.lives import Lives
 from services.instance.orders import Orders
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.sheds import Sheds
 from services.instance.tier import HostTier
-
-Handler = Callable[[float, Address, Any], list[Effect]]
 
 
 class Migration:
@@ -47,11 +40,9 @@ class Migration:
         patience = Patience(config.move_stage_s, config.tail_tokens)
         self.departures = Departures(sequences, lives, Copies(tier), patience, self._sender)
         self.arrivals = Arrivals(lives, tier, self._here, config.max_arriving, config.arrival_s)
-        self.sheds = Sheds(sequences, self.departures, config.max_leaving)
+        self.sheds = Sheds(sequences, self.departures, orders, config.max_leaving)
         limits = Limits(config.max_handovers, config.hold_s, config.handover_pause_s, config.tail_tokens)
-        self.handovers = Handovers(
-            sequences, self.departures, handover, limits, lambda: orders.part, lambda: tier.usable
-        )
+        self.handovers = Handovers(sequences, self.departures, handover, limits, orders, lambda: tier.usable)
         self._config = config
         self._sequences = sequences
         self._engine_side = engine_side
@@ -60,27 +51,9 @@ class Migration:
         self._tier = tier
 
     @property
-    def handlers(self) -> dict[type[Any], Handler]:
-        """Per message what becomes of it."""
-        departures, arrivals, sheds = self.departures, self.arrivals, self.sheds
-        return {
-            Shed: lambda now_s, sender, message: sheds.shed(sender, message, self._epoch),
-            Drain: lambda now_s, sender, message: sheds.drain(sender, message, self._epoch),
-            Undrain: lambda now_s, sender, message: sheds.drain(sender, message, self._epoch),
-            Reserve: lambda now_s, sender, message: arrivals.reserve(sender, message),
-            Fill: lambda now_s, sender, message: arrivals.fill(sender, message),
-            Release: lambda now_s, sender, message: arrivals.release(sender, message),
-            ArrivalDue: lambda now_s, sender, message: arrivals.due(message),
-            Reserved: lambda now_s, sender, message: departures.reserved(sender, message),
-            ReserveRefused: lambda now_s, sender, message: departures.refused(sender, message),
-            Filled: lambda now_s, sender, message: departures.filled(sender, message),
-            Vacated: lambda now_s, sender, message: departures.vacated(sender, message),
-            RegionsSent: lambda now_s, sender, message: self._on_sent(message),
-            HandOver: lambda now_s, sender, message: self.handovers.hand_over(message, self._epoch),
-            HoldOver: lambda now_s, sender, message: self.handovers.hold_over(message),
-            PauseOver: lambda now_s, sender, message: self.handovers.pause_over(message),
-            DepartureDue: lambda now_s, sender, message: departures.due(message),
-        }
+    def parts(self) -> tuple[Departures, Arrivals, Sheds, Handovers]:
+        """Those who know, each with its own handlers and its own count of what came too late."""
+        return self.departures, self.arrivals, self.sheds, self.handovers
 
     @property
     def draining(self) -> bool:
@@ -110,20 +83,6 @@ class Migration:
         """The slab is lost, and with it the rooms in it."""
         return self.arrivals.engine_gone()
 
-    def found(self, message: RegionsFound) -> list[Effect] | None:
-        """Regions for a room; None: they are for somebody else."""
-        handle = self._tier.found_for_room(message.ticket)
-        return None if handle is None else self.arrivals.found(handle, message.regions)
-
-    def _on_sent(self, message: RegionsSent) -> list[Effect]:
-        departure = self._tier.sent(message.ticket)
-        return [] if departure is None else self.departures.sent(departure, message)
-
-    def landed(self, done: MoveDone) -> list[Effect] | None:
-        """The answer to a move into a room; None: it is another's."""
-        handle = self._tier.landed_in_room(done.move)
-        return None if handle is None else [*self.arrivals.landed(handle, done), *self._tier.map()]
-
     def reported(self) -> dict[str, Any]:
         """What a report says of what moves."""
         return {
@@ -136,16 +95,6 @@ class Migration:
             "arrivals_total": self.arrivals.taken_total,
         }
 
-    @property
-    def _epoch(self) -> int:
-        return self._orders.version[0]
-
-    @property
-    def stale_total(self) -> int:
-        """What came too late, of all that moves."""
-        departures, arrivals = self.departures.stale_total, self.arrivals.stale_total
-        return departures + arrivals + self.sheds.stale_total + self.handovers.stale_total
-
     def _sender(self) -> Sender | None:
         ready = self._engine_side.ready
         return None if ready is None else Sender(ready, *self._orders.version)
@@ -155,8 +104,8 @@ class Migration:
         if self._orders.followed is None:
             refuses = "no order of the global manager has come"
         if self._orders.part is not Part.DECODE:
-            return Here(self._engine_side.ready, self._epoch, refuses)
-        return Here(self._engine_side.ready, self._epoch, refuses or self._is_full(), self._headroom())
+            return Here(self._engine_side.ready, self._orders.epoch, refuses)
+        return Here(self._engine_side.ready, self._orders.epoch, refuses or self._is_full(), self._headroom())
 
     def _is_full(self) -> str:
         """Why a decode instance takes nothing over now; it is asked all the time, and must stay able to go on."""

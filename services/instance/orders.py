@@ -24,6 +24,11 @@ class Orders:
         return (self.followed.epoch, self.followed.plan_version) if self.followed is not None else (0, 0)
 
     @property
+    def epoch(self) -> int:
+        """The manager's term of the order followed."""
+        return self.version[0]
+
+    @property
     def part(self) -> Part:
         """What this instance does in its group."""
         return self.followed.part if self.followed is not None else Part.LOCAL

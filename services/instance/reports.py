@@ -1,9 +1,7 @@
-"""What an instance says of itself, and when: soon after a change, and as a heartbeat. Knows no monitor."""
+"""What an instance says of itself. Knows no monitor, and not when a report is due."""
 
-from dataclasses import dataclass
 from typing import Any
 
-from dunlin.effects import After, Effect
 from dunlin.messages.fleet import InstanceReport
 from services.instance.config import InstanceConfig
 from services.instance.engine_side import EngineSide
@@ -13,43 +11,6 @@ from services.instance.sequences import Sequences
 from services.instance.slots import Use
 from services.instance.steps import Steps
 from services.instance.tier import HostTier
-
-
-@dataclass(frozen=True, slots=True)
-class ReportDue:
-    """Time to report, unless a newer timer runs."""
-
-    counter: int
-
-
-class Reporter:
-    """Owns the timer: one runs at a time."""
-
-    def __init__(self, interval_s: float, after_change_s: float) -> None:
-        self._interval_s = interval_s
-        self._after_change_s = after_change_s
-        self._due_s = float("inf")
-        self._counter = 0
-
-    def changed(self, now_s: float) -> list[Effect]:
-        """Something that others should know changed: report soon."""
-        return self._by(now_s, now_s + self._after_change_s)
-
-    def reported(self, now_s: float) -> list[Effect]:
-        """A report went out: the next one is a heartbeat."""
-        self._due_s = float("inf")
-        return self._by(now_s, now_s + self._interval_s)
-
-    def is_due(self, message: ReportDue) -> bool:
-        """Whether this is the newest timer."""
-        return message.counter == self._counter
-
-    def _by(self, now_s: float, due_s: float) -> list[Effect]:
-        if due_s >= self._due_s:
-            return []
-        self._due_s = due_s
-        self._counter += 1
-        return [After(due_s - now_s, ReportDue(self._counter))]
 
 
 def build_report(
@@ -95,7 +56,7 @@ def build_report(
         restored_regions_total=tier.restored_total,
         corrupt_regions_total=tier.corrupt_total,
         engine_restarts_total=engine.restarts_total,
-        stale_total=engine.stale_total + stale_total,
+        stale_total=stale_total,
         cached_slots=lives.slab.cached,
         prefix_hit_tokens_total=lives.prefix_hit_tokens_total,
         prefix_query_tokens_total=lives.prefix_query_tokens_total,

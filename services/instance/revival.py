@@ -7,6 +7,7 @@ engine died in a way that makes the slab's content doubtful. Knows no process; h
 from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.dispatch import Continued, Poisoned, Returned
 from dunlin.messages.engine import EngineExited, EngineReady
 from dunlin.messages.types import Figure, Rejected, Why
@@ -65,7 +66,8 @@ class Revival:
         self._is_waiting = False
         self._reason = ""
 
-    def exited(self, message: EngineExited) -> list[Effect]:
+    @handles
+    def exited(self, now_s: float, sender: Address, message: EngineExited) -> list[Effect]:
         """How the engine ended; that it is gone is said next."""
         self._exited = message
         if not is_trusted(message):
@@ -112,7 +114,8 @@ class Revival:
             effects += self._revive(sequence)
         return effects
 
-    def overdue(self, due: GraceOver) -> list[Effect]:
+    @handles
+    def overdue(self, now_s: float, sender: Address, due: GraceOver) -> list[Effect]:
         """No engine has come back in time: others shall serve what waits here."""
         if not self._is_waiting or due.loss != self._losses:
             return []

@@ -13,9 +13,10 @@ from dunlin.effects import Address, Message
 from dunlin.engine.frames import FRAME_BYTES_MAX, FrameError, FrameReader, frame
 from dunlin.host import Host
 from dunlin.messages.engine import EngineExited, EngineFailed, EngineReady, EngineStarted, StopEngine
+from dunlin.messages.types import Header
 from dunlin.processes import ended
 from dunlin.wire.codec import CodecError
-from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT, Header
+from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
 _log = logging.getLogger(__name__)
 

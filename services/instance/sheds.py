@@ -9,10 +9,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dunlin.effects import Address, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.plan import Drain, DrainDone, Shed, ShedDone, Undrain
 from dunlin.policies.rebalance import Movable, cheapest_first
 from services.instance.departure import Departure
 from services.instance.departures import Departures
+from services.instance.orders import Orders
 from services.instance.sequences import Sequence, Sequences, State
 
 ANSWERS_KEPT = 64
@@ -44,11 +46,12 @@ class Job:
 class Sheds:
     """Owns the jobs, and whether this instance drains. `most` sequences leave at once; `stale_total` were fenced."""
 
-    def __init__(self, sequences: Sequences, departures: Departures, most: int) -> None:
+    def __init__(self, sequences: Sequences, departures: Departures, orders: Orders, most: int) -> None:
         self.draining = False
         self.stale_total = 0
         self._sequences = sequences
         self._departures = departures
+        self._orders = orders
         self._most = most
         self._jobs: dict[Name, Job] = {}
         self._answers: dict[Name, ShedDone] = {}
@@ -62,9 +65,10 @@ class Sheds:
             total += len(job.waiting)
         return total
 
-    def drain(self, sender: Address, order: Drain | Undrain, epoch: int) -> list[Effect]:
-        """Take nothing new any more, or again; `epoch` is the newest that this instance has heard of otherwise."""
-        refusal = self._refusal((order.epoch, order.ticket), epoch)
+    @handles
+    def drain(self, now_s: float, sender: Address, order: Drain | Undrain) -> list[Effect]:
+        """Take nothing new any more, or again."""
+        refusal = self._refusal((order.epoch, order.ticket))
         if not refusal:
             self._newest = (order.epoch, order.ticket)
             self.draining = isinstance(order, Drain)
@@ -72,7 +76,8 @@ class Sheds:
                 self._forget_waiting()
         return [Send(sender, DrainDone(order.epoch, order.ticket, self.draining, refusal))]
 
-    def shed(self, sender: Address, order: Shed, epoch: int) -> list[Effect]:
+    @handles
+    def shed(self, now_s: float, sender: Address, order: Shed) -> list[Effect]:
         """Choose who leaves, and begin."""
         name = (order.epoch, order.ticket)
         if name in self._answers:
@@ -80,7 +85,7 @@ class Sheds:
         if name in self._jobs:
             self._jobs[name].manager = sender
             return []
-        refusal = self._refusal(name, epoch)
+        refusal = self._refusal(name)
         if refusal:
             return [Send(sender, ShedDone(order.epoch, order.ticket, detail=refusal))]
         self._newest = name
@@ -134,8 +139,8 @@ class Sheds:
         for job in self._jobs.values():
             job.waiting.clear()
 
-    def _refusal(self, name: Name, epoch: int) -> str:
-        newest = max(self._newest, (epoch, 0))
+    def _refusal(self, name: Name) -> str:
+        newest = max(self._newest, (self._orders.epoch, 0))
         if name >= newest:
             return ""
         self.stale_total += 1

@@ -1,11 +1,10 @@
 """What this instance keeps in the node's host tier: asking the kvstore for room, having the engine copy, committing.
 
 Knows of a sequence only what its regions are about; when it is copied out, back or given up, `lives.py` and
-`checkpointer.py` decide.
+`checkpointer.py` decide. Who waits for which answer, `tickets.py` knows.
 """
 
 from dataclasses import dataclass
-from enum import Enum
 
 from dunlin import prefix
 from dunlin.effects import Address, After, Effect, Send
@@ -14,6 +13,17 @@ from dunlin.messages.pool import CommitRegion, FindRegions, ReleaseRegion, Reser
 from dunlin.messages.types import HostRegion, KeptRegion, MoveKind, Priority, Region, Why, i64
 from services.instance.sequences import Kept, Sequence
 from services.instance.slots import Extent
+from services.instance.tickets import (
+    ArrivalClaim,
+    ArrivalMove,
+    HostClaim,
+    HostReservation,
+    PendingMove,
+    Purpose,
+    Question,
+    RegionTransfer,
+    Tickets,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,60 +33,25 @@ class AnswerDue:
     ticket: int
 
 
-class Purpose(Enum):
-    """What a question or a move is for."""
-
-    SPILL = "spill"  # a preempted sequence leaves the slab
-    RESTORE = "restore"  # a sequence comes into the slab
-    CHECKPOINT = "checkpoint"  # a running sequence is copied beside its steps
-    CLAIM = "claim"  # a new attempt asks what earlier ones left
-
-
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A question that the kvstore has not answered."""
-
-    sequence: Sequence
-    purpose: Purpose
-    region: Region
-    chain: bytes = b""
-    priority: Priority = Priority.KV
-
-
-@dataclass(frozen=True, slots=True)
-class Flight:
-    """A move that the engine has not answered. `number` is the sequence's in the engine when it began."""
-
-    sequence: Sequence
-    purpose: Purpose
-    kept: Kept
-    number: int
-
-
 class HostTier:
     """This instance's side of the Pool conversation. `restored_total` and `corrupt_total` count regions.
 
     A region belongs to the kvstore process that gave the room: no other hears of it. The engine maps a new tier only
     when no move is under way, which would go to the wrong memory. A kvstore that is silent is not asked again before it
-    has spoken.
+    has answered.
     """
 
     def __init__(self, engine: Address, answer_s: float) -> None:
         self.restored_total = 0
         self.corrupt_total = 0
         self._engine = engine
+        self._answer_s = answer_s
         self._kvstore: Address | None = None
         self._former: Address | None = None
         self._tier: Tier | None = None
         self._ready: EngineReady | None = None
+        self._tickets = Tickets()
         self._is_engine_there = False
-        self._asked: dict[int, Ask] = {}
-        self._moves: dict[int, Flight] = {}
-        self._rooms: dict[int, int] = {}
-        self._sends: dict[int, int] = {}
-        self._seeking: dict[int, int] = {}
-        self._numbers = 0
-        self._answer_s = answer_s
         self._is_mapped = False
         self._is_silent = False
 
@@ -93,7 +68,7 @@ class HostTier:
     @property
     def moves(self) -> int:
         """Moves that the engine has not answered."""
-        return len(self._moves) + len(self._rooms)
+        return len([*self._tickets.of(PendingMove), *self._tickets.of(ArrivalMove)])
 
     # --- who is there ---
 
@@ -118,27 +93,25 @@ class HostTier:
         """No move will be answered: what was being copied out is nothing."""
         self._is_engine_there = False
         self._is_mapped = False
-        self._rooms.clear()
-        flights, self._moves = list(self._moves.values()), {}
+        self._tickets.take_all(ArrivalMove)
         effects: list[Effect] = []
-        for flight in flights:
-            effects += self.abandon(flight) if flight.purpose is not Purpose.RESTORE else []
+        for move in self._tickets.take_all(PendingMove):
+            effects += self.abandon(move) if move.purpose is not Purpose.RESTORE else []
         return effects
 
-    def close(self, kvstore: Address) -> list[Ask]:
-        """The kvstore is gone; which questions it will not answer."""
+    def close(self, kvstore: Address) -> list[Question]:
+        """The kvstore is gone; which questions of sequences it will not answer."""
         if kvstore != self._kvstore:
             return []
         self._kvstore, self._former = None, kvstore
         return self.unmapped()
 
-    def unmapped(self) -> list[Ask]:
-        """The engine cannot map the tier: do without it; which questions need no answer."""
+    def unmapped(self) -> list[Question]:
+        """The engine cannot map the tier: do without it; which questions of sequences need no answer."""
         self._tier, self._is_mapped = None, False
-        asked, self._asked = list(self._asked.values()), {}
-        self._sends.clear()
-        self._seeking.clear()
-        return asked
+        self._tickets.take_all(ArrivalClaim)
+        self._tickets.take_all(RegionTransfer)
+        return self._tickets.take_all(Question)
 
     def map(self) -> list[Effect]:
         """Have the engine map the tier, once both are there and nothing moves."""
@@ -148,9 +121,14 @@ class HostTier:
         return [Send(self._engine, MapHost(self._tier.path, self._tier.size_bytes, self._kvstore.incarnation))]
 
     def under_way(self, purpose: Purpose) -> bool:
-        """Whether something was asked or is being moved for that purpose."""
-        asked = any(ask.purpose is purpose for ask in self._asked.values())
-        return asked or any(flight.purpose is purpose for flight in self._moves.values())
+        """Whether room is asked for, or a region is being copied, for that purpose."""
+        asked = any(asked.purpose is purpose for _, asked in self._tickets.of(HostReservation))
+        return asked or any(move.purpose is purpose for _, move in self._tickets.of(PendingMove))
+
+    def is_about(self, sequence: Sequence) -> bool:
+        """Whether a question or a move about it is open."""
+        asks = any(question.sequence is sequence for _, question in self._tickets.of(Question))
+        return asks or any(move.sequence is sequence for _, move in self._tickets.of(PendingMove))
 
     # --- questions ---
 
@@ -165,13 +143,13 @@ class HostTier:
 
     def ask(self, sequence: Sequence, stop: int, purpose: Purpose, priority: Priority, why: Why | None) -> list[Effect]:
         """Ask for room for the tokens from the end of what is kept up to `stop`."""
-        assert self._kvstore is not None
         assert self._ready is not None
         region = Region(0, len(self._ready.layers), sequence.kept_tokens, stop)
-        ask = Ask(sequence, purpose, region, self.chain(sequence, stop), priority)
+        chain = self.chain(sequence, stop)
+        ticket = self._tickets.add(HostReservation(sequence, purpose, region, chain, priority))
         place = sequence.place
         reserve = ReserveRegion(
-            self._numbers + 1,
+            ticket,
             sequence.dispatcher,
             place.request,
             place.attempt,
@@ -181,102 +159,93 @@ class HostTier:
             self._ready.weights_digest,
             why,
             sequence.public_key,
-            ask.chain,
+            chain,
             priority,
         )
-        return self._question(ask, reserve)
+        return self._question(ticket, reserve)
 
     def find(self, sequence: Sequence, why: Why | None) -> list[Effect]:
         """Claim what earlier attempts of the same request left in the tier."""
         assert self._ready is not None
-        region = Region(0, len(self._ready.layers), 0, len(sequence.tokens))
         place, ready = sequence.place, self._ready
         names = (sequence.public_key, sequence.dispatcher, place.request, place.attempt)
-        find = FindRegions(self._numbers + 1, *names, ready.weights_digest, ready.kv_dtype, why)
-        return self._question(Ask(sequence, Purpose.CLAIM, region), find)
+        ticket = self._tickets.add(HostClaim(sequence))
+        return self._question(ticket, FindRegions(ticket, *names, ready.weights_digest, ready.kv_dtype, why))
 
-    def answered(self, ticket: int) -> Ask | None:
-        """What was asked with this ticket, if its asker still waits for the answer."""
+    def find_for_room(self, handle: int, key: str, dispatcher: Address, request: int, attempt: int) -> list[Effect]:
+        """Claim what lies here of a request, for the arrival of `handle`."""
+        assert self._kvstore is not None
+        assert self._ready is not None
+        names = (key, dispatcher, request, attempt, self._ready.weights_digest, self._ready.kv_dtype)
+        return [Send(self._kvstore, FindRegions(self._tickets.add(ArrivalClaim(handle)), *names))]
+
+    def send(self, departure: int, key: str, to: Address, why: Why) -> list[Effect]:
+        """Have what is kept of a request copied to another kvstore, for that departure."""
+        assert self._kvstore is not None
+        ticket = self._tickets.add(RegionTransfer(departure))
+        return [Send(self._kvstore, SendRegions(ticket, key, to, Priority.KV, why))]
+
+    def reserved_or_refused(self, ticket: int) -> HostReservation | None:
+        """The kvstore answered: who waits for that room."""
         self._is_silent = False
-        return self._asked.pop(ticket, None)
+        return self._tickets.take(ticket, HostReservation)
 
-    def unanswered(self, ticket: int) -> Ask | None:
-        """The time for an answer is over: what it was about. A late one finds nobody."""
-        ask = self._asked.pop(ticket, None)
-        self._is_silent |= ask is not None
-        return ask
+    def found(self, ticket: int) -> HostClaim | ArrivalClaim | None:
+        """The kvstore answered: who waits for those regions."""
+        self._is_silent = False
+        return self._tickets.take(ticket, HostClaim) or self._tickets.take(ticket, ArrivalClaim)
+
+    def sent(self, ticket: int) -> RegionTransfer | None:
+        """The kvstore answered: who waits for that transfer."""
+        return self._tickets.take(ticket, RegionTransfer)
+
+    def unanswered(self, ticket: int) -> Question | None:
+        """The time for an answer is over: whose question it was. A late answer finds no waiter."""
+        question = self._tickets.take(ticket, Question)
+        self._is_silent |= question is not None
+        return question
 
     def withdraw(self, sequence: Sequence) -> None:
-        """It does not wait for an answer any more."""
-        self._asked = {ticket: ask for ticket, ask in self._asked.items() if ask.sequence is not sequence}
-
-    def is_about(self, sequence: Sequence) -> bool:
-        """Whether a question or a move about it is open."""
-        asks = any(ask.sequence is sequence for ask in self._asked.values())
-        return asks or any(flight.sequence is sequence for flight in self._moves.values())
+        """It does not wait for the kvstore's answers any more."""
+        self._tickets.withdraw(sequence)
 
     # --- moves ---
 
-    def copy_out(self, ask: Ask, host: HostRegion, extents: list[Extent], priority: Priority) -> list[Effect]:
+    def copy_out(
+        self, asked: HostReservation, host: HostRegion, extents: list[Extent], priority: Priority
+    ) -> list[Effect]:
         """Copy a region out into the room that was reserved for it."""
         assert self._kvstore is not None
-        kept = Kept(ask.region, host, self._kvstore, ask.chain)
-        return [self._move(MoveKind.SLAB_TO_HOST, ask.sequence, ask.purpose, kept, extents, priority)]
+        kept = Kept(asked.region, host, self._kvstore, asked.chain)
+        return [self._move(MoveKind.SLAB_TO_HOST, asked.sequence, asked.purpose, kept, extents, priority)]
 
     def copy_in(self, sequence: Sequence, kept: Kept, extents: list[Extent]) -> list[Effect]:
         """Copy one of the sequence's regions into new slots."""
         return [self._move(MoveKind.HOST_TO_SLAB, sequence, Purpose.RESTORE, kept, extents, Priority.KV)]
 
     def copy_into_room(self, handle: int, kept: KeptRegion, extents: list[Extent]) -> list[Effect]:
-        """Copy a region into slots that no sequence has yet: the room of `handle`."""
-        self._numbers += 1
-        self._rooms[self._numbers] = handle
-        return [Send(self._engine, _move(self._numbers, MoveKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
-
-    def send(self, asker: int, key: str, to: Address, why: Why) -> list[Effect]:
-        """Have what is kept of a request copied to another kvstore; `sent` tells `asker` how much lies there."""
-        assert self._kvstore is not None
-        self._numbers += 1
-        self._sends[self._numbers] = asker
-        return [Send(self._kvstore, SendRegions(self._numbers, key, to, Priority.KV, why))]
-
-    def sent(self, ticket: int) -> int | None:
-        """Who asked for that to be sent."""
-        return self._sends.pop(ticket, None)
-
-    def find_for_room(self, handle: int, key: str, dispatcher: Address, request: int, attempt: int) -> list[Effect]:
-        """Claim what lies here of a request, for the room of `handle`."""
-        assert self._kvstore is not None
-        assert self._ready is not None
-        self._numbers += 1
-        self._seeking[self._numbers] = handle
-        names = (key, dispatcher, request, attempt, self._ready.weights_digest, self._ready.kv_dtype)
-        return [Send(self._kvstore, FindRegions(self._numbers, *names))]
-
-    def found_for_room(self, ticket: int) -> int | None:
-        """The handle of the room that these regions are for."""
-        return self._seeking.pop(ticket, None)
-
-    def landed_in_room(self, move: int) -> int | None:
-        """The handle of the room that this move wrote to."""
-        return self._rooms.pop(move, None)
+        """Copy a region into slots that no sequence has yet: those of the arrival of `handle`."""
+        ticket = self._tickets.add(ArrivalMove(handle))
+        return [Send(self._engine, _move(ticket, MoveKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
 
     def cancel(self, sequence: Sequence, purpose: Purpose) -> list[Effect]:
         """Stop the sequence's moves of that purpose; the engine still answers them, and touches no slot meanwhile."""
-        moves = [
-            move for move, flight in self._moves.items() if flight.sequence is sequence and flight.purpose is purpose
+        moves = self._tickets.of(PendingMove)
+        return [
+            Send(self._engine, CancelMove(ticket))
+            for ticket, move in moves
+            if move.sequence is sequence and move.purpose is purpose
         ]
-        return [Send(self._engine, CancelMove(move)) for move in moves]
 
-    def landed(self, move: int) -> Flight | None:
-        """Whose move that was."""
-        return self._moves.pop(move, None)
+    def landed(self, ticket: int) -> PendingMove | ArrivalMove | None:
+        """The engine answered: whose move that was."""
+        return self._tickets.take(ticket, PendingMove) or self._tickets.take(ticket, ArrivalMove)
 
     # --- what is kept ---
 
-    def commit(self, flight: Flight, checksum: int) -> list[Effect]:
+    def commit(self, move: PendingMove, checksum: int) -> list[Effect]:
         """The copy is whole: the region counts from now on, if its kvstore is still there."""
-        kept, sequence = flight.kept, flight.sequence
+        kept, sequence = move.kept, move.sequence
         if kept.keeper != self._kvstore:
             return []
         host = kept.host
@@ -307,9 +276,9 @@ class HostTier:
                 effects += self.release(kept.host, corrupt and is_first)
         return effects
 
-    def abandon(self, flight: Flight) -> list[Effect]:
-        """Room whose copy nobody wants; the engine writes there no more."""
-        return self.release(flight.kept.host) if flight.kept.keeper == self._kvstore else []
+    def abandon(self, move: PendingMove) -> list[Effect]:
+        """Give back room whose copy is not wanted; the engine writes there no more."""
+        return self.release(move.kept.host) if move.kept.keeper == self._kvstore else []
 
     def release(self, host: HostRegion, corrupt: bool = False) -> list[Effect]:
         """Give room back to the kvstore."""
@@ -317,17 +286,22 @@ class HostTier:
             return []
         return [Send(self._kvstore, ReleaseRegion(host.handle, host.generation, corrupt))]
 
+    def release_all(self, regions: tuple[KeptRegion, ...]) -> list[Effect]:
+        """Give the room of all these regions back to the kvstore."""
+        effects: list[Effect] = []
+        for region in regions:
+            effects += self.release(region.host)
+        return effects
+
     def _writing(self, kvstore: Address) -> Send:
         """What the engine may still write in that tier."""
-        flights = [flight for flight in self._moves.values() if flight.purpose is not Purpose.RESTORE]
-        hosts = [flight.kept.host for flight in flights if flight.kept.keeper == kvstore]
+        moves = [move for _, move in self._tickets.of(PendingMove) if move.purpose is not Purpose.RESTORE]
+        hosts = [move.kept.host for move in moves if move.kept.keeper == kvstore]
         return Send(kvstore, Writing(i64([host.handle for host in hosts]), i64([host.generation for host in hosts])))
 
-    def _question(self, ask: Ask, message: ReserveRegion | FindRegions) -> list[Effect]:
+    def _question(self, ticket: int, message: ReserveRegion | FindRegions) -> list[Effect]:
         assert self._kvstore is not None
-        self._numbers += 1
-        self._asked[self._numbers] = ask
-        return [Send(self._kvstore, message), After(self._answer_s, AnswerDue(self._numbers))]
+        return [Send(self._kvstore, message), After(self._answer_s, AnswerDue(ticket))]
 
     def _move(
         self,
@@ -338,9 +312,8 @@ class HostTier:
         extents: list[Extent],
         priority: Priority,
     ) -> Send:
-        self._numbers += 1
-        self._moves[self._numbers] = Flight(sequence, purpose, kept, sequence.number)
-        return Send(self._engine, _move(self._numbers, kind, sequence.number, kept, extents, priority))
+        ticket = self._tickets.add(PendingMove(sequence, purpose, kept, sequence.number))
+        return Send(self._engine, _move(ticket, kind, sequence.number, kept, extents, priority))
 
 
 def _move(

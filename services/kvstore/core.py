@@ -4,10 +4,11 @@ Knows handles, generations and writers; not what a region is good for, not a sin
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
-from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.effects import Address, After, Effect, Gone, Handler, Joined, Message, Send
+from dunlin.handlers import handlers_of, handles
+from dunlin.messages.declare import declaration_of
 from dunlin.messages.exchange import Offer
 from dunlin.messages.fleet import KvstoreReport
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
@@ -25,22 +26,16 @@ from dunlin.messages.pool import (
     Writing,
 )
 from dunlin.messages.types import Figure, Priority, Rejected, Why
+from dunlin.reporting import Heartbeat
 from services.kvstore.catalog import Catalog, Entry, State, may_claim
 from services.kvstore.config import KvstoreConfig
-from services.kvstore.exchange import Exchange, Handler
+from services.kvstore.exchange import Exchange
 from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded
 from services.kvstore.room import Room
 from services.kvstore.writers import Writers
 
 WRITERS = ("instance", "kvstore")
 """Whose processes may have regions here."""
-
-
-@dataclass(frozen=True, slots=True)
-class ReportDue:
-    """Time for the next report, unless a newer timer runs."""
-
-    counter: int
 
 
 class KvstoreCore:
@@ -63,35 +58,20 @@ class KvstoreCore:
         self._config = config
         self.orphans = Orphans(config.node)
         self._writers = Writers()
-        self._monitors: dict[Address, None] = {}
-        self._beats = 0
+        self._heartbeat = Heartbeat(self.report, config.report_interval_s)
         self._reserved_total = 0
         self._refused_total = 0
         self._corrupt_total = 0
         self._claimed_total = 0
         self.exchange = Exchange(address, config, self.catalog, self._why_not_offered)
-        self._handlers: dict[type[Any], Handler] = {
-            Joined: self._on_joined,
-            Gone: self._on_gone,
-            ReserveRegion: self._from_writers(self._on_reserve),
-            CommitRegion: self._from_writers(self._on_commit),
-            ReleaseRegion: self._from_writers(self._on_release),
-            FindRegions: self._from_writers(self._on_find),
-            SendRegions: self._from_writers(self.exchange.send),
-            Writing: self._from_writers(self._on_writing),
-            **self.exchange.handlers,
-            GraceOver: self._on_grace_over,
-            ProcessEnded: self._on_process_ended,
-            MembersReset: self._on_members_reset,
-            MemberUp: self._on_member_up,
-            MemberDown: self._on_member_down,
-            ReportDue: self._on_report_due,
-        }
+        own = handlers_of(self, self._heartbeat)
+        own = {kind: self._from_writers(do) if declaration_of(kind) else do for kind, do in own.items()}
+        self._handlers = own | self.exchange.handlers
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
         handler = self._handlers.get(type(message))
-        effects = handler(sender, message) if handler is not None else []
+        effects = handler(now_s, sender, message) if handler is not None else []
         for key in self.catalog.take_freed():
             effects += self.exchange.outgoing.released(key)
         return effects
@@ -110,36 +90,36 @@ class KvstoreCore:
         )
 
     def _from_writers(self, do: Handler) -> Handler:
-        """Only from those that are joined."""
+        """What comes over a wire counts only if its sender is joined."""
 
-        def handle(sender: Address, message: Any) -> list[Effect]:
+        def handle(now_s: float, sender: Address, message: Any) -> list[Effect]:
             if sender in self._writers:
-                return do(sender, message)
+                return do(now_s, sender, message)
             self.stale_total += 1
             return []
 
         return handle
 
-    def _on_joined(self, sender: Address, message: Joined) -> list[Effect]:
+    @handles
+    def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "monitor":
-            self._monitors[sender] = None
-            self._beats += 1
-            return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
+            return self._heartbeat.joined(now_s, sender)
         if sender.role not in WRITERS or self._is_outlived(sender):
             self.stale_total += sender.role in WRITERS
             return []
         effects: list[Effect] = []
         for other in self.catalog.incarnations(sender) + self._writers.incarnations(sender):
             if other.incarnation < sender.incarnation:
-                effects += self._on_gone(other, Gone("another incarnation"))
+                effects += self._on_gone(now_s, other, Gone("another incarnation"))
                 self._bury(other)
         self._writers.add(sender)
         if sender.role == "kvstore":
             return [*effects, *self.exchange.joined(sender)]
         return [*effects, Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
 
-    def _on_gone(self, sender: Address, message: Gone) -> list[Effect]:
-        self._monitors.pop(sender, None)
+    @handles
+    def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
+        self._heartbeat.gone(sender)
         if sender not in self._writers:
             return []
         self._writers.remove(sender)
@@ -153,7 +133,8 @@ class KvstoreCore:
             effects += self._await_end(sender)
         return effects
 
-    def _on_reserve(self, sender: Address, message: ReserveRegion) -> list[Effect]:
+    @handles
+    def _on_reserve(self, now_s: float, sender: Address, message: ReserveRegion) -> list[Effect]:
         entry = self.catalog.reserve(sender, message) if self._may_reserve(message) else None
         if entry is None:
             self._refused_total += 1
@@ -161,19 +142,22 @@ class KvstoreCore:
         self._reserved_total += 1
         return [Send(sender, RegionReserved(message.ticket, entry.host))]
 
-    def _on_commit(self, sender: Address, message: CommitRegion) -> list[Effect]:
+    @handles
+    def _on_commit(self, now_s: float, sender: Address, message: CommitRegion) -> list[Effect]:
         taken = self.catalog.commit(sender, message.handle, message.generation, message.checksum)
         self.stale_total += not taken
         entry = self.catalog.find(sender, message.handle, message.generation) if taken else None
         return self.exchange.committed(entry) if entry is not None else []
 
-    def _on_release(self, sender: Address, message: ReleaseRegion) -> list[Effect]:
+    @handles
+    def _on_release(self, now_s: float, sender: Address, message: ReleaseRegion) -> list[Effect]:
         released = self.catalog.release(sender, message.handle, message.generation)
         self.stale_total += not released
         self._corrupt_total += released and message.corrupt
         return []
 
-    def _on_find(self, sender: Address, message: FindRegions) -> list[Effect]:
+    @handles
+    def _on_find(self, now_s: float, sender: Address, message: FindRegions) -> list[Effect]:
         if any(may_claim(entry, message) for entry in self.catalog.entries_of_key(message.key)):
             return self._hand_over(sender, message)
         return self.exchange.search(sender, message, lambda: self._hand_over(sender, message))
@@ -199,9 +183,14 @@ class KvstoreCore:
                 names.generation.append(entry.host.generation)
         return [Send(writer, names) for writer, names in taken.items()]
 
-    def _on_writing(self, sender: Address, message: Writing) -> list[Effect]:
+    @handles
+    def _on_writing(self, now_s: float, sender: Address, message: Writing) -> list[Effect]:
         self.catalog.free_quarantined(sender, but=list(zip(message.handle, message.generation, strict=False)))
         return []
+
+    @handles
+    def _on_send(self, now_s: float, sender: Address, message: SendRegions) -> list[Effect]:
+        return self.exchange.send(now_s, sender, message)
 
     def _why_not_offered(self, offer: Offer) -> Why | None:
         return None if self._may_reserve(offer.region) else self._why_refused(offer.region)
@@ -213,17 +202,20 @@ class KvstoreCore:
         room = self.catalog.room
         return room.free_bytes - asked.length_bytes >= self._config.spill_share * room.capacity_bytes
 
-    def _on_grace_over(self, sender: Address, message: GraceOver) -> list[Effect]:
+    @handles
+    def _on_grace_over(self, now_s: float, sender: Address, message: GraceOver) -> list[Effect]:
         self.catalog.free_orphans(message.writer, message.absence)
         self._forget_if_over(message.writer)
         return []
 
-    def _on_process_ended(self, sender: Address, message: ProcessEnded) -> list[Effect]:
+    @handles
+    def _on_process_ended(self, now_s: float, sender: Address, message: ProcessEnded) -> list[Effect]:
         if message.writer not in self._writers:
             self._bury(message.writer)
         return []
 
-    def _on_members_reset(self, sender: Address, message: MembersReset) -> list[Effect]:
+    @handles
+    def _on_members_reset(self, now_s: float, sender: Address, message: MembersReset) -> list[Effect]:
         effects: list[Effect] = []
         present = {member.address: None for member in message.members}
         for writer in self.catalog.writers() + self.orphans.known():
@@ -237,20 +229,16 @@ class KvstoreCore:
             self.exchange.learn(member)
         return effects
 
-    def _on_member_up(self, sender: Address, message: MemberUp) -> list[Effect]:
+    @handles
+    def _on_member_up(self, now_s: float, sender: Address, message: MemberUp) -> list[Effect]:
         self.orphans.learn(message.member)
         self.exchange.learn(message.member)
         return []
 
-    def _on_member_down(self, sender: Address, message: MemberDown) -> list[Effect]:
+    @handles
+    def _on_member_down(self, now_s: float, sender: Address, message: MemberDown) -> list[Effect]:
         self.exchange.forget(message.address)
         return self._deregistered(message.address)
-
-    def _on_report_due(self, sender: Address, message: ReportDue) -> list[Effect]:
-        if message.counter != self._beats or not self._monitors:
-            return []
-        effects: list[Effect] = [Send(monitor, self.report()) for monitor in self._monitors]
-        return [*effects, After(self._config.report_interval_s, message)]
 
     def _deregistered(self, writer: Address) -> list[Effect]:
         """Its registration ended. A live stream counts for more; committed regions have their own time."""

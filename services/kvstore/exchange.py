@@ -7,19 +7,20 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-from dunlin.effects import Address, After, Effect, Message, Send
-from dunlin.messages.exchange import Arrived, DropCopies, Offer, OfferRefused, Seek, Sought, Take
+from dunlin.effects import Address, After, Effect, Handler, Message, Send
+from dunlin.handlers import handlers_of, handles
+from dunlin.messages.declare import declaration_of
+from dunlin.messages.exchange import DropCopies, Offer, Seek, Sought
 from dunlin.messages.group import Reach
 from dunlin.messages.membership import Member
 from dunlin.messages.pool import FindRegions, RegionsSent, SendRegions
 from dunlin.messages.types import Priority, Why
-from services.kvstore.carriage import TRANSPORT, Expecting, Forget, Pushed, Received
+from services.kvstore.carriage import TRANSPORT, Forget
 from services.kvstore.catalog import Catalog, Entry, State, may_claim
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.incoming import Incoming
-from services.kvstore.outgoing import DIALING, JobDue, Outgoing
+from services.kvstore.outgoing import DIALING, Outgoing
 
-Handler = Callable[[Address, Any], list[Effect]]
 Answer = Callable[[], list[Effect]]
 
 
@@ -51,11 +52,10 @@ class Exchange:
         why_not: Callable[[Offer], Why | None],
     ) -> None:
         self.outgoing = Outgoing(catalog, config.exchange_s, config.most_jobs, config.agent)
-        self.incoming = Incoming(catalog)
+        self.incoming = Incoming(catalog, why_not)
         self._address = address
         self._config = config
         self._catalog = catalog
-        self._why_not = why_not
         self._known: dict[Address, None] = {}
         self._peers: dict[Address, None] = {}
         self._searches: dict[int, Search] = {}
@@ -63,25 +63,9 @@ class Exchange:
 
     @property
     def handlers(self) -> dict[type[Any], Handler]:
-        """What others say, and what this side's own carrier and timers say."""
-        outgoing, incoming = self.outgoing, self.incoming
-        theirs: dict[type[Any], Handler] = {
-            Offer: lambda sender, message: incoming.offered(sender, message, self._why_not(message)),
-            Take: outgoing.taken,
-            OfferRefused: outgoing.refused,
-            Arrived: outgoing.arrived,
-            DropCopies: self._on_drop,
-            Seek: self._on_seek,
-            Sought: self._on_sought,
-        }
-        own: dict[type[Any], Handler] = {
-            Expecting: lambda sender, message: incoming.expecting(message),
-            Received: lambda sender, message: incoming.received(message),
-            Pushed: lambda sender, message: outgoing.pushed(message),
-            JobDue: lambda sender, message: outgoing.due(message),
-            SearchDue: lambda sender, message: self._over(message.search),
-        }
-        return {kind: self._from_peers(do) for kind, do in theirs.items()} | own
+        """What peers say on the wire, if they are joined; and what this side's own carrier and timers say."""
+        table = handlers_of(self, self.outgoing, self.incoming)
+        return {kind: self._from_peers(do) if declaration_of(kind) else do for kind, do in table.items()}
 
     def learn(self, member: Member) -> None:
         """A kvstore of another node is registered."""
@@ -120,7 +104,7 @@ class Exchange:
         self._searches = {number: one for number, one in self._searches.items() if one.asker != asker}
         return []
 
-    def send(self, asker: Address, message: SendRegions) -> list[Effect]:
+    def send(self, now_s: float, asker: Address, message: SendRegions) -> list[Effect]:
         """Copy the asker's regions of a request to another kvstore."""
 
         def over(tokens: int, detail: str) -> list[Effect]:
@@ -155,13 +139,15 @@ class Exchange:
         after = [other for other in others if other.name > self._address.name]
         return (after or others)[0] if others else None
 
-    def _on_drop(self, sender: Address, message: DropCopies) -> list[Effect]:
+    @handles
+    def _on_drop(self, now_s: float, sender: Address, message: DropCopies) -> list[Effect]:
         for entry in self._catalog.entries_of_key(message.key):
             if entry.writer == sender and entry.state is State.COMMITTED:
                 self._catalog.release(sender, entry.host.handle, entry.host.generation)
         return []
 
-    def _on_seek(self, sender: Address, message: Seek) -> list[Effect]:
+    @handles
+    def _on_seek(self, now_s: float, sender: Address, message: Seek) -> list[Effect]:
         def over(tokens: int, detail: str) -> list[Effect]:
             return [Send(sender, Sought(message.ticket, tokens))]
 
@@ -170,8 +156,13 @@ class Exchange:
 
         return self.outgoing.start(message.find.key, sender, Priority.KV, choose, over)
 
-    def _on_sought(self, sender: Address, message: Sought) -> list[Effect]:
+    @handles
+    def _on_sought(self, now_s: float, sender: Address, message: Sought) -> list[Effect]:
         return self._heard(message.ticket, sender)
+
+    @handles
+    def _on_search_due(self, now_s: float, sender: Address, message: SearchDue) -> list[Effect]:
+        return self._over(message.search)
 
     def _heard(self, number: int, peer: Address) -> list[Effect]:
         search = self._searches.get(number)
@@ -186,4 +177,4 @@ class Exchange:
 
     def _from_peers(self, do: Handler) -> Handler:
         """Only with those that are joined."""
-        return lambda sender, message: do(sender, message) if sender in self._peers else []
+        return lambda now_s, sender, message: do(now_s, sender, message) if sender in self._peers else []

@@ -4,7 +4,10 @@ The sending kvstore is the writer in the catalog until an instance of this node 
 after the carrier said that nothing writes there any more.
 """
 
+from collections.abc import Callable
+
 from dunlin.effects import Address, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.exchange import Arrived, Offer, OfferRefused, Take
 from dunlin.messages.pool import ReserveRegion
 from dunlin.messages.types import Why
@@ -15,20 +18,26 @@ Name = tuple[int, int]
 
 
 class Incoming:
-    """Owns what is expected: by room, who sends it under which of its tickets. `received_total` counts regions."""
+    """Owns what is expected: by room, who sends it under which of its tickets. `received_total` counts regions.
 
-    def __init__(self, catalog: Catalog) -> None:
+    `why_not` tells why an offer is to be refused, or None.
+    """
+
+    def __init__(self, catalog: Catalog, why_not: Callable[[Offer], Why | None]) -> None:
         self.received_total = 0
         self.failed_total = 0
         self._catalog = catalog
+        self._why_not = why_not
         self._expected: dict[Name, tuple[Address, Offer]] = {}
         self._gone: dict[Name, None] = {}
 
     def __len__(self) -> int:
         return len(self._expected)
 
-    def offered(self, sender: Address, message: Offer, why_not: Why | None) -> list[Effect]:
-        """Reserve room and have it expected; `why_not`: none is to be given."""
+    @handles
+    def offered(self, now_s: float, sender: Address, message: Offer) -> list[Effect]:
+        """Reserve room and have it expected, or refuse the offer."""
+        why_not = self._why_not(message)
         asked: ReserveRegion = message.region
         entry = self._catalog.reserve(sender, asked) if why_not is None else None
         if entry is None:
@@ -38,7 +47,8 @@ class Incoming:
         goods = Goods(entry.with_checksum(message.checksum), asked.region, asked.kv_dtype, asked.chain)
         return [Send(TRANSPORT, Expect(goods, sender, message.agent))]
 
-    def expecting(self, message: Expecting) -> list[Effect]:
+    @handles
+    def expecting(self, now_s: float, carrier: Address, message: Expecting) -> list[Effect]:
         """The carrier is ready for it."""
         name = (message.handle, message.generation)
         if name not in self._expected or name in self._gone:
@@ -46,7 +56,8 @@ class Incoming:
         sender, offer = self._expected[name]
         return [Send(sender, Take(offer.ticket, *name, message.endpoint, message.token, message.agent))]
 
-    def received(self, message: Received) -> list[Effect]:
+    @handles
+    def received(self, now_s: float, carrier: Address, message: Received) -> list[Effect]:
         """It is there, or will not come."""
         name = (message.handle, message.generation)
         if name not in self._expected:

@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dunlin.effects import Address, After, Effect, Send
+from dunlin.handlers import handles
 from dunlin.messages.exchange import Arrived, DropCopies, Offer, OfferRefused, Take, TransferAgent
 from dunlin.messages.group import Reach
 from dunlin.messages.types import Priority
@@ -94,7 +95,8 @@ class Outgoing:
             there.pop(peer, None)
         return effects
 
-    def taken(self, sender: Address, message: Take) -> list[Effect]:
+    @handles
+    def taken(self, now_s: float, sender: Address, message: Take) -> list[Effect]:
         """There is room: push the bytes."""
         job = self._of(sender, message.ticket)
         if job is None:
@@ -114,18 +116,21 @@ class Outgoing:
         )
         return [Send(TRANSPORT, push)]
 
-    def refused(self, sender: Address, message: OfferRefused) -> list[Effect]:
+    @handles
+    def refused(self, now_s: float, sender: Address, message: OfferRefused) -> list[Effect]:
         """There is none."""
         self._late.pop(message.ticket, None)
         job = self._of(sender, message.ticket)
         return self._fail(job, f"{sender.name} has no room") if job is not None else []
 
-    def pushed(self, message: Pushed) -> list[Effect]:
+    @handles
+    def pushed(self, now_s: float, carrier: Address, message: Pushed) -> list[Effect]:
         """The bytes are out, or are not; that they arrived, the other side says."""
         job = self._tickets.get(message.ticket)
         return self._fail(job, message.detail) if job is not None and message.detail else []
 
-    def arrived(self, sender: Address, message: Arrived) -> list[Effect]:
+    @handles
+    def arrived(self, now_s: float, sender: Address, message: Arrived) -> list[Effect]:
         """A region lies there, or does not."""
         job = self._of(sender, message.ticket)
         if job is None:
@@ -149,7 +154,8 @@ class Outgoing:
         self._there.setdefault(key, {}).setdefault(sender, {})[entry.host.handle, entry.host.generation] = None
         return self.released(key)
 
-    def due(self, message: JobDue) -> list[Effect]:
+    @handles
+    def due(self, now_s: float, sender: Address, message: JobDue) -> list[Effect]:
         """Nothing was heard for too long."""
         job = self._jobs.get(message.job)
         if job is None or job.counter != message.counter:

@@ -3,11 +3,12 @@
 Decides nothing about anybody: who reads a suspicion acts on it. Knows no wire and no page of metrics.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Protocol
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.handlers import handlers_of, handles
 from dunlin.messages.fleet import (
     DispatcherReport,
     ExplainQuery,
@@ -78,22 +79,7 @@ class MonitorCore:
         self._warm = False
         self._warm_by_s = float("inf")
         self._members_known = False
-        self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
-            Joined: self._on_joined,
-            Gone: self._on_gone,
-            InstanceReport: self._on_instance_report,
-            DispatcherReport: self._on_report,
-            KvstoreReport: self._on_report,
-            ManagerReport: self._on_report,
-            Reasons: self._on_reasons,
-            MembersReset: self._on_members_reset,
-            MemberUp: self._on_member_up,
-            MemberDown: self._on_member_down,
-            Tick: self._on_tick,
-            PublishDue: self._on_publish_due,
-            ExplainQuery: self._on_explain,
-            StatusQuery: self._on_status,
-        }
+        self._handlers = handlers_of(self)
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
@@ -115,6 +101,7 @@ class MonitorCore:
         )
         return FleetStatus(self.views.version, members, self.suspicions_total, len(self.reasons), self.reasons.lost)
 
+    @handles
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "client":
             return []
@@ -122,11 +109,13 @@ class MonitorCore:
         self._refresh_process(now_s, sender)
         return [Send(sender, self.views.full())] if sender.role in SUBSCRIBERS and self._warm else []
 
+    @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self.registry.leave(sender)
         self._refresh_process(now_s, sender)
         return []
 
+    @handles
     def _on_instance_report(self, now_s: float, sender: Address, message: InstanceReport) -> list[Effect]:
         if not self._take_report(now_s, sender, message) or sender not in self._watches:
             return []
@@ -137,16 +126,21 @@ class MonitorCore:
             self._unheard.pop(sender, None)
         return []
 
-    def _on_report(self, now_s: float, sender: Address, message: Report) -> list[Effect]:
+    @handles
+    def _on_report(
+        self, now_s: float, sender: Address, message: DispatcherReport | KvstoreReport | ManagerReport
+    ) -> list[Effect]:
         self._take_report(now_s, sender, message)
         return []
 
+    @handles
     def _on_reasons(self, now_s: float, sender: Address, message: Reasons) -> list[Effect]:
         self.reasons.lost += message.lost
         for reason in message.reasons:
             self.reasons.add(reason)
         return [Send(TRACES, message)] if self._config.traces else []
 
+    @handles
     def _on_members_reset(self, now_s: float, sender: Address, message: MembersReset) -> list[Effect]:
         self._members_known = True
         present = {member.address: None for member in message.members}
@@ -160,28 +154,34 @@ class MonitorCore:
             self._refresh_process(now_s, member.address)
         return []
 
+    @handles
     def _on_member_up(self, now_s: float, sender: Address, message: MemberUp) -> list[Effect]:
         self.registry.register(message.member)
         self._refresh_process(now_s, message.member.address)
         return []
 
+    @handles
     def _on_member_down(self, now_s: float, sender: Address, message: MemberDown) -> list[Effect]:
         self.registry.deregister(message.address)
         self._refresh_process(now_s, message.address)
         return []
 
+    @handles
     def _on_tick(self, now_s: float, sender: Address, message: Tick) -> list[Effect]:
         for address in self._watches:
             self._judge(now_s, address)
         return [self._next_tick(now_s)]
 
+    @handles
     def _on_publish_due(self, now_s: float, sender: Address, message: PublishDue) -> list[Effect]:
         is_due = self._warm and message.version == self.views.version and self.views.changed
         return self._publish_now(now_s) if is_due else []
 
+    @handles
     def _on_explain(self, now_s: float, sender: Address, message: ExplainQuery) -> list[Effect]:
         return [Send(sender, Explanation(self.reasons.about(message.request, self._config.explain_records)))]
 
+    @handles
     def _on_status(self, now_s: float, sender: Address, message: StatusQuery) -> list[Effect]:
         return [Send(sender, self.status(now_s))]
 
@@ -240,7 +240,7 @@ class MonitorCore:
         self.suspicions_total += watch.suspect
         self._refresh(address)
         said = FleetView(self.views.version + 1, (self._view_of(address),), self.views.version)
-        self.reasons.add(Reason(now_s, self.address, address, "FleetView", self._codec.encode(said)))
+        self.reasons.add(Reason(now_s, self.address, address, FleetView.__name__, self._codec.encode(said)))
 
     def _warm_up(self, now_s: float) -> list[Effect]:
         """Begin to publish as soon as nobody who is registered is still unheard, or the time is up."""

@@ -4,11 +4,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dunlin.effects import Address
-from services.monitor.facts import Facts, RequestKey
+from dunlin.messages.declare import Hold
+from dunlin.messages.subjects import References, RequestKey
 
-OPENING = ("Place", "Accepted", "Adopted")
-CLOSING = ("Refused", "Returned", "Cancel", "Poisoned", "Failed", "Taken")
-WAITING = ("Place", "Preempted")
+OPENING = (Hold.OFFERED, Hold.BEGINS)
+WAITING = (Hold.OFFERED, Hold.WAITS)
 """After one of these no step holds the request, and yet its instance still has it."""
 
 
@@ -26,33 +26,33 @@ class HandOut:
     tickets: tuple[int, ...]
 
 
-def hand_outs(records: Sequence[tuple[float, Facts]]) -> list[HandOut]:
-    """The hand-outs that (time, facts) of one request's own records tell of, by dispatcher and in order of time."""
-    by_dispatcher: dict[RequestKey | None, list[tuple[float, Facts]]] = {}
-    for at_s, facts in records:
-        by_dispatcher.setdefault(facts.request, []).append((at_s, facts))
+def hand_outs(records: Sequence[tuple[float, References]]) -> list[HandOut]:
+    """The hand-outs that one request's own records (time, references) tell of, by dispatcher and in order of time."""
+    by_dispatcher: dict[RequestKey | None, list[tuple[float, References]]] = {}
+    for at_s, refs in records:
+        by_dispatcher.setdefault(refs.request, []).append((at_s, refs))
     return [hand_out for mine in by_dispatcher.values() for hand_out in _of_dispatcher(mine)]
 
 
-def _of_dispatcher(records: Sequence[tuple[float, Facts]]) -> list[HandOut]:
+def _of_dispatcher(records: Sequence[tuple[float, References]]) -> list[HandOut]:
     names = dict.fromkeys(
-        (facts.instance, facts.attempt) for _, facts in records if facts.instance is not None and facts.kind in OPENING
+        (refs.instance, refs.attempt) for _, refs in records if refs.instance is not None and refs.hold in OPENING
     )
     return [_hand_out(records, instance, attempt) for instance, attempt in names]
 
 
-def _hand_out(records: Sequence[tuple[float, Facts]], instance: Address, attempt: int) -> HandOut:
-    mine = [(at_s, facts) for at_s, facts in records if facts.instance == instance and facts.attempt == attempt]
+def _hand_out(records: Sequence[tuple[float, References]], instance: Address, attempt: int) -> HandOut:
+    mine = [(at_s, refs) for at_s, refs in records if refs.instance == instance and refs.attempt == attempt]
     start_s = mine[0][0]
-    ends = [at_s for at_s, facts in mine if facts.kind in CLOSING]
-    ends += [at_s for at_s, facts in records if facts.kind == "Place" and facts.attempt > attempt]
+    ends = [at_s for at_s, refs in mine if refs.hold is Hold.ENDS]
+    ends += [at_s for at_s, refs in records if refs.hold is Hold.OFFERED and refs.attempt > attempt]
     return HandOut(
         instance,
         attempt,
         start_s,
         end_s=min(ends, default=None),
         last_s=mine[-1][0],
-        waits=mine[-1][1].kind in WAITING,
-        sequences=tuple(facts.sequence for _, facts in mine if facts.sequence is not None),
-        tickets=tuple(facts.ticket for _, facts in mine if facts.ticket is not None),
+        waits=mine[-1][1].hold in WAITING,
+        sequences=tuple(refs.sequence for _, refs in mine if refs.sequence is not None),
+        tickets=tuple(refs.ticket for _, refs in mine if refs.ticket is not None),
     )

@@ -11,8 +11,10 @@ from math import inf
 from typing import TypeVar
 
 from dunlin.effects import Address, Message
+from dunlin.messages.engine import Step
 from dunlin.messages.fleet import Reason
-from services.monitor.facts import Facts, RequestKey, extract, parse_request
+from dunlin.messages.plan import Order
+from dunlin.messages.subjects import References, RequestKey, parse_request, references_of
 from services.monitor.handouts import HandOut, hand_outs
 
 K = TypeVar("K")
@@ -25,7 +27,7 @@ class Entry:
 
     number: int
     reason: Reason
-    facts: Facts
+    refs: References
 
     @property
     def order(self) -> tuple[float, int]:
@@ -54,20 +56,21 @@ class ReasonRing:
     def add(self, reason: Reason) -> None:
         """Keep a reason; the oldest make room. One that cannot be decoded counts as lost."""
         try:
-            facts = extract(reason, self._decode(reason.kind, reason.payload))
+            message = self._decode(reason.kind, reason.payload)
         except ValueError:
             self.lost += 1
             return
+        refs = references_of(reason.sender, reason.to, message)
         self._numbers += 1
-        entry = Entry(self._numbers, reason, facts)
+        entry = Entry(self._numbers, reason, refs)
         self._entries.append(entry)
         self._bytes += len(reason.payload)
-        if facts.request is not None:
-            self._of_request.setdefault(facts.request, deque()).append(entry)
-        if facts.public is not None and facts.public != facts.request:
-            self._renamed.setdefault(facts.public, deque()).append(entry)
-        if facts.instance is not None and facts.request is None:
-            self._of_instance.setdefault(facts.instance, deque()).append(entry)
+        if refs.request is not None:
+            self._of_request.setdefault(refs.request, deque()).append(entry)
+        if refs.public is not None and refs.public != refs.request:
+            self._renamed.setdefault(refs.public, deque()).append(entry)
+        if refs.instance is not None and refs.request is None:
+            self._of_instance.setdefault(refs.instance, deque()).append(entry)
         while len(self._entries) > self._max_records or self._bytes > self._max_bytes:
             self._evict()
 
@@ -76,7 +79,7 @@ class ReasonRing:
         key = parse_request(request)
         direct = sorted(self._direct(key) if key else (), key=lambda entry: entry.order)
         found = {entry.number: entry for entry in direct}
-        for hand_out in hand_outs([(entry.reason.at_s, entry.facts) for entry in direct]):
+        for hand_out in hand_outs([(entry.reason.at_s, entry.refs) for entry in direct]):
             for entry in self._during(hand_out):
                 found[entry.number] = entry
         records = [entry.reason for entry in sorted(found.values(), key=lambda entry: entry.order)]
@@ -86,19 +89,19 @@ class ReasonRing:
 
     def _direct(self, key: RequestKey) -> list[Entry]:
         """What names the request itself, by its public id or by the number that an adopting dispatcher gave it."""
-        names = dict.fromkeys((key, *(entry.facts.request for entry in self._renamed.get(key, ()))))
+        names = dict.fromkeys((key, *(entry.refs.request for entry in self._renamed.get(key, ()))))
         return [entry for name in names if name is not None for entry in self._of_request.get(name, ())]
 
     def _during(self, hand_out: HandOut) -> list[Entry]:
         """What concerns the instance of a hand-out, and thereby the request."""
         entries = sorted(self._of_instance.get(hand_out.instance, ()), key=lambda entry: entry.order)
-        steps = [entry for entry in entries if entry.facts.names_any(hand_out.sequences)]
+        steps = [entry for entry in entries if entry.refs.names_any(hand_out.sequences)]
         end_s = hand_out.end_s if hand_out.end_s is not None else _quiet_end_s(entries, steps, hand_out)
-        found = steps + [entry for entry in entries if entry.facts.ticket in hand_out.tickets]
-        orders = [entry for entry in entries if entry.reason.kind == "Order"]
+        found = steps + [entry for entry in entries if entry.refs.ticket in hand_out.tickets]
+        orders = [entry for entry in entries if entry.reason.kind == Order.__name__]
         found += [entry for entry in orders if entry.reason.at_s <= hand_out.start_s][-1:]
         for entry in entries:
-            if entry.facts.whole_instance and hand_out.start_s < entry.reason.at_s <= end_s:
+            if entry.refs.whole_instance and hand_out.start_s < entry.reason.at_s <= end_s:
                 found.append(entry)
         return found
 
@@ -106,20 +109,20 @@ class ReasonRing:
         entry = self._entries.popleft()
         self._bytes -= len(entry.reason.payload)
         self.lost += 1
-        facts = entry.facts
-        if facts.request is not None:
-            _drop_first(self._of_request, facts.request)
-            if facts.public is not None and facts.public != facts.request:
-                _drop_first(self._renamed, facts.public)
-        elif facts.instance is not None:
-            _drop_first(self._of_instance, facts.instance)
+        refs = entry.refs
+        if refs.request is not None:
+            _drop_first(self._of_request, refs.request)
+            if refs.public is not None and refs.public != refs.request:
+                _drop_first(self._renamed, refs.public)
+        elif refs.instance is not None:
+            _drop_first(self._of_instance, refs.instance)
 
 
 def _quiet_end_s(entries: list[Entry], steps: list[Entry], hand_out: HandOut) -> float:
     """When the request left its instance without a word: at the first step after its own that has no row of it."""
     if hand_out.waits or not steps or steps[-1].reason.at_s < hand_out.last_s:
         return inf
-    later = [entry for entry in entries if entry.reason.kind == "Step" and entry.order > steps[-1].order]
+    later = [entry for entry in entries if entry.reason.kind == Step.__name__ and entry.order > steps[-1].order]
     return later[0].reason.at_s if later else inf
 
 

@@ -7,9 +7,10 @@ from dataclasses import replace
 import grpc
 
 from dunlin.host import Host
+from dunlin.messages.fleet import EXPLAIN, MONITOR_SERVICE, STATUS
 from dunlin.wire import codec
 from dunlin.wire.envelopes import FLEET
-from dunlin.wire.methods import EXPLAIN, MONITOR_SERVICE, STATUS, Methods
+from dunlin.wire.methods import Methods
 from dunlin.wire.options import ServiceOptions
 from dunlin.wire.service import Service
 from services.monitor.config import MonitorConfig

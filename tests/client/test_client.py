@@ -25,10 +25,19 @@ from dunlin.client import (
     Unavailable,
 )
 from dunlin.effects import Address, Gone
-from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, MemberStatus, Reason, StatusQuery
+from dunlin.messages.fleet import (
+    EXPLAIN,
+    STATUS,
+    ExplainQuery,
+    Explanation,
+    FleetStatus,
+    MemberStatus,
+    Reason,
+    StatusQuery,
+)
 from dunlin.messages.public import InfoReply
 from dunlin.wire.calls import CallFailed
-from dunlin.wire.methods import EXPLAIN, STATUS, Methods
+from dunlin.wire.methods import Methods
 from dunlin.wire.server import Server
 from tests.services.dispatcher.doors import Doors, doors
 from tests.services.dispatcher.factories import A

@@ -18,8 +18,8 @@ from dunlin.engine.options import SPINS, EngineOptions, parse_options
 from dunlin.engine.process import CANNOT_GO_ON, CANNOT_START
 from dunlin.engine.progress import ProgressCounter
 from dunlin.messages.engine import Close, EngineFailed, EngineReady, MapHost, StepDone, Unsupported
-from dunlin.messages.types import Finish, f32, i8, i32, i64
-from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT, Header
+from dunlin.messages.types import Finish, Header, f32, i8, i32, i64
+from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from tests.engine.build import damage, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
 

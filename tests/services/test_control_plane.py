@@ -19,7 +19,16 @@ import pytest
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.dispatch import Accepted
-from dunlin.messages.fleet import ExplainQuery, Explanation, FleetStatus, FleetView, InstanceReport, StatusQuery
+from dunlin.messages.fleet import (
+    EXPLAIN,
+    STATUS,
+    ExplainQuery,
+    Explanation,
+    FleetStatus,
+    FleetView,
+    InstanceReport,
+    StatusQuery,
+)
 from dunlin.messages.plan import Order, OrderDone
 from dunlin.messages.pool import CommitRegion, RegionReserved, ReserveRegion, Tier
 from dunlin.messages.types import Figure, Region, Why
@@ -27,7 +36,7 @@ from dunlin.telemetry.explain import Record, explain
 from dunlin.wire.channels import open_channel
 from dunlin.wire.codec import decode
 from dunlin.wire.envelopes import PLAN, POOL
-from dunlin.wire.methods import EXPLAIN, STATUS, stub
+from dunlin.wire.methods import stub
 from dunlin.wire.options import ServiceOptions
 from dunlin.wire.service import Service
 

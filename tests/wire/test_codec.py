@@ -12,28 +12,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dunlin.effects import Address
-from dunlin.messages import engine
+from dunlin.messages import dispatch, engine, exchange, fleet, group, plan, pool, public
+from dunlin.messages.declare import declaration_of
 from dunlin.messages.dispatch import Cancel, Tokens
-from dunlin.messages.engine import EngineExited, EngineStarted, Progress
-from dunlin.messages.group import Reach
-from dunlin.messages.types import Finish, f32, i8, i32, i64
+from dunlin.messages.types import Finish, Header, f32, i8, i32, i64
 from dunlin.wire.codec import PAIRS, CodecError, coder_of, decode, encode
-from dunlin.wire.envelopes import CONVERSATIONS, DISPATCH, ENGINE_COMMAND, ENGINE_EVENT, Envelope, Header
-
-LOCAL = {EngineExited, EngineStarted, Progress, Reach}
-"""Messages between a core and its own host, which never cross a wire."""
+from dunlin.wire.envelopes import CONVERSATIONS, DISPATCH, ENGINE_COMMAND, ENGINE_EVENT, Envelope
 
 BITS = {"b": 8, "i": 32, "q": 64}
 
 
 def wire_types() -> list[type[Any]]:
-    """Every dataclass of the vocabulary that has to have a protobuf twin."""
-    found: list[type[Any]] = [Address]
-    for module, _ in PAIRS:
-        for value in vars(module).values():
-            if isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__:
-                found.append(value)
-    return [kind for kind in found if kind not in LOCAL]
+    """Every type that has to have a protobuf twin: what is declared for the wire, and the public door's dataclasses."""
+    own = [kind for module, _ in PAIRS for kind in vars(module).values() if is_own(module, kind)]
+    return [Address, *(kind for kind in own if declaration_of(kind) or kind.__module__ == public.__name__)]
+
+
+def is_own(module: types.ModuleType, value: Any) -> bool:
+    return isinstance(value, type) and dataclasses.is_dataclass(value) and value.__module__ == module.__name__
 
 
 def enums() -> list[type[IntEnum]]:
@@ -103,7 +99,7 @@ def test_every_message_comes_back_as_it_was(kind: type[Any]) -> None:
 
 
 def test_no_message_of_the_proto_files_lacks_a_dataclass() -> None:
-    envelopes = {"Header", "EngineCommand", "EngineEvent"}
+    envelopes = {"EngineCommand", "EngineEvent"}
     envelopes |= {f"{conversation.name}{side}" for conversation in CONVERSATIONS for side in ("Command", "Event")}
     wired = {name for _, module in PAIRS for name in module.DESCRIPTOR.message_types_by_name}
     assert wired - envelopes == {kind.__name__ for kind in wire_types()}
@@ -118,9 +114,25 @@ def test_enumerations_agree_with_the_proto_files(kind: type[IntEnum]) -> None:
     assert {value.name: value.number for value in wired.values} == {f"{prefix}_{item.name}": item for item in kind}
 
 
-def test_the_engines_whole_contract_travels_in_its_envelopes() -> None:
-    assert set(ENGINE_COMMAND.kinds) == set(engine.ENGINE_COMMANDS)
-    assert set(ENGINE_EVENT.kinds) == set(engine.ENGINE_EVENTS)
+@pytest.mark.parametrize(
+    ("vocabulary", "command", "event"),
+    [
+        (engine, ENGINE_COMMAND, ENGINE_EVENT),
+        *(
+            (vocabulary, conversation.command, conversation.event)
+            for vocabulary, conversation in zip(
+                (dispatch, group, pool, exchange, plan, fleet), CONVERSATIONS, strict=True
+            )
+        ),
+    ],
+)
+def test_a_direction_carries_what_is_declared_for_it(
+    vocabulary: types.ModuleType, command: Envelope, event: Envelope
+) -> None:
+    own = [kind for kind in vars(vocabulary).values() if is_own(vocabulary, kind)]
+    said = {kind: said for kind in own if (said := declaration_of(kind)) is not None}
+    assert set(command.kinds) == {kind for kind, one in said.items() if one.command is not None}
+    assert set(event.kinds) == {kind for kind, one in said.items() if one.event is not None}
 
 
 def test_the_header_names_the_sender_and_its_incarnation() -> None:

@@ -11,11 +11,12 @@ import grpc.aio
 import pytest
 
 from dunlin.effects import Address
-from dunlin.messages.fleet import FleetStatus, MemberStatus, StatusQuery
+from dunlin.messages.declare import Method
+from dunlin.messages.fleet import STATUS, FleetStatus, MemberStatus, StatusQuery
 from dunlin.messages.public import GenerateEvent, GenerateRequest, InfoReply, InfoRequest
 from dunlin.messages.types import i32
 from dunlin.wire.channels import SERVER_OPTIONS, open_blocking_channel, open_channel
-from dunlin.wire.methods import GENERATE, INFO, STATUS, Method, Methods, stub
+from dunlin.wire.methods import GENERATE, INFO, Methods, stub
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 

@@ -8,7 +8,8 @@ import pytest
 
 from dunlin.effects import Gone, Joined
 from dunlin.messages.dispatch import Cancel, Ended
-from dunlin.wire.envelopes import DISPATCH, Header
+from dunlin.messages.types import Header
+from dunlin.wire.envelopes import DISPATCH
 from dunlin.wire.streams import Counters, Limits, Stream
 from dunlin.wire.streams import End as StreamEnd
 from tests.wire.ends import DISPATCHER, INSTANCE, End

@@ -9,9 +9,9 @@ import pytest
 
 from dunlin.effects import Address, Gone, Joined
 from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place
-from dunlin.messages.types import i32
+from dunlin.messages.types import Header, i32
 from dunlin.wire.channels import open_channel
-from dunlin.wire.envelopes import DISPATCH, Header
+from dunlin.wire.envelopes import DISPATCH
 from dunlin.wire.streams import Limits, identities, identity
 from tests.wire.ends import (
     DISPATCHER,

@@ -118,7 +118,7 @@ BUGS = (
         (
             Edit(
                 "services.instance.checkpointer",
-                "same = sequence.number == flight.number and _is_next(sequence, region.start, region.stop)",
+                "same = sequence.number == move.number and _is_next(sequence, region.start, region.stop)",
                 "same = sequence.kept_tokens == region.start",
             ),
             Edit(LIVES, "cancelled = self._tier.cancel(sequence, Purpose.CHECKPOINT)", "cancelled: list[Effect] = []"),

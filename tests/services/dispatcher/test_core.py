@@ -24,7 +24,8 @@ from dunlin.messages.door import (
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import Member, MemberDown, MembersReset
 from dunlin.messages.types import Finish, GroupKind, Part, RequestClass, Sampling, f32, i8, i32, i64
-from services.dispatcher.timers import DeadlineDue, DroughtOver, ReportDue
+from dunlin.reporting import ReportDue
+from services.dispatcher.timers import DeadlineDue, DroughtOver
 from tests.services.dispatcher.factories import (
     MONITOR,
     SELF,

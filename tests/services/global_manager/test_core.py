@@ -9,8 +9,9 @@ from dunlin.messages.fleet import FleetView, ManagerReport, MemberView
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import Order, OrderDone, OrderRefused
 from dunlin.messages.types import GroupKind, Part
+from dunlin.reporting import ReportDue
 from services.global_manager.config import GlobalManagerConfig
-from services.global_manager.core import GlobalManagerCore, MovesDue, ReportDue, RetryDue
+from services.global_manager.core import GlobalManagerCore, MovesDue, RetryDue
 
 ME = Address("global_manager", "g", 2)
 ETCD = Address("etcd", "")
@@ -231,10 +232,10 @@ class TestReports:
         assert core.receive(0.1, ETCD, Elected(50)) == [Send(MONITOR, ManagerReport(50, 0)), looks]
         core.receive(0.2, I0, Joined())
         assert Send(MONITOR, ManagerReport(50, 1)) in core.receive(0.3, MONITOR, view(ready(I0)))
-        assert core.receive(0.5, ME, ReportDue(1)) == [Send(MONITOR, ManagerReport(50, 1)), After(0.5, ReportDue(1))]
+        assert core.receive(0.5, ME, ReportDue(1)) == [Send(MONITOR, ManagerReport(50, 1)), After(0.5, ReportDue(2))]
         assert core.receive(0.5, ME, ReportDue(0)) == []
         core.receive(0.6, MONITOR, Gone())
-        assert core.receive(1.0, ME, ReportDue(1)) == []
+        assert core.receive(1.0, ME, ReportDue(2)) == []
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:

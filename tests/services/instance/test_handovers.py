@@ -5,14 +5,15 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, After, Effect
-from dunlin.messages.plan import HandOver, Room
-from dunlin.messages.types import Part
+from dunlin.messages.plan import HandOver, Order, Room
+from dunlin.messages.types import GroupKind, Part
 from dunlin.policies.handover import HandoverPolicy, most_room, stay
 from services.instance.departure import Ended, Stage
 from services.instance.departures import NOT_COPIED
 from services.instance.handovers import FAILURES_MOST, Handovers, HoldOver, Limits, PauseOver
+from services.instance.orders import Orders
 from services.instance.sequences import Sequence, Sequences, State
-from tests.services.instance.bench import D, make_place
+from tests.services.instance.bench import MANAGER, ME, D, make_place
 
 X, Y = (Address("instance", name, 9) for name in "xy")
 TAIL = 8
@@ -52,20 +53,25 @@ class Here:
     """A prefill instance with running sequences of 10 tokens, numbered from 1; none has its first token yet."""
 
     def __init__(self, sequences: int = 1, most: int = 4, policy: HandoverPolicy = most_room) -> None:
-        self.part = Part.PREFILL
+        self.orders = Orders(ME)
+        self.follow(Part.PREFILL)
         self.can_copy = True
         self.sequences = Sequences()
         self.leaving = Leaving(self.sequences)
         limits = Limits(most, hold_s=10.0, pause_s=0.1, tail_tokens=TAIL)
         departures: Any = self.leaving
-        self.handovers = Handovers(self.sequences, departures, policy, limits, lambda: self.part, lambda: self.can_copy)
+        self.handovers = Handovers(self.sequences, departures, policy, limits, self.orders, lambda: self.can_copy)
         for request in range(1, sequences + 1):
             sequence = self.sequences.add(D, make_place(request, tokens=10))
             self.sequences.go(sequence, State.RUNNING)
         self.all = self.sequences.all()
 
+    def follow(self, part: Part, epoch: int = 1) -> None:
+        """The manager has the instance do that."""
+        self.orders.take(MANAGER, Order(epoch, 1, 1, GroupKind.LOCAL, part, (ME,)))
+
     def rooms(self, *rooms: tuple[Address, int], ticket: int = 1, epoch: int = 5) -> "Here":
-        self.handovers.hand_over(HandOver(epoch, ticket, tuple(Room(*room, 1000) for room in rooms)), 0)
+        self.handovers.hand_over(0.0, MANAGER, HandOver(epoch, ticket, tuple(Room(*room, 1000) for room in rooms)))
         return self
 
     def prefill(self, *sequences: Sequence) -> list[Effect]:
@@ -102,7 +108,7 @@ def test_a_row_waits_even_before_anything_was_settled() -> None:
 def test_without_any_of_these_it_decodes_here(off: str) -> None:
     here = Here(policy=stay if off == "policy" else most_room)
     here.rooms(*([] if off == "rooms" else [(X, 100)]))
-    here.part = Part.DECODE if off == "part" else Part.PREFILL
+    here.follow(Part.DECODE if off == "part" else Part.PREFILL)
     here.can_copy = off != "tier"
     assert here.prefill() == []
     assert (here.leaving.log, here.runs()) == ([], [1])
@@ -167,10 +173,10 @@ def test_who_refuses_is_left_alone_for_a_while_and_another_is_asked_at_once() ->
     here.handovers.settle()
     here.rooms((X, 1000), (Y, 900), ticket=2).handovers.settle()
     assert len(here.leaving.log) == 2, "both rest, whatever the manager says"
-    here.handovers.pause_over(PauseOver(X, due.counter + 9))
+    here.handovers.pause_over(0.0, ME, PauseOver(X, due.counter + 9))
     here.handovers.settle()
     assert len(here.leaving.log) == 2
-    here.handovers.pause_over(due)
+    here.handovers.pause_over(0.0, ME, due)
     here.handovers.settle()
     assert here.leaving.log[2:] == [(1, "x")]
 
@@ -179,7 +185,7 @@ def test_nobody_waits_for_longer_than_it_may() -> None:
     here = Here(2).rooms((X, 5))
     here.prefill()
     assert here.runs() == []
-    here.handovers.hold_over(HoldOver(2))
+    here.handovers.hold_over(0.0, ME, HoldOver(2))
     assert here.runs() == [2]
     here.rooms((X, 500), ticket=2).handovers.settle()
     assert here.leaving.log == [(1, "x")], "the other one stays for good"
@@ -193,7 +199,7 @@ def test_what_fails_on_its_way_again_and_again_stays() -> None:
         here.leaving.end(one, stays="x lost the room", stage=Stage.COPYING)
         ((_, due),) = timers(here.handovers.settle(), PauseOver)
         assert here.runs() == ([] if left else [1])
-        here.handovers.pause_over(due)
+        here.handovers.pause_over(0.0, ME, due)
         here.handovers.settle()
     assert len(here.leaving.log) == FAILURES_MOST
 
@@ -218,6 +224,7 @@ def test_one_that_ended_on_its_way_blames_nobody() -> None:
 @pytest.mark.parametrize(("epoch", "ticket", "known_epoch"), [(4, 9, 0), (5, 0, 0), (5, 2, 6)])
 def test_the_word_of_an_older_term_or_ticket_changes_nothing(epoch: int, ticket: int, known_epoch: int) -> None:
     here = Here().rooms((X, 100))
-    here.handovers.hand_over(HandOver(epoch, ticket, ()), known_epoch)
+    here.follow(Part.PREFILL, max(1, known_epoch))
+    here.handovers.hand_over(0.0, MANAGER, HandOver(epoch, ticket, ()))
     assert here.handovers.is_on
     assert here.handovers.stale_total == 1

@@ -5,11 +5,13 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.plan import Drain, DrainDone, Shed, ShedDone, Undrain
+from dunlin.messages.plan import Drain, DrainDone, Order, Shed, ShedDone, Undrain
+from dunlin.messages.types import GroupKind, Part
 from services.instance.departure import Ended
+from services.instance.orders import Orders
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.sheds import Sheds
-from tests.services.instance.bench import MANAGER, D, make_place
+from tests.services.instance.bench import MANAGER, ME, D, make_place
 
 THERE = Address("instance", "there", 9)
 
@@ -37,12 +39,12 @@ class Leaving:
         ended(type("D", (), {"sequence": sequence})(), stays)
 
 
-def make_sheds(*tokens: int, most: int = 4) -> tuple[Sheds, Leaving]:
+def make_sheds(*tokens: int, most: int = 4, orders: Orders | None = None) -> tuple[Sheds, Leaving]:
     """Waiting sequences of so many tokens, numbered from 1."""
     sequences, leaving = Sequences(), Leaving()
     for request, count in enumerate(tokens, start=1):
         sequences.add(D, make_place(request, tokens=count))
-    return Sheds(sequences, leaving, most), leaving  # type: ignore[arg-type]
+    return Sheds(sequences, leaving, orders or Orders(ME), most), leaving  # type: ignore[arg-type]
 
 
 def order(slots: int, ticket: int = 1, epoch: int = 5) -> Shed:
@@ -59,13 +61,13 @@ def told(effects: list[Effect]) -> list[Any]:
 )
 def test_the_cheapest_leave_until_about_so_many_slots_are_free(slots: int, gone: list[int]) -> None:
     sheds, leaving = make_sheds(40, 10, 20, 400)
-    sheds.shed(MANAGER, order(slots), 0)
+    sheds.shed(0.0, MANAGER, order(slots))
     assert list(leaving.going) == gone
 
 
 def test_so_many_leave_at_once_and_the_manager_hears_when_all_are_through() -> None:
     sheds, leaving = make_sheds(10, 10, 10, most=2)
-    assert told(sheds.shed(MANAGER, order(30), 0)) == []
+    assert told(sheds.shed(0.0, MANAGER, order(30))) == []
     assert (list(leaving.going), sheds.waiting) == ([3, 2], 1)
     leaving.end(3)
     assert told(sheds.settle()) == []
@@ -77,25 +79,27 @@ def test_so_many_leave_at_once_and_the_manager_hears_when_all_are_through() -> N
 
 def test_nobody_to_give_is_answered_at_once() -> None:
     sheds, _ = make_sheds()
-    assert told(sheds.shed(MANAGER, order(30), 0)) == [ShedDone(5, 1)]
+    assert told(sheds.shed(0.0, MANAGER, order(30))) == [ShedDone(5, 1)]
 
 
 def test_orders_of_an_older_term_or_ticket_change_nothing() -> None:
-    sheds, leaving = make_sheds(10)
-    sheds.drain(MANAGER, Drain(5, 3), 0)
+    orders = Orders(ME)
+    sheds, leaving = make_sheds(10, orders=orders)
+    sheds.drain(0.0, MANAGER, Drain(5, 3))
     for stale in (order(10, ticket=2), order(10, ticket=9, epoch=4)):
-        (answer,) = told(sheds.shed(MANAGER, stale, 0))
+        (answer,) = told(sheds.shed(0.0, MANAGER, stale))
         assert "stale" in answer.detail
-    assert "stale" in told(sheds.shed(MANAGER, order(10, ticket=9), 6))[0].detail
+    orders.take(MANAGER, Order(6, 1, 1, GroupKind.LOCAL, Part.LOCAL, (ME,)))
+    assert "stale" in told(sheds.shed(0.0, MANAGER, order(10, ticket=9)))[0].detail
     assert len(leaving) == 0
     assert sheds.stale_total == 3
 
 
 def test_draining_ends_when_told_and_whoever_had_not_begun_stays() -> None:
     sheds, leaving = make_sheds(10, 10, most=1)
-    assert told(sheds.drain(MANAGER, Drain(5, 1), 0)) == [DrainDone(5, 1, draining=True)]
-    sheds.shed(MANAGER, order(20, ticket=2), 0)
-    assert told(sheds.drain(MANAGER, Undrain(5, 3), 0)) == [DrainDone(5, 3, draining=False)]
+    assert told(sheds.drain(0.0, MANAGER, Drain(5, 1))) == [DrainDone(5, 1, draining=True)]
+    sheds.shed(0.0, MANAGER, order(20, ticket=2))
+    assert told(sheds.drain(0.0, MANAGER, Undrain(5, 3))) == [DrainDone(5, 3, draining=False)]
     assert not sheds.draining
     leaving.end(2)
     assert told(sheds.settle()) == [ShedDone(5, 2, moved=1, moved_slots=10)]

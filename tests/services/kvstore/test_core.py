@@ -15,8 +15,9 @@ from dunlin.messages.pool import (
     Writing,
 )
 from dunlin.messages.types import HostRegion, i64
+from dunlin.reporting import ReportDue
 from services.kvstore.catalog import CatalogError
-from services.kvstore.core import KvstoreCore, ReportDue
+from services.kvstore.core import KvstoreCore
 from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, ProcessEnded
 from services.kvstore.room import RoomError
 from tests.services.kvstore.desk import (
@@ -322,7 +323,7 @@ class TestReports:
         reserve(core, length_bytes=UNIT + 1)
         effects = core.receive(1.5, ME, ReportDue(1))
         report = KvstoreReport(capacity_bytes=4 * UNIT, used_bytes=2 * UNIT, regions=1, reserved_total=1)
-        assert effects == [Send(MONITOR, report), After(0.5, ReportDue(1))]
+        assert effects == [Send(MONITOR, report), After(0.5, ReportDue(2))]
 
     def test_an_old_timer_is_ignored_and_none_runs_without_monitors(self) -> None:
         core = make_core()

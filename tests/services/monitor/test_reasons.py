@@ -14,9 +14,9 @@ from dunlin.messages.fleet import FleetView, MemberView, Reason
 from dunlin.messages.group import Reserve
 from dunlin.messages.plan import Order
 from dunlin.messages.pool import RegionRefused, ReserveRegion
+from dunlin.messages.subjects import parse_request
 from dunlin.messages.types import GroupKind, Part, Region, Why, i8, i32, i64
 from dunlin.wire import codec
-from services.monitor.facts import parse_request
 from services.monitor.reasons import ReasonRing
 
 D0 = Address("dispatcher", "d0", 0xC)

@@ -7,8 +7,9 @@ import pytest
 from dunlin.effects import Address, Effect, Joined, Message, Send
 from dunlin.messages.fleet import FleetView, InstanceReport
 from dunlin.messages.membership import Member, MembersReset
+from dunlin.messages.types import Header
 from dunlin.wire import codec
-from dunlin.wire.envelopes import FLEET, Header
+from dunlin.wire.envelopes import FLEET
 from services.monitor.config import MonitorConfig
 from services.monitor.core import MonitorCore
 
