@@ -24,7 +24,7 @@ STDLIB_PURE = (
 )  # fmt: skip
 PROMISED = (
     "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py", "dunlin/prefix.py",
-    "dunlin/limits.py", "dunlin/handlers.py", "dunlin/reporting.py",
+    "dunlin/limits.py", "dunlin/handlers.py", "dunlin/reporting.py", "dunlin/answer_cache.py",
 )  # fmt: skip
 NAMED_TUPLE = ("_replace", "_asdict", "_fields", "_make")
 """Public in spite of the underscore."""
