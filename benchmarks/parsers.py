@@ -17,7 +17,7 @@ from dunlin.effects import Address
 from dunlin.engine.config import parse_config
 from dunlin.engine.errors import ModelError
 from dunlin.engine.frames import FrameError, FrameReader, frame
-from dunlin.engine.safetensors import Checkpoint
+from dunlin.engine.weights import Checkpoint
 from dunlin.limits import BadField
 from dunlin.membership.members import MemberRecord
 from dunlin.messages.dispatch import Tokens
