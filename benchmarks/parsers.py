@@ -28,7 +28,8 @@ from dunlin.tenants import Tenant, TenantsError, described, hash_of, parse
 from dunlin.wire.codec import CodecError, decode, encode
 from dunlin.wire.envelopes import CONVERSATIONS, ENGINE_COMMAND, ENGINE_EVENT, Header
 from dunlin.wire.streams import identities, identity
-from dunlin.workload.trace import TraceError, parse_trace
+from dunlin.workload.formats import parse_trace
+from dunlin.workload.trace import TraceError
 from services.dispatcher.generate_request import generate_of
 from services.dispatcher.openai_request import chat_of, completion_of
 from services.dispatcher.preprocess import read_json
