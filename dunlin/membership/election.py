@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.errors import EtcdError, LeaseLost
-from dunlin.membership.keeper import Clock, LeaseKeeper, boot_clock_s
+from dunlin.membership.keeper import Clock, LeaseKeeper, boot_clock_s, first_result
 from dunlin.membership.txn import CreatedAt, Put
 from dunlin.membership.watch import Deleted, PrefixWatch, Reset, WatchEvent
 from dunlin.membership.watch import Put as Written
@@ -117,14 +117,7 @@ class Election:
             del self._left_over[0]
 
     async def _until_lost(self, ours: _Candidacy) -> str:
-        ways = (ours.keeper.keep(), _expired(ours.keeper), _over(ours), self._queue(ours))
-        tasks = [asyncio.ensure_future(way) for way in ways]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return next(task for task in tasks if task in done).result()
-        finally:
-            for task in tasks:
-                task.cancel()
+        return await first_result(ours.keeper.keep(), _expired(ours.keeper), _over(ours), self._queue(ours))
 
     async def _queue(self, ours: _Candidacy) -> str:
         """Lead when no older key is left; returns when our own key is gone.

@@ -15,11 +15,9 @@ Name = tuple[int, int]
 
 
 class Incoming:
-    """Owns what is expected: by room, who sends it under which of its tickets. `received_total` counts regions."""
+    """Owns what is expected: by room, who sends it under which of its tickets."""
 
     def __init__(self, catalog: Catalog) -> None:
-        self.received_total = 0
-        self.failed_total = 0
         self._catalog = catalog
         self._expected: dict[Name, tuple[Address, Offer]] = {}
         self._gone: dict[Name, None] = {}
@@ -55,10 +53,8 @@ class Incoming:
         is_gone = name in self._gone
         self._gone.pop(name, None)
         if message.detail or is_gone:
-            self.failed_total += 1
             self._catalog.release(sender, *name)
             return [] if is_gone else [Send(sender, Arrived(offer.ticket, message.detail))]
-        self.received_total += 1
         self._catalog.commit(sender, *name, offer.checksum)
         return [Send(sender, Arrived(offer.ticket))]
 
