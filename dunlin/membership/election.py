@@ -108,8 +108,8 @@ class Election:
     async def _clear(self) -> None:
         """End the leases of our candidacies that were over while etcd was away.
 
-        A restarted etcd gives each its whole TTL again, and their keys would stand before everybody's new ones. Nobody
-        else's key is touched: its process may still live. Raises EtcdError.
+        A restarted etcd gives each its whole TTL again, and their keys would stand before the new ones of all
+        candidates. No other candidate's key is touched: its process may still live. Raises EtcdError.
         """
         while self._left_over:
             with suppress(LeaseLost):
@@ -122,7 +122,7 @@ class Election:
     async def _queue(self, ours: _Candidacy) -> str:
         """Lead when no older key is left; returns when our own key is gone.
 
-        An old view does no harm: it holds every key older than ours, and whoever comes later queues behind us.
+        An old view does no harm: it holds every key older than ours, and later candidates queue behind us.
         """
         created: dict[str, int] = {}
         async for event in PrefixWatch(self._client, self._prefix):

@@ -134,7 +134,7 @@ class Registration:
     async def _gone_or_taken(self, keeper: LeaseKeeper) -> str:
         """Look after the key about once per TTL, and tell when the lease is in doubt; returns when the key is gone.
 
-        A live lease does not prove the key: somebody may have deleted it, or a newer process of this name written it.
+        A live lease does not prove the key: it may have been deleted, or written by a newer process of this name.
         """
         ours = self._value_for(self.incarnation)
         while True:

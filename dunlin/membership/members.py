@@ -93,7 +93,7 @@ def register(
 
 
 class MemberTable:
-    """Who is up, out of watch events. Pure: the same events give the same messages."""
+    """The members that are registered, out of watch events. Pure: the same events give the same messages."""
 
     def __init__(self) -> None:
         self._up: dict[str, Member] = {}

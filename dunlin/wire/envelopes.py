@@ -17,7 +17,7 @@ from dunlin.wire.codec import CodecError, coder_of, type_named
 
 @dataclass(frozen=True, slots=True)
 class Header:
-    """Who sent the message, with the incarnation that the receiver's core fences by."""
+    """The sender of the message, with the incarnation that the receiver's core fences by."""
 
     sender: Address
 
