@@ -17,7 +17,7 @@ from dunlin.effects import Address
 from dunlin.engine.config import parse_config
 from dunlin.engine.errors import ModelError
 from dunlin.engine.frames import FrameError, FrameReader, frame
-from dunlin.engine.safetensors import Checkpoint
+from dunlin.engine.weights import Checkpoint
 from dunlin.limits import BadField
 from dunlin.membership.members import MemberRecord
 from dunlin.messages.dispatch import Tokens
@@ -28,7 +28,8 @@ from dunlin.tenants import Tenant, TenantsError, described, hash_of, parse
 from dunlin.wire.codec import CodecError, decode, encode
 from dunlin.wire.envelopes import CONVERSATIONS, ENGINE_COMMAND, ENGINE_EVENT
 from dunlin.wire.streams import identities, identity
-from dunlin.workload.trace import TraceError, parse_trace
+from dunlin.workload.formats import parse_trace
+from dunlin.workload.trace import TraceError
 from services.dispatcher.generate_request import generate_of
 from services.dispatcher.openai_request import chat_of, completion_of
 from services.dispatcher.preprocess import read_json

@@ -1,5 +1,6 @@
 """A campaign's view of a running cluster: its doors, its status, the recorded decisions about a request."""
 
+from contextlib import AsyncExitStack
 from types import TracebackType
 
 import dunlin
@@ -8,11 +9,12 @@ from dunlin.launch.process import ClusterProcess
 from dunlin.launch.state import read_state
 from dunlin.messages.fleet import DispatcherReport, FleetStatus, Reason
 from dunlin.wire.codec import decode
-from dunlin.workload.doors import HttpDoor, SdkDoor
+from dunlin.workload.doors import SdkDoor
+from dunlin.workload.http import HttpDoor
 
 
 class Session:
-    """`async with Session(cluster) as session`. Owns one SDK client."""
+    """`async with Session(cluster) as session`. Owns one SDK client and one HTTP client."""
 
     def __init__(self, cluster: ClusterProcess) -> None:
         self._cluster = cluster
@@ -20,18 +22,20 @@ class Session:
         self.client = dunlin.AsyncClient(cluster.grpc, tls_dir=(state.tls_dir or None) if state is not None else None)
         self.door = SdkDoor(self.client)
         self.http_door: HttpDoor
+        self._open = AsyncExitStack()
         self.vocabulary = 0
         self.max_positions = 0
 
     async def __aenter__(self) -> "Session":
         info = await self.client.info()
         self.vocabulary, self.max_positions = info.vocabulary, info.max_positions
-        self.http_door = HttpDoor(self._cluster.http, info.model)
+        self.http_door = await self._open.enter_async_context(HttpDoor(self._cluster.http, info.model))
         return self
 
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        await self._open.aclose()
         await self.client.close()
 
     async def look(self) -> FleetStatus:

@@ -21,10 +21,11 @@ from benchmarks.output import Outcome, say
 from benchmarks.session import Session
 from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus, InstanceReport
+from dunlin.workload.formats import read_trace
 from dunlin.workload.generator import Door, Load
 from dunlin.workload.prompts import Job, make_jobs
 from dunlin.workload.stats import Record, Report, report
-from dunlin.workload.trace import Arrival, read_trace
+from dunlin.workload.trace import Arrival
 
 _REPORTED_S = 0.7
 """After so long every instance has reported what it did."""

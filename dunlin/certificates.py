@@ -1,7 +1,7 @@
 """A private CA for one cluster, and the certificates that it gives: made here, read by `dunlin/wire/security.py`.
 
 The package `cryptography` is needed to make them, not to use them. A certificate carries its holder's role and name as
-DNS names under `dunlin` (`names_of`), so that whoever dials checks them within the TLS handshake itself.
+DNS names under `dunlin` (`names_of`), so that the dialling side checks them within the TLS handshake itself.
 """
 
 import ipaddress
@@ -46,7 +46,7 @@ class Leaf:
 
 
 def names_of(role: str, name: str) -> tuple[str, str]:
-    """The DNS names that say who holds a certificate: `instance.dunlin`, and `instance-0.instance.dunlin`.
+    """The DNS names in a certificate that name its holder: `instance.dunlin`, and `instance-0.instance.dunlin`.
 
     A name that cannot be one label of a DNS name stands there as its hash, and `*` for any name.
 

@@ -13,7 +13,7 @@ _Kind = TypeVar("_Kind")
 
 @dataclass_transform(frozen_default=True, field_specifiers=(field,))
 def record(kind: type[_Kind]) -> type[_Kind]:
-    """A dataclass with slots that nobody may change: for what is made once a step, or even once a token.
+    """A dataclass with slots that may not be changed: for objects made once a step, or even once a token.
 
     mypy says so, not the interpreter: freezing there makes each field cost three times as much. All other messages are
     frozen dataclasses.
@@ -22,7 +22,7 @@ def record(kind: type[_Kind]) -> type[_Kind]:
 
 
 class Address(NamedTuple):
-    """Who sends or receives: a process, an engine, the etcd watch, a client at a door, or a core's own timer.
+    """A sender or receiver of messages: a process, an engine, the etcd watch, a client at a door, or a core's timer.
 
     `incarnation` is the etcd revision of the process's first registration, so a restarted process is another address.
     A tuple, for it is looked up several times on the way of every message: hashed and compared at C's speed.
@@ -87,7 +87,7 @@ class Core(Protocol):
 
         Args:
             now_s: seconds on the host's clock; never goes backwards.
-            sender: who sent it; for `Joined` and `Gone` the peer concerned.
+            sender: the address that sent it; for `Joined` and `Gone` the peer concerned.
             message: what was sent.
         """
         ...

@@ -68,7 +68,7 @@ def end_process(error: Exception) -> None:
 class Host:
     """Feeds one core. Owns the outlets: each peer has at most one, and its `Joined` and `Gone` come in pairs, in order.
 
-    `undeliverable` counts messages sent to nobody, `overflowed` outlets closed because they were full.
+    `undeliverable` counts messages to addresses without an outlet, `overflowed` outlets closed because they were full.
     """
 
     def __init__(
@@ -117,7 +117,7 @@ class Host:
         self.deliver(peer, Gone(reason))
 
     def peers(self, role: str) -> list[Address]:
-        """Who of this role can be reached now, in the order of joining."""
+        """The peers of this role that can be reached now, in the order of joining."""
         return [peer for peer in self._outlets if peer.role == role]
 
     def deliver(self, sender: Address, message: Message) -> None:
@@ -136,7 +136,7 @@ class Host:
             self._busy = False
 
     def send(self, to: Address, message: Message) -> bool:
-        """Give `message` to a peer's outlet; False: nobody there, or full (and therefore gone now)."""
+        """Give `message` to a peer's outlet; False: there is none, or it was full (and is closed now)."""
         outlet = self._outlets.get(to)
         return (outlet is not None and outlet.send(message)) or self._unsent(to, outlet)
 
@@ -172,7 +172,7 @@ class Host:
         to, message = effect.to, effect.message
         outlet = self._outlets.get(to)
         sent = (outlet is not None and outlet.send(message)) or self._unsent(to, outlet)
-        # What is said to a client that has left is decided all the same, and nobody else is told of it.
+        # A decision about a client that has left is a decision all the same, and reaches no other peer.
         if getattr(message, "why", None) is not None and (sent or to.role == "client"):
             self._record(Decision(self.clock(), self.address, to, message))
 

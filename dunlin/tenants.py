@@ -1,4 +1,4 @@
-"""The file of tenants: who may use a cluster, the hashes of their API keys, and their quotas. JSON or TOML.
+"""The file of tenants: the users of a cluster, the hashes of their API keys, and their quotas. JSON or TOML.
 
     {"tenants": {"acme": {"keys": ["<sha256 of a key, hex>"], "requests_per_minute": 600, "running": 8}}}
 

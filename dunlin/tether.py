@@ -15,7 +15,7 @@ _USAGE = "usage: python -m dunlin.tether PPID -- CMD ARGS..."
 
 
 class ParentGone(RuntimeError):
-    """The parent ended before the tie was made: nobody will ever stop this process, so it should not start."""
+    """The parent ended before the tie was made: nothing would ever stop this process, so it should not start."""
 
 
 def tie_to_parent(expected_ppid: int) -> None:

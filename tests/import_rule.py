@@ -154,7 +154,9 @@ def protobuf_stays_at_the_edge(tree: Tree) -> list[str]:
 
 
 def web_stays_at_the_door(tree: Tree) -> list[str]:
-    return only_in(tree, WEB, ("services/dispatcher/http*.py",))
+    """Servers of HTTP, and the load generator's client of it."""
+    places = ("services/dispatcher/http*.py", "services/monitor/server_metrics.py", "dunlin/workload/http.py")
+    return only_in(tree, WEB, places)
 
 
 def torch_stays_below(tree: Tree) -> list[str]:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from dunlin.cli.cluster import connected
 from dunlin.cli.errors import FAILED, OK, CliError
-from dunlin.cli.options import Subparsers, add_cluster_options, number, whole
+from dunlin.cli.options import Subparsers, add_cluster_options, add_sampling, whole
 
 if TYPE_CHECKING:
     from dunlin.client import Client
@@ -41,14 +41,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     )
     parser.add_argument("--system", metavar="TEXT", help="the system's message")
     parser.add_argument("--max-tokens", type=whole(1), metavar="N", help=f"of one answer (default: {_MOST_TOKENS})")
-    parser.add_argument("--temperature", type=number(0), metavar="T", help="0 is greedy (default: the server's)")
-    parser.add_argument(
-        "--top-p",
-        type=number(0, above=True),
-        metavar="P",
-        help="draw from the likeliest tokens that make up this share",
-    )
-    parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed draws the same (default: new ones)")
+    add_sampling(parser)
     add_cluster_options(parser)
     parser.set_defaults(run=run)
 

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from dunlin.cli.cluster import connected
 from dunlin.cli.errors import OK, USAGE, CliError
-from dunlin.cli.options import Subparsers, add_cluster_options, add_json, number, whole
+from dunlin.cli.options import Subparsers, add_cluster_options, add_json, add_sampling, number, whole
 from dunlin.cli.output import as_json
 
 if TYPE_CHECKING:
@@ -42,15 +42,8 @@ def _add_sampling(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--max-tokens", type=whole(1), metavar="N", help="at most so many tokens (default: what the context leaves)"
     )
-    parser.add_argument("--temperature", type=number(0), metavar="T", help="0 is greedy (default: the server's)")
-    parser.add_argument(
-        "--top-p",
-        type=number(0, above=True),
-        metavar="P",
-        help="draw from the likeliest tokens that make up this share",
-    )
+    add_sampling(parser)
     parser.add_argument("--top-k", type=whole(0), metavar="K", help="draw from the K likeliest tokens (0: from all)")
-    parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed draws the same (default: a new one)")
     parser.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end before this text (repeatable)")
     parser.add_argument("--ignore-eos", action="store_true", help="go on after the end token, up to --max-tokens")
     parser.add_argument("--timeout", type=number(0, above=True), metavar="S", help="give up after so many seconds")

@@ -120,7 +120,7 @@ def show(directory: Path) -> Shown:
         dtypes=_dtypes(found.entries.values()),
         files=len({entry.path for entry in found.entries.values()}),
         parameters=sum(prod(entry.shape) for entry in found.entries.values()),
-        weight_bytes=sum(entry.stop - entry.start for entry in found.entries.values()),
+        weight_bytes=sum(entry.size_bytes for entry in found.entries.values()),
         kv_bytes_per_token_bf16=_kv_bytes(sizes, 2),
         kv_bytes_per_token_fp32=_kv_bytes(sizes, 4),
         tokenizer=(directory / "tokenizer.json").is_file(),

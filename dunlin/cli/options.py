@@ -30,6 +30,18 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
     )
 
 
+def add_sampling(parser: argparse.ArgumentParser) -> None:
+    """How the next token is drawn, as far as chats and single texts share it."""
+    parser.add_argument("--temperature", type=number(0), metavar="T", help="0 is greedy (default: the server's)")
+    parser.add_argument(
+        "--top-p",
+        type=number(0, above=True),
+        metavar="P",
+        help="draw from the likeliest tokens that make up this share",
+    )
+    parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed draws the same (default: a new one)")
+
+
 def add_json(parser: argparse.ArgumentParser) -> None:
     """Machine-readable output."""
     parser.add_argument("--json", action="store_true", help="print JSON")

@@ -4,6 +4,7 @@ import argparse
 import asyncio
 import sys
 from collections.abc import Sequence
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,11 +13,12 @@ from dunlin.cli.cluster import find_endpoint, found_access, translated
 from dunlin.cli.errors import FAILED, OK, USAGE, CliError
 from dunlin.cli.options import Subparsers, add_cluster_options, add_json, number, whole
 from dunlin.cli.output import as_json, plain, table
+from dunlin.extras import lacks
 from dunlin.workload.manual import HELP, SLO_HELP
 
 if TYPE_CHECKING:
-    from dunlin.workload.doors import HttpDoor
     from dunlin.workload.generator import Load
+    from dunlin.workload.http import HttpDoor
     from dunlin.workload.runs import Run
     from dunlin.workload.stats import Record, Report
     from dunlin.workload.trace import Arrival
@@ -94,10 +96,10 @@ async def _replay(arguments: argparse.Namespace, arrivals: "list[Arrival]", endp
     async with dunlin.AsyncClient(endpoint, **found_access(arguments)) as client:
         info = await client.info()
         jobs = make_jobs(arrivals, info.max_positions, info.vocabulary, arguments.seed, arguments.speed)
-        door = SdkDoor(client) if arguments.door == "grpc" else _http(arguments, info.model)
         before = await client.status() if arguments.record else None
-        load = Load(jobs, door)
-        run = Run({}, arrivals, await _watched(load, len(jobs), jobs[-1].at_s))
+        opening = nullcontext(SdkDoor(client)) if arguments.door == "grpc" else _http(arguments, info.model)
+        async with opening as door:
+            run = Run({}, arrivals, await _watched(Load(jobs, door), len(jobs), jobs[-1].at_s))
         if before is not None:
             _record(arguments, run, {"info": info, "before": before, "after": await client.status()})
         return run
@@ -137,8 +139,11 @@ async def _watched(load: "Load", total: int, last_s: float) -> "list[Record]":
 def _http(arguments: argparse.Namespace, model: str) -> "HttpDoor":
     from dunlin.cli.cluster import find_state
     from dunlin.client.access import access_of
-    from dunlin.workload.doors import HttpDoor
 
+    try:
+        from dunlin.workload.http import HttpDoor
+    except ModuleNotFoundError as error:
+        raise CliError(f"--door http: {lacks(error.name)}", USAGE) from None
     url = find_state(arguments.data_dir).http.split(",")[0]
     return HttpDoor(url, model, access_of(found_access(arguments)["tls_dir"], None))
 

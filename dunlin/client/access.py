@@ -1,4 +1,4 @@
-"""How a client shows who it is: certificates and an API key, as given or from the environment."""
+"""A client's credentials: certificates and an API key, as given or from the environment."""
 
 import os
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """`security` None: plaintext. `metadata` goes to dispatchers alone."""
+    """Credentials of one client. `security` None: plaintext. `metadata` goes to dispatchers alone."""
 
     security: Security | None
     metadata: Metadata
@@ -25,7 +25,7 @@ ANYBODY = Access(None, ())
 
 
 def access_of(tls_dir: str | Path | None, api_key: str | None) -> Access:
-    """What the caller gave; None: what `DUNLIN_TLS_DIR` and `DUNLIN_API_KEY` say; empty: none.
+    """Credentials from the arguments; None: from `DUNLIN_TLS_DIR` and `DUNLIN_API_KEY`; empty: none.
 
     Raises:
         DunlinError: the certificates cannot be used, or the key cannot be a key.

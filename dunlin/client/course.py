@@ -1,6 +1,6 @@
-"""One request's way through a cluster whose dispatchers may fail: what to send next, and what the caller gets to see.
+"""One call that resumes at another dispatcher when one fails: what to send next, and which events the caller gets.
 
-Pure: knows no connection and no sleeping. Every token reaches the caller once and in order, whoever delivers it.
+Pure: knows no connection and no sleeping. Every token reaches the caller once and in order, from whichever dispatcher.
 """
 
 from dataclasses import replace
@@ -18,7 +18,7 @@ MOST_PAUSE_S = 1.0
 class Course:
     """Follows one request until it `is_over`.
 
-    `patience_s`: how long after the last sign of life it is still sought elsewhere.
+    `patience_s`: how long after its last event the request is still resumed at other dispatchers.
     """
 
     def __init__(self, request: GenerateRequest, endpoints: int, patience_s: float, now_s: float) -> None:
@@ -45,7 +45,7 @@ class Course:
         )
 
     def take(self, now_s: float, event: GenerateEvent) -> GenerateEvent | None:
-        """The event as the caller gets it; None: it is none of the caller's business."""
+        """Take a dispatcher's event in; returns it as the caller gets it, None for one without news."""
         self._heard_s = now_s
         self.is_over = event.finish is not Finish.RUNNING
         says_nothing = not (event.text or event.tokens or event.finish is not Finish.RUNNING)
@@ -61,7 +61,7 @@ class Course:
         return event
 
     def failed(self, now_s: float, failed: CallFailed, endpoint: str) -> float:
-        """The call failed at this endpoint: the seconds until the next try.
+        """The call failed at `endpoint`: returns the seconds until the next try.
 
         Raises:
             DunlinError: there will be no other try.

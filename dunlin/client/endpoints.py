@@ -17,11 +17,11 @@ class Endpoints:
 
     @property
     def current(self) -> str:
-        """Who is asked first."""
+        """The dispatcher that is asked first."""
         return self.all[self._index]
 
     def leave(self, endpoint: str) -> None:
-        """`endpoint` failed: whoever asks next asks the one after it. Late news of one left before changes nothing."""
+        """`endpoint` failed: the next call goes to the one after it. A late failure of another one is ignored."""
         if endpoint == self.current:
             self._index = (self._index + 1) % len(self.all)
 

@@ -38,11 +38,11 @@ class NotAuthenticated(DunlinError):
 
 
 class NotAllowed(DunlinError):
-    """Who asks is known, and may not do this."""
+    """The caller is authenticated, and may not do this."""
 
 
 class Unavailable(DunlinError):
-    """Nobody can serve: no dispatcher answers, or it knows of no instance that could."""
+    """The request cannot be served: no dispatcher answers, or it knows of no instance that could."""
 
     def __init__(self, detail: str, retry_after_s: float = 0.0) -> None:
         super().__init__(detail)
@@ -54,7 +54,7 @@ class DeadlineExceeded(DunlinError):
 
 
 class Cancelled(DunlinError):
-    """Somebody cancelled the request."""
+    """The request was cancelled, by its caller or another client."""
 
 
 class GenerationFailed(DunlinError):

@@ -1,7 +1,7 @@
-"""Is the other side still there? A stuck dispatcher keeps its connections: only its silence tells.
+"""A watchdog for silent calls: a stuck dispatcher keeps its connections open, only its silence shows.
 
-Silence is counted in ticks of this process's own clock work, so that a client that was itself stopped, or busy, for a
-minute has not listened for a minute. Time in which the caller does not ask for more is not listened either.
+Silence is counted in ticks of a thread of this process, so that a client that was itself stopped or busy for a minute
+does not count that minute. Time in which the caller does not wait for the next event does not count either.
 """
 
 import threading
@@ -12,11 +12,11 @@ from dunlin.wire.calls import CallFailed
 
 TICK_S = 0.5
 MOST_TICKS = 6
-"""Dispatchers say something every second; after three they are taken for stuck."""
+"""Dispatchers send an event every second; after three seconds without one they are taken for stuck."""
 
 
 class Quiet:
-    """One call's silence. What `watch` is given is called once, when it has lasted too long."""
+    """Measures the silence of one call. The function given to `watch` is called once, when it has lasted too long."""
 
     def __init__(self) -> None:
         self.is_over = False
@@ -25,7 +25,7 @@ class Quiet:
         self._listens = False
 
     def watch(self, cancel: Callable[[], object]) -> None:
-        """The call is open; this ends it."""
+        """The call is open; `cancel` ends it."""
         self._cancel = cancel
 
     def listen(self) -> None:
@@ -34,11 +34,11 @@ class Quiet:
         self._listens = True
 
     def heard(self) -> None:
-        """It came."""
+        """An event came."""
         self._listens = False
 
     def tick(self) -> None:
-        """A while has passed."""
+        """Another `TICK_S` has passed."""
         if not self._listens or self.is_over:
             return
         self._ticks += 1
@@ -47,13 +47,13 @@ class Quiet:
             self._cancel()
 
     def failure(self, endpoint: str) -> CallFailed:
-        """What to make of the cancelled call."""
+        """The error of a call that was cancelled for its silence."""
         text = f"{endpoint} has been silent for {MOST_TICKS * TICK_S:g} s"
         return CallFailed("UNAVAILABLE", text)
 
 
 class Ticker:
-    """A thread that ticks while there is somebody to tick for. Threads may share it."""
+    """A thread that calls `tick` of the calls added, while there are any. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
@@ -61,7 +61,7 @@ class Ticker:
         self._thread: threading.Thread | None = None
 
     def add(self, quiet: Quiet) -> None:
-        """Tick for this one."""
+        """Call its `tick` from now on."""
         with self._lock:
             self._ticked[quiet] = None
             if self._thread is None:
@@ -69,7 +69,7 @@ class Ticker:
                 self._thread.start()
 
     def remove(self, quiet: Quiet) -> None:
-        """And no more."""
+        """Call its `tick` no more."""
         with self._lock:
             self._ticked.pop(quiet, None)
 

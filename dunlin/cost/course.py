@@ -1,7 +1,7 @@
 """How fast steps are on a live cluster, from the times at which clients got their tokens. Pure.
 
-While a request is answered, each of its tokens is the end of a step. Who else was in the step follows from when the
-others' first and last tokens came. What passes while nobody is answered is not seen.
+While a request is answered, each of its tokens is the end of a step. The other requests of
+the step follow from the times of their first and last tokens. Time in which no request is answered is not seen.
 """
 
 from bisect import bisect_left

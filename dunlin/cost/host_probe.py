@@ -1,6 +1,6 @@
 """Measures what dunlin's own processes take of their cores: a live cluster under loads that tell their costs apart.
 
-Works on a cluster of one instance that somebody else started, pinned and left in peace. The loads are far from real
+Works on a cluster of one instance that is running already, pinned and without other load. The loads are far from real
 ones on purpose: nothing, requests one by one and all at once, long answers alone and many together.
 """
 

@@ -206,7 +206,7 @@ class MoveModel:
 
 @dataclass(frozen=True, slots=True)
 class MoveModels:
-    """One `MoveModel` per kind of move, and one for kinds that nobody measured."""
+    """One `MoveModel` per kind of move, and one for kinds that were not measured."""
 
     default: MoveModel
     by_kind: Mapping[MoveKind, MoveModel] = field(default_factory=dict)

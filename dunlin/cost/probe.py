@@ -346,7 +346,7 @@ class Tier:
         self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def close(self) -> None:
-        """Let the memory go once nobody maps it."""
+        """Release the memory; every mapping of it must be gone."""
         os.close(self._fd)
 
 

@@ -1,7 +1,7 @@
 """What a prefill takes on several GPUs, by how they share it: LoongServe's equation 7, one fit per strategy. Pure.
 
 Knows coefficients. Does not know where they come from (`shipped`, `store`), nor a group, an instance or a scheduler:
-who decides how many instances prefill together asks `Strategies.step_s` for each strategy that it considers.
+a policy that decides how many instances prefill together calls `Strategies.step_s` for each strategy in question.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 class StrategyError(ValueError):
-    """A strategy that nobody measured; the message says which are known."""
+    """A strategy that was not measured; the message names the known ones."""
 
 
 class Strategy(NamedTuple):
@@ -78,7 +78,7 @@ class Strategies:
         return sorted(self.prefill)
 
     def step_s(self, strategy: Strategy, batch: Batch) -> float:
-        """Seconds for a prefill. Raises StrategyError for one that nobody measured, ValueError for decode rows."""
+        """Seconds for a prefill. Raises StrategyError for one that was not measured, ValueError for decode rows."""
         model = self.prefill.get(strategy)
         if model is None:
             known = ", ".join(map(str, self.known()))

@@ -1,4 +1,4 @@
-"""The model that ships with dunlin, made on first use, by a child process: who resolves a model loads no torch."""
+"""The model that ships with dunlin, made on first use, by a child process, so that resolving a model loads no torch."""
 
 import fcntl
 import os

@@ -11,11 +11,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors.torch import save_file
 
 from dunlin.engine.config import FAMILIES, ModelConfig, load_config
 from dunlin.engine.errors import ModelError
 from dunlin.engine.layout import Block, layer_blocks, outer_blocks, part_shapes
-from dunlin.engine.safetensors import write_safetensors
 from dunlin.engine.weights import TORCH_DTYPES
 
 TOKENIZER = Path(__file__).parent.parent / "text" / "data"
@@ -58,7 +58,8 @@ def init_checkpoint(directory: Path, family: str = "llama", shape: Shape | None 
     _write_json(directory / "config.json", _config(family, shape))
     _write_tokenizer(directory)
     config = load_config(directory)
-    write_safetensors(directory / "model.safetensors", dict(_tensors(config, TORCH_DTYPES[shape.dtype], seed)))
+    tensors = dict(_tensors(config, TORCH_DTYPES[shape.dtype], seed))
+    save_file(tensors, directory / "model.safetensors", metadata={"format": "pt"})
     return config
 
 

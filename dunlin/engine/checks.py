@@ -8,7 +8,7 @@ from pathlib import Path
 
 from dunlin.engine.config import ModelConfig
 from dunlin.engine.errors import ModelError
-from dunlin.engine.headers import Entry, find_entry, read_header, shards
+from dunlin.engine.headers import Entry, entries_of, find_entry, open_file, shards
 from dunlin.engine.layout import layer_blocks, outer_blocks, part_shapes
 
 
@@ -18,7 +18,8 @@ def read_headers(directory: Path) -> tuple[dict[str, Entry], list[ModelError]]:
     entries: dict[str, Entry] = {}
     for path in files:
         try:
-            entries.update(read_header(path))
+            with open_file(path, "np") as file:
+                entries.update(entries_of(path, file))
         except ModelError as error:
             faults.append(error)
     return entries, faults

@@ -1,33 +1,37 @@
-"""Which tensors a checkpoint has, read from the headers of its safetensors: names, dtypes, shapes, places in the files.
+"""Which tensors a checkpoint has, read from the headers of its safetensors files: names, dtypes, shapes.
 
 Loads no torch and reads no tensor, so that a checkpoint can be judged before anything is started.
 """
 
-import json
-import struct
-from collections.abc import Callable, Mapping
+import math
+import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+
+from safetensors import SafetensorError, safe_open
 
 from dunlin.engine.config import read_json
 from dunlin.engine.errors import ModelError
 
-ITEM_BYTES = {"F32": 4, "F16": 2, "BF16": 2, "F64": 8}
-"""The dtypes that dunlin reads, and the bytes of one number."""
-HEADER_BYTES_MAX = 100_000_000
+DTYPES = ("F32", "F16", "BF16", "F64")
+"""Those that dunlin reads, as the format names them."""
 REMEDY = "fetch or write the checkpoint again"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One tensor in one file: its bytes are `[start, stop)` of the file."""
+    """One tensor in one file; `dtype` by its name in the format."""
 
     path: Path
     dtype: str
     shape: tuple[int, ...]
-    start: int
-    stop: int
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its numbers: the name of every dtype but BOOL, a byte each, holds its bits."""
+        bits = re.search(r"\d+", self.dtype)
+        return math.prod(self.shape) * (int(bits[0]) if bits else 8) // 8
 
 
 def shards(directory: Path) -> tuple[list[Path], list[ModelError]]:
@@ -51,16 +55,23 @@ def shards(directory: Path) -> tuple[list[Path], list[ModelError]]:
     return [file for file in files if file not in missing], faults
 
 
-def read_header(path: Path) -> dict[str, Entry]:
-    """The tensors of one file.
+def open_file(path: Path, framework: str) -> safe_open:
+    """Map the file at `path` and check its header. `framework` is "pt" for tensors; "np" loads no torch.
 
     :raises ModelError: it cannot be read, is truncated, or has a corrupt header.
     """
     try:
-        with path.open("rb") as file:
-            return _parse(path, path.stat().st_size, file.read)
+        return safe_open(path, framework=framework)
     except OSError as error:
         raise ModelError(path, f"cannot be read ({error.strerror or error})", REMEDY) from None
+    except SafetensorError as error:
+        raise ModelError(path, f"is truncated or corrupt ({error})", REMEDY) from None
+
+
+def entries_of(path: Path, file: safe_open) -> dict[str, Entry]:
+    """The tensors of `file`, which was opened at `path`."""
+    parts = {name: file.get_slice(name) for name in sorted(file.keys())}
+    return {name: Entry(path, part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
 
 
 def find_entry(entries: Mapping[str, Entry], name: str, directory: Path) -> Entry:
@@ -72,43 +83,7 @@ def find_entry(entries: Mapping[str, Entry], name: str, directory: Path) -> Entr
     if entry is None:
         remedy = "use a complete checkpoint that fits its config.json"
         raise ModelError(directory, f"tensor `{name}` is missing", remedy)
-    if entry.dtype not in ITEM_BYTES:
+    if entry.dtype not in DTYPES:
         what = f"tensor `{name}` has dtype {entry.dtype}"
-        raise ModelError(entry.path, what, f"dunlin reads {', '.join(ITEM_BYTES)}")
+        raise ModelError(entry.path, what, f"dunlin reads {', '.join(DTYPES)}")
     return entry
-
-
-def _parse(path: Path, size: int, read: Callable[[int], bytes]) -> dict[str, Entry]:
-    prefix = read(8)
-    if len(prefix) < 8:
-        raise ModelError(path, f"is truncated: {size} bytes are no safetensors file", REMEDY)
-    (length,) = struct.unpack("<Q", prefix)
-    if length > min(size - 8, HEADER_BYTES_MAX):
-        what = f"is truncated or corrupt: it claims a header of {length} bytes in a file of {size}"
-        raise ModelError(path, what, REMEDY)
-    try:
-        header = json.loads(read(length))
-    except (ValueError, RecursionError):
-        raise ModelError(path, "has a corrupt header (no JSON)", REMEDY) from None
-    if not isinstance(header, dict):
-        raise ModelError(path, "has a corrupt header (no JSON object)", REMEDY)
-    header.pop("__metadata__", None)
-    return {name: _entry(path, name, spec, 8 + length, size) for name, spec in header.items()}
-
-
-def _entry(path: Path, name: str, spec: Any, data_start: int, size: int) -> Entry:
-    try:
-        dtype, shape, (start, stop) = str(spec["dtype"]), tuple(map(int, spec["shape"])), map(int, spec["data_offsets"])
-    except (TypeError, KeyError, ValueError):
-        raise ModelError(path, f"has a corrupt header entry for `{name}`", REMEDY) from None
-    if data_start + stop > size:
-        raise ModelError(path, f"is truncated: `{name}` ends at byte {data_start + stop} of {size}", REMEDY)
-    items = 1
-    for extent in shape:
-        items *= extent
-    expected = items * ITEM_BYTES[dtype] if dtype in ITEM_BYTES else stop - start
-    if not 0 <= start <= stop or min(shape, default=0) < 0 or expected != stop - start:
-        raise ModelError(
-            path, f"has a corrupt header entry for `{name}`: {stop - start} bytes for shape {shape} of {dtype}", REMEDY
-        )
-    return Entry(path, dtype, shape, data_start + start, data_start + stop)

@@ -1,7 +1,7 @@
 """Where a decoder's weights and KV lie in the arena, computed from its configuration alone.
 
 A block is one tensor as the kernels want it; its parts are the checkpoint tensors stacked in its rows.
-Knows no tensor: the same figures serve whoever has to plan memory.
+Knows no tensor, so that memory can be planned where no torch is loaded.
 """
 
 from collections.abc import Iterator, Sequence

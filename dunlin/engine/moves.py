@@ -1,8 +1,8 @@
 """Copies KV between the slab and the node's host tier, a layer at a time, so that steps need not wait for a long one.
 
-In the tier a region is its layers one after another, each `[token, 2, kv_heads, head_dim]`. Whoever writes hashes what
-the region is and what it wrote; whoever reads copies first and hashes what it wants and the copy, so that a checksum
-speaks of the very bytes used. Knows no step.
+In the tier a region is its layers one after another, each `[token, 2, kv_heads, head_dim]`. The writer hashes the
+region's identity and the bytes written; the reader copies first and hashes the wanted identity and its copy, so that a
+checksum covers the very bytes used. Knows no step.
 """
 
 import mmap

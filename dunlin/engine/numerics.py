@@ -1,4 +1,4 @@
-"""How row-wise work is cut: freely, or so that bits do not depend on who else is in the batch."""
+"""How row-wise work is cut: freely, or so that bits do not depend on the other rows of the batch."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

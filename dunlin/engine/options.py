@@ -10,7 +10,7 @@ ENGINE_MODULE = "dunlin.engine"
 DTYPES = ("float32", "bfloat16")
 SPINS = 10_000
 """How often an OpenMP thread looks for the next parallel region before it sleeps: 0.1 to 0.5 ms, longer than the gaps
-within a step. libgomp's own choice is 30 times as long, in which whoever else needs the core waits.
+within a step. libgomp's own choice is 30 times as long, and other threads wait for the core meanwhile.
 """
 _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 

@@ -178,7 +178,7 @@ class Runner:
 
     def _adopt(self, move: Move, done: MoveDone) -> MoveDone:
         if move.sequence == 0:
-            return done  # nobody's yet: a later `Open` names the slots
+            return done  # no sequence has it yet: a later `Open` names the slots
         state = self._sequences.get(move.sequence)
         if state is None:
             return _failed(done, f"sequence {move.sequence} is not open")

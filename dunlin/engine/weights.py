@@ -4,17 +4,19 @@ Knows the checkpoint and the blocks; knows neither steps nor KV.
 """
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
 
 import torch
 import xxhash
+from safetensors import safe_open
 
 from dunlin.engine.arena import Arena, granules_for
 from dunlin.engine.checks import tensor_faults
 from dunlin.engine.config import ModelConfig
+from dunlin.engine.headers import Entry, entries_of, find_entry, open_file, shards
 from dunlin.engine.layout import Block, layer_blocks, offsets, outer_blocks, total_bytes
-from dunlin.engine.safetensors import Checkpoint
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
@@ -28,6 +30,38 @@ class Weights:
     outer: dict[str, torch.Tensor]
     layers: list[dict[str, torch.Tensor]]
     digest: str
+
+
+class Checkpoint:
+    """The tensors of a directory with `model.safetensors`, or with shards and their index. Files stay mapped until
+    `close`.
+
+    :raises ModelError: a file is missing, or broken.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+        self.entries: dict[str, Entry] = {}
+        self._files: dict[Path, safe_open] = {}
+        self._open = ExitStack()
+        files, faults = shards(directory)
+        if faults:
+            raise faults[0]
+        for path in files:
+            self._files[path] = self._open.enter_context(open_file(path, "pt"))
+            self.entries.update(entries_of(path, self._files[path]))
+
+    def tensor(self, name: str) -> torch.Tensor:
+        """The tensor `name` as a view of the mapped file: nothing is copied.
+
+        :raises ModelError: no file of the checkpoint has it, or its dtype is not a floating one that dunlin reads.
+        """
+        tensor: torch.Tensor = self._files[find_entry(self.entries, name, self.directory).path].get_tensor(name)
+        return tensor
+
+    def close(self) -> None:
+        """Forget the files. The mappings go when the last view of them does."""
+        self._open.close()
 
 
 def weight_granules(config: ModelConfig, item_bytes: int) -> int:

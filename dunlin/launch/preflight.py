@@ -23,7 +23,7 @@ MOST_CHECKPOINT_SHARE = 0.5
 _OTLP_SCHEMES = ("http://", "https://")
 _SIOCGIFADDR = 0x8915
 """Linux: ask for the address of a network interface."""
-_NEEDED = ("aiohttp", "grpc_health", "torch", "tokenizers", "xxhash")
+_NEEDED = ("aiohttp", "grpc_health", "safetensors", "torch", "tokenizers", "xxhash")
 
 
 def check(options: UpOptions) -> None:

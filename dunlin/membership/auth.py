@@ -1,6 +1,6 @@
 """A user's token for etcd: asked for with the password, used for every call, asked for again when it is refused.
 
-Knows no endpoint and no call but its own; whoever makes calls says when a token was refused.
+Knows no endpoint and no call but its own; the connection tells it when a token was refused.
 """
 
 import asyncio
@@ -19,7 +19,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class User:
-    """Whom etcd is told that calls come from. The name empty: nobody, for an etcd that asks for none."""
+    """The etcd user that calls are made as. An empty name: calls carry no user, for an etcd without authentication."""
 
     name: str = ""
     password: str = field(default="", repr=False)
@@ -35,11 +35,11 @@ class Token:
         self._asking = asyncio.Lock()
 
     async def metadata(self, channel: grpc.aio.Channel) -> Metadata:
-        """What a call carries to say whose it is; asks for a token over `channel` when there is none.
+        """The metadata that authenticates a call; asks for a token over `channel` when there is none.
 
         Raises grpc.aio.AioRpcError.
         """
-        async with self._asking:  # a token costs etcd a slow hash: one for all who wait
+        async with self._asking:  # a token costs etcd a slow hash: one for all waiting calls
             if self._metadata is None:
                 self._metadata = await self._ask(channel)
             return self._metadata

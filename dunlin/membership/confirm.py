@@ -1,9 +1,9 @@
-"""Who is gone for good: stands between the registrations in etcd and those who act on them.
+"""Which members are gone for good: stands between the registrations in etcd and the cores.
 
-A lease is a hint. Whoever's registration ended is in *doubt* until a probe says how it fares: alive, it stays a member;
-gone, `MemberDown` goes out; silent, it is asked once more and then counts as gone. While most of the members are in
-doubt at once the membership is *frozen*: it is likelier that etcd, or the way to everybody, is ill than that all have
-died together, so silence alone does not count then. A process whose name was taken by a newer one is down at once.
+A lease is a hint. A member whose registration ended is in *doubt* until a probe tells its state: alive, it stays a
+member; gone, `MemberDown` goes out; silent, it is asked once more and then counts as gone. While most members are in
+doubt at once the membership is *frozen*: a failure of etcd or of the network is likelier than the death of all of them
+together, so silence alone does not count then. A process whose name was taken by a newer one is down at once.
 
 Pure: the same messages, verdicts and times give the same results. Knows no probe's workings and no etcd.
 """
@@ -28,7 +28,7 @@ class Verdict(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """Ask this member how it fares; `number` goes back with the verdict."""
+    """Ask this member whether it lives; `number` goes back with the verdict."""
 
     member: Member
     number: int
@@ -74,12 +74,12 @@ class Confirmation:
 
     @property
     def frozen(self) -> bool:
-        """Whether so many are in doubt that silence proves nothing."""
+        """Whether so many members are in doubt that silence proves nothing."""
         return len(self._doubts) >= self._config.freeze_least and 2 * len(self._doubts) > len(self._members)
 
     @property
     def doubted(self) -> list[Address]:
-        """Those without registration who still count as members, in the order in which they lost it."""
+        """Members without registration that still count, in the order in which they lost it."""
         return [doubt.member.address for doubt in self._doubts.values()]
 
     @property
@@ -88,7 +88,7 @@ class Confirmation:
         return min((doubt.due_s for doubt in self._doubts.values()), default=inf)
 
     def take(self, now_s: float, message: MemberMessage) -> list[MemberMessage | Probe]:
-        """What etcd says; returns what the cores should hear and whom to probe."""
+        """Take a change of registrations in; returns messages for the cores and the probes to make."""
         match message:
             case MembersReset():
                 return self._reset(now_s, message.members)

@@ -155,7 +155,7 @@ class Connection:
         self._raise_unavailable(failures)
 
     def rotate(self, failed: str) -> None:
-        """Try another endpoint next, unless somebody already turned away from `failed`."""
+        """Try another endpoint next, unless another call already turned away from `failed`."""
         if self.current == failed:
             self._current = (self._current + 1) % len(self.endpoints)
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.errors import EtcdError, LeaseLost
-from dunlin.membership.keeper import Clock, LeaseKeeper, boot_clock_s
+from dunlin.membership.keeper import Clock, LeaseKeeper, boot_clock_s, first_result
 from dunlin.membership.txn import CreatedAt, Put
 from dunlin.membership.watch import Deleted, PrefixWatch, Reset, WatchEvent
 from dunlin.membership.watch import Put as Written
@@ -108,8 +108,8 @@ class Election:
     async def _clear(self) -> None:
         """End the leases of our candidacies that were over while etcd was away.
 
-        A restarted etcd gives each its whole TTL again, and their keys would stand before everybody's new ones. Nobody
-        else's key is touched: its process may still live. Raises EtcdError.
+        A restarted etcd gives each its whole TTL again, and their keys would stand before the new ones of all
+        candidates. No other candidate's key is touched: its process may still live. Raises EtcdError.
         """
         while self._left_over:
             with suppress(LeaseLost):
@@ -117,19 +117,12 @@ class Election:
             del self._left_over[0]
 
     async def _until_lost(self, ours: _Candidacy) -> str:
-        ways = (ours.keeper.keep(), _expired(ours.keeper), _over(ours), self._queue(ours))
-        tasks = [asyncio.ensure_future(way) for way in ways]
-        try:
-            done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-            return next(task for task in tasks if task in done).result()
-        finally:
-            for task in tasks:
-                task.cancel()
+        return await first_result(ours.keeper.keep(), _expired(ours.keeper), _over(ours), self._queue(ours))
 
     async def _queue(self, ours: _Candidacy) -> str:
         """Lead when no older key is left; returns when our own key is gone.
 
-        An old view does no harm: it holds every key older than ours, and whoever comes later queues behind us.
+        An old view does no harm: it holds every key older than ours, and later candidates queue behind us.
         """
         created: dict[str, int] = {}
         async for event in PrefixWatch(self._client, self._prefix):

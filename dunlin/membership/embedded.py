@@ -73,7 +73,7 @@ class EmbeddedEtcd:
         binary = find_binary()
         for port in (config.client_port, config.peer_port):
             _check_free(port)
-        # Between choosing a free port and etcd taking it, somebody else may: then other ones are tried.
+        # Another process may take a free port before etcd does: then other ports are tried.
         for _ in range(_FREE_PORT_TRIES):
             etcd = _spawn(binary, _with_ports(config))
             try:
@@ -106,7 +106,7 @@ class EmbeddedEtcd:
         client = EtcdClient([self.endpoint], timeouts=timeouts, credentials=credentials)
         try:
             async with asyncio.timeout(self.config.ready_s):
-                while not await self._leads(client):  # noqa: ASYNC110 (etcd tells nobody when it is ready)
+                while not await self._leads(client):  # noqa: ASYNC110 (etcd does not announce that it is ready)
                     await asyncio.sleep(_POLL_S)
         except TimeoutError:
             raise EtcdStartError(f"etcd is not ready after {self.config.ready_s:g} s: {self._log_tail()}") from None

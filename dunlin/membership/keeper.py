@@ -6,7 +6,7 @@ life was sent, never from the answer. So a process that slept knows by itself th
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 
 from dunlin.membership.client import EtcdClient, Lease
 from dunlin.membership.errors import EtcdError, LeaseLost
@@ -24,6 +24,20 @@ _REVOKE_TIMEOUT_S = 1.0
 def boot_clock_s() -> float:
     """Seconds that also count while the machine is suspended, which `time.monotonic` does not."""
     return time.clock_gettime(time.CLOCK_BOOTTIME)
+
+
+async def first_result(*ways: Coroutine[None, None, str]) -> str:
+    """Run all `ways` at once; returns the result of the first that ends (of several, the first in order).
+
+    The others are cancelled.
+    """
+    tasks = [asyncio.ensure_future(way) for way in ways]
+    try:
+        done, _ = await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        return next(task for task in tasks if task in done).result()
+    finally:
+        for task in tasks:
+            task.cancel()
 
 
 class LeaseKeeper:

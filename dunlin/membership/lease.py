@@ -13,7 +13,7 @@ from enum import Enum
 
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.errors import EtcdError, EtcdUnavailable
-from dunlin.membership.keeper import LeaseKeeper
+from dunlin.membership.keeper import LeaseKeeper, first_result
 from dunlin.membership.txn import CreatedAt, Get, ModifiedAt, Put
 
 _log = logging.getLogger(__name__)
@@ -129,18 +129,12 @@ class Registration:
 
     async def _kept(self, keeper: LeaseKeeper) -> str:
         """Keep the lease; returns why it or the key is gone."""
-        watchers = [asyncio.create_task(keeper.keep()), asyncio.create_task(self._gone_or_taken(keeper))]
-        try:
-            done, _ = await asyncio.wait(watchers, return_when=asyncio.FIRST_COMPLETED)
-            return next(task for task in watchers if task in done).result()
-        finally:
-            for task in watchers:
-                task.cancel()
+        return await first_result(keeper.keep(), self._gone_or_taken(keeper))
 
     async def _gone_or_taken(self, keeper: LeaseKeeper) -> str:
         """Look after the key about once per TTL, and tell when the lease is in doubt; returns when the key is gone.
 
-        A live lease does not prove the key: somebody may have deleted it, or a newer process of this name written it.
+        A live lease does not prove the key: it may have been deleted, or written by a newer process of this name.
         """
         ours = self._value_for(self.incarnation)
         while True:

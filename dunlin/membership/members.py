@@ -92,14 +92,8 @@ def register(
     return Registration(client, record.key, value_for, ttl_s=ttl_s, on_state=on_state)
 
 
-async def list_members(client: EtcdClient) -> list[MemberRecord]:
-    """Everybody registered now, ordered by role and name. Raises EtcdError."""
-    items = (await client.get_prefix(PREFIX)).items
-    return [record for record in map(_readable, items) if record is not None]
-
-
 class MemberTable:
-    """Who is up, out of watch events. Pure: the same events give the same messages."""
+    """The members that are registered, out of watch events. Pure: the same events give the same messages."""
 
     def __init__(self) -> None:
         self._up: dict[str, Member] = {}

@@ -1,4 +1,4 @@
-"""Which requests a door lets in at all: functions over what a request says of itself. Knows no queue and no limit."""
+"""Which requests are admitted at all: functions over a request's class. Knows no queue and no limit."""
 
 from collections.abc import Callable
 
@@ -14,7 +14,7 @@ def everyone(request_class: RequestClass) -> str:
 
 
 def interactive_only(request_class: RequestClass) -> str:
-    """No batch work: what waits for nobody must not slow down what somebody waits for (ConServe's Online-Only)."""
+    """Interactive requests alone: batch work is refused, so that it slows none of them (ConServe's Online-Only)."""
     if request_class is RequestClass.INTERACTIVE:
         return ""
     return "batch requests are not served here: this deployment takes interactive ones only (its preset says so)"

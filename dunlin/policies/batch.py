@@ -15,8 +15,8 @@ class Candidate:
 BatchPolicy = Callable[[Sequence[Candidate], int], list[int]]
 """(candidates, oldest first; budget in tokens) to tokens per candidate, 0 for no row in this step.
 
-It looks at nothing else, so that nobody asks again for the same candidates: where all had decode rows and nobody came
-or went, they have them again.
+The result depends on nothing else, so it is not asked for again while the candidates stay the same: where all had
+decode rows and none joined or left, the next step holds the same rows.
 """
 
 

@@ -1,6 +1,6 @@
 """Which instance gets a request: functions over what a dispatcher believes of its candidates.
 
-Knows no fleet, no stream and no request but its size; the dispatcher decides who is a candidate at all.
+Knows no fleet, no stream and no request but its size; the dispatcher decides which instances are candidates at all.
 """
 
 from collections.abc import Callable, Sequence
@@ -151,7 +151,7 @@ ORDERS: dict[str, Order] = {
     "llumnix": Order(lambda candidate: candidate.demand_tokens),
     "prefix_affinity": Order(lambda candidate: candidate.load_tokens, SAVED_WEIGHT),
 }
-"""The order behind each policy, for who keeps many candidates sorted."""
+"""The order behind each policy, for callers that keep many candidates sorted."""
 
 
 def beaten(unit: str, score: float, best: float) -> str:

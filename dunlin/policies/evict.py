@@ -1,4 +1,4 @@
-"""Who gives up its slots when they run out: functions over the sequences that hold some. Knows no slot table."""
+"""Which sequence gives up its slots when they run out: functions over the holders of slots. Knows no slot table."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -12,7 +12,7 @@ from dunlin.effects import Address
 from dunlin.messages.types import Figure, GroupKind, Part, Rejected, Why
 
 SLACK = 1
-"""A split may be off by so many instances: one that joins or is lost for a while has nobody else change sides."""
+"""A split may be off by so many instances: one that joins or is lost for a while makes no other change sides."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,7 +34,7 @@ class Candidate:
 class Group:
     """Members that step together, in this order; the first leads. `parts` has one entry per member.
 
-    `explain` makes the reason: of thousands of groups in a plan, few are new and told anybody.
+    `explain` makes the reason: of thousands of groups in a plan, few are new and reported.
     """
 
     number: int
@@ -68,8 +68,8 @@ def local_groups(candidates: Sequence[Candidate], terms: Terms = EVEN) -> list[G
 def prefill_decode(candidates: Sequence[Candidate], terms: Terms = EVEN) -> list[Group]:
     """Every instance for itself; some compute prompts, the others go on after the first token (DistServe).
 
-    The split is static: who has a side keeps it, newcomers join the side that is short. Only when a side is empty, or
-    off by more than `SLACK`, somebody changes: who has the fewest requests. One that serves alone does all.
+    The split is static: members keep their side, new ones join the side that is short. Only when a side is empty, or
+    off by more than `SLACK`, the member with the fewest requests changes. One that serves alone does all.
     """
     ordered = sorted(candidates, key=lambda one: one.address)
     able = [one for one in ordered if one.serves]

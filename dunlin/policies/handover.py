@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from dunlin.messages.types import Figure, Rejected, Why
 
 ROOMS_LEAST = 8
-"""A prefill instance hears of as many decode instances, if there are; of more only where some had nobody else."""
+"""A prefill instance hears of as many decode instances, or more where a decode instance would have no prefill one."""
 ALTERNATIVES_KEPT = 3
 
 
@@ -32,7 +32,7 @@ class Choice:
 
 
 HandoverPolicy = Callable[[int, Sequence[Candidate]], Choice | None]
-"""(slots that the sequence needs, candidates) to a choice; None: nobody has room, or it is not handed over."""
+"""(slots that the sequence needs, candidates) to a choice; None: no candidate has room, or it is not handed over."""
 
 
 def stay(slots: int, candidates: Sequence[Candidate]) -> Choice | None:

@@ -16,7 +16,7 @@ START_GAP = 0.25
 """Loads must differ by this much before anything moves, and then half of the difference does: what moved once has no
 reason to move back."""
 BUSY = 0.5
-"""Below this load nobody gives anything away: moving work between idle instances helps nobody."""
+"""Below this load an instance gives nothing away: moving work between idle instances gains nothing."""
 ALTERNATIVES_KEPT = 3
 
 
@@ -144,7 +144,7 @@ def _pair(candidates: Sequence[Candidate], taken: set[int], least_gap: float) ->
 
 
 def _takers(candidates: Sequence[Candidate], but: set[int]) -> list[int]:
-    """Who may receive, the least loaded first."""
+    """The candidates that may receive, the least loaded first."""
     able = [index for index, one in enumerate(candidates) if index not in but and one.takes]
     return sorted(able, key=lambda index: (candidates[index].load, index))
 

@@ -1,4 +1,4 @@
-"""W3C trace contexts: reading a client's `traceparent`, and naming traces and spans where nobody gave a name. Pure.
+"""W3C trace contexts: reading a client's `traceparent`, and naming traces and spans that come without an id. Pure.
 
 Ids that are made here are hashes of what they name, so that every process, also one started again, makes the same ones.
 """

@@ -1,4 +1,4 @@
-"""Metrics out of reports: the families `dunlin_*`, made from one `FleetStatus` when somebody asks. Pure.
+"""Metrics out of reports: the families `dunlin_*`, made from one `FleetStatus` for each scrape. Pure.
 
 `FIELDS` lists each number of a report with its metric's name and meaning; a family has one sample per process, labelled
 `name` and `node`. Names end in `_total` where the number only grows while its process lives, and carry their unit.

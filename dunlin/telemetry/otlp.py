@@ -1,7 +1,7 @@
 """Spans to an OpenTelemetry collector, over OTLP/gRPC, from a thread of its own. Needs the extra `otel`.
 
-Never in anybody's way: a bounded queue that drops and counts when it is full, and an end that waits for nobody. The one
-module that knows OpenTelemetry; it is imported only where somebody wants traces.
+Never blocks its caller: the queue is bounded, drops and counts what does not fit, and closing has a time limit. The one
+module that knows OpenTelemetry; it is imported only with `--otlp`.
 """
 
 import threading

@@ -1,7 +1,7 @@
 """Carries regions by one-sided writes, in a thread that is the only one to touch the agent.
 
-Says what `Receiver` and `Sender` say of sockets. The thread looks often while regions move, and seldom when none is
-expected; nobody who calls waits for it.
+Has the interface of `Receiver` and `Sender` (sockets). The thread polls often while regions move, and seldom when none
+is expected; no call waits for it.
 """
 
 import queue
@@ -76,7 +76,7 @@ class Courier:
         return wanted.token
 
     def abandon(self, token: bytes) -> None:
-        """Nobody wants it any more; `received` still tells."""
+        """The region is no longer wanted; `received` is still called."""
         self._commands.put(lambda now_s: self._inbound.abandon(token, now_s))
 
     def submit(self, what: Consignment, priority: Priority) -> bool:
@@ -103,7 +103,7 @@ class Courier:
             while self._turn():
                 pass
             self._agent.close()
-        except Exception as error:  # whatever it was: whoever waits is told
+        except Exception as error:  # of any kind: all waiting transfers fail with it
             self._failure = str(error) if isinstance(error, AgentError) else f"{type(error).__name__}: {error}"
             self._fail_all()
             while (command := self._commands.get()) is not None:
@@ -156,7 +156,7 @@ class Courier:
         self._agent.leave(name)
 
     def _fail_all(self) -> None:
-        """The library failed: whoever waits is told, and nothing more is taken."""
+        """The library failed: every waiting transfer fails, and no new one is taken."""
         now_s = time.monotonic()
         for name in self._inbound.peers():
             self._inbound.forget(name, self._failure, now_s)

@@ -59,7 +59,7 @@ class Inbound:
         return len(self._lanes) < self._cut.lanes
 
     def peers(self) -> list[str]:
-        """Of whom something is expected."""
+        """The peers from which regions are expected."""
         return list(dict.fromkeys(coming.peer.name for coming in self._coming.values()))
 
     def expect(self, payload: Payload, offset_bytes: int, peer: TransferAgent, now_s: float) -> None:
@@ -67,11 +67,11 @@ class Inbound:
         self._coming[payload.token] = _Coming(payload, offset_bytes, peer, now_s + self._patience_s)
 
     def abandon(self, token: bytes, now_s: float) -> None:
-        """Nobody wants it any more."""
+        """The region is no longer wanted."""
         self._end(token, "abandoned", now_s)
 
     def forget(self, peer: str, detail: str, now_s: float) -> None:
-        """The peer is gone: nothing of it comes any more, and its lanes are nobody's."""
+        """The peer is gone: nothing more comes from it, and its lanes are free."""
         for token in [token for token, coming in self._coming.items() if coming.peer.name == peer]:
             self._end(token, detail, now_s)
         for token in [token for token, (name, _, _) in self._unsure.items() if name == peer]:

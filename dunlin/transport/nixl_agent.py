@@ -1,6 +1,6 @@
 """The agent of the NIXL library, over UCX: the only module that loads it (extra `nodes`).
 
-Metadata is taken from whoever calls, never from the library's own listener, and covers the staging memory alone. There
+Metadata comes by arguments, never from the library's own listener, and covers the staging memory alone. There
 is no progress thread, for it never rests, also when nothing moves: `notices` moves things on. Source of what the
 library does: its Python package, version 1.5.
 

@@ -73,7 +73,7 @@ class Outbound:
         return bool(self._going)
 
     def peers(self) -> list[str]:
-        """To whom something goes."""
+        """The peers to which regions go or wait to go."""
         under_way = (going.what.to.name for going in self._going.values())
         return list(dict.fromkeys((*under_way, *self._waiting)))
 

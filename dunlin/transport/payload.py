@@ -1,4 +1,4 @@
-"""What travels before a region's bytes: what they are and for whom, so that the receiver can compare before it reads.
+"""What travels before a region's bytes: their identity and their receiver, which compares before it reads.
 
 One frame: the header's length (two bytes, little-endian), the header, the region's bytes. The answer is one byte. Knows
 no socket.

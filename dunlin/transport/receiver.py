@@ -1,7 +1,7 @@
 """Takes regions from other nodes straight into the host tier: one listening thread, one per connection.
 
 Only what was announced is taken: the token, the room and every word about the region must be those that were expected,
-and the bytes must match the checksum before anybody hears of them. Knows no core and no catalog.
+and the bytes must match the checksum before they are reported. Knows no core and no catalog.
 """
 
 import secrets
@@ -105,7 +105,7 @@ class Receiver:
         return token
 
     def abandon(self, token: bytes) -> None:
-        """Nobody wants it any more; `received` still tells when nothing writes there any more."""
+        """The region is no longer wanted; `received` is still called when nothing writes there any more."""
         with self._lock:
             wanted = self._expected.get(token)
             if wanted is not None:
@@ -146,7 +146,7 @@ class Receiver:
                     while not self._closing.is_set() and self._take_one(stream):
                         pass
         except (OSError, EOFError, PayloadError):
-            pass  # whoever sent it is told by the end of the connection, whoever expects it by its time
+            pass  # the sender learns it by the end of the connection, the expecting side by its timeout
         finally:
             self._places.release()
 

@@ -1,6 +1,6 @@
 """Sends regions of the host tier to other nodes: one thread, the most urgent first, one connection per receiver kept.
 
-A connection that broke is opened again once; what fails then is told, and whoever asked may ask again. Knows no core
+A connection that broke is opened again once; what fails then is reported, and may be submitted again. Knows no core
 and no catalog; the bytes are sent as they are, and the receiver judges them.
 """
 

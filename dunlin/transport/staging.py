@@ -48,7 +48,7 @@ def cut_of(about: TransferAgent) -> Cut:
     """How a peer cut its memory.
 
     Raises:
-        ValueError: nobody cuts memory so.
+        ValueError: the peer's figures are out of range.
     """
     if not (0 < about.lanes <= 1024 and 0 < about.depth <= 1024 and 0 < about.chunk_bytes <= 1 << 30):
         raise ValueError(f"{about.name} has {about.lanes} lanes of {about.depth} chunks of {about.chunk_bytes} bytes")

@@ -2,10 +2,10 @@
 
 codec, envelopes              bytes of messages, and of frames
 channels, methods             gRPC's settings; unary and streaming methods for clients and tools
-security                      TLS, and who may call whom
+security                      TLS, and which role may call which
 streams, acceptor, dialer     one conversation between two processes
-dialing, reasons, server      who is dialled; decisions to the monitors; the listening port
-membership, prober            who is a member, every death confirmed
+dialing, reasons, server      which members are dialled; decisions to the monitors; the listening port
+membership, prober            the members, every death confirmed
 options, process, service     the common runtime of every service
 """
 

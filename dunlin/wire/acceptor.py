@@ -22,7 +22,7 @@ _log = logging.getLogger(__name__)
 
 
 class Acceptor(grpc.GenericRpcHandler):
-    """Accepts streams of `conversations` from whoever means this very incarnation."""
+    """Accepts streams of `conversations` that are addressed to this very incarnation."""
 
     def __init__(
         self,
@@ -43,7 +43,7 @@ class Acceptor(grpc.GenericRpcHandler):
         }
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
-        """gRPC's question: who handles this method? None: not this handler."""
+        """The handler of a method, for gRPC; None: this object does not handle it."""
         return self._handlers.get(handler_call_details.method)
 
     def _attach(self, conversation: Conversation) -> "Callable[[object, Context], Awaitable[None]]":
@@ -68,7 +68,7 @@ class Acceptor(grpc.GenericRpcHandler):
             text = f"this is {self._host.address}, not {meant}"
             await context.abort(grpc.StatusCode.FAILED_PRECONDITION, text)
         if caller.incarnation <= 0 or caller == meant:
-            # Incarnation 0 is for addresses inside this process (its engine, etcd, clients): nobody else may use them.
+            # Incarnation 0 is for addresses inside this process (its engine, etcd, clients): no peer may use them.
             self.counters.misdirected += 1
             await context.abort(grpc.StatusCode.UNAUTHENTICATED, f"{caller} is not the address of another process")
         refusal = self._refusal(context, caller, conversation)

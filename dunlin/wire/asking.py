@@ -28,7 +28,7 @@ class OneAnswer:
 
 
 class Asking:
-    """Asks one host's core, which answers everybody at once."""
+    """Asks one host's core on behalf of tools; the core answers at once."""
 
     def __init__(self, host: Host) -> None:
         self._host = host

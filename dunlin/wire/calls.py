@@ -23,7 +23,7 @@ OnOpen = Callable[[Callable[[], object]], None]
 
 
 def _ignore(cancel: Callable[[], object]) -> None:
-    """Nobody needs to cancel it from outside."""
+    """The call is not cancelled from outside."""
 
 
 class CallFailed(Exception):
@@ -94,7 +94,7 @@ async def stream_async(
 ) -> AsyncGenerator[R, None]:
     """Answers as they come. Closing the generator, or cancelling its task, cancels the call. Raises like `stream`.
 
-    `on_open` gets what cancels it from outside; whoever reads then gets `asyncio.CancelledError`.
+    `on_open` gets the function that cancels the call from outside; the reader then gets `asyncio.CancelledError`.
     """
     invoke: Any = channel.unary_stream(method.path, response_deserializer=_reader(method))
     ongoing = invoke(_encoded(request), metadata=metadata)

@@ -1,4 +1,4 @@
-"""Who is dialled: out of membership, one dialer per registered process of the roles that this service commands.
+"""Dials members: one dialer per registered process of the roles that this service commands.
 
 A registration that ends never closes an open stream; it only ends the attempts to open one. Roles that are dialled on
 demand get a stream when the core asks for one with `Reach`, and no other once that one ends.
@@ -53,7 +53,7 @@ class Dialing:
 
     @property
     def dialled(self) -> list[Address]:
-        """Whom the dialers call or have called; a dialer that ended is not among them."""
+        """The addresses of all dialers that have not ended."""
         return list(self._dialers)
 
     def apply(self, message: MembersReset | MemberUp | MemberDown) -> None:

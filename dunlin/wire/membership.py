@@ -17,10 +17,10 @@ Guard = Callable[[asyncio.Task[None]], None]
 
 
 class Asks(Protocol):
-    """Whoever can probe."""
+    """The probe of one member."""
 
     async def probe(self, member: Member) -> Verdict:
-        """How `member` fares; never raises."""
+        """Whether `member` lives; never raises."""
         ...
 
 

@@ -66,7 +66,7 @@ class Methods(grpc.GenericRpcHandler):
     An answer is `async def answer(request, context)`. It returns the response; that of a streaming method returns None
     and sends with `await context.write(response)`, so that its `finally` runs as soon as the client is gone.
 
-    A caller that shows a certificate must be of one of the roles `callers`; who may come without one, the port says.
+    A caller that shows a certificate must be of one of the roles `callers`; the port decides if one is needed.
     `gate` may refuse a call by its method's name and its metadata alone, before its request is read. `refused` is
     told of calls that are refused here: for their certificate, or because their request cannot be read. Answers of the
     methods `undecoded` take the request's bytes: it may be large, and they know where to read it.
@@ -87,7 +87,7 @@ class Methods(grpc.GenericRpcHandler):
         self._gate = gate
 
     def service(self, handler_call_details: grpc.HandlerCallDetails) -> "Handler | None":
-        """gRPC's question: who handles this method? None: not this handler."""
+        """The handler of a method, for gRPC; None: this object does not handle it."""
         handler = self._handlers.get(handler_call_details.method)
         if handler is None or self._gate is None:
             return handler

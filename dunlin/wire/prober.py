@@ -1,7 +1,7 @@
 """Asks one process whether it lives: by its open stream, else by a connection and gRPC's health service.
 
-A process answers for its own address alone (`health_name`), so that whoever took its port does not speak for it. Knows
-no registration, and draws no conclusion from silence.
+A process answers for its own address alone (`health_name`), so that another process at its port does not pass for it.
+Knows no registration, and draws no conclusion from silence.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class Prober:
             try:
                 async with asyncio.timeout(self._deadline_s):
                     return await self._ask(member)
-            except ConnectionRefusedError:  # that machine says that nobody is there
+            except ConnectionRefusedError:  # the machine answers that nothing listens there
                 return Verdict.GONE
             except (OSError, ValueError, grpc.aio.AioRpcError):  # OSError: also TimeoutError
                 return Verdict.SILENT
@@ -62,13 +62,13 @@ class Prober:
             try:
                 answer = await check(health_pb2.HealthCheckRequest(service=health_name(address)))
             except grpc.aio.AioRpcError as error:
-                if error.code() is grpc.StatusCode.NOT_FOUND:  # somebody else has the port
+                if error.code() is grpc.StatusCode.NOT_FOUND:  # another process has the port
                     return Verdict.GONE
                 raise
         return Verdict.ALIVE if answer.status == health_pb2.HealthCheckResponse.SERVING else Verdict.GONE
 
 
 async def _connect(endpoint: str) -> None:
-    """Raises ConnectionRefusedError at once where nobody listens, which gRPC would only tell in prose."""
+    """Raises ConnectionRefusedError at once where nothing listens: gRPC tells it only in an error's text."""
     _, writer = await asyncio.open_connection(*split_endpoint(endpoint))
     writer.close()

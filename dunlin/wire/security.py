@@ -60,7 +60,7 @@ class Security:
         """`load`, as the process `name` of `role`: its certificate must say so.
 
         Raises:
-            StartError: like `load`; or the certificate is somebody else's.
+            StartError: like `load`; or the certificate is for another role or name.
         """
         security = Security.load(directory)
         if not is_of(security.names, role, name):
@@ -119,7 +119,7 @@ def server_name(role: str, name: str = "") -> str:
     try:
         of_role, of_name = names_of(role, name or ANY_NAME)
     except CertificateError:
-        return _NOBODY  # no certificate can carry it, and so nobody answers to it
+        return _NOBODY  # no certificate can carry it, so no process passes for it
     return of_name if name else of_role
 
 

@@ -86,7 +86,7 @@ class Service:
         demands_certificate: bool = True,
         most_message_bytes: int = MESSAGE_LIMIT_BYTES,
     ) -> None:
-        """Bind, register, make the core, answer, and follow the membership. Everybody but a monitor dials monitors.
+        """Bind, register, make the core, answer, and follow the membership. Every service but a monitor dials monitors.
 
         Args:
             make_core: gets this process's address; called once, as soon as the incarnation is known.
@@ -124,7 +124,7 @@ class Service:
         return await self.stop()
 
     async def wait_for_stop(self) -> None:
-        """Return when somebody wants the process to end; for services that have own things to end first."""
+        """Return when the process is asked to end; for services with parts of their own to end first."""
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, self._signalled, number)
@@ -235,7 +235,7 @@ class Service:
         for task in self._tasks:
             task.cancel()
         self._pump.flush()
-        await self._server.say_farewell()  # before the registration ends, so that nobody who asks finds us alive
+        await self._server.say_farewell()  # before the registration ends, so that no probe finds us alive
         # A moment for the last frames, while etcd forgets this process.
         await asyncio.gather(self.registration.stop(), asyncio.sleep(0.05))
         self.host.close()

@@ -1,7 +1,8 @@
 """One conversation between two processes: an outlet of the host on one side, a gRPC stream on the other.
 
-Identity travels in the call's metadata: who calls and whom it means, and back who answers. Every frame repeats the
-sender and is checked. Knows envelopes, not what is said; who dials lies in `dialer.py`, who answers in `acceptor.py`.
+Identity travels in the call's metadata: the caller's address and the address that it wants, and back the answering one.
+Every frame repeats the sender and is checked. Knows envelopes, not their meaning; `dialer.py` opens streams,
+`acceptor.py` accepts them.
 """
 
 import asyncio
@@ -24,7 +25,7 @@ BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of what waits for one peer."""
+    """The most messages and bytes that may wait for one peer."""
 
     messages: int = 8_192
     size_bytes: int = 64 << 20
@@ -32,8 +33,8 @@ class Limits:
 
 @dataclass(slots=True)
 class Counters:
-    """What streams of a process met: frames that could not be read, calls for or from somebody else, and callers that
-    may not call.
+    """Faults of a process's streams: frames that could not be read, calls for or from another address than they say,
+    and calls refused for their certificate.
     """
 
     malformed: int = 0
@@ -170,7 +171,7 @@ def describe(error: BaseException) -> str:
 
 
 def identity(sender: Address, meant: Address) -> Metadata:
-    """The metadata that says who speaks to whom."""
+    """Metadata that names the sender and the address that it wants."""
     return (*_spelled(_FROM, sender), *_spelled(_MEANT, meant))
 
 

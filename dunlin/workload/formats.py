@@ -1,7 +1,6 @@
-"""The formats that traces are published in: each is told by its first line, and its rows become arrivals.
+"""Reading traces in the formats that they are published in: the first line tells the format, rows become arrivals.
 
 Sources: AzurePublicDataset (LLM inference 2023 and 2024), Mooncake (FAST '25), BurstGPT; and dunlin's own CSV.
-Knows no file.
 """
 
 import csv
@@ -10,9 +9,10 @@ import math
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from datetime import UTC, datetime
 from itertools import chain
+from pathlib import Path
 from typing import Any
 
-from dunlin.workload.trace import BLOCK_TOKENS, Arrival, TraceError
+from dunlin.workload.trace import BLOCK_TOKENS, Arrival, TraceError, opened
 
 OWN = ("arrival_s", "input_tokens", "output_tokens")
 AZURE = ("TIMESTAMP", "ContextTokens", "GeneratedTokens")
@@ -28,10 +28,36 @@ Rows = Iterator[tuple[int, Arrival]]
 """Line numbers from 1, and what stands there."""
 
 
+def read_trace(path: Path, duration_s: float | None = None) -> list[Arrival]:
+    """The rows of a trace that arrive before `duration_s`, by arrival.
+
+    Raises TraceError naming the line for a missing file or column, a value that is no number, or arrivals out of order.
+    """
+    with opened(path) as lines:
+        arrivals = list(parse_trace(lines, str(path), duration_s))
+    if not arrivals:
+        within = "" if duration_s is None else f" within the first {duration_s:g} s"
+        raise TraceError(f"{path}: holds no request{within}")
+    return arrivals
+
+
+def parse_trace(lines: Iterable[str], name: str, duration_s: float | None = None) -> Iterator[Arrival]:
+    """Like `read_trace`, from the lines themselves; `name` is only named in errors."""
+    before_s = 0.0
+    for line, arrival in rows(lines, name):
+        if arrival.at_s < before_s:
+            late = f"{arrival.at_s:g} comes before the line above ({before_s:g})"
+            raise TraceError(f"{name}: line {line}: arrival_s {late}; sort the rows")
+        before_s = arrival.at_s
+        if duration_s is not None and arrival.at_s >= duration_s:
+            return
+        yield arrival
+
+
 def rows(lines: Iterable[str], name: str) -> Rows:
     """The requests of a trace in whatever format its first line shows, each with its line number.
 
-    Raises TraceError for a format that nobody knows, and for values that cannot be.
+    Raises TraceError for an unknown format, and for values that cannot be.
     """
     left = iter(lines)
     first = next(left, "")

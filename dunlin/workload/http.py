@@ -1,109 +1,94 @@
-"""Just enough of HTTP/1.1 to post JSON and read a stream of server-sent events, with nothing but the standard library.
+"""The load generator's way into a cluster through its HTTP door: aiohttp's client, and the events of a stream."""
 
-One connection per request: a load generator wants every arrival to be a client of its own. Knows nothing of OpenAI.
-"""
-
-import asyncio
 import json
-import ssl
-from collections.abc import AsyncGenerator, AsyncIterator, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncGenerator
+from types import TracebackType
 from typing import Any
-from urllib.parse import urlsplit
 
-_LINE_LIMIT_BYTES = 1 << 20
+import aiohttp
+from aiohttp.http import HttpProcessingError
 
+from dunlin.client.access import ANYBODY, Access
+from dunlin.workload.generator import Arrived, DoorFailed, DoorRefused
+from dunlin.workload.prompts import Job
 
-class HttpError(Exception):
-    """No answer, or one that is no HTTP."""
-
-
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """The start of an answer; header names in lower case. `body` yields what follows, piece by piece."""
-
-    status: int
-    headers: dict[str, str]
-    body: AsyncIterator[bytes]
+LINE_BYTES = 1 << 19
+"""Half of the longest line of a stream that is read: one token's logprobs are far below."""
+CONNECT_S = 30.0
 
 
-class Post:
-    """One POST and its connection: `async with Post(url, value) as answer`. Leaving early hangs up.
+class HttpDoor:
+    """Through /v1/completions; used as `async with HttpDoor(url, model) as door`. Owns the client.
 
-    `context` is for https; `headers` go beside the usual ones.
+    Each request has a connection of its own, since each arrival stands for a client. Token ids are unknown: -1 stands
+    for each token that came.
     """
 
-    def __init__(
-        self, url: str, value: Any, headers: Sequence[tuple[str, str]] = (), context: ssl.SSLContext | None = None
+    def __init__(self, url: str, model: str, access: Access = ANYBODY) -> None:
+        self._url = f"{url}/v1/completions"
+        self._model = model
+        self._access = access
+        self._client: aiohttp.ClientSession
+
+    async def __aenter__(self) -> "HttpDoor":
+        # Made once: reading the certificates takes longer than a request.
+        tls = self._access.security.client_context() if self._access.security is not None else True
+        self._client = aiohttp.ClientSession(
+            connector=aiohttp.TCPConnector(ssl=tls, limit=0, force_close=True),
+            headers=self._access.metadata,
+            # A request may take as long as the cluster needs: the run shows it.
+            timeout=aiohttp.ClientTimeout(total=None, sock_connect=CONNECT_S),
+            read_bufsize=LINE_BYTES,
+        )
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        parts = urlsplit(url)
-        self._host, self._port, self._path = parts.hostname or "", parts.port or 80, parts.path or "/"
-        self._headers = "".join(f"{name}: {said}\r\n" for name, said in headers)
-        self._context = context
-        self._payload = json.dumps(value).encode()
-        self._writer: asyncio.StreamWriter | None = None
+        await self._client.close()
 
-    async def __aenter__(self) -> Answer:
+    async def stream(self, job: Job) -> AsyncGenerator[Arrived, None]:
+        """Send `job` and yield its tokens as they come; leaving early closes the connection.
+
+        Raises:
+            DoorRefused: the cluster is full (429).
+            DoorFailed: any other answer, an error within the stream, or a connection that broke.
+        """
         try:
-            reader, self._writer = await asyncio.open_connection(
-                self._host, self._port, limit=_LINE_LIMIT_BYTES, ssl=self._context
-            )
-            self._writer.write(self._head() + self._payload)
-            await self._writer.drain()
-            status, headers = await _read_head(reader)
-        except (OSError, ValueError, asyncio.IncompleteReadError) as error:
-            await self.__aexit__()
-            raise HttpError(f"{self._host}:{self._port}: {error}") from None
-        except BaseException:
-            await self.__aexit__()
-            raise
-        return Answer(status, headers, _body(reader, headers))
+            async with self._client.post(self._url, json=self._asked(job)) as answer:
+                await _check(answer)
+                async for line in answer.content:
+                    if line.startswith(b"data:"):
+                        event = line[5:].strip()
+                        if event == b"[DONE]":
+                            return
+                        yield _arrived(json.loads(event))
+        except (aiohttp.ClientError, HttpProcessingError, OSError, ValueError) as error:
+            raise DoorFailed(f"{self._url}: {error or type(error).__name__}") from None
+        raise DoorFailed("the stream ended without [DONE]")
 
-    async def __aexit__(self, *_: object) -> None:
-        if self._writer is not None:
-            self._writer.transport.abort()
-
-    def _head(self) -> bytes:
-        return (
-            f"POST {self._path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\nContent-Type: application/json\r\n"
-            f"Content-Length: {len(self._payload)}\r\nConnection: close\r\n{self._headers}\r\n"
-        ).encode()
-
-
-async def _read_head(reader: asyncio.StreamReader) -> tuple[int, dict[str, str]]:
-    lines = (await reader.readuntil(b"\r\n\r\n")).decode("latin-1").split("\r\n")
-    version, status, *_ = lines[0].split(" ")
-    if not version.startswith("HTTP/1."):
-        raise ValueError(f"no HTTP answer: {lines[0][:80]!r}")
-    pairs = (line.partition(":") for line in lines[1:] if line)
-    return int(status), {name.strip().lower(): value.strip() for name, _, value in pairs}
+    def _asked(self, job: Job) -> dict[str, Any]:
+        asked = {
+            "model": self._model,
+            "prompt": list(job.prompt),
+            "max_tokens": job.max_tokens,
+            "temperature": 0.0 if job.seed is None else 1.0,
+            "ignore_eos": True,
+            "stream": True,
+            "logprobs": 0,  # with them every token makes a chunk, also one without text of its own
+        }
+        return asked if job.seed is None else asked | {"seed": job.seed}
 
 
-async def _body(reader: asyncio.StreamReader, headers: dict[str, str]) -> AsyncGenerator[bytes, None]:
-    try:
-        if headers.get("transfer-encoding", "").lower() == "chunked":
-            while size := int((await reader.readline()).split(b";")[0], 16):
-                yield await reader.readexactly(size)
-                await reader.readexactly(2)
-        elif "content-length" in headers:
-            yield await reader.readexactly(int(headers["content-length"]))
-        else:
-            while piece := await reader.read(_LINE_LIMIT_BYTES):
-                yield piece
-    except (OSError, ValueError, asyncio.IncompleteReadError) as error:
-        raise HttpError(f"the answer broke off: {error or type(error).__name__}") from None
+async def _check(answer: aiohttp.ClientResponse) -> None:
+    if answer.status == 200:
+        return
+    said = f"HTTP {answer.status}: {(await answer.text(errors='replace'))[:500]}"
+    raise DoorRefused(said) if answer.status == 429 else DoorFailed(said)
 
 
-async def read_all(body: AsyncIterator[bytes]) -> bytes:
-    """The whole body."""
-    return b"".join([piece async for piece in body])
-
-
-async def events(body: AsyncIterator[bytes]) -> AsyncGenerator[str, None]:
-    """The `data:` of every server-sent event."""
-    kept = b""
-    async for piece in body:
-        *lines, kept = (kept + piece).split(b"\n")
-        for line in lines:
-            if line.startswith(b"data:"):
-                yield line[5:].strip().decode()
+def _arrived(chunk: dict[str, Any]) -> Arrived:
+    if "error" in chunk:
+        raise DoorFailed(str(chunk["error"].get("message", chunk["error"])))
+    tokens = [choice["logprobs"]["tokens"] for choice in chunk["choices"] if choice.get("logprobs")]
+    return Arrived([-1] * sum(map(len, tokens)), chunk["id"])

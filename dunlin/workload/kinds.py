@@ -10,11 +10,12 @@ from pathlib import Path
 from random import Random
 
 from dunlin.workload import arrivals as processes
+from dunlin.workload.formats import read_trace
 from dunlin.workload.lengths import Fixed, Lengths, Lognormal, MixedLengths, Uniform, Zipf, read_lengths
 from dunlin.workload.manual import DEFAULT_LENGTHS, HELP
 from dunlin.workload.scaling import cut, overlaid, stretch, to_rate
 from dunlin.workload.spec import Call, WorkloadError, parse_call, parse_part, parts
-from dunlin.workload.trace import Arrival, read_trace
+from dunlin.workload.trace import Arrival
 
 MOST_REQUESTS = 10_000_000
 

@@ -57,11 +57,11 @@ class Texts:
         self._blocks: OrderedDict[tuple[int, int], I32] = OrderedDict()
 
     def fresh(self, tokens: int) -> I32:
-        """A text that nobody had before."""
+        """A new text, which shares no beginning with an earlier one."""
         return self._text(self._draw, tokens)
 
     def block(self, name: int, tokens: int) -> I32:
-        """The text of a block: the same for the same name, whoever asks in whatever order."""
+        """The text of a block: the same for the same name, in whatever order blocks are asked for."""
         key = (name, tokens)
         found = self._blocks.pop(key, None)
         if found is None:

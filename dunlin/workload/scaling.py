@@ -58,7 +58,7 @@ def moved(arrival: Arrival, space: int) -> Arrival:
 
 def overlaid(parts: Sequence[Sequence[Arrival]]) -> list[Arrival]:
     """All parts at once. No part shares prefixes with another."""
-    # Copies of a part count spaces from 1 on: parts are farther apart than anybody's copies.
+    # Copies of a part count spaces from 1 on: parts are farther apart than the copies of any part.
     return in_order(moved(one, index << 20) for index, part in enumerate(parts) for one in part)
 
 

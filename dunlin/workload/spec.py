@@ -77,7 +77,7 @@ class Call:
         return value
 
     def finish(self) -> None:
-        """Raises WorkloadError if something was given that nobody asked for."""
+        """Raises WorkloadError for a key that this call does not take."""
         unknown = [key for key in self.named if key not in self.used]
         if unknown:
             known = ", ".join(sorted(self.used))

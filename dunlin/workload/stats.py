@@ -79,8 +79,9 @@ def nearest_rank(ordered: Sequence[float], share: float) -> float:
 
 
 def report(records: Sequence[Record], met: Sequence[bool] | None = None) -> Report:
-    """The figures of a run. Latencies are those of completed requests. `met` says which were fast enough, if anybody
-    asks: goodput is of those."""
+    """The figures of a run. Latencies are those of completed requests. `met` says of each whether it
+    met its objective, where there is one: goodput counts those.
+    """
     done = [record for record in records if record.outcome == "ok"]
     failed = [record for record in records if record.outcome == "error"]
     start_s = min((record.at_s for record in records), default=0.0)

@@ -1,10 +1,7 @@
-"""Reading traces: a file, plain or gzip, in one of the formats that `formats` knows, becomes arrivals.
-
-Knows no cluster and no column: a row becomes an `Arrival`.
-"""
+"""What a trace is made of: arrivals, in a text file that is plain or gzip. `formats.py` reads its rows."""
 
 import gzip
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,7 +19,7 @@ class TraceError(ValueError):
 class Arrival:
     """One request: when it arrives (seconds from the start), and how many tokens go in and come out.
 
-    `label` is its class and `client` who sent it, where the trace says so. `blocks[i]` names input tokens
+    `label` is its class and `client` its sender, where the trace says so. `blocks[i]` names input tokens
     [i * block_tokens, (i + 1) * block_tokens): equal leading names are a shared prefix. Tokens past them are its own.
     """
 
@@ -35,22 +32,9 @@ class Arrival:
     block_tokens: int = BLOCK_TOKENS
 
 
-def read_trace(path: Path, duration_s: float | None = None) -> list[Arrival]:
-    """The rows of a trace that arrive before `duration_s`, by arrival.
-
-    Raises TraceError naming the line for a missing file or column, a value that is no number, or arrivals out of order.
-    """
-    with opened(path) as lines:
-        arrivals = list(parse_trace(lines, str(path), duration_s))
-    if not arrivals:
-        within = "" if duration_s is None else f" within the first {duration_s:g} s"
-        raise TraceError(f"{path}: holds no request{within}")
-    return arrivals
-
-
 @contextmanager
 def opened(path: Path) -> Iterator[TextIO]:
-    """The text of a file, plain or gzip. Whatever cannot be read, now or later, becomes a TraceError."""
+    """The text of a file, plain or gzip. A file that cannot be read, now or later, becomes a TraceError."""
     try:
         with _open(path) as lines:
             yield lines
@@ -63,18 +47,3 @@ def _open(path: Path) -> TextIO:
     if path.suffix == ".gz":
         return gzip.open(path, "rt", encoding="utf-8", newline="")
     return path.open(encoding="utf-8", newline="")
-
-
-def parse_trace(lines: Iterable[str], name: str, duration_s: float | None = None) -> Iterator[Arrival]:
-    """Like `read_trace`, from the lines themselves; `name` is only named in errors."""
-    from dunlin.workload.formats import rows
-
-    before_s = 0.0
-    for line, arrival in rows(lines, name):
-        if arrival.at_s < before_s:
-            late = f"{arrival.at_s:g} comes before the line above ({before_s:g})"
-            raise TraceError(f"{name}: line {line}: arrival_s {late}; sort the rows")
-        before_s = arrival.at_s
-        if duration_s is not None and arrival.at_s >= duration_s:
-            return
-        yield arrival

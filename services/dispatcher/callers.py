@@ -18,11 +18,6 @@ class Callers:
         self._tenants: dict[str, Tenant] | None = None
         self._names: frozenset[str] = frozenset()
 
-    @property
-    def asks_for_keys(self) -> bool:
-        """Whether only holders of a key may come."""
-        return self._tenants is not None
-
     def take(self, tenants: tuple[Tenant, ...]) -> Quotas:
         """From now on these; what the core must know of them."""
         self._tenants = {digest: tenant for tenant in tenants for digest in tenant.keys}

@@ -66,10 +66,8 @@ class Incoming:
         is_gone = name in self._gone
         self._gone.pop(name, None)
         if message.detail or is_gone:
-            self.failed_total += 1
             self._catalog.release(sender, *name)
             return [] if is_gone else [Send(sender, Arrived(offer.ticket, message.detail))]
-        self.received_total += 1
         self._catalog.commit(sender, *name, offer.checksum)
         return [Send(sender, Arrived(offer.ticket))]
 

@@ -49,11 +49,9 @@ class Job:
 
 
 class Outgoing:
-    """Owns the jobs, and what is known to lie elsewhere. `sent_total` and `failed_total` count regions."""
+    """Owns the jobs, and what is known to lie elsewhere."""
 
     def __init__(self, catalog: Catalog, patience_s: float, most_jobs: int, agent: TransferAgent | None = None) -> None:
-        self.sent_total = 0
-        self.failed_total = 0
         self._catalog = catalog
         self._patience_s = patience_s
         self._most_jobs = most_jobs
@@ -137,11 +135,9 @@ class Outgoing:
             return self._arrived_late(sender, message)
         if message.detail:
             del self._tickets[message.ticket], job.offered[message.ticket]
-            self.failed_total += 1
             return self._fail(job, message.detail)
         entry = job.offered.pop(message.ticket)
         del self._tickets[message.ticket]
-        self.sent_total += 1
         self._at(job)[entry.host.handle, entry.host.generation] = None
         return self._advance(job)
 
@@ -206,7 +202,6 @@ class Outgoing:
 
     def _fail(self, job: Job, detail: str) -> list[Effect]:
         """Nothing more is offered, and what is on its way is not waited for."""
-        self.failed_total += len(job.offered)
         job.detail = job.detail or detail
         for ticket, entry in job.offered.items():
             del self._tickets[ticket]

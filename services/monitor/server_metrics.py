@@ -1,17 +1,23 @@
-"""The page of metrics: a few lines of HTTP in the service's own event loop, so that a scrape sees one moment."""
+"""The page of metrics, over HTTP in the service's own event loop, so that a scrape sees one moment."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from typing import Any, cast
+
+from aiohttp import web
+from aiohttp.http import HttpProcessingError
 
 from dunlin.messages.fleet import FleetStatus
 from dunlin.telemetry.exposition import CONTENT_TYPE, render
 from dunlin.telemetry.metrics import Family, families
 from dunlin.wire.errors import StartError
 
-REQUEST_BYTES = 16 << 10
-REQUEST_S = 5.0
-CLOSE_S = 5.0
+CONNECTION_S = 10.0
+"""The longest life of a connection: its request, the page, and the peer's reading of it."""
 MOST_CONNECTIONS = 64
+SHUTDOWN_S = 1.0
+"""For pages that are being made when the service stops."""
+REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
 
 Source = Callable[[], Awaitable[FleetStatus]]
 
@@ -19,15 +25,18 @@ Source = Callable[[], Awaitable[FleetStatus]]
 class MetricsDoor:
     """Answers `GET /metrics`, one request per connection. Owns the listening socket.
 
-    A connection lasts `REQUEST_S` and `CLOSE_S` at most, whatever its peer does; above `MOST_CONNECTIONS` one is told
-    503 at once.
+    A connection is cut after `CONNECTION_S`, whatever its peer does; above `MOST_CONNECTIONS` one is told 503 at once.
     """
 
     def __init__(self) -> None:
-        self.connections = 0
         self._source: Source | None = None
         self._more: Callable[[], Sequence[Family]] = tuple
-        self._server: asyncio.Server
+        application = web.Application()
+        application.router.add_get("/metrics", self._page)
+        application.on_response_prepare.append(_close_after)
+        # A page whose reader is gone is not made to its end.
+        self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
+        self._listener: asyncio.Server
 
     @classmethod
     async def open(cls, listen: str) -> "MetricsDoor":
@@ -38,8 +47,9 @@ class MetricsDoor:
         """
         door = cls()
         host, _, port = listen.rpartition(":")
+        await door._runner.setup()
         try:
-            door._server = await asyncio.start_server(door._serve, host.strip("[]"), int(port), limit=REQUEST_BYTES)
+            door._listener = await asyncio.get_running_loop().create_server(door._accept, host.strip("[]"), int(port))
         except OSError as error:
             raise StartError(
                 f"no page of metrics on {listen}: {error.strerror}; choose another --metrics-port"
@@ -49,7 +59,12 @@ class MetricsDoor:
     @property
     def port(self) -> int:
         """The port that it listens on."""
-        return int(self._server.sockets[0].getsockname()[1])
+        return int(self._listener.sockets[0].getsockname()[1])
+
+    @property
+    def connections(self) -> int:
+        """How many are open, those above the limit left out."""
+        return len(self._server.connections)
 
     def answer_from(self, source: Source, more: Callable[[], Sequence[Family]] = tuple) -> None:
         """From now on pages are made from what `source` returns, and `more`; until then the answer is 503."""
@@ -57,49 +72,59 @@ class MetricsDoor:
         self._more = more
 
     async def close(self) -> None:
-        """Listen no more."""
-        self._server.close()
-        await self._server.wait_closed()
+        """Listen no more, and close what is open."""
+        self._listener.close()
+        await self._runner.cleanup()
 
-    async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self.connections >= MOST_CONNECTIONS:
-            writer.write(_page(b"503 Service Unavailable", b"too many connections\n", more="Retry-After: 1\r\n"))
-            writer.close()
-            return
-        self.connections += 1
-        try:
-            async with asyncio.timeout(REQUEST_S):
-                head = await reader.readuntil(b"\r\n\r\n")
-                writer.write(await self._answer(head.split(b"\r\n", 1)[0]))
-                await writer.drain()
-        except (TimeoutError, OSError, asyncio.IncompleteReadError, asyncio.LimitOverrunError):
-            pass  # a scraper that is too slow, too long or gone gets nothing
-        finally:
-            await _closed(writer)
-            self.connections -= 1
+    @property
+    def _server(self) -> web.Server:
+        assert self._runner.server is not None, "it is there from the runner's setup on"
+        return self._runner.server
 
-    async def _answer(self, line: bytes) -> bytes:
-        words = line.split()
-        if len(words) != 3 or words[0] not in (b"GET", b"HEAD"):
-            return _page(b"405 Method Not Allowed", b"only GET /metrics\n")
-        if words[1].split(b"?")[0] != b"/metrics":
-            return _page(b"404 Not Found", b"look at /metrics\n")
+    def _accept(self) -> asyncio.Protocol:
+        return _Connection(self._server) if self.connections < MOST_CONNECTIONS else _Refusal()
+
+    async def _page(self, request: web.Request) -> web.Response:
         if self._source is None:
-            return _page(b"503 Service Unavailable", b"starting\n")
+            return web.Response(status=503, text="starting\n")
         page = render([*families(await self._source()), *self._more()])
-        return _page(b"200 OK", page if words[0] == b"GET" else b"", CONTENT_TYPE)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
 
-async def _closed(writer: asyncio.StreamWriter) -> None:
-    """Close; a peer that does not take the page is cut, since a close waits for what is still to be sent."""
-    writer.close()
-    try:
-        async with asyncio.timeout(CLOSE_S):
-            await writer.wait_closed()
-    except (TimeoutError, OSError):
-        writer.transport.abort()
+class _Connection(web.RequestHandler):
+    """aiohttp's connection, with a bound on its whole life: aiohttp has none for a peer that does not read."""
+
+    __slots__ = ("_end",)
+
+    def __init__(self, server: web.Server) -> None:
+        super().__init__(server, loop=asyncio.get_running_loop(), access_log=cast(Any, None))
+        self._end: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._end = self._loop.call_later(CONNECTION_S, cast(asyncio.Transport, transport).abort)
+
+    def connection_lost(self, exc: BaseException | None) -> None:
+        if self._end is not None:
+            self._end.cancel()
+        super().connection_lost(exc)
+
+    def log_exception(self, *args: Any, **kw: Any) -> None:
+        """A request that is no HTTP is answered and not logged: anything may scan a port."""
+        if not isinstance(kw.get("exc_info"), HttpProcessingError):
+            super().log_exception(*args, **kw)
 
 
-def _page(status: bytes, body: bytes, content_type: str = "text/plain; charset=utf-8", more: str = "") -> bytes:
-    head = f"Content-Type: {content_type}\r\nContent-Length: {len(body)}\r\nConnection: close\r\n{more}\r\n"
-    return b"HTTP/1.1 " + status + b"\r\n" + head.encode() + body
+class _Refusal(asyncio.Protocol):
+    """A connection above the limit: told so before it has said anything, since it may never."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        wire = cast(asyncio.Transport, transport)
+        wire.write(REFUSAL)
+        wire.close()
+
+
+async def _close_after(request: web.Request, response: web.StreamResponse) -> None:
+    """The time between scrapes is longer than a connection lives."""
+    response.headers["Connection"] = "close"
+    response.force_close()

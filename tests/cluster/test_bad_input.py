@@ -1,14 +1,14 @@
 """What clients get wrong: a clear error with a status, and a cluster that goes on."""
 
-import asyncio
 import json
+import urllib.error
+import urllib.request
 from typing import Any
 
 import pytest
 
 import dunlin
 from dunlin.launch.process import ClusterProcess
-from dunlin.workload.http import Post, read_all
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -18,14 +18,13 @@ class Raw(str):
 
 
 def post(cluster: ClusterProcess, path: str, body: Any) -> tuple[int, dict[str, Any]]:
-    async def ask() -> tuple[int, dict[str, Any]]:
-        sending = Post(cluster.http + path, body)
-        if isinstance(body, Raw):
-            sending._payload = body.encode()
-        async with sending as answer:
-            return answer.status, json.loads(await read_all(answer.body))
-
-    return asyncio.run(ask())
+    data = body if isinstance(body, Raw) else json.dumps(body)
+    request = urllib.request.Request(cluster.http + path, data.encode(), {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request) as answer:
+            return answer.status, json.load(answer)
+    except urllib.error.HTTPError as refusal:
+        return refusal.code, json.load(refusal)
 
 
 def asked(**changes: Any) -> dict[str, Any]:

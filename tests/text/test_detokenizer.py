@@ -67,6 +67,17 @@ def test_another_vocabulary_gives_the_text_of_the_whole_too(spaces: Inner) -> No
     assert "\ufffd" not in "".join(pieces[:-1])
 
 
+PIECES = ["[UNK]", "the", "bird", "##s", "##ing", "sea", ".", ",", "!", "'", "don", "##'", "t", "n't", "é", "##é"]
+
+
+@pytest.mark.parametrize("cleanup", [True, False])
+@given(tokens=st.lists(st.integers(0, len(PIECES) - 1), max_size=40))
+def test_word_pieces_give_the_text_of_the_whole(cleanup: bool, tokens: list[int]) -> None:
+    inner = Inner(models.WordPiece({piece: place for place, piece in enumerate(PIECES)}, unk_token="[UNK]"))
+    inner.decoder = decoders.WordPiece(cleanup=cleanup)
+    assert "".join(pieces_of(WindowDetokenizer(inner), tokens)) == inner.decode(tokens)
+
+
 def test_a_window_stays_short_whatever_comes(spaces: Inner) -> None:
     detokenizer = WindowDetokenizer(spaces)
     for _ in range(200):

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.workload.trace import Arrival, TraceError, parse_trace, read_trace
+from dunlin.workload.formats import parse_trace, read_trace
+from dunlin.workload.trace import Arrival, TraceError
 
 AZURE = "TIMESTAMP,ContextTokens,GeneratedTokens\n"
 BURST = "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"

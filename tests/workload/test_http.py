@@ -1,86 +1,121 @@
-"""The small HTTP client against a server that says exactly these bytes."""
+"""The load generator over HTTP, against a server that says exactly these bytes."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+import json
+from typing import Any
 
 import pytest
 
-from dunlin.workload.http import Answer, HttpError, Post, events, read_all
+from dunlin.messages.types import i32
+from dunlin.workload.generator import Arrived, DoorFailed, DoorRefused
+from dunlin.workload.http import LINE_BYTES, HttpDoor
+from dunlin.workload.prompts import Job
+
+JOB = Job(0.0, i32([5, 6]), 3)
 
 
-def against(answer: bytes, use: Callable[[Answer], Awaitable[object]], heard: list[bytes] | None = None) -> object:
-    """What `use` makes of `answer`, said byte by byte so that no piece is whole."""
+def chunk(*tokens: str) -> bytes:
+    body = {"id": "req-1-1", "choices": [{"text": "", "logprobs": {"tokens": list(tokens)}}]}
+    return b"data: " + json.dumps(body).encode() + b"\n\n"
 
-    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+
+DONE = b"data: [DONE]\n\n"
+OK = b"HTTP/1.1 200 OK\r\n\r\n"
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+class Said:
+    """One answer, said byte by byte or whole, and the requests that it was the answer to."""
+
+    def __init__(self, answer: bytes, piece_bytes: int = 1 << 20) -> None:
+        self.answer = answer
+        self.piece_bytes = piece_bytes
+        self.asked: list[dict[str, Any]] = []
+        self.heads: list[bytes] = []
+
+    async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         head = await reader.readuntil(b"\r\n\r\n")
         length = int(head.lower().split(b"content-length: ")[1].split(b"\r\n")[0])
-        if heard is not None:
-            heard.append(head + await reader.readexactly(length))
-        for byte in answer:
-            writer.write(bytes([byte]))
+        self.heads.append(head)
+        self.asked.append(json.loads(await reader.readexactly(length)))
+        for start in range(0, len(self.answer), self.piece_bytes):
+            writer.write(self.answer[start : start + self.piece_bytes])
             await asyncio.sleep(0)
         writer.close()
 
-    async def run() -> object:
-        server = await asyncio.start_server(serve, "127.0.0.1", 0)
-        port = server.sockets[0].getsockname()[1]
-        async with server, Post(f"http://127.0.0.1:{port}/v1/x", {"a": [1]}) as found:
-            return await use(found)
-
-    return asyncio.run(run())
+    async def to(self, *jobs: Job) -> list[Arrived]:
+        server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        async with server, HttpDoor(url, "m") as door:
+            return [arrived for job in jobs for arrived in [one async for one in door.stream(job)]]
 
 
-async def status_and_body(answer: Answer) -> tuple[int, bytes]:
-    return answer.status, await read_all(answer.body)
+def over_http(answer: bytes, job: Job = JOB, piece_bytes: int = 1 << 20) -> tuple[list[Arrived], dict[str, Any]]:
+    """What comes of an answer, and what was asked."""
+    said = Said(answer, piece_bytes)
+    return asyncio.run(said.to(job)), said.asked[0]
 
 
-async def all_events(answer: Answer) -> list[str]:
-    return [event async for event in events(answer.body)]
+def test_tokens_are_counted_chunk_by_chunk() -> None:
+    got, asked = over_http(OK + chunk("a", "b") + chunk() + chunk("c") + DONE)
+    assert [len(arrived.tokens) for arrived in got] == [2, 0, 1]
+    assert {arrived.request for arrived in got} == {"req-1-1"}
+    assert (asked["prompt"], asked["max_tokens"], asked["ignore_eos"], asked["temperature"]) == ([5, 6], 3, True, 0.0)
+    assert "seed" not in asked
 
 
-def test_the_request_is_json() -> None:
-    heard: list[bytes] = []
-    against(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n", status_and_body, heard)
-    assert heard[0].startswith(b"POST /v1/x HTTP/1.1\r\n")
-    assert heard[0].endswith(b'\r\n\r\n{"a": [1]}')
+def test_a_seed_asks_for_samples() -> None:
+    _, asked = over_http(OK + DONE, Job(0.0, i32([5]), 1, seed=9))
+    assert (asked["seed"], asked["temperature"]) == (9, 1.0)
 
 
-@pytest.mark.parametrize(
-    "answer",
-    [
-        b"HTTP/1.1 429 Too Many Requests\r\nContent-Length: 5\r\n\r\nhello",
-        b"HTTP/1.1 429 Too Many Requests\r\n\r\nhello",
-        b"HTTP/1.1 429 Too Many\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nhel\r\n2;x=y\r\nlo\r\n0\r\n\r\n",
-    ],
-)
-def test_every_kind_of_body_is_read(answer: bytes) -> None:
-    assert against(answer, status_and_body) == (429, b"hello")
-
-
-def test_events_are_put_together_from_pieces() -> None:
-    body = b'HTTP/1.1 200 OK\r\n\r\n: hello\ndata: {"a": 1}\n\ndata:[DONE]\n\n'
-    assert against(body, all_events) == ['{"a": 1}', "[DONE]"]
+def test_each_request_has_a_connection_of_its_own() -> None:
+    said = Said(CHUNKED + b"e\r\n" + DONE + b"\r\n0\r\n\r\n")
+    assert asyncio.run(said.to(JOB, JOB)) == []
+    assert len(said.heads) == 2, "the server answers once a connection"
+    assert said.heads[0].startswith(b"POST /v1/completions HTTP/1.1\r\n")
 
 
 @pytest.mark.parametrize(
     "answer",
     [
-        b"",
-        b"SSH-2.0\r\n\r\n",
-        b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
-        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nhel",
+        OK + b": hello\n\n" + chunk("a") + DONE,
+        b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(chunk("a") + DONE) + chunk("a") + DONE,
+        CHUNKED + b"%x;x=y\r\n" % len(chunk("a")) + chunk("a") + b"\r\ne\r\n" + DONE + b"\r\n0\r\n\r\n",
     ],
 )
-def test_what_is_no_answer_is_an_error(answer: bytes) -> None:
-    with pytest.raises(HttpError):
-        against(answer, status_and_body)
+@pytest.mark.parametrize("piece_bytes", [1, 7, 1 << 20])
+def test_events_are_put_together_from_pieces(answer: bytes, piece_bytes: int) -> None:
+    got, _ = over_http(answer, piece_bytes=piece_bytes)
+    assert [len(arrived.tokens) for arrived in got] == [1]
 
 
-def test_nobody_there_is_an_error() -> None:
+@pytest.mark.parametrize(
+    ("answer", "error", "words"),
+    [
+        (b"HTTP/1.1 429 Too Many\r\n\r\nfull", DoorRefused, "429: full"),
+        (b"HTTP/1.1 400 Bad\r\n\r\nno", DoorFailed, "400: no"),
+        (b"HTTP/1.1 503 Away\r\n\r\nno", DoorFailed, "503: no"),
+        (OK + b'data: {"error": {"message": "boom"}}\n\n', DoorFailed, "boom"),
+        (OK + chunk("a"), DoorFailed, r"without \[DONE\]"),
+        (OK + b"data: {\n\n", DoorFailed, "Expecting"),
+        (OK + b"data: " + b"x" * (3 * LINE_BYTES), DoorFailed, "more than"),
+        (b"", DoorFailed, "127"),
+        (b"SSH-2.0\r\n\r\n", DoorFailed, "127"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\nshort", DoorFailed, "127"),
+        (CHUNKED + b"zz\r\n", DoorFailed, "127"),
+        (CHUNKED + b"5\r\nhel", DoorFailed, "127"),
+    ],
+)
+def test_a_failure_says_what_failed(answer: bytes, error: type[Exception], words: str) -> None:
+    with pytest.raises(error, match=words):
+        over_http(answer)
+
+
+def test_no_server_is_a_failure() -> None:
     async def run() -> None:
-        async with Post("http://127.0.0.1:1/", {}):
-            pass
+        async with HttpDoor("http://127.0.0.1:1", "m") as door:
+            await anext(door.stream(JOB))
 
-    with pytest.raises(HttpError, match=r"127\.0\.0\.1:1"):
+    with pytest.raises(DoorFailed, match=r"127\.0\.0\.1:1"):
         asyncio.run(run())

@@ -5,7 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.workload.trace import Arrival, TraceError, parse_trace, read_trace
+from dunlin.workload.formats import parse_trace, read_trace
+from dunlin.workload.trace import Arrival, TraceError
 
 HEADER = "arrival_s,input_tokens,output_tokens\n"
 

@@ -49,7 +49,6 @@ async def chat(cluster: Doors, key: str, **options: Any) -> Any:
 
 def test_before_there_are_keys_everybody_comes_as_nobody() -> None:
     callers = Callers()
-    assert not callers.asks_for_keys
     assert callers.tenant(None) is None
     assert as_tenant(Settings(tenant="x"), None).tenant == "x"
 
@@ -58,7 +57,6 @@ def test_before_there_are_keys_everybody_comes_as_nobody() -> None:
 def test_a_known_key_says_the_tenant(given: str) -> None:
     callers = Callers()
     callers.take(tenants())
-    assert callers.asks_for_keys
     assert callers.tenant(given) == "acme"
 
 

@@ -27,7 +27,6 @@ def talk(request: bytes, *, ready: bool = True) -> bytes:
             door.answer_from(status)
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         writer.write(request)
-        writer.write_eof()
         try:
             return await asyncio.wait_for(reader.read(), 10)
         finally:
@@ -55,26 +54,23 @@ def test_a_scrape_gets_the_page() -> None:
 @pytest.mark.parametrize(
     ("request_bytes", "status_line"),
     [
-        (b"GET /metrics?x=1 HTTP/1.1\r\n\r\n", b"HTTP/1.1 200"),
-        (b"GET / HTTP/1.1\r\n\r\n", b"HTTP/1.1 404"),
-        (b"POST /metrics HTTP/1.1\r\n\r\n", b"HTTP/1.1 405"),
-        (b"nonsense\r\n\r\n", b"HTTP/1.1 405"),
-        (b"GET /met", b""),
-        (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\n\r\n", b""),
+        (b"GET /metrics?x=1 HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 200"),
+        (b"GET / HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 404"),
+        (b"POST /metrics HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.1 405"),
+        (b"nonsense\r\n\r\n", b"HTTP/1.0 400"),
+        (b"GET /" + b"x" * 100_000 + b" HTTP/1.1\r\nHost: x\r\n\r\n", b"HTTP/1.0 400"),
     ],
 )
 def test_other_requests(request_bytes: bytes, status_line: bytes) -> None:
-    answer = talk(request_bytes)
-    assert answer.startswith(status_line)
-    assert bool(answer) == bool(status_line)
+    assert talk(request_bytes).startswith(status_line)
 
 
 def test_a_head_request_gets_no_body() -> None:
-    assert talk(b"HEAD /metrics HTTP/1.1\r\n\r\n").endswith(b"\r\n\r\n")
+    assert talk(b"HEAD /metrics HTTP/1.1\r\nHost: x\r\n\r\n").endswith(b"\r\n\r\n")
 
 
 def test_before_the_service_runs_the_answer_is_503() -> None:
-    assert talk(b"GET /metrics HTTP/1.1\r\n\r\n", ready=False).startswith(b"HTTP/1.1 503")
+    assert talk(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n", ready=False).startswith(b"HTTP/1.1 503")
 
 
 PAGE_BYTES = 20_000_000
@@ -105,15 +101,15 @@ def test_above_the_limit_a_connection_is_told_at_once(monkeypatch: pytest.Monkey
     assert b"\r\nRetry-After: 1\r\n" in answer
 
 
-def test_silent_peers_and_peers_that_never_read_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_metrics, "REQUEST_S", 0.05)
-    monkeypatch.setattr(server_metrics, "CLOSE_S", 0.05)
+def test_peers_that_fall_silent_and_peers_that_never_read_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(server_metrics, "CONNECTION_S", 1.0)
 
     async def scenario(door: MetricsDoor) -> bytes:
         door.answer_from(status, lambda: [Family("dunlin_x", "x" * PAGE_BYTES, "gauge", (Sample((), 1.0),))])
         _, silent = await asyncio.open_connection("127.0.0.1", door.port)
+        silent.write(b"GET /met")
         never_reads = socket.create_connection(("127.0.0.1", door.port))
-        never_reads.sendall(b"GET /metrics HTTP/1.1\r\n\r\n")
+        never_reads.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
         while door.connections < 2:
             await asyncio.sleep(0.001)
         while door.connections:
