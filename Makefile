@@ -7,12 +7,13 @@
 #   TESTS=tests/wire    what `make test` and `make fuzz` run (default: everything);  PYTEST="-x -k kill": further options
 #                       of `make test`
 #   MINUTES=10          how long `make fuzz` searches
+#   BUGS="one two"      what `make zoo` plants (default: every bug)
 
 SHELL := /bin/bash
 .SHELLFLAGS := -eu -o pipefail -c
 .DELETE_ON_ERROR:
 .DEFAULT_GOAL := help
-.PHONY: help install protos released stubs demo test fuzz clients lint lock clean
+.PHONY: help install protos released stubs demo test zoo fuzz clients lint lock clean
 
 VENV := .venv
 PY := $(VENV)/bin/python
@@ -29,6 +30,7 @@ PIP_EXTRA ?= $(shell $(REACHES_CPU_INDEX) && echo --extra-index-url $(CPU_INDEX)
 TESTS ?= tests
 PYTEST ?=
 MINUTES ?= 10
+BUGS ?=
 
 # A name on PATH may be a stub that only prints an error, so each candidate is run.
 find_python = $(shell for p in $(PYTHON) python3.11 python3.12 python3 python; do \
@@ -73,6 +75,9 @@ demo: install ## a small cluster at work: chats, a burst of load, kills, a drain
 # Two processes: tests that wait for clusters beside tests that compute (tests/conftest.py says which go where).
 test: install ## every test, in two processes (PYTEST="-n 0": in one)
 	PYTHONHASHSEED=0 $(PY) -m pytest -n 2 --dist loadfile $(PYTEST) $(TESTS)
+
+zoo: install ## plant bugs in the cores, one at a time; the campaign must catch each (BUGS="leaked-slots": these alone)
+	$(PY) -m tests.zoo $(BUGS)
 
 fuzz: install ## random search of the property tests and state machines, for MINUTES; says what to replay
 	$(PY) -m benchmarks.properties --minutes $(MINUTES) $(TESTS)

@@ -12,8 +12,9 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 
 from benchmarks import output
 from benchmarks.chorus import Chorus, make_songs
@@ -45,15 +46,17 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """What was done to whom, which sequence it held, and when that went on."""
+    """A process killed or stopped: which sequence it held, at which token, and after how long that went on.
+
+    `record` is the sequence's own, with the times of its tokens.
+    """
 
     kind: str
     part: str
     instance: str
     pid: int
-    request: str
+    record: Record
     held: int
-    of: int
     noticed_s: float
 
 
@@ -96,11 +99,12 @@ class Campaign:
         if again is None:
             say(f"    {record.request} ended before the {kind} of its {part}; once more")
             return False
-        fault = Fault(kind, part, hand_out.instance, pid, record.request, held, record.output_tokens, again.at_s - at_s)
+        fault = Fault(kind, part, hand_out.instance, pid, record, held, again.at_s - at_s)
         self.faults.append(fault)
         say(
-            f"{len(self.faults):3} {kind:4} {part:8} of {fault.instance} (pid {pid}) while it held {fault.request} "
-            f"at token {held} of {fault.of}: it goes on after {fault.noticed_s:.3f} s with {again.done} tokens"
+            f"{len(self.faults):3} {kind:4} {part:8} of {fault.instance} (pid {pid}) while it held {record.request} "
+            f"at token {held} of {record.output_tokens}: it goes on after {fault.noticed_s:.3f} s "
+            f"with {again.done} tokens"
         )
         return True
 
@@ -146,6 +150,11 @@ def faults(plan: Plan) -> Iterator[tuple[str, str]]:
             kills += 1
 
 
+def longest_pause_s(token_s: Sequence[float]) -> float:
+    """Seconds of the longest gap between two tokens of a stream; 0 with fewer than two."""
+    return max((later - before for before, later in pairwise(token_s)), default=0.0)
+
+
 def _pid(members: list[MemberStatus], name: str, part: str) -> int:
     for member in members:
         if member.address.name == name and member.instance is not None:
@@ -166,6 +175,8 @@ async def run(plan: Plan, cluster: ClusterProcess) -> Outcome:
     outcome.figures["hand-outs repeated"] = dispatcher.replaced_total
     _latencies(outcome, campaign.faults, "kill", KILL_LIMIT_S)
     _latencies(outcome, campaign.faults, "stop", STOP_LIMIT_S)
+    pauses = spread(longest_pause_s(fault.record.token_s) for fault in campaign.faults)
+    outcome.figures["longest pause of a stream that a fault met, p50 / max (s)"] = (pauses.p50, pauses.max)
     outcome.figures["faults"] = len(campaign.faults)
     outcome.expect(dispatcher.failed_total == 0, f"the dispatcher counts {dispatcher.failed_total} failed requests")
     return outcome

@@ -61,7 +61,11 @@ def test_the_wheel_holds_the_packages_and_nothing_else(root: Path, wheel: Path) 
     stubs = {f"dunlin/v1/{proto.stem}_pb2.py{suffix}" for proto in protos for suffix in ("", "i")}
     assert stubs
     assert stubs <= set(names)
-    ours = {str(path.relative_to(root)) for top in ("dunlin", "services") for path in (root / top).rglob("*.py")}
+    ours = {
+        str(path.relative_to(root))
+        for top in ("dunlin", "services", "simulator")
+        for path in (root / top).rglob("*.py")
+    }
     assert ours <= set(names) | {name for name in ours if name.startswith("dunlin/v1/")}
     assert f"{info}/licenses/LICENSE" in names
 

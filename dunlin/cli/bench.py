@@ -1,10 +1,10 @@
-"""`dunlin bench path|failover`: what the path of a token costs, and how long streams pause when an instance dies."""
+"""`dunlin bench path`: what the path of a token costs between engine and client."""
 
 import argparse
 import dataclasses
 
-from dunlin.cli.errors import FAILED, OK, USAGE, CliError
-from dunlin.cli.options import Subparsers, add_json, number, whole
+from dunlin.cli.errors import OK, USAGE, CliError
+from dunlin.cli.options import Subparsers, add_json, whole
 from dunlin.cli.output import as_json, table
 from dunlin.extras import lacks
 
@@ -16,14 +16,6 @@ the first token. Other load on the machine makes it worse: look at the best of s
 examples:
   dunlin bench path
   dunlin bench path --running 1,16,64,128 --json
-"""
-_FAILOVER = """\
-Start a cluster here, run streams, kill one instance after another with SIGKILL (each time once all are ready again),
-and print how long the streams that it held stood still. Exit code 1: a stream failed, or lost or doubled a token.
-
-examples:
-  dunlin bench failover
-  dunlin bench failover --instances 4 --kills 10 --streams 16
 """
 
 
@@ -39,18 +31,6 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         "--tokens", type=whole(100), default=20_000, metavar="N", help="tokens measured for each (default: 20000)"
     )
     path.set_defaults(run=run_path)
-    failover = _command(commands, "failover", "how long streams pause when an instance is killed", _FAILOVER)
-    failover.add_argument(
-        "--instances", type=whole(2, 16), default=3, metavar="N", help="instances of the cluster (default: 3)"
-    )
-    failover.add_argument("--streams", type=whole(1, 256), default=8, metavar="N", help="streams at once (default: 8)")
-    failover.add_argument(
-        "--kills", type=whole(1), default=5, metavar="N", help="instances to kill, one after another (default: 5)"
-    )
-    failover.add_argument(
-        "--every", type=number(0.5), default=4.0, metavar="S", help="seconds between kills (default: 4)"
-    )
-    failover.set_defaults(run=run_failover)
 
 
 def _command(
@@ -81,19 +61,6 @@ def run_path(arguments: argparse.Namespace) -> int:
     rows = [[_text(getattr(one, field.name)) for field in dataclasses.fields(one)] for one in costs]
     print(table(header, rows))
     return OK
-
-
-def run_failover(arguments: argparse.Namespace) -> int:
-    """Measure and print."""
-    from dunlin.cli.bench_failover import Campaign
-
-    found = Campaign(arguments.instances, arguments.streams, arguments.kills, arguments.every).run()
-    if arguments.json:
-        print(as_json(found))
-    else:
-        rows = [(name.name.replace("_", " "), _text(getattr(found, name.name))) for name in dataclasses.fields(found)]
-        print("\n".join(line.rstrip() for line in table(("", ""), rows).splitlines()[1:]))
-    return FAILED if found.failed or found.wrong_tokens or not found.kills else OK
 
 
 def _text(value: object) -> str:

@@ -35,7 +35,6 @@ examples:
   dunlin sim --workload poisson:rate=6,duration=60 --explain slowest
   dunlin sim --campaign --seeds 1000               random faults; exit code 1 if an invariant breaks
   dunlin sim --campaign --seeds 1 --first-seed 7   one seed again, exactly
-  dunlin sim --zoo                                 planted bugs, each of which must be caught
 
 workloads:
 """
@@ -117,8 +116,6 @@ def run(arguments: argparse.Namespace) -> int:
     """Simulate; exit code 1 if no cluster was large enough, or an invariant broke."""
     if arguments.campaign:
         return sim_campaign.run_campaign(arguments)
-    if arguments.zoo:
-        return sim_campaign.run_zoo(arguments)
     if arguments.against:
         return sim_against.run_against(arguments)
     _load()

@@ -1,6 +1,6 @@
 """`dunlin sim --campaign`: random clusters, loads and faults in virtual time, all invariants checked.
 
-Also `dunlin sim --zoo`: planted bugs, each of which the campaign must catch. The simulator is loaded when it runs.
+The simulator is loaded when a campaign runs.
 """
 
 import argparse
@@ -17,10 +17,8 @@ SHOW_EVERY_S = 5.0
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """The flags of a campaign."""
-    group = parser.add_argument_group("campaigns (--campaign, --zoo)")
+    group = parser.add_argument_group("campaigns (--campaign)")
     group.add_argument("--campaign", action="store_true", help="run seeds of random faults; exit code 1 on a violation")
-    group.add_argument("--zoo", action="store_true", help="plant bugs, one by one, and see each caught")
-    group.add_argument("--bug", metavar="NAME", default="", help="with --zoo: this bug alone")
     group.add_argument("--seeds", type=_positive, default=100, metavar="N", help="how many seeds (default: 100)")
     group.add_argument("--first-seed", type=int, default=0, metavar="K", help="the first of them (default: 0)")
     group.add_argument("--jobs", type=_positive, default=1, metavar="J", help="processes to share them, or the presets")
@@ -47,18 +45,6 @@ def run_campaign(arguments: argparse.Namespace) -> int:
         print(summary.coverage.report())
     print(summary.line())
     return 1 if summary.found else 0
-
-
-def run_zoo(arguments: argparse.Namespace) -> int:
-    """Plant the bugs; 1 if one of them is not caught."""
-    zoo = _load("tests.zoo.hunt")
-    try:
-        results = zoo.hunt([arguments.bug] if arguments.bug else [], arguments.first_seed or None, print)
-    except KeyError as error:
-        raise CliError(f"no bug is called {error}: {', '.join(zoo.names())}", USAGE) from None
-    caught = [result for result in results if result.is_caught]
-    print(f"{len(caught)} of {len(results)} planted bugs were caught")
-    return 0 if len(caught) == len(results) else 1
 
 
 class _Progress:

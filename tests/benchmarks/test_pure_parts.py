@@ -12,7 +12,7 @@ import pytest
 from benchmarks import doors, fuzz, roles
 from benchmarks.chorus import Chorus, make_songs
 from benchmarks.explaining import HandOut, hand_outs
-from benchmarks.failover import Plan, faults
+from benchmarks.failover import Plan, faults, longest_pause_s
 from benchmarks.fleet import Unsettled, occupied, placeable_count, settle, unbalanced
 from benchmarks.parsers import PARSERS
 from benchmarks.stage import gap_s
@@ -64,6 +64,11 @@ def test_faults_are_as_many_as_planned_of_each_part_in_turn(kills: int, stops: i
     for kind in ("kill", "stop"):
         parts = [part for one, part in found if one == kind]
         assert parts == [("instance", "engine")[i % 2] for i in range(len(parts))]
+
+
+def test_the_longest_pause_of_a_stream_lies_between_two_of_its_tokens() -> None:
+    assert longest_pause_s([1.0, 1.5, 3.0, 3.25]) == 1.5
+    assert longest_pause_s([1.0]) == longest_pause_s([]) == 0.0
 
 
 def reason(attempt: int, at_s: float, to: str, tokens: int = 3) -> tuple[Reason, object]:

@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from dunlin.cli.bench_failover import Campaign
 from dunlin.cli.bench_path import AnsweringEngine, measure
 from dunlin.cli.main import main
 from dunlin.messages.engine import Step
@@ -31,23 +30,8 @@ def test_the_command_prints_json(capsys: pytest.CaptureFixture[str]) -> None:
     assert found["running"] == 2
 
 
-@pytest.mark.parametrize(
-    "flags", [["path", "--running", "0"], ["path", "--running", "x"], ["failover", "--kills", "0"]]
-)
+@pytest.mark.parametrize("flags", [["path", "--running", "0"], ["path", "--running", "x"]])
 def test_what_cannot_be_is_refused(flags: list[str]) -> None:
     with pytest.raises(SystemExit) as stopped:
         main(["bench", *flags])
     assert stopped.value.code == 2
-
-
-def test_a_campaign_tells_wrong_streams_from_right_ones() -> None:
-    campaign = Campaign(2, 1, 1, 1.0)
-    right = [7] * 256
-    campaign._count(0, right, 0.1)
-    campaign._count(0, right, 0.6)
-    campaign._count(0, [8] * 256, 0.3)
-    campaign._count(1, right[:-1], 0.0)
-    campaign._count(1, None, 2.0)
-    found = campaign._found()
-    assert (found.streams, found.failed, found.wrong_tokens) == (5, 1, 2)
-    assert (found.paused, found.p50_s, found.max_s) == (3, 0.6, 2.0)

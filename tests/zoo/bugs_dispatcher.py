@@ -1,23 +1,139 @@
 """Bugs to plant in the dispatcher: the journal, the fences, who may read and use what."""
 
-from tests.zoo.plant import Bug, Edit
+from collections.abc import Callable
+from dataclasses import replace
 
-ATTEMPTS = "services.dispatcher.attempts"
-CORE = "services.dispatcher.core"
-JOURNAL = "services.dispatcher.journal"
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.dispatch import Tokens
+from dunlin.messages.door import Delta, Rejected, Submit
+from dunlin.messages.fleet import FleetView
+from dunlin.messages.types import Finish, i32
+from services.dispatcher.admission import Admission
+from services.dispatcher.attempts import Attempts
+from services.dispatcher.core import DispatcherCore
+from services.dispatcher.endings import Endings
+from services.dispatcher.fleet import Fleet
+from services.dispatcher.joining import Joining, rest
+from services.dispatcher.journal import Journal, Request
+from services.dispatcher.quotas import Account, TenantQuotas, _too_soon, _wanted
+from services.dispatcher.tokens import Row
+from tests.zoo.plant import Bug, skip, swap
+
+LOSSES = ("lost", "returned", "suspect")
+"""How the words begin that say why an attempt is over without an end."""
+
+
+def _first_token_twice(
+    original: Callable[[Attempts, float, Address, Row], list[Effect]],
+    self: Attempts,
+    now_s: float,
+    sender: Address,
+    row: Row,
+) -> list[Effect]:
+    request = self._journal.current(sender, row.request, row.attempt)
+    is_first = request is not None and request.generated == 0
+    effects = original(self, now_s, sender, row)
+    if not is_first:
+        return effects
+    return [*effects, *(one for one in effects if isinstance(one, Send) and isinstance(one.message, Delta))]
+
+
+def _without_gaps(
+    original: Callable[[Attempts, float, Address, Tokens], list[Effect]],
+    self: Attempts,
+    now_s: float,
+    sender: Address,
+    message: Tokens,
+) -> list[Effect]:
+    """Tokens behind a gap are given the positions that are due."""
+    positions, due = i32(), dict[int, int]()
+    for number, attempt, position in zip(message.request, message.attempt, message.position, strict=False):
+        request = self._journal.current(sender, number, attempt)
+        if request is not None:
+            position = min(position, due.get(number, len(request.tokens)))
+            due[number] = position + 1
+        positions.append(position)
+    return original(self, now_s, sender, replace(message, position=positions))
+
+
+def _take_back_unqueued(
+    original: Callable[[Journal, Request, str], None], self: Journal, request: Request, lost: str
+) -> None:
+    original(self, request, lost)
+    self._again.remove(request.number)
+
+
+def _take_back_short(
+    original: Callable[[Journal, Request, str], None], self: Journal, request: Request, lost: str
+) -> None:
+    original(self, request, lost)
+    if request.generated > 1 and lost.startswith(LOSSES):
+        del request.tokens[-1]
+
+
+def _any_attempt(original: object, self: Journal, instance: Address, number: int, attempt: int) -> Request | None:
+    request = self._requests.get(number)
+    return request if request is not None and request.instance is not None else None
+
+
+def _too_soon_by_one(
+    original: Callable[[Account, Submit], Rejected | None], account: Account, submit: Submit
+) -> Rejected | None:
+    requests, _ = _wanted(submit)
+    account.open -= requests
+    try:
+        return original(account, submit)
+    finally:
+        account.open += requests
+
+
+def _settle_nothing(
+    original: Callable[[TenantQuotas, int, int, float], None],
+    self: TenantQuotas,
+    number: int,
+    generated: int,
+    now_s: float,
+) -> None:
+    hold = self._holds.get(number)
+    original(self, number, generated, now_s)
+    if hold is not None:
+        hold.account.open += 1
+
+
+def _admit_without_prompt(
+    original: Callable[[TenantQuotas, int, Submit], None], self: TenantQuotas, number: int, submit: Submit
+) -> None:
+    original(self, number, submit)
+    account = self._accounts.get(submit.tenant)
+    if account is not None and account.tokens is not None:
+        account.tokens.level += len(submit.tokens)
+
+
+def _any_monitor(original: object, self: Fleet, monitor: Address, view: FleetView) -> bool:
+    if self._monitor != monitor:
+        self._monitor, self._version = monitor, 0
+    return view.version > self._version
+
+
+def _tell_twice(
+    original: Callable[[Endings, float, Request, Finish, str], list[Effect]],
+    self: Endings,
+    now_s: float,
+    request: Request,
+    finish: Finish,
+    text: str,
+) -> list[Effect]:
+    readers = len(request.readers)
+    effects = original(self, now_s, request, finish, text)
+    return [*effects[:readers], *effects]
+
 
 BUGS = (
     Bug(
         "double-delivery",
         "a client's first token is sent twice",
         ("I1",),
-        (
-            Edit(
-                ATTEMPTS,
-                "effects += [Send(reader, delta) for reader in request.readers]\n        if row.finish",
-                "effects += [Send(reader, delta) for reader in request.readers] * (1 + (request.generated == 1))\n        if row.finish",
-            ),
-        ),
+        (swap(Attempts._on_row, _first_token_twice),),
         seed=30000,
     ),
     Bug(
@@ -26,13 +142,8 @@ BUGS = (
         ("I1",),
         (
             # Streams are in order and a broken one ends what it carried: gaps come only where that is not seen.
-            Edit(
-                CORE,
-                "effects += self._endings.lost(now_s, request, f\"lost: {message.reason or 'the stream ended'}\")",
-                "pass",
-            ),
-            Edit(ATTEMPTS, "elif position != len(request.tokens):", "elif position < len(request.tokens):"),
-            Edit(ATTEMPTS, "if row.position != len(request.tokens):", "if row.position < len(request.tokens):"),
+            skip(Endings.lost, list, called_by=DispatcherCore._on_gone),
+            swap(Attempts.on_tokens, _without_gaps),
         ),
         seed=100182,
     ),
@@ -40,91 +151,73 @@ BUGS = (
         "lost-journal-entry",
         "a request whose instance died is not queued again",
         ("I8", "I12"),
-        (
-            Edit(
-                JOURNAL,
-                "request.lost = (str(instance), lost)\n        insort(self._again, request.number)",
-                "request.lost = (str(instance), lost)",
-            ),
-        ),
+        (swap(Journal.take_back, _take_back_unqueued),),
         seed=100169,
     ),
     Bug(
         "lost-token",
         "the last token that was delivered is not in the journal when the request moves on",
         ("I1",),
-        (
-            Edit(
-                JOURNAL,
-                "request.lost = (str(instance), lost)",
-                'request.lost = (str(instance), lost)\n        if request.generated > 1 and lost.startswith(("lost", "returned", "suspect")):\n            del request.tokens[-1]',
-            ),
-        ),
+        (swap(Journal.take_back, _take_back_short),),
         seed=100182,
     ),
     Bug(
         "dropped-fence",
         "what an instance says of an old attempt counts",
         ("I2", "I1", "core"),
-        (
-            Edit(
-                JOURNAL,
-                "if request is None or request.attempt != attempt or request.instance != instance:\n            return None\n        return request",
-                "if request is None or request.instance is None:\n            return None\n        return request",
-            ),
-        ),
+        (swap(Journal.current, _any_attempt),),
         seed=100182,
     ),
     Bug(
         "loss-unnoticed",
         "the end of an instance's stream is not the end of what it held",
         ("I12",),
-        (
-            Edit(
-                CORE,
-                "effects += self._endings.lost(now_s, request, f\"lost: {message.reason or 'the stream ended'}\")",
-                "pass",
-            ),
-        ),
+        (skip(Endings.lost, list, called_by=DispatcherCore._on_gone),),
         seed=100193,
     ),
     Bug(
         "suspicion-ignored",
         "a suspect instance keeps its requests",
         ("I12",),
-        (Edit(CORE, 'effects += self._endings.lost(now_s, request, "suspect: no sign of progress")', "pass"),),
+        (skip(Endings.lost, list, called_by=DispatcherCore._on_view),),
         seed=100199,
     ),
     Bug(
         "deadline-ignored",
         "a request's time runs out and nothing happens",
         ("I12", "I1"),
-        (Edit(CORE, "return self._endings.tell(now_s, request, Finish.DEADLINE, text)", "return []"),),
+        (skip(Endings.tell, list, called_by=DispatcherCore._on_deadline_due),),
         seed=100218,
     ),
     Bug(
         "absent-client-served",
         "a client leaves and its request runs on",
         ("I12",),
-        (Edit(CORE, "return self._endings.stop(now_s, request, message.finish, cause)", "return []"),),
+        (skip(Endings.stop, list, called_by=DispatcherCore._on_withdraw),),
         seed=100211,
     ),
     Bug(
         "foreign-cancel",
         "a tenant cancels another's request by its id",
         ("I1",),
-        (Edit(CORE, "request = None  # another tenant's: not even that there is one is told", "pass"),),
+        (
+            swap(
+                DispatcherCore._on_cancel_by_id,
+                lambda original, self, now_s, sender, message: original(
+                    self, now_s, sender, replace(message, tenant=None)
+                ),
+            ),
+        ),
         seed=100232,
     ),
     Bug(
         "full-queue-taken",
-        "a queue that is full takes one more",
+        "a queue that is full takes a hundred times as many",
         ("I11",),
         (
-            Edit(
-                "services.dispatcher.admission",
-                "if queued < most:\n            return None",
-                "if queued < 100 * most:\n            return None",
+            swap(
+                Admission._full,
+                lambda original, self, submit, queued, now_s: original(self, submit, queued // 100, now_s),
             ),
         ),
         seed=100233,
@@ -133,68 +226,42 @@ BUGS = (
         "quota-off-by-one",
         "a tenant runs one request more than it may",
         ("I11",),
-        (
-            Edit(
-                "services.dispatcher.quotas", "account.open + requests > quota.running", "account.open > quota.running"
-            ),
-        ),
+        (swap(_too_soon, _too_soon_by_one),),
         seed=40005,
     ),
     Bug(
         "quota-never-returned",
         "a request that ended goes on counting",
         ("I11",),
-        (Edit("services.dispatcher.quotas", "hold.account.open -= 1\n", "pass\n"),),
+        (swap(TenantQuotas.settle, _settle_nothing),),
         seed=30000,
     ),
     Bug(
         "old-monitor-believed",
         "a monitor that was replaced is believed again",
         ("I2",),
-        (
-            Edit(
-                "services.dispatcher.fleet",
-                "if self._monitor is not None and monitor.incarnation < self._monitor.incarnation:\n                return False",
-                "pass",
-            ),
-        ),
+        (swap(Fleet._is_news, _any_monitor),),
         seed=100342,
     ),
     Bug(
         "resumed-from-the-start",
         "a client that comes back with tokens is sent them again",
         ("I1",),
-        (
-            Edit(
-                "services.dispatcher.joining", "delta = rest(request, len(submit.received))", "delta = rest(request, 0)"
-            ),
-        ),
+        (swap(rest, lambda original, request, received, *finish: original(request, 0), called_by=Joining._read),),
         seed=100276,
     ),
     Bug(
         "prompts-are-free",
         "a tenant's tokens are counted without its prompts",
         ("I11",),
-        (
-            Edit(
-                "services.dispatcher.quotas",
-                "account.tokens.level -= len(submit.tokens) + generate",
-                "account.tokens.level -= generate",
-            ),
-        ),
+        (swap(TenantQuotas.admit, _admit_without_prompt),),
         seed=100837,
     ),
     Bug(
         "end-told-twice",
         "a client whose time is over hears so twice",
         ("I1",),
-        (
-            Edit(
-                "services.dispatcher.endings",
-                "return [*words, *self.stop(now_s, request, finish, text)]",
-                "return [*words, *words, *self.stop(now_s, request, finish, text)]",
-            ),
-        ),
+        (swap(Endings.tell, _tell_twice),),
         seed=100267,
     ),
 )

@@ -1,28 +1,31 @@
-"""Plants a bug: swaps the code of the functions that a small edit of a module's source changes, and puts it back.
+"""Plants a bug: functions of the cores do something else as long as it is planted, and their own thing afterwards.
 
-Only code objects change hands: classes, enums and everything else that other modules hold stay what they are, so that
-one process can plant bug after bug. Knows nothing of what the code does.
+A bug names the functions themselves, never their text: what is renamed is renamed here too, and what is gone is an
+error of mypy and of the import. A function keeps its identity while its code changes, so tables that hold it, bound
+methods and modules that imported it by name all see the bug. Knows nothing of what the code does.
 """
 
-import importlib
-import inspect
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import CodeType, FunctionType
+from typing import Any, Concatenate, ParamSpec, TypeVar
 
-
-class Gone(Exception):
-    """The source is not what the bug was written for: move the bug along with it."""
+P = ParamSpec("P")
+R = TypeVar("R")
 
 
 @dataclass(frozen=True, slots=True)
-class Edit:
-    """In `module`, where `old` stands exactly once, `new` stands instead."""
+class Swap:
+    """Calls of `target` become calls of `by`, whose first argument is the original function.
 
-    module: str
-    old: str
-    new: str
+    `caller`: the code whose calls change; None: every call does.
+    """
+
+    target: FunctionType
+    by: Callable[..., Any]
+    caller: CodeType | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,76 +38,67 @@ class Bug:
     name: str
     what: str
     invariants: tuple[str, ...]
-    edits: tuple[Edit, ...]
+    swaps: tuple[Swap, ...]
     seed: int = 0
+
+
+def swap(
+    target: Callable[P, R],
+    by: Callable[Concatenate[Callable[P, R], P], R],
+    called_by: Callable[..., object] | None = None,
+) -> Swap:
+    """`by(original, …)` instead of `target(…)`; only where `called_by` itself makes the call, if that is given.
+
+    Raises:
+        TypeError: one of them is no function (a class, a property, a bound method).
+    """
+    return Swap(_function(target), by, _function(called_by).__code__ if called_by is not None else None)
+
+
+def skip(target: Callable[P, R], result: Callable[[], R], called_by: Callable[..., object] | None = None) -> Swap:
+    """`result()` instead of `target(…)`: the call is left out. Raises as `swap` does."""
+
+    def leave_out(original: Callable[P, R], /, *args: P.args, **kwargs: P.kwargs) -> R:
+        return result()
+
+    return swap(target, leave_out, called_by)
 
 
 @contextmanager
 def planted(bug: Bug) -> Iterator[None]:
-    """Within this context the code has the bug.
+    """Within this context the code has the bug."""
+    with ExitStack() as undo:
+        for one in bug.swaps:
+            undo.enter_context(_swapped(one))
+        yield
 
-    Raises:
-        Gone: an edit's text is not in the source exactly once, or changes no function.
-    """
-    before: list[tuple[FunctionType, CodeType]] = []
+
+@contextmanager
+def _swapped(one: Swap) -> Iterator[None]:
+    function = one.target
+    code, defaults, keywords = function.__code__, function.__defaults__, function.__kwdefaults__
+    original = FunctionType(code, function.__globals__, function.__name__, defaults, function.__closure__)
+    original.__kwdefaults__ = keywords
+
+    def call(*args: Any, **kwargs: Any) -> Any:
+        # 0 is this function, 1 the swapped one, 2 the code that called it.
+        if one.caller is not None and sys._getframe(2).f_code is not one.caller:
+            return original(*args, **kwargs)
+        return one.by(original, *args, **kwargs)
+
+    function.__code__, function.__defaults__, function.__kwdefaults__ = _pass_on.__code__, None, {"_to": call}
     try:
-        for edit in bug.edits:
-            for function, code in _changed(bug.name, edit):
-                before.append((function, function.__code__))
-                function.__code__ = code
         yield
     finally:
-        for function, code in reversed(before):
-            function.__code__ = code
+        function.__code__, function.__defaults__, function.__kwdefaults__ = code, defaults, keywords
 
 
-def _changed(name: str, edit: Edit) -> list[tuple[FunctionType, CodeType]]:
-    """The functions that the edit changes, and what they become."""
-    module = importlib.import_module(edit.module)
-    source, file = inspect.getsource(module), str(module.__file__)
-    if source.count(edit.old) != 1:
-        raise Gone(f"bug {name!r}: {edit.module} has {source.count(edit.old)} times, not once:\n{edit.old}")
-    now = _functions(compile(source, file, "exec", dont_inherit=True))
-    then = _functions(compile(source.replace(edit.old, edit.new), file, "exec", dont_inherit=True))
-    if now.keys() != then.keys():
-        raise Gone(f"bug {name!r} adds or removes functions of {edit.module}")
-    changed = [qualified for qualified, code in then.items() if not _same(code, now[qualified])]
-    if not changed:
-        raise Gone(f"bug {name!r} changes no function of {edit.module}")
-    return [(_function(module, qualified), then[qualified]) for qualified in changed]
+def _pass_on(*args: Any, _to: Callable[..., Any], **kwargs: Any) -> Any:
+    """The code that a swapped function runs; it is called under the function's own name and arguments."""
+    return _to(*args, **kwargs)
 
 
-def _functions(code: CodeType) -> dict[str, CodeType]:
-    """Functions and methods below a module's code, by qualified name; what is local to one is part of it."""
-    found: dict[str, CodeType] = {}
-    for inner in code.co_consts:
-        if isinstance(inner, CodeType):
-            is_class = not inner.co_flags & inspect.CO_OPTIMIZED
-            found |= _functions(inner) if is_class else {inner.co_qualname: inner}
-    return found
-
-
-def _same(one: CodeType, other: CodeType) -> bool:
-    """Whether both do the same, on whatever lines they stand."""
-    if (one.co_code, one.co_names, one.co_varnames) != (other.co_code, other.co_names, other.co_varnames):
-        return False
-    if len(one.co_consts) != len(other.co_consts):
-        return False
-    for ours, theirs in zip(one.co_consts, other.co_consts, strict=True):
-        if isinstance(ours, CodeType) and isinstance(theirs, CodeType):
-            if not _same(ours, theirs):
-                return False
-        elif type(ours) is not type(theirs) or ours != theirs:
-            return False
-    return True
-
-
-def _function(module: object, qualified: str) -> FunctionType:
-    owner: object = module
-    *path, last = qualified.split(".")
-    for part in path:
-        owner = getattr(owner, part)
-    found = inspect.getattr_static(owner, last)
-    while not isinstance(found, FunctionType):
-        found = getattr(found, "fget", None) or getattr(found, "__func__", None) or found.__wrapped__
-    return found
+def _function(target: Callable[..., object]) -> FunctionType:
+    if not isinstance(target, FunctionType):
+        raise TypeError(f"{target!r} is no function: it cannot be swapped")
+    return target

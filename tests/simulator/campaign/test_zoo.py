@@ -1,15 +1,17 @@
 """Planted bugs: each can be planted, is gone afterwards, and is caught by an invariant that it breaks."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from dunlin.prefix import begins, chain_of, root
+from services.dispatcher.tokens import is_whole
 from services.instance.slots import Holding, Use
 from tests.zoo.hunt import BUGS, hunt, names, search
-from tests.zoo.plant import Bug, Edit, Gone, planted
+from tests.zoo.plant import Bug, Swap, planted, skip, swap
 from tests.zoo.restore import restore, write
 
-SLOTS = "services.instance.slots"
 INVARIANTS = {"I1", "I2", "I3", "I4", "I5", "I6", "I7", "I8", "I9", "I11", "I12"}
 """All of docs/campaigns.md but I10, which needs batch jobs."""
 
@@ -23,7 +25,7 @@ def test_there_is_a_bug_for_each_invariant_and_enough_of_them() -> None:
 
 @pytest.mark.parametrize("bug", BUGS, ids=names())
 def test_it_can_be_planted(bug: Bug) -> None:
-    """Its edits fit the source as it is now."""
+    """What it names is there, and is a function."""
     with planted(bug):
         pass
 
@@ -34,36 +36,62 @@ def held() -> Holding:
     return holding
 
 
-def bug(old: str, new: str, module: str = SLOTS) -> Bug:
-    return Bug("b", "", ("I8",), (Edit(module, old, new),))
+def bug(*swaps: Swap) -> Bug:
+    return Bug("b", "", ("I8",), swaps)
+
+
+SHIFTED = swap(
+    Holding.span,
+    lambda original, self, start, stop: [(first + 1, length) for first, length in original(self, start, stop)],
+)
 
 
 def test_it_is_there_and_gone_again_whatever_happens() -> None:
-    off_by_one = bug("found.append((first + offset, taken))", "found.append((first + offset + 1, taken))")
-    with planted(off_by_one):
+    with planted(bug(SHIFTED)):
         assert held().span(0, 2) == [(11, 2)]
-    with pytest.raises(ValueError, match="positions 0 to 9"), planted(off_by_one):
+    with pytest.raises(ValueError, match="positions 0 to 9"), planted(bug(SHIFTED)):
         held().span(0, 9)
     assert held().span(0, 2) == [(10, 2)]
 
 
-def test_a_property_can_have_a_bug() -> None:
-    with planted(bug("return self.ends[-1] if self.ends else 0", "return 1")):
-        assert held().slots == 1
-    assert held().slots == 5
+def test_a_bound_method_and_a_function_imported_by_name_have_it_too() -> None:
+    span = held().span
+    with planted(bug(SHIFTED, skip(begins, bool))):
+        assert span(0, 2) == [(11, 2)]
+        assert not begins(root("", ""), [1], 1, chain_of(root("", ""), [1], 1))
+    assert begins(root("", ""), [1], 1, chain_of(root("", ""), [1], 1))
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "said"),
-    [("no such line", "", "0 times"), ("self", "this", "times, not once"), ('"owned"', '"mine"', "no function")],
-)
-def test_an_edit_that_does_not_fit_is_told(old: str, new: str, said: str) -> None:
-    with pytest.raises(Gone, match=said), planted(bug(old, new)):
-        pass
+def spoken(word: str, times: int = 2, *, end: str = ".") -> str:
+    return word * times + end
+
+
+def test_arguments_by_name_and_by_default_reach_the_original() -> None:
+    with planted(bug(swap(spoken, lambda original, *args, **kwargs: original(*args, **kwargs).upper()))):
+        assert [spoken("a"), spoken("a", times=1), spoken("a", end="b")] == ["AA.", "A.", "AAB"]
+    assert spoken("a") == "aa."
+
+
+def test_only_the_calls_of_one_function_change() -> None:
+    with planted(bug(skip(chain_of, bytes, called_by=begins))):
+        assert begins(b"", [1], 1, b"")
+        assert chain_of(root("", ""), [1], 1) != b""
+
+
+def test_two_bugs_of_one_function_are_undone_in_turn() -> None:
+    with planted(bug(SHIFTED, SHIFTED)):
+        assert held().span(0, 2) == [(12, 2)]
+    assert held().span(0, 2) == [(10, 2)]
+
+
+@pytest.mark.parametrize("target", [Holding, held().span, Holding.slots])
+def test_only_functions_can_be_swapped(target: Callable[..., object]) -> None:
+    with pytest.raises(TypeError, match="is no function"):
+        skip(target, lambda: None)
 
 
 def test_what_breaks_nothing_is_not_caught() -> None:
-    result = search(bug('raise ValueError(f"{count} slots")', 'raise ValueError(f"not {count} slots")'), most=1)
+    result = search(bug(skip(is_whole, lambda: True)), most=1)
     assert not result.is_caught
     assert str(result).startswith("b: NOT CAUGHT after 1 seeds")
 
@@ -89,6 +117,6 @@ def test_restoring_leaves_a_seed_that_catches_its_bug() -> None:
 
 @pytest.mark.parametrize("name", names())
 def test_it_is_caught(name: str) -> None:
-    """By its own seed or one of the next. `dunlin sim --zoo` hunts all of them, and searches longer."""
+    """By its own seed or one of the next. `python -m tests.zoo` hunts all of them, and searches longer."""
     (result,) = hunt([name], None, print, most=4)
     assert result.is_caught, str(result)

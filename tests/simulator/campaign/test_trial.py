@@ -1,0 +1,90 @@
+"""Single runs of plans that a campaign seldom draws: dense faults, each preset, poison alone, successors at once."""
+
+from collections import Counter
+from dataclasses import replace
+
+import pytest
+
+from dunlin.policies.presets import PRESETS
+from simulator.campaign.invariants import slots
+from simulator.campaign.plans import Fault, Plan
+from simulator.campaign.runner import plan_of
+from simulator.campaign.trial import Outcome, Trial
+
+FAULTS_UNTIL_S, ASKS_UNTIL_S = 5.0, 2.0
+NOT_WITH_POISON = ("crash_engine", "wild_engine", "duplicate")
+RESTARTS = ("kill_kvstore", "kill_monitor", "kill_manager", "kill_dispatcher", "kill_instance", "drop")
+
+
+def crowded(seed: int, preset: str = "") -> Plan:
+    """The requests of one seed within two seconds, under the faults of three within five."""
+    base = plan_of(seed)
+    faults = [fault for one in range(seed, seed + 3) for fault in plan_of(one).faults]
+    shape = replace(base.shape, instances=max(2, base.shape.instances), dispatchers=2)
+    return replace(
+        base,
+        shape=replace(shape, preset=preset or shape.preset),
+        asks=tuple(replace(ask, at_s=ask.at_s % ASKS_UNTIL_S) for ask in base.asks),
+        faults=tuple(replace(one, number=at, at_s=one.at_s % FAULTS_UNTIL_S) for at, one in enumerate(faults)),
+    )
+
+
+def run(plan: Plan) -> Outcome:
+    outcome = Trial(plan).run()
+    assert outcome.violation is None, f"seed {plan.seed}: {outcome.violation}"
+    return outcome
+
+
+@pytest.mark.parametrize("seed", range(16))
+def test_crowded_faults_break_nothing_at_any_event(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every event is followed by a check of the whole core that it reached."""
+    monkeypatch.setattr(slots, "FULL_EVERY", 1)
+    run(crowded(seed))
+
+
+@pytest.mark.parametrize("preset", sorted(PRESETS))
+def test_no_preset_breaks_an_invariant(preset: str) -> None:
+    run(crowded(200, preset))
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_a_static_split_of_prefill_and_decode_breaks_no_invariant(seed: int) -> None:
+    run(crowded(seed, "distserve"))
+
+
+def test_crowded_plans_strike_with_nearly_every_fault() -> None:
+    done: Counter[str] = Counter()
+    for seed in range(0, 24, 3):
+        done += run(crowded(seed)).done
+    assert len(done) > 25, done
+
+
+def poisoned(seed: int) -> Plan:
+    """Two of the requests crash every engine that computes them, no engine crashes of anything else, and no client
+    comes but those that are planned.
+    """
+    base = crowded(seed)
+    asks = tuple(replace(ask, poison=ask.number < 2, timeout_s=None, leaves_s=None) for ask in base.asks)
+    faults = tuple(fault for fault in base.faults if fault.kind not in NOT_WITH_POISON)
+    return replace(base, asks=asks, faults=faults, shape=replace(base.shape, quotas=None, max_queued=1024))
+
+
+@pytest.mark.parametrize("seed", range(100, 106))
+def test_poison_requests_end_with_an_error_and_no_other_does(seed: int) -> None:
+    plan = poisoned(seed)
+    outcome = run(plan)
+    assert outcome.done["bite"] >= 2
+    # Two clients come for a request with a name, and both hear of its end.
+    clients = Counter({ask.number: 1 + (ask.again_s is not None) for ask in plan.asks})
+    errors = clients[0] + clients[1]
+    assert outcome.ends == Counter(error=errors, length=clients.total() - errors)
+
+
+@pytest.mark.parametrize("seed", range(300, 304))
+def test_processes_that_are_replaced_at_once_lose_nothing(seed: int) -> None:
+    """Successors start, and broken streams are dialled again, in the moment of the loss."""
+    base = crowded(seed)
+    kinds = [RESTARTS[at % len(RESTARTS)] for at in range(12)]
+    faults = (Fault(at, 0.4 * at, kind, at / 12, 1 - at / 12, 0.0, 0.0) for at, kind in enumerate(kinds))
+    outcome = run(replace(base, faults=tuple(faults)))
+    assert outcome.done.total() >= 10
