@@ -57,7 +57,7 @@ def _lead_on(
     if self.term is None or message.epoch != self.term.epoch:
         self.stale_total += 1
         return []
-    return self._reports()
+    return self._heartbeat.sends()
 
 
 def _order_of_version_1(original: Callable[[Term, Group, Part], Order], self: Term, group: Group, part: Part) -> Order:

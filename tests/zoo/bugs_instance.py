@@ -23,7 +23,8 @@ from services.instance.sequences import Kept, Sequence, State
 from services.instance.slab import Slab
 from services.instance.slots import Holding, SlotTable
 from services.instance.suspects import is_poison
-from services.instance.tier import Flight, HostTier
+from services.instance.tickets import PendingMove
+from services.instance.tier import HostTier
 from services.instance.watch import EngineWatch
 from tests.zoo.plant import Bug, skip, swap
 
@@ -61,23 +62,23 @@ def _link_of_any_tenant(original: object, self: Slab, sequence: Sequence) -> Lin
 
 
 def _came_back_whole(
-    original: Callable[[Lives, Flight, MoveDone], list[Effect]], self: Lives, flight: Flight, done: MoveDone
+    original: Callable[[Lives, PendingMove, MoveDone], list[Effect]], self: Lives, flight: PendingMove, done: MoveDone
 ) -> list[Effect]:
     is_next = flight.sequence.answered == flight.kept.region.start
     return original(self, flight, replace(done, status=MoveStatus.OK) if is_next else done)
 
 
 def _landed_for_any_life(
-    original: Callable[[Checkpointer, float, Flight, MoveDone], list[Effect]],
+    original: Callable[[Checkpointer, float, PendingMove, MoveDone], list[Effect]],
     self: Checkpointer,
     now_s: float,
-    flight: Flight,
+    flight: PendingMove,
     done: MoveDone,
 ) -> list[Effect]:
     return original(self, now_s, replace(flight, number=flight.sequence.number), done)
 
 
-def _commit_for_the_dead(original: object, self: HostTier, flight: Flight, checksum: int) -> list[Effect]:
+def _commit_for_the_dead(original: object, self: HostTier, flight: PendingMove, checksum: int) -> list[Effect]:
     kept, sequence = flight.kept, flight.sequence
     if self._kvstore is None:
         return []
