@@ -153,8 +153,8 @@ class Batcher:
         if self._is_room_coming(sequence):
             return []
         running = self._sequences.running
-        candidates = [Candidate(each.name, each.order, self._slab.gain(each)) for each in running]
-        choice = self._evict(candidates, 1)
+        candidates = [Candidate(each.name, rank, self._slab.gain(each)) for rank, each in enumerate(running)]
+        choice = self._evict(candidates)
         return self._lives.preempt(running[choice.index], choice.why)
 
     def _is_room_coming(self, sequence: Sequence) -> bool:
@@ -163,6 +163,6 @@ class Batcher:
         for other in self._sequences:
             if other.state in going and self._slab.held(other):
                 return True
-            if other.state is State.RESTORING and other.order > sequence.order:
+            if other.state is State.RESTORING and other.turn > sequence.turn:
                 return True
         return False
