@@ -141,12 +141,6 @@ def surface_values(surface: Surface, points: Array) -> Array:
     return values
 
 
-def relative_line(x: Array, seconds: Array) -> tuple[float, float]:
-    """The fixed part and the slope, both ≥ 0, of the line nearest to `seconds` in relative error."""
-    fixed, slope = relative_fit(np.stack([np.ones_like(x), x], axis=1), seconds)
-    return float(fixed), float(slope)
-
-
 def relative_fit(features: Array, seconds: Array) -> Array:
     """Coefficients ≥ 0 (one per feature) that predict `seconds` = features · coefficients.
 

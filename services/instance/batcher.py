@@ -37,11 +37,11 @@ class Batcher:
         self._evict = evict
         self._may_run = may_run
 
-    def settle(self, epoch: int, plan_version: int) -> list[Effect]:
+    def settle(self) -> list[Effect]:
         """Start who may start, and keep the engine's queue filled."""
         effects: list[Effect] = []
         while self._steps.outstanding < OUTSTANDING_MAX:
-            step = self._again(epoch, plan_version)
+            step = self._again()
             if step is None:
                 effects += self._admit()
                 running = suspects.may_run(self._may_run(self._sequences.running))
@@ -52,16 +52,16 @@ class Batcher:
                 effects += turns
                 if not granted:
                     break
-                step = self._steps.compose(running, granted, self._slab, epoch, plan_version)
+                step = self._steps.compose(running, granted, self._slab)
             effects.append(Send(self._engine, step))
         return effects
 
-    def _again(self, epoch: int, plan_version: int) -> Step | None:
+    def _again(self) -> Step | None:
         """The next step, if nobody waits and everybody only decodes on, as in the one before."""
         if self._sequences.waiting_count:
             return None
         running = self._may_run(self._sequences.running)
-        return self._steps.again(running, self._slot_of, epoch, plan_version)
+        return self._steps.again(running, self._slot_of)
 
     def _slot_of(self, sequence: Sequence) -> int | None:
         if not self._grow(sequence, 1):

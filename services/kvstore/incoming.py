@@ -17,14 +17,12 @@ Name = tuple[int, int]
 
 
 class Incoming:
-    """Owns what is expected: by room, who sends it under which of its tickets. `received_total` counts regions.
+    """Owns what is expected: by room, who sends it under which of its tickets.
 
     `why_not` tells why an offer is to be refused, or None.
     """
 
     def __init__(self, catalog: Catalog, why_not: Callable[[Offer], Why | None]) -> None:
-        self.received_total = 0
-        self.failed_total = 0
         self._catalog = catalog
         self._why_not = why_not
         self._expected: dict[Name, tuple[Address, Offer]] = {}
@@ -62,10 +60,8 @@ class Incoming:
         is_gone = name in self._gone
         self._gone.pop(name, None)
         if message.detail or is_gone:
-            self.failed_total += 1
             self._catalog.release(sender, *name)
             return [] if is_gone else [Send(sender, Arrived(offer.ticket, message.detail))]
-        self.received_total += 1
         self._catalog.commit(sender, *name, offer.checksum)
         return [Send(sender, Arrived(offer.ticket))]
 

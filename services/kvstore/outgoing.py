@@ -48,11 +48,9 @@ class Job:
 
 
 class Outgoing:
-    """Owns the jobs, and what is known to lie elsewhere. `sent_total` and `failed_total` count regions."""
+    """Owns the jobs, and what is known to lie elsewhere."""
 
     def __init__(self, catalog: Catalog, patience_s: float, most_jobs: int, agent: TransferAgent | None = None) -> None:
-        self.sent_total = 0
-        self.failed_total = 0
         self._catalog = catalog
         self._patience_s = patience_s
         self._most_jobs = most_jobs
@@ -132,19 +130,18 @@ class Outgoing:
             return self._arrived_late(sender, message)
         if message.detail:
             del self._tickets[message.ticket], job.offered[message.ticket]
-            self.failed_total += 1
             return self._fail(job, message.detail)
         entry = job.offered.pop(message.ticket)
         del self._tickets[message.ticket]
-        self.sent_total += 1
         self._at(job)[entry.host.handle, entry.host.generation] = None
         return self._advance(job)
 
     def _arrived_late(self, sender: Address, message: Arrived) -> list[Effect]:
         """Nobody waits for it, but it lies there until it is told to go."""
-        to, entry = self._late.pop(message.ticket, (None, None))
-        if entry is None or to != sender or message.detail:
+        late = self._late.pop(message.ticket, None)
+        if late is None or late[0] != sender or message.detail:
             return []
+        entry = late[1]
         key = entry.asked.key
         self._there.setdefault(key, {}).setdefault(sender, {})[entry.host.handle, entry.host.generation] = None
         return self.released(key)
@@ -200,7 +197,6 @@ class Outgoing:
 
     def _fail(self, job: Job, detail: str) -> list[Effect]:
         """Nothing more is offered, and what is on its way is not waited for."""
-        self.failed_total += len(job.offered)
         job.detail = job.detail or detail
         for ticket, entry in job.offered.items():
             del self._tickets[ticket]

@@ -33,6 +33,6 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     lives.arrive(arrived, "arrival", 19)
     preempted = sequences.add(DISPATCHER, place(2, 45, 30))
     preempted.preempted = True
-    batcher.settle(1, 1)
+    batcher.settle()
     assert preempted.state is State.WAITING
     assert lives.slots.free == 44
