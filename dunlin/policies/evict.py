@@ -10,7 +10,7 @@ ALTERNATIVES_KEPT = 3
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A sequence that holds slots. `order` grows with its arrival."""
+    """A sequence that holds slots. `order` is greater the later its turn."""
 
     name: str
     order: int
@@ -25,15 +25,15 @@ class Choice:
     why: Why
 
 
-EvictPolicy = Callable[[Sequence[Candidate], int], Choice]
-"""(candidates, at least one; slots wanted) to a choice."""
+EvictPolicy = Callable[[Sequence[Candidate]], Choice]
+"""Candidates, at least one, to a choice."""
 
 
-def youngest(candidates: Sequence[Candidate], wanted_slots: int) -> Choice:
+def youngest(candidates: Sequence[Candidate]) -> Choice:
     """The one that came last: it has waited least, and what is older ends sooner."""
     order = sorted(range(len(candidates)), key=lambda index: -candidates[index].order)
     chosen = candidates[order[0]]
-    figures = (Figure("wanted_slots", wanted_slots), Figure("held_slots", chosen.slots))
+    figures = (Figure("held_slots", chosen.slots),)
     rejected = tuple(Rejected(candidates[index].name, "older") for index in order[1 : 1 + ALTERNATIVES_KEPT])
     return Choice(order[0], Why("youngest", chosen.name, figures, rejected))
 

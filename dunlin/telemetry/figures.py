@@ -80,7 +80,6 @@ MEANINGS = {
     "waited_s": "seconds that the instance kept room for it",
     "waiting": "requests that wait at the instance",
     "waiting_tokens": "tokens of the requests before it in the instance's queue",
-    "wanted_slots": "token slots that are needed for another",
 }
 
 

@@ -21,7 +21,6 @@ from dunlin.wire.errors import StartError
 _log = logging.getLogger(__name__)
 
 STDOUT = "-"
-_ATTEMPT_S = 5.0
 
 
 @dataclass(frozen=True, slots=True)

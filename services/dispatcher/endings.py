@@ -28,7 +28,6 @@ class Totals:
     replaced: int = 0
     tokens: int = 0
     stale: int = 0
-    moved: int = 0
 
 
 class Endings:

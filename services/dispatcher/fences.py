@@ -24,7 +24,8 @@ class Fences:
 
     def cancel(self, instance: Address, number: int, attempt: int, cause: str) -> list[Effect]:
         """Cancel attempts up to `attempt` at `instance`, unless that was said before."""
-        if self._sent.get((instance, number), -1) >= attempt:
+        newest = self._sent.get((instance, number))
+        if newest is not None and newest >= attempt:
             return []
         self._sent[instance, number] = attempt
         if len(self._sent) > self._most:
@@ -34,7 +35,8 @@ class Fences:
 
     def answered(self, instance: Address, number: int, attempt: int) -> None:
         """`Ended` came."""
-        if self._sent.get((instance, number), attempt + 1) <= attempt:
+        newest = self._sent.get((instance, number))
+        if newest is not None and newest <= attempt:
             del self._sent[instance, number]
 
     def forget(self, instance: Address) -> None:

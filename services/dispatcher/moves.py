@@ -35,7 +35,6 @@ class Moves:
         self._fleet.release(sender, request.number)
         self._journal.take_back(request, f"moves to {message.target}")
         request.home = (sender, message.attempt)
-        self._totals.moved += 1
         if not self._fleet.can_take_over(message.target):
             return []  # the next pass of placement sends it home
         why = message.why or Why("migration", message.target.name)

@@ -103,7 +103,7 @@ class Admission:
         figures = (Figure("tokens", len(place.tokens)), Figure("filled_tokens", arrival.filled))
         why = Why("migration", f"go on from handle {arrival.handle}", figures)
         accepted = Send(sender, Accepted(place.request, place.attempt, sequence.number, 0.0, why))
-        arrived = self._lives.arrive(sequence, arrival.owner, arrival.filled)
+        arrived = self._lives.arrive(sequence, arrival, arrival.filled)
         return [accepted, *arrived, *self._claims.keep(sequence, arrival.claimed)]
 
     def _accept(self, sender: Address, place: Place) -> list[Effect]:

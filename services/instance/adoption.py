@@ -17,10 +17,9 @@ from services.instance.sequences import Sequence, Sequences, State
 
 
 class Adoption:
-    """Answers `Adopt`. `adopted_total` counts what changed hands."""
+    """Answers `Adopt`."""
 
     def __init__(self, sequences: Sequences, lives: Lives, retained: Retained) -> None:
-        self.adopted_total = 0
         self._sequences = sequences
         self._lives = lives
         self._retained = retained
@@ -60,7 +59,6 @@ class Adoption:
             return [*self._taken(sender, sequence), *self._lives.stop(sequence), _not_held(sender, adopt)]
         effects = self._taken(sender, sequence)
         self._sequences.rename(sequence, sender, replace(place, request=adopt.request, attempt=adopt.attempt))
-        self.adopted_total += 1
         effects.append(_adopted(sender, adopt, place, tokens, Finish.RUNNING, sequence.number))
         if sequence.preempted:
             effects.append(Send(sender, Preempted(adopt.request, adopt.attempt)))

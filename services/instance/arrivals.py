@@ -1,8 +1,8 @@
 """The target's side of migrations: room set aside for a sequence that still runs elsewhere, and filled ahead of it.
 
-Slots are reserved under a handle (the slot table knows them as owner `-handle`); regions are restored into them one by
-one; the next attempt that names the handle takes them over. Nobody waits for room that nobody uses: a handle without
-news is given up. Knows no batch, no dispatcher's reasons, and of the source only what it says.
+Slots are reserved under a handle, and the arrival itself owns them; regions are restored into them one by one; the next
+attempt that names the handle takes them over. A handle without news is given up, and its room with it. Knows no batch,
+no dispatcher's reasons, and of the source only what it says.
 """
 
 from collections import deque
@@ -60,11 +60,6 @@ class Arrival:
     moving: KeptRegion | None = None
     is_over: bool = False
 
-    @property
-    def owner(self) -> int:
-        """Its name in the slot table."""
-        return -self.handle
-
 
 class Arrivals:
     """Owns the handles. `taken_total` counts those that an attempt took over, `stale_total` what nobody knows."""
@@ -96,7 +91,7 @@ class Arrivals:
             return [Send(sender, ReserveRefused(message.sequence, why))]
         self._handles += 1
         arrival = self._arrivals[self._handles] = Arrival(self._handles, sender, message)
-        granted = self._lives.slab.reserve(arrival.owner, message.tokens)
+        granted = self._lives.slab.reserve(arrival, message.tokens)
         assert granted, f"{message.tokens} slots of {self._lives.slots!r}"
         return [self._answer(arrival), self._wait(arrival)]
 
@@ -237,11 +232,11 @@ class Arrivals:
         start, stop = region.region.start, region.region.stop
         if start != arrival.filled or not self._tier.usable:
             return self._cut(arrival, f"tokens {start} to {stop} do not follow {arrival.filled}, or no host tier")
-        missing = stop - self._lives.slots.held(arrival.owner)
-        if missing > 0 and not self._lives.slab.reserve(arrival.owner, missing):
+        missing = stop - self._lives.slots.held(arrival)
+        if missing > 0 and not self._lives.slab.reserve(arrival, missing):
             return self._cut(arrival, f"{missing} slots are missing")
         arrival.moving = region
-        extents = self._lives.slots.holding(arrival.owner).span(start, stop)
+        extents = self._lives.slots.holding(arrival).span(start, stop)
         return self._tier.copy_into_room(arrival.handle, region, extents)
 
     def _cut(self, arrival: Arrival, detail: str) -> list[Effect]:
@@ -256,7 +251,7 @@ class Arrivals:
 
     def _free(self, arrival: Arrival) -> list[Effect]:
         del self._arrivals[arrival.handle]
-        self._lives.slots.release(arrival.owner)
+        self._lives.slots.release(arrival)
         return self._tier.release_all(arrival.claimed)
 
     def _answer(self, arrival: Arrival) -> Effect:

@@ -37,11 +37,11 @@ class Batcher:
         self._evict = evict
         self._may_run = may_run
 
-    def settle(self, epoch: int, plan_version: int) -> list[Effect]:
+    def settle(self) -> list[Effect]:
         """Start who may start, and keep the engine's queue filled."""
         effects: list[Effect] = []
         while self._steps.outstanding < OUTSTANDING_MAX:
-            step = self._again(epoch, plan_version)
+            step = self._again()
             if step is None:
                 effects += self._admit()
                 running = suspects.may_run(self._may_run(self._sequences.running))
@@ -52,16 +52,16 @@ class Batcher:
                 effects += turns
                 if not granted:
                     break
-                step = self._steps.compose(running, granted, self._slab, epoch, plan_version)
+                step = self._steps.compose(running, granted, self._slab)
             effects.append(Send(self._engine, step))
         return effects
 
-    def _again(self, epoch: int, plan_version: int) -> Step | None:
+    def _again(self) -> Step | None:
         """The next step, if nobody waits and everybody only decodes on, as in the one before."""
         if self._sequences.waiting_count:
             return None
         running = self._may_run(self._sequences.running)
-        return self._steps.again(running, self._slot_of, epoch, plan_version)
+        return self._steps.again(running, self._slot_of)
 
     def _slot_of(self, sequence: Sequence) -> int | None:
         if not self._grow(sequence, 1):
@@ -153,8 +153,8 @@ class Batcher:
         if self._is_room_coming(sequence):
             return []
         running = self._sequences.running
-        candidates = [Candidate(each.name, each.order, self._slab.gain(each)) for each in running]
-        choice = self._evict(candidates, 1)
+        candidates = [Candidate(each.name, rank, self._slab.gain(each)) for rank, each in enumerate(running)]
+        choice = self._evict(candidates)
         return self._lives.preempt(running[choice.index], choice.why)
 
     def _is_room_coming(self, sequence: Sequence) -> bool:
@@ -163,6 +163,6 @@ class Batcher:
         for other in self._sequences:
             if other.state in going and self._slab.held(other):
                 return True
-            if other.state is State.RESTORING and other.order > sequence.order:
+            if other.state is State.RESTORING and other.turn > sequence.turn:
                 return True
         return False

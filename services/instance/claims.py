@@ -10,10 +10,9 @@ from services.instance.tier import HostTier
 
 
 class Claims:
-    """`claimed_total` counts regions that earlier attempts wrote and a sequence here started from."""
+    """This instance's claims to regions in its node's host tier."""
 
     def __init__(self, tier: HostTier) -> None:
-        self.claimed_total = 0
         self._tier = tier
 
     def begin(self, sequence: Sequence) -> list[Effect]:
@@ -46,7 +45,6 @@ class Claims:
         if sequence.state is not State.WAITING:
             return self._tier.release_all(regions)
         effects = self._tier.adopt(sequence, regions)
-        self.claimed_total += len(sequence.kept)
         sequence.is_claimed = bool(sequence.kept)
         return effects
 

@@ -129,7 +129,7 @@ class InstanceCore:
             return effects
         effects += self.migration.settle()
         if self._engine_side.ready is not None:
-            effects += self._batcher.settle(*self._orders.version)
+            effects += self._batcher.settle()
             if self.checkpointer.is_on:
                 effects += self.checkpointer.settle(now_s)
         return effects + self._heartbeat.changed(now_s)

@@ -14,10 +14,9 @@ from dunlin.messages.dispatch import Ready
 from dunlin.messages.group import Fill, Filled, Reach, Release, Reserve, Reserved, ReserveRefused, Vacated
 from dunlin.messages.pool import RegionsSent
 from dunlin.messages.types import Figure, Why
-from services.instance.copies import Copies
 from services.instance.departure import Departure, DepartureDue, Ended, Patience, Sender, Stage
 from services.instance.lives import Lives
-from services.instance.offers import Offers
+from services.instance.offers import Copies, Offers
 from services.instance.sequences import Sequence, Sequences, State
 
 DIALING = Address("dialing", "")

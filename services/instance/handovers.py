@@ -52,11 +52,11 @@ class Limits:
 
 @dataclass(slots=True)
 class Taker:
-    """A decode instance. `promised` slots of its room are for those on their way; `pause`: not 0 while left alone."""
+    """A decode instance. `promised` slots of its room are for those on their way; `pause` numbers its pause."""
 
     room: Room
     promised: int = 0
-    pause: int = 0
+    pause: int | None = None
 
 
 @dataclass(slots=True)
@@ -88,7 +88,7 @@ class Handovers:
         self._can_copy = can_copy
         self._takers: dict[Address, Taker] = {}
         self._waits: dict[Sequence, Wait] = {}
-        self._unpaused: list[Taker] = []
+        self._untimed: list[PauseOver] = []
         self._pauses = 0
         self._newest = (0, 0)
 
@@ -147,7 +147,7 @@ class Handovers:
         """Ask that one again."""
         taker = self._takers.get(due.address)
         if taker is not None and taker.pause == due.counter:
-            taker.pause = 0
+            taker.pause = None
         return []
 
     def _is_due(self, sequence: Sequence) -> bool:
@@ -162,7 +162,7 @@ class Handovers:
 
     def _begin(self, sequence: Sequence) -> list[Effect]:
         slots = len(sequence.tokens) + self._limits.tail_tokens
-        takers = [taker for taker in self._takers.values() if not taker.pause]
+        takers = [taker for taker in self._takers.values() if taker.pause is None]
         candidates = [_candidate(taker) for taker in takers]
         choice = self._policy(slots, candidates)
         if choice is None:
@@ -186,16 +186,16 @@ class Handovers:
         if wait is not None and departure.stage not in (Stage.REACHING, Stage.RESERVING):
             wait.failures += 1
             wait.stays |= wait.failures >= FAILURES_MOST
-        if not taker.pause:
+        if taker.pause is None:
             self._pauses += 1
             taker.pause = self._pauses
-            self._unpaused.append(taker)
+            self._untimed.append(PauseOver(taker.room.address, taker.pause))
 
     def _pause_refusers(self) -> list[Effect]:
-        if not self._unpaused:
+        if not self._untimed:
             return []
-        refusers, self._unpaused = self._unpaused, []
-        return [After(self._limits.pause_s, PauseOver(taker.room.address, taker.pause)) for taker in refusers]
+        pauses, self._untimed = self._untimed, []
+        return [After(self._limits.pause_s, over) for over in pauses]
 
 
 def _candidate(taker: Taker) -> Candidate:

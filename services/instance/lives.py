@@ -13,7 +13,7 @@ from dunlin.messages.types import Figure, HostRegion, MoveStatus, Priority, Reje
 from dunlin.policies.pressure import Candidate, PressurePolicy, spill
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.slab import Slab
-from services.instance.slots import SlotTable, Use
+from services.instance.slots import Owner, SlotTable, Use
 from services.instance.tickets import HostReservation, PendingMove, Purpose
 from services.instance.tier import HostTier
 
@@ -149,7 +149,7 @@ class Lives:
                 effects += self._tier.cut(sequence, lost[0].region.start)
         return effects
 
-    def arrive(self, sequence: Sequence, owner: int, tokens: int) -> list[Effect]:
+    def arrive(self, sequence: Sequence, owner: Owner, tokens: int) -> list[Effect]:
         """Let a waiting sequence run with the slots of `owner`, where the KV of its first `tokens` tokens lies already.
 
         The last token is computed in any case: its step samples the next one.

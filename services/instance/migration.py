@@ -12,12 +12,12 @@ from dunlin.messages.types import Part
 from dunlin.policies.handover import HandoverPolicy
 from services.instance.arrivals import Arrivals, Here
 from services.instance.config import InstanceConfig
-from services.instance.copies import Copies
 from services.instance.departure import Patience, Sender
 from services.instance.departures import Departures
 from services.instance.engine_side import EngineSide
 from services.instance.handovers import Handovers, Limits
 from services.instance.lives import Lives
+from services.instance.offers import Copies
 from services.instance.orders import Orders
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.sheds import Sheds

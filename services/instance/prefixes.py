@@ -1,15 +1,12 @@
 """Which beginnings of texts lie in the slab, whoever computed them: a tree of blocks, named by chains of tokens.
 
 A block's name says everything that its KV depends on (`dunlin/prefix.py`), so that two texts that share it can share
-its slots. Only complete blocks are here. Knows no sequence and no slot, only the numbers that own a block's slots.
+its slots, which the block itself owns. Only complete blocks are here. Knows no sequence and no slot.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
-
-_FIRST_OWNER = 1 << 62
-"""Nobody else who owns slots has a number as large."""
 
 Link = Callable[[int], bytes]
 """The chain of a text's first n blocks, n from 1."""
@@ -17,9 +14,9 @@ Link = Callable[[int], bytes]
 
 @dataclass(slots=True, eq=False)
 class Block:
-    """One block. `owner` owns its slots. `pins` sequences use it, or one of those behind it; `used`: the last time."""
+    """One block, by the order of making. `pins` sequences use it, or one of those behind it; `used`: the last time."""
 
-    owner: int
+    number: int
     chain: bytes
     parent: "Block | None"
     children: int = 0
@@ -37,8 +34,8 @@ class Prefixes:
     def __init__(self) -> None:
         self.unpinned = 0
         self._blocks: dict[bytes, Block] = {}
-        self._leaves: list[tuple[int, int, Block]] = []  # a heap by (used, owner); those that are none any more too
-        self._owners = _FIRST_OWNER
+        self._leaves: list[tuple[int, int, Block]] = []  # a heap by (used, number); those that are none any more too
+        self._numbers = 0
         self._uses = 0
 
     def __len__(self) -> int:
@@ -83,18 +80,19 @@ class Prefixes:
     def add(self, chain: bytes, parent: Block | None) -> Block:
         """A new block behind `parent`, which is pinned; so is the block."""
         assert chain not in self._blocks, "the block is here already"
-        self._owners += 1
-        block = self._blocks[chain] = Block(self._owners, chain, parent, pins=1)
+        self._numbers += 1
+        block = self._blocks[chain] = Block(self._numbers, chain, parent, pins=1)
         if parent is not None:
             parent.children += 1
         return block
 
-    def evict(self) -> int | None:
-        """Drop the block that was not used for longest of those that nothing depends on; who owned its slots."""
+    def evict(self) -> Block | None:
+        """Drop the block that was not used for longest of those that nothing depends on; its slots are free then."""
         while self._leaves:
             used, _, block = heappop(self._leaves)
             if used == block.used and self._is_loose(block):
-                return self._drop(block)
+                self._drop(block)
+                return block
         return None
 
     def check_integrity(self) -> None:
@@ -103,7 +101,7 @@ class Prefixes:
         Raises:
             AssertionError: they contradict each other.
         """
-        children: dict[int, int] = {}
+        children: dict[Block, int] = {}
         unpinned = 0
         for block in self._blocks.values():
             assert block.is_held
@@ -111,9 +109,9 @@ class Prefixes:
             if block.parent is not None:
                 assert self._blocks.get(block.parent.chain) is block.parent, "a block without the one before it"
                 assert block.parent.pins >= block.pins, "a block is pinned more than the one before it"
-                children[block.parent.owner] = children.get(block.parent.owner, 0) + 1
+                children[block.parent] = children.get(block.parent, 0) + 1
         for block in self._blocks.values():
-            assert block.children == children.get(block.owner, 0), f"{block.children} counted behind {block.owner}"
+            assert block.children == children.get(block, 0), f"{block.children} counted behind {block.number}"
         assert unpinned == self.unpinned, f"{self.unpinned} counted unpinned, {unpinned} are"
 
     def _pin(self, block: Block) -> None:
@@ -126,20 +124,19 @@ class Prefixes:
     def _offer(self, block: Block) -> None:
         if not self._is_loose(block):
             return
-        heappush(self._leaves, (block.used, block.owner, block))
+        heappush(self._leaves, (block.used, block.number, block))
         if len(self._leaves) > 2 * len(self._blocks) + 64:
-            live = {block.owner: (used, owner, block) for used, owner, block in self._leaves if used == block.used}
+            live = {number: (used, number, block) for used, number, block in self._leaves if used == block.used}
             self._leaves = [entry for entry in live.values() if self._is_loose(entry[2])]
             heapify(self._leaves)
 
-    def _drop(self, block: Block) -> int:
+    def _drop(self, block: Block) -> None:
         del self._blocks[block.chain]
         block.is_held = False
         self.unpinned -= 1
         if block.parent is not None:
             block.parent.children -= 1
             self._offer(block.parent)
-        return block.owner
 
 
 def _depth(most: int, holds: Callable[[int], bool]) -> int:

@@ -7,6 +7,7 @@ number there.
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from enum import Enum
+from operator import attrgetter
 
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Place
@@ -45,10 +46,6 @@ LIVES_ON = (State.RUNNING, State.DRAINING, State.LEAVING)
 """Outstanding steps may name it, and its dispatcher wants the tokens."""
 
 
-_INTERRUPTED = 1 << 48
-"""Whose reader had the beginning of an answer when it was cut off comes before all that have not begun."""
-
-
 class IllegalTransition(RuntimeError):
     """A sequence cannot go from its state to that one; it stays what it was."""
 
@@ -74,13 +71,16 @@ Run = tuple[int, int, int]
 
 NO_RUN: Run = (0, 0, 0)
 
+Turn = tuple[bool, int]
+"""(new, order of arrival): answers whose readers had their beginning when they were cut off come before new ones."""
+
 Key = tuple[Address, int]
 """(dispatcher, request)."""
 
 
 @dataclass(slots=True, eq=False)
 class Sequence:
-    """One attempt at this instance.
+    """One attempt at this instance, the `order`th to come; `turn` compares it with others.
 
     `tokens` are the known ones; `pending` more are being sampled by outstanding steps. `computed` positions have KV or
     will have it when the outstanding steps are done; `answered` ones have it. `in_steps` outstanding steps name it, and
@@ -116,9 +116,11 @@ class Sequence:
     kept: list[Kept] = field(default_factory=list)
     chains: Chains = field(default_factory=Chains)
     tokens: "list[int]" = field(init=False)
+    turn: Turn = field(init=False)
 
     def __post_init__(self) -> None:
         self.tokens = list(self.place.tokens)
+        self.turn = (len(self.tokens) <= self.place.prompt_tokens, self.order)
         self.suspicion = self.place.suspicion
         self.trial_stop = len(self.tokens) if self.suspicion else 0
 
@@ -207,7 +209,7 @@ class Sequences:
         sequence's state or dispatcher changes.
         """
         if self._oldest_first is None:
-            self._oldest_first = sorted(self._running, key=lambda sequence: sequence.order)
+            self._oldest_first = sorted(self._running, key=_turn)
         return self._oldest_first
 
     @property
@@ -222,7 +224,7 @@ class Sequences:
 
     def waiting(self) -> list[Sequence]:
         """Those that wait for slots: preempted ones first, then by arrival."""
-        return sorted(self._waiting, key=_turn)
+        return sorted(self._waiting, key=_waiting_turn)
 
     def waiting_tokens(self) -> int:
         """Tokens that those waiting have to compute or restore."""
@@ -233,12 +235,12 @@ class Sequences:
 
     def head_waiting_tokens(self) -> int:
         """Tokens of the first of those waiting; 0 if nobody waits."""
-        first = min(self._waiting, key=_turn, default=None)
+        first = min(self._waiting, key=_waiting_turn, default=None)
         return len(first.tokens) if first is not None else 0
 
     def all(self) -> list[Sequence]:
         """Everyone, in order of arrival."""
-        return sorted(self._by_number.values(), key=lambda sequence: sequence.order)
+        return sorted(self._by_number.values(), key=_turn)
 
     def get(self, number: int) -> Sequence | None:
         """By its number in the engine."""
@@ -255,8 +257,7 @@ class Sequences:
     def add(self, dispatcher: Address, place: Place) -> Sequence:
         """A new attempt, waiting."""
         self._orders += 1
-        order = self._orders - (_INTERRUPTED if len(place.tokens) > place.prompt_tokens else 0)
-        sequence = Sequence(order, self._next_number(), dispatcher, place)
+        sequence = Sequence(self._orders, self._next_number(), dispatcher, place)
         self._by_number[sequence.number] = self._by_key[sequence.key] = sequence
         self._waiting[sequence] = None
         return sequence
@@ -299,5 +300,8 @@ class Sequences:
         return self._numbers
 
 
-def _turn(sequence: Sequence) -> tuple[bool, int]:
-    return not sequence.preempted, sequence.order
+_turn = attrgetter("turn")
+
+
+def _waiting_turn(sequence: Sequence) -> tuple[bool, Turn]:
+    return not sequence.preempted, sequence.turn

@@ -120,7 +120,7 @@ class Sheds:
     def _chosen(self, slots: int) -> list[Sequence]:
         able = [one for one in self._sequences.all() if one.state in GIVES and not self._departures.has(one)]
         chosen: list[Sequence] = []
-        for index in cheapest_first([Movable(len(one.tokens), one.order) for one in able]):
+        for index in cheapest_first([Movable(len(one.tokens), rank) for rank, one in enumerate(able)]):
             tokens = len(able[index].tokens)
             if slots <= 0 or (chosen and tokens > 2 * slots):
                 break  # it would overshoot by more than it brings

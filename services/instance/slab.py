@@ -8,7 +8,7 @@ a sequence but its number, its tokens and how many of them have KV; takes no dec
 from dunlin.prefix import BLOCK_TOKENS, root
 from services.instance.prefixes import Block, Link, Prefixes
 from services.instance.sequences import NO_RUN, Sequence
-from services.instance.slots import Extent, SlotTable, Use, joined
+from services.instance.slots import Extent, Owner, SlotTable, Use, joined
 
 SPARE_PART = 8
 """Of the slab, one part of so many is freed whenever prefixes must go."""
@@ -65,7 +65,7 @@ class Slab:
             block = self._shared[sequence.number][at // BLOCK_TOKENS]
             first = at % BLOCK_TOKENS
             last = min(BLOCK_TOKENS, first + stop - at)
-            found += self.table.holding(block.owner).span(first, last)
+            found += self.table.holding(block).span(first, last)
             at += last - first
         if stop > shared:
             holding = self.table.holding(sequence.number)
@@ -118,13 +118,13 @@ class Slab:
         if self.table.free < count:
             wanted = min(self.room, count + self.table.capacity // SPARE_PART)
             while self.table.free < wanted:
-                owner = self.prefixes.evict()
-                assert owner is not None, f"no prefix to give away: {self!r}"
-                self.table.release(owner)
+                block = self.prefixes.evict()
+                assert block is not None, f"no prefix to give away: {self!r}"
+                self.table.release(block)
         return True
 
-    def reserve(self, owner: int, count: int) -> bool:
-        """Set `count` slots aside, or so many more, for somebody who is no sequence. False: there is no room."""
+    def reserve(self, owner: Owner, count: int) -> bool:
+        """Set `count` slots aside, or so many more, for an owner that is no sequence. False: there is no room."""
         return self.make_room(count) and self.table.grow(owner, count, Use.RESERVED)
 
     def donate(self, sequence: Sequence, tokens: int) -> None:
@@ -150,7 +150,7 @@ class Slab:
             self._bequeath(sequence)
         self.release(sequence)
 
-    def take_over(self, sequence: Sequence, owner: int) -> None:
+    def take_over(self, sequence: Sequence, owner: Owner) -> None:
         """Give the sequence, which has none, the slots that were reserved for `owner`.
 
         Raises:
@@ -170,13 +170,13 @@ class Slab:
         """
         self.table.check_integrity()
         self.prefixes.check_integrity()
-        pins: dict[int, int] = {}
+        pins: dict[Block, int] = {}
         for path in self._shared.values():
             for block in path:
-                assert self.table.held(block.owner) == BLOCK_TOKENS, f"{block.owner} has no block's slots"
-                pins[block.owner] = pins.get(block.owner, 0) + 1
+                assert self.table.held(block) == BLOCK_TOKENS, f"block {block.number} has no block's slots"
+                pins[block] = pins.get(block, 0) + 1
                 assert block.is_held, "a block is used and gone"
-                assert block.pins >= pins[block.owner], "a block is used by more than have pinned it"
+                assert block.pins >= pins[block], "a block is used by more than have pinned it"
 
     def _may_donate(self, sequence: Sequence) -> bool:
         return self._weights_digest is not None and self.table.use(sequence.number) is Use.OWNED
@@ -187,7 +187,7 @@ class Slab:
         blocks = min(sequence.answered, self.held(sequence)) // BLOCK_TOKENS
         held = self.prefixes.held(link, blocks)
         if held > len(path):
-            twins: list[int | None] = [None] * (held - len(path))
+            twins: list[Block | None] = [None] * (held - len(path))
             block = self.prefixes.find(link(held))
             assert block is not None
             theirs = self.prefixes.pin(block)
@@ -196,12 +196,12 @@ class Slab:
         elif len(path) < blocks:
             self._extend(sequence, path, blocks, [])
 
-    def _extend(self, sequence: Sequence, path: list[Block], blocks: int, heirs: list[int | None]) -> None:
+    def _extend(self, sequence: Sequence, path: list[Block], blocks: int, heirs: list[Block | None]) -> None:
         """Make new blocks of the sequence's own slots, after those that go to `heirs`."""
         link = self._link(sequence)
         for count in range(len(path) + 1, blocks + 1):
             path.append(self.prefixes.add(link(count), path[-1] if path else None))
-            heirs.append(path[-1].owner)
+            heirs.append(path[-1])
         self._shared[sequence.number] = path
         self.table.portion_out(sequence.number, heirs, BLOCK_TOKENS)
 

@@ -5,12 +5,16 @@ free + owned + reserved + moving + quarantined == capacity.
 """
 
 from bisect import bisect_left, bisect_right, insort
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from enum import Enum
 from itertools import accumulate
 
 Extent = tuple[int, int]
 """(first slot, length)."""
+
+Owner = Hashable
+"""Who holds slots: a sequence by its number in the engine, a prefix block or an arrival by itself."""
 
 
 class Use(Enum):
@@ -120,7 +124,7 @@ class SlotTable:
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
         self._free: list[Extent] = [(0, capacity)] if capacity else []  # by first slot, never adjacent
-        self._holdings: dict[int, Holding] = {}
+        self._holdings: dict[Owner, Holding] = {}
         self._counts = dict.fromkeys(Use, 0)
         self._generations = 0
         self.free = capacity
@@ -141,12 +145,12 @@ class SlotTable:
         """Slots in that use."""
         return self._counts[use]
 
-    def held(self, owner: int) -> int:
+    def held(self, owner: Owner) -> int:
         """Slots of one owner, 0 if it has none."""
         holding = self._holdings.get(owner)
         return holding.slots if holding is not None else 0
 
-    def holding(self, owner: int) -> Holding:
+    def holding(self, owner: Owner) -> Holding:
         """What `owner` holds.
 
         Raises:
@@ -154,7 +158,7 @@ class SlotTable:
         """
         return self._holdings[owner]
 
-    def grow(self, owner: int, count: int, use: Use = Use.OWNED) -> bool:
+    def grow(self, owner: Owner, count: int, use: Use = Use.OWNED) -> bool:
         """Give `owner` `count` more slots, in as few extents as possible. False: not that many are free, none given.
 
         Raises:
@@ -175,14 +179,14 @@ class SlotTable:
         self._counts[holding.use] += count
         return True
 
-    def mark(self, owner: int, use: Use) -> None:
+    def mark(self, owner: Owner, use: Use) -> None:
         """The owner's slots do something else now."""
         holding = self._holdings[owner]
         self._counts[holding.use] -= holding.slots
         self._counts[use] += holding.slots
         holding.use = use
 
-    def hand_over(self, owner: int, heir: int, use: Use) -> None:
+    def hand_over(self, owner: Owner, heir: Owner, use: Use) -> None:
         """All that `owner` holds is `heir`'s from now on, who held nothing.
 
         Raises:
@@ -194,12 +198,12 @@ class SlotTable:
         self._holdings[heir] = self._holdings.pop(owner)
         self.mark(heir, use)
 
-    def use(self, owner: int) -> Use | None:
+    def use(self, owner: Owner) -> Use | None:
         """What the owner's slots are doing; None if it has none."""
         holding = self._holdings.get(owner)
         return holding.use if holding is not None else None
 
-    def portion_out(self, owner: int, heirs: list[int | None], each: int) -> None:
+    def portion_out(self, owner: Owner, heirs: Sequence[Owner | None], each: int) -> None:
         """Give the owner's first slots away: to each heir, who holds nothing yet, the next `each`; None frees them.
 
         Raises:
@@ -218,7 +222,7 @@ class SlotTable:
                 ends = [each] if len(piece) == 1 else list(accumulate(length for _, length in piece))
                 self._holdings[heir] = Holding(self._generations, holding.use, piece, ends)
 
-    def release(self, owner: int) -> int:
+    def release(self, owner: Owner) -> int:
         """Take everything back from `owner`; how many slots that were."""
         holding = self._holdings.pop(owner, None)
         if holding is None:

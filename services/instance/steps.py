@@ -98,18 +98,16 @@ class Steps:
         taken = self._policy(candidates, self._budget_tokens)
         return [(sequence, tokens) for sequence, tokens in zip(able, taken, strict=True) if tokens > 0]
 
-    def again(self, running: list[Sequence], slot_of: SlotOf, epoch: int, plan_version: int) -> Step | None:
+    def again(self, running: list[Sequence], slot_of: SlotOf) -> Step | None:
         """The next step where it has the rows of the one before, each a token further; None: it must be composed."""
         found = self._repeats.follow(running, slot_of)
-        return None if found is None else self._sent(*found, epoch, plan_version)
+        return None if found is None else self._sent(*found)
 
     def compose(
         self,
         running: list[Sequence],
         chosen: list[tuple[Sequence, int]],
         slab: Slab,
-        epoch: int,
-        plan_version: int,
     ) -> Step:
         """The next step of rows `chosen` of `running`, whose slots are there already; it is outstanding from now on."""
         starts, extents = i64([sequence.computed for sequence, _ in chosen]), no_extents()
@@ -129,11 +127,9 @@ class Steps:
             sequence.in_steps += 1
             rows.samples.append(samples)
         self._repeats.note(running, rows, starts, extents)
-        return self._sent(rows, starts, extents, epoch, plan_version, self._why(rows, starts))
+        return self._sent(rows, starts, extents, self._why(rows, starts))
 
-    def _sent(
-        self, rows: Rows, starts: I64, extents: Extents, epoch: int, plan_version: int, why: Why | None = None
-    ) -> Step:
+    def _sent(self, rows: Rows, starts: I64, extents: Extents, why: Why | None = None) -> Step:
         self._numbers += 1
         self._outstanding[self._numbers] = rows
         return Step(
@@ -145,8 +141,6 @@ class Steps:
             extents.row,
             extents.start,
             extents.length,
-            epoch=epoch,
-            plan_version=plan_version,
             why=why,
         )
 

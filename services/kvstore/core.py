@@ -30,9 +30,8 @@ from dunlin.reporting import Heartbeat
 from services.kvstore.catalog import Catalog, Entry, State, may_claim
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.exchange import Exchange
-from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded
+from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded, Writers
 from services.kvstore.room import Room
-from services.kvstore.writers import Writers
 
 WRITERS = ("instance", "kvstore")
 """Whose processes may have regions here."""

@@ -18,14 +18,12 @@ Name = tuple[int, int]
 
 
 class Incoming:
-    """Owns what is expected: by room, who sends it under which of its tickets. `received_total` counts regions.
+    """Owns what is expected: by room, who sends it under which of its tickets.
 
     `why_not` tells why an offer is to be refused, or None.
     """
 
     def __init__(self, catalog: Catalog, why_not: Callable[[Offer], Why | None]) -> None:
-        self.received_total = 0
-        self.failed_total = 0
         self._catalog = catalog
         self._why_not = why_not
         self._expected: dict[Name, tuple[Address, Offer]] = {}

@@ -1,4 +1,4 @@
-"""Which writers fell silent, and which processes to wait for before their quarantined room is used again.
+"""Which writers have a stream, which fell silent, and whose processes are waited for before quarantined room is reused.
 
 A registration that ended is a hint; a process that ended, or another incarnation of its name, is proof. Where no
 process id is known the hint must do. Knows no region and no byte.
@@ -34,6 +34,31 @@ class GraceOver:
 
     writer: Address
     absence: int
+
+
+class Writers:
+    """Owns the set of writers with a stream. There may be thousands: none is looked for among all."""
+
+    def __init__(self) -> None:
+        self._named: dict[tuple[str, str], dict[Address, None]] = {}
+
+    def __contains__(self, writer: Address) -> bool:
+        return writer in self._named.get((writer.role, writer.name), ())
+
+    def add(self, writer: Address) -> None:
+        """Its stream is open."""
+        self._named.setdefault((writer.role, writer.name), {})[writer] = None
+
+    def remove(self, writer: Address) -> None:
+        """Its stream ended. Raises KeyError if there was none."""
+        named = self._named[writer.role, writer.name]
+        del named[writer]
+        if not named:
+            del self._named[writer.role, writer.name]
+
+    def incarnations(self, writer: Address) -> list[Address]:
+        """Those of the same process, in the order of joining."""
+        return list(self._named.get((writer.role, writer.name), ()))
 
 
 class Orphans:

@@ -143,9 +143,10 @@ class Outgoing:
 
     def _arrived_late(self, sender: Address, message: Arrived) -> list[Effect]:
         """Nobody waits for it, but it lies there until it is told to go."""
-        to, entry = self._late.pop(message.ticket, (None, None))
-        if entry is None or to != sender or message.detail:
+        late = self._late.pop(message.ticket, None)
+        if late is None or late[0] != sender or message.detail:
             return []
+        entry = late[1]
         key = entry.asked.key
         self._there.setdefault(key, {}).setdefault(sender, {})[entry.host.handle, entry.host.generation] = None
         return self.released(key)

@@ -64,7 +64,7 @@ class Room:
             raise ValueError(f"room for {length_bytes} bytes: ask for at least 1")
         room_bytes = -(-length_bytes // self.alignment_bytes) * self.alignment_bytes
         index = self._best_fit(room_bytes)
-        if index < 0 or len(self._held) >= self._max_ranges:
+        if index is None or len(self._held) >= self._max_ranges:
             return None
         offset = self._cut(index, room_bytes)
         handle = self._next_handle()
@@ -109,10 +109,11 @@ class Room:
         if len(self._held) + len(self._idle_handles) != len(self._generations):
             raise RoomError(f"{len(self._generations)} handles, {len(self._held)} held, {len(self._idle_handles)} idle")
 
-    def _best_fit(self, room_bytes: int) -> int:
-        best = -1
+    def _best_fit(self, room_bytes: int) -> int | None:
+        """The index of the shortest free range that is long enough, the first of equals; None: none is."""
+        best = None
         for index, length in enumerate(self._lengths):
-            if length >= room_bytes and (best < 0 or length < self._lengths[best]):
+            if length >= room_bytes and (best is None or length < self._lengths[best]):
                 best = index
         return best
 

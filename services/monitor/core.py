@@ -75,7 +75,7 @@ class MonitorCore:
         self._published_s = float("-inf")
         self._due_version = 0
         self._due_s = 0.0
-        self._tick_due_s = float("inf")
+        self._tick_due_s: float | None = None  # before the first message
         self._warm = False
         self._warm_by_s = float("inf")
         self._members_known = False
@@ -83,8 +83,8 @@ class MonitorCore:
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
-        is_first = self._tick_due_s == float("inf")
-        if now_s - self._tick_due_s > self._config.slept_s:
+        is_first = self._tick_due_s is None
+        if self._tick_due_s is not None and now_s - self._tick_due_s > self._config.slept_s:
             self._wake(now_s)
         handler = self._handlers.get(type(message))
         effects = handler(now_s, sender, message) if handler is not None else []

@@ -29,10 +29,10 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     config = InstanceConfig(run_ahead_tokens=4)
     batcher = Batcher(ENGINE, config, sequences, lives, steps, EVICT_POLICIES["youngest"], list)
     arrived = sequences.add(DISPATCHER, place(1, 20, 5))
-    assert lives.slab.reserve(-1, 52)
-    lives.arrive(arrived, -1, 19)
+    assert lives.slab.reserve("arrival", 52)
+    lives.arrive(arrived, "arrival", 19)
     preempted = sequences.add(DISPATCHER, place(2, 45, 30))
     preempted.preempted = True
-    batcher.settle(1, 1)
+    batcher.settle()
     assert preempted.state is State.WAITING
     assert lives.slots.free == 44

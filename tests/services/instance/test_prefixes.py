@@ -33,11 +33,10 @@ def grow(prefixes: Prefixes, name: str) -> list[Block]:
 
 def evicted(prefixes: Prefixes) -> list[str]:
     """The blocks by name, in the order in which they go."""
-    names = {block.owner: chain.decode() for chain, block in prefixes._blocks.items()}
     gone = []
-    while (owner := prefixes.evict()) is not None:
+    while (block := prefixes.evict()) is not None:
         prefixes.check_integrity()
-        gone.append(names[owner])
+        gone.append(block.chain.decode())
     return gone
 
 
@@ -79,12 +78,14 @@ def test_two_users_are_two_pins() -> None:
     assert evicted(prefixes) == ["ab", "a"]
 
 
-def test_owners_are_never_used_again() -> None:
+def test_a_block_that_comes_again_is_another_owner() -> None:
     prefixes = make("ab")
-    first = [block.owner for block in grow(prefixes, "ab")]
-    prefixes = make("ab", "cd")
+    first = grow(prefixes, "ab")
+    prefixes.unpin(first)
     evicted(prefixes)
-    assert not {block.owner for block in grow(prefixes, "ab")} & set(first)
+    again = grow(prefixes, "ab")
+    assert not set(again) & set(first)
+    assert not {block.number for block in again} & {block.number for block in first}
 
 
 def test_a_block_that_is_used_again_and_again_leaves_no_heap_of_old_entries() -> None:
@@ -103,7 +104,6 @@ class TreeMachine(RuleBasedStateMachine):
         self.prefixes = Prefixes()
         self.paths: list[list[Block]] = []
         self.there: dict[str, int] = {}
-        self.names: dict[int, str] = {}
         self.uses = 0
 
     @rule(name=st.text("ab", min_size=1, max_size=6))
@@ -114,7 +114,6 @@ class TreeMachine(RuleBasedStateMachine):
         assert [block.chain.decode() for block in path] == [name[:n] for n in range(1, len(name) + 1)]
         for block in path:
             self.there.setdefault(block.chain.decode(), 0)
-            self.names[block.owner] = block.chain.decode()
         self.paths.append(path)
 
     @precondition(lambda self: self.paths)
@@ -130,11 +129,11 @@ class TreeMachine(RuleBasedStateMachine):
     def evict(self) -> None:
         used = {block.chain.decode() for path in self.paths for block in path}
         loose = [n for n in self.there if n not in used and not any(o != n and o.startswith(n) for o in self.there)]
-        owner = self.prefixes.evict()
-        if owner is None:
+        block = self.prefixes.evict()
+        if block is None:
             assert not loose
             return
-        name = self.names.pop(owner)
+        name = block.chain.decode()
         assert name in loose
         last = self.there.pop(name)
         assert all(self.there[other] >= last for other in loose if other != name), "another was not used for longer"
