@@ -1,7 +1,8 @@
 """Messages as protobuf bytes and back: one generic codec, built from the dataclass and checked against the descriptor.
 
-A message type and its protobuf twin have the same name and the same fields in the same order. Columns travel as one
-`bytes` field of little-endian items. The codec knows no conversation; `dunlin/wire/envelopes.py` does.
+A message type and its protobuf twin have the same name and the same fields in the same order, for the twin's .proto is
+made of the message (`dunlin/wire/protos.py`). Columns travel as one `bytes` field of little-endian items. The codec
+knows no conversation; `dunlin/wire/envelopes.py` does.
 """
 
 import dataclasses
@@ -46,6 +47,8 @@ PAIRS = (
     (told, told_pb2),
 )
 """Each vocabulary module and the generated module that holds its twins."""
+
+_STALE = "after a change of dunlin/messages run `make protos`"
 
 Fill = Callable[[Any, Any], None]
 Read = Callable[[Any], Any]
@@ -122,7 +125,7 @@ def _make_coder(kind: Any) -> Coder:
     names = _names(kind)
     wired = tuple(field.name for field in descriptor.fields)
     if names != wired:
-        raise CodecError(f"{kind.__name__}: the dataclass has the fields {names}, the .proto {wired}")
+        raise CodecError(f"{kind.__name__}: the dataclass has the fields {names}, the .proto {wired}: {_STALE}")
     hints = typing.get_type_hints(kind, include_extras=True)
     fields = [_field(name, hints[name]) for name in names]
     fills = tuple(fill for fill, _ in fields)
@@ -162,7 +165,7 @@ def _twin(kind: type[Any]) -> type[Protobuf]:
         found = getattr(generated, kind.__name__, None)
         if isinstance(found, type) and issubclass(found, Protobuf):
             return found
-    raise CodecError(f"{kind.__name__} has no message of that name in proto/dunlin/v1")
+    raise CodecError(f"{kind.__name__} has no message of that name in proto/dunlin/v1: {_STALE}")
 
 
 def _field(name: str, hint: Any, is_optional: bool = False) -> tuple[Fill, Read]:

@@ -18,6 +18,13 @@ def test_the_committed_file_is_up_to_date(root: Path, vocabulary: types.ModuleTy
     assert committed == text_of(vocabulary), "run `make protos` and commit what it writes"
 
 
+def test_every_file_is_made_of_messages_or_written_by_hand(root: Path) -> None:
+    there = {path.relative_to(root / "proto") for path in (root / "proto").rglob("*.proto")}
+    made = {path_of(vocabulary) for vocabulary in VOCABULARIES}
+    assert {path.name for path in there - made} == {"etcd.proto", "public.proto"}
+    assert made <= there
+
+
 def vocabulary(**declared: Any) -> types.ModuleType:
     """A module that declares these."""
     made = types.ModuleType("dunlin.messages.sample", "One side ↔ another.")
