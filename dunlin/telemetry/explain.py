@@ -1,4 +1,4 @@
-"""Why did a request go the way it went? One sentence per recorded decision, out of the decision messages alone.
+"""Explains a request's course: one sentence per recorded decision, out of the decision messages alone.
 
 Pure: a sentence depends on its own record, and on the time at which the request was first handed out. Which records
 concern a request is found out where they are kept (the monitor); what is here only leaves out those that name another.
@@ -35,7 +35,7 @@ from dunlin.messages.told import Admitted, Closed, FirstToken
 from dunlin.messages.types import Figure, Finish, GroupKind, Part, Why
 
 DISPATCHED = (Place, Cancel)
-"""Named by the sender's numbers."""
+"""They name the request by the sender's number."""
 
 ANSWERED = (Accepted, Refused, Returned, Preempted, Continued, Ready, Poisoned, Failed, Adopted, Taken, Reused)
 """Named by the receiver's numbers. A dispatcher that adopts a request gives it another number and leaves it its key."""
@@ -83,7 +83,7 @@ def explain(records: Sequence[Record], request: str) -> list[str]:
 
 
 def to_its_end(records: Sequence[Record], request: str) -> list[Record]:
-    """The records without what others did after the request ended: that is no part of its story.
+    """The records up to the request's end, without what other processes did afterwards.
 
     Raises:
         ValueError: `request` is no public id.
@@ -96,7 +96,7 @@ def to_its_end(records: Sequence[Record], request: str) -> list[Record]:
 
 
 def outcome(records: Sequence[Record], request: str) -> str:
-    """How the request ended, in one sentence."""
+    """One sentence on how the request ended."""
     closed = [record.message for record in records if _ends(record.message, request)]
     if not closed:
         return "no end is recorded: it still runs, or the record was lost with its dispatcher"
@@ -142,7 +142,7 @@ def _key_of(message: Message) -> str:
 
 
 def sentence(record: Record) -> str:
-    """What one record says, without its time. A kind of message without words of its own is named."""
+    """The sentence for one record, without its time. A message type without a sentence of its own is named."""
     told = SENTENCES.get(type(record.message))
     text = told(record, record.message) if told is not None else _plain(record)
     return f"{text}{because(getattr(record.message, 'why', None))}."
