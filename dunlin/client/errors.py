@@ -1,4 +1,4 @@
-"""What can go wrong, by what the caller can do about it. The cause of each is kept in `__cause__`."""
+"""The errors of the SDK, one class per remedy of the caller. The cause of each is in `__cause__`."""
 
 from dunlin.messages.public import GenerateEvent
 from dunlin.messages.types import Finish

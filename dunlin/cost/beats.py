@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from dunlin.cost.models import Batch
 
 TOKENS_MAX = 512
-"""Of one step; a longer prompt goes in chunks."""
+"""Tokens of one step; a longer prompt goes in chunks."""
 _PHASE = 50
 
 
@@ -39,12 +39,12 @@ class Part:
 
     @property
     def samples(self) -> bool:
-        """Whether a token comes of it."""
+        """Whether the row yields a token."""
         return self.stop >= self.text.prompt
 
     @property
     def is_last(self) -> bool:
-        """Whether its text has ended with it."""
+        """Whether the text ends with this row."""
         return self.stop == self.text.prompt + self.text.answer
 
 
@@ -56,7 +56,7 @@ class Beat:
     pause_s: float = 0.0
 
     def batch(self) -> Batch:
-        """In counts."""
+        """The step as counts."""
         batch = Batch()
         for part in self.parts:
             if part.is_decode:
@@ -68,7 +68,7 @@ class Beat:
 
 @dataclass(slots=True)
 class _Serving:
-    """Texts under way with how far each is, and what was promised next."""
+    """The texts under way, the progress of each, and the rows of the next step."""
 
     chance: random.Random
     positions: int
@@ -84,11 +84,11 @@ class _Serving:
             self.done[Text(self.numbers, prompt, answer)] = 0
 
     def keep(self, count: int) -> None:
-        """The others are forgotten."""
+        """Forget all other texts."""
         self.done = dict(list(self.done.items())[:count])
 
     def step(self) -> tuple[Part, ...]:
-        """Decode rows first, then as much of prompts as there is room for."""
+        """Compose a step: decode rows first, then chunks of prompts as far as there is room."""
         room, parts = TOKENS_MAX, []
         for text, held in sorted(self.done.items(), key=lambda item: item[1] < item[0].prompt):
             stop = held + 1 if held >= text.prompt else min(text.prompt, held + room)

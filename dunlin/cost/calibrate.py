@@ -1,4 +1,4 @@
-"""Fits a device to tables of measured operations, and tells how far the fit is from points it did not see.
+"""Fits a device to tables of measured operations, with the errors on held-out points.
 
 Knows which table feeds which part of a `Device`. Needs numpy and the tables, which do not ship: the fitted coefficients
 do. Errors are of points left out; the fit that is kept uses all.

@@ -1,4 +1,4 @@
-"""How far composed steps and strategies are from tables of whole steps. Needs numpy and the tables, as `calibrate`."""
+"""Errors of composed steps and strategies against tables of whole steps. Needs numpy and the tables, as `calibrate`."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,10 +17,10 @@ from dunlin.cost.shapes import SHAPES, ModelShape
 from dunlin.cost.strategies import PrefillModel, Strategies, Strategy
 
 _NAMES = {"llama-3.1-70b": "llama-3-70b", "qwen2.5-14b": "qwen-2.5-14b", "qwen2.5-72b": "qwen-2.5-72b"}
-"""How tables call shapes that have another name here."""
+"""Names in the tables of shapes that have another name here."""
 
 ALONE = ", kernels alone"
-"""Marks parts that only show what the kernels leave out."""
+"""Marks parts that only show the share of the kernels."""
 SHAPE = "lwm-text-1m-7b"
 _ITERATIONS = "measured_loongserve_a800.csv.gz"
 _LOONGSERVE = Source("LoongServe (Peking University)", "Apache-2.0", "prefill and decode iterations on the A800")
@@ -97,7 +97,7 @@ def read_iterations(folder: Path) -> Iterations:
 
 
 def fit_overhead(found: Iterations, keep: NDArray[np.bool_] | None = None) -> Overhead:
-    """What is nearest to the measured iterations kept, in relative error."""
+    """The overhead nearest to the measured iterations where `keep` is true, in relative error."""
     mask = np.ones(len(found.lengths), dtype=bool) if keep is None else keep
     step_s = _constant(found.decode[mask], found.decode_kernels[mask])
     whole_s = _constant(found.prefill[mask], found.prefill_kernels[mask])
@@ -169,7 +169,7 @@ def strategy_errors(folder: Path) -> list[Error]:
 
 
 def _is_end(features: Array, point: int) -> bool:
-    """Whether it alone has the least or the most of any feature."""
+    """Whether this point alone has the least or the most of any feature."""
     for column in features.T:
         others = np.delete(column, point)
         if not others.min() <= column[point] <= others.max():

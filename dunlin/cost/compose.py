@@ -15,7 +15,7 @@ from dunlin.messages.types import MoveKind
 USABLE = 0.9
 """The part of a device's memory that weights and KV may fill; the rest is for activations and the runtime."""
 _HEAD_DIM = 128
-"""Of the measured attention kernels; others are priced by their bytes and products."""
+"""Head size of the measured attention kernels; others are priced by their bytes and products."""
 _TOKENS = tuple(sorted({1.0, *(float(2**e * part // 8) for e in range(17) for part in range(8, 16))}))
 _QUERIES, _KEYS = 21, 21
 
@@ -45,7 +45,7 @@ class Composer:
         )
 
     def streaming_s(self, tokens: float) -> float:
-        """What only moves bytes in one layer: norms, positions, KV to the slab, activation and two sums."""
+        """Operations of one layer that only move bytes: norms, positions, KV to the slab, activation and two sums."""
         shape, add = self._shape, self._device.streams["add"]
         hidden = shape.hidden * shape.dtype_bytes
         heads = (self._heads + self._kv_heads) * shape.head_dim * shape.dtype_bytes
@@ -124,7 +124,7 @@ class Composer:
         return Sheet(rising_sheet(rows))
 
     def timing(self) -> EngineTiming:
-        """Everything a simulated engine asks. Raises ShapeError where the weights leave no room for KV."""
+        """All timings that a simulated engine needs. Raises ShapeError where the weights leave no room for KV."""
         device, shape, tp = self._device, self._shape, self._tp
         weights = shape.weights_bytes()
         kv_bytes = shape.kv_bytes_per_token(tp)
@@ -146,7 +146,7 @@ class Composer:
 
 
 def rising(values: list[float]) -> tuple[float, ...]:
-    """The nearest course that never falls: halfway between the least one above and the greatest one below."""
+    """The nearest sequence that never falls: halfway between the least one above and the greatest one below."""
     above, below = list(values), list(values)
     for i in range(1, len(values)):
         above[i] = max(above[i], above[i - 1])

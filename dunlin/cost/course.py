@@ -1,7 +1,7 @@
-"""How fast steps are on a live cluster, from the times at which clients got their tokens. Pure.
+"""Fits step times on a live cluster to the times at which clients got their tokens. Pure.
 
-While a request is answered, each of its tokens is the end of a step. The other requests of
-the step follow from the times of their first and last tokens. Time in which no request is answered is not seen.
+While a request is answered, each of its tokens is the end of a step. The other requests of the step follow from the
+times of their first and last tokens. Time in which no request is answered is not seen.
 """
 
 from bisect import bisect_left
@@ -18,13 +18,13 @@ from dunlin.cost.store import StepPoint
 from dunlin.workload.stats import Record
 
 TOGETHER_S = 1.2e-3
-"""Tokens of one step come within this; a request's first one comes last, for its stream begins with its name."""
+"""Seconds within which the tokens of one step come; a first token comes last, after its request's id."""
 _LEAST = 0.1
-"""Of what was predicted: tokens that come late leave too short a time to the next ones."""
+"""Least share of the predicted time that counts: late tokens leave too short a time to the next ones."""
 _SIZES_S = 0.001 * 2.0 ** np.arange(7)
 """Predicted times at which steps are told apart."""
 _ENOUGH = 10
-"""Steps about a size, for it to count."""
+"""Steps near a size that are needed for it to count."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,7 +92,7 @@ def _spans(ordered: Sequence[Record]) -> Iterator[tuple[float, float]]:
 
 
 def _batches(ordered: Sequence[Record], spans: Sequence[tuple[float, float]]) -> Iterator[Batch]:
-    """What was computed in each span. A prompt was in the last step that ended before its first token came, or in none
+    """The batch computed in each span. A prompt was in the last step that ended before its first token came, or in none
     that is seen, where its first token is what a span begins with.
     """
     there: list[Record] = []

@@ -18,19 +18,19 @@ class DeviceError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Link:
-    """A path for bytes: what every use costs, and how fast it is."""
+    """A path for bytes: its fixed cost per use, and its bandwidth."""
 
     fixed_s: float
     bytes_per_s: float
 
     def seconds(self, byte_count: float) -> float:
-        """For that many bytes."""
+        """Seconds to move that many bytes."""
         return self.fixed_s + byte_count / self.bytes_per_s
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Whose measurements a part was fitted to, under which licence."""
+    """The source of the measurements that a part was fitted to, and their licence."""
 
     name: str
     licence: str
@@ -61,10 +61,10 @@ class Device:
     step_fixed_s: float
     sources: tuple[Source, ...] = ()
     estimated: Mapping[str, str] = field(default_factory=dict)
-    """What no table measured, and how it was estimated instead."""
+    """Parts that no table measured, with how each was estimated."""
 
     def as_json(self) -> dict[str, Any]:
-        """What `device_of` reads back."""
+        """The device as JSON, which `device_of` reads back."""
         plain = asdict(self)
         for name in ("gemm", "prefill", "decode"):
             plain[name] = getattr(self, name).as_json()

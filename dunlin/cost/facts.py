@@ -1,4 +1,4 @@
-"""What data sheets say of the devices whose tables are fitted, and what is estimated for parts that no table has."""
+"""Data-sheet figures of the devices whose tables are fitted, and estimates for parts that no table has."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a data sheet says of a device, and what is taken for parts that no table measured."""
+    """Data-sheet figures of a device, and estimates for parts that no table measured."""
 
     name: str
     title: str

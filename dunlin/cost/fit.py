@@ -12,7 +12,7 @@ from dunlin.cost.surface import Surface
 
 Array = NDArray[np.float64]
 ROUNDS = 4
-"""Of lowering the weight of points that stay far off."""
+"""Rounds of lowering the weight of points that stay far off."""
 
 
 def fit_surface(
@@ -50,7 +50,7 @@ def fit_surface(
 
 
 def tick_certainty(seconds: Array, tick_s: float, spread: float = 0.05) -> Array:
-    """How much a time says that a clock of `tick_s` showed: 1 where the tick is small beside a kernel's own `spread`,
+    """The weight of a time read from a clock of `tick_s`: 1 where the tick is small beside a kernel's own `spread`,
     less where it is not. (A tick's error is uniform: its deviation is tick / √12.)
     """
     ticks: Array = tick_s / (np.sqrt(12.0) * seconds)
@@ -100,7 +100,7 @@ def _trust(residual: Array) -> Array:
 
 
 def _design(knots: Sequence[Sequence[float]], logs: Array) -> Array:
-    """Row i: how much of each grid point's value there is in point i."""
+    """The interpolation matrix: row i holds the weight of each grid point in point i."""
     rows = np.ones((len(logs), 1))
     for axis, x in zip(knots, logs.T, strict=True):
         rows = np.einsum("pi,pj->pij", rows, _hats(np.asarray(axis, float), x)).reshape(len(logs), -1)

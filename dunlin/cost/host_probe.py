@@ -42,7 +42,7 @@ class HostLoad:
 
     @property
     def steps(self) -> float:
-        """How many steps the engine computes for it, with prompts in steps of 512 tokens."""
+        """The steps that the engine computes for the load, with prompts in steps of 512 tokens."""
         return self.requests if self.apart_s else self.answer - 1 + max(1.0, self.requests * self.prompt / 512)
 
 
@@ -57,7 +57,7 @@ LOADS = (
 
 @dataclass(frozen=True, slots=True)
 class HostUse:
-    """What a load was in counts, and CPU seconds of the instance's process, the dispatcher's and the client's."""
+    """A load in counts, with the CPU seconds of the instance's process, the dispatcher's and the client's."""
 
     wall_s: float
     steps: float
@@ -69,7 +69,7 @@ class HostUse:
 
 
 def settle(cluster: ClusterProcess, instance_cpu: int, others_cpu: int, quiet_s: float = 2.0) -> None:
-    """Every process on its core, once the engine that stands by is loaded and computes no more."""
+    """Wait until the standby engine is loaded and idle, then pin every process to its core."""
     busy, since_s = -1.0, time.monotonic()
     while time.monotonic() - since_s < quiet_s:
         time.sleep(0.25)
@@ -83,7 +83,7 @@ def settle(cluster: ClusterProcess, instance_cpu: int, others_cpu: int, quiet_s:
 
 
 def measure_host(cluster: ClusterProcess, timing: EngineTiming, shares_core: bool, client_cpu: int) -> HostCosts:
-    """Of a cluster that does nothing else. Raises ValueError where a process is missing or a load failed."""
+    """Measure the host costs of an idle cluster. Raises ValueError where a process is missing or a load failed."""
     _fill_slab(cluster, timing.slots, client_cpu)
     began = _looked(cluster)
     time.sleep(_IDLE_S)
@@ -127,7 +127,7 @@ def replay(cluster: ClusterProcess, name: str, spec: str, cpu: int, *flags: str)
 
 
 def failed(run: Run) -> int:
-    """How many requests did not end well."""
+    """The number of requests that did not complete."""
     return sum(each.outcome != "ok" for each in run.records)
 
 
@@ -203,7 +203,7 @@ def _cpu_s(cluster: ClusterProcess, role: str) -> float:
 
 
 def _used_s(pid: int) -> float:
-    """What it computed so far; 0 if it is gone."""
+    """CPU seconds of a process so far; 0 if it is gone."""
     with suppress(OSError):
         return cpu_s(pid)
     return 0.0
@@ -216,7 +216,7 @@ def _pin(pid: int, cpu: int) -> None:
 
 
 def processes(supervisor: int) -> list[tuple[int, str]]:
-    """Every process below it, with its command line."""
+    """All descendants of a process, with their command lines."""
     found = []
     for pid in descendants(supervisor):
         with suppress(OSError):  # it ended meanwhile
@@ -225,5 +225,5 @@ def processes(supervisor: int) -> list[tuple[int, str]]:
 
 
 def without_idle(host: HostCosts) -> HostCosts:
-    """The same where what the idle processes take is in the times of steps already."""
+    """The costs without the idle share, where step times contain it already."""
     return replace(host, instance=replace(host.instance, idle_share=0.0))

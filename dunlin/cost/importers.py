@@ -67,7 +67,7 @@ class Table:
         return np.stack([self.numbers[name] for name in names], axis=1)
 
     def where(self, keep: Sequence[bool] | NDArray[np.bool_]) -> "Table":
-        """Only the rows for which `keep` is true."""
+        """The rows for which `keep` is true."""
         mask = np.asarray(keep, dtype=bool)
         words = {
             name: [word for word, kept in zip(column, mask, strict=True) if kept] for name, column in self.words.items()
@@ -75,7 +75,7 @@ class Table:
         return Table(words, {name: column[mask] for name, column in self.numbers.items()})
 
     def word_is(self, name: str, word: str) -> NDArray[np.bool_]:
-        """For each row whether that word stands in it."""
+        """For each row whether its column holds that word."""
         return np.array([value == word for value in self.words[name]], dtype=bool)
 
 
@@ -101,7 +101,7 @@ def _numeric(kind: Kind) -> tuple[str, ...]:
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One line, and where it stands."""
+    """One line and its number."""
 
     where: str
     cells: dict[str, str]

@@ -1,4 +1,4 @@
-"""`load_timing`: what a simulated engine takes, of a device that ships or of a profile."""
+"""`load_timing`: the timing of a simulated engine, from a shipped device or a profile."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -44,7 +44,7 @@ class Batch:
 
 
 class StepTimes(Protocol):
-    """Whatever predicts a step's duration."""
+    """A predictor of a step's duration."""
 
     def step_s(self, batch: Batch) -> float:
         """Seconds the step takes; monotone in every count, never negative."""
@@ -80,7 +80,7 @@ class Curve:
 
 
 def _slopes(x: Sequence[float], y: Sequence[float]) -> list[float]:
-    """Of each piece; the last one again for what lies beyond."""
+    """The slope of each piece; the last one again beyond the last knot."""
     slopes = [(y[i + 1] - y[i]) / (x[i + 1] - x[i]) for i in range(len(x) - 1)]
     return [*slopes, slopes[-1] if slopes else 0.0]
 
@@ -273,7 +273,7 @@ class MessageCosts:
 
 @dataclass(frozen=True, slots=True)
 class HostCosts:
-    """What dunlin's own processes take on CPUs where that is felt.
+    """CPU costs of dunlin's own processes, where they delay requests.
 
     `instance` is paid on the engine's core if it `shares_core`, else on one of its own; `door` (a dispatcher and its
     clients) on another. `hop_s` is what a message between two processes takes beside.
@@ -299,7 +299,7 @@ class Quality:
 
 @dataclass(frozen=True, slots=True)
 class EngineTiming:
-    """Everything a simulated engine asks about one model on one device under one parallelism.
+    """All timings that a simulated engine needs of one model on one device under one parallelism.
 
     `slots` is the tokens of KV its memory holds, `load_s` the time from the process's start to ready. `unsteadiness` is
     how the measured machine went: every `UNSTEADY_S` of predicted time took so many times as long; empty: always once.

@@ -36,7 +36,7 @@ class Error:
 
 
 def error_of(part: str, regime: str, predicted: Array, seconds: Array) -> Error:
-    """Over points of one regime, at least one."""
+    """The errors over points of one regime, at least one."""
     relative = np.abs(predicted / seconds - 1.0)
     mean, median, p90 = float(relative.mean()), float(np.median(relative)), float(np.quantile(relative, 0.9))
     return Error(part, regime, len(seconds), mean, median, p90)
@@ -51,13 +51,13 @@ _ADD_BYTES = tuple(2.0**e for e in (13, 15, 16, 17, *(18 + i / 2 for i in range(
 _STREAM_TOKENS = (1, 32, 64, 96, 108, 128, 192, 216, 256, 320, 432, 512, 640, 864, 1024, 1536, 2048, 4096, 32768)
 """A block of these kernels computes a token, and an A100 has 108 multiprocessors."""
 _TICK_S = 1e-6
-"""Of the clock that measured the element-wise operations."""
+"""Tick of the clock that measured the element-wise operations."""
 _WIDTHS = (512, 1024, 1536, 2048, 3072, 4096, 6144, 8192, 16384, 65536)
 _DEPTHS = (512, 1024, 2048, 4096, 8192, 16384, 65536)
 
 
 class Part(Protocol):
-    """Something to fit: points (n × axes) and their times."""
+    """A part to fit: points (n × axes) and their times."""
 
     @property
     def name(self) -> str: ...
@@ -76,7 +76,7 @@ class Part(Protocol):
         ...
 
     def fit(self, keep: Mask | None = None) -> Surface:
-        """To all points, or those kept."""
+        """Fit to all points, or those kept."""
         ...
 
 
@@ -107,7 +107,7 @@ class Grid:
     certainty: Array | None = None
 
     def fit(self, keep: Mask | None = None) -> Surface:
-        """To all points, or those kept."""
+        """Fit to all points, or those kept."""
         mask = np.ones(len(self.points), dtype=bool) if keep is None else keep
         knots = [_logs(axis) for axis in self.knots]
         sure = None if self.certainty is None else self.certainty[mask]

@@ -1,4 +1,4 @@
-"""Fitted models as plain values for JSON, and back. Pure."""
+"""Serializes fitted models to plain JSON values, and back. Pure."""
 
 from collections.abc import Mapping
 from dataclasses import asdict
@@ -20,7 +20,7 @@ _PRICES = ("fixed_s", "product_s", "prefix_s", "prefill_row_s", "decode_row_s", 
 
 
 def timing_to_plain(timing: EngineTiming) -> dict[str, Any]:
-    """What `timing_of` reads back. Raises TypeError unless the step model is a fitted one (`StepModel`)."""
+    """A timing as plain values, which `timing_of` reads back. Raises TypeError unless its steps are a `StepModel`."""
     if not isinstance(timing.step, StepModel):
         raise TypeError(f"only a fitted StepModel is kept, not {type(timing.step).__name__}: compose that one again")
     return {
@@ -37,7 +37,7 @@ def timing_to_plain(timing: EngineTiming) -> dict[str, Any]:
 
 
 def timing_of(plain: Mapping[str, Any]) -> EngineTiming:
-    """Raises KeyError, TypeError or ValueError on what is missing or wrong."""
+    """A timing out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
     moves = moves_of(plain["moves"])
     return EngineTiming(
         step_of(plain["step"]),
@@ -53,25 +53,25 @@ def timing_of(plain: Mapping[str, Any]) -> EngineTiming:
 
 
 def quality_of(plain: Mapping[str, Any]) -> Quality:
-    """Raises KeyError, TypeError or ValueError on what is missing or wrong."""
+    """The quality out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
     steps, moves = (tuple((str(name), float(error)) for name, error in plain[part]) for part in ("steps", "moves"))
     return Quality(bool(plain["quick"]), int(plain["passes"]), steps, moves)
 
 
 def host_of(plain: Mapping[str, Any]) -> HostCosts:
-    """Raises KeyError, TypeError or ValueError on what is missing or wrong."""
+    """Host costs out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
     instance, door = MessageCosts(**plain["instance"]), MessageCosts(**plain["door"])
     return HostCosts(instance, door, float(plain["hop_s"]), bool(plain["shares_core"]))
 
 
 def step_to_plain(model: StepModel) -> dict[str, Any]:
-    """What `step_of` reads back."""
+    """A step model as plain values, which `step_of` reads back."""
     prices = {name: getattr(model, name) for name in _PRICES}
     return {"tokens": _curve_to_plain(model.tokens), "rows": _curve_to_plain(model.rows), **prices}
 
 
 def step_of(plain: Mapping[str, Any]) -> StepModel:
-    """Raises KeyError, TypeError or ValueError on what is missing or wrong."""
+    """A step model out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
     prices = {name: float(plain[name]) for name in _PRICES}
     if min(prices.values()) < 0:
         raise ValueError(f"no price of a step may be negative: {prices}")
@@ -79,12 +79,12 @@ def step_of(plain: Mapping[str, Any]) -> StepModel:
 
 
 def moves_to_plain(moves: MoveModels) -> dict[str, Any]:
-    """What `moves_of` reads back."""
+    """Move models as plain values, which `moves_of` reads back."""
     return {"default": asdict(moves.default)} | {kind.name: asdict(model) for kind, model in moves.by_kind.items()}
 
 
 def moves_of(plain: Mapping[str, Any]) -> MoveModels:
-    """Raises KeyError, TypeError or ValueError on what is missing or wrong."""
+    """Move models out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
     models = {name: MoveModel(**part) for name, part in plain.items()}
     for name, model in models.items():
         if model.fixed_s < 0 or not model.bytes_per_s > 0:

@@ -1,4 +1,4 @@
-"""What to measure of an engine: decode, prefill and mixed steps over the sizes that occur. Pure."""
+"""Plans the measurement of an engine: decode, prefill and mixed steps over the sizes that occur. Pure."""
 
 import random
 from dataclasses import dataclass
@@ -8,7 +8,7 @@ from dunlin.cost.probe import Row, Trial
 
 @dataclass(frozen=True, slots=True)
 class Sizes:
-    """Which counts are tried; those beyond the engine's slots or positions are left out."""
+    """The counts to try; those beyond the engine's slots or positions are left out."""
 
     rows: tuple[int, ...] = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, 64, 96, 128)
     contexts: tuple[int, ...] = (16, 96, 256, 640, 1500)
@@ -19,11 +19,11 @@ class Sizes:
     mixed_rows: tuple[int, ...] = (1, 4, 8, 16, 32, 64)
     mixed_chunks: tuple[int, ...] = (8, 32, 100, 200, 440)
     beats: int = 3000
-    """Steps as they follow each other in service."""
+    """The number of steps as they follow each other in service."""
 
 
 def trials(sizes: Sizes, slots: int, positions: int, repeats: int = 8) -> list[Trial]:
-    """In an order that spreads each regime over the whole time, so that a disturbance hits no regime alone."""
+    """The trials, in an order that spreads each regime over the whole time: a disturbance hits no regime alone."""
     longest = min(positions, slots) - repeats - 8
     contexts = sorted({context for context in sizes.contexts if context < longest})
     found = [
@@ -70,4 +70,4 @@ QUICK = Sizes(
     mixed_chunks=(8, 64, 200),
     beats=100,
 )
-"""For a first look, and for tests."""
+"""Fewer sizes, for a first look and for tests."""

@@ -68,14 +68,14 @@ class Row:
 
 @dataclass(frozen=True, slots=True)
 class Trial:
-    """A step to be measured: its rows, and how often."""
+    """A step to be measured: its rows, and the number of repeats."""
 
     regime: str
     rows: tuple[Row, ...]
     repeats: int = 8
 
     def batch(self) -> Batch:
-        """Its middle step in counts: the decode rows' contexts grow by one a step."""
+        """The counts of its middle step: the decode rows' contexts grow by one a step."""
         batch = Batch()
         for row in self.rows:
             if row.decode:
@@ -164,7 +164,7 @@ class Probe:
         return turns
 
     def _now_s(self) -> float:
-        """A clock that stands still while this process keeps the engine from its core."""
+        """Seconds on a clock that stands still while this process keeps the engine from its core."""
         return time.perf_counter() - (time.process_time() if self._shares_core else 0.0)
 
     def serve(self, beats: Sequence[Beat]) -> list[Turn]:
@@ -224,11 +224,11 @@ class Probe:
         return [MovePoint(kind, length, usual(seconds)) for kind, seconds in times.items()]
 
     def copy_out(self, slot: int, tokens: int) -> None:
-        """Copy what so many slots hold, whatever it is, to the beginning of the host tier. Raises ProbeError."""
+        """Copy the content of so many slots to the beginning of the host tier. Raises ProbeError."""
         self._move(MoveKind.SLAB_TO_HOST, slot, tokens)
 
     def _move(self, kind: MoveKind, slot: int, tokens: int, checksum: int = 0) -> int:
-        """Returns the checksum of what was moved."""
+        """Run a move; returns the checksum of its bytes."""
         self._count += 1
         region = Region(0, len(self.ready.layers), 0, tokens)
         host = HostRegion(1, 1, 0, tokens * self.ready.kv_bytes_per_token, checksum)
@@ -239,7 +239,7 @@ class Probe:
         return done.checksum
 
     def map_tier(self, tier: "Tier") -> None:
-        """Let the engine see the host tier."""
+        """Have the engine map the host tier."""
         self._send(MapHost(tier.path, tier.size_bytes, 1))
 
     def _get_ready(self) -> EngineReady:
@@ -351,5 +351,5 @@ class Tier:
 
 
 def usual(values: Sequence[float]) -> float:
-    """The lower quartile: what is measured while a machine does nothing else, or nearly."""
+    """The lower quartile: the time on a machine that does nothing else, or nearly."""
     return sorted(values)[len(values) // 4]

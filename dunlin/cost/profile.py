@@ -33,14 +33,14 @@ TOKEN_KNOTS = (1, 2, 3, 4, 5, 6, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 
 ROW_KNOTS = (0, 1, 4, 16, 64, 256)
 FOLDS = 5
 WARM_UP_TRIALS = 10
-"""Measured and forgotten, while clocks rise and kernels are made."""
+"""Trials that are not counted: clocks rise and kernels are made meanwhile."""
 _TOUCHED_TOKENS = 4096
-"""At once, when the slab is read before anything is measured."""
+"""Tokens per step when the slab is read before the measurement."""
 
 
 @dataclass(frozen=True, slots=True)
 class Profile:
-    """All that a measurement gave. `errors` are of points left out of the fit, a fifth at a time."""
+    """The result of a measurement. `errors` are of points left out of the fit, a fifth at a time."""
 
     timing: EngineTiming
     steps: list[StepPoint]
@@ -110,7 +110,7 @@ def unsteadiness(step: StepTimes, served: Sequence[StepPoint]) -> tuple[float, .
 
 
 def step_point(trial: Trial, turns: Sequence[Turn]) -> StepPoint:
-    """What is usual of the steps of a trial."""
+    """The usual times of a trial's steps."""
     compute, gaps = (usual([getattr(turn, name) for turn in turns]) for name in ("compute_s", "gap_s"))
     return StepPoint(trial.regime, trial.batch(), compute, gaps)
 
@@ -123,7 +123,7 @@ def _measure_moves(probe: Probe) -> list[MovePoint]:
 
 
 def turn_s(point: StepPoint) -> float:
-    """From one step's end to this one's."""
+    """Seconds from the end of the step before to this one's."""
     return point.seconds + point.gap_s
 
 
@@ -148,7 +148,7 @@ def fit_steps(points: Sequence[StepPoint]) -> StepModel:
 
 
 def _features(batches: Sequence[Batch], knots: Sequence[float]) -> Array:
-    """What each price is paid for, in the order in which `fit_steps` takes them apart."""
+    """The feature matrix of batches, in the order in which `fit_steps` reads the prices."""
     columns = []
     for batch in batches:
         new, prefix = batch.prefill_tokens, batch.prefix_products
@@ -160,7 +160,7 @@ def _features(batches: Sequence[Batch], knots: Sequence[float]) -> Array:
 
 
 def _climbs(knots: Sequence[float], x: float) -> list[float]:
-    """How much of each piece between knots lies below x; the last piece goes on beyond its end."""
+    """The length of each piece between knots that lies below x; the last piece goes on beyond its end."""
     ends = [*knots[1:-1], float("inf")]
     return [max(0.0, min(x, end) - start) for start, end in zip(knots, ends, strict=False)]
 

@@ -1,4 +1,4 @@
-"""What is said of a profile that is coarse: why, and how far it is from points that its fit did not see.
+"""Notes on a coarse profile: the reason, and its errors on points that its fit did not see.
 
 Pure. Knows no device that ships: those come with their errors in the documents.
 """
@@ -6,7 +6,7 @@ Pure. Knows no device that ships: those come with their errors in the documents.
 from dunlin.cost.models import Quality
 
 COARSE_ERROR = 0.10
-"""As far as `dunlin sim --against` lets a figure be off."""
+"""The relative error that `dunlin sim --against` allows."""
 FEW_PASSES = 4
 """The default of `dunlin profile`; fewer meet a disturbance of the machine only once."""
 SINGLE = "service"
@@ -14,7 +14,7 @@ SINGLE = "service"
 
 
 def why_coarse(quality: Quality) -> tuple[str, ...]:
-    """What makes it coarse, in words; nothing: it is not."""
+    """The reason why a profile is coarse; empty: it is not."""
     reasons = ["--quick: few sizes"] if quality.quick else []
     if quality.passes < FEW_PASSES:
         reasons.append(f"{quality.passes} pass{'es' if quality.passes > 1 else ''} instead of {FEW_PASSES}")

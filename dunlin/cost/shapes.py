@@ -38,13 +38,13 @@ class ModelShape:
             raise ShapeError(f"{self.name}: {self.heads} heads cannot share {self.kv_heads} kv heads evenly")
 
     def weights_bytes(self) -> int:
-        """All parameters, norms left out."""
+        """Bytes of all parameters but the norms."""
         attention = self.hidden * self.head_dim * (2 * self.heads + 2 * self.kv_heads)
         embedding = self.vocabulary * self.hidden * (1 if self.tied_embedding else 2)
         return self.dtype_bytes * (self.layers * (attention + 3 * self.hidden * self.ffn) + embedding)
 
     def kv_bytes_per_token(self, tp: int = 1) -> int:
-        """Over all layers and all GPUs; a GPU holds at least one kv head, so some are held twice beyond `kv_heads`."""
+        """KV bytes of a token over all layers and GPUs; with more GPUs than `kv_heads` some heads are held twice."""
         return 2 * self.layers * max(self.kv_heads, tp) * self.head_dim * self.dtype_bytes
 
     def check_tp(self, tp: int) -> None:

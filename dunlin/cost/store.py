@@ -39,7 +39,7 @@ class StoreError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Key:
-    """What was measured: a model on a device, split how (`tp=1`, `threads=2`)."""
+    """The subject of a profile: a model on a device, and its split (`tp=1`, `threads=2`)."""
 
     model: str
     device: str
@@ -117,7 +117,7 @@ class Store:
             )
 
     def keys(self) -> list[Key]:
-        """Of all profiles, the latest first."""
+        """The keys of all profiles, the latest first."""
         rows = self._connection.execute(
             "select model, device, parallelism from profile order by measured_at desc, id desc"
         )
@@ -144,7 +144,7 @@ class Store:
             raise StoreError(f"{self._path}: the profile of {key} is damaged: {error!r}") from error
 
     def step_points(self, key: Key) -> list[StepPoint]:
-        """As they were measured, in order."""
+        """The steps of a profile, in the order of measurement."""
         rows = self._connection.execute(
             f"select regime, {', '.join(_COUNTS)}, seconds, gap_s from step_point join profile on id = profile"
             " where (model, device, parallelism) = (?, ?, ?) order by step_point.rowid",
@@ -153,7 +153,7 @@ class Store:
         return [StepPoint(regime, Batch(*counts), seconds, gap_s) for regime, *counts, seconds, gap_s in rows]
 
     def move_points(self, key: Key) -> list[MovePoint]:
-        """As they were measured, in order."""
+        """The moves of a profile, in the order of measurement."""
         rows = self._connection.execute(
             "select kind, bytes, seconds from move_point join profile on id = profile"
             " where (model, device, parallelism) = (?, ?, ?) order by move_point.rowid",
@@ -170,7 +170,7 @@ class Store:
             )
 
     def strategies(self, model: str, device: str) -> dict[Strategy, PrefillModel]:
-        """What was kept. Raises StoreError where it is damaged."""
+        """The strategies that were kept. Raises StoreError where they are damaged."""
         rows: Sequence[tuple[int, int, str]] = self._connection.execute(
             "select sp, tp, prefill from strategy where (model, device) = (?, ?) order by sp, tp", (model, device)
         ).fetchall()

@@ -1,4 +1,4 @@
-"""What a prefill takes on several GPUs, by how they share it: LoongServe's equation 7, one fit per strategy. Pure.
+"""Seconds of a prefill on several GPUs by strategy: LoongServe's equation 7, one fit per strategy. Pure.
 
 Knows coefficients. Does not know where they come from (`shipped`, `store`), nor a group, an instance or a scheduler:
 a policy that decides how many instances prefill together calls `Strategies.step_s` for each strategy in question.
@@ -74,7 +74,7 @@ class Strategies:
     notes: Mapping[str, str] = field(default_factory=dict)
 
     def known(self) -> list[Strategy]:
-        """What was measured, by (sp, tp)."""
+        """The measured strategies, by (sp, tp)."""
         return sorted(self.prefill)
 
     def step_s(self, strategy: Strategy, batch: Batch) -> float:
@@ -86,7 +86,7 @@ class Strategies:
         return model.step_s(batch)
 
     def as_json(self) -> dict[str, Any]:
-        """What `strategies_of` reads back."""
+        """The fits as JSON, which `strategies_of` reads back."""
         plain = asdict(self)
         plain["prefill"] = {f"{s.sp}x{s.tp}": asdict(model) for s, model in sorted(self.prefill.items())}
         return plain

@@ -44,12 +44,12 @@ class Surface:
         return float(2.0**total)
 
     def as_json(self) -> dict[str, Any]:
-        """What `from_json` reads back, values to five digits (0.0007 % of a time)."""
+        """The surface as JSON, which `from_json` reads back; values to five digits (0.0007 % of a time)."""
         return {"axes": self.axes, "knots": self.knots, "log2_values": [round(value, 5) for value in self.values]}
 
     @classmethod
     def from_json(cls, data: Mapping[str, Any]) -> "Surface":
-        """Raises KeyError on a missing part, ValueError on parts that do not fit."""
+        """A surface out of JSON. Raises KeyError on a missing part, ValueError on parts that do not fit."""
         return cls(tuple(data["axes"]), tuple(map(tuple, data["knots"])), tuple(data["log2_values"]))
 
 

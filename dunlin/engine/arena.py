@@ -1,4 +1,4 @@
-"""All memory that matters, in one memfd, as granules mapped into virtual ranges.
+"""The engine's memory for weights and KV: one memfd, in granules that are mapped into virtual ranges.
 
 A range is reserved as large as it could ever become and filled from its start; a kernel sees one tensor that gets
 longer. The memfd may be the parent's, so that what lies in it outlives this process. Knows nothing of layers, weights

@@ -1,4 +1,4 @@
-"""Runs work beside a process that serves, on what that leaves of the cores. Loads no torch."""
+"""Runs work at low priority beside a serving process. Loads no torch."""
 
 import os
 import threading
@@ -9,13 +9,13 @@ from typing import TypeVar
 T = TypeVar("T")
 
 NICENESS = 10
-"""A tenth of a contended core. The idle class would get nothing beside an engine that is never idle, and what stands
-by would never be prepared.
+"""Gives a tenth of a contended core. The idle class would get nothing beside an engine that is never idle, and a
+standby engine would never be prepared.
 """
 
 
 def in_background(work: Callable[[], T]) -> T:
-    """The result of `work`, done in a thread of low priority while this one waits.
+    """Run `work` in a thread of low priority and wait for its result.
 
     Only that thread's priority is lowered: raising one's own again takes a privilege, and this thread is to serve.
     """

@@ -43,7 +43,7 @@ def served_name(model: str, chosen: str = "") -> str:
 
 
 def _make(directory: Path) -> None:
-    """Several processes may ask at once: one makes it, in a process of its own, so that none of them loads torch."""
+    """Make the checkpoint once, though several processes may ask: in a child process, so that none loads torch."""
     try:
         directory.parent.mkdir(parents=True, exist_ok=True)
         with (directory.parent / f"{directory.name}.lock").open("w") as lock:

@@ -1,4 +1,4 @@
-"""What is wrong with a checkpoint's tensors, judged by the headers of its files: the loader's own check.
+"""The faults of a checkpoint's tensors, by the headers of its files: the loader's own check.
 
 Loads no torch and reads no tensor, so that `dunlin model show` and `dunlin up` can ask before an engine is started.
 """
@@ -13,7 +13,7 @@ from dunlin.engine.layout import layer_blocks, outer_blocks, part_shapes
 
 
 def read_headers(directory: Path) -> tuple[dict[str, Entry], list[ModelError]]:
-    """The tensors of all files that can be read, and what is wrong with the others."""
+    """The tensors of all files that can be read, and the faults of the others."""
     files, faults = shards(directory)
     entries: dict[str, Entry] = {}
     for path in files:

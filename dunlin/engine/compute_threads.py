@@ -1,4 +1,4 @@
-"""The threads that torch computes with, their number fitted to the cores that others leave.
+"""The number of torch's compute threads, fitted to the cores that other processes leave.
 
 Reads what the kernel says of this process's threads and of the cores it may use. Where the kernel says nothing, the
 number stays as it is.
@@ -15,14 +15,14 @@ import torch
 from dunlin.engine.threads import CpuTimes, ThreadCount
 
 LOOK_S = 0.2
-"""Between two looks: short beside a person's patience, long beside what a look costs (about 0.1 ms)."""
+"""Seconds between two looks; a look costs about 0.1 ms."""
 _NS = 1e-9
 _TASKS = Path("/proc/self/task")
 _STAT = Path("/proc/stat")
 
 
 class ComputeThreads:
-    """Owns torch's number of threads: `most` until `may_be` gives more choices. Call `adapt` often."""
+    """Owns torch's number of threads: `most` until `may_be` gives more choices. Call `adapt` between steps."""
 
     def __init__(self, most: int, clock: Callable[[], float] = time.perf_counter) -> None:
         self._clock = clock
@@ -32,14 +32,14 @@ class ComputeThreads:
         self.may_be([most])
 
     def may_be(self, choices: Sequence[int]) -> None:
-        """Compute with the most of `choices` at first, and with one of them from now on."""
+        """Choose among `choices` from now on, the highest first."""
         self._policy = ThreadCount(choices, len(self._cores))
         self._next_look_s = self._clock() if len(choices) > 1 else float("inf")
         self._count = max(choices)
         torch.set_num_threads(self._count)
 
     def adapt(self) -> None:
-        """Take another number of threads if it is time to look, and others want more or less of the cores."""
+        """Take another number of threads if a look is due and the load of the cores has changed."""
         now_s = self._clock()
         if now_s < self._next_look_s:
             return
@@ -77,7 +77,7 @@ def _waited_ns(task: str) -> int:
 
 
 def _busy_s(stat: str, cores: set[int]) -> float:
-    """What `/proc/stat` says of `cores`: all columns but idle, waiting for disks, and the guests' (counted twice)."""
+    """Busy seconds of `cores` from `/proc/stat`: all columns but idle, I/O wait, and guests (counted twice)."""
     names = {f"cpu{core}" for core in cores}
     ticks = 0
     for line in stat.splitlines():

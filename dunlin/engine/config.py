@@ -15,7 +15,7 @@ from dunlin.limits import MOST_EOS_IDS
 
 @dataclass(frozen=True, slots=True)
 class Family:
-    """What a model family fixes that its `config.json` does not say."""
+    """Properties of a model family that its `config.json` does not say."""
 
     architecture: str
     qkv_bias: bool
@@ -219,7 +219,7 @@ def _family(reader: _Reader) -> str | None:
 
 
 def _refuse_unsupported(reader: _Reader) -> None:
-    """What would change the computation and is not done here must stop the start, not bend the text."""
+    """Refuse unsupported settings that change the computation: a start that fails is better than a wrong text."""
     values = reader.values
     if values.get("hidden_act", "silu") != "silu":
         reader.fault(f"`hidden_act` {values['hidden_act']!r} is not supported", "dunlin runs silu")

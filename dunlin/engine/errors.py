@@ -1,4 +1,4 @@
-"""What can be wrong with a model on disk, said so that a person can act on it."""
+"""The error for a model on disk that cannot be served, with the remedy."""
 
 from pathlib import Path
 

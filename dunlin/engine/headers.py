@@ -1,4 +1,4 @@
-"""Which tensors a checkpoint has, read from the headers of its safetensors files: names, dtypes, shapes.
+"""The tensors of a checkpoint, read from the headers of its safetensors files: names, dtypes, shapes.
 
 Loads no torch and reads no tensor, so that a checkpoint can be judged before anything is started.
 """
@@ -15,7 +15,7 @@ from dunlin.engine.config import read_json
 from dunlin.engine.errors import ModelError
 
 DTYPES = ("F32", "F16", "BF16", "F64")
-"""Those that dunlin reads, as the format names them."""
+"""The dtypes that dunlin reads, as the format names them."""
 REMEDY = "fetch or write the checkpoint again"
 
 
@@ -35,7 +35,7 @@ class Entry:
 
 
 def shards(directory: Path) -> tuple[list[Path], list[ModelError]]:
-    """The files of a checkpoint, and what is wrong with their list: `model.safetensors`, or what an index names."""
+    """The files of a checkpoint, `model.safetensors` or those in its index, and the faults of that list."""
     index = directory / "model.safetensors.index.json"
     if not index.is_file():
         single = directory / "model.safetensors"

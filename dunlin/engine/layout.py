@@ -1,4 +1,4 @@
-"""Where a decoder's weights and KV lie in the arena, computed from its configuration alone.
+"""The layout of a decoder's weights and KV in the arena, computed from its configuration alone.
 
 A block is one tensor as the kernels want it; its parts are the checkpoint tensors stacked in its rows.
 Knows no tensor, so that memory can be planned where no torch is loaded.

@@ -1,4 +1,4 @@
-"""A decoder out of a checkpoint directory: weights and KV laid out in one arena."""
+"""Loads a decoder from a checkpoint directory: weights and KV in one arena."""
 
 from collections.abc import Callable
 from dataclasses import dataclass

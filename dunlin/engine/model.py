@@ -1,6 +1,6 @@
 """The decoder: one definition, configured. Llama's shape, with the variations that `ModelConfig` names.
 
-Computes a packed batch of rows over weights and KV that others own. Knows no sequence, no sampling and no message.
+Computes a packed batch of rows over weights and KV that it does not own. Knows no sequence, no sampling and no message.
 """
 
 from collections.abc import Sequence
@@ -34,7 +34,7 @@ class Batch:
 
 
 class Decoder:
-    """Weights and KV seen as a function of batches."""
+    """The forward pass over its weights and KV."""
 
     def __init__(self, config: ModelConfig, weights: Weights, kv: Sequence[Tensor], numerics: Numerics) -> None:
         self.config = config

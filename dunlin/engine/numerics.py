@@ -71,7 +71,7 @@ def _tile(rows: Tensor, start: int) -> Tensor:
 
 
 def fast(attention: str = "torch") -> Numerics:
-    """Whatever is quickest."""
+    """The quickest numerics: bits may depend on the batch."""
     return Numerics(at_once, linear, BACKENDS[attention])
 
 

@@ -17,7 +17,7 @@ _WAITING = ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT")
 
 @dataclass(frozen=True, slots=True)
 class EngineOptions:
-    """What one engine process is told.
+    """The options of one engine process.
 
     The three descriptors are inherited (`pass_fds`): a stream socket to the parent, the arena's memfd, the progress
     counter's memfd. KV in the arena outlives the process; give the next one the same options. One that is to
@@ -39,7 +39,7 @@ class EngineOptions:
 
     @property
     def fds(self) -> tuple[int, int, int]:
-        """What the child inherits."""
+        """The descriptors that the child inherits."""
         return self.socket_fd, self.arena_fd, self.progress_fd
 
     def command(self, module: str = ENGINE_MODULE) -> list[str]:
@@ -49,7 +49,7 @@ class EngineOptions:
         return [sys.executable, "-m", module, *flags]
 
     def environment(self, inherited: Mapping[str, str]) -> dict[str, str]:
-        """What the engine's environment is: what is inherited, and how its threads wait where that does not say it."""
+        """The engine's environment: the inherited one, plus how its threads wait where that sets nothing."""
         chosen = {} if any(name in inherited for name in _WAITING) else {"GOMP_SPINCOUNT": str(SPINS)}
         return {**inherited, **chosen}
 

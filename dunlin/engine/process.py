@@ -40,7 +40,7 @@ _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
 
 class TurnCame(Exception):
-    """The engine before is gone: the one that stands by has no time left to rehearse."""
+    """The running engine is gone: the standby engine must start now, without more warm-up."""
 
 
 class Channel:
@@ -52,21 +52,21 @@ class Channel:
         self._reader = FrameReader()
 
     def send(self, message: Message) -> None:
-        """Blocks while the parent does not read.
+        """Send a message; blocks while the parent does not read.
 
         :raises OSError: the parent is gone.
         """
         self._socket.sendall(frame(ENGINE_EVENT.encode(self._header, message)))
 
     def check_turn(self) -> None:
-        """:raises TurnCame: the parent has said something, or is gone."""
+        """:raises TurnCame: the parent has sent a byte, or is gone."""
         if select.select([self._socket], [], [], 0)[0]:
             raise TurnCame
 
     def stand_by(self) -> None:
-        """Say that this process is prepared, and wait until it is its turn.
+        """Report that this process is prepared, and wait until it is to start.
 
-        :raises EOFError: it never will be.
+        :raises EOFError: the parent closed the socket.
         """
         self._socket.sendall(frame(b""))
         if not self._socket.recv(1):
@@ -134,7 +134,7 @@ def _start_and_serve(options: EngineOptions, channel: Channel) -> int:
 
 
 def serve(runner: Runner, channel: Channel, safepoint: Safepoint) -> None:
-    """Commands in, events out, until the parent closes the socket.
+    """Pass commands to the runner and its events back, until the parent closes the socket.
 
     :raises EOFError: it did.
     """
@@ -190,10 +190,10 @@ def _deterministic_counts(loaded: Loaded, most: int) -> Sequence[int]:
 
 
 def _rehearse(options: EngineOptions, channel: Channel) -> Sequence[int] | None:
-    """Do once what a start does, beside the engine that runs: it writes nothing, for the weights are there already.
+    """Warm a standby process up beside the running engine; writes no weights, for they are in the arena already.
 
-    What it leaves behind are a warm process and nothing else: before its turn the arena may change, so it loads again.
-    One thread of low priority, for the cores are the other engine's. None: its turn came before the end.
+    It keeps nothing but a warm process: the arena may change before its turn, so it loads again then. Runs in one
+    thread of low priority, for the cores are the other engine's. None: its turn came before the end.
     """
 
     def work() -> Sequence[int]:

@@ -1,4 +1,4 @@
-"""The engine's conversation: commands in, events out. What it lacks it answers with `Unsupported`.
+"""Answers the engine's commands with events; commands that it does not support with `Unsupported`.
 
 Owns the sequences, the queue of steps and the moves; computes one iteration per call of `work`. Knows no socket and no
 process; its only clock is the one it is given.
@@ -37,7 +37,7 @@ HOST_KINDS = (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Bounds of what the engine keeps for others, and of what moves copy before each iteration of a step.
+    """Bounds of the state that the engine keeps, and of the bytes that moves copy before each iteration of a step.
 
     That is `copied_bytes`, and more as long as it takes no longer than `copy_share` of what the last iteration took:
     beside steps of one token a large region is copied bit by bit, beside those of a long prompt at once.
@@ -90,7 +90,7 @@ class Runner:
         return bool(self._steps) or len(self._mover) > 0
 
     def receive(self, message: Any) -> list[Event]:
-        """Take a command; what can be answered at once is."""
+        """Take a command in; returns the events that answer it at once."""
         handler = self._handlers.get(type(message))
         return handler(message) if handler else [Unsupported(type(message).__name__, "not a command of an engine")]
 
@@ -152,7 +152,7 @@ class Runner:
         return []
 
     def _advance_moves(self, safepoint: Safepoint) -> list[Event]:
-        """Small regions move at once: a reader waits for the last of a sequence that changes its instance."""
+        """Advance moves; small regions move whole: the target of a migration waits for a sequence's last region."""
         events: list[Event] = []
         if not len(self._mover):
             return events
@@ -218,7 +218,7 @@ class Runner:
 
 
 def _wrong_extents(opened: Open, slots: int) -> str:
-    """What is wrong with the slots in which the first tokens' KV is said to lie; empty if nothing is."""
+    """The fault of the named slots of the first tokens' KV; empty if there is none."""
     if len(opened.extent_start) != len(opened.extent_length):
         return "extent columns of different lengths"
     held = 0

@@ -1,4 +1,4 @@
-"""Which token comes next: argmax of filtered logits / temperature + Gumbel noise.
+"""Sampling: the next token is the argmax of filtered logits / temperature + Gumbel noise.
 
 The noise is a hash of (seed, choice, position, token), so a choice depends on nothing else: not on the batch, not on
 how often a sequence was preempted or moved. Log-probabilities are the model's own, before any filter. Knows no
@@ -69,7 +69,7 @@ def gumbel(keys: NDArray[np.uint64], vocabulary: int) -> NDArray[np.float64]:
 
 
 def noise_key(seed: int, choice: int, position: int) -> int:
-    """What the noise of one choice starts from: each part is mixed in before the next, so they cannot cancel."""
+    """The hash key of one choice's noise: each part is mixed in before the next, so they cannot cancel."""
     state = 0
     for part in (seed, choice, position):
         state = _mix_int((state + part * int(_GOLDEN) + 1) & _MASK)

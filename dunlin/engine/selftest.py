@@ -1,6 +1,6 @@
-"""Does this model compute numbers, and is the deterministic mode deterministic on this machine? Asked at the start.
+"""The test at the start: the model computes finite numbers, and the deterministic mode is deterministic here.
 
-Libraries choose kernels by shape, alignment, threads and processor, so the promise is checked where it is given. The
+Libraries choose kernels by shape, alignment, threads and processor, so determinism is checked where it runs. The
 test has KV of its own: the slab may hold what an earlier process left.
 """
 

@@ -1,6 +1,6 @@
-"""What the engine knows of one sequence: its tokens, how the next is chosen, and where its KV lies.
+"""The engine's state of one sequence: its tokens, its sampling parameters, and the slots of its KV.
 
-Knows no step and no other sequence. The slots are the instance's; this only remembers which were named.
+Knows no step and no other sequence. The instance owns the slots; this only remembers which were named.
 """
 
 import torch
@@ -72,11 +72,11 @@ class SequenceState:
         return self.finish is not Finish.RUNNING
 
     def fail(self) -> None:
-        """There is no next token: what the model says of it is not a number."""
+        """End without a next token: its logits are not finite."""
         self.finish = Finish.ERROR
 
     def append(self, token: int) -> Finish:
-        """Take a sampled token; says whether it was the last."""
+        """Append a sampled token; returns whether it was the last."""
         self.tokens.append(token)
         if token in self._stop_ids:
             self.finish = Finish.STOP

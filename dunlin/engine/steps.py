@@ -31,7 +31,7 @@ class QueuedStep:
     over: bool = False
 
     def advance(self, ends: bool) -> None:
-        """An iteration was run; `ends` if a row finished, which ends the repeats."""
+        """Count an iteration as run; `ends`: a row finished, which ends the repeats."""
         self.iteration += 1
         self.over = ends or self.iteration >= self.step.repeat
 
@@ -57,7 +57,7 @@ class Plan:
 
 
 def check_step(step: Step, slots: int) -> QueuedStep:
-    """What can be judged before the step's turn comes.
+    """Check a step when it is queued.
 
     :raises StepError: it asks for what this engine lacks, or contradicts itself.
     """
@@ -176,7 +176,7 @@ def _plan(step: int, active: Sequence[_Active], dropped: list[int]) -> Plan:
 
 @dataclass(slots=True)
 class Samples:
-    """What the rows that sample got: tokens, whether each ended its sequence, and the sequences that got none."""
+    """The result of sampling rows: tokens, whether each ended its sequence, and the sequences without a token."""
 
     sequences: list[int] = field(default_factory=list)
     choices: list[Choice] = field(default_factory=list)
@@ -190,7 +190,7 @@ class Samples:
 
 
 def take(plan: Plan, choices: Sequence[Choice | None]) -> Samples:
-    """Give each sequence that sampled its token, or end it where there is none."""
+    """Append each sampled token to its sequence, or end the sequence where there is none."""
     samples = Samples()
     for (sequence, state), choice in zip(plan.sampled, choices, strict=True):
         if choice is None:

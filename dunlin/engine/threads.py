@@ -1,4 +1,4 @@
-"""How many threads compute: as many as there are cores for.
+"""The number of compute threads: as many as there are cores for.
 
 All threads of a parallel region wait for its last one, so a thread that waits for a core holds up all the others: two
 threads beside one busy process are many times slower than one. Pure: sees CPU times, not processes.

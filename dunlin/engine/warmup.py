@@ -12,7 +12,7 @@ from dunlin.engine.model import Batch, Decoder
 from dunlin.engine.numerics import EXACT_ROWS, TILE_ROWS
 
 TOKENS_MAX = 512
-"""Of one step, as far as instances go by themselves."""
+"""Tokens of the largest step that an instance composes by default."""
 
 
 def warm_up(decoder: Decoder, safepoint: Safepoint, rows_max: int = EXACT_ROWS, tokens_max: int = TOKENS_MAX) -> None:

@@ -23,9 +23,7 @@ TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Blocks by name: `outer` for the model, `layers[i]` for layer i. `digest` names these very weights in this very
-    dtype.
-    """
+    """Blocks by name: `outer` for the model, `layers[i]` for layer i. `digest` is their hash in this dtype."""
 
     outer: dict[str, torch.Tensor]
     layers: list[dict[str, torch.Tensor]]
@@ -60,7 +58,7 @@ class Checkpoint:
         return tensor
 
     def close(self) -> None:
-        """Forget the files. The mappings go when the last view of them does."""
+        """Close the files. A mapping ends with the last view of it."""
         self._open.close()
 
 

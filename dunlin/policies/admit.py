@@ -5,11 +5,11 @@ from collections.abc import Callable
 from dunlin.messages.types import RequestClass
 
 AdmitPolicy = Callable[[RequestClass], str]
-"""The class of a new request to why it is not let in; empty: it is."""
+"""Maps the class of a new request to the reason for its refusal; empty: admitted."""
 
 
 def everyone(request_class: RequestClass) -> str:
-    """Every class."""
+    """Admit every class."""
     return ""
 
 

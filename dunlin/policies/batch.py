@@ -1,4 +1,4 @@
-"""What goes into a step: functions over the sequences that could run. Knows no slot, no engine and no queue."""
+"""Composes a step: functions over the sequences that could run. Knows no slot, no engine and no queue."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A sequence that could have a row. `remaining_tokens`: computed next at most; 1 for a decode row."""
+    """A sequence that could have a row. `remaining_tokens`: the most it could compute next; 1 for a decode row."""
 
     remaining_tokens: int
     is_decode: bool

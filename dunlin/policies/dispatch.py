@@ -1,4 +1,4 @@
-"""Which instance gets a request: functions over what a dispatcher believes of its candidates.
+"""Chooses the instance for a request: functions over a dispatcher's estimates of its candidates.
 
 Knows no fleet, no stream and no request but its size; the dispatcher decides which instances are candidates at all.
 """
@@ -11,10 +11,10 @@ from dunlin.messages.types import Figure, Rejected, Why
 
 ALTERNATIVES_KEPT = 3
 ROW_TOKENS = 64
-"""What one more row costs a step, in tokens of context, so that many short requests weigh like one long one."""
+"""The cost of one more row in a step, in tokens of context, so that many short requests weigh like one long one."""
 
 SAVED_WEIGHT = 8
-"""How many tokens of load outweigh one that need not be computed: it saves slots, and time before the first token. By
+"""Tokens of load that outweigh one token that need not be computed, which saves slots and time to first token. By
 trial (`benchmarks/affinity.py`): with less, conversations leave the instance that holds them as soon as it is busy."""
 
 
@@ -155,7 +155,7 @@ ORDERS: dict[str, Order] = {
 
 
 def beaten(unit: str, score: float, best: float) -> str:
-    """Why not this one: how much worse it was, or that it came second among equals."""
+    """The reason against a rejected candidate: how much worse it was, or that it came second among equals."""
     return f"{unit} {score:.4g}" if score > best else f"the same {unit}"
 
 

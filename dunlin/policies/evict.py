@@ -26,11 +26,11 @@ class Choice:
 
 
 EvictPolicy = Callable[[Sequence[Candidate]], Choice]
-"""Candidates, at least one, to a choice."""
+"""Maps candidates, at least one, to a choice."""
 
 
 def youngest(candidates: Sequence[Candidate]) -> Choice:
-    """The one that came last: it has waited least, and what is older ends sooner."""
+    """The sequence that arrived last: it has waited least, and older ones end sooner."""
     order = sorted(range(len(candidates)), key=lambda index: -candidates[index].order)
     chosen = candidates[order[0]]
     figures = (Figure("held_slots", chosen.slots),)

@@ -1,7 +1,7 @@
 """How instances are grouped. A policy maps candidates to groups and knows neither the manager nor any order.
 
 Group numbers are names: a member that already leads a group keeps its number, so that a new plan or a new leader
-changes nothing that need not change. So do parts.
+changes nothing that need not change. The same holds for parts.
 """
 
 from collections.abc import Callable, Sequence
@@ -83,7 +83,7 @@ def prefill_decode(candidates: Sequence[Candidate], terms: Terms = EVEN) -> list
 
 
 def _prefills(instances: int, share: float) -> int:
-    """How many of at least two compute prompts; never none and never all."""
+    """The number of prefill instances out of at least two; never none and never all."""
     return min(instances - 1, max(1, int(share * instances + 0.5)))
 
 

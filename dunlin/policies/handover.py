@@ -1,4 +1,4 @@
-"""Where a sequence that has its first token goes on: functions over the room at the decode instances.
+"""Chooses the decode instance of a sequence that has its first token: functions over their free slots.
 
 Two choices meet here: which decode instances each prefill instance hears of (the manager's), and which of those takes
 one sequence (the prefill instance's). Knows no order, no stream and no sequence but its size.
@@ -32,7 +32,7 @@ class Choice:
 
 
 HandoverPolicy = Callable[[int, Sequence[Candidate]], Choice | None]
-"""(slots that the sequence needs, candidates) to a choice; None: no candidate has room, or it is not handed over."""
+"""Maps (slots that the sequence needs, candidates) to a choice; None: no candidate has room, or it stays."""
 
 
 def stay(slots: int, candidates: Sequence[Candidate]) -> Choice | None:
@@ -58,7 +58,7 @@ def most_room(slots: int, candidates: Sequence[Candidate]) -> Choice | None:
 
 
 def spread(givers: int, takers: int) -> list[list[int]]:
-    """Which takers (numbers) each giver hears of: a row of neighbours, so that every taker has as many givers."""
+    """The takers (indices) that each giver may use: a row of neighbours, so that every taker has as many givers."""
     size = min(takers, max(ROOMS_LEAST, -(-takers // max(1, givers))))
     firsts = [giver * takers // givers for giver in range(givers)]
     return [sorted((first + offset) % takers for offset in range(size)) for first in firsts]

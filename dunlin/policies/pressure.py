@@ -1,4 +1,4 @@
-"""What becomes of the KV of a sequence that gives up its slots: functions over its figures. Knows no host tier."""
+"""Chooses what becomes of a preempted sequence's KV: functions over its figures. Knows no host tier."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -18,7 +18,7 @@ class Candidate:
 class Choice:
     """`spills`: what the host tier lacks is copied there, and all of it comes back; else all of it is dropped.
 
-    `instead` is the alternative, and why it is not taken.
+    `instead` is the alternative and the reason against it.
     """
 
     spills: bool

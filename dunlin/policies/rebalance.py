@@ -1,4 +1,4 @@
-"""Which running work moves between instances: functions over their loads. Knows no order, no sequence and no stream.
+"""Chooses the running work that moves between instances: functions over their loads. Knows no order and no stream.
 
 `llumnix` follows Llumnix as the KunServe paper uses it: load is what is used plus what waits, over capacity; the most
 loaded instance gives to the least loaded one while they are far apart; and room is made for a large prompt that fits
@@ -150,7 +150,7 @@ def _takers(candidates: Sequence[Candidate], but: set[int]) -> list[int]:
 
 
 def _rejected(candidates: Sequence[Candidate], order: Sequence[int]) -> tuple[Rejected, ...]:
-    """The next best few."""
+    """The next best candidates, for the reason."""
     least = candidates[order[0]].load
     return tuple(
         Rejected(candidates[index].name, beaten("load", candidates[index].load, least))

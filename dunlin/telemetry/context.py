@@ -13,7 +13,7 @@ _SAMPLED = 1
 
 @dataclass(frozen=True, slots=True)
 class TraceContext:
-    """A trace (128 bits), the span in it that ours hang below (64 bits, 0: none), and whether the trace is wanted."""
+    """Trace id (128 bits), parent span id of our spans (64 bits, 0: none), and whether the trace is sampled."""
 
     trace: int
     parent: int = 0
@@ -21,17 +21,17 @@ class TraceContext:
 
 
 def valid(traceparent: str | None) -> str:
-    """The header as it came, or nothing when it is none: by the standard a broken one is ignored, not refused."""
+    """The header as it came, empty if it is malformed: the standard has a broken one ignored, not refused."""
     return traceparent if traceparent and _parse(traceparent) is not None else ""
 
 
 def context_of(traceparent: str, key: str) -> TraceContext:
-    """The context that a request belongs to: its client's, else one that follows from the request's name `key`."""
+    """The trace context of a request: its client's, else one derived from the request's id `key`."""
     return _parse(traceparent) or TraceContext(_hash(16, "trace", key))
 
 
 def span_id(key: str, *what: object) -> int:
-    """The id of one span of a request: what it is (kind, attempt, how often) after the request's name."""
+    """The id of one span: a hash of the request's id `key` and the span's kind, attempt and number."""
     return _hash(8, "span", key, *what)
 
 

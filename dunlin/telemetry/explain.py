@@ -1,4 +1,4 @@
-"""Why did a request go the way it went? One sentence per recorded decision, out of the decision messages alone.
+"""Explains a request's course: one sentence per recorded decision, out of the decision messages alone.
 
 Pure: a sentence depends on its own record, and on the time at which the request was first handed out. Which records
 concern a request is found out where they are kept (the monitor); what is here only leaves out those that name another.
@@ -76,7 +76,7 @@ def explain(records: Sequence[Record], request: str) -> list[str]:
 
 
 def to_its_end(records: Sequence[Record], request: str) -> list[Record]:
-    """The records without what others did after the request ended: that is no part of its story.
+    """The records up to the request's end, without what other processes did afterwards.
 
     Raises:
         ValueError: `request` is no public id.
@@ -89,7 +89,7 @@ def to_its_end(records: Sequence[Record], request: str) -> list[Record]:
 
 
 def outcome(records: Sequence[Record], request: str) -> str:
-    """How the request ended, in one sentence."""
+    """One sentence on how the request ended."""
     closed = [record.message for record in records if _ends(record.message, request)]
     if not closed:
         return "no end is recorded: it still runs, or the record was lost with its dispatcher"
@@ -131,6 +131,7 @@ def _key_of(message: Message) -> str:
 
 
 def sentence(record: Record) -> str:
+<<<<<<< HEAD
     """What one record says, without its time. A kind of message without words of its own is named."""
     return f"{words(record.message, record)}{because(getattr(record.message, 'why', None))}."
 
@@ -139,6 +140,12 @@ def sentence(record: Record) -> str:
 def words(message: Any, record: Record) -> str:
     """A sentence about a message without its reason; the functions below have those of the kinds that they name."""
     return f"{record.sender.name} sent {record.to.name} {type(message).__name__}"
+=======
+    """The sentence for one record, without its time. A message type without a sentence of its own is named."""
+    told = SENTENCES.get(type(record.message))
+    text = told(record, record.message) if told is not None else _plain(record)
+    return f"{text}{because(getattr(record.message, 'why', None))}."
+>>>>>>> libs
 
 
 def because(why: Why | None) -> str:

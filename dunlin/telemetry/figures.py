@@ -1,4 +1,4 @@
-"""What each figure in a recorded reason means, with its unit: the legend below `dunlin explain`."""
+"""Meaning and unit of each figure in a recorded reason: the legend below `dunlin explain`."""
 
 from collections.abc import Iterable
 

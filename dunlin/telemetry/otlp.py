@@ -28,7 +28,7 @@ _NS = 1_000_000_000
 
 
 class Sink(Protocol):
-    """Where batches go; blocks for a bounded time."""
+    """The destination of batches; `export` blocks for a bounded time."""
 
     def export(self, spans: Sequence[ReadableSpan], /) -> SpanExportResult: ...
 

@@ -1,6 +1,6 @@
 """A request in the words of OpenTelemetry's conventions for generative AI (`gen_ai.*`), which viewers look for. Pure.
 
-They stand beside this project's own attributes (`dunlin.*`), on the request's own span alone.
+They stand beside this project's own attributes (`dunlin.*`), on the request's root span alone.
 """
 
 from dunlin.messages.dispatch import Place
@@ -25,7 +25,7 @@ def name_of(origin: Origin) -> str:
 
 
 def asked(origin: Origin) -> Attributes:
-    """What is known of every call that wants something generated."""
+    """Attributes of every call that asks for generation."""
     found: Attributes = {
         "gen_ai.operation.name": origin.operation,
         "gen_ai.provider.name": PROVIDER,
@@ -41,12 +41,12 @@ def asked(origin: Origin) -> Attributes:
 
 
 def admitted(origin: Origin) -> Attributes:
-    """A call that was taken is answered by the model that it asked for."""
+    """Attributes of an admitted call: it is answered by the model that it named."""
     return asked(origin) | {"gen_ai.response.model": origin.model, "gen_ai.output.type": "text"}
 
 
 def placed(place: Place) -> Attributes:
-    """How its tokens are to be sampled."""
+    """Attributes of a placed request: its sampling parameters."""
     sampling = place.sampling
     return {
         "gen_ai.usage.input_tokens": place.prompt_tokens,
@@ -62,7 +62,7 @@ def placed(place: Place) -> Attributes:
 
 
 def closed(message: Closed) -> Attributes:
-    """How it ended."""
+    """Attributes of a request's end."""
     found: Attributes = {"gen_ai.usage.output_tokens": message.tokens}
     if message.finish in FINISHES:
         found["gen_ai.response.finish_reasons"] = (FINISHES[message.finish],)
@@ -72,6 +72,6 @@ def closed(message: Closed) -> Attributes:
 
 
 def refused(message: Closed) -> Attributes:
-    """A call that the door did not take."""
+    """Attributes of a refused call."""
     found = asked(message.origin) if message.origin is not None else {}
     return found | {ERROR_TYPE: message.error} if message.error else found

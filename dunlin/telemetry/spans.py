@@ -1,8 +1,8 @@
 """Spans out of decision messages: one trace per request, one span per phase, each decision with its reason. Pure.
 
 Below the request's own span lie the queue, and one span per attempt with its phases: placement, prefill, decode,
-preempted, migration. A decision that begins no phase is an event of the one that runs. What the request's own span says
-in OpenTelemetry's words for generative AI, `semantics.py` knows. Knows no OpenTelemetry itself.
+preempted, migration. A decision that begins no phase is an event of the one that runs. `semantics.py` has the
+attributes of the request's own span by OpenTelemetry's conventions. Loads no OpenTelemetry.
 """
 
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ Value = str | int | float | tuple[str, ...]
 Attributes = dict[str, Value]
 
 MOST_EVENTS = 128
-"""Of one span; later ones are counted in `dunlin.events_left_out`."""
+"""Events of one span; later ones are counted in `dunlin.events_left_out`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ class Span:
     serves: bool = False
 
     def add(self, event: Event) -> None:
-        """Note a decision, as long as there are not too many."""
+        """Add a decision as an event, up to `MOST_EVENTS`."""
         if len(self.events) < MOST_EVENTS:
             self.events.append(event)
         else:
@@ -83,7 +83,7 @@ def attributes_of(why: Why | None) -> Attributes:
 
 
 class Story:
-    """The spans of one request while it runs. Everything is taken in the order of time."""
+    """The spans of one request while it runs. Records come in the order of time."""
 
     def __init__(self, key: str, context: TraceContext, owner: Address, at_s: float) -> None:
         self.key = key
@@ -100,11 +100,11 @@ class Story:
 
     @property
     def owner(self) -> Address:
-        """The dispatcher whose request it is now."""
+        """The dispatcher that owns the request now."""
         return self._root.process
 
     def take(self, record: Record) -> list[Span]:
-        """What ended with this record."""
+        """Take the next record in; returns the spans that ended with it."""
         self._done = []
         turn = _TURNS.get(type(record.message))
         if turn is None:
@@ -114,7 +114,7 @@ class Story:
         return self._done
 
     def cut(self, at_s: float, why: str) -> list[Span]:
-        """Nothing more will come: end what is open."""
+        """End all open spans: no more records will come."""
         self._done = []
         self._leave(at_s, error=why)
         self._leave_attempt(at_s, why)

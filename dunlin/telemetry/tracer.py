@@ -1,6 +1,6 @@
-"""The traces of all requests that run: puts the records of several processes in order, and sorts them by request. Pure.
+"""The traces of all running requests: orders the records of several processes, and sorts them by request. Pure.
 
-Bounded: the oldest story goes, cut off, when there are too many.
+Bounded: beyond the most stories the oldest is ended as cut.
 """
 
 from collections import OrderedDict
@@ -62,7 +62,7 @@ class Tracer:
         return spans + self._make_room(record.at_s)
 
     def _begin(self, key: str, record: Record) -> Story | None:
-        """A story begins with any record that a dispatcher sent of a request that lives."""
+        """A story begins with any record of a live request that a dispatcher sent."""
         message: Any = record.message
         if isinstance(message, Closed) or record.sender.role != "dispatcher":
             return None
@@ -96,7 +96,7 @@ class Tracer:
 
 
 def _ends(record: Record) -> tuple[Address, ...]:
-    """Whose number of the request it may be."""
+    """The addresses whose numbering the record's request number may follow."""
     stated = getattr(record.message, "dispatcher", None)
     return (record.sender, record.to) if stated is None else (stated,)
 

@@ -23,7 +23,7 @@ NOTHING_GIVEN = {"tools": None, "documents": None}
 """Templates ask for what is not given here either by `is none` or by `is defined`; they are written for a None."""
 
 MOST_ERROR_CHARACTERS = 500
-"""Of a template's own words in an error: it may repeat what the client sent."""
+"""The most characters of a template's own error message: it may repeat what the client sent."""
 
 
 class ChatError(ValueError):

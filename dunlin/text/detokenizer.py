@@ -1,6 +1,6 @@
-"""Text out of tokens as they come: never half a character, the same cost for the thousandth token as for the first.
+"""Incremental detokenising: whole characters only, at the same cost for the thousandth token as for the first.
 
-What has been handed out plus what `finish` returns is the text of all tokens together.
+All results of `push` and the one of `finish` together are the text of all tokens.
 """
 
 import codecs
@@ -14,14 +14,14 @@ REPLACEMENT = "\ufffd"
 
 
 class Detokenizer(Protocol):
-    """One text in the making."""
+    """Incremental decoder of one text."""
 
     def push(self, token: int) -> str:
         """Take a token; returns the characters that are now complete."""
         ...
 
     def finish(self) -> str:
-        """What is still held back, an incomplete character as the replacement character."""
+        """The text still held back, an incomplete character as the replacement character."""
         ...
 
 
@@ -91,7 +91,7 @@ class WindowDetokenizer:
         return self._hand_out(self._tokenizer.decode(self._window))
 
     def _hand_out(self, text: str) -> str:
-        """The next window starts with the tokens just given: a first token may look different after another."""
+        """Return the new text. The next window starts with its tokens: a token's text may depend on the one before."""
         new = text[len(self._shown) :]
         self._window = self._window[self._given :] if self._given else self._window
         self._given = len(self._window)

@@ -48,7 +48,7 @@ class StopMatcher:
 class _Stop:
     """One stop string, looked for as Knuth, Morris and Pratt do. `begun` of its characters end the text so far.
 
-    Their table is made as far as the text gets: what never comes costs nothing.
+    The failure table is built only as far as the text matches.
     """
 
     def __init__(self, text: str) -> None:
@@ -57,7 +57,7 @@ class _Stop:
         self._shorter: list[int] = []
 
     def push(self, text: str) -> int | None:
-        """Where in `text` it ends for the first time, if it does."""
+        """The index in `text` behind the first occurrence; None if there is none."""
         begun, first = self.begun, self.text[0]
         for at, character in enumerate(text):
             if begun or character == first:
@@ -71,7 +71,7 @@ class _Stop:
         return None
 
     def _longer(self, begun: int, character: str) -> int:
-        """How many characters are begun after one more."""
+        """The number of matched characters after one more."""
         while begun and self.text[begun] != character:
             begun = self._shorter[begun - 1]
         return begun + 1 if self.text[begun] == character else 0

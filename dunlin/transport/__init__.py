@@ -1,1 +1,1 @@
-"""Bytes of regions from one node to another, beside the event loop and never through it."""
+"""Transfers of KV regions from one node to another, in threads beside the event loop."""

@@ -1,4 +1,4 @@
-"""What one-sided transfers need of a library: staging memory, writes into that of others, short notices.
+"""The library that one-sided transfers need: staging memory, writes into that of others, short notices.
 
 `nixl_agent.py` has the real one; tests have one of plain memory. Knows no region and no token.
 """
@@ -14,7 +14,7 @@ class AgentError(Exception):
 
 
 class WriteState(Enum):
-    """Of one write. FAILED: whether anything arrived is unknown."""
+    """State of one write. FAILED: some of the bytes may have arrived."""
 
     PENDING = "pending"
     DONE = "done"
@@ -26,21 +26,21 @@ Write = Any
 
 
 class Agent(Protocol):
-    """One process's end. All calls come from one thread, return without waiting, and raise AgentError."""
+    """One process's end of the transfers. All calls come from one thread, do not block, and raise AgentError."""
 
     @property
     def about(self) -> TransferAgent:
-        """What others must know to write here."""
+        """Address and layout of this staging memory, which a peer needs to write into it."""
 
     @property
     def staging(self) -> memoryview:
-        """All registered memory: `about.lanes` lanes for what comes, then as many for what goes."""
+        """All registered memory: `about.lanes` lanes for incoming regions, then as many for outgoing ones."""
 
     def meet(self, other: TransferAgent) -> None:
-        """Have `other` as a peer, at once if it is one already."""
+        """Connect to the peer `other`; nothing happens if it is one already."""
 
     def leave(self, name: str) -> None:
-        """Forget a peer: its memory is not written any more. One that is none is ignored."""
+        """Forget a peer: its memory is not written any more. An unknown one is ignored."""
 
     def notify(self, name: str, notice: bytes) -> None:
         """Send a peer a short notice."""
@@ -51,13 +51,13 @@ class Agent(Protocol):
         """
 
     def state(self, write: Write) -> WriteState:
-        """How far a write is."""
+        """The state of a write."""
 
     def release(self, write: Write) -> None:
-        """Let go of a write, over or not."""
+        """Release the handle of a write, finished or not."""
 
     def notices(self) -> list[tuple[str, bytes]]:
-        """What came since the last call, with the sender's name; also moves everything on that is under way."""
+        """The notices since the last call, each with its sender's name; also advances all transfers under way."""
 
     def close(self) -> None:
-        """Leave all and let go of the memory."""
+        """Disconnect from all peers and release the memory."""

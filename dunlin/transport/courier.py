@@ -22,9 +22,9 @@ from dunlin.transport.payload import TOKEN_BYTES, Payload, PayloadError
 MOVING_S = 20e-6
 EXPECTING_S = 0.5e-3
 IDLE_S = 0.02
-"""How long the thread waits before it looks again: a region moves; one is expected; nothing is."""
+"""Seconds between two polls: a region moves; one is expected; nothing is."""
 LINGER_S = 5e-3
-"""For so long after anything happened it looks as if a region moved: what is expected mostly comes at once."""
+"""Seconds after any event in which the thread polls as if a region moved: an expected one mostly comes at once."""
 
 Command = Callable[[float], None]
 
@@ -57,7 +57,7 @@ class Courier:
 
     @property
     def failure(self) -> str:
-        """Why it takes nothing more; empty as long as it does."""
+        """Why it takes no more transfers; empty while it does."""
         return self._failure
 
     def expect(self, payload: Payload, offset_bytes: int, peer: TransferAgent) -> bytes:
@@ -65,7 +65,7 @@ class Courier:
 
         Raises:
             ValueError: it lies outside the tier.
-            AgentError: too much is to be done already, or nothing is done any more.
+            AgentError: too many regions are expected already, or the thread has failed.
         """
         if offset_bytes < 0 or payload.length_bytes < 0 or offset_bytes + payload.length_bytes > len(self._room):
             raise ValueError(f"{payload.length_bytes} bytes at {offset_bytes} of a tier of {len(self._room)}")
@@ -80,7 +80,7 @@ class Courier:
         self._commands.put(lambda now_s: self._inbound.abandon(token, now_s))
 
     def submit(self, what: Consignment, priority: Priority) -> bool:
-        """Queue it; False when too many wait."""
+        """Queue a transfer; False when too many wait."""
         if self._is_full(self._outbound):
             return False
         self._commands.put(lambda now_s: self._outbound.submit(what, priority, now_s))
@@ -91,7 +91,7 @@ class Courier:
         self._commands.put(lambda now_s: self._forget(name, now_s))
 
     def close(self) -> None:
-        """End the thread; nothing is told of what was under way."""
+        """End the thread; transfers under way are dropped without a report."""
         self._commands.put(None)
         self._thread.join(5.0)
 
@@ -111,7 +111,7 @@ class Courier:
                 self._fail_all()
 
     def _turn(self) -> bool:
-        """Commands, notices, time; False at the end."""
+        """One turn: commands, notices, timeouts; False at the end."""
         if not self._obey():
             return False
         now_s = time.monotonic()
@@ -123,7 +123,7 @@ class Courier:
         return True
 
     def _obey(self) -> bool:
-        """What was asked for, and the pause when nothing was."""
+        """Carry out the queued commands, or wait a moment for one; False at the end."""
         try:
             command = self._commands.get(timeout=self._pause_s())
             while command is not None:

@@ -1,7 +1,7 @@
-"""Takes regions that others write one-sidedly: out of the staging memory, into the tier, and hashes what lies there.
+"""Receives regions by one-sided writes: copies them from the staging memory into the host tier, and hashes the copy.
 
-Whatever a peer writes lands in a lane of the staging memory; only this side writes into the tier, and it judges its own
-copy. So a writer that is late, or mad, can spoil a transfer and never a region. Knows no thread and no clock.
+A peer writes into a lane of the staging memory only; this side alone writes into the tier, and checks its own copy.
+So a writer that is late or faulty can spoil a transfer and never a region. Knows no thread and no clock.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ Received = Callable[[int, int, str], None]
 
 @dataclass(slots=True, eq=False)
 class _Coming:
-    """`there` are the chunks that lie in the lane, `taken` so many are out of it. No `hasher`: it did not begin yet."""
+    """One expected region. `there`: chunks in the lane; `taken`: those copied out. No `hasher`: not begun."""
 
     payload: Payload
     offset_bytes: int
@@ -34,7 +34,7 @@ class _Coming:
 
 
 class Inbound:
-    """Owns what is expected, and the lanes for it. `received` is told once per expected region."""
+    """Owns the expected regions and their lanes. `received` is called once per expected region."""
 
     def __init__(
         self, room: memoryview, agent: Agent, received: Received, *, patience_s: float = 10.0, stall_s: float = 5.0
@@ -78,7 +78,7 @@ class Inbound:
             self._free_unsure(token, now_s)
 
     def hear(self, peer: str, notice: Notice, now_s: float) -> None:
-        """What a sender says. A token of another peer's region is as good as none."""
+        """Take a sender's notice in. A token of another peer's region is ignored."""
         coming = self._coming.get(notice.token)
         if coming is not None and coming.peer.name == peer:
             self._about(coming, notice, now_s)
@@ -88,7 +88,7 @@ class Inbound:
             self._notify(peer, Over(notice.token, 0))
 
     def tick(self, now_s: float) -> None:
-        """Give up what did not come in time."""
+        """Give up the regions that did not come in time."""
         for token in [token for token, coming in self._coming.items() if coming.until_s < now_s]:
             began = self._coming[token].hasher is not None
             self._end(token, f"stalled for {self._stall_s:g} s" if began else "nothing came", now_s)
@@ -136,7 +136,7 @@ class Inbound:
         self._finish_if_whole(coming, now_s)
 
     def _take(self, coming: _Coming) -> None:
-        """One chunk out of the lane into the tier; hashed where it lies then."""
+        """Copy one chunk out of the lane into the tier, and hash it there."""
         assert coming.lane is not None
         assert coming.hasher is not None
         index = coming.taken
@@ -155,7 +155,7 @@ class Inbound:
         self._end(coming.payload.token, detail, now_s, is_sure=True)
 
     def _end(self, token: bytes, detail: str, now_s: float, is_sure: bool = False) -> None:
-        """`is_sure`: nothing is written into its lane any more."""
+        """End the transfer of a region. `is_sure`: nothing is written into its lane any more."""
         coming = self._coming.pop(token, None)
         if coming is None:
             return
@@ -181,7 +181,7 @@ class Inbound:
         self._notify(peer.name, notice)
 
     def _notify(self, name: str, notice: Notice) -> None:
-        """A peer that does not hear it finds out by its own time."""
+        """Send a notice; a peer that does not get it finds out by its own timeout."""
         try:
             self._agent.notify(name, to_bytes(notice))
         except AgentError:

@@ -1,8 +1,8 @@
 """The agent of the NIXL library, over UCX: the only module that loads it (extra `nodes`).
 
 Metadata comes by arguments, never from the library's own listener, and covers the staging memory alone. There
-is no progress thread, for it never rests, also when nothing moves: `notices` moves things on. Source of what the
-library does: its Python package, version 1.5.
+is no progress thread, for it never sleeps, even when nothing moves: `notices` advances the transfers. The library's
+behaviour is that of its Python package, version 1.5.
 
 The package `nixl` only chooses between the builds for the versions of CUDA, and loads torch to find out. Memory of the
 host is all that is moved here, and every build can do that: the first that is there is taken, without torch.
@@ -24,7 +24,7 @@ from dunlin.transport.staging import Cut
 BUILDS = ("nixl_cu13", "nixl_cu12")
 BACKEND = "UCX"
 UCX_TLS = "^sm"
-"""Every way but shared memory: there is none between nodes, and over it a peer that left cannot be met again."""
+"""Every transport but shared memory: there is none between nodes, and over it a peer that left cannot connect again."""
 
 
 def has_fast_network(devices: Path = Path("/sys/class/infiniband")) -> bool:
@@ -81,16 +81,16 @@ class NixlAgent:
 
     @property
     def about(self) -> TransferAgent:
-        """What others must know to write here."""
+        """See `Agent.about`."""
         return self._about
 
     @property
     def staging(self) -> memoryview:
-        """All registered memory."""
+        """See `Agent.staging`."""
         return self._view
 
     def meet(self, other: TransferAgent) -> None:
-        """Have `other` as a peer."""
+        """See `Agent.meet`."""
         if other.name in self._peers:
             return
         found = self._try("meet", other.name, lambda: self._agent.add_remote_agent(other.metadata))
@@ -100,7 +100,7 @@ class NixlAgent:
         self._peers[other.name] = None
 
     def leave(self, name: str) -> None:
-        """Forget a peer."""
+        """See `Agent.leave`."""
         if name in self._peers:
             del self._peers[name]
             try:
@@ -109,13 +109,13 @@ class NixlAgent:
                 pass  # it is gone by itself
 
     def notify(self, name: str, notice: bytes) -> None:
-        """Send a peer a short notice."""
+        """See `Agent.notify`."""
         if name not in self._peers:
             raise AgentError(f"{name} is no peer")
         self._try("notify", name, lambda: self._agent.send_notif(name, notice))
 
     def write(self, name: str, offset_bytes: int, address: int, length_bytes: int, notice: bytes) -> Write:
-        """Begin a write."""
+        """See `Agent.write`."""
 
         def begin() -> Any:
             here = self._agent.get_xfer_descs([(self._address + offset_bytes, length_bytes, 0)], "DRAM")
@@ -129,7 +129,7 @@ class NixlAgent:
         return self._try("write to", name, begin)
 
     def state(self, write: Write) -> WriteState:
-        """How far a write is."""
+        """See `Agent.state`."""
         try:
             state = self._agent.check_xfer_state(write)
         except Exception:  # the library says so where the peer is gone
@@ -137,16 +137,16 @@ class NixlAgent:
         return {"DONE": WriteState.DONE, "PROC": WriteState.PENDING}.get(state, WriteState.FAILED)
 
     def release(self, write: Write) -> None:
-        """Let go of a write."""
+        """See `Agent.release`."""
         self._try("release a write to", "a peer", lambda: self._agent.release_xfer_handle(write))
 
     def notices(self) -> list[tuple[str, bytes]]:
-        """What came."""
+        """See `Agent.notices`."""
         found = self._try("hear", "the peers", self._agent.get_new_notifs)
         return [(name, notice) for name, notices in found.items() for notice in notices]
 
     def close(self) -> None:
-        """Leave all and let go of the memory."""
+        """See `Agent.close`."""
         for name in list(self._peers):
             self.leave(name)
         self._try("deregister", "its memory", lambda: self._agent.deregister_memory(self._all, [BACKEND]))

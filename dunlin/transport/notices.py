@@ -1,7 +1,7 @@
 """The short notices that two agents exchange about one region, and their bytes. Pure.
 
-Every notice carries the region's token, which only came over the streams of the services: a notice without one means
-nothing.
+Every notice carries the region's token, which travels over the streams of the services alone: a notice without it is
+ignored.
 """
 
 import struct
@@ -23,7 +23,7 @@ class Begin:
 
     @property
     def token(self) -> bytes:
-        """Of the region."""
+        """The token of the region."""
         return self.payload.token
 
 
@@ -85,7 +85,7 @@ _SHORT_ONES: dict[bytes, type[Granted | Chunk | Taken | Over | Left]] = {
 
 
 def to_bytes(notice: Notice) -> bytes:
-    """What travels. Raises PayloadError for a header that cannot."""
+    """The bytes of a notice. Raises PayloadError for a header that cannot be encoded."""
     match notice:
         case Begin():
             return Begin.KIND + notice.payload.encode()[LENGTH.size :]

@@ -1,4 +1,4 @@
-"""Writes regions of the tier into others' staging memory: a few per peer at a time, the most urgent first.
+"""Writes regions of the tier into peers' staging memory: a few per peer at a time, the most urgent first.
 
 A region goes through one of this side's own lanes, so that no memory but the staging is ever registered. Knows no
 thread and no clock.
@@ -17,7 +17,7 @@ from dunlin.transport.payload import Payload, PayloadError
 from dunlin.transport.staging import Cut, Lanes, cut_of
 
 PER_PEER = 4
-"""Regions under way to one peer: short ones would spend their time on the way to and fro."""
+"""Regions under way to one peer at once: one alone would spend most of its time waiting for notices."""
 
 Sent = Callable[[int, str], None]
 
@@ -34,7 +34,7 @@ class Consignment:
 
 @dataclass(slots=True, eq=False)
 class _Going:
-    """`lane` is ours; `granted` is the peer's, once it gave one. `writes` under way, by chunk."""
+    """A region under way. `lane` is our own; `granted` the peer's, once it gave one; `writes` by chunk."""
 
     what: Consignment
     theirs: Cut
@@ -47,7 +47,7 @@ class _Going:
 
 
 class Outbound:
-    """Owns what waits and what is under way, and the lanes for it. `sent` is told once per consignment."""
+    """Owns the consignments that wait or are under way, and their lanes. `sent` is called once per consignment."""
 
     def __init__(
         self, room: memoryview, agent: Agent, sent: Sent, *, patience_s: float = 10.0, stall_s: float = 5.0
@@ -78,7 +78,7 @@ class Outbound:
         return list(dict.fromkeys((*under_way, *self._waiting)))
 
     def submit(self, what: Consignment, priority: Priority, now_s: float) -> None:
-        """Send it when its turn comes."""
+        """Queue a consignment."""
         queue = self._waiting.setdefault(what.to.name, [])
         heapq.heappush(queue, (priority, next(self._orders), what))
         self._start(now_s)
@@ -92,7 +92,7 @@ class Outbound:
         self._start(now_s)
 
     def hear(self, peer: str, notice: Notice, now_s: float) -> None:
-        """What a receiver says."""
+        """Take a receiver's notice in."""
         going = self._going.get(notice.token)
         if going is None or going.what.to.name != peer:
             return
@@ -108,7 +108,7 @@ class Outbound:
                 self._start(now_s)
 
     def tick(self, now_s: float) -> None:
-        """Write what can be written; leave peers that said nothing for too long or that writes do not reach."""
+        """Begin the writes that can begin; leave peers that were silent for too long or that writes do not reach."""
         for token in list(self._going):
             going = self._going.get(token)
             if going is None:
@@ -159,7 +159,7 @@ class Outbound:
         return ""
 
     def _advance(self, going: _Going) -> str:
-        """What went wrong."""
+        """Advance one region; returns what went wrong, empty for nothing."""
         try:
             for index, write in list(going.writes.items()):
                 state = self._agent.state(write)

@@ -21,7 +21,7 @@ _NAME_MOST_BYTES = 64
 
 
 class PayloadError(ValueError):
-    """Bytes that are no header; the text says what is wrong."""
+    """Bytes that are not a header; the text says what is wrong."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +41,7 @@ class Payload:
 
     @property
     def identity(self) -> bytes:
-        """What is hashed before the bytes."""
+        """The identity of the region, which is hashed before its bytes."""
         return identity(self.region, self.kv_dtype, self.chain)
 
     def encode(self) -> bytes:

@@ -30,7 +30,7 @@ CHUNK_BYTES = 1 << 20
 TICK_S = 0.25
 
 Received = Callable[[int, int, str], None]
-"""Told once per expected region: handle, generation, and what went wrong (nothing: the bytes are there)."""
+"""Called once per expected region: handle, generation, and the error (empty: the bytes are there)."""
 
 
 @dataclass(slots=True)
@@ -42,7 +42,7 @@ class _Expected:
 
 
 class Receiver:
-    """Owns the listening socket, its threads, and what is expected. `received` is called from those threads."""
+    """Owns the listening socket, its threads, and the expected regions. `received` is called from those threads."""
 
     def __init__(
         self,
@@ -59,15 +59,15 @@ class Receiver:
 
         Args:
             room: the tier's memory.
-            received: told what became of each expected region.
+            received: called once for each expected region.
             host: address to listen on.
             tls: for connections that must show a certificate.
             most_connections: at once; the next one is closed.
-            patience_s: an expected region that has not begun to come by then never will.
-            stall_s: a connection that brings nothing for so long in the midst of a region is closed.
+            patience_s: seconds until an expected region must have begun to come.
+            stall_s: a connection that brings no byte for so long in the midst of a region is closed.
 
         Raises:
-            OSError: no socket can be had there.
+            OSError: it cannot listen there.
         """
         self._room = room
         self._received = received
@@ -86,7 +86,7 @@ class Receiver:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port that it listens on."""
         port: int = self._socket.getsockname()[1]
         return port
 
@@ -112,7 +112,7 @@ class Receiver:
                 wanted.is_abandoned, wanted.until_s = True, 0.0
 
     def close(self) -> None:
-        """Take nothing more. Connections end at their next chunk."""
+        """Accept nothing more. Connections end at their next chunk."""
         self._closing.set()
         self._thread.join()
         self._socket.close()
@@ -151,7 +151,7 @@ class Receiver:
             self._places.release()
 
     def _take_one(self, stream: socket.socket) -> bool:
-        """One region; False ends the connection."""
+        """Receive one region; False ends the connection."""
         first = self._wait(stream)
         if not first:
             return False
@@ -177,7 +177,7 @@ class Receiver:
         return not detail
 
     def _wait(self, stream: socket.socket) -> bytes:
-        """The next frame's first byte, for as long as it takes; nothing when the connection or this receiver ends."""
+        """Wait for the next frame's first byte without a limit; empty when the connection or this receiver ends."""
         while not self._closing.is_set():
             try:
                 return stream.recv(1)

@@ -20,14 +20,14 @@ from dunlin.transport.sockets import receive_exactly
 CHUNK_BYTES = 1 << 20
 
 Sent = Callable[[int, str], None]
-"""Told once per parcel: its ticket, and what went wrong (nothing: the receiver has it)."""
+"""Called once per parcel: its ticket, and the error (empty: the receiver has it)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parcel:
     """`payload.length_bytes` from `offset_bytes` of the tier, for the receiver at `endpoint` ("host:port").
 
-    `server_name` is whose certificate the receiver must show, where there are any.
+    `server_name` is the name in the certificate that the receiver must show, with TLS.
     """
 
     ticket: int
@@ -67,7 +67,7 @@ class Sender:
         self._thread.start()
 
     def submit(self, parcel: Parcel, priority: Priority) -> bool:
-        """Queue it; False when too many wait."""
+        """Queue a parcel; False when too many wait."""
         try:
             self._queue.put_nowait(_Queued(priority, next(self._orders), parcel))
         except queue.Full:
@@ -75,7 +75,7 @@ class Sender:
         return True
 
     def close(self) -> None:
-        """Send what is being sent, and nothing more."""
+        """Finish the parcel that is being sent, and send no more."""
         with contextlib.suppress(queue.Full):
             self._queue.put_nowait(_Queued(-1, 0, None))
         self._thread.join(2 * self._stall_s)
@@ -87,7 +87,10 @@ class Sender:
             self._sent(parcel.ticket, self._send(parcel))
 
     def _send(self, parcel: Parcel) -> str:
-        """What went wrong. A kept connection may have ended long ago: then once more over a new one."""
+        """Send one parcel; returns the error, empty for none.
+
+        A kept connection may have ended long ago: then it is sent once more over a new one.
+        """
         kept = self._streams.pop(parcel.endpoint, None)
         if kept is not None:
             with contextlib.suppress(OSError, EOFError):

@@ -1,10 +1,10 @@
-"""Whole pieces out of blocking sockets."""
+"""Exact reads from blocking sockets."""
 
 import socket
 
 
 def receive_into(stream: socket.socket, view: memoryview) -> None:
-    """Fill `view`.
+    """Read until `view` is full.
 
     Raises:
         EOFError: the other side ended before.
@@ -19,7 +19,7 @@ def receive_into(stream: socket.socket, view: memoryview) -> None:
 
 
 def receive_exactly(stream: socket.socket, count: int) -> bytes:
-    """`count` bytes; raises as `receive_into`."""
+    """Read `count` bytes; raises as `receive_into`."""
     data = bytearray(count)
     receive_into(stream, memoryview(data))
     return bytes(data)

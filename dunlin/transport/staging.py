@@ -19,16 +19,16 @@ class Cut:
 
     @property
     def lane_bytes(self) -> int:
-        """Of one lane."""
+        """Bytes of one lane."""
         return self.depth * self.chunk_bytes
 
     @property
     def total_bytes(self) -> int:
-        """Of both directions."""
+        """Bytes of all lanes, both directions."""
         return 2 * self.lanes * self.lane_bytes
 
     def chunks(self, length_bytes: int) -> int:
-        """How many chunks a region has."""
+        """The number of chunks of a region."""
         return -(-length_bytes // self.chunk_bytes)
 
     def length(self, index: int, length_bytes: int) -> int:
@@ -36,11 +36,11 @@ class Cut:
         return min(self.chunk_bytes, length_bytes - index * self.chunk_bytes)
 
     def incoming(self, lane: int, index: int) -> int:
-        """Offset of the slot for the chunk `index` in a lane for what comes."""
+        """Offset of the chunk `index` in an incoming lane."""
         return lane * self.lane_bytes + index % self.depth * self.chunk_bytes
 
     def outgoing(self, lane: int, index: int) -> int:
-        """The same in a lane for what goes."""
+        """Offset of the chunk `index` in an outgoing lane."""
         return self.incoming(self.lanes + lane, index)
 
 
@@ -56,7 +56,7 @@ def cut_of(about: TransferAgent) -> Cut:
 
 
 class Lanes:
-    """Owns which lanes of one direction are free; the lowest goes first."""
+    """Owns the free lanes of one direction; the lowest is taken first."""
 
     def __init__(self, count: int) -> None:
         self._free = list(reversed(range(count)))
@@ -65,10 +65,10 @@ class Lanes:
         return len(self._free)
 
     def take(self) -> int | None:
-        """A lane, if one is free."""
+        """Take a lane; None if none is free."""
         return self._free.pop() if self._free else None
 
     def give_back(self, lane: int) -> None:
-        """It is free again."""
+        """Return a lane that `take` gave."""
         self._free.append(lane)
         self._free.sort(reverse=True)

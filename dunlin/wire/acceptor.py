@@ -81,7 +81,7 @@ class Acceptor(grpc.GenericRpcHandler):
         return caller
 
     def _refusal(self, context: "Context", caller: Address, conversation: Conversation) -> str:
-        """Why this caller may not have this conversation; empty: it may."""
+        """Why this caller may not open this conversation; empty: it may."""
         if caller.role not in conversation.callers:
             return f"a {caller.role} does not dial {conversation.name}: only {', '.join(conversation.callers)}"
         if self._security is None:

@@ -1,4 +1,4 @@
-"""Questions of tools to a core: each comes from an address of its own, and one answer goes back. Knows no message."""
+"""Lets tools ask a core: each question comes from an address of its own and gets one answer. Knows no message."""
 
 import asyncio
 import itertools
@@ -23,7 +23,7 @@ class OneAnswer:
         return True
 
     def close(self, reason: str) -> None:
-        """No answer will come."""
+        """Cancel the wait: no answer will come."""
         self.answer.cancel()
 
 
@@ -35,7 +35,7 @@ class Asking:
         self._numbers = itertools.count(1)
 
     async def ask(self, question: Message, kind: type[R]) -> R:
-        """The core's answer, which must be of that kind."""
+        """The core's answer to `question`, which must be of type `kind`."""
         asker, outlet = Address("client", f"tool-{next(self._numbers)}"), OneAnswer()
         self._host.attach(asker, outlet)
         try:

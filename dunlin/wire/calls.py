@@ -27,7 +27,7 @@ def _ignore(cancel: Callable[[], object]) -> None:
 
 
 class CallFailed(Exception):
-    """A call that ended badly. `status` is the name of gRPC's code; `retry_after_s` None: the server named none.
+    """A call that failed. `status` is the name of gRPC's code; `retry_after_s` None: the server named none.
 
     `reason` is the server's own word for why it was refused, empty if it gave none.
     """
@@ -43,7 +43,7 @@ class CallFailed(Exception):
 def call(
     channel: Channel, method: Method[Q, R], request: Q, timeout_s: float | None = None, metadata: Metadata = ()
 ) -> R:
-    """One answer, from a thread. `metadata` goes with the request.
+    """Call from a thread; returns the one answer. `metadata` goes with the request.
 
     Raises:
         CallFailed: whatever went wrong.
@@ -59,9 +59,9 @@ def call(
 def stream(
     channel: Channel, method: Method[Q, R], request: Q, metadata: Metadata = (), on_open: OnOpen = _ignore
 ) -> Generator[R, None, None]:
-    """Answers as they come, from a thread. Closing the generator cancels the call.
+    """Call from a thread; yields the answers as they come. Closing the generator cancels the call.
 
-    `on_open` gets what cancels it from another thread; the call then fails with CANCELLED.
+    `on_open` gets the function that cancels the call from another thread; it then fails with CANCELLED.
 
     Raises:
         CallFailed: whatever went wrong.
@@ -80,7 +80,7 @@ def stream(
 async def call_async(
     channel: AioChannel, method: Method[Q, R], request: Q, timeout_s: float | None = None, metadata: Metadata = ()
 ) -> R:
-    """One answer. Raises like `call`."""
+    """Call from an event loop; returns the one answer. Raises like `call`."""
     invoke: Any = channel.unary_unary(method.path, response_deserializer=_reader(method))
     data = _encoded(request)
     try:
@@ -92,7 +92,9 @@ async def call_async(
 async def stream_async(
     channel: AioChannel, method: Method[Q, R], request: Q, metadata: Metadata = (), on_open: OnOpen = _ignore
 ) -> AsyncGenerator[R, None]:
-    """Answers as they come. Closing the generator, or cancelling its task, cancels the call. Raises like `stream`.
+    """Yields the answers as they come. Closing the generator, or cancelling its task, cancels the call.
+
+    Raises like `stream`.
 
     `on_open` gets the function that cancels the call from outside; the reader then gets `asyncio.CancelledError`.
     """

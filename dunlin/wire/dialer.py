@@ -78,7 +78,7 @@ class Dialer:
 
     @property
     def ended(self) -> bool:
-        """Whether it will never connect again: cancelled counts, even before the task has noticed."""
+        """Whether it will never connect again; true from its cancellation on, before the task has noticed."""
         return self._task.done() or self._task.cancelling() > 0
 
     async def stop(self) -> None:

@@ -16,14 +16,14 @@ from dunlin.wire.security import Security
 from dunlin.wire.streams import Counters, Limits
 
 DIALING = Address("dialing", "")
-"""Where a core asks for streams."""
+"""The address to which a core sends `Reach` for a stream."""
 
 
 class Dialing:
     """Owns the dialers. `dials` names the conversation per role; roles in `same_node` only count on node `node`.
 
-    `on_demand` names those of roles that are dialled when the core says `Reach` to `DIALING`, where this sits as an
-    outlet of the host.
+    `on_demand` names the conversations of roles that are dialled when the core sends `Reach` to `DIALING`, the address
+    of this outlet.
     """
 
     def __init__(

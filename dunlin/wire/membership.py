@@ -1,4 +1,4 @@
-"""Follows the registrations in etcd, has every death confirmed, and tells the service what is left. Decides nothing."""
+"""Follows the registrations in etcd, probes members that vanish, and passes confirmed changes on. Decides nothing."""
 
 import asyncio
 import logging
@@ -25,9 +25,9 @@ class Asks(Protocol):
 
 
 class Membership:
-    """Owns the probes that are out, and the timer of the next ones. `run` it as a task; cancelling that ends all.
+    """Owns the probes under way and the timer of the next ones. `run` it as a task; cancelling that ends all.
 
-    `tell` hears what the cores should hear; `guard` gets every probe's task when it is done.
+    `tell` gets the messages for the core; `guard` gets every probe's task when it is done.
     """
 
     def __init__(

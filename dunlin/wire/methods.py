@@ -36,7 +36,7 @@ CANCEL = Method(DISPATCHER_SERVICE, "Cancel", CancelRequest, CancelReply)
 INFO = Method(DISPATCHER_SERVICE, "Info", InfoRequest, InfoReply)
 
 RETRY_AFTER = "dunlin-retry-after-s"
-"""Trailing metadata of a refusal: when to come back, seconds as text."""
+"""Trailing metadata of a refusal: seconds until another try makes sense, as text."""
 
 REASON = "dunlin-reason"
 """Trailing metadata of a refusal: why, in one word (a `Rejection`'s name in lower case)."""
@@ -57,7 +57,7 @@ Refusal = tuple[grpc.StatusCode, str, tuple[tuple[str, str], ...]]
 Read = Callable[[Method[Any, Any], bytes], Any]
 Gate = Callable[[str, Mapping[str, Any]], Refusal | None]
 Refused = Callable[[str, Any, grpc.StatusCode, str], None]
-"""Told of a call: its method's name, its context, status and detail."""
+"""Called for a refused call: its method's name, its context, status and detail."""
 
 
 class Methods(grpc.GenericRpcHandler):
@@ -68,8 +68,8 @@ class Methods(grpc.GenericRpcHandler):
 
     A caller that shows a certificate must be of one of the roles `callers`; the port decides if one is needed.
     `gate` may refuse a call by its method's name and its metadata alone, before its request is read. `refused` is
-    told of calls that are refused here: for their certificate, or because their request cannot be read. Answers of the
-    methods `undecoded` take the request's bytes: it may be large, and they know where to read it.
+    called for calls that are refused here: for their certificate, or because their request cannot be read. Answers of
+    the methods `undecoded` take the request's bytes, to decode a large one outside the event loop.
     """
 
     def __init__(
@@ -97,7 +97,7 @@ class Methods(grpc.GenericRpcHandler):
 
 
 def _refusing(refusal: Refusal) -> "Handler":
-    """Answers without reading the request, however large it is."""
+    """Refuse a call without reading its request, however large that is."""
 
     async def refuse(requests: object, context: "Context") -> None:
         await context.abort(*refusal)

@@ -1,4 +1,4 @@
-"""What every service is told on its command line, and the error that ends a start. Knows no gRPC."""
+"""The command-line options that every service has. Knows no gRPC."""
 
 import argparse
 import os

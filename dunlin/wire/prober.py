@@ -22,7 +22,7 @@ _AT_ONCE = 16
 
 
 def health_name(address: Address) -> str:
-    """The name under which a process says of itself, to gRPC's health service, that it serves."""
+    """The service name under which a process answers gRPC's health check for its address."""
     return f"dunlin.member/{address.role}/{address.name}/{address.incarnation}"
 
 
@@ -38,7 +38,7 @@ class Prober:
         self._turns = asyncio.Semaphore(_AT_ONCE)
 
     async def probe(self, member: Member) -> Verdict:
-        """What is known of `member` now. Never raises."""
+        """Probe `member` now. Never raises."""
         if self._connected(member.address):
             return Verdict.ALIVE
         async with self._turns:

@@ -15,20 +15,20 @@ _BATCH_BYTES = 4 << 20
 
 
 class ReasonPump:
-    """Sends what the host recorded. While no monitor is joined nothing is taken: the host's ring keeps the newest."""
+    """Sends the recorded decisions. While no monitor is joined none are taken: the host's ring keeps the newest."""
 
     def __init__(self, host: Host) -> None:
         self._host = host
         self._lost = 0
 
     async def run(self) -> None:
-        """Send a batch now and then, until cancelled."""
+        """Send a batch at intervals, until cancelled."""
         while True:
             await asyncio.sleep(_INTERVAL_S)
             self.flush()
 
     def flush(self) -> None:
-        """Send one batch, if there is a monitor and anything to say."""
+        """Send one batch, if there is a monitor and a recorded decision."""
         monitors = self._host.peers("monitor")
         if not monitors:
             return

@@ -51,7 +51,7 @@ class End:
 
 
 class Pipe(Protocol):
-    """The half of gRPC's call (a dialer's) or context (an acceptor's) that both have."""
+    """The methods that gRPC's call (of a dialer) and context (of an acceptor) share."""
 
     async def read(self) -> object: ...
 
@@ -176,7 +176,7 @@ def identity(sender: Address, meant: Address) -> Metadata:
 
 
 def identities(metadata: object) -> tuple[Address, Address]:
-    """The sender and the address that it means.
+    """The sender and the address that it wants, out of `identity`'s metadata.
 
     Raises:
         ValueError: the metadata is not `identity`'s.

@@ -25,7 +25,7 @@ KNOWN = (
 
 Row = Mapping[str, Any]
 Rows = Iterator[tuple[int, Arrival]]
-"""Line numbers from 1, and what stands there."""
+"""Line numbers from 1, and the arrival in that line."""
 
 
 def read_trace(path: Path, duration_s: float | None = None) -> list[Arrival]:

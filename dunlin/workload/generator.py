@@ -1,6 +1,6 @@
 """The open-loop load generator: sends each job when its time has come, whatever became of those before.
 
-Knows a `Door` and a clock; what is made of the records is `stats`' business.
+Knows a `Door` and a clock; `stats` computes figures from the records.
 """
 
 import asyncio
@@ -24,7 +24,7 @@ class DoorFailed(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Arrived:
-    """What one message of a stream brought: new token ids, and the request's public id once known."""
+    """One message of a stream: new token ids, and the request's public id once known."""
 
     tokens: Sequence[int]
     request: str = ""
@@ -71,7 +71,7 @@ class Load:
 
     @property
     def failed(self) -> int:
-        """Requests that ended badly so far."""
+        """The number of requests so far that did not complete."""
         return sum(record.outcome != "ok" for record in self.records if record.end_s)
 
     def now_s(self) -> float:

@@ -20,7 +20,7 @@ Pair = tuple[int, int]
 
 
 class Lengths(Protocol):
-    """Where lengths come from."""
+    """A source of request lengths."""
 
     def draw(self, random: Random) -> Pair:
         """One request's input and output tokens, each at least 1."""
@@ -29,7 +29,7 @@ class Lengths(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Fixed:
-    """Every request alike."""
+    """The same lengths for every request."""
 
     input_tokens: int
     output_tokens: int
@@ -87,7 +87,7 @@ class Zipf:
 
 @dataclass(frozen=True, slots=True)
 class LengthSet:
-    """Pairs that were seen somewhere; each is as likely as the next."""
+    """Observed pairs, all equally likely."""
 
     pairs: Sequence[Pair]
 

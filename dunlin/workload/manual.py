@@ -1,4 +1,4 @@
-"""What users are told of workloads and SLOs, in one place for help and complaints. Loads nothing."""
+"""The texts on workloads and SLOs for help and errors, in one place. Loads nothing."""
 
 DEFAULT_LENGTHS = "lognormal(512,128)"
 SLO_HELP = "ttft=2,tpot=0.1 (seconds; also jct), or per class: chat:ttft=1,tpot=0.05; may be given several times"

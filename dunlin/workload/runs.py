@@ -1,4 +1,4 @@
-"""The record of a run, as JSON lines: what the cluster was, then one line per request with the times of its tokens.
+"""The record of a run, as JSON lines: facts on the cluster, then one line per request with the times of its tokens.
 
 `dunlin replay --record` writes it, `dunlin sim --against` reads it. Times are seconds from the start of the run.
 """

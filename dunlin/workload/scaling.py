@@ -1,4 +1,4 @@
-"""What is done to arrivals before they are sent: cut, stretched, thinned or repeated to a rate, laid over one another.
+"""Changes arrivals before they are sent: cuts, stretches, thins or repeats them to a rate, overlays several traces.
 
 Pure: from lists to lists, by a seed. Whatever is changed, the order of arrival stays.
 """
@@ -14,7 +14,7 @@ _SPACE = 1 << 40
 
 
 def cut(arrivals: Sequence[Arrival], start_s: float, stop_s: float) -> list[Arrival]:
-    """Those from `start_s` to before `stop_s`, with `start_s` as the new beginning."""
+    """The arrivals in [`start_s`, `stop_s`), with times counted from `start_s`."""
     return [replace(one, at_s=one.at_s - start_s) for one in arrivals if start_s <= one.at_s < stop_s]
 
 
@@ -57,11 +57,11 @@ def moved(arrival: Arrival, space: int) -> Arrival:
 
 
 def overlaid(parts: Sequence[Sequence[Arrival]]) -> list[Arrival]:
-    """All parts at once. No part shares prefixes with another."""
+    """All parts merged by time. No part shares prefixes with another."""
     # Copies of a part count spaces from 1 on: parts are farther apart than the copies of any part.
     return in_order(moved(one, index << 20) for index, part in enumerate(parts) for one in part)
 
 
 def in_order(arrivals: Iterable[Arrival]) -> list[Arrival]:
-    """By time; those of one moment as they were."""
+    """Sorted by time; equal times keep their order."""
     return sorted(arrivals, key=lambda one: one.at_s)

@@ -4,7 +4,7 @@
     part  = kind [ ":" items ]          call = name [ "(" items ")" ]
     items = item { "," item }           item = [ key "=" ] value
 
-Commas within parentheses belong to the call. Knows the grammar and how to complain; what kinds there are is `kinds`'.
+Commas within parentheses belong to the call. Knows the grammar and its errors; `kinds` knows the kinds.
 """
 
 import math
@@ -13,12 +13,12 @@ from dataclasses import dataclass, field
 
 
 class WorkloadError(ValueError):
-    """A workload that cannot be: the text says what, where in the specification, and what to do."""
+    """A workload that is not valid: the text names the place in the specification and the remedy."""
 
 
 @dataclass(slots=True)
 class Call:
-    """A name and what was given to it. `source` is its text, for complaints; `used` are the keys asked for."""
+    """A name and its arguments. `source` is its text, for errors; `used` are the keys read so far."""
 
     name: str
     source: str
@@ -27,11 +27,11 @@ class Call:
     used: set[str] = field(default_factory=set)
 
     def wrong(self, complaint: str) -> WorkloadError:
-        """A complaint about this call."""
+        """An error about this call."""
         return WorkloadError(f"workload {self.source!r}: {complaint}")
 
     def place(self, *names: str) -> "Call":
-        """Give the values without a key these names, in order. WorkloadError for too many, or one given twice."""
+        """Name the positional values, in order. Raises WorkloadError for too many, or one given twice."""
         if len(self.values) > len(names):
             raise self.wrong(f"{self.name} takes at most {len(names)} values without a name ({', '.join(names)})")
         for name, value in zip(names, self.values, strict=False):
@@ -42,7 +42,7 @@ class Call:
         return self
 
     def text(self, key: str, default: str | None = None) -> str:
-        """What `key` was given. Raises WorkloadError if nothing and there is no default."""
+        """The value of `key`. Raises WorkloadError if it is missing and there is no default."""
         self.used.add(key)
         value = self.named.get(key, default)
         if not value:

@@ -1,4 +1,4 @@
-"""What happened to the requests of a run, in figures. Pure: from records to a report.
+"""The figures of a run: from records to a report. Pure.
 
 TTFT: arrival → first token. TPOT: (last − first token) / (tokens − 1). ITL: gaps between tokens. JCT: arrival → last
 token. Arrival is the moment that the schedule says, so a generator that is late does not hide a queue.

@@ -1,4 +1,4 @@
-"""What a trace is made of: arrivals, in a text file that is plain or gzip. `formats.py` reads its rows."""
+"""The arrivals of a trace, and its text file, plain or gzip. `formats.py` reads its rows."""
 
 import gzip
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ BLOCK_TOKENS = 512
 
 
 class TraceError(ValueError):
-    """A file that cannot be used: the text names the file, the line and what is wrong."""
+    """A file that cannot be used: the text names the file, the line and the fault."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What a backend must give, and how partial results join.
+"""The interface of an attention backend, and the merge of partial results.
 
 The keys and values of one layer are `[slot, 2, kv_heads, head_dim]`; a sequence's are found by its slots in order of
 position.

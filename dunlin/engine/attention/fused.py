@@ -31,7 +31,7 @@ def plan(rows: Sequence[Row]) -> AttendLayer:
 
 
 def partial(query: Tensor, keys_values: Tensor) -> tuple[Tensor, Tensor]:
-    """Attention of every query over every key given: what a holder of some of a sequence's tokens computes."""
+    """Attention of every query over every given key, without a mask: the part for a stretch of a sequence's tokens."""
     tokens, heads, head_dim = query.shape
     kv_heads = keys_values.shape[2]
     keys, values = keys_values.permute(1, 2, 0, 3).unsqueeze(1).unbind(0)
