@@ -8,8 +8,8 @@ from typing import Any
 
 from dunlin.effects import Address
 from services.instance.sequences import LEGAL
-from simulator.cluster.process import Event
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.process import Delivery
+from simulator.cluster.simulated import SimulatedCluster
 
 INSTANCE_STATES = ("leaving", "restoring", "spilling", "asking", "draining", "ending")
 """What sequences do, the least common first."""
@@ -36,7 +36,7 @@ class Coverage:
         """Another run."""
         self._states.clear()
 
-    def delivered(self, cluster: Cluster, event: Event) -> None:
+    def delivered(self, cluster: SimulatedCluster, event: Delivery) -> None:
         """A message was delivered."""
         self.messages[event.to.role, type(event.message).__name__] += 1
         if event.to.role == "instance":
@@ -44,11 +44,11 @@ class Coverage:
             for sequence in core.sequences if core is not None else ():
                 self._turn(event.to, sequence.order, sequence.state.value)
 
-    def struck(self, kind: str, role: str, phase: str) -> None:
+    def fault_applied(self, kind: str, role: str, phase: str) -> None:
         """A fault struck somebody in that phase."""
         self.strikes[kind, f"{role} {phase}"] += 1
 
-    def phases(self, cluster: Cluster) -> dict[Address, str]:
+    def phases(self, cluster: SimulatedCluster) -> dict[Address, str]:
         """What everybody is doing."""
         return {address: phase_of(address, cluster) for address in cluster.cores}
 
@@ -90,7 +90,7 @@ class Coverage:
             self.turns[before or "new", state] += 1
 
 
-def phase_of(address: Address, cluster: Cluster) -> str:
+def phase_of(address: Address, cluster: SimulatedCluster) -> str:
     """What the process is doing: the least common thing."""
     role, core = address.role, cluster.core(address)
     reader = {"instance": _of_instance, "dispatcher": _of_dispatcher, "kvstore": _of_kvstore}.get(role)

@@ -11,7 +11,7 @@ from simulator.engine.token_model import continuation
 
 VOCABULARY = 1000
 TENANTS = ("", "one", "two")
-NAMED = 0.25
+NAMED_SHARE = 0.25
 """Of the requests, so many have a name of their tenant's, and two clients."""
 AIMED = 0.3
 """Of the faults, so many wait for a phase of somebody's."""
@@ -25,7 +25,7 @@ AIMS_OF_KVSTORES = ("copying", "spilling", "restoring", "receiving", "asking", "
 AIMS_OF_DISPATCHERS = ("offered", "preempted", "queued", "running")
 AIMS_OF_INSTANCES = ("draining", "ending", "leaving", "receiving", "copying", "spilling", "restoring", "computing")
 """What processes do now and then (simulator/campaign/coverage.py), and what faults wait for."""
-DUOS = (
+PAIRED_FAULTS = (
     ("slow_engine", "pause_instance"),
     ("corrupt", "wild_engine"),
     ("corrupt", "drain"),
@@ -42,7 +42,7 @@ LONG, STEADY = 0.03, 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
+class ClusterShape:
     """The cluster. Times of the engine and the network in seconds."""
 
     instances: int
@@ -70,7 +70,7 @@ class Shape:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class PlannedRequest:
     """A request. `again_s`: a second client comes for it, by its name, so much later. `leaves_s`: its client goes."""
 
     number: int
@@ -80,8 +80,8 @@ class Ask:
     tenant: str
     door: int
     named: bool = False
-    again_s: float | None = None
-    leaves_s: float | None = None
+    retry_s: float | None = None
+    disconnect_s: float | None = None
     timeout_s: float | None = None
     poison: bool = False
 
@@ -104,29 +104,29 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class TrialPlan:
     """One run."""
 
     seed: int
-    shape: Shape
-    asks: tuple[Ask, ...]
+    shape: ClusterShape
+    requests: tuple[PlannedRequest, ...]
     faults: tuple[Fault, ...]
 
-    def only(self, asks: frozenset[int], faults: frozenset[int]) -> "Plan":
+    def subset(self, asks: frozenset[int], faults: frozenset[int]) -> "TrialPlan":
         """The part of it with these entries."""
         return replace(
             self,
-            asks=tuple(ask for ask in self.asks if ask.number in asks),
+            requests=tuple(ask for ask in self.requests if ask.number in asks),
             faults=tuple(fault for fault in self.faults if fault.number in faults),
         )
 
 
-def draw(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> Plan:
+def draw_plan(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> TrialPlan:
     """The plan of a seed; `kinds` are the faults and `presets` the policies to choose from."""
     shape = _shape(Random(f"{seed} shape"), presets)
     length_s = _length_s(Random(f"{seed} length"))
     asks = _chatting(Random(f"{seed} chats"), _asks(Random(f"{seed} asks"), shape, length_s))
-    return Plan(seed, shape, asks, _faults(Random(f"{seed} faults"), kinds, length_s))
+    return TrialPlan(seed, shape, asks, _faults(Random(f"{seed} faults"), kinds, length_s))
 
 
 def _length_s(draw: Random) -> float:
@@ -136,8 +136,8 @@ def _length_s(draw: Random) -> float:
     return draw.uniform(30.0, 180.0) if kind < LONG + STEADY else 2.0
 
 
-def _shape(draw: Random, presets: tuple[str, ...]) -> Shape:
-    return Shape(
+def _shape(draw: Random, presets: tuple[str, ...]) -> ClusterShape:
+    return ClusterShape(
         instances=draw.choice([1, 2, 2, 2, 3, 4]),
         dispatchers=draw.choice([1, 2, 2]),
         managers=draw.choice([1, 2, 2]),
@@ -161,7 +161,7 @@ def _shape(draw: Random, presets: tuple[str, ...]) -> Shape:
     )
 
 
-def _asks(draw: Random, shape: Shape, length_s: float) -> tuple[Ask, ...]:
+def _asks(draw: Random, shape: ClusterShape, length_s: float) -> tuple[PlannedRequest, ...]:
     prompts = [[draw.randrange(VOCABULARY) for _ in range(48)] for _ in range(3)]
     poison = draw.choice([0, 0, 0, 0, 0, 0, 0, 1, 2])
     # Load comes in clumps, however long the run: what is quiet for long costs little, and proves little.
@@ -171,9 +171,9 @@ def _asks(draw: Random, shape: Shape, length_s: float) -> tuple[Ask, ...]:
     for number in range(draw.choice([8, 16, 16, 24, 32])):
         shared = draw.choice(prompts)[: draw.randint(1, 48)]
         own = [draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 12))]
-        named = draw.random() < NAMED
+        named = draw.random() < NAMED_SHARE
         asks.append(
-            Ask(
+            PlannedRequest(
                 number,
                 draw.choice(clumps) + draw.uniform(0.0, 2.0),
                 tuple(shared + own),
@@ -181,8 +181,8 @@ def _asks(draw: Random, shape: Shape, length_s: float) -> tuple[Ask, ...]:
                 draw.choice(TENANTS),
                 draw.randrange(2),
                 named,
-                again_s=draw.choice([0.0, 0.1, 3.0]) if named else None,
-                leaves_s=draw.uniform(0.01, 1.0) if draw.random() < 0.08 else None,
+                retry_s=draw.choice([0.0, 0.1, 3.0]) if named else None,
+                disconnect_s=draw.uniform(0.01, 1.0) if draw.random() < 0.08 else None,
                 timeout_s=draw.choice([0.2, 2.0]) if draw.random() < 0.06 else None,
                 poison=number < poison,
             )
@@ -190,7 +190,7 @@ def _asks(draw: Random, shape: Shape, length_s: float) -> tuple[Ask, ...]:
     return tuple(asks)
 
 
-def _chatting(draw: Random, asks: tuple[Ask, ...]) -> tuple[Ask, ...]:
+def _chatting(draw: Random, asks: tuple[PlannedRequest, ...]) -> tuple[PlannedRequest, ...]:
     """In some runs half of the requests, but the first, begin with an earlier one's prompt and answer."""
     if draw.random() >= CHATS:
         return asks
@@ -209,7 +209,7 @@ def _chatting(draw: Random, asks: tuple[Ask, ...]) -> tuple[Ask, ...]:
 def _faults(draw: Random, kinds: tuple[str, ...], length_s: float) -> tuple[Fault, ...]:
     until_s = max(5.0, length_s)
     few = draw.sample(kinds, min(4, len(kinds)))
-    duos = [duo for duo in DUOS if set(duo) <= set(kinds)]
+    duos = [duo for duo in PAIRED_FAULTS if set(duo) <= set(kinds)]
     faults: list[Fault] = []
     most = draw.choice([0, 3, 6, 9, 12])
     while len(faults) < most:

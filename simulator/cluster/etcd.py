@@ -14,11 +14,11 @@ from simulator.cluster.world import World
 ETCD = Address("etcd", "")
 LEASE_S = 5.0
 """How long a registration, and a term, outlive the last sign of life."""
-FOLLOWERS = ("monitor", "kvstore", "dispatcher")
+WATCHING_ROLES = ("monitor", "kvstore", "dispatcher")
 """The roles whose cores follow the membership."""
 
 
-class EtcdModel:
+class SimulatedEtcd:
     """Owns members, candidates, revisions and quotas. Tells nobody anything until it was told to `begin`: thousands of
     processes that start together learn of each other at once, and once.
     """
@@ -49,7 +49,7 @@ class EtcdModel:
     def begin(self) -> None:
         """All that were registered so far hear of each other, and one is elected."""
         self._has_begun = True
-        self.reset()
+        self.compact_history()
         self._elect()
 
     def register(self, address: Address, node: str) -> None:
@@ -58,80 +58,82 @@ class EtcdModel:
         before, member = self._members.get(key), Member(address, "", node, pid=0)
         self._members[key] = member
         if before is not None:
-            self._forget(before.address)
+            self._remove_follower(before.address)
         if self._has_begun:
-            self._tell(MemberUp(member))
-        if address.role in FOLLOWERS:
+            self._broadcast(MemberUp(member))
+        if address.role in WATCHING_ROLES:
             self._followers[address] = None
         if address.role == "global_manager":
             self._candidates.append(address)
         if self._has_begun:
-            self._inform([address])
+            self._send_membership([address])
             self._elect()
 
-    def limit(self, quotas: Sequence[Quota]) -> None:
+    def set_quotas(self, quotas: Sequence[Quota]) -> None:
         """From now on dispatchers hear of these."""
         self.quotas = tuple(quotas)
         for address in self._followers:
-            self._give_quotas(address)
+            self._send_quotas(address)
 
     def died(self, address: Address) -> None:
         """The process ended: its lease runs out."""
-        self._world.later(LEASE_S, lambda: self._expired(address))
+        self._world.call_later(LEASE_S, lambda: self._lease_expired(address))
 
-    def sleeps(self, address: Address) -> None:
+    def paused(self, address: Address) -> None:
         """The process keeps no lease alive: its term ends, but not its registration, for it answers a probe."""
-        self._world.later(LEASE_S, lambda: self._over(address) if self._world.is_paused(address) else None)
+        self._world.call_later(LEASE_S, lambda: self._end_term(address) if self._world.is_paused(address) else None)
 
-    def fail(self, for_s: float) -> None:
+    def begin_outage(self, for_s: float) -> None:
         """Nobody is there for a while. A leader steps down when its own clock says that its lease may be over."""
         self.is_down = True
         self._outages += 1
         outage, leader = self._outages, self.leader
-        self._world.later(LEASE_S, lambda: self._over(leader) if self.is_down and outage == self._outages else None)
-        self._world.later(for_s, lambda: self._return(outage))
+        self._world.call_later(
+            LEASE_S, lambda: self._end_term(leader) if self.is_down and outage == self._outages else None
+        )
+        self._world.call_later(for_s, lambda: self._end_outage(outage))
 
-    def reset(self) -> None:
+    def compact_history(self) -> None:
         """The watches' history was compacted: everybody gets the whole membership anew."""
         if not self.is_down:
-            self._inform(self._followers)
+            self._send_membership(self._followers)
 
     def resign(self) -> None:
         """The leader loses its term, although it lives; it stands anew behind the others."""
         if self.leader is not None and not self.is_down:
-            self._over(self.leader)
+            self._end_term(self.leader)
 
-    def _return(self, outage: int) -> None:
+    def _end_outage(self, outage: int) -> None:
         if outage != self._outages:
             return
         self.is_down = False
-        self.reset()
+        self.compact_history()
         self._elect()
 
-    def _expired(self, address: Address) -> None:
+    def _lease_expired(self, address: Address) -> None:
         if self.is_down:
-            return self._world.later(1.0, lambda: self._expired(address))
-        self._over(address)
+            return self._world.call_later(1.0, lambda: self._lease_expired(address))
+        self._end_term(address)
         if address in self._candidates:
             self._candidates.remove(address)
         member = self._members.get((address.role, address.name))
         if member is not None and member.address == address:
             del self._members[address.role, address.name]
-            self._forget(address)
+            self._remove_follower(address)
 
-    def _forget(self, address: Address) -> None:
+    def _remove_follower(self, address: Address) -> None:
         self._followers.pop(address, None)
         if self._has_begun:
-            self._tell(MemberDown(address))
+            self._broadcast(MemberDown(address))
 
-    def _over(self, address: Address | None) -> None:
+    def _end_term(self, address: Address | None) -> None:
         """The term of `address` is over, if it leads. One that sleeps hears so before anything else."""
         if address is None or self.leader != address:
             return
         epoch = max(self.terms)
         self.leader = None
         if self._world.is_up(address):
-            self._world.tell_first(ETCD, address, Deposed(epoch))
+            self._world.post_first(ETCD, address, Deposed(epoch))
         if address in self._candidates:
             self._candidates.remove(address)
             self._candidates.append(address)
@@ -142,24 +144,24 @@ class EtcdModel:
         if self.leader is not None or self.is_down:
             return
         if not able:
-            return self._world.later(1.0, self._elect) if self._candidates else None
+            return self._world.call_later(1.0, self._elect) if self._candidates else None
         self.leader = able[0]
         epoch = self.next_revision()
         self.terms[epoch] = self.leader
         self._world.post(ETCD, self.leader, Elected(epoch))
 
-    def _tell(self, message: Message) -> None:
+    def _broadcast(self, message: Message) -> None:
         for address in self._followers:
             self._world.post(ETCD, address, message)
 
-    def _inform(self, whom: "Sequence[Address] | dict[Address, None]") -> None:
+    def _send_membership(self, whom: "Sequence[Address] | dict[Address, None]") -> None:
         """They get all that there is, if they follow it."""
         everybody = MembersReset(tuple(sorted(self._members.values(), key=lambda member: member.address)))
         for address in whom:
             if address in self._followers:
                 self._world.post(ETCD, address, everybody)
-                self._give_quotas(address)
+                self._send_quotas(address)
 
-    def _give_quotas(self, address: Address) -> None:
+    def _send_quotas(self, address: Address) -> None:
         if address.role == "dispatcher" and self.quotas:
             self._world.post(ETCD, address, Quotas(self.quotas))

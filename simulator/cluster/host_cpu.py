@@ -8,35 +8,35 @@ from dunlin.effects import Address, Message
 from dunlin.messages.dispatch import Place, Tokens
 from dunlin.messages.door import Submit
 from dunlin.messages.engine import StepDone
-from simulator.cluster.engine_supervisor import EngineSeat
+from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
 from simulator.cluster.process import Processor
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.simulated import SimulatedCluster
 
 
-def put_on_processors(cluster: Cluster, costs: HostCosts) -> None:
+def assign_processors(cluster: SimulatedCluster, costs: HostCosts) -> None:
     """Every instance gets a processor, which may be its engine's too; all dispatchers and clients share one."""
-    door = Processor(lambda to, message: cost_s(costs.door, message))
+    door = Processor(lambda to, message: message_cost_s(costs.door, message))
     for core in cluster.dispatchers.values():
-        cluster.world.run_on(core.address, door)
+        cluster.world.set_processor(core.address, door)
     for instance in cluster.instances.values():
-        seat = cluster.seats[instance.address] if costs.shares_core else None
-        cluster.world.run_on(instance.address, _processor(costs.instance, seat))
+        seat = cluster.engine_supervisors[instance.address] if costs.shares_core else None
+        cluster.world.set_processor(instance.address, _processor(costs.instance, seat))
 
 
-def cost_s(costs: MessageCosts, message: Message) -> float:
+def message_cost_s(costs: MessageCosts, message: Message) -> float:
     """What a message costs whoever takes it."""
     if isinstance(message, StepDone | Tokens):
         return costs.step_s + costs.row_s * len(message.token)
     return costs.request_s if isinstance(message, Place | Submit) else 0.0
 
 
-def _processor(costs: MessageCosts, seat: EngineSeat | None) -> Processor:
+def _processor(costs: MessageCosts, seat: SimulatedEngineSupervisor | None) -> Processor:
     """On an engine's core: the light process goes first, and the step that runs ends later by as much."""
 
     def turn_s(to: Address, message: Message) -> float:
-        seconds = cost_s(costs, message)
+        seconds = message_cost_s(costs, message)
         if seat is not None and seconds:
-            seat.engine.runner.hold(seconds)
+            seat.engine.runner.add_cpu_delay(seconds)
         return seconds
 
     return Processor(turn_s)

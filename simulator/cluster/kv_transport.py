@@ -9,9 +9,9 @@ from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Message, Send
 from services.kvstore.carriage import TRANSPORT, Abandon, Expect, Expecting, Goods, Push, Pushed, Received
-from simulator.cluster.network import Links
+from simulator.cluster.network import NetworkLinks
 from simulator.cluster.world import World
-from simulator.engine.host_memory import HostTier
+from simulator.engine.host_memory import SimulatedHostMemory
 
 PATIENCE_S = 10.0
 
@@ -23,11 +23,15 @@ class PushDue:
     token: bytes
 
 
-class Carrier:
+class SimulatedKvTransport:
     """Carries regions over `links`, by priority; `node_of` says where a kvstore is, `memories` what its tier is."""
 
     def __init__(
-        self, memories: Mapping[Address, HostTier], world: World, links: Links, node_of: Mapping[Address, str]
+        self,
+        memories: Mapping[Address, SimulatedHostMemory],
+        world: World,
+        links: NetworkLinks,
+        node_of: Mapping[Address, str],
     ) -> None:
         self._memories = memories
         self._world = world
@@ -73,7 +77,7 @@ class Carrier:
         to, _ = self._expected[push.token]
         size = push.goods.host.length_bytes
         here, there = self._node_of[sender], self._node_of[to]
-        self._links.carry(here, there, size, push.priority, lambda now_s: self._arrived(sender, push))
+        self._links.transfer(here, there, size, push.priority, lambda now_s: self._arrived(sender, push))
         return []
 
     def _arrived(self, sender: Address, push: Push) -> None:

@@ -79,7 +79,7 @@ class _Link:
     is_busy: bool = False
 
 
-class Links:
+class NetworkLinks:
     """Carries bytes from node to node. `later` calls back after so many seconds, with the time."""
 
     def __init__(self, spec: NetworkSpec, later: Callable[[float, Callable[[float], None]], None]) -> None:
@@ -89,7 +89,7 @@ class Links:
         self._links: dict[tuple[str, str], _Link] = {}
         self._numbers = 0
 
-    def carry(
+    def transfer(
         self, here: str, there: str, byte_count: int, priority: Priority, arrived: Callable[[float], None]
     ) -> None:
         """Call `arrived` when so many bytes are there, after what is more urgent or was first."""

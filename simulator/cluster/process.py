@@ -7,7 +7,7 @@ from typing import NamedTuple
 from dunlin.effects import Address, Core, Effect, Message
 
 
-class Event(NamedTuple):
+class Delivery(NamedTuple):
     """One delivery. Ties are broken by the order of sending: no two events have the same number."""
 
     at_s: float
@@ -18,24 +18,24 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
+class ScheduledCall:
     """Something that happens once, by nobody in the world."""
 
     act: Callable[[], object]
 
 
-class Actor:
+class CallRunner:
     """Does it."""
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """Its time has come."""
-        if isinstance(message, Act):
+        if isinstance(message, ScheduledCall):
             message.act()
         return []
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
+class SimulatedStream:
     """One direction of a stream: what `sender` says to `to`, in order. Closed once and for good.
 
     `held`: what is said waits there (None: it flows). `is_known`: `to` has heard that it is open. `may_speak`: so has
@@ -43,7 +43,7 @@ class Stream:
     """
 
     sender: Address
-    to: "Process"
+    to: "SimulatedProcess"
     delay_s: float
     last_s: float = 0.0
     is_open: bool = True
@@ -62,7 +62,7 @@ class Processor:
 
 
 @dataclass(slots=True, eq=False)
-class Process:
+class SimulatedProcess:
     """Something with a core's `receive` at an address.
 
     Its clock shows `offset_s` more than the world's and runs `rate` times as fast. `waiting` holds what came while it
@@ -71,13 +71,13 @@ class Process:
 
     address: Address
     core: Core
-    streams: dict[Address, Stream] = field(default_factory=dict)
+    streams: dict[Address, SimulatedStream] = field(default_factory=dict)
     is_up: bool = True
-    waiting: "list[Pending] | None" = None
+    waiting: "list[PendingDelivery] | None" = None
     offset_s: float = 0.0
     rate: float = 1.0
     processor: Processor | None = None
 
 
-Pending = tuple[float, int, Process, Address, Message, Stream | None]
+PendingDelivery = tuple[float, int, SimulatedProcess, Address, Message, SimulatedStream | None]
 """An event in the heap: time, number, to whom, from whom, what, and on which stream (None: a timer, or by hand)."""

@@ -6,11 +6,11 @@ from dunlin.effects import Address, Effect, Message
 from dunlin.messages.door import Admitted, Delta, Rejected, Submit
 from dunlin.messages.types import Finish
 from simulator.engine.errors import ContractBroken
-from simulator.engine.token_model import VOCABULARY, Digested, Voice, expected
+from simulator.engine.token_model import VOCABULARY, PrefixTokenModel, TokenModel, expected_tokens
 
 
 @dataclass
-class Client:
+class RecordingClient:
     """One request's client: what it asked, and what it was told, with the times of the tokens."""
 
     address: Address
@@ -23,7 +23,7 @@ class Client:
     times_s: list[float] = field(default_factory=list)
     finish: Finish = Finish.RUNNING
     detail: str = ""
-    voice: Voice = field(default_factory=Digested)
+    voice: TokenModel = field(default_factory=PrefixTokenModel)
     vocabulary: int = VOCABULARY
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
@@ -47,7 +47,7 @@ class Client:
     def expected(self) -> list[int]:
         """What an exact stream of this request says."""
         asked, count = self.submit.tokens, self.submit.max_tokens or 0
-        return expected(self.voice, asked, len(asked), count, self.submit.sampling.seed, self.vocabulary)
+        return expected_tokens(self.voice, asked, len(asked), count, self.submit.sampling.seed, self.vocabulary)
 
     @property
     def is_exact(self) -> bool:

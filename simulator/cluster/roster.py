@@ -12,7 +12,7 @@ STREAMS = {
     "monitor": ("global_manager", "kvstore", "dispatcher", "instance"),
 }
 """The roles with which each has a stream."""
-SPREAD = ("instance", "kvstore")
+SPREAD_ROLES = ("instance", "kvstore")
 """The roles whose processes are spread over the nodes by the number in their names; the others are on the first."""
 
 
@@ -29,15 +29,15 @@ class Roster:
         """Where each runs, or ran."""
         return self._node_of
 
-    def enter(self, address: Address) -> str:
+    def add(self, address: Address) -> str:
         """It is the newest of its name; the node that it runs on."""
-        number = address.name.rpartition("-")[2] if address.role in SPREAD else "0"
+        number = address.name.rpartition("-")[2] if address.role in SPREAD_ROLES else "0"
         node = self.nodes[int(number) % len(self.nodes)]
         self._node_of[address] = node
         self._current.setdefault(address.role, {})[address.name] = address
         return node
 
-    def leave(self, address: Address) -> None:
+    def remove(self, address: Address) -> None:
         """It is not meant to be there any more; nothing if another of its name already is."""
         if self.is_current(address):
             del self._current[address.role][address.name]
@@ -54,7 +54,7 @@ class Roster:
         """The current processes of a role, by name."""
         return sorted(self._current.get(role, {}).values())
 
-    def everybody(self) -> list[Address]:
+    def all_processes(self) -> list[Address]:
         """All current processes, by role and name."""
         return sorted(address for there in self._current.values() for address in there.values())
 
@@ -65,7 +65,7 @@ class Roster:
 
     def streams(self) -> list[tuple[Address, Address]]:
         """The streams that there should be, open or not."""
-        return [(one, other) for one in self.everybody() for other in sorted(self.partners(one)) if one < other]
+        return [(one, other) for one in self.all_processes() for other in sorted(self.partners(one)) if one < other]
 
     def _are_near(self, one: Address, other: Address) -> bool:
         is_pool = {one.role, other.role} == {"instance", "kvstore"}

@@ -17,15 +17,15 @@ from services.global_manager.core import GlobalManagerCore
 from services.instance.core import InstanceCore
 from services.kvstore.core import KvstoreCore
 from services.monitor.core import MonitorCore
-from simulator.cluster.engine_supervisor import EngineSeat
-from simulator.cluster.recording_client import Client
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
+from simulator.cluster.recording_client import RecordingClient
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.cluster.spec import spec_of
 from simulator.engine.errors import ContractBroken
-from simulator.engine.host_memory import HostTier
+from simulator.engine.host_memory import SimulatedHostMemory
 
 
-class Silent:
+class SilentPeer:
     """Says nothing."""
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
@@ -33,7 +33,7 @@ class Silent:
         return []
 
 
-class DrivenCluster(Cluster):
+class ScriptedCluster(SimulatedCluster):
     """A cluster by the flat settings that `simulator.cluster.spec.spec_of` takes.
 
     `kvstore` and `tier` are those of the first node; of several dispatchers or managers the first is meant.
@@ -41,7 +41,7 @@ class DrivenCluster(Cluster):
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(spec_of(**settings))
-        self.clients: list[Client] = []
+        self.clients: list[RecordingClient] = []
         self._client_numbers = count()
 
     # --- who is there ---
@@ -76,13 +76,13 @@ class DrivenCluster(Cluster):
         return core
 
     @property
-    def tier(self) -> HostTier:
+    def tier(self) -> SimulatedHostMemory:
         """The first node's host tier."""
-        return self.memories[self.kvstore.address]
+        return self.host_memories[self.kvstore.address]
 
-    def seat(self, name: str) -> EngineSeat:
+    def engine_supervisor(self, name: str) -> SimulatedEngineSupervisor:
         """Where an instance's engine is."""
-        return self.seats[self.instances[name].address]
+        return self.engine_supervisors[self.instances[name].address]
 
     def _only(self, role: str) -> Any:
         return self.core(self.of_role(role)[0])
@@ -116,8 +116,8 @@ class DrivenCluster(Cluster):
     def drain(self, name: str, undo: bool = False) -> None:
         """An operator asks the manager to empty an instance, or to use it again. Who answers what is not waited for."""
         tool = Address("client", f"tool-{self.world.delivered}-{undo}")
-        self.world.add(tool, Silent())
-        self.world.join(tool, self.manager.address)
+        self.world.add(tool, SilentPeer())
+        self.world.connect(tool, self.manager.address)
         self.world.post(tool, self.manager.address, DrainRequest(name, undo))
 
     # --- clients ---
@@ -130,40 +130,40 @@ class DrivenCluster(Cluster):
         timeout_s: float | None = None,
         at: str = "dispatcher-0",
         **settings: Any,
-    ) -> Client:
+    ) -> RecordingClient:
         """A client comes to the door."""
         submit = Submit(i32(tokens), max_tokens, Sampling(seed=seed), timeout_s=timeout_s, **settings)
         address = Address("client", f"client-{next(self._client_numbers)}")
         engine = self.spec.engine
-        client = Client(address, submit, voice=engine.voice, vocabulary=engine.ready.vocabulary)
+        client = RecordingClient(address, submit, voice=engine.token_model, vocabulary=engine.ready.vocabulary)
         self.clients.append(client)
         self._come(client, at, submit)
         return client
 
-    def move(self, client: Client, to: str) -> None:
+    def reconnect(self, client: RecordingClient, to: str) -> None:
         """The client gives its dispatcher up and goes on at another, as the SDK does: from another address."""
         old = client.address
         client.address = Address("client", f"{old.name}'")
         if client.door is not None:
-            self.world.part(old, client.door, "client left")
+            self.world.disconnect(old, client.door, "client left")
         self._come(client, to, replace(client.submit, key=client.request, received=i32(client.tokens)))
 
-    def _come(self, client: Client, to: str, submit: Submit) -> None:
+    def _come(self, client: RecordingClient, to: str, submit: Submit) -> None:
         client.dispatcher, client.door = to, self.dispatchers[to].address
         door = client.door
         self.world.add(client.address, client)
-        self.world.join(client.address, door)
+        self.world.connect(client.address, door)
         self.world.post(client.address, door, submit)
 
-    def leave(self, client: Client) -> None:
+    def disconnect(self, client: RecordingClient) -> None:
         """The client's connection ends."""
         self._say(client, Gone("client left"))
 
-    def withdraw(self, client: Client) -> None:
+    def cancel(self, client: RecordingClient) -> None:
         """The client cancels."""
         self._say(client, Withdraw())
 
-    def _say(self, client: Client, message: Message) -> None:
+    def _say(self, client: RecordingClient, message: Message) -> None:
         if client.door is not None:
             self.world.post(client.address, client.door, message)
 
@@ -181,14 +181,14 @@ class DrivenCluster(Cluster):
             open_ones = [client.address.name for client in self.clients if not (client.finish or client.rejected)]
             raise ContractBroken(f"clients without an answer after {for_s} s: {', '.join(open_ones)}")
 
-    def holder(self, client: Client) -> str:
+    def instance_running(self, client: RecordingClient) -> str:
         """The instance that runs the client's request now."""
         for name, core in self.instances.items():
             if any(sequence.place.key == client.request for sequence in core.sequences):
                 return name
         raise LookupError(f"nobody holds {client.request}")
 
-    def number(self, client: Client) -> int:
+    def request_number(self, client: RecordingClient) -> int:
         """The dispatcher's number of the client's request."""
         return int(client.request.rpartition("-")[2], 16)
 

@@ -14,7 +14,7 @@ from services.instance.config import InstanceConfig
 from services.kvstore.config import KvstoreConfig
 from services.monitor.config import MonitorConfig
 from simulator.cluster.network import NetworkSpec
-from simulator.engine.model import EngineSettings, settings_of
+from simulator.engine.model import SimulatedEngineSettings, engine_settings
 
 Overrides = Mapping[str, Any]
 
@@ -39,7 +39,7 @@ class ClusterSpec:
     nodes: int = 1
     preset: str = DEFAULT_PRESET
     tier_bytes: int = 1 << 20
-    engine: EngineSettings = field(default_factory=lambda: settings_of(progress_s=0.25))
+    engine: SimulatedEngineSettings = field(default_factory=lambda: engine_settings(progress_s=0.25))
     network: NetworkSpec = field(default_factory=NetworkSpec)
     skews_s: tuple[float, ...] = ()
     host: HostCosts | None = None
@@ -82,5 +82,5 @@ def spec_of(engine: Overrides | None = None, **settings: Any) -> ClusterSpec:
 
     Its preset looks at nothing but load, unless another is given.
     """
-    made = settings_of(**{"progress_s": 0.25, **(engine or {})})
+    made = engine_settings(**{"progress_s": 0.25, **(engine or {})})
     return ClusterSpec(engine=made, **{"preset": "least_loaded", **settings})

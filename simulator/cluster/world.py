@@ -12,7 +12,15 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from dunlin.effects import Address, After, Core, Effect, Gone, Joined, Message, Send
-from simulator.cluster.process import Act, Actor, Event, Pending, Process, Processor, Stream
+from simulator.cluster.process import (
+    CallRunner,
+    Delivery,
+    PendingDelivery,
+    Processor,
+    ScheduledCall,
+    SimulatedProcess,
+    SimulatedStream,
+)
 
 LATENCY_S = 0.001
 FIRST = 1 << 62
@@ -33,14 +41,14 @@ class World:
         self.dropped: Counter[str] = Counter()
         self.sent: list[tuple[float, Address, Address, Message]] = []
         self.keep_sent = True
-        self.before: Callable[[Event], None] | None = None
-        self.on_delivered: Callable[[Event], None] | None = None
+        self.before: Callable[[Delivery], None] | None = None
+        self.on_delivered: Callable[[Delivery], None] | None = None
         self.on_decided: Callable[[float, Address, Address, Message], None] | None = None
         self.extra_s: Callable[[Address, Address], float] | None = None
         self._latency_s = latency_s if callable(latency_s) else lambda one, other: latency_s
-        self._processes: dict[Address, Process] = {}
-        self._actor = Process(Address("world", ""), Actor())
-        self._heap: list[Pending] = []
+        self._processes: dict[Address, SimulatedProcess] = {}
+        self._actor = SimulatedProcess(Address("world", ""), CallRunner())
+        self._heap: list[PendingDelivery] = []
         self._numbers = 0
 
     def __len__(self) -> int:
@@ -53,7 +61,7 @@ class World:
         """Put `core` at `address`, in place of what was there; nobody is joined to it yet."""
         if address in self._processes:
             self.kill(address)
-        self._processes[address] = Process(address, core)
+        self._processes[address] = SimulatedProcess(address, core)
 
     def is_up(self, address: Address) -> bool:
         """Whether somebody is at `address`."""
@@ -89,7 +97,7 @@ class World:
         for event in waiting:  # with its number: ahead of what was sent later
             heappush(self._heap, (self.now_s, *event[1:]))
 
-    def tell_first(self, sender: Address, address: Address, message: Message) -> None:
+    def post_first(self, sender: Address, address: Address, message: Message) -> None:
         """What the process hears first when it wakes, if it sleeps; else what it hears soon."""
         process = self._processes.get(address)
         if process is None or process.waiting is None:
@@ -103,32 +111,32 @@ class World:
         process = self._processes[address]
         return self.now_s * process.rate + process.offset_s
 
-    def skew(self, address: Address, offset_s: float, rate: float = 1.0) -> None:
+    def set_clock(self, address: Address, offset_s: float, rate: float = 1.0) -> None:
         """From now on the clock of the process at `address` shows `offset_s` more, and runs `rate` times as fast."""
         process = self._processes[address]
         process.offset_s = offset_s + self.now_s * (1.0 - rate)
         process.rate = rate
 
-    def run_on(self, address: Address, processor: Processor | None) -> None:
+    def set_processor(self, address: Address, processor: Processor | None) -> None:
         """Let the process at `address` take its turns on a processor; None: it takes no time."""
         self._processes[address].processor = processor
 
     # --- streams ---
 
-    def join(self, one: Address, other: Address) -> None:
+    def connect(self, one: Address, other: Address) -> None:
         """Open a stream: both learn it after the latency. One that was open between them ends."""
         first, second = self._processes.get(one), self._processes.get(other)
         if first is None or second is None:
             self.dropped["Joined"] += 1
             return
-        self.part(one, other, "replaced by a newer connection")
+        self.disconnect(one, other, "replaced by a newer connection")
         delay_s = self._latency_s(one, other)
-        first.streams[other] = Stream(one, second, delay_s)
-        second.streams[one] = Stream(other, first, delay_s)
-        self._say(second.streams[one], Joined(), self.now_s)
-        self._say(first.streams[other], Joined(), self.now_s)
+        first.streams[other] = SimulatedStream(one, second, delay_s)
+        second.streams[one] = SimulatedStream(other, first, delay_s)
+        self._send_on(second.streams[one], Joined(), self.now_s)
+        self._send_on(first.streams[other], Joined(), self.now_s)
 
-    def is_joined(self, one: Address, other: Address) -> bool:
+    def is_connected(self, one: Address, other: Address) -> bool:
         """Whether a stream is open between them."""
         process = self._processes.get(one)
         return process is not None and other in process.streams
@@ -138,7 +146,7 @@ class World:
         process = self._processes.get(address)
         return list(process.streams) if process is not None else []
 
-    def part(self, one: Address, other: Address, reason: str = "stream reset") -> None:
+    def disconnect(self, one: Address, other: Address, reason: str = "stream reset") -> None:
         """End a stream: what is in flight on it is lost, and both ends that knew of it learn it."""
         self._close(one, other, reason)
 
@@ -162,14 +170,14 @@ class World:
             if stream.held is None:
                 stream.held = []
 
-    def flow(self, one: Address, other: Address) -> None:
+    def unstall(self, one: Address, other: Address) -> None:
         """What waited between them goes on its way now, in order; what follows flows again."""
         for stream in self._both(one, other):
             held, stream.held = stream.held or [], None
             for message in held:
-                self._say(stream, message, self.now_s)
+                self._send_on(stream, message, self.now_s)
 
-    def _both(self, one: Address, other: Address) -> list[Stream]:
+    def _both(self, one: Address, other: Address) -> list[SimulatedStream]:
         """The two directions of their stream; none if they have none."""
         here, there = self._processes.get(one), self._processes.get(other)
         if here is None or there is None or other not in here.streams:
@@ -187,16 +195,16 @@ class World:
         speaker = self._processes.get(sender) if delay_s is None else None
         stream = speaker.streams.get(to) if speaker is not None else None
         if stream is not None:
-            self._say(stream, message, self.now_s)
+            self._send_on(stream, message, self.now_s)
         else:
             delay_s = self._latency_s(sender, to) if delay_s is None else delay_s
             self._push(self.now_s + delay_s, process, sender, message, None)
 
     # --- time ---
 
-    def later(self, delay_s: float, act: Callable[[], object]) -> None:
+    def call_later(self, delay_s: float, act: Callable[[], object]) -> None:
         """Call `act` when so much virtual time has passed."""
-        self._push(self.now_s + delay_s, self._actor, self._actor.address, Act(act), None)
+        self._push(self.now_s + delay_s, self._actor, self._actor.address, ScheduledCall(act), None)
 
     def run(self, until: Callable[[], bool] | None = None, for_s: float = 60.0, max_events: int = 10_000_000) -> bool:
         """Deliver events until `until` holds, time is up or nothing is left; say whether `until` holds."""
@@ -210,18 +218,18 @@ class World:
                 return True
             if not heap or heap[0][0] > end_s:
                 break
-            self._take(heappop(heap))
+            self._deliver(heappop(heap))
         self.now_s = max(self.now_s, min(end_s, heap[0][0]) if heap else end_s)
         return until()
 
     def run_to(self, end_s: float) -> None:
         """Deliver all events up to `end_s`; it is `end_s` afterwards."""
-        heap, take = self._heap, self._take
+        heap, take = self._heap, self._deliver
         while heap and heap[0][0] <= end_s:
             take(heappop(heap))
         self.now_s = max(self.now_s, end_s)
 
-    def _take(self, event: Pending) -> None:
+    def _deliver(self, event: PendingDelivery) -> None:
         at_s, _, process, sender, message, stream = event
         if stream is not None and not stream.is_open:
             return
@@ -232,21 +240,21 @@ class World:
         if process.waiting is not None:
             process.waiting.append(event)
             return
-        if process.processor is not None and not self._has_turn(at_s, process, event):
+        if process.processor is not None and not self._acquire_processor(at_s, process, event):
             return
         if stream is not None and not stream.is_known:
             stream.is_known = process.streams[sender].may_speak = True
         if self.before is not None:
-            self.before(Event(at_s, event[1], process.address, sender, message))
+            self.before(Delivery(at_s, event[1], process.address, sender, message))
         self.delivered += 1
         effects = process.core.receive(at_s * process.rate + process.offset_s, sender, message)
         if effects:
             done_s = at_s if process.processor is None else process.processor.free_s
             self._carry_out(done_s, process, effects)
         if self.on_delivered is not None:
-            self.on_delivered(Event(at_s, event[1], process.address, sender, message))
+            self.on_delivered(Delivery(at_s, event[1], process.address, sender, message))
 
-    def _carry_out(self, now_s: float, process: Process, effects: Sequence[Effect]) -> None:
+    def _carry_out(self, now_s: float, process: SimulatedProcess, effects: Sequence[Effect]) -> None:
         heap, streams, number = self._heap, process.streams, self._numbers
         is_watched = self.keep_sent or self.extra_s is not None or self.on_decided is not None
         for effect in effects:
@@ -273,22 +281,22 @@ class World:
             heappush(heap, (at_s, number, stream.to, stream.sender, effect.message, stream))
         self._numbers = number
 
-    def _send(self, now_s: float, stream: Stream, effect: Send) -> None:
+    def _send(self, now_s: float, stream: SimulatedStream, effect: Send) -> None:
         """The slow way, for those who look."""
         message, to = effect.message, effect.to
         if self.keep_sent:
             self.sent.append((now_s, stream.sender, to, message))
         if self.on_decided is not None and getattr(message, "why", None) is not None:
             self.on_decided(now_s, stream.sender, to, message)
-        self._say(stream, message, now_s)
+        self._send_on(stream, message, now_s)
 
-    def _end(self, stream: Stream, reason: str | None, tell: Stream) -> None:
+    def _end(self, stream: SimulatedStream, reason: str | None, tell: SimulatedStream) -> None:
         """Its direction is over; whoever spoke on it hears so, if the other direction had told it of the stream."""
         stream.is_open = False
         if tell.is_known and reason is not None:
             self._push(self.now_s + stream.delay_s, tell.to, tell.sender, Gone(reason), None)
 
-    def _say(self, stream: Stream, message: Message, now_s: float) -> None:
+    def _send_on(self, stream: SimulatedStream, message: Message, now_s: float) -> None:
         if stream.held is not None:
             stream.held.append(message)
             return
@@ -296,11 +304,13 @@ class World:
         stream.last_s = max(stream.last_s, now_s + stream.delay_s + extra_s)
         self._push(stream.last_s, stream.to, stream.sender, message, stream)
 
-    def _push(self, at_s: float, to: Process, sender: Address, message: Message, stream: Stream | None) -> None:
+    def _push(
+        self, at_s: float, to: SimulatedProcess, sender: Address, message: Message, stream: SimulatedStream | None
+    ) -> None:
         self._numbers += 1
         heappush(self._heap, (at_s, self._numbers, to, sender, message, stream))
 
-    def _has_turn(self, now_s: float, process: Process, event: Pending) -> bool:
+    def _acquire_processor(self, now_s: float, process: SimulatedProcess, event: PendingDelivery) -> bool:
         """Whether the processor is free for this event; if not it comes again when it is."""
         processor = process.processor
         if processor is None:

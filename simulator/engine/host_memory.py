@@ -6,7 +6,7 @@ from dunlin.identity import identity
 from dunlin.messages.types import HostRegion, Region, i64
 
 
-class HostTier:
+class SimulatedHostMemory:
     """What lies at an offset: one number for each token, or whatever stands for the bytes. It can be damaged."""
 
     def __init__(self) -> None:
@@ -20,7 +20,7 @@ class HostTier:
         """What lies there, whoever wrote it."""
         return self.contents.get(host.offset_bytes, [])
 
-    def flip(self, offset_bytes: int) -> None:
+    def corrupt(self, offset_bytes: int) -> None:
         """Damage one region."""
         self.contents[offset_bytes][0] ^= 1
 

@@ -9,15 +9,15 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from simulator.engine.errors import ContractBroken
-from simulator.engine.token_model import absorb
+from simulator.engine.token_model import extend_digest
 
 TORN = -2
 """What a slot holds that an engine was writing when it died."""
-NONSENSE = -1
+GARBAGE = -1
 """What every slot holds after an engine went wild."""
 
 
-class Audit(Protocol):
+class KvAudit(Protocol):
     """What an engine tells whoever looks over its shoulder. Raises ContractBroken."""
 
     def opened(self, number: int, tokens: Iterable[int], slots: list[int]) -> None:
@@ -32,11 +32,11 @@ class Audit(Protocol):
         """The KV of its tokens from `start` to `stop` was written into `slots`, after all before was read."""
         ...
 
-    def overtaken(self, slots: list[int]) -> None:
+    def may_have_written(self, slots: list[int]) -> None:
         """The row of a sequence that was closed meanwhile may have written these, or a part of them."""
         ...
 
-    def said(self, number: int, token: int) -> None:
+    def sampled(self, number: int, token: int) -> None:
         """Its next token."""
         ...
 
@@ -52,7 +52,7 @@ class Audit(Protocol):
         """The KV of a sequence's tokens from `start` on lies in `slots` now."""
         ...
 
-    def succeeded(self, torn: list[int], trusted: bool) -> None:
+    def engine_replaced(self, torn: list[int], trusted: bool) -> None:
         """Another engine process works on the same slab; the one before was writing `torn`, or went wild."""
         ...
 
@@ -66,10 +66,10 @@ class _Text:
     slots: list[int] = field(default_factory=list)
 
     def append(self, token: int) -> None:
-        self.digests.append(absorb(self.digests[-1] if self.digests else 0, token))
+        self.digests.append(extend_digest(self.digests[-1] if self.digests else 0, token))
 
 
-class SlabAudit:
+class KvCacheAudit:
     """What every slot holds and who wrote it. `tenant_of` says whose a sequence is."""
 
     def __init__(self, slots: int, tenant_of: Callable[[int], str] = lambda number: "") -> None:
@@ -101,12 +101,12 @@ class SlabAudit:
             self.tenants[slot] = text.tenant
             text.slots.append(slot)
 
-    def overtaken(self, slots: list[int]) -> None:
+    def may_have_written(self, slots: list[int]) -> None:
         """See `Audit`."""
         for slot in slots:
             self.slab[slot] = TORN
 
-    def said(self, number: int, token: int) -> None:
+    def sampled(self, number: int, token: int) -> None:
         """See `Audit`."""
         self._texts[number].append(token)
 
@@ -127,11 +127,11 @@ class SlabAudit:
         """See `Audit`."""
         self._texts[number].slots[start:] = slots
 
-    def succeeded(self, torn: list[int], trusted: bool) -> None:
+    def engine_replaced(self, torn: list[int], trusted: bool) -> None:
         """See `Audit`."""
         self._texts.clear()
         if not trusted:
-            self.slab = [NONSENSE] * len(self.slab)
+            self.slab = [GARBAGE] * len(self.slab)
         for slot in torn:
             self.slab[slot] = TORN
 

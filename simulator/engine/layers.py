@@ -16,13 +16,13 @@ _ORDER = (RemapPhase.PREPARE, RemapPhase.DROP_WEIGHTS, RemapPhase.RELEASE_KV)
 
 
 @dataclass(frozen=True, slots=True)
-class RemapOver:
+class RemapDue:
     """A phase's time is up."""
 
     message: Remap
 
 
-class Layers:
+class LayerSet:
     """Owns the layers held and the phase of a change. `weights_bytes` is one layer's."""
 
     def __init__(self, instance: Address, ready: EngineReady, timing: Timing, weights_bytes: int) -> None:
@@ -41,9 +41,9 @@ class Layers:
         coming = len([layer for layer in message.layers if layer not in self._held])
         loads = message.phase is RemapPhase.PREPARE and coming
         took_s = self._timing.move_s(MoveKind.HOST_TO_SLAB, coming * self._weights_bytes) if loads else 0.0
-        return [After(took_s, RemapOver(message))]
+        return [After(took_s, RemapDue(message))]
 
-    def over(self, now_s: float, due: RemapOver) -> list[Effect]:
+    def over(self, now_s: float, due: RemapDue) -> list[Effect]:
         """A phase ended."""
         message = due.message
         self._changing = message

@@ -10,16 +10,16 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import EngineReady, Move, MoveDone
 from dunlin.messages.types import HostRegion, MoveKind, MoveStatus
 from simulator.engine.errors import ContractBroken
-from simulator.engine.host_memory import HostTier, checksum_of
-from simulator.engine.kv_audit import Audit
-from simulator.engine.sequences import OpenSequences, slots_of
+from simulator.engine.host_memory import SimulatedHostMemory, checksum_of
+from simulator.engine.kv_audit import KvAudit
+from simulator.engine.sequences import SimulatedSequences, slots_of_extents
 from simulator.engine.timing import Timing
 
 HOST_KINDS = (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
 
 
 @dataclass(frozen=True, slots=True)
-class MoveOver:
+class MoveDue:
     """The time of the move under way is up, unless another `turn` has begun since."""
 
     turn: int
@@ -34,7 +34,7 @@ class _Pending:
     left_s: float
 
 
-class Mover:
+class SimulatedKvMover:
     """Owns the moves that were asked for and have not been answered. `busy_share` of a move's time the engine does
     nothing else.
     """
@@ -43,10 +43,10 @@ class Mover:
         self,
         instance: Address,
         ready: EngineReady,
-        sequences: OpenSequences,
-        tier: HostTier,
+        sequences: SimulatedSequences,
+        tier: SimulatedHostMemory,
         timing: Timing,
-        audit: Audit | None,
+        audit: KvAudit | None,
         busy_share: float,
     ) -> None:
         self.moved_bytes = 0
@@ -65,11 +65,11 @@ class Mover:
         self._current: _Pending | None = None
         self._since_s = 0.0
 
-    def is_landing(self, move: int) -> bool:
+    def is_pending(self, move: int) -> bool:
         """Whether it is under way."""
         return move in self._pending
 
-    def spoiled(self, move: int) -> int | None:
+    def failed_sequence(self, move: int) -> int | None:
         """The sequence whose rows must not run on this move, because it failed."""
         return self._failed.get(move)
 
@@ -81,7 +81,11 @@ class Mover:
     def writing(self) -> list[int]:
         """The slots that moves write."""
         moves = [pending.move for pending in self._pending.values()]
-        ins = [slots_of(move.extent_start, move.extent_length) for move in moves if move.kind is MoveKind.HOST_TO_SLAB]
+        ins = [
+            slots_of_extents(move.extent_start, move.extent_length)
+            for move in moves
+            if move.kind is MoveKind.HOST_TO_SLAB
+        ]
         return [slot for slots in ins for slot in slots]
 
     def add(self, now_s: float, move: Move) -> list[Effect]:
@@ -91,7 +95,7 @@ class Mover:
         self._orders += 1
         took_s = self._timing.move_s(move.kind, self._bytes(move))
         self._pending[move.move] = _Pending(move, self._orders, now_s, took_s, took_s)
-        return self._choose(now_s)
+        return self._start_most_urgent(now_s)
 
     def cancel(self, now_s: float, number: int) -> list[Effect]:
         """Stop one that has not landed."""
@@ -100,7 +104,7 @@ class Mover:
             return []
         return self._end(now_s, pending, MoveStatus.CANCELLED)
 
-    def over(self, now_s: float, due: MoveOver) -> tuple[list[Effect], float]:
+    def on_due(self, now_s: float, due: MoveDue) -> tuple[list[Effect], float]:
         """The move under way lands: what follows, and for how long the engine did nothing else."""
         pending = self._current
         if due.turn != self._turn or pending is None:
@@ -110,7 +114,7 @@ class Mover:
             self._failed[pending.move.move] = pending.move.sequence
         return self._end(now_s, pending, status, checksum), pending.whole_s * self._busy_share
 
-    def _choose(self, now_s: float) -> list[Effect]:
+    def _start_most_urgent(self, now_s: float) -> list[Effect]:
         """Go on with the most urgent one."""
         best = min(self._pending.values(), key=lambda each: (each.move.priority, each.order), default=None)
         if best is self._current:
@@ -120,7 +124,7 @@ class Mover:
         self._current = best
         self._since_s = now_s
         self._turn += 1
-        return [After(best.left_s, MoveOver(self._turn))] if best is not None else []
+        return [After(best.left_s, MoveDue(self._turn))] if best is not None else []
 
     def _end(self, now_s: float, pending: _Pending, status: MoveStatus, checksum: int = 0) -> list[Effect]:
         move = pending.move
@@ -131,7 +135,7 @@ class Mover:
         self.moved_bytes += size
         busy_s = pending.whole_s * self._busy_share
         done = MoveDone(move.move, status, checksum, size, now_s - pending.asked_s, busy_s=busy_s)
-        return [Send(self._instance, done), *self._choose(now_s)]
+        return [Send(self._instance, done), *self._start_most_urgent(now_s)]
 
     def _bytes(self, move: Move) -> int:
         region, layers = move.region, len(self._ready.layers)
@@ -155,7 +159,7 @@ class Mover:
     def _copy_out(self, move: Move, host: HostRegion, tokens: int) -> tuple[MoveStatus, int]:
         content = [tokens]
         if self._audit is not None:
-            content = self._audit.copied_out(slots_of(move.extent_start, move.extent_length))
+            content = self._audit.copied_out(slots_of_extents(move.extent_start, move.extent_length))
         self._tier.write(host, content)
         return MoveStatus.OK, self._checksum(move, content)
 
@@ -163,7 +167,7 @@ class Mover:
         content = self._tier.read(host)
         slots: list[int] = []
         if self._audit is not None:
-            slots = slots_of(move.extent_start, move.extent_length)
+            slots = slots_of_extents(move.extent_start, move.extent_length)
             self._audit.copied_in(slots, content)
         checksum = self._checksum(move, content)
         if checksum != host.checksum:
@@ -171,9 +175,9 @@ class Mover:
         if move.sequence == 0:
             return MoveStatus.OK, checksum
         sequence = self._sequences.by_number.get(move.sequence)
-        if sequence is None or move.region.start > sequence.held:
+        if sequence is None or move.region.start > sequence.kv_tokens:
             return MoveStatus.FAILED, checksum
-        sequence.held = move.region.stop
+        sequence.kv_tokens = move.region.stop
         if self._audit is not None:
             self._audit.adopted(move.sequence, move.region.start, slots)
         return MoveStatus.OK, checksum

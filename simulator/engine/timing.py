@@ -45,7 +45,7 @@ class LinearTiming:
         return self.per_move_s + self.move_byte_s * byte_count
 
 
-class Unsteady:
+class UnsteadyTiming:
     """A timing as unsteady as the machine that was measured, from the piece of its time that `start` (0 to 1) names.
 
     Every step takes `slowness` times as long beside. Steps of several engines draw from one course of events.

@@ -11,7 +11,7 @@ VOCABULARY = 1000
 _MASK = (1 << 63) - 1
 
 
-def absorb(digest: int, token: int) -> int:
+def extend_digest(digest: int, token: int) -> int:
     """The digest of a text that is one token longer."""
     return (digest * 6364136223846793005 + token * 2 + 1442695040888963407) & _MASK
 
@@ -20,13 +20,13 @@ def digest_of(tokens: Iterable[int]) -> int:
     """The digest of a whole text."""
     digest = 0
     for token in tokens:
-        digest = absorb(digest, token)
+        digest = extend_digest(digest, token)
     return digest
 
 
 def token_after(digest: int, seed: int = 0, vocabulary: int = VOCABULARY) -> int:
     """What `Digested` says after the text of this digest."""
-    mixed = absorb(digest, seed + 7)
+    mixed = extend_digest(digest, seed + 7)
     return (mixed ^ (mixed >> 31)) % vocabulary
 
 
@@ -35,63 +35,65 @@ def continuation(tokens: Iterable[int], count: int, seed: int = 0, vocabulary: i
     digest, said = digest_of(tokens), list[int]()
     for _ in range(count):
         said.append(token_after(digest, seed, vocabulary))
-        digest = absorb(digest, said[-1])
+        digest = extend_digest(digest, said[-1])
     return said
 
 
-class Voice(Protocol):
+class TokenModel(Protocol):
     """How the next token follows. A sequence's state is one number."""
 
     def begin(self, tokens: Iterable[int]) -> int:
         """The state after `tokens`."""
         ...
 
-    def say(self, state: int, seed: int, length: int, vocabulary: int) -> int:
+    def next_token(self, state: int, seed: int, length: int, vocabulary: int) -> int:
         """The token that follows `length` tokens."""
         ...
 
-    def follow(self, state: int, token: int) -> int:
+    def advance(self, state: int, token: int) -> int:
         """The state one token later."""
         ...
 
 
-class Digested:
+class PrefixTokenModel:
     """Says what follows from every token before."""
 
     def begin(self, tokens: Iterable[int]) -> int:
         """See `Voice`. Takes time in proportion to the tokens."""
         return digest_of(tokens)
 
-    def say(self, state: int, seed: int, length: int, vocabulary: int) -> int:
+    def next_token(self, state: int, seed: int, length: int, vocabulary: int) -> int:
         """See `Voice`."""
         return token_after(state, seed, vocabulary)
 
-    def follow(self, state: int, token: int) -> int:
+    def advance(self, state: int, token: int) -> int:
         """See `Voice`."""
-        return absorb(state, token)
+        return extend_digest(state, token)
 
 
-class Counted:
+class PositionTokenModel:
     """Says what follows from the seed and the position."""
 
     def begin(self, tokens: Iterable[int]) -> int:
         """See `Voice`. Looks at no token."""
         return 0
 
-    def say(self, state: int, seed: int, length: int, vocabulary: int) -> int:
+    def next_token(self, state: int, seed: int, length: int, vocabulary: int) -> int:
         """See `Voice`."""
         mixed = (seed * 2654435761 + length * 40503 + 12345) & 0xFFFFFFFF
         return (mixed ^ (mixed >> 15)) % vocabulary
 
-    def follow(self, state: int, token: int) -> int:
+    def advance(self, state: int, token: int) -> int:
         """See `Voice`."""
         return 0
 
 
-def expected(voice: Voice, tokens: Iterable[int], length: int, count: int, seed: int, vocabulary: int) -> list[int]:
+def expected_tokens(
+    voice: TokenModel, tokens: Iterable[int], length: int, count: int, seed: int, vocabulary: int
+) -> list[int]:
     """The `count` tokens that an exact stream has after `length` `tokens`, as long as nothing stops it."""
     state, said = voice.begin(tokens), list[int]()
     for position in range(length, length + count):
-        said.append(voice.say(state, seed, position, vocabulary))
-        state = voice.follow(state, said[-1])
+        said.append(voice.next_token(state, seed, position, vocabulary))
+        state = voice.advance(state, said[-1])
     return said

@@ -11,7 +11,7 @@ from simulator.cluster.codec import KeptMessages
 _MOST_RECORDS = 1000
 
 
-def story(decisions: Sequence[tuple[float, Address, Address, Message]], request: str) -> tuple[str, ...]:
+def explain_request(decisions: Sequence[tuple[float, Address, Address, Message]], request: str) -> tuple[str, ...]:
     """One sentence per decision that concerned `request`; none if it is not known.
 
     Raises:

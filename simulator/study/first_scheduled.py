@@ -4,17 +4,17 @@ from collections.abc import Mapping
 
 from dunlin.messages.engine import Open
 from services.instance.core import InstanceCore
-from simulator.cluster.process import Event
+from simulator.cluster.process import Delivery
 
 
-class Starts:
+class FirstScheduled:
     """`at_s[request]`, by public id, on the world's clock. Give `look` every delivery."""
 
     def __init__(self, instances: Mapping[str, InstanceCore]) -> None:
         self.at_s: dict[str, float] = {}
         self._instances = instances
 
-    def look(self, event: Event) -> None:
+    def on_delivery(self, event: Delivery) -> None:
         """A message has been delivered."""
         if type(event.message) is not Open:
             return

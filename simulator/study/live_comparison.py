@@ -13,8 +13,8 @@ from dunlin.workload.runs import Run
 from dunlin.workload.stats import Record, Report, report
 from simulator.cluster.network import NetworkSpec
 from simulator.cluster.spec import ClusterSpec
-from simulator.engine.model import EngineSettings, ready_of
-from simulator.engine.timing import Unsteady
+from simulator.engine.model import SimulatedEngineSettings, engine_ready_of
+from simulator.engine.timing import UnsteadyTiming
 from simulator.study.run import SimSpec, simulate
 
 MEASURES = ("ttft_s", "tpot_s")
@@ -42,7 +42,7 @@ class Difference:
         return self.simulated_s / self.live_s - 1.0 if self.live_s else 0.0
 
 
-def simulate_again(run: Run, timing: EngineTiming, start: float = 0.0) -> list[Record]:
+def resimulate(run: Run, timing: EngineTiming, start: float = 0.0) -> list[Record]:
     """The run's requests at their times, on as many instances under the same preset.
 
     The unsteadiness of its steps begins at `start` (0 to 1).
@@ -55,7 +55,7 @@ def simulate_again(run: Run, timing: EngineTiming, start: float = 0.0) -> list[R
     if not isinstance(info, dict) or not isinstance(asked, dict):
         raise RunError("the record does not say what cluster and workload it was: record it with `dunlin replay`")
     launched = run.facts.get("launched") or {}
-    ready = ready_of(
+    ready = engine_ready_of(
         timing,
         max_positions=int(info["max_positions"]),
         vocabulary=int(info["vocabulary"]),
@@ -65,7 +65,9 @@ def simulate_again(run: Run, timing: EngineTiming, start: float = 0.0) -> list[R
     cluster = ClusterSpec(
         instances=int(launched.get("instances", 1)),
         preset=str(launched.get("preset") or DEFAULT_PRESET),
-        engine=EngineSettings(ready=ready, timing=Unsteady(timing, slowness, start), progress_s=0.25, audit=False),
+        engine=SimulatedEngineSettings(
+            ready=ready, timing=UnsteadyTiming(timing, slowness, start), progress_s=0.25, audit=False
+        ),
         network=NetworkSpec() if host is None else NetworkSpec(ENGINE_HOP_S, host.hop_s, host.hop_s),
         host=host,
     )

@@ -24,21 +24,21 @@ GIVE_UP_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class NextJobDue:
     """The next job's time has come."""
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
+class ClientRetryDue:
     """A client's pause is over."""
 
     attempt: int
 
 
-class Reader:
+class LoadClient:
     """One client of one request. `record` is complete when `on_end` is called."""
 
-    def __init__(self, load: "Load", address: Address, submit: Submit, record: Record) -> None:
+    def __init__(self, load: "SimulatedLoad", address: Address, submit: Submit, record: Record) -> None:
         self._load = load
         self._address = address
         self._submit = submit
@@ -58,14 +58,14 @@ class Reader:
         if isinstance(message, Rejected):
             return self._on_rejected(now_s, message)
         if isinstance(message, Joined):
-            return [Send(sender, self._asked())]
+            return [Send(sender, self._make_submit())]
         if isinstance(message, Gone):
             return self._pause(now_s, RETRY_S, "its dispatcher is gone")
-        if isinstance(message, Again) and message.attempt == self._attempt:
-            return self._ask_anew(now_s)
+        if isinstance(message, ClientRetryDue) and message.attempt == self._attempt:
+            return self._retry(now_s)
         return []
 
-    def _asked(self) -> Submit:
+    def _make_submit(self) -> Submit:
         if not self._record.request:
             return self._submit
         asked = self._submit
@@ -102,9 +102,9 @@ class Reader:
             return []
         self._patience_s = self._patience_s or now_s + GIVE_UP_S
         self._attempt += 1
-        return [After(pause_s, Again(self._attempt))]
+        return [After(pause_s, ClientRetryDue(self._attempt))]
 
-    def _ask_anew(self, now_s: float) -> list[Effect]:
+    def _retry(self, now_s: float) -> list[Effect]:
         if not self._load.connect(self._address):
             return self._pause(now_s, RETRY_S, "no dispatcher is there")
         return []
@@ -117,7 +117,7 @@ class Reader:
         self._load.ended(self._address)
 
 
-class Load:
+class SimulatedLoad:
     """Sends every job at its time to the dispatchers in turn, and keeps the records, in the order of sending.
 
     `doors` says which dispatchers there are. `records` of those that are under way are not complete.
@@ -154,14 +154,14 @@ class Load:
         self.start_s = self._world.now_s
         self._world.add(LOAD, self)
         self._draw()
-        self._world.post(LOAD, LOAD, Due(), 0.0 if self._next is None else self._next.at_s)
+        self._world.post(LOAD, LOAD, NextJobDue(), 0.0 if self._next is None else self._next.at_s)
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """The time of the next job."""
         while self._next is not None and self.start_s + self._next.at_s <= now_s:
             self._send(now_s, self._next)
             self._draw()
-        return [After(self.start_s + self._next.at_s - now_s, Due())] if self._next is not None else []
+        return [After(self.start_s + self._next.at_s - now_s, NextJobDue())] if self._next is not None else []
 
     def connect(self, client: Address) -> bool:
         """Open a stream from a client to the dispatcher whose turn it is; False: there is none."""
@@ -169,7 +169,7 @@ class Load:
         if not doors:
             return False
         self._turns += 1
-        self._world.join(client, doors[self._turns % len(doors)])
+        self._world.connect(client, doors[self._turns % len(doors)])
         return True
 
     def ended(self, client: Address) -> None:
@@ -190,7 +190,7 @@ class Load:
         number = len(self.records)
         self.records.append(record)
         client = Address("client", f"client-{number}")
-        reader = Reader(self, client, _submit(job, number), record)
+        reader = LoadClient(self, client, _submit(job, number), record)
         self._world.add(client, reader)
         self.open += 1
         if not self.connect(client):

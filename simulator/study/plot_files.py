@@ -7,10 +7,12 @@ from dunlin.workload.slo import Slo, Slos
 from dunlin.workload.stats import per_token_s
 from dunlin.workload.trace import Arrival
 from simulator.study.plots import cdfs, over_time, timeline
-from simulator.study.report import Outcome
+from simulator.study.report import SimulationOutcome
 
 
-def draw(path: Path, arrivals: Sequence[Arrival], outcomes: Sequence[Outcome], slos: Slos) -> list[Path]:
+def draw_study(
+    path: Path, arrivals: Sequence[Arrival], outcomes: Sequence[SimulationOutcome], slos: Slos
+) -> list[Path]:
     """Draw into the directory `path`; the files written. Raises PlotsMissing and OSError."""
     written = [path / "latency.png", path / "load.png"]
     general = slos.get("", Slo())
@@ -23,7 +25,7 @@ def draw(path: Path, arrivals: Sequence[Arrival], outcomes: Sequence[Outcome], s
     return written
 
 
-def _measures(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[float]]]:
+def _measures(outcomes: Sequence[SimulationOutcome]) -> dict[str, dict[str, list[float]]]:
     found: dict[str, dict[str, list[float]]] = {name: {} for name in ("TTFT", "TPOT", "queueing", "JCT")}
     for outcome in outcomes:
         done = [record for record in outcome.records if record.outcome == "ok" and record.token_s]

@@ -9,18 +9,18 @@ from dunlin.effects import Address, Message
 from dunlin.workload.prompts import Job
 from dunlin.workload.stats import Record
 from services.instance.core import InstanceCore
-from simulator.cluster.engine_supervisor import EngineSeat
-from simulator.cluster.host_cpu import put_on_processors
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
+from simulator.cluster.host_cpu import assign_processors
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.errors import ContractBroken
-from simulator.study.first_scheduled import Starts
-from simulator.study.load_generator import Load
-from simulator.study.samples import Sampler, Track
+from simulator.study.first_scheduled import FirstScheduled
+from simulator.study.load_generator import SimulatedLoad
+from simulator.study.samples import InstanceTrack, Sampler
 
 READY_S = 60.0
 READY_LOOK_S = 0.1
-Decided = tuple[float, Address, Address, Message]
+TimedDecision = tuple[float, Address, Address, Message]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +48,12 @@ class SimResult:
     """
 
     records: list[Record]
-    tracks: dict[str, Track]
+    tracks: dict[str, InstanceTrack]
     start_s: float
     span_s: float
     events: int
     is_complete: bool
-    decisions: list[Decided] = field(default_factory=list)
+    decisions: list[TimedDecision] = field(default_factory=list)
     starts: dict[str, float] = field(default_factory=dict)
 
 
@@ -63,34 +63,34 @@ def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = N
     Raises:
         ContractBroken: a core did what it may not do.
     """
-    cluster = Cluster(spec.cluster)
+    cluster = SimulatedCluster(spec.cluster)
     world = cluster.world
     if spec.cluster.host is not None:
-        put_on_processors(cluster, spec.cluster.host)
+        assign_processors(cluster, spec.cluster.host)
     world.keep_sent = False
-    decisions: list[Decided] = []
+    decisions: list[TimedDecision] = []
     if spec.keep_decisions:
         world.on_decided = lambda at_s, sender, to, message: decisions.append((at_s, sender, to, message))
-    starts = Starts(cluster.instances)
+    starts = FirstScheduled(cluster.instances)
     if spec.keep_starts:
-        world.on_delivered = starts.look
-    load = Load(world, iter(spec.jobs), cluster.doors, spec.keep_tokens)
+        world.on_delivered = starts.on_delivery
+    load = SimulatedLoad(world, iter(spec.jobs), cluster.doors, spec.keep_tokens)
     sampler = Sampler(world, spec.sample_s, lambda: _instances(cluster))
-    with uncollected():
+    with without_gc():
         _until_ready(cluster)
         load.start()
         if spec.sample_s > 0:
             sampler.start()
         is_complete = _run(cluster, load, spec.limit_s, on_progress)
         if spec.sample_s > 0:
-            sampler.look(world.now_s)
+            sampler.sample(world.now_s)
     span_s = world.now_s - load.start_s
     began = {request: at_s - load.start_s for request, at_s in starts.at_s.items()}
     events = world.delivered
     return SimResult(load.records, sampler.tracks, load.start_s, span_s, events, is_complete, decisions, began)
 
 
-def _until_ready(cluster: Cluster) -> None:
+def _until_ready(cluster: SimulatedCluster) -> None:
     """Looks now and then: after every event would take longer than the events."""
     world = cluster.world
     end_s = world.now_s + READY_S + cluster.spec.engine.timing.load_s
@@ -101,7 +101,11 @@ def _until_ready(cluster: Cluster) -> None:
 
 
 def _run(
-    cluster: Cluster, load: Load, limit_s: float, on_progress: Callable[[int, float], None] | None, slice_s: float = 0.5
+    cluster: SimulatedCluster,
+    load: SimulatedLoad,
+    limit_s: float,
+    on_progress: Callable[[int, float], None] | None,
+    slice_s: float = 0.5,
 ) -> bool:
     """Until all has ended, in slices of virtual time."""
     world, last_s = cluster.world, 0.0
@@ -117,7 +121,7 @@ def _run(
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
+def without_gc() -> Iterator[None]:
     """Without the garbage collector, which takes a fifth of the time or more, and finds next to nothing: what cores and
     models drop has no cycles but for a few objects in a thousand requests.
     """
@@ -131,5 +135,5 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _instances(cluster: Cluster) -> list[tuple[str, InstanceCore, EngineSeat]]:
-    return [(name, core, cluster.seats[core.address]) for name, core in cluster.instances.items()]
+def _instances(cluster: SimulatedCluster) -> list[tuple[str, InstanceCore, SimulatedEngineSupervisor]]:
+    return [(name, core, cluster.engine_supervisors[core.address]) for name, core in cluster.instances.items()]

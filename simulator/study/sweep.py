@@ -12,7 +12,7 @@ from typing import Any
 
 from dunlin.workload.slo import Slos
 from dunlin.workload.trace import Arrival
-from simulator.study.report import Outcome
+from simulator.study.report import SimulationOutcome
 
 MOST_INSTANCES = 1 << 13
 
@@ -44,7 +44,7 @@ class Case:
     settings: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
 
 
-Runner = Callable[[Case, Sequence[Arrival], "Callable[[float], None] | None"], Outcome]
+Runner = Callable[[Case, Sequence[Arrival], "Callable[[float], None] | None"], SimulationOutcome]
 """Runs a case; calls the last with the share that is done."""
 
 
@@ -54,7 +54,7 @@ def run_all(
     runner: Runner,
     jobs: int = 1,
     show: Callable[[Case, float], None] = lambda case, share: None,
-) -> list[Outcome]:
+) -> list[SimulationOutcome]:
     """The outcomes of `cases`, in their order. With `jobs` above 1 they run in that many processes; `runner` then must
     be a function of a module, and progress is told case by case."""
     if jobs > 1 and len(cases) > 1:
@@ -68,31 +68,37 @@ def _in_processes(
     runner: Runner,
     jobs: int,
     show: Callable[[Case, float], None],
-) -> list[Outcome]:
+) -> list[SimulationOutcome]:
     # Fresh interpreters: what a case computes must not depend on what this process did before.
     with ProcessPoolExecutor(min(jobs, len(cases)), get_context("spawn")) as pool:
-        futures: dict[Future[Outcome], Case] = {pool.submit(runner, case, arrivals, None): case for case in cases}
+        futures: dict[Future[SimulationOutcome], Case] = {
+            pool.submit(runner, case, arrivals, None): case for case in cases
+        }
         for future in as_completed(futures):
             show(futures[future], 1.0)
         return [future.result() for future in futures]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
+class SizingResult:
     """The smallest cluster that met the objective, or None; and every size that was tried with its attainment."""
 
-    outcome: Outcome | None
+    outcome: SimulationOutcome | None
     tried: tuple[tuple[int, float], ...]
 
 
-def smallest(
-    case: Case, most: int, attainment: float, share_of: Callable[[Outcome], float], run: Callable[[Case], Outcome]
-) -> Found:
+def smallest_cluster(
+    case: Case,
+    most: int,
+    attainment: float,
+    share_of: Callable[[SimulationOutcome], float],
+    run: Callable[[Case], SimulationOutcome],
+) -> SizingResult:
     """The fewest instances, at most `most`, with which at least the share `attainment` of requests meets its objective.
 
     Doubles until it is met, then halves the gap: it takes for granted that more instances never make it worse.
     """
-    outcomes: dict[int, tuple[float, Outcome]] = {}
+    outcomes: dict[int, tuple[float, SimulationOutcome]] = {}
 
     def is_enough(instances: int) -> bool:
         if instances not in outcomes:
@@ -109,14 +115,14 @@ def smallest(
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     tried = tuple((size, share) for size, (share, _) in sorted(outcomes.items()))
-    return Found(outcomes[high][1] if found else None, tried)
+    return SizingResult(outcomes[high][1] if found else None, tried)
 
 
-def attainment_of(slos: Slos) -> Callable[[Outcome], float]:
+def attainment_of(slos: Slos) -> Callable[[SimulationOutcome], float]:
     """The share of an outcome's requests that meet their objective."""
     from dunlin.workload.slo import met
 
-    def share(outcome: Outcome) -> float:
+    def share(outcome: SimulationOutcome) -> float:
         flags = met(outcome.records, slos)
         return sum(flags) / len(flags) if flags else 0.0
 

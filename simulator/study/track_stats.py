@@ -4,11 +4,11 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 
-from simulator.study.samples import Track
+from simulator.study.samples import InstanceTrack
 
 
 @dataclass(frozen=True, slots=True)
-class Stretch:
+class RoleInterval:
     """An instance was the same part of the same group from `start_s` to `stop_s`."""
 
     start_s: float
@@ -17,30 +17,30 @@ class Stretch:
     part: int
 
 
-def stretches(track: Track) -> list[Stretch]:
+def role_intervals(track: InstanceTrack) -> list[RoleInterval]:
     """The parts that an instance played, one after the other."""
-    found: list[Stretch] = []
+    found: list[RoleInterval] = []
     for index, at_s in enumerate(track.at_s):
         key = track.group[index], track.part[index]
         stop_s = track.at_s[index + 1] if index + 1 < len(track.at_s) else at_s
         if found and (found[-1].group, found[-1].part) == key:
-            found[-1] = Stretch(found[-1].start_s, stop_s, *key)
+            found[-1] = RoleInterval(found[-1].start_s, stop_s, *key)
         else:
-            found.append(Stretch(at_s, stop_s, *key))
+            found.append(RoleInterval(at_s, stop_s, *key))
     return found
 
 
-def rises(track: Track, column: Sequence[int]) -> list[float]:
+def counter_rises(track: InstanceTrack, column: Sequence[int]) -> list[float]:
     """When a counter rose: the times of the samples that first saw it."""
     return [at_s for (before, after), at_s in zip(pairwise(column), track.at_s[1:], strict=True) if after > before]
 
 
-def last(column: Sequence[float]) -> float:
+def last_value(column: Sequence[float]) -> float:
     """Where a counter stands at the end; 0 without samples."""
     return column[-1] if column else 0.0
 
 
-def memory(track: Track) -> list[float]:
+def kv_usage(track: InstanceTrack) -> list[float]:
     """Shares of an instance's slots that somebody needs: what is only cached is given up for the asking."""
     columns = zip(track.used_slots, track.cached_slots, track.capacity_slots, strict=True)
     return [(used - cached) / capacity if capacity else 0.0 for used, cached, capacity in columns]
@@ -52,7 +52,7 @@ def full_height(shares: Sequence[float]) -> float:
     return next((full for full in (0.01, 0.02, 0.05, 0.1, 0.2, 0.5) if full >= highest), 1.0)
 
 
-def total(columns: Iterable[Sequence[float]]) -> list[float]:
+def column_sums(columns: Iterable[Sequence[float]]) -> list[float]:
     """Row by row, as far as the shortest column goes."""
     return [sum(values) for values in zip(*columns, strict=False)]
 

@@ -4,15 +4,15 @@ from functools import partial
 
 from dunlin.effects import Address
 from simulator.campaign.faults.network import LONGEST_PAUSE_S
-from simulator.campaign.faults.victims import Victims
+from simulator.campaign.faults.victims import VictimChooser
 from simulator.campaign.plans import Fault
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.simulated import SimulatedCluster
 
 
 class EtcdFaults:
     """Of membership and of the lead."""
 
-    def __init__(self, cluster: Cluster, victims: Victims) -> None:
+    def __init__(self, cluster: SimulatedCluster, victims: VictimChooser) -> None:
         self._cluster = cluster
         self._world = cluster.world
         self._victims = victims
@@ -21,8 +21,8 @@ class EtcdFaults:
         """Nobody hears of anybody; a leader steps down."""
         if self._cluster.etcd.is_down:
             return None
-        self._cluster.etcd.fail(fault.lasts_s)
-        return self._victims.one("global_manager", fault.pick)
+        self._cluster.etcd.begin_outage(fault.lasts_s)
+        return self._victims.of_role("global_manager", fault.pick)
 
     def do_lose_lease(self, fault: Fault) -> Address | None:
         """The leader loses its term and lives on."""
@@ -36,16 +36,18 @@ class EtcdFaults:
         others = [one for one in self._cluster.of_role("global_manager") if one != leader]
         if leader is None or not others or self._cluster.etcd.is_down:
             return None
-        late = [pair for pair in self._cluster.roster.streams() if others[0] in pair and self._world.is_joined(*pair)]
+        late = [
+            pair for pair in self._cluster.roster.streams() if others[0] in pair and self._world.is_connected(*pair)
+        ]
         for pair in late:
-            self._victims.touch(fault, *pair)
+            self._victims.mark_disturbed(fault, *pair)
             self._world.stall(*pair)
-            self._world.later(min(fault.lasts_s, LONGEST_PAUSE_S), partial(self._world.flow, *pair))
+            self._world.call_later(min(fault.lasts_s, LONGEST_PAUSE_S), partial(self._world.unstall, *pair))
         self._cluster.etcd.resign()
-        self._world.later(min(0.5, fault.lasts_s) * fault.amount, self._cluster.etcd.resign)
+        self._world.call_later(min(0.5, fault.lasts_s) * fault.amount, self._cluster.etcd.resign)
         return others[0]
 
     def do_watch_reset(self, fault: Fault) -> Address | None:
         """The history of the watches is lost."""
-        self._cluster.etcd.reset()
-        return self._victims.one("monitor", fault.pick)
+        self._cluster.etcd.compact_history()
+        return self._victims.of_role("monitor", fault.pick)

@@ -3,15 +3,15 @@
 from dunlin.effects import Address, Effect, Gone, Message, Send
 from dunlin.messages.pool import RegionReserved, ReleaseRegion, ReserveRegion, Tier
 from dunlin.messages.types import HostRegion, Region
-from simulator.campaign.faults.victims import Victims
+from simulator.campaign.faults.victims import VictimChooser
 from simulator.campaign.plans import Fault
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.simulated import SimulatedCluster
 
 
 class StorageFaults:
     """`damaged`: which bytes of whose tier."""
 
-    def __init__(self, cluster: Cluster, victims: Victims) -> None:
+    def __init__(self, cluster: SimulatedCluster, victims: VictimChooser) -> None:
         self.damaged: set[tuple[Address, int]] = set()
         self._cluster = cluster
         self._world = cluster.world
@@ -19,25 +19,25 @@ class StorageFaults:
 
     def do_corrupt(self, fault: Fault) -> Address | None:
         """A bit of a region in a host tier flips, or one of each region there."""
-        kvstore = self._victims.one("kvstore", fault.pick)
-        memory = self._cluster.memories.get(kvstore) if kvstore is not None else None
+        kvstore = self._victims.of_role("kvstore", fault.pick)
+        memory = self._cluster.host_memories.get(kvstore) if kvstore is not None else None
         offsets = sorted(offset for offset, content in memory.contents.items() if content) if memory else []
         if memory is None or kvstore is None or not offsets:
             return None
         for offset in offsets if fault.amount < 0.5 else [offsets[int(fault.other * len(offsets))]]:
-            memory.flip(offset)
+            memory.corrupt(offset)
             self.damaged.add((kvstore, offset))
         return kvstore
 
     def do_tier_full(self, fault: Fault) -> Address | None:
         """A process takes most of a host tier's room for a while."""
-        kvstore = self._victims.one("kvstore", fault.pick)
+        kvstore = self._victims.of_role("kvstore", fault.pick)
         if kvstore is None or self._cluster.etcd.is_down:
             return None
         hog = Address("instance", "hog", self._cluster.etcd.next_revision())
-        self._world.add(hog, Hog(hog, kvstore, self._cluster.spec.tier_bytes))
-        self._world.join(hog, kvstore)
-        self._world.later(fault.lasts_s, lambda: self._end_hog(hog, kvstore))
+        self._world.add(hog, SpaceHog(hog, kvstore, self._cluster.spec.tier_bytes))
+        self._world.connect(hog, kvstore)
+        self._world.call_later(fault.lasts_s, lambda: self._end_hog(hog, kvstore))
         return kvstore
 
     def _end_hog(self, hog: Address, kvstore: Address) -> None:
@@ -46,10 +46,10 @@ class StorageFaults:
         if core is None or hog not in core.catalog.writers():
             return self._world.kill(hog)
         self._world.post(hog, hog, Gone("enough"), 0.0)
-        return self._world.later(0.5, lambda: self._end_hog(hog, kvstore))
+        return self._world.call_later(0.5, lambda: self._end_hog(hog, kvstore))
 
 
-class Hog:
+class SpaceHog:
     """Reserves most of a host tier's room, never writes there, and gives it back at its end."""
 
     def __init__(self, own: Address, kvstore: Address, tier_bytes: int) -> None:

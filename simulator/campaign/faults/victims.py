@@ -4,55 +4,55 @@ Remembers for how long each is kept from what it should do.
 """
 
 from dunlin.effects import Address
-from simulator.campaign.clients import Reader, Readers
+from simulator.campaign.clients import CampaignClient, CampaignClients
 from simulator.campaign.coverage import phase_of
 from simulator.campaign.plans import Fault
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.simulated import SimulatedCluster
 
 KEEPALIVE_S = 10.0
 """A stream whose other side is silent for so long is given up (dunlin/wire/channels.py)."""
 
 
-class Victims:
+class VictimChooser:
     """Chooses them. `aim`: those in this phase first, if it is not empty."""
 
-    def __init__(self, cluster: Cluster, readers: Readers) -> None:
+    def __init__(self, cluster: SimulatedCluster, readers: CampaignClients) -> None:
         self.aim = ""
         self._cluster = cluster
         self._world = cluster.world
         self._readers = readers
         self._touched_s: dict[Address, float] = {}
 
-    def was_touched(self, *addresses: Address) -> bool:
+    def was_disturbed(self, *addresses: Address) -> bool:
         """Whether a fault keeps one of them from what it should do, or did until a moment ago."""
         return any(self._touched_s.get(address, -1.0) > self._world.now_s for address in addresses)
 
-    def touch(self, fault: Fault, *addresses: Address) -> None:
+    def mark_disturbed(self, fault: Fault, *addresses: Address) -> None:
         """A fault strikes these."""
         until_s = self._world.now_s + fault.lasts_s + KEEPALIVE_S
         for address in addresses:
             self._touched_s[address] = max(until_s, self._touched_s.get(address, 0.0))
 
-    def one(self, role: str, pick: float) -> Address | None:
+    def of_role(self, role: str, pick: float) -> Address | None:
         """Of a role."""
         there = self._preferred(self._cluster.of_role(role))
         return there[int(pick * len(there))] if there else None
 
-    def anybody(self, pick: float) -> Address:
+    def any_process(self, pick: float) -> Address:
         """Of all processes."""
-        there = self._cluster.roster.everybody()
+        there = self._cluster.roster.all_processes()
         return there[int(pick * len(there))]
 
-    def whole(self, fault: Fault) -> Address | None:
+    def running_instance(self, fault: Fault) -> Address | None:
         """An instance that runs and has an engine."""
-        victim = self.one("instance", fault.pick)
+        victim = self.of_role("instance", fault.pick)
         if victim is None or self._world.is_paused(victim) or not self._cluster.has_engine(victim):
             return None
         return victim
 
     def stream(self, fault: Fault) -> tuple[Address, Address] | None:
         """An open stream; which of its ends comes first is chosen too."""
-        open_ones = [pair for pair in self._cluster.roster.streams() if self._world.is_joined(*pair)]
+        open_ones = [pair for pair in self._cluster.roster.streams() if self._world.is_connected(*pair)]
         if not open_ones:
             return None
         meant = set(self._preferred(sorted({one for pair in open_ones for one in pair})))
@@ -60,7 +60,7 @@ class Victims:
         one, other = open_ones[int(fault.pick * len(open_ones))]
         return (one, other) if fault.other < 0.5 else (other, one)
 
-    def open_reader(self, pick: float) -> Reader | None:
+    def open_client(self, pick: float) -> CampaignClient | None:
         """A client that waits for more of its request."""
         open_ones = [reader for reader in self._readers.open() if reader.request]
         return open_ones[int(pick * len(open_ones))] if open_ones else None

@@ -5,21 +5,21 @@ their own account of it. Numbers are those of docs/campaigns.md. I1 is the reade
 not exist yet.
 """
 
-from simulator.campaign.invariants.authority import Authority, Fencing, Groups, Leadership
-from simulator.campaign.invariants.progress import Limits, Progress
-from simulator.campaign.invariants.slots import Rows, Slots
-from simulator.campaign.invariants.tier import Names, Regions
-from simulator.campaign.invariants.watcher import Watcher
+from simulator.campaign.invariants.authority import FencingWatcher, GroupWatcher, LeadershipWatcher, SuspicionWatcher
+from simulator.campaign.invariants.progress import ProgressWatcher, QuotaWatcher
+from simulator.campaign.invariants.slots import RowWriteWatcher, SlotWatcher
+from simulator.campaign.invariants.tier import RegionNameWatcher, RegionWatcher
+from simulator.campaign.invariants.watcher import InvariantWatcher
 
-WATCHERS: tuple[type[Watcher], ...] = (
-    Fencing,
-    Leadership,
-    Groups,
-    Slots,
-    Rows,
-    Regions,
-    Names,
-    Authority,
-    Limits,
-    Progress,
+WATCHERS: tuple[type[InvariantWatcher], ...] = (
+    FencingWatcher,
+    LeadershipWatcher,
+    GroupWatcher,
+    SlotWatcher,
+    RowWriteWatcher,
+    RegionWatcher,
+    RegionNameWatcher,
+    SuspicionWatcher,
+    QuotaWatcher,
+    ProgressWatcher,
 )

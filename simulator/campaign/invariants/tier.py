@@ -12,11 +12,11 @@ from dunlin.effects import Address
 from dunlin.messages.engine import EngineExited, Move, MoveDone
 from dunlin.messages.pool import CommitRegion, RegionReserved, RegionsFound, RegionsTaken, ReleaseRegion
 from dunlin.messages.types import HostRegion, MoveKind, MoveStatus
-from simulator.campaign.clients import Readers
-from simulator.campaign.faults.catalog import Faults
-from simulator.campaign.invariants.watcher import Watcher
-from simulator.cluster.process import Event
-from simulator.cluster.simulated import Cluster
+from simulator.campaign.clients import CampaignClients
+from simulator.campaign.faults.catalog import FaultInjector
+from simulator.campaign.invariants.watcher import InvariantWatcher
+from simulator.cluster.process import Delivery
+from simulator.cluster.simulated import SimulatedCluster
 
 TAKEN_S = 1.0
 """Until then whoever had a region has heard that an attempt claimed it."""
@@ -26,19 +26,19 @@ Name = tuple[Address, Address, int, int]
 """What an instance calls a region of a kvstore: handle and generation."""
 
 
-class Regions(Watcher):
+class RegionWatcher(InvariantWatcher):
     """A region is read only while it is its reader's, whole, and only damage that was done is found."""
 
     invariant = "I7"
 
-    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+    def __init__(self, cluster: SimulatedCluster, readers: CampaignClients, faults: FaultInjector) -> None:
         super().__init__(cluster, readers, faults)
         self._moves: dict[Address, dict[int, Move]] = {}
         self._keeper_of: dict[tuple[Address, int], Address] = {}
         self._dead: dict[Name, float] = {}
         self._unheard: dict[Name, float] = {}
 
-    def before(self, event: Event) -> None:
+    def before(self, event: Delivery) -> None:
         message = event.message
         if event.to.role == "engine" and isinstance(message, Move):
             self._begun(event.sender, message)
@@ -51,7 +51,7 @@ class Regions(Watcher):
                 self._dead[event.to, event.sender, handle, generation] = event.at_s
                 self._unheard.pop((event.to, event.sender, handle, generation), None)
 
-    def after(self, event: Event) -> None:
+    def after(self, event: Delivery) -> None:
         if event.to.role == "kvstore":
             self._has_room(event)
 
@@ -62,15 +62,17 @@ class Regions(Watcher):
             for sequence in core.sequences:
                 strange = [kept for kept in sequence.kept if kept.keeper != core.tier.kvstore]
                 if strange:
-                    raise self.broken(f"{core.address} has {core.tier.kvstore} and counts on {strange}")
+                    raise self.fail(f"{core.address} has {core.tier.kvstore} and counts on {strange}")
 
     def _are_told(self) -> None:
         """Whoever read under an old name was told soon that it is one, unless something happened to either."""
         now_s = self.cluster.world.now_s
         for (instance, keeper, handle, generation), since_s in list(self._unheard.items()):
-            is_quiet = self.cluster.world.is_joined(instance, keeper) and not self.faults.was_touched(instance, keeper)
+            is_quiet = self.cluster.world.is_connected(instance, keeper) and not self.faults.was_disturbed(
+                instance, keeper
+            )
             if is_quiet and now_s > since_s + TAKEN_S:
-                raise self.broken(f"{instance} was not told that region {handle}.{generation} of {keeper} is another's")
+                raise self.fail(f"{instance} was not told that region {handle}.{generation} of {keeper} is another's")
 
     def _begun(self, instance: Address, move: Move) -> None:
         self._moves.setdefault(instance, {})[move.move] = move
@@ -82,14 +84,14 @@ class Regions(Watcher):
         if move.kind is not MoveKind.HOST_TO_SLAB or move.host is None or move.sequence == 0:
             return
         catalog = self._catalog(instance)
-        if catalog is None or not self.cluster.world.is_joined(instance, keeper):
+        if catalog is None or not self.cluster.world.is_connected(instance, keeper):
             return
         held = catalog.room.find(move.host.handle, move.host.generation)
         if held is None:
             del self._moves[instance][move.move]
             name = (instance, keeper, move.host.handle, move.host.generation)
             if self.cluster.world.now_s > self._dead.get(name, inf) + GIVEN_S:
-                raise self.broken(f"{instance} reads {move.host}, and {keeper} has told it that another has it")
+                raise self.fail(f"{instance} reads {move.host}, and {keeper} has told it that another has it")
             # The word is under way; a checksum guards the bytes.
             self._unheard.setdefault(name, self.cluster.world.now_s)
 
@@ -103,7 +105,7 @@ class Regions(Watcher):
         if done.status is not MoveStatus.CORRUPT or self._is_released(instance, move.host):
             return
         if not self.faults.storage.damaged:
-            raise self.broken(f"{instance} finds {move.host} damaged, and nobody damaged it")
+            raise self.fail(f"{instance} finds {move.host} damaged, and nobody damaged it")
 
     def _is_released(self, instance: Address, host: HostRegion) -> bool:
         """Whether its owner gave the region up while it was read, as one does that stays where it was."""
@@ -128,9 +130,9 @@ class Regions(Watcher):
                 or host.offset_bytes + host.length_bytes <= theirs.offset_bytes
             )
             if not is_apart:
-                raise self.broken(f"{instance} wrote {host}, where {entry.writer} has {theirs} by now", "I9")
+                raise self.fail(f"{instance} wrote {host}, where {entry.writer} has {theirs} by now", "I9")
 
-    def _has_room(self, event: Event) -> None:
+    def _has_room(self, event: Delivery) -> None:
         """Nobody's room is given away while an engine may still write there."""
         core = self.cluster.core(event.to)
         for instance, moves in self._moves.items():
@@ -139,20 +141,20 @@ class Regions(Watcher):
                 if not is_here or move.host is None:
                     continue
                 if core.catalog.room.find(move.host.handle, move.host.generation) is None:
-                    raise self.broken(f"{instance} writes {move.host}, which is free after {event}", "I9")
+                    raise self.fail(f"{instance} writes {move.host}, which is free after {event}", "I9")
 
 
-class Names(Watcher):
+class RegionNameWatcher(InvariantWatcher):
     """A kvstore gives each name, of handle and generation, once; who has another's or an old one changes nothing."""
 
     invariant = "I7"
 
-    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+    def __init__(self, cluster: SimulatedCluster, readers: CampaignClients, faults: FaultInjector) -> None:
         super().__init__(cluster, readers, faults)
-        self._given: dict[tuple[Address, int, int], Event] = {}
+        self._given: dict[tuple[Address, int, int], Delivery] = {}
         self._not_his: Any = None
 
-    def before(self, event: Event) -> None:
+    def before(self, event: Delivery) -> None:
         self._not_his = None
         message = event.message
         if isinstance(message, RegionReserved | RegionsFound):
@@ -163,19 +165,19 @@ class Names(Watcher):
             if entry is not None and (entry.writer, entry.host.generation) != (event.sender, message.generation):
                 self._not_his = entry
 
-    def after(self, event: Event) -> None:
+    def after(self, event: Delivery) -> None:
         before, self._not_his = self._not_his, None
         if before is None:
             return
         now = self._entry(event.to, before.host.handle)
         if now != before:
-            raise self.broken(f"{event} is about a name that is not its sender's, and made {before} of {now}")
+            raise self.fail(f"{event} is about a name that is not its sender's, and made {before} of {now}")
 
-    def _name(self, event: Event, host: HostRegion) -> None:
+    def _name(self, event: Delivery, host: HostRegion) -> None:
         name = (event.sender, host.handle, host.generation)
         before = self._given.setdefault(name, event)
         if before is not event:
-            raise self.broken(f"{event.sender} gives {event.to} the name {host}, which it has given {before.to}")
+            raise self.fail(f"{event.sender} gives {event.to} the name {host}, which it has given {before.to}")
 
     def _entry(self, kvstore: Address, handle: int) -> Any:
         core = self.cluster.core(kvstore)
