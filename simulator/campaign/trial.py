@@ -250,7 +250,7 @@ INVARIANT_BY_WORDS = (
     ("wild", "I6"),
     ("KV ends at", "I6"),
     ("region", "I7"),
-    ("nobody wrote", "I7"),
+    ("no row wrote", "I7"),
     ("slots", "I8"),
     ("slot", "I8"),
 )

@@ -1,4 +1,4 @@
-"""What an instance's server does around its engine: starts it, kills it on `StopEngine`, starts the next."""
+"""What an instance's server does around its engine: start it, kill it on `StopEngine`, start the next one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -12,11 +12,11 @@ from simulator.engine.kv_audit import KvCacheAudit
 from simulator.engine.model import ProgressPoll, SimulatedEngine, SimulatedEngineSettings
 
 UNTRUSTED_SIGNALS = (4, 6, 7, 8, 11)
-"""Signals after which a slab may hold anything."""
+"""Signals after which the KV cache is not trusted, because the engine may have written anywhere."""
 
 
 def tenant_lookup(core: InstanceCore) -> Callable[[int], str]:
-    """Says whose a sequence of the engine's is."""
+    """A function from an engine's sequence number to its tenant."""
 
     def tenant_of(number: int) -> str:
         sequence = core.sequences.get(number)
@@ -26,10 +26,11 @@ def tenant_lookup(core: InstanceCore) -> Callable[[int], str]:
 
 
 class SimulatedEngineSupervisor:
-    """Sits at the engine's address and passes everything on to the engine that runs there now.
+    """Stands at the engine's address and forwards messages to the engine that runs there now.
 
-    `engine` is the newest; `ended` holds those before it. The slab, and with it the `audit`, outlives them all.
-    `memory_of` says what memory a `MapHost` means; None: it stays what it is.
+    `engine` is the newest engine, `ended` holds its predecessors. The KV cache and its `audit` outlive engines.
+    `is_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
+    None: the mapping stays.
     """
 
     def __init__(
@@ -53,7 +54,7 @@ class SimulatedEngineSupervisor:
 
     @property
     def busy_s(self) -> float:
-        """How long steps were computed, by all engines."""
+        """Seconds of steps of all engines so far."""
         seconds = self.engine.runner.busy_s
         for engine in self.ended:
             seconds += engine.runner.busy_s
@@ -61,14 +62,14 @@ class SimulatedEngineSupervisor:
 
     @property
     def moved_bytes(self) -> int:
-        """What moves carried, by all engines."""
+        """Bytes that moves of all engines carried."""
         total = self.engine.moves.moved_bytes
         for engine in self.ended:
             total += engine.moves.moved_bytes
         return total
 
     def crash(self, signal: int = 9, code: int = 0, ended_by_us: bool = False, returns: bool = True) -> None:
-        """The engine process ends by a signal or a code; another is started `restart_s` later, if one `returns`."""
+        """End the engine process by a signal or a code; a successor starts `restart_s` later if it `returns`."""
         self._world.kill(self.engine.address)
         self.is_trusted = signal not in UNTRUSTED_SIGNALS
         exited = EngineExited(code, signal, ended_by_us, self.settings.restart_s)
@@ -79,13 +80,13 @@ class SimulatedEngineSupervisor:
             self._world.post(self.engine.address, self.engine.address, ProgressPoll(), self.settings.restart_s)
 
     def map_memory(self, wish: MapHost) -> None:
-        """From now on engines read and write the memory that is named."""
+        """Let engines read and write the memory that `wish` names from now on."""
         memory = self._memory_of(wish)
         if memory is not None:
             self._tier.contents = memory.contents
 
     def restart(self) -> None:
-        """The next engine process runs."""
+        """Start the next engine process."""
         torn = self.engine.slots_being_written()
         if self.audit is not None:
             self.audit.engine_replaced(torn, self.is_trusted)
@@ -100,7 +101,7 @@ class SimulatedEngineSupervisor:
 
 @dataclass(slots=True)
 class _Watched:
-    """Looks at what goes to the engine: `StopEngine` is for its host, and which memory a `MapHost` names it knows."""
+    """Takes out what is for the engine's host: `StopEngine`, and the memory of a `MapHost`."""
 
     seat: SimulatedEngineSupervisor
     engine: SimulatedEngine
@@ -117,7 +118,7 @@ class _Watched:
 
 @dataclass(slots=True)
 class _Restart:
-    """Nobody runs here now."""
+    """Stands at the address while no engine runs, and starts the next one."""
 
     seat: SimulatedEngineSupervisor
 

@@ -1,10 +1,10 @@
-"""What cores see of etcd: who is a member, and who leads. Registrations outlive their process by a lease's time.
+"""What cores see of etcd: the membership and the elected manager. A registration outlives its process by a lease.
 
-While it is down nobody hears anything, nobody is elected and nobody can start; afterwards everybody gets the whole
-membership anew. Knows processes by their addresses alone, and no core.
+During an outage no message is sent, no manager is elected and no process can start; afterwards all followers receive
+the whole membership. Knows addresses and no core.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from dunlin.effects import Address, Message
 from dunlin.messages.door import Quota, Quotas
@@ -13,14 +13,16 @@ from simulator.cluster.world import World
 
 ETCD = Address("etcd", "")
 LEASE_S = 5.0
-"""How long a registration, and a term, outlive the last sign of life."""
+"""Seconds for which a registration and a term outlive the last keepalive."""
 WATCHING_ROLES = ("monitor", "kvstore", "dispatcher")
-"""The roles whose cores follow the membership."""
+"""Roles whose cores watch the membership."""
 
 
 class SimulatedEtcd:
-    """Owns members, candidates, revisions and quotas. Tells nobody anything until it was told to `begin`: thousands of
-    processes that start together learn of each other at once, and once.
+    """Owns members, candidates, revisions and quotas.
+
+    It sends nothing before `begin`, so that thousands of processes that start together learn of each other in one
+    message. `terms`: the manager of each epoch.
     """
 
     def __init__(self, world: World) -> None:
@@ -38,22 +40,22 @@ class SimulatedEtcd:
 
     @property
     def members(self) -> list[Address]:
-        """Whoever is registered."""
+        """The registered processes."""
         return [member.address for member in self._members.values()]
 
     def next_revision(self) -> int:
-        """A number that nothing had before: an incarnation, or an epoch."""
+        """A number that was not used before, for an incarnation or an epoch."""
         self._revision += 1
         return self._revision
 
     def begin(self) -> None:
-        """All that were registered so far hear of each other, and one is elected."""
+        """Send the membership to all registered followers, and elect a manager."""
         self._has_begun = True
         self.compact_history()
         self._elect()
 
     def register(self, address: Address, node: str) -> None:
-        """A process starts; one of the same name before it is a member no more."""
+        """Register a process that starts; an older one of the same name is removed."""
         key = (address.role, address.name)
         before, member = self._members.get(key), Member(address, "", node, pid=0)
         self._members[key] = member
@@ -70,21 +72,21 @@ class SimulatedEtcd:
             self._elect()
 
     def set_quotas(self, quotas: Sequence[Quota]) -> None:
-        """From now on dispatchers hear of these."""
+        """Set the tenants' quotas and send them to the dispatchers."""
         self.quotas = tuple(quotas)
         for address in self._followers:
             self._send_quotas(address)
 
     def died(self, address: Address) -> None:
-        """The process ended: its lease runs out."""
+        """A process ended: its lease runs out."""
         self._world.call_later(LEASE_S, lambda: self._lease_expired(address))
 
     def paused(self, address: Address) -> None:
-        """The process keeps no lease alive: its term ends, but not its registration, for it answers a probe."""
+        """A process was stopped: its term ends with its lease, its registration stays, because it answers a probe."""
         self._world.call_later(LEASE_S, lambda: self._end_term(address) if self._world.is_paused(address) else None)
 
     def begin_outage(self, for_s: float) -> None:
-        """Nobody is there for a while. A leader steps down when its own clock says that its lease may be over."""
+        """etcd is down for `for_s` seconds. A leader steps down when its lease may be over by its own clock."""
         self.is_down = True
         self._outages += 1
         outage, leader = self._outages, self.leader
@@ -94,12 +96,12 @@ class SimulatedEtcd:
         self._world.call_later(for_s, lambda: self._end_outage(outage))
 
     def compact_history(self) -> None:
-        """The watches' history was compacted: everybody gets the whole membership anew."""
+        """The watch history was compacted: all followers receive the whole membership."""
         if not self.is_down:
             self._send_membership(self._followers)
 
     def resign(self) -> None:
-        """The leader loses its term, although it lives; it stands anew behind the others."""
+        """The leader loses its term although it runs; it is a candidate again, behind the others."""
         if self.leader is not None and not self.is_down:
             self._end_term(self.leader)
 
@@ -127,7 +129,7 @@ class SimulatedEtcd:
             self._broadcast(MemberDown(address))
 
     def _end_term(self, address: Address | None) -> None:
-        """The term of `address` is over, if it leads. One that sleeps hears so before anything else."""
+        """End the term of `address` if it leads. A stopped leader receives that before anything else."""
         if address is None or self.leader != address:
             return
         epoch = max(self.terms)
@@ -154,12 +156,12 @@ class SimulatedEtcd:
         for address in self._followers:
             self._world.post(ETCD, address, message)
 
-    def _send_membership(self, whom: "Sequence[Address] | dict[Address, None]") -> None:
-        """They get all that there is, if they follow it."""
-        everybody = MembersReset(tuple(sorted(self._members.values(), key=lambda member: member.address)))
-        for address in whom:
+    def _send_membership(self, receivers: "Iterable[Address]") -> None:
+        """Send membership and quotas to those that follow them."""
+        members = MembersReset(tuple(sorted(self._members.values(), key=lambda member: member.address)))
+        for address in receivers:
             if address in self._followers:
-                self._world.post(ETCD, address, everybody)
+                self._world.post(ETCD, address, members)
                 self._send_quotas(address)
 
     def _send_quotas(self, address: Address) -> None:

@@ -1,6 +1,6 @@
-"""The processors on which dunlin's own processes run, where what they take is felt: on CPUs, not beside a GPU.
+"""The CPUs of dunlin's own processes, whose time matters where engines run on CPUs too.
 
-Knows which messages cost something and who shares a core with whom. Costs are measured (`dunlin profile --host`).
+It assigns processors and prices messages. Prices are measured (`dunlin profile --host`).
 """
 
 from dunlin.cost.models import HostCosts, MessageCosts
@@ -14,7 +14,7 @@ from simulator.cluster.simulated import SimulatedCluster
 
 
 def assign_processors(cluster: SimulatedCluster, costs: HostCosts) -> None:
-    """Every instance gets a processor, which may be its engine's too; all dispatchers and clients share one."""
+    """Give each instance a processor, its engine's if `costs.shares_core`, and all dispatchers a common one."""
     door = Processor(lambda to, message: message_cost_s(costs.door, message))
     for core in cluster.dispatchers.values():
         cluster.world.set_processor(core.address, door)
@@ -24,14 +24,14 @@ def assign_processors(cluster: SimulatedCluster, costs: HostCosts) -> None:
 
 
 def message_cost_s(costs: MessageCosts, message: Message) -> float:
-    """What a message costs whoever takes it."""
+    """Seconds of CPU that the receiver of a message spends on it."""
     if isinstance(message, StepDone | Tokens):
         return costs.step_s + costs.row_s * len(message.token)
     return costs.request_s if isinstance(message, Place | Submit) else 0.0
 
 
 def _processor(costs: MessageCosts, seat: SimulatedEngineSupervisor | None) -> Processor:
-    """On an engine's core: the light process goes first, and the step that runs ends later by as much."""
+    """A processor; on an engine's CPU the instance runs first, and the running step ends later by as much."""
 
     def turn_s(to: Address, message: Message) -> float:
         seconds = message_cost_s(costs, message)

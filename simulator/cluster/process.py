@@ -1,4 +1,4 @@
-"""A process in the world: what runs at an address, its streams, its clock and its processor."""
+"""A process in the world: the core at an address, its streams, its clock and its processor."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -8,7 +8,7 @@ from dunlin.effects import Address, Core, Effect, Message
 
 
 class Delivery(NamedTuple):
-    """One delivery. Ties are broken by the order of sending: no two events have the same number."""
+    """One delivery of a message. Ties in time are broken by `number`, the order of sending."""
 
     at_s: float
     number: int
@@ -19,16 +19,16 @@ class Delivery(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ScheduledCall:
-    """Something that happens once, by nobody in the world."""
+    """Timer of the world itself: `act` is to be called."""
 
     act: Callable[[], object]
 
 
 class CallRunner:
-    """Does it."""
+    """The receiver of `ScheduledCall`."""
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """Its time has come."""
+        """Call the function."""
         if isinstance(message, ScheduledCall):
             message.act()
         return []
@@ -36,10 +36,10 @@ class CallRunner:
 
 @dataclass(slots=True, eq=False)
 class SimulatedStream:
-    """One direction of a stream: what `sender` says to `to`, in order. Closed once and for good.
+    """One direction of a stream: messages of `sender` to `to`, in order. It closes once.
 
-    `held`: what is said waits there (None: it flows). `is_known`: `to` has heard that it is open. `may_speak`: so has
-    `sender`.
+    `delay_s`: latency. `last_s`: time of the last arrival. `held`: messages that wait (None: they flow). `is_known`:
+    `to` has received `Joined`. `may_speak`: so has `sender`.
     """
 
     sender: Address
@@ -54,7 +54,7 @@ class SimulatedStream:
 
 @dataclass(slots=True, eq=False)
 class Processor:
-    """What one or several processes share: it takes one message at a time, each for `cost_s(to, message)`."""
+    """A CPU of one or several processes: one message at a time, `cost_s(to, message)` seconds each."""
 
     cost_s: Callable[[Address, Message], float]
     free_s: float = 0.0
@@ -63,10 +63,10 @@ class Processor:
 
 @dataclass(slots=True, eq=False)
 class SimulatedProcess:
-    """Something with a core's `receive` at an address.
+    """An object with a core's `receive` at an address.
 
-    Its clock shows `offset_s` more than the world's and runs `rate` times as fast. `waiting` holds what came while it
-    is stopped (None: it runs).
+    Its clock shows `offset_s` seconds more than the world's and runs `rate` times as fast. `waiting`: deliveries that
+    came while it is stopped (None: it runs).
     """
 
     address: Address
@@ -80,4 +80,4 @@ class SimulatedProcess:
 
 
 PendingDelivery = tuple[float, int, SimulatedProcess, Address, Message, SimulatedStream | None]
-"""An event in the heap: time, number, to whom, from whom, what, and on which stream (None: a timer, or by hand)."""
+"""An event of the heap: time, number, receiver, sender, message, stream (None: a timer, or posted by hand)."""

@@ -1,4 +1,4 @@
-"""Clients at the doors of dispatchers: what each asked, what it was told, and when."""
+"""A client at a dispatcher's door that records its request, the answers, and the time of each token."""
 
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from simulator.engine.token_model import VOCABULARY, PrefixTokenModel, TokenMode
 
 @dataclass
 class RecordingClient:
-    """One request's client: what it asked, and what it was told, with the times of the tokens."""
+    """The client of one request; `times_s[i]` is when `tokens[i]` came."""
 
     address: Address
     submit: Submit
@@ -27,6 +27,11 @@ class RecordingClient:
     vocabulary: int = VOCABULARY
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """Record an answer.
+
+        Raises:
+            ContractBroken: the request got another id, or a token after its end.
+        """
         if isinstance(message, Admitted):
             is_same = self.request in ("", message.request)
             # Begun at two dispatchers under one name of its tenant's, it has two ids until they find each other.
@@ -45,11 +50,11 @@ class RecordingClient:
 
     @property
     def expected(self) -> list[int]:
-        """What an exact stream of this request says."""
+        """The tokens of an exact stream of this request."""
         asked, count = self.submit.tokens, self.submit.max_tokens or 0
         return expected_tokens(self.voice, asked, len(asked), count, self.submit.sampling.seed, self.vocabulary)
 
     @property
     def is_exact(self) -> bool:
-        """Whether every token came, once and in order."""
+        """Whether every token came, once and in order, and the stream ended by its length."""
         return self.tokens == self.expected and self.finish is Finish.LENGTH

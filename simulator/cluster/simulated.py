@@ -1,8 +1,8 @@
-"""A whole cluster in virtual time: the real cores of all five services, that start, die, sleep and come back.
+"""A whole cluster in virtual time: the cores of all five services, whose processes start, die, stop and resume.
 
-Does for each process what its server does around the core, and for all of them what their supervisor does: opens the
-streams that a role opens, dials again what broke, starts engines. Which of them dies when, others decide. No server,
-wire, socket or clock is imported here.
+It does what a server does around its core and what a supervisor does around the processes: it opens the streams of
+each role, dials broken ones again and starts engines. Its user decides which process fails and when. No server, wire,
+socket or clock is imported here.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ from simulator.engine.host_memory import SimulatedHostMemory
 
 DIALING = Address("dialing", "")
 REDIAL_S = 0.2
-"""After a stream broke it is dialled again."""
+"""Seconds until a broken stream is dialled again."""
 
 
 class SimulatedDialer:
@@ -40,18 +40,19 @@ class SimulatedDialer:
         self._world = world
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """What a core asks of its host's dialler."""
+        """Open the stream that a core asks for (`Reach`), if the peer is up."""
         if isinstance(message, Reach) and self._world.is_up(message.peer):
             self._world.connect(sender, message.peer)
         return []
 
 
 class SimulatedCluster:
-    """Cores and engines by a `spec`.
+    """The processes of a `spec`, in one world.
 
-    `cores` and `seats` are by address, of all that run; `instances` and `dispatchers` by name, of those that are meant
-    to. `memories` are the kvstores' host tiers, `mapped_of` whose memory an instance's engine has mapped. `engine` is
-    what engines will be that instances start with.
+    `cores` and `engine_supervisors` are by address, of all processes that run; `instances` and `dispatchers` by name,
+    of those that should run. `host_memories`: each kvstore's host tier; `mapped_of`: the kvstore whose memory an
+    instance's engine has mapped. `engine`: the settings of engines of instances that start from now on. `started_s`
+    and `ended_s` are times of the world.
     """
 
     def __init__(self, spec: ClusterSpec) -> None:
@@ -87,7 +88,7 @@ class SimulatedCluster:
                 self.start(role, f"{name}-{index}")
         self.etcd.begin()
 
-    # --- who is there ---
+    # --- processes ---
 
     def of_role(self, role: str) -> list[Address]:
         """The current processes of a role, by name."""
@@ -98,7 +99,7 @@ class SimulatedCluster:
         return self.cores.get(address)
 
     def doors(self) -> list[Address]:
-        """Where clients can go."""
+        """The dispatchers' addresses, for clients."""
         return [core.address for core in self.dispatchers.values()]
 
     def has_engine(self, instance: Address) -> bool:
@@ -108,7 +109,7 @@ class SimulatedCluster:
 
     @property
     def is_ready(self) -> bool:
-        """Whether every instance has its part, and all that begin requests may be given some."""
+        """Whether every instance follows an order, and each dispatcher can place requests on all that take new ones."""
         parts = [core.followed.part for core in self.instances.values() if core.followed is not None]
         begin = len(parts) - parts.count(Part.DECODE)
         cores = self.dispatchers.values()
@@ -117,7 +118,7 @@ class SimulatedCluster:
     # --- starting and ending ---
 
     def start(self, role: str, name: str) -> None:
-        """A process starts, as another incarnation if there was one before; as soon as etcd is there."""
+        """Start a process as a new incarnation; during an etcd outage later. Nothing if one of the name runs."""
         if self.etcd.is_down:
             return self.world.call_later(0.5, lambda: self.start(role, name))
         if self.roster.find(role, name) is not None:
@@ -140,7 +141,7 @@ class SimulatedCluster:
         return None
 
     def kill(self, address: Address) -> None:
-        """The process dies, an instance's engine with it; nobody starts another."""
+        """Kill the process, with an instance also its engine; no successor is started."""
         self.etcd.died(address)
         if address.role == "instance":
             self.world.kill(self.cores[address].engine)
@@ -151,12 +152,12 @@ class SimulatedCluster:
         self._remove_from_roster(address)
 
     def replace_paused(self, address: Address) -> None:
-        """Its supervisor gives the process, which sleeps, up for dead and starts another of the same name."""
+        """Start a successor of a stopped process, which its supervisor takes for dead."""
         self._remove_from_roster(address)
         self.start(address.role, address.name)
 
     def pause(self, address: Address) -> None:
-        """The process stops (SIGSTOP)."""
+        """Stop the process (SIGSTOP)."""
         self.world.pause(address)
         self.etcd.paused(address)
 
@@ -169,7 +170,7 @@ class SimulatedCluster:
     # --- streams ---
 
     def redial(self, one: Address, other: Address, unaware: Address | None = None) -> None:
-        """Open a broken stream again, if both are still there; who did not notice that it broke hears that now."""
+        """Open a broken stream again if both ends run; `unaware`, which saw no break, receives `Gone` first."""
         if self.world.is_connected(one, other):
             return
         if unaware is not None:
@@ -178,7 +179,7 @@ class SimulatedCluster:
             self.world.connect(one, other)
 
     def reset_stream(self, one: Address, other: Address, after_s: float = REDIAL_S) -> None:
-        """Both ends learn that the stream broke, and what was under way is lost; it is dialled again."""
+        """Break a stream: both ends receive `Gone`, what is in flight is lost; it is dialled `after_s` later."""
         self.world.disconnect(one, other)
         self.world.call_later(after_s, lambda: self.redial(one, other))
 
@@ -216,7 +217,7 @@ class SimulatedCluster:
         )
 
     def _mapper(self, instance: Address) -> Callable[[MapHost], SimulatedHostMemory | None]:
-        """Finds the memory that an instance's engine maps: that of the kvstore that it names."""
+        """A function from a `MapHost` of this instance to the memory of the kvstore that it names."""
 
         def memory_of(wish: MapHost) -> SimulatedHostMemory | None:
             kvstore = self._kvstores.get(wish.incarnation)

@@ -1,7 +1,7 @@
-"""A model of an engine: it keeps the contract of the real one and the time of a `Timing`, and computes nothing.
+"""A model of an engine: it keeps the real one's contract, takes the time of a `Timing`, and computes no tensor.
 
-A router over its sequences, steps, moves and layers. What an instance's core may never ask raises ContractBroken; what
-a real engine takes in the course of things (rows of sequences that ended or were closed) it takes too.
+It routes messages to its sequences, steps, moves and layers. A request that the contract forbids raises
+ContractBroken; what a real engine accepts (rows of sequences that ended or were closed) the model accepts too.
 """
 
 from collections.abc import Callable
@@ -38,7 +38,7 @@ from simulator.engine.token_model import VOCABULARY, PositionTokenModel, PrefixT
 
 
 def make_engine_ready(**overrides: Any) -> EngineReady:
-    """What a small modelled engine says of itself."""
+    """The `EngineReady` of a small modelled engine: 2 layers, 256 slots; `overrides` replace fields."""
     values = {
         "layers": i32([0, 1]),
         "slots": 256,
@@ -53,7 +53,7 @@ def make_engine_ready(**overrides: Any) -> EngineReady:
 
 
 def engine_ready_of(timing: EngineTiming, **overrides: Any) -> EngineReady:
-    """What an engine says of itself that has the model and the memory of `timing`."""
+    """The `EngineReady` of an engine with the model and the memory of `timing`; `overrides` replace fields."""
     return make_engine_ready(
         **{
             "layers": i32(range(timing.layers)),
@@ -66,12 +66,14 @@ def engine_ready_of(timing: EngineTiming, **overrides: Any) -> EngineReady:
 
 @dataclass(frozen=True, slots=True)
 class SimulatedEngineSettings:
-    """What every engine of an instance is like.
+    """Settings of the modelled engines of an instance.
 
-    `audit`: the slab is audited and the text follows from every token before; else it follows from the seed and the
-    position, and a step costs the same whatever the context. `progress_s` is how often the host reads the counter of
-    safepoints (None: never). For `busy_share` of a move's time the engine does nothing else. `weights_bytes` of one
-    layer become room for KV when it is dropped. The logits after a text with `failing_token` are not finite.
+    `audit`: every slot of the KV cache is audited, and the next token depends on all tokens before; otherwise it
+    depends on the seed and the position, and the simulator's work per step does not grow with the context.
+    `progress_s`: seconds between two reads of the safepoint counter (None: it is not read). `restart_s`: seconds from
+    an engine's end to its successor's start. `busy_share` (0 to 1): the part of a move's time that blocks steps.
+    `weights_bytes`: bytes of one layer's weights, which become room for KV when the layer is dropped.
+    `failing_token`: a text that contains it has logits that are not finite.
     """
 
     ready: EngineReady = field(default_factory=make_engine_ready)
@@ -85,13 +87,13 @@ class SimulatedEngineSettings:
 
     @property
     def token_model(self) -> TokenModel:
-        """How its text follows."""
+        """The rule for the next token that fits `audit`."""
         return PrefixTokenModel() if self.audit else PositionTokenModel()
 
 
 def engine_settings(**flat: Any) -> SimulatedEngineSettings:
-    """Settings by name: of the engine itself, of what it says of itself, and of a linear timing (`step_s`, `token_s`,
-    `move_s`, of which `move_busy_s` the engine does nothing else).
+    """Settings by flat names: fields of `SimulatedEngineSettings` and of `EngineReady`, and a linear timing (`step_s`,
+    `token_s`, `move_s`, `load_s`; `move_busy_s` seconds of a move block steps).
     """
     own = {each.name: flat.pop(each.name) for each in fields(SimulatedEngineSettings) if each.name in flat}
     move_s, busy_s = flat.pop("move_s", 0.005), flat.pop("move_busy_s", 0.001)
@@ -103,12 +105,15 @@ def engine_settings(**flat: Any) -> SimulatedEngineSettings:
 
 @dataclass(frozen=True, slots=True)
 class ProgressPoll:
-    """The host reads the counter of safepoints."""
+    """Timer: the engine's host reads the safepoint counter."""
 
 
 class SimulatedEngine:
-    """One engine process. `is_stuck`: it passes no safepoint and answers nothing, while its host goes on reading the
-    counter. `steps` are all that it was given, if `keeps_steps`.
+    """One engine process.
+
+    `is_stuck`: it passes no safepoint and answers no message, while its host goes on reading the counter. `safepoints`
+    counts those passed, `most_queued` is the largest number of steps queued at once. `steps` lists every step received
+    (with `audit` alone).
     """
 
     def __init__(
@@ -160,7 +165,7 @@ class SimulatedEngine:
         }
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """Anything that an instance or this engine's own timers say."""
+        """Handle a message of the instance or one of this engine's timers."""
         handler = self._handlers.get(type(message))
         if handler is not None:
             return [] if self.is_stuck else handler(now_s, message)
@@ -178,12 +183,12 @@ class SimulatedEngine:
         return [Send(self._instance, Unsupported(type(message).__name__))]
 
     def slots_being_written(self) -> list[int]:
-        """The slots that it is writing."""
+        """The slots that queued steps and pending moves write."""
         return [*self.runner.writing(), *self.moves.writing()]
 
     @property
     def open_sequences(self) -> list[int]:
-        """Sequences opened and not closed."""
+        """Numbers of the sequences opened and not closed."""
         return list(self._sequences.by_number)
 
     def _on_tick(self, now_s: float) -> list[Effect]:

@@ -1,7 +1,7 @@
-"""The moves of a modelled engine: one copy at a time over one path, the most urgent first, then the oldest.
+"""The moves of a modelled engine: one copy at a time, the most urgent first, then the oldest.
 
-A more urgent one interrupts another where it is. What lands is checked as the real engine checks it: by a checksum of
-the region's identity and of what was copied.
+A more urgent move suspends the current one. A copy into the KV cache is verified as the real engine does it: by a
+checksum of the region's identity and of the bytes.
 """
 
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ HOST_KINDS = (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
 
 @dataclass(frozen=True, slots=True)
 class MoveDue:
-    """The time of the move under way is up, unless another `turn` has begun since."""
+    """Timer: the current move ends; stale if another `turn` began since."""
 
     turn: int
 
@@ -35,8 +35,9 @@ class _Pending:
 
 
 class SimulatedKvMover:
-    """Owns the moves that were asked for and have not been answered. `busy_share` of a move's time the engine does
-    nothing else.
+    """Owns the moves that are not answered. `busy_share` (0 to 1) of a move's time blocks the engine's steps.
+
+    `moved_bytes` counts what arrived; `is_mapped`: a host tier is mapped.
     """
 
     def __init__(
@@ -66,20 +67,20 @@ class SimulatedKvMover:
         self._since_s = 0.0
 
     def is_pending(self, move: int) -> bool:
-        """Whether it is under way."""
+        """Whether the move is not answered."""
         return move in self._pending
 
     def failed_sequence(self, move: int) -> int | None:
-        """The sequence whose rows must not run on this move, because it failed."""
+        """The sequence that this move failed to restore, whose rows must not run; None: it did not fail."""
         return self._failed.get(move)
 
     def forget(self, number: int) -> None:
-        """A sequence is closed."""
+        """Drop the failed moves of a closed sequence."""
         if self._failed:
             self._failed = {move: sequence for move, sequence in self._failed.items() if sequence != number}
 
     def writing(self) -> list[int]:
-        """The slots that moves write."""
+        """The slots that pending moves write."""
         moves = [pending.move for pending in self._pending.values()]
         ins = [
             slots_of_extents(move.extent_start, move.extent_length)
@@ -89,7 +90,11 @@ class SimulatedKvMover:
         return [slot for slots in ins for slot in slots]
 
     def add(self, now_s: float, move: Move) -> list[Effect]:
-        """One more move."""
+        """Queue a move.
+
+        Raises:
+            ContractBroken: its number is in use.
+        """
         if move.move in self._pending:
             raise ContractBroken(f"move {move.move} is named twice")
         self._orders += 1
@@ -98,14 +103,14 @@ class SimulatedKvMover:
         return self._start_most_urgent(now_s)
 
     def cancel(self, now_s: float, number: int) -> list[Effect]:
-        """Stop one that has not landed."""
+        """Cancel a pending move; nothing if it was answered."""
         pending = self._pending.get(number)
         if pending is None:
             return []
         return self._end(now_s, pending, MoveStatus.CANCELLED)
 
     def on_due(self, now_s: float, due: MoveDue) -> tuple[list[Effect], float]:
-        """The move under way lands: what follows, and for how long the engine did nothing else."""
+        """End the current move: the effects, and the seconds for which it blocked steps."""
         pending = self._current
         if due.turn != self._turn or pending is None:
             return [], 0.0
@@ -115,7 +120,7 @@ class SimulatedKvMover:
         return self._end(now_s, pending, status, checksum), pending.whole_s * self._busy_share
 
     def _start_most_urgent(self, now_s: float) -> list[Effect]:
-        """Go on with the most urgent one."""
+        """Start or resume the most urgent move."""
         best = min(self._pending.values(), key=lambda each: (each.move.priority, each.order), default=None)
         if best is self._current:
             return []

@@ -1,4 +1,4 @@
-"""The sequences that a modelled engine was told of."""
+"""The sequences that are open in a modelled engine."""
 
 from dataclasses import dataclass
 
@@ -11,8 +11,10 @@ from simulator.engine.token_model import TokenModel
 
 @dataclass(slots=True)
 class SimulatedSequence:
-    """`length` tokens are known, the KV of the first `held` lies in the slab. `state` is the voice's. `fails`: its
-    logits are not finite.
+    """One open sequence.
+
+    `length` tokens are known, and the KV cache holds the KV of the first `kv_tokens`. `state` belongs to the token
+    model. `logprobs`: alternatives to report per token. `fails`: its logits are not finite.
     """
 
     number: int
@@ -29,7 +31,7 @@ class SimulatedSequence:
 
 
 class SimulatedSequences:
-    """Sequences opened and not closed, by number; those with `failing_token` fail. Raises ContractBroken."""
+    """Sequences opened and not closed, by number; a text with `failing_token` fails."""
 
     def __init__(
         self, slots: int, max_positions: int, voice: TokenModel, audit: KvAudit | None, failing_token: int | None = None
@@ -42,7 +44,11 @@ class SimulatedSequences:
         self._audit = audit
 
     def open(self, message: Open) -> None:
-        """One more."""
+        """Add a sequence.
+
+        Raises:
+            ContractBroken: it is open already, or has too many or too few tokens, or more KV than tokens.
+        """
         number, length = message.sequence, len(message.tokens)
         if number in self.by_number:
             raise ContractBroken(f"sequence {number} is open already")
@@ -65,12 +71,12 @@ class SimulatedSequences:
             self._audit.opened(number, message.tokens, slots_of_extents(message.extent_start, message.extent_length))
 
     def close(self, number: int) -> None:
-        """One less. One that is not open is nobody's mistake."""
+        """Remove a sequence; nothing if it is not open."""
         self.by_number.pop(number, None)
         if self._audit is not None:
             self._audit.closed(number)
 
 
 def slots_of_extents(starts: Ints, lengths: Ints) -> list[int]:
-    """The slots of extents, in order."""
+    """The slots of the extents, in order."""
     return [slot for start, length in zip(starts, lengths, strict=True) for slot in range(start, start + length)]

@@ -1,7 +1,7 @@
-"""The steps of a modelled engine: a queue, one that runs, and those that wait for `Resume`.
+"""The steps of a modelled engine: a queue, the running step, and suspended rows that wait for `Resume`.
 
-A step is computed at the end of its time. Rows that leave at a safepoint before take what was computed of them along
-(`SUSPEND`) or lose it (`DISCARD`), and the others go on by themselves. Knows no move but whether it is over.
+The results of a step come into being at its end. Rows that leave at a safepoint keep what was computed of them
+(`SUSPEND`) or lose it (`DISCARD`); the other rows continue. Of moves it knows only whether one is pending or failed.
 """
 
 from collections import deque
@@ -40,7 +40,7 @@ class SafepointDue:
 
 @dataclass(slots=True)
 class QueuedSimStep:
-    """A step whose `rows` are to run: of iteration `iteration` the share `left` is to be computed."""
+    """A step of which `rows` are to run: the share `left` (0 to 1) of iteration `iteration` remains."""
 
     step: Step
     rows: list[int]
@@ -48,7 +48,7 @@ class QueuedSimStep:
     left: float = 1.0
 
     def span(self, row: int) -> tuple[int, int]:
-        """The tokens that the row computes in this iteration: its own first, then one after another."""
+        """Positions [start, stop) that the row computes in this iteration: its span first, then one token each."""
         if self.iteration == 0:
             return self.step.start[row], self.step.stop[row]
         position = self.step.stop[row] + self.iteration - 1
@@ -57,8 +57,10 @@ class QueuedSimStep:
 
 @dataclass(slots=True)
 class IterationResult:
-    """What one iteration did. The lists run over the rows that sampled, but `dropped`, whose rows did not run, and
-    `failed`, which have no next token.
+    """The results of one iteration.
+
+    The lists have an entry per row that sampled, except `dropped` (sequences whose rows did not run) and `failed`
+    (sequences without a next token, because their logits are not finite). `computed` counts tokens.
     """
 
     step: int
@@ -75,9 +77,10 @@ class IterationResult:
 
 
 class SimulatedStepRunner:
-    """Owns the queue, the running step and the suspended ones. Steps take `slowness` times their time.
+    """Owns the queue, the running step and the suspended rows.
 
-    `is_landing` says whether a move is still under way, `spoiled` whose rows must not run on one that failed.
+    `busy_s`: seconds of steps so far. `slowness` multiplies the time of each step. `is_landing(move)`: the move is not
+    answered. `spoiled(move)`: the sequence that the move failed to restore, if it failed.
     """
 
     def __init__(
@@ -114,22 +117,26 @@ class SimulatedStepRunner:
         self._held_s = 0.0
 
     def add(self, now_s: float, step: Step) -> list[Effect]:
-        """One more at the end of the queue."""
+        """Append a step to the queue.
+
+        Raises:
+            ContractBroken: its columns contradict each other.
+        """
         _check(step)
         self.queue.append(QueuedSimStep(step, list(range(len(step.sequence)))))
         return self.begin(now_s)
 
     def add_engine_delay(self, seconds: float) -> None:
-        """The engine did something else for so long: the next iteration ends later by as much."""
+        """Delay the end of the next iteration by `seconds`, for which the engine did other work."""
         self._owed_s += seconds
 
     def add_cpu_delay(self, seconds: float) -> None:
-        """Somebody else has the engine's core for so long: the step that runs, if one does, ends later by as much."""
+        """Delay the end of the running step, if there is one, by `seconds`: another process uses the engine's CPU."""
         if self._is_running:
             self._held_s += seconds
 
     def begin(self, now_s: float) -> list[Effect]:
-        """Start the first step, unless one runs or it waits for a move."""
+        """Start the first queued step, unless a step runs or the first one waits for a move."""
         if self._is_running or not self.queue:
             return []
         queued = self.queue[0]
@@ -145,7 +152,7 @@ class SimulatedStepRunner:
         return [After(took_s, StepDue(self._turn))]
 
     def on_due(self, now_s: float, due: StepDue) -> list[Effect]:
-        """The iteration is computed."""
+        """End the iteration: answer it and start the next one."""
         if due.turn != self._turn or not self._is_running:
             return []
         if self._held_s:
@@ -165,7 +172,7 @@ class SimulatedStepRunner:
         return [Send(self._instance, done), *self.begin(now_s)]
 
     def progress(self, now_s: float) -> int:
-        """Layers of the running iteration that are computed."""
+        """Layers of the running iteration that are computed by now."""
         if not self._is_running or self._whole_s <= 0:
             return 0
         return min(self._layers - 1, int(self._layers * (now_s - self._began_s) / self._whole_s))
@@ -177,7 +184,7 @@ class SimulatedStepRunner:
     # --- rows that leave ---
 
     def interrupt(self, now_s: float, message: Interrupt) -> list[Effect]:
-        """Rows leave: at the next safepoint of the running step, at once if theirs has not begun."""
+        """Take rows out: at the next safepoint of the running step, at once from a queued one."""
         for index, queued in enumerate(self.queue):
             if queued.step.step == message.step:
                 if index == 0 and self._is_running:
@@ -186,7 +193,7 @@ class SimulatedStepRunner:
         return []  # it was answered meanwhile
 
     def at_safepoint(self, now_s: float, due: SafepointDue) -> list[Effect]:
-        """The running step is there, unless it was over first."""
+        """The running step reached the safepoint; stale if the step ended first."""
         if due.turn != self._turn or not self._is_running:
             return []
         queued = self.queue[0]
@@ -196,7 +203,11 @@ class SimulatedStepRunner:
         return self._remove_rows(now_s, queued, due.message, due.layer)
 
     def resume(self, now_s: float, step: int) -> list[Effect]:
-        """Suspended rows queue again, with what is left of their step."""
+        """Queue suspended rows again, with the rest of their step.
+
+        Raises:
+            ContractBroken: no row of the step is suspended.
+        """
         queued = self.suspended.pop(step, None)
         if queued is None:
             raise ContractBroken(f"step {step} is resumed, and no row of it is suspended")
@@ -204,7 +215,7 @@ class SimulatedStepRunner:
         return self.begin(now_s)
 
     def discard(self, step: int) -> None:
-        """Suspended rows are forgotten."""
+        """Drop the suspended rows of a step. Raises ContractBroken as `resume`."""
         if self.suspended.pop(step, None) is None:
             raise ContractBroken(f"step {step} is discarded, and no row of it is suspended")
 
@@ -236,7 +247,7 @@ class SimulatedStepRunner:
     # --- one iteration ---
 
     def _batch(self, queued: QueuedSimStep) -> Batch:
-        """What the iteration computes, in counts."""
+        """The counts of the iteration's work, for the timing."""
         prefill_rows = new = prefix = squares = decode_rows = context = 0
         step, sequences = queued.step, self._sequences.by_number
         numbers, starts, stops = step.sequence, step.start, step.stop
@@ -257,7 +268,7 @@ class SimulatedStepRunner:
         return Batch(prefill_rows, new, prefix, squares, decode_rows, context)
 
     def _compute(self, queued: QueuedSimStep) -> IterationResult:
-        """Every row at once; no object is made for a row or a token."""
+        """Compute all rows. Hot path: it makes no object per row or token."""
         step = queued.step
         spoiled = [number for move in step.after if (number := self._spoiled(move)) is not None]
         slots = row_slots(step) if self._audit is not None else None
@@ -287,7 +298,7 @@ class SimulatedStepRunner:
         return tally
 
     def _audit_row(self, queued: QueuedSimStep, row: int, number: int, slots: list[int]) -> None:
-        """The audit hears what a row writes, and where."""
+        """Report to the audit which slots a row writes."""
         start, stop = queued.span(row)
         step = queued.step
         first = step.stop[row] - step.start[row] + queued.iteration - 1 if queued.iteration else 0
@@ -351,7 +362,7 @@ def _broken(sequence: SimulatedSequence, start: int, stop: int) -> ContractBroke
 
 
 def _check(step: Step) -> None:
-    """What can be judged before the step's turn comes."""
+    """The checks that need no state of sequences."""
     rows = len(step.sequence)
     if not rows or len(set(step.sequence)) != rows:
         raise ContractBroken(f"step {step.step} names {rows} sequences, {len(set(step.sequence))} different ones")
@@ -366,13 +377,13 @@ def _check(step: Step) -> None:
 
 
 def is_unsupported(step: Step) -> bool:
-    """Whether it asks for what this model lacks: members of a group, retention, pushes, stripes."""
+    """Whether the step needs what this model lacks: members of a group, retention, pushes, stripes."""
     with_others = step.group is not GroupKind.LOCAL or step.part is not Part.LOCAL or bool(step.peers)
     return with_others or step.keep is not None or step.push is not None or any(one != 1 for one in step.stride)
 
 
 def row_slots(step: Step) -> list[list[int]]:
-    """The slots of each row, in order of position."""
+    """The slots of each row, by position."""
     spans: list[list[int]] = [[] for _ in step.sequence]
     for row, start, length in zip(step.extent_row, step.extent_start, step.extent_length, strict=True):
         spans[row].extend(range(start, start + length))

@@ -104,7 +104,7 @@ def test_a_killed_process_hears_nothing_more_and_its_successor_nothing_of_its_ti
     assert one.kinds() == ["Joined", "Gone"]
     assert other.kinds() == ["Joined"]
     assert successor.heard == []
-    assert world.dropped["nobody there"] == 1
+    assert world.dropped["no process"] == 1
 
 
 def test_what_reaches_a_stopped_process_waits_in_order() -> None:

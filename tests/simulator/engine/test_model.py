@@ -180,7 +180,7 @@ def test_a_token_named_by_stop_ids_ends_the_row() -> None:
         ([open_of(1), step_of(1, (1, 0, 10), sample=i8([0]), repeat=2)], "do not all sample"),
         ([Resume(1)], "no row of it is suspended"),
         ([Discard(1)], "no row of it is suspended"),
-        ([move_of(1)], "nobody wrote"),
+        ([move_of(1)], "no row wrote"),
         ([open_of(1), step_of(1, (1, 0, 10)), move_of(1), move_of(1)], "named twice"),
         ([Remap(1, RemapPhase.RELEASE_KV, i32([0]))], "RELEASE_KV after None"),
     ],
