@@ -1,6 +1,6 @@
-"""The clients of a campaign: each checks every token that reaches it, and does what the SDK does when things go wrong.
+"""The clients of a campaign: each compares every token with the expected one, and retries as the SDK does.
 
-Knows what the model's continuation of its prompt is; knows nothing of the cluster but its doors.
+A client knows the token model's continuation of its prompt, and of the cluster only the dispatchers' addresses.
 """
 
 from collections import Counter
@@ -22,7 +22,11 @@ MOST_TRIES = 500
 
 @dataclass
 class CampaignClient:
-    """One client of one request. `attempts` counts its Submits; `left` when it went away without a word."""
+    """One client of one request.
+
+    `attempts` counts its Submits. `disconnected`: it ended its connection without a cancel. `connected_s` and `ended_s`
+    are times of the world.
+    """
 
     planned: PlannedRequest
     cluster: SimulatedCluster
@@ -50,18 +54,18 @@ class CampaignClient:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more is to come."""
+        """Whether it awaits nothing more: the stream ended, it was rejected, or it disconnected."""
         return self.disconnected or self.finish is not Finish.RUNNING or self.rejected is not None
 
     def connect(self) -> None:
-        """To its door, or to any that is open; with what it has, if it was served before."""
+        """Submit to its dispatcher, or to the next one; a request that was admitted before is resumed."""
         if self.is_done:
             return
         doors = self.cluster.doors()
         if not doors or self.attempts >= MOST_TRIES:
             return self.cluster.world.call_later(RETRY_S, self.connect)
         if not self.request:
-            self.tokens = []  # its door passes nothing on before it can say which request it is
+            self.tokens = []  # a dispatcher sends no token before the id
         self.connected_s = self.cluster.world.now_s
         self.door = doors[(self.planned.door + self.attempts) % len(doors)]
         self.attempts += 1
@@ -73,7 +77,7 @@ class CampaignClient:
         self.cluster.world.call_later(RETRY_S, partial(self._check_connected, self.address))
 
     def _check_connected(self, address: Address) -> None:
-        """A door that closed before the connection was open says nothing: dial again."""
+        """Dial again if the dispatcher died before the connection was open: no `Gone` comes then."""
         if self.is_done or address != self.address or self.door is None:
             return
         if not self.cluster.world.is_connected(address, self.door):
@@ -81,7 +85,7 @@ class CampaignClient:
             self.connect()
 
     def disconnect(self) -> None:
-        """Its connection ends; it reads nothing more."""
+        """End the connection without a cancel."""
         if self.is_done:
             return
         self.disconnected, self.ended_s = True, self.cluster.world.now_s
@@ -89,7 +93,11 @@ class CampaignClient:
             self.cluster.world.disconnect(self.address, self.door, "client left")
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """What its dispatcher says."""
+        """Handle an answer of its dispatcher.
+
+        Raises:
+            Violation: I1, a token that is wrong, missing, repeated or after the end.
+        """
         if self.disconnected or sender != self.door:
             return []
         if isinstance(message, Delta):
@@ -99,13 +107,13 @@ class CampaignClient:
         elif isinstance(message, Rejected):
             self._on_rejected(message)
         elif isinstance(message, Gone) and not self.is_done:
-            # Its connection broke: as the SDK does, it goes on elsewhere a moment later.
+            # As the SDK does, it resumes at another dispatcher a moment later.
             self.door = None
             self.cluster.world.call_later(0.1, self.connect)
         return []
 
     def _on_admitted(self, now_s: float, message: Admitted) -> None:
-        # Begun at two dispatchers under one name of its tenant's, it has two ids until they find each other.
+        # With an idempotency key, begun at two dispatchers, it has two ids until they find each other.
         if self.request not in ("", message.request) and not self.submit.idempotency:
             raise Violation("I1", now_s, f"{self!r} is called {message.request} now")
         self.request = self.request or message.request
@@ -132,7 +140,7 @@ class CampaignClient:
 
 
 class CampaignClients:
-    """All clients of a run. `done` counts what they did, besides reading."""
+    """All clients of a trial."""
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self.all: list[CampaignClient] = []
@@ -140,31 +148,31 @@ class CampaignClients:
         self._cluster = cluster
 
     def arrivals(self, ask: PlannedRequest) -> list[tuple[float, Callable[[], None]]]:
-        """When the clients of a request come, and go."""
-        times_s = [ask.at_s] if ask.retry_s is None else [ask.at_s, ask.at_s + ask.retry_s]
+        """The clients of a request: the times of their connects and disconnects, with the calls."""
+        times_s = [ask.at_s] if ask.second_client_s is None else [ask.at_s, ask.at_s + ask.second_client_s]
         acts: list[tuple[float, Callable[[], None]]] = []
         for at_s in times_s:
-            reader = self._reader(ask)
-            acts.append((at_s, reader.connect))
+            client = self._client(ask)
+            acts.append((at_s, client.connect))
             if ask.disconnect_s is not None:
-                acts.append((at_s + ask.disconnect_s, reader.disconnect))
+                acts.append((at_s + ask.disconnect_s, client.disconnect))
         return acts
 
-    def duplicate(self, reader: CampaignClient) -> CampaignClient:
-        """Another client of the same request, who comes to the other door."""
-        twin = self._reader(reader.planned)
+    def duplicate(self, client: CampaignClient) -> CampaignClient:
+        """Another client of the same request, for the other dispatcher."""
+        twin = self._client(client.planned)
         twin.attempts = 1
         return twin
 
     def open(self) -> list[CampaignClient]:
-        """Those who wait for something."""
-        return [reader for reader in self.all if reader.attempts and not reader.is_done]
+        """The clients that wait for tokens."""
+        return [client for client in self.all if client.attempts and not client.is_done]
 
     def all_done(self) -> bool:
-        """Whether nobody waits."""
-        return all(reader.is_done for reader in self.all)
+        """Whether no client waits."""
+        return all(client.is_done for client in self.all)
 
-    def _reader(self, ask: PlannedRequest) -> CampaignClient:
+    def _client(self, ask: PlannedRequest) -> CampaignClient:
         name = {"idempotency": f"name {ask.number}", "digest": b"d"} if ask.named else {}
         submit = Submit(
             i32(ask.tokens),

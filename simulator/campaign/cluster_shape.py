@@ -1,4 +1,4 @@
-"""What a plan's shape means for a cluster."""
+"""From a plan's shape to the specification of a cluster."""
 
 from simulator.campaign.plans import ClusterShape
 from simulator.cluster.network import NetworkSpec
@@ -6,11 +6,11 @@ from simulator.cluster.spec import ClusterSpec
 from simulator.engine.model import engine_settings
 
 CHECKPOINT_TOKENS = 16
-"""Short, so that requests of some dozens of tokens are checkpointed."""
+"""Short, so that requests of a few dozen tokens are checkpointed."""
 
 
 def cluster_of(shape: ClusterShape) -> ClusterSpec:
-    """The cluster of that shape."""
+    """The specification of a cluster of that shape."""
     return ClusterSpec(
         instances=shape.instances,
         dispatchers=shape.dispatchers,

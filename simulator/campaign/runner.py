@@ -1,7 +1,4 @@
-"""Many runs, one per seed: what they found, what they covered, and how to see it again.
-
-Knows nothing of what is printed where.
-"""
+"""A campaign: one trial per seed, the violations found with their smallest plans, and the coverage. Prints nothing."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -17,12 +14,15 @@ from simulator.campaign.shrinking import PlanShrinker
 from simulator.campaign.trial import CampaignTrial, TrialOutcome
 
 SEEDS_AT_ONCE = 8
-"""Given to a process at a time, where several work."""
+"""Seeds that a worker process takes at a time."""
 
 
 @dataclass
 class FailingSeed:
-    """A seed that breaks an invariant, its plan, and the smallest part of it that does so too."""
+    """A seed that breaks an invariant, its plan, and the smallest part that was found to break it too.
+
+    `runs`: trials that shrinking took.
+    """
 
     outcome: TrialOutcome
     plan: TrialPlan
@@ -43,7 +43,7 @@ class FailingSeed:
 
 @dataclass
 class CampaignSummary:
-    """What a campaign came to."""
+    """The sums of a campaign. `done` counts faults by kind, `ends` the ends of clients, `found` has the violations."""
 
     seeds: int = 0
     simulated_s: float = 0.0
@@ -55,7 +55,7 @@ class CampaignSummary:
     coverage: Coverage = field(default_factory=Coverage)
 
     def add(self, outcome: TrialOutcome) -> None:
-        """One more seed."""
+        """Add the outcome of a seed."""
         self.seeds += 1
         self.simulated_s += outcome.simulated_s
         self.events += outcome.events
@@ -64,7 +64,7 @@ class CampaignSummary:
         self.ends += outcome.ends
 
     def line(self) -> str:
-        """The summary."""
+        """The summary in one line of text."""
         return (
             f"{self.seeds} seeds, {self.simulated_s / 3600:.2f} simulated cluster-hours, {self.events} events, "
             f"{self.done.total()} faults, {self.ends.total()} clients: {len(self.found)} violations "
@@ -73,7 +73,7 @@ class CampaignSummary:
 
 
 def plan_of(seed: int) -> TrialPlan:
-    """The plan of a seed, of all faults and presets that there are."""
+    """The plan of a seed, drawn from all faults and presets."""
     return draw_plan(seed, fault_kinds(), tuple(sorted(PRESETS)))
 
 
@@ -84,7 +84,10 @@ def run_campaign(
     jobs: int = 1,
     shrink_runs: int = 100,
 ) -> CampaignSummary:
-    """Run the seeds. `part`: which part of each plan to run, all of it by default."""
+    """Run the seeds in `jobs` processes, and shrink each failing plan with at most `shrink_runs` trials.
+
+    `part` selects the entries of each plan to run, all by default. `on_outcome` is called after each seed.
+    """
     summary = CampaignSummary()
     for outcome, coverage in _outcomes(seeds, part, jobs):
         summary.add(outcome)
@@ -106,7 +109,7 @@ def _outcomes(
 
 
 def run_seed(seed: int, part: Callable[[TrialPlan], TrialPlan] = lambda plan: plan) -> tuple[TrialOutcome, Coverage]:
-    """One seed's run, and what it covered."""
+    """The outcome and the coverage of one seed."""
     coverage = Coverage()
     return CampaignTrial(part(plan_of(seed)), coverage).run(), coverage
 

@@ -1,7 +1,7 @@
-"""Makes a failing plan smaller: drops entries as long as it goes on to fail, within a bounded number of runs.
+"""Makes a failing plan smaller: drops entries while the plan still fails, within a bounded number of trials.
 
 Delta debugging (Zeller, Hildebrandt: Simplifying and isolating failure-inducing input, 2002) over faults and requests.
-Knows no cluster: whether a plan fails, it is told.
+Knows no cluster; a callback decides whether a plan fails.
 """
 
 from collections.abc import Callable
@@ -10,7 +10,7 @@ from simulator.campaign.plans import TrialPlan
 
 
 class PlanShrinker:
-    """`fails` runs a plan and says whether the same invariant is broken. At most `most` runs."""
+    """Shrinks plans. `fails(plan)`: the plan breaks the same invariant. `most`: the limit of trials."""
 
     def __init__(self, fails: Callable[[TrialPlan], bool], most: int = 100) -> None:
         self.runs = 0
@@ -18,7 +18,7 @@ class PlanShrinker:
         self._most = most
 
     def shrink(self, plan: TrialPlan) -> TrialPlan:
-        """The smallest part of the plan that was found to fail; the plan itself is known to."""
+        """The smallest part of a failing plan that was found to fail."""
         while True:
             before = plan
             plan = self._part(plan, [fault.number for fault in plan.faults], _with_faults)
@@ -29,7 +29,7 @@ class PlanShrinker:
     def _part(
         self, plan: TrialPlan, entries: list[int], keep: Callable[[TrialPlan, list[int]], TrialPlan]
     ) -> TrialPlan:
-        """Drop ever smaller pieces of the entries."""
+        """Drop chunks of the entries, halving their size down to one."""
         size = max(1, len(entries))
         while entries:
             index = 0

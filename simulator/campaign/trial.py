@@ -1,4 +1,4 @@
-"""One run of a plan: a cluster, its clients, faults and watchers, until everybody is done and the dust has settled.
+"""One run of a plan: a cluster with clients, faults and invariant watchers, until all clients ended and all is freed.
 
 The same plan gives the same run, event by event.
 """
@@ -27,15 +27,15 @@ from simulator.cluster.process import Delivery
 from simulator.cluster.simulated import SimulatedCluster
 
 AUDIT_S = 0.5
-"""Between two looks at everything, while somebody waits for something."""
+"""Seconds between two audits of everything, while a client waits."""
 AFTERWARDS_S = 5.0
-"""The same while what is left behind is given up."""
+"""The same after the last client ended, while graces run out."""
 READY_S = 20.0
 DONE_S = 240.0
 SETTLED_S = 200.0
-"""What is kept for who may come back is given up by then: dispatchers' and kvstores' graces are 30 s."""
+"""State that is kept for a peer's return is given up by then: graces of dispatchers and kvstores are 30 s."""
 AIM_S, AIM_STEP_S = 1.0, 0.003
-"""For how long a fault takes aim, and how often it looks."""
+"""Seconds for which a fault waits for its phase, and between two looks."""
 MOST_ALONE = 2
 """Engines that a request may crash while it runs alone, in one attempt (services/instance/suspects.py)."""
 LEGAL_ERRORS = ("given up after", "no instance has been able to serve")
@@ -43,7 +43,10 @@ LEGAL_ERRORS = ("given up after", "no instance has been able to serve")
 
 @dataclass
 class TrialOutcome:
-    """What came of a run. `digest` is of all that was delivered: two runs of a plan have the same."""
+    """The outcome of a trial. `digest` covers all deliveries: two runs of a plan have the same.
+
+    `done` counts faults by kind, `ends` the ends of clients.
+    """
 
     seed: int
     violation: Violation | None = None
@@ -65,10 +68,10 @@ class CampaignTrial:
         self.cluster.world.keep_sent = False
         jitter = Jitter(plan.shape.latency_s, Random(f"{plan.seed} network"))
         self.cluster.world.extra_s = jitter
-        self._readers = CampaignClients(self.cluster)
-        self._faults = FaultInjector(self.cluster, self._readers, jitter, bool(self._poison))
-        self._watchers = [watcher(self.cluster, self._readers, self._faults) for watcher in WATCHERS]
-        # Nearly all that a run does is to deliver events: who has nothing to say to one is not asked.
+        self._clients = CampaignClients(self.cluster)
+        self._faults = FaultInjector(self.cluster, self._clients, jitter, bool(self._poison))
+        self._watchers = [watcher(self.cluster, self._clients, self._faults) for watcher in WATCHERS]
+        # Hot path: only the watchers that override a hook are called for each event.
         self._befores = [one.before for one in self._watchers if type(one).before is not InvariantWatcher.before]
         self._afters = [one.after for one in self._watchers if type(one).after is not InvariantWatcher.after]
         self._coverage = coverage
@@ -76,7 +79,7 @@ class CampaignTrial:
         self._alone: Counter[tuple[object, ...]] = Counter()
 
     def run(self) -> TrialOutcome:
-        """The outcome; a violation is in it, never raised."""
+        """Run the plan. A violation, or an exception of a core, is part of the outcome and never raised."""
         try:
             self._run()
         except Violation as violation:
@@ -97,24 +100,24 @@ class CampaignTrial:
         for at_s, act in self._timed_actions():
             world.run(for_s=max(0.0, start_s + at_s - world.now_s))
             act()
-        self._until(self._readers.all_done, DONE_S, "somebody still waits", self._waiting)
-        while world.now_s < self._faults.last_s:  # who took aim strikes meanwhile
+        self._until(self._clients.all_done, DONE_S, "a client still waits", self._waiting)
+        while world.now_s < self._faults.last_s:  # faults that wait for a phase
             world.run(for_s=self._faults.last_s - world.now_s)
-        for reader in self._readers.all:
-            self._check_end(reader)
+        for client in self._clients.all:
+            self._check_end(client)
         self._drain_and_audit()
 
     def _timed_actions(self) -> list[tuple[float, Callable[[], object]]]:
-        """Everything planned, in order of time; ties in the order of the plan."""
+        """The planned calls by time; ties in the order of the plan."""
         acts: list[tuple[float, Callable[[], object]]] = []
         for ask in self._plan.requests:
-            acts += self._readers.arrivals(ask)
+            acts += self._clients.arrivals(ask)
         for fault in self._plan.faults:
             acts.append((fault.at_s, partial(self._schedule_fault, fault)))
         return sorted(acts, key=lambda act: act[0])
 
     def _schedule_fault(self, fault: Fault) -> None:
-        """Now, or when somebody is in the phase that it is aimed at; not much later in any case."""
+        """Inject a fault now, or when a process is in the phase that it aims at, at the latest after `AIM_S`."""
         if not fault.aim:
             return self._inject(fault)
         until_s = self.cluster.world.now_s + AIM_S
@@ -148,7 +151,7 @@ class CampaignTrial:
             after(event)
         if self._coverage is not None:
             self._coverage.delivered(self.cluster, event)
-        if event.at_s > self._audited_s + (AUDIT_S if self._readers.open() else AFTERWARDS_S):
+        if event.at_s > self._audited_s + (AUDIT_S if self._clients.open() else AFTERWARDS_S):
             self._audited_s = event.at_s
             self._audit()
 
@@ -157,7 +160,7 @@ class CampaignTrial:
             watcher.audit()
 
     def _crash_on_poison(self, event: Delivery) -> None:
-        """A poison request crashes the engine as soon as a row of it is executed."""
+        """Crash the engine when a row of a poison request is executed."""
         core = self.cluster.core(event.to)
         if core is None or self.cluster.world.is_paused(event.to) or not self.cluster.has_engine(event.to):
             return
@@ -169,10 +172,10 @@ class CampaignTrial:
                 self._check_poison_blamed(event.to, rows[0])
 
     def _check_poison_blamed(self, instance: Address, sequence: Sequence) -> None:
-        """Who crashes engines alone is stopped before he does so again and again."""
+        """Check I12: a request that crashes engines while it runs alone is stopped after `MOST_ALONE`."""
         attempt = (instance, sequence.dispatcher, sequence.place.request, sequence.place.attempt)
         self._alone[attempt] += 1
-        # `suspicion` is 1 more than the engines that it crashed alone, elsewhere too.
+        # `suspicion` is 1 more than the engines that it crashed alone, at other instances too.
         if self._alone[attempt] > MOST_ALONE or sequence.suspicion > MOST_ALONE:
             text = f"{sequence.name} crashed {self._alone[attempt]} engines of {instance} alone ({sequence.suspicion})"
             raise Violation("I12", self.cluster.world.now_s, text)
@@ -184,34 +187,34 @@ class CampaignTrial:
         running, per_minute = quotas
         self.cluster.etcd.set_quotas([Quota(one, running=running, tokens_per_minute=per_minute) for one in TENANTS])
 
-    def _until(self, holds: Callable[[], bool], for_s: float, what: str, who: Callable[[], str] = str) -> None:
+    def _until(self, holds: Callable[[], bool], for_s: float, what: str, detail: Callable[[], str] = str) -> None:
         if not self.cluster.world.run(holds, for_s=for_s):
-            raise Violation("I12", self.cluster.world.now_s, f"after {for_s:g} s {what}: {who()}")
+            raise Violation("I12", self.cluster.world.now_s, f"after {for_s:g} s {what}: {detail()}")
 
     def _waiting(self) -> str:
-        return "; ".join(repr(reader) for reader in self._readers.all if not reader.is_done)
+        return "; ".join(repr(client) for client in self._clients.all if not client.is_done)
 
-    def _check_end(self, reader: CampaignClient) -> None:
-        """Whether it may have ended as it did."""
-        self.outcome.ends[_end_of(reader)] += 1
-        if not self._may_end(reader):
-            raise Violation("I1", self.cluster.world.now_s, f"{reader!r} should not have ended so")
+    def _check_end(self, client: CampaignClient) -> None:
+        """Check I1: the client may end as it did."""
+        self.outcome.ends[_end_of(client)] += 1
+        if not self._may_end(client):
+            raise Violation("I1", self.cluster.world.now_s, f"{client!r} should not have ended so")
 
-    def _may_end(self, reader: CampaignClient) -> bool:
-        if reader.disconnected:
+    def _may_end(self, client: CampaignClient) -> bool:
+        if client.disconnected:
             return True
-        if reader.rejected is not None:
+        if client.rejected is not None:
             passing = (Rejection.FULL, Rejection.QUOTA, Rejection.UNAVAILABLE)
-            return reader.rejected.code in passing or bool(reader.submit.timeout_s)
-        if reader.planned.number in self._poison:
-            is_late = reader.finish is Finish.DEADLINE and reader.submit.timeout_s is not None
-            return (reader.finish is Finish.ERROR or is_late) and not reader.tokens
-        if reader.finish is Finish.ERROR:
-            is_blamed = "poison" in reader.detail and self._faults.engines.crashes >= 2
-            return is_blamed or reader.detail.startswith(LEGAL_ERRORS)
-        if reader.finish is Finish.DEADLINE:
-            return reader.submit.timeout_s is not None
-        return reader.finish is Finish.LENGTH and reader.tokens == reader.expected
+            return client.rejected.code in passing or bool(client.submit.timeout_s)
+        if client.planned.number in self._poison:
+            is_late = client.finish is Finish.DEADLINE and client.submit.timeout_s is not None
+            return (client.finish is Finish.ERROR or is_late) and not client.tokens
+        if client.finish is Finish.ERROR:
+            is_blamed = "poison" in client.detail and self._faults.engines.crashes >= 2
+            return is_blamed or client.detail.startswith(LEGAL_ERRORS)
+        if client.finish is Finish.DEADLINE:
+            return client.submit.timeout_s is not None
+        return client.finish is Finish.LENGTH and client.tokens == client.expected
 
     def _drain_and_audit(self) -> None:
         for watcher in self._watchers:
@@ -232,14 +235,14 @@ class CampaignTrial:
         )
 
 
-def _end_of(reader: CampaignClient) -> str:
-    if reader.disconnected:
+def _end_of(client: CampaignClient) -> str:
+    if client.disconnected:
         return "left"
-    return reader.rejected.code.name.lower() if reader.rejected is not None else reader.finish.name.lower()
+    return client.rejected.code.name.lower() if client.rejected is not None else client.finish.name.lower()
 
 
 def chain_digest(digest: int, event: Delivery) -> int:
-    """A digest that is the same in every process, whatever its strings hash to."""
+    """The next digest; CRC-32, so that it does not depend on Python's hash seed."""
     said = f"{event.at_s!r} {event.to.name} {event.sender.name} {type(event.message).__name__}"
     return crc32(said.encode(), digest)
 
@@ -257,7 +260,7 @@ INVARIANT_BY_WORDS = (
 
 
 def violation_of(error: Exception, now_s: float) -> Violation:
-    """What an error in a core or in a model means: which invariant an engine's model found broken, by its words."""
+    """The violation that an exception stands for: a model's ContractBroken names an invariant by its words."""
     text = f"{type(error).__name__}: {error}"
     for words, invariant in INVARIANT_BY_WORDS:
         if words in str(error):

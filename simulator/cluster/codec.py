@@ -3,7 +3,7 @@
 from dunlin.effects import Message
 
 
-class KeptMessages:
+class InMemoryCodec:
     """Keeps each message and encodes it as its number."""
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ from services.instance.core import InstanceCore
 from services.kvstore.carriage import TRANSPORT
 from services.kvstore.core import KvstoreCore
 from services.monitor.core import MonitorCore
-from simulator.cluster.codec import KeptMessages
+from simulator.cluster.codec import InMemoryCodec
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor, tenant_lookup
 from simulator.cluster.etcd import SimulatedEtcd
 from simulator.cluster.kv_transport import SimulatedKvTransport
@@ -61,7 +61,7 @@ class SimulatedCluster:
         self.roster = Roster(spec.nodes)
         self.world = World(Latencies(spec.network, self.roster.node_of))
         self.etcd = SimulatedEtcd(self.world)
-        self.codec = KeptMessages()
+        self.codec = InMemoryCodec()
         self.cores: dict[Address, Any] = {}
         self.started_s: dict[Address, float] = {}
         self.ended_s: dict[Address, float] = {}

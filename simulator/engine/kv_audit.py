@@ -1,7 +1,7 @@
 """An audit of the KV cache: it detects every misuse of a slot.
 
-Each slot holds a digest of all tokens up to the one whose KV it stands for. A row first reads all slots of its sequence,
-so the audit detects a slot that was reused too early, restored wrongly, or shared between tenants.
+Each slot holds a digest of all tokens up to the one whose KV it stands for. A row first reads all slots of its
+sequence, so the audit detects a slot that was reused too early, restored wrongly, or shared between tenants.
 """
 
 from collections.abc import Callable, Iterable

@@ -1,4 +1,4 @@
-"""When requests began to be computed: the first time that an engine was told of each. Watches a world from outside."""
+"""The time at which each request was first in an engine, read from the deliveries of a world."""
 
 from collections.abc import Mapping
 
@@ -8,14 +8,14 @@ from simulator.cluster.process import Delivery
 
 
 class FirstScheduled:
-    """`at_s[request]`, by public id, on the world's clock. Give `look` every delivery."""
+    """`at_s[request]`: the time of a request's first `Open`, by public id; `on_delivery` takes every delivery."""
 
     def __init__(self, instances: Mapping[str, InstanceCore]) -> None:
         self.at_s: dict[str, float] = {}
         self._instances = instances
 
     def on_delivery(self, event: Delivery) -> None:
-        """A message has been delivered."""
+        """Note the time if the delivery opens a sequence in an engine."""
         if type(event.message) is not Open:
             return
         core = self._instances.get(event.sender.name)

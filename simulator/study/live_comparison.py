@@ -1,6 +1,6 @@
-"""A live run's arrivals again, in virtual time, and how far its figures are from the live ones.
+"""A recorded live run, simulated again, and the differences of its latencies from the live ones.
 
-Takes the record of a run and a timing; knows neither the command line nor where the timing came from.
+Takes the record and a timing; knows neither the command line nor the source of the timing.
 """
 
 from collections.abc import Sequence
@@ -20,16 +20,16 @@ from simulator.study.run import SimSpec, simulate
 MEASURES = ("ttft_s", "tpot_s")
 QUANTILES = ("p50", "p99")
 ENGINE_HOP_S = 5e-5
-"""Through the socket between instance and engine, where what both compute for it is counted by itself."""
+"""Seconds of latency between instance and engine, where the CPU time of both is charged separately."""
 
 
 class RunError(ValueError):
-    """A record lacks what is needed to run it again; the message says what."""
+    """A record lacks what a simulation needs; the text says what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure, live and simulated; seconds. `relative` is simulated over live, less 1."""
+    """One quantile of a latency, live and simulated, in seconds."""
 
     measure: str
     quantile: str
@@ -38,14 +38,14 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        """0 where both agree."""
+        """Simulated over live, less 1; 0 where both agree or the live one is 0."""
         return self.simulated_s / self.live_s - 1.0 if self.live_s else 0.0
 
 
 def resimulate(run: Run, timing: EngineTiming, start: float = 0.0) -> list[Record]:
-    """The run's requests at their times, on as many instances under the same preset.
+    """Simulate the run's requests at their times, with as many instances under the same preset.
 
-    The unsteadiness of its steps begins at `start` (0 to 1).
+    `start` (0 to 1): where in the record of the machine's variation the steps begin.
 
     Raises:
         RunError: the record does not say what cluster it was.
@@ -77,7 +77,7 @@ def resimulate(run: Run, timing: EngineTiming, start: float = 0.0) -> list[Recor
 
 
 def differences(live: Sequence[Record], simulated: Sequence[Record]) -> list[Difference]:
-    """Of times to the first token and per further token: median and tail."""
+    """The differences of TTFT and TPOT, each at p50 and p99."""
     ours, theirs = report(simulated), report(live)
     return [_difference(theirs, ours, measure, quantile) for measure in MEASURES for quantile in QUANTILES]
 

@@ -1,8 +1,8 @@
-"""Load for a simulated cluster: a client for each job at its time, and what became of it.
+"""An open-loop load for a simulated cluster: one client per job, sent at its time, and a record of each.
 
-A client behaves as the SDK does: refused for a moment, it asks again later; its dispatcher gone, it goes on at another
-with what it has. A job is drawn from the workload when the one before was sent, and a client is gone when its request
-has ended, so that memory holds what is under way and the records.
+A client behaves as the SDK does: it retries after `UNAVAILABLE`, and resumes at another dispatcher when its own is
+lost. A job is drawn from the workload when the one before was sent, and a client is removed when its request ended, so
+memory holds the open requests and the records.
 """
 
 from array import array
@@ -18,25 +18,25 @@ from simulator.cluster.world import World
 
 LOAD = Address("load", "")
 RETRY_S = 0.2
-"""What a client waits before it asks again where it was not told for how long."""
+"""Seconds before a retry without a `retry_after_s`."""
 GIVE_UP_S = 60.0
-"""A client that nobody serves for so long gives up."""
+"""Seconds without service after which a client gives up."""
 
 
 @dataclass(frozen=True, slots=True)
 class NextJobDue:
-    """The next job's time has come."""
+    """Timer: the next job is due."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClientRetryDue:
-    """A client's pause is over."""
+    """Timer: the client retries; stale if it is about an older `attempt`."""
 
     attempt: int
 
 
 class LoadClient:
-    """One client of one request. `record` is complete when `on_end` is called."""
+    """The client of one request; it completes the request's `record`."""
 
     def __init__(self, load: "SimulatedLoad", address: Address, submit: Submit, record: Record) -> None:
         self._load = load
@@ -48,7 +48,7 @@ class LoadClient:
         self._patience_s = 0.0
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """Anything that a door says."""
+        """Handle an answer of a dispatcher, or the retry timer."""
         if type(message) is Delta:
             return self._on_delta(now_s, message)
         if isinstance(message, Admitted):
@@ -118,9 +118,9 @@ class LoadClient:
 
 
 class SimulatedLoad:
-    """Sends every job at its time to the dispatchers in turn, and keeps the records, in the order of sending.
+    """Sends every job at its time to the dispatchers in turn, and keeps the records, by the order of sending.
 
-    `doors` says which dispatchers there are. `records` of those that are under way are not complete.
+    `doors()`: the dispatchers' addresses. `records` of open requests are not complete. `open` counts open requests.
     """
 
     def __init__(
@@ -146,25 +146,25 @@ class SimulatedLoad:
 
     @property
     def is_over(self) -> bool:
-        """Whether every job has been sent and has ended."""
+        """Whether every job was sent and every request ended."""
         return self.is_exhausted and self.open == 0
 
     def start(self) -> None:
-        """The run begins now."""
+        """Start the load at the world's time."""
         self.start_s = self._world.now_s
         self._world.add(LOAD, self)
         self._draw()
         self._world.post(LOAD, LOAD, NextJobDue(), 0.0 if self._next is None else self._next.at_s)
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """The time of the next job."""
+        """Send the jobs that are due."""
         while self._next is not None and self.start_s + self._next.at_s <= now_s:
             self._send(now_s, self._next)
             self._draw()
         return [After(self.start_s + self._next.at_s - now_s, NextJobDue())] if self._next is not None else []
 
     def connect(self, client: Address) -> bool:
-        """Open a stream from a client to the dispatcher whose turn it is; False: there is none."""
+        """Connect a client to the next dispatcher in turn; False: there is none."""
         doors = self._doors()
         if not doors:
             return False
@@ -173,7 +173,7 @@ class SimulatedLoad:
         return True
 
     def ended(self, client: Address) -> None:
-        """A client's request is over."""
+        """Remove a client whose request ended."""
         self.open -= 1
         self.ended_total += 1
         self._world.kill(client, "")

@@ -1,4 +1,4 @@
-"""Which pictures are drawn of a study, and what they are called. How they are drawn is `plots`'."""
+"""The plots of a study and their file names; `plots` draws them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,7 +13,12 @@ from simulator.study.report import SimulationOutcome
 def draw_study(
     path: Path, arrivals: Sequence[Arrival], outcomes: Sequence[SimulationOutcome], slos: Slos
 ) -> list[Path]:
-    """Draw into the directory `path`; the files written. Raises PlotsMissing and OSError."""
+    """Draw the plots of a study into directory `path`; returns the files written.
+
+    Raises:
+        PlotsMissing: matplotlib is not installed.
+        OSError: a file cannot be written.
+    """
     written = [path / "latency.png", path / "load.png"]
     general = slos.get("", Slo())
     limits = {"TTFT": general.ttft, "TPOT": general.tpot, "JCT": general.jct}

@@ -1,6 +1,6 @@
-"""Pictures of simulations: distributions, load and memory over time, a timeline of the instances.
+"""Plots of simulations: latency distributions, load and memory over time, a timeline of the instances.
 
-Needs matplotlib (the extra `sim`); knows figures and tracks, no core.
+Needs matplotlib (the extra `sim`); reads records and tracks, no core.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,4 @@
-"""What is made of a simulation: the figures that presets are compared by. Pure: from records and tracks to numbers.
-
-Knows no core and no picture.
-"""
+"""The figures of a simulation by which presets are compared. Pure: from records and tracks to numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -14,9 +11,9 @@ from simulator.study.track_stats import kv_usage, last_value, mean_over_time
 
 @dataclass(frozen=True, slots=True)
 class PresetFigures:
-    """One preset's run. Times in seconds, shares in 0…1.
+    """The figures of one preset's run. Times in seconds, shares from 0 to 1.
 
-    `queueing_s` is from a request's arrival until its first row was in a step. `utilisation` is the share of time in
+    `queueing_s`: from arrival until an engine first had the request. `utilisation` is the share of time in
     which an engine had a step, `memory_mean` the mean share of slots in use, both over all instances from the first
     arrival to the last token. `classes` has a report per class where there is more than one. `slowest` names requests
     whose first token took longest: `--explain` takes them.
@@ -40,8 +37,10 @@ class PresetFigures:
 
 @dataclass(frozen=True, slots=True)
 class SimulationOutcome:
-    """A simulation as it left: `queued_s[i]` is of `records[i]`, negative where no engine ever had it; `tracks` are by
-    the instance's name. `wall_s` it took on this machine, for `events` messages.
+    """The raw results of a simulation.
+
+    `queued_s[i]`: seconds until `records[i]` was first in an engine, negative if it never was. `tracks`: samples by
+    instance name. `wall_s`: seconds on this machine for `events` deliveries. `story`: the explanation of a request.
     """
 
     preset: str
@@ -54,7 +53,7 @@ class SimulationOutcome:
 
 
 def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
-    """The numbers of one run."""
+    """The figures of one run."""
     records, tracks = outcome.records, list(outcome.tracks.values())
     met_it = met(records, slos) if slos else None
     whole = report(records, met_it)
@@ -98,6 +97,6 @@ def _classes(records: Sequence[Record], met_it: Sequence[bool] | None) -> dict[s
 
 
 def slowest(records: Sequence[Record]) -> list[Record]:
-    """Requests that got a token, the one that waited longest for it first."""
+    """The requests that got a token, by time to the first one, longest first."""
     answered = [record for record in records if record.token_s]
     return sorted(answered, key=lambda record: record.at_s - record.token_s[0])

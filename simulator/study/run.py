@@ -1,4 +1,4 @@
-"""One run: a cluster, a workload, and what became of every request and every instance."""
+"""One simulation: a cluster under a workload, with the records of all requests and samples of all instances."""
 
 import gc
 from collections.abc import Callable, Iterable, Iterator
@@ -25,11 +25,11 @@ TimedDecision = tuple[float, Address, Address, Message]
 
 @dataclass(frozen=True, slots=True)
 class SimSpec:
-    """What to run. `jobs` in the order of their times; an iterator is drawn from as the run goes.
+    """What to simulate. `jobs` are sorted by time; an iterator is drawn from as the run goes.
 
-    `sample_s` 0 takes no samples. The run ends when every request has ended, at the latest `limit_s` after the last
-    arrival. `keep_decisions`: record every message that carries a reason. `keep_tokens`: records hold the tokens.
-    `keep_starts`: note when the computing of each request began.
+    `sample_s`: seconds between samples of the instances (0: none). The run ends when every request ended, at the latest
+    `limit_s` seconds after the last arrival. `keep_decisions`: record every message that carries a reason.
+    `keep_tokens`: records hold the tokens. `keep_starts`: note when each request was first in an engine.
     """
 
     cluster: ClusterSpec
@@ -43,8 +43,10 @@ class SimSpec:
 
 @dataclass(slots=True)
 class SimResult:
-    """What a run gave. Times of records and tracks are seconds from its start, those of decisions the world's, whose
-    start was at `start_s`. `is_complete`: every request ended.
+    """The results of a simulation.
+
+    Times of records, tracks and `starts` (by public id) are seconds from the start of the load, times of decisions
+    those of the world, where the load started at `start_s`. `is_complete`: every request ended.
     """
 
     records: list[Record]
@@ -58,10 +60,10 @@ class SimResult:
 
 
 def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = None) -> SimResult:
-    """Run it. `on_progress` is told how many requests have ended and how many seconds have passed, now and then.
+    """Run a simulation. `on_progress(ended, seconds)` is called at intervals of virtual time.
 
     Raises:
-        ContractBroken: a core did what it may not do.
+        ContractBroken: a core broke a contract, or the cluster did not get ready.
     """
     cluster = SimulatedCluster(spec.cluster)
     world = cluster.world
@@ -91,7 +93,7 @@ def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = N
 
 
 def _until_ready(cluster: SimulatedCluster) -> None:
-    """Looks now and then: after every event would take longer than the events."""
+    """Run until the cluster is ready. It looks at intervals, because a look costs more than an event."""
     world = cluster.world
     end_s = world.now_s + READY_S + cluster.spec.engine.timing.load_s
     while not cluster.is_ready:
@@ -107,7 +109,7 @@ def _run(
     on_progress: Callable[[int, float], None] | None,
     slice_s: float = 0.5,
 ) -> bool:
-    """Until all has ended, in slices of virtual time."""
+    """Run in slices of virtual time until all requests ended; False at the time limit."""
     world, last_s = cluster.world, 0.0
     while not load.is_over:
         if not load.is_exhausted:
@@ -122,11 +124,9 @@ def _run(
 
 @contextmanager
 def without_gc() -> Iterator[None]:
-    """Without the garbage collector, which takes a fifth of the time or more, and finds next to nothing: what cores and
-    models drop has no cycles but for a few objects in a thousand requests.
-    """
+    """Turn the garbage collector off: it takes a fifth of the time, and finds a few objects in a thousand requests."""
     was_on = gc.isenabled()
-    gc.collect()  # what earlier runs left
+    gc.collect()  # garbage of earlier runs
     gc.disable()
     try:
         yield

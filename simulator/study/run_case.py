@@ -1,4 +1,4 @@
-"""Runs a case of a study: a cluster of so many GPUs is put together, simulated, and its outcome kept."""
+"""Runs one case of a study: assembles the cluster, simulates it and returns the outcome."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -29,7 +29,7 @@ ROLE_CONFIGS: dict[str, type[Any]] = {
     "kvstore": KvstoreConfig,
     "monitor": MonitorConfig,
 }
-"""What `settings` of a case are of."""
+"""The configuration class of each role that a case's `settings` name."""
 _GPUS_PER_NODE = 8
 _SAMPLES = 400
 _VOCABULARY = 32_000
@@ -38,13 +38,17 @@ SLOWEST = "slowest"
 
 
 class SimError(Exception):
-    """What cannot be simulated; the text says what and what to do."""
+    """A case that cannot be simulated; the text says why and what to do."""
 
 
 def run_case(
     case: Case, arrivals: Sequence[Arrival], progress: Callable[[float], None] | None = None
 ) -> SimulationOutcome:
-    """Simulate `case`. Raises SimError for a device, a model or a setting that cannot be."""
+    """Simulate `case`. `progress` is called with the share of requests that ended, 0 to 1.
+
+    Raises:
+        SimError: an unknown device, model or setting.
+    """
     start_s = time.perf_counter()
     cluster = cluster_of(case)
     ready = cluster.engine.ready
@@ -86,7 +90,7 @@ def _story(request: str, result: SimResult) -> tuple[str, ...]:
 
 
 def cluster_of(case: Case) -> ClusterSpec:
-    """The cluster that a case asks for. Raises SimError."""
+    """The specification of a case's cluster. Raises SimError as `run_case`."""
     try:
         overhead = find_overhead(case.overhead) if case.overhead else None
         timing = load_timing(case.device, case.shape, case.tp, overhead)

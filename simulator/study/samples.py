@@ -1,4 +1,4 @@
-"""What instances do over time, looked at from outside now and then."""
+"""Samples of the instances over time, from their public reports."""
 
 from array import array
 from collections.abc import Callable
@@ -39,7 +39,7 @@ class InstanceTrack:
     part: "array[int]" = field(default_factory=lambda: array("b"))
 
     def add(self, at_s: float, core: InstanceCore, seat: SimulatedEngineSupervisor) -> None:
-        """One sample more."""
+        """Append a sample."""
         report = core.report()
         self.at_s.append(at_s)
         self.running.append(report.running)
@@ -60,7 +60,7 @@ class InstanceTrack:
 
 
 class Sampler:
-    """Looks at every instance each `period_s`. `tracks` are by the instance's name."""
+    """Samples every instance each `period_s` seconds; `tracks` are by instance name."""
 
     def __init__(
         self,
@@ -75,18 +75,18 @@ class Sampler:
         self._start_s = 0.0
 
     def start(self) -> None:
-        """The run begins now."""
+        """Start sampling at the world's time."""
         self._start_s = self._world.now_s
         self._world.add(SAMPLER, self)
         self._world.post(SAMPLER, SAMPLER, SampleDue(), 0.0)
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """The time of a sample."""
+        """Take the sample that is due."""
         self.sample(now_s)
         return [After(self._period_s, SampleDue())]
 
     def sample(self, now_s: float) -> None:
-        """One sample of each instance."""
+        """Take one sample of each instance."""
         for name, core, seat in self._instances():
             track = self.tracks.get(name)
             if track is None:

@@ -1,7 +1,6 @@
-"""One workload under several presets: what is compared, run one after the other or in processes of their own, and the
-search for the smallest cluster that is good enough.
+"""One workload under several presets, in one process or several, and the search for the smallest sufficient cluster.
 
-Knows how a case is run only as a function; nothing here depends on the clock of this machine but `wall_s`.
+How a case is run is a function that callers pass; of the results only `wall_s` depends on this machine's clock.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +18,7 @@ MOST_INSTANCES = 1 << 13
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One simulation to run. Arrivals are shared by all cases of a study; a case says the rest.
+    """One simulation of a study; all cases share the arrivals.
 
     `tier_bytes` is the host memory for KV of each node, `max_positions` the longest request (0: what the memory holds),
     `sample_s` the time between samples of the instances (0: a two-hundredth of the workload), `story_of` the request to
@@ -45,7 +44,7 @@ class Case:
 
 
 Runner = Callable[[Case, Sequence[Arrival], "Callable[[float], None] | None"], SimulationOutcome]
-"""Runs a case; calls the last with the share that is done."""
+"""Runs a case; calls its last argument with the share that is done, 0 to 1."""
 
 
 def run_all(
@@ -55,8 +54,11 @@ def run_all(
     jobs: int = 1,
     show: Callable[[Case, float], None] = lambda case, share: None,
 ) -> list[SimulationOutcome]:
-    """The outcomes of `cases`, in their order. With `jobs` above 1 they run in that many processes; `runner` then must
-    be a function of a module, and progress is told case by case."""
+    """The outcomes of `cases`, in their order.
+
+    With `jobs` above 1 they run in that many processes; `runner` must then be a module-level function, and `show` is
+    called once per case.
+    """
     if jobs > 1 and len(cases) > 1:
         return _in_processes(cases, arrivals, runner, jobs, show)
     return [runner(case, arrivals, lambda share, case=case: show(case, share)) for case in cases]  # type: ignore[misc]
@@ -81,7 +83,7 @@ def _in_processes(
 
 @dataclass(frozen=True, slots=True)
 class SizingResult:
-    """The smallest cluster that met the objective, or None; and every size that was tried with its attainment."""
+    """The outcome of the smallest cluster that met the objective, or None; and the attainment of each size tried."""
 
     outcome: SimulationOutcome | None
     tried: tuple[tuple[int, float], ...]
@@ -96,7 +98,7 @@ def smallest_cluster(
 ) -> SizingResult:
     """The fewest instances, at most `most`, with which at least the share `attainment` of requests meets its objective.
 
-    Doubles until it is met, then halves the gap: it takes for granted that more instances never make it worse.
+    Doubles the size until the objective is met, then bisects: it assumes that more instances never make it worse.
     """
     outcomes: dict[int, tuple[float, SimulationOutcome]] = {}
 
@@ -119,7 +121,7 @@ def smallest_cluster(
 
 
 def attainment_of(slos: Slos) -> Callable[[SimulationOutcome], float]:
-    """The share of an outcome's requests that meet their objective."""
+    """A function to the share (0 to 1) of an outcome's requests that meet their objective."""
     from dunlin.workload.slo import met
 
     def share(outcome: SimulationOutcome) -> float:

@@ -1,4 +1,4 @@
-"""Faults of engines: killed, gone wild, stuck, slow, without a disk to start from."""
+"""Faults of engines: killed, wild writes, stuck, slow, no disk space to start."""
 
 from dunlin.effects import Address
 from simulator.campaign.faults.victims import VictimChooser
@@ -7,7 +7,7 @@ from simulator.cluster.simulated import SimulatedCluster
 
 
 class EngineFaults:
-    """`is_poisoned`: engines crash of poison alone, for who runs alone in several crashes is blamed."""
+    """Faults of engines. With `is_poisoned` no engine crashes by chance, since what runs alone then would be blamed."""
 
     def __init__(self, cluster: SimulatedCluster, victims: VictimChooser, is_poisoned: bool) -> None:
         self.crashes = 0
@@ -17,25 +17,25 @@ class EngineFaults:
         self._is_poisoned = is_poisoned
 
     def do_crash_engine(self, fault: Fault) -> Address | None:
-        """It is killed: the slab is as it was left."""
+        """SIGKILL; the KV cache stays as it was."""
         return self._crash(fault, 9)
 
     def do_wild_engine(self, fault: Fault) -> Address | None:
-        """It ends by a wild write: the slab holds anything."""
+        """SIGSEGV: the KV cache may hold anything."""
         if self._is_poisoned:
             return None
         self.crashes += 1
         return self._crash(fault, 11)
 
     def do_hang_engine(self, fault: Fault) -> Address | None:
-        """It passes no safepoint any more."""
+        """The engine passes no safepoint any more."""
         victim = self._victims.of_role("instance", fault.pick)
         if victim is not None:
             self._cluster.engine_supervisors[victim].engine.is_stuck = True
         return victim
 
     def do_slow_engine(self, fault: Fault) -> Address | None:
-        """Its steps take up to twenty times as long for a while."""
+        """Steps take up to twenty times as long for a while."""
         victim = self._victims.of_role("instance", fault.pick)
         if victim is None:
             return None
@@ -49,7 +49,7 @@ class EngineFaults:
         return victim
 
     def do_disk_full(self, fault: Fault) -> Address | None:
-        """The engine is killed, and the next ones cannot write what they need to start."""
+        """SIGKILL, and successors end at their start for want of disk space."""
         victim = self._victims.running_instance(fault)
         if victim is None:
             return None

@@ -1,4 +1,4 @@
-"""Faults of etcd: gone, forgetful, late, with another leader."""
+"""Faults of etcd: outage, lost lease, compacted watch, late orders of a deposed leader."""
 
 from functools import partial
 
@@ -10,7 +10,7 @@ from simulator.cluster.simulated import SimulatedCluster
 
 
 class EtcdFaults:
-    """Of membership and of the lead."""
+    """Faults of the membership and of the election."""
 
     def __init__(self, cluster: SimulatedCluster, victims: VictimChooser) -> None:
         self._cluster = cluster
@@ -18,20 +18,20 @@ class EtcdFaults:
         self._victims = victims
 
     def do_etcd_outage(self, fault: Fault) -> Address | None:
-        """Nobody hears of anybody; a leader steps down."""
+        """etcd is down: no membership, no election; the leader steps down."""
         if self._cluster.etcd.is_down:
             return None
         self._cluster.etcd.begin_outage(fault.lasts_s)
         return self._victims.of_role("global_manager", fault.pick)
 
     def do_lose_lease(self, fault: Fault) -> Address | None:
-        """The leader loses its term and lives on."""
+        """The leader loses its term and runs on."""
         leader = self._cluster.etcd.leader
         self._cluster.etcd.resign()
         return leader
 
     def do_late_orders(self, fault: Fault) -> Address | None:
-        """A leader's orders are long under way: its successor leads, and its successor's, when they arrive."""
+        """Delay a leader's messages until its successor, and the next one, lead."""
         leader = self._cluster.etcd.leader
         others = [one for one in self._cluster.of_role("global_manager") if one != leader]
         if leader is None or not others or self._cluster.etcd.is_down:
@@ -48,6 +48,6 @@ class EtcdFaults:
         return others[0]
 
     def do_watch_reset(self, fault: Fault) -> Address | None:
-        """The history of the watches is lost."""
+        """The watch history is compacted: followers receive the whole membership."""
         self._cluster.etcd.compact_history()
         return self._victims.of_role("monitor", fault.pick)

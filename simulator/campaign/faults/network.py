@@ -1,4 +1,4 @@
-"""Faults of the network: streams that break, stall, fall silent, and arrive in another order."""
+"""Faults of the network: streams that break, stall, go silent, and interleave in another order."""
 
 from functools import partial
 
@@ -8,11 +8,11 @@ from simulator.campaign.plans import Fault
 from simulator.cluster.simulated import SimulatedCluster
 
 LONGEST_PAUSE_S = 9.0
-"""Shorter than the keepalive: a stream that stalls for longer breaks, which is `half_open`."""
+"""Seconds, shorter than the keepalive: a stream that stalls for longer breaks, which is `half_open`."""
 
 
 class NetworkFaults:
-    """Of streams between processes that are there."""
+    """Faults of open streams."""
 
     def __init__(self, cluster: SimulatedCluster, victims: VictimChooser) -> None:
         self._cluster = cluster
@@ -20,7 +20,7 @@ class NetworkFaults:
         self._victims = victims
 
     def do_drop(self, fault: Fault) -> Address | None:
-        """A stream breaks, and what was under way on it is lost."""
+        """A stream breaks; what is in flight is lost."""
         pair = self._victims.stream(fault)
         if pair is None:
             return None
@@ -29,7 +29,7 @@ class NetworkFaults:
         return pair[0]
 
     def do_delay(self, fault: Fault) -> Address | None:
-        """A stream stalls; all of it arrives later, in order."""
+        """A stream stalls; its messages arrive later, in order."""
         pair = self._victims.stream(fault)
         if pair is None:
             return None
@@ -39,7 +39,7 @@ class NetworkFaults:
         return pair[0]
 
     def do_half_open(self, fault: Fault) -> Address | None:
-        """What is sent either way is lost in silence; one end notices at once, the other when the first comes back."""
+        """A stream is cut silently: one end notices at once, the other when the first dials again."""
         pair = self._victims.stream(fault)
         if pair is None:
             return None
@@ -48,7 +48,7 @@ class NetworkFaults:
         return pair[0]
 
     def do_partition(self, fault: Fault) -> Address | None:
-        """Some processes and the others do not hear each other; when that lasts, their streams break."""
+        """Streams between two sides stall; if that lasts, they break."""
         streams = self._cluster.roster.streams()
         there = sorted({one for pair in streams for one in pair})
         side = {one for index, one in enumerate(there) if (index * 7 + int(fault.pick * 97)) % 5 < 1 + 2 * fault.other}
@@ -59,7 +59,7 @@ class NetworkFaults:
         return sorted(side)[0] if cut else None
 
     def do_reorder(self, fault: Fault) -> Address | None:
-        """Streams of one process are late each by another time: what came first from A comes after B's."""
+        """Each stream of one process is delayed differently, so that messages of its peers interleave otherwise."""
         victim = self._victims.any_process(fault.pick)
         for index, peer in enumerate(self._world.peers(victim)):
             late_s = fault.lasts_s * ((index * 0.37 + fault.amount) % 1.0)

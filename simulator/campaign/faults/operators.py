@@ -1,4 +1,4 @@
-"""What people do at the wrong time: drains, orders to give sequences away, calls that come twice or from strangers."""
+"""Ill-timed acts of operators, tools and clients: drains, sheds, duplicate calls, cancels by another tenant."""
 
 from dunlin.effects import Address, Message
 from dunlin.messages.door import CancelById
@@ -11,25 +11,25 @@ from simulator.cluster.simulated import SimulatedCluster
 
 
 class OperatorFaults:
-    """Of operators, tools and clients."""
+    """Faults by operators, tools and clients."""
 
-    def __init__(self, cluster: SimulatedCluster, victims: VictimChooser, readers: CampaignClients) -> None:
+    def __init__(self, cluster: SimulatedCluster, victims: VictimChooser, clients: CampaignClients) -> None:
         self._cluster = cluster
         self._world = cluster.world
         self._victims = victims
-        self._readers = readers
+        self._clients = clients
         self._tools = 0
 
     def do_cancel_foreign(self, fault: Fault) -> Address | None:
-        """Somebody cancels another tenant's request: nothing may come of it."""
-        reader = self._victims.open_client(fault.pick)
-        if reader is None or reader.door is None or not reader.request:
+        """A tool cancels another tenant's request; that must have no effect."""
+        client = self._victims.open_client(fault.pick)
+        if client is None or client.door is None or not client.request:
             return None
-        self._tool(reader.door, CancelById(reader.request, tenant="nobody"))
-        return reader.door
+        self._tool(client.door, CancelById(client.request, tenant="nobody"))
+        return client.door
 
     def do_drain(self, fault: Fault) -> Address | None:
-        """An operator empties an instance, and uses it again later."""
+        """An operator drains an instance and undoes it later."""
         victim = self._victims.of_role("instance", fault.pick)
         if victim is not None:
             self._drain(victim, False)
@@ -37,7 +37,7 @@ class OperatorFaults:
         return victim
 
     def do_shed(self, fault: Fault) -> Address | None:
-        """The leader has an instance give sequences to another."""
+        """The leader orders an instance to migrate sequences to another."""
         source, target = self._victims.of_role("instance", fault.pick), self._victims.of_role("instance", fault.other)
         leader = self._cluster.etcd.leader
         core = self._cluster.core(leader) if leader is not None else None
@@ -49,11 +49,11 @@ class OperatorFaults:
         return source
 
     def do_duplicate(self, fault: Fault) -> Address | None:
-        """Unary calls arrive twice: a client repeats its Submit at another door, a tool its drain, etcd all members."""
+        """Calls arrive twice: a client's Submit at another dispatcher, a tool's drain, etcd's membership."""
         self._cluster.etcd.compact_history()
-        reader = self._victims.open_client(fault.pick)
-        if reader is not None and reader.submit.idempotency:
-            twin = self._readers.duplicate(reader)
+        client = self._victims.open_client(fault.pick)
+        if client is not None and client.submit.idempotency:
+            twin = self._clients.duplicate(client)
             self._world.call_later(0.0, twin.connect)
         victim = self._victims.of_role("instance", fault.pick)
         if victim is not None:

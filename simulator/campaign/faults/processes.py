@@ -1,4 +1,4 @@
-"""Faults of processes: killed, stopped, outlived, slow, of another time."""
+"""Faults of processes: killed, stopped, replaced while stopped, slow, clock skew."""
 
 from dunlin.effects import Address
 from simulator.campaign.faults.victims import KEEPALIVE_S, VictimChooser
@@ -7,7 +7,7 @@ from simulator.cluster.simulated import SimulatedCluster
 
 
 class ProcessFaults:
-    """`asleep_s`: since when each sleeps that does. `lag_s`: what reaches a process takes so much longer."""
+    """Faults of processes. `asleep_s`: when each stopped process stopped. `lag_s`: extra latency of its messages."""
 
     def __init__(self, cluster: SimulatedCluster, victims: VictimChooser, lag_s: dict[Address, float]) -> None:
         self.asleep_s: dict[Address, float] = {}
@@ -17,11 +17,11 @@ class ProcessFaults:
         self._victims = victims
 
     def do_kill_instance(self, fault: Fault) -> Address | None:
-        """SIGKILL; another starts later."""
+        """SIGKILL; a successor starts later."""
         return self._kill("instance", fault, least=2)
 
     def do_kill_dispatcher(self, fault: Fault) -> Address | None:
-        """SIGKILL; clients go on elsewhere."""
+        """SIGKILL; clients resume at other dispatchers."""
         return self._kill("dispatcher", fault)
 
     def do_kill_kvstore(self, fault: Fault) -> Address | None:
@@ -37,7 +37,7 @@ class ProcessFaults:
         return self._kill("global_manager", fault)
 
     def do_pause_instance(self, fault: Fault) -> Address | None:
-        """SIGSTOP; its engine goes on."""
+        """SIGSTOP; its engine runs on."""
         return self._pause("instance", fault)
 
     def do_pause_dispatcher(self, fault: Fault) -> Address | None:
@@ -57,7 +57,7 @@ class ProcessFaults:
         return self._pause("global_manager", fault)
 
     def do_outlive(self, fault: Fault) -> Address | None:
-        """A process sleeps, is given up for dead and replaced; it wakes up beside its successor, and ends later."""
+        """A process stops and is replaced; it resumes beside its successor, and is killed later."""
         roles = ("monitor", "global_manager", "kvstore", "dispatcher")
         victim = self._victims.of_role(roles[int(fault.other * len(roles))], fault.pick)
         if victim is None or self._world.is_paused(victim) or self._cluster.etcd.is_down:
@@ -69,14 +69,14 @@ class ProcessFaults:
         return victim
 
     def do_slow_process(self, fault: Fault) -> Address | None:
-        """Everything that reaches it takes up to half a second longer."""
+        """Messages to a process take up to half a second longer."""
         victim = self._victims.any_process(fault.pick)
         self.lag_s[victim] = 0.5 * fault.amount
         self._world.call_later(fault.lasts_s, lambda: self.lag_s.pop(victim, None))
         return victim
 
     def do_clock_skew(self, fault: Fault) -> Address | None:
-        """Its clock goes up to a fifth too slow or too fast from now on."""
+        """A process's clock runs up to a fifth too slow or too fast from now on."""
         victim = self._victims.any_process(fault.pick)
         ahead_s = self._world.clock_s(victim) - self._world.now_s  # it never goes back
         self._world.set_clock(victim, ahead_s, 0.8 + 0.4 * fault.amount)
@@ -95,7 +95,7 @@ class ProcessFaults:
             self._cluster.kill(victim)
 
     def _kill_if_replaced(self, victim: Address) -> None:
-        """One whose successor could not start, for want of etcd, goes on."""
+        """Kill it, unless its successor could not start during an etcd outage."""
         if not self._cluster.roster.is_current(victim):
             self._kill_now(victim)
 
@@ -121,7 +121,7 @@ class ProcessFaults:
         self._world.resume(victim)
 
     def _lose_streams(self, victim: Address, for_s: float) -> None:
-        """Its peers give up a process that answers no keepalive; it hears so when it wakes."""
+        """Break all streams of a stopped process, whose peers get no keepalive; it learns so when it resumes."""
         for peer in self._world.peers(victim):
             if peer in self._cluster.cores:
                 self._cluster.reset_stream(victim, peer, after_s=for_s + 0.2)

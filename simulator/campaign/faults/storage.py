@@ -1,4 +1,4 @@
-"""Faults of host tiers: damaged, full."""
+"""Faults of host tiers: damaged regions, no room."""
 
 from dunlin.effects import Address, Effect, Gone, Message, Send
 from dunlin.messages.pool import RegionReserved, ReleaseRegion, ReserveRegion, Tier
@@ -9,7 +9,7 @@ from simulator.cluster.simulated import SimulatedCluster
 
 
 class StorageFaults:
-    """`damaged`: which bytes of whose tier."""
+    """Faults of host tiers. `damaged`: kvstore and byte offset of each damaged region."""
 
     def __init__(self, cluster: SimulatedCluster, victims: VictimChooser) -> None:
         self.damaged: set[tuple[Address, int]] = set()
@@ -18,7 +18,7 @@ class StorageFaults:
         self._victims = victims
 
     def do_corrupt(self, fault: Fault) -> Address | None:
-        """A bit of a region in a host tier flips, or one of each region there."""
+        """Flip a bit of one region of a host tier, or of every region."""
         kvstore = self._victims.of_role("kvstore", fault.pick)
         memory = self._cluster.host_memories.get(kvstore) if kvstore is not None else None
         offsets = sorted(offset for offset, content in memory.contents.items() if content) if memory else []
@@ -30,7 +30,7 @@ class StorageFaults:
         return kvstore
 
     def do_tier_full(self, fault: Fault) -> Address | None:
-        """A process takes most of a host tier's room for a while."""
+        """A process reserves most of a host tier for a while."""
         kvstore = self._victims.of_role("kvstore", fault.pick)
         if kvstore is None or self._cluster.etcd.is_down:
             return None
@@ -41,7 +41,7 @@ class StorageFaults:
         return kvstore
 
     def _end_hog(self, hog: Address, kvstore: Address) -> None:
-        """It gives everything back, and ends when that has been heard."""
+        """Let the hog release its room, and kill it when the kvstore has heard that."""
         core = self._cluster.core(kvstore)
         if core is None or hog not in core.catalog.writers():
             return self._world.kill(hog)
@@ -50,7 +50,7 @@ class StorageFaults:
 
 
 class SpaceHog:
-    """Reserves most of a host tier's room, never writes there, and gives it back at its end."""
+    """Reserves most of a host tier, writes nothing, and releases it at its end."""
 
     def __init__(self, own: Address, kvstore: Address, tier_bytes: int) -> None:
         self._own = own
@@ -59,7 +59,7 @@ class SpaceHog:
         self._held: list[HostRegion] = []
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """The kvstore's answers; and its own `Gone`, which ends it."""
+        """Handle the kvstore's answers, and its own `Gone`, which makes it release its room."""
         if isinstance(message, Tier):
             return [Send(self._kvstore, self._wish(ticket)) for ticket in range(7)]
         if isinstance(message, RegionReserved):

@@ -1,4 +1,4 @@
-"""I2, I3, I4, I9: nobody obeys, or judges by, what is over: attempts, incarnations, epochs, plans, terms, sleep."""
+"""I2, I3, I4, I5, I9: old attempts, incarnations, epochs, plans and terms have no effect; time asleep is forgiven."""
 
 from typing import Any
 
@@ -19,12 +19,12 @@ ATTEMPTS = (Tokens, Accepted, Refused, Returned, Poisoned, Failed)
 
 
 class FencingWatcher(InvariantWatcher):
-    """I2: an old attempt, an old incarnation, an old epoch or plan version change nothing."""
+    """I2: a message of an old attempt, incarnation, epoch or plan version changes nothing."""
 
     invariant = "I2"
 
-    def __init__(self, cluster: SimulatedCluster, readers: CampaignClients, faults: FaultInjector) -> None:
-        super().__init__(cluster, readers, faults)
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
         self._stale: list[tuple[Any, tuple[object, ...]]] = []
         self._versions: dict[Address, tuple[int, int]] = {}
         self._views: dict[Address, tuple[Address, int]] = {}
@@ -55,7 +55,7 @@ class FencingWatcher(InvariantWatcher):
             self._view_taken(event, core.fleet.source)
 
     def audit(self) -> None:
-        """A monitor counts one process of each name."""
+        """Check that a monitor counts one process of each name."""
         for address in self.cluster.of_role("monitor"):
             present = self.cluster.core(address).registry.present()
             names = {(one.role, one.name) for one in present}
@@ -76,7 +76,7 @@ class FencingWatcher(InvariantWatcher):
 
 
 def _named(message: Any) -> list[tuple[int, int]]:
-    """(request, attempt) of each thing that the message is about."""
+    """(request, attempt) of each row of the message."""
     if isinstance(message, Tokens):
         return list(zip(message.request, message.attempt, strict=True))
     return [(message.request, message.attempt)]
@@ -87,12 +87,12 @@ def _said(request: Any) -> tuple[object, ...]:
 
 
 class LeadershipWatcher(InvariantWatcher):
-    """I3: one leader per epoch. I9: who lost its term, or slept through it, orders nothing once it has heard so."""
+    """I3: one leader per epoch. I9: a manager that heard of the end of its term orders nothing more."""
 
     invariant = "I3"
 
-    def __init__(self, cluster: SimulatedCluster, readers: CampaignClients, faults: FaultInjector) -> None:
-        super().__init__(cluster, readers, faults)
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
         self._leads: dict[Address, int] = {}
         self._over_s: dict[Address, tuple[int, float]] = {}
         self._orders: dict[tuple[int, int, Address], Order] = {}
@@ -134,7 +134,7 @@ def _plan_of(order: Order) -> tuple[object, ...]:
 
 
 class GroupWatcher(InvariantWatcher):
-    """I4: members agree on their group. I5: its members hold every layer between them."""
+    """I4: the members of a group agree on it. I5: together they hold every layer."""
 
     invariant = "I4"
 
@@ -175,12 +175,12 @@ class GroupWatcher(InvariantWatcher):
 
 
 class SuspicionWatcher(InvariantWatcher):
-    """I9: a process that slept judges nobody by the time that it slept."""
+    """I9: a process that slept suspects no other for the time that it slept."""
 
     invariant = "I9"
 
-    def __init__(self, cluster: SimulatedCluster, readers: CampaignClients, faults: FaultInjector) -> None:
-        super().__init__(cluster, readers, faults)
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
         self._suspected: set[tuple[Address, Address]] = set()
 
     def before(self, event: Delivery) -> None:
@@ -188,7 +188,7 @@ class SuspicionWatcher(InvariantWatcher):
             self._stopped(event)
         elif isinstance(event.message, FleetView) and not self.faults.was_disturbed(event.to):
             for member in event.message.members:
-                # By reader: one may hear of an old suspicion again when another has heard already that it is over.
+                # Per receiver: one may still receive a suspicion of whose end another has been told.
                 key = (event.to, member.address)
                 if member.suspect and key not in self._suspected:
                     self._suspect(event, member.address)

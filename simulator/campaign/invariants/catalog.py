@@ -1,8 +1,7 @@
-"""The invariants, as watchers of a cluster: each looks at what an event touched, and at everything from time to time.
+"""The list of the invariants' watchers: each checks what an event touched, and everything at intervals.
 
-They read what the cores show to anybody (reports, tables, integrity checks) and what goes over the streams, and keep
-their own account of it. Numbers are those of docs/campaigns.md. I1 is the readers' own; I10 needs batch jobs, which do
-not exist yet.
+They read the cores' public state (reports, tables, integrity checks) and the messages, and keep their own account.
+Numbers are those of docs/campaigns.md. The clients check I1; I10 needs batch jobs, which do not exist yet.
 """
 
 from simulator.campaign.invariants.authority import FencingWatcher, GroupWatcher, LeadershipWatcher, SuspicionWatcher

@@ -1,4 +1,4 @@
-"""I8: what the cores hold adds up, at any instant and in the end, and no two writers have one slot."""
+"""I8: slots, room and entries add up at any instant and in the end; a slot has one writer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -13,16 +13,16 @@ from simulator.cluster.process import Delivery
 from simulator.cluster.simulated import SimulatedCluster
 
 FULL_EVERY = 64
-"""Every so many events at one core, all of it is checked; its sums at each."""
+"""Events of one core between two checks of all of it; its sums are checked at each event."""
 
 
 class SlotWatcher(InvariantWatcher):
-    """I8: no slot, no byte of room, no entry is lost or held twice, at any instant; in the end all are given back."""
+    """I8: no slot, byte of room or entry is lost or held twice; in the end all are free."""
 
     invariant = "I8"
 
-    def __init__(self, cluster: SimulatedCluster, readers: CampaignClients, faults: FaultInjector) -> None:
-        super().__init__(cluster, readers, faults)
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
         self._seen: dict[Address, int] = {}
         self._checks: dict[str, Callable[[Any], None]] = {
             "instance": lambda core: core.lives.slab.check_integrity(),
@@ -52,7 +52,7 @@ class SlotWatcher(InvariantWatcher):
         for core in self.cluster.instances.values():
             held = core.slots.capacity - core.slots.free - core.lives.slab.cached
             if held:
-                raise self.fail(f"{core.address} keeps {held} slots for nobody: {core!r}")
+                raise self.fail(f"{core.address} keeps {held} slots without an owner: {core!r}")
             if len(core.sequences):
                 raise self.fail(f"{core.address} keeps {core.sequences!r}", "I12")
         for dispatcher in self.cluster.dispatchers.values():
@@ -61,7 +61,7 @@ class SlotWatcher(InvariantWatcher):
         for address in self.cluster.of_role("kvstore"):
             catalog = self.cluster.core(address).catalog
             if len(catalog):
-                raise self.fail(f"{address} keeps {len(catalog)} regions for nobody")
+                raise self.fail(f"{address} keeps {len(catalog)} regions without an owner")
 
     def _check(self, role: str, core: Any) -> None:
         try:
@@ -71,12 +71,12 @@ class SlotWatcher(InvariantWatcher):
 
 
 class RowWriteWatcher(InvariantWatcher):
-    """I8: what an outstanding step writes is nobody else's: no later step of another and no move has those slots."""
+    """I8: no later step of another sequence and no move gets slots that an outstanding step writes."""
 
     invariant = "I8"
 
-    def __init__(self, cluster: SimulatedCluster, readers: CampaignClients, faults: FaultInjector) -> None:
-        super().__init__(cluster, readers, faults)
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
         self._written: dict[Address, dict[int, dict[int, int]]] = {}
 
     def before(self, event: Delivery) -> None:
@@ -104,6 +104,6 @@ class RowWriteWatcher(InvariantWatcher):
 
 
 def _slots_of(step: Step) -> dict[int, int]:
-    """The slots that its rows write, and whose each is."""
+    """The sequence of each slot that the step's rows write."""
     extents = zip(step.extent_row, step.extent_start, step.extent_length, strict=True)
     return {slot: step.sequence[row] for row, first, length in extents for slot in range(first, first + length)}

@@ -1,4 +1,4 @@
-"""What every invariant's watcher has: the cluster that it looks at, and how to say that something does not hold."""
+"""The base class of the invariants' watchers."""
 
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
@@ -8,27 +8,27 @@ from simulator.cluster.simulated import SimulatedCluster
 
 
 class InvariantWatcher:
-    """What all have: the cluster, and how to say that something does not hold."""
+    """Checks one invariant of a cluster. A hook raises `fail(…)` when it does not hold."""
 
     invariant = ""
 
-    def __init__(self, cluster: SimulatedCluster, readers: CampaignClients, faults: FaultInjector) -> None:
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
         self.cluster = cluster
-        self.readers = readers
+        self.clients = clients
         self.faults = faults
 
     def before(self, event: Delivery) -> None:
-        """The event is about to be delivered."""
+        """Called before a delivery."""
 
     def after(self, event: Delivery) -> None:
-        """The event was delivered."""
+        """Called after a delivery."""
 
     def audit(self) -> None:
-        """Look at everything."""
+        """Check everything; called at intervals."""
 
     def at_end(self) -> None:
-        """Everybody is done and the dust has settled."""
+        """Check the final state: all clients ended and all graces ran out."""
 
     def fail(self, text: str, invariant: str = "") -> Violation:
-        """The violation to raise."""
+        """The violation to raise, of `invariant` or else of the watcher's own."""
         return Violation(invariant or self.invariant, self.cluster.world.now_s, text)

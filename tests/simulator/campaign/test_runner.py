@@ -66,7 +66,7 @@ def test_a_fault_that_takes_aim_strikes_who_is_in_that_phase() -> None:
     aimed = Fault(0, 0.0, "crash_engine", 0.0, 0.0, 0.1, 0.0, aim="computing")
     coverage = Coverage()
     outcome = CampaignTrial(replace(base, faults=(aimed,)), coverage).run()
-    assert (outcome.violation, coverage.strikes) == (None, Counter({("crash_engine", "instance computing"): 1}))
+    assert (outcome.violation, coverage.faults) == (None, Counter({("crash_engine", "instance computing"): 1}))
 
 
 def test_coverage_names_the_phases_in_which_a_fault_struck_nobody() -> None:
@@ -110,7 +110,7 @@ def test_a_part_of_a_plan_runs() -> None:
     part = plan.subset(frozenset({1, 2}), frozenset())
     outcome = CampaignTrial(part).run()
     assert (outcome.violation, outcome.done.total()) == (None, 0)
-    assert outcome.ends.total() == sum(1 + (ask.retry_s is not None) for ask in part.requests)
+    assert outcome.ends.total() == sum(1 + (ask.second_client_s is not None) for ask in part.requests)
 
 
 @pytest.mark.parametrize("seed", [30019, 30027])
@@ -138,7 +138,7 @@ def test_who_left_a_door_that_never_heard_of_it_is_served_as_an_orphan_and_no_lo
     monkeypatch.setattr(InstanceCore, "_on_orphans_due", lambda *_: [])
     violation = CampaignTrial(left_while_the_door_slept()).run().violation
     assert violation is not None
-    assert "who left" in str(violation)
+    assert "which left" in str(violation)
     assert 36.0 < violation.at_s < 42.0
 
 
@@ -147,7 +147,7 @@ def test_the_command_says_so_last(capsys: pytest.CaptureFixture[str]) -> None:
     *before, last = capsys.readouterr().out.splitlines()
     assert last.startswith("2 seeds, ")
     assert ": 0 violations [digest " in last
-    assert "turns in a sequence's life:" in before
+    assert "transitions of sequences:" in before
 
 
 def test_a_found_violation_names_the_commands_that_show_it_again() -> None:

@@ -75,7 +75,7 @@ def test_poison_requests_end_with_an_error_and_no_other_does(seed: int) -> None:
     outcome = run(plan)
     assert outcome.done["bite"] >= 2
     # Two clients come for a request with a name, and both hear of its end.
-    clients = Counter({ask.number: 1 + (ask.retry_s is not None) for ask in plan.requests})
+    clients = Counter({ask.number: 1 + (ask.second_client_s is not None) for ask in plan.requests})
     errors = clients[0] + clients[1]
     assert outcome.ends == Counter(error=errors, length=clients.total() - errors)
 
