@@ -56,7 +56,7 @@ def run_campaign(arguments: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """A line now and then, where somebody looks at it."""
+    """A progress line on a terminal, at most every `SHOW_EVERY_S` seconds."""
 
     def __init__(self, seeds: int) -> None:
         self._seeds = seeds

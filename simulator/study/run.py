@@ -1,20 +1,21 @@
 """One simulation: a cluster under a workload, with the records of all requests and samples of all instances."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dunlin.effects import Address, Message
+from dunlin.messages.engine import Open
 from dunlin.workload.prompts import Job
 from dunlin.workload.stats import Record
 from services.instance.core import InstanceCore
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
 from simulator.cluster.host_cpu import assign_processors
+from simulator.cluster.process import Delivery
 from simulator.cluster.simulated import SimulatedCluster
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.errors import ContractBroken
-from simulator.study.first_scheduled import FirstScheduled
 from simulator.study.load_generator import SimulatedLoad
 from simulator.study.samples import InstanceTrack, Sampler
 
@@ -57,6 +58,23 @@ class SimResult:
     is_complete: bool
     decisions: list[TimedDecision] = field(default_factory=list)
     starts: dict[str, float] = field(default_factory=dict)
+
+
+class FirstScheduled:
+    """`at_s[request]`: the time of a request's first `Open`, by public id; `on_delivery` takes every delivery."""
+
+    def __init__(self, instances: Mapping[str, InstanceCore]) -> None:
+        self.at_s: dict[str, float] = {}
+        self._instances = instances
+
+    def on_delivery(self, event: Delivery) -> None:
+        """Note the time if the delivery opens a sequence in an engine."""
+        if type(event.message) is not Open:
+            return
+        core = self._instances.get(event.sender.name)
+        sequence = core.sequences.get(event.message.sequence) if core is not None else None
+        if sequence is not None:
+            self.at_s.setdefault(sequence.place.key, event.at_s)
 
 
 def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = None) -> SimResult:
