@@ -11,8 +11,8 @@ import json
 from dataclasses import dataclass, field
 
 from dunlin.workload.stats import nearest_rank
-from simulator.cluster.recording_client import Client
-from simulator.cluster.scripted import DrivenCluster
+from simulator.cluster.recording_client import RecordingClient
+from simulator.cluster.scripted import ScriptedCluster
 
 POLICIES = ("prefix_affinity", "least_loaded", "fewest_requests")
 KINDS = ("own texts", "system prompts", "one hot prompt", "single requests")
@@ -30,11 +30,11 @@ class Talk:
     known: list[int]
     turns: int
     due_s: float
-    client: Client | None = None
+    client: RecordingClient | None = None
     asked_s: float = 0.0
     first_s: list[float] = field(default_factory=list)
 
-    def step(self, cluster: DrivenCluster) -> None:
+    def step(self, cluster: ScriptedCluster) -> None:
         """Ask when it is time, and take the answer when it is there."""
         now_s = cluster.world.now_s
         if self.client is not None and self.client.finish:
@@ -66,7 +66,7 @@ def talks_of(kind: str, conversations: int) -> list[Talk]:
 
 def run(policy: str, kind: str, instances: int, conversations: int) -> dict[str, float]:
     """The figures of one policy over one kind of text."""
-    cluster = DrivenCluster(
+    cluster = ScriptedCluster(
         instances=instances,
         engine={"slots": 4096, "step_s": 0.01, "token_s": 0.0005, "audit": False},
         dispatcher={"policy": policy},

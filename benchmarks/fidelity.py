@@ -41,7 +41,7 @@ from dunlin.launch.process import ClusterProcess, dunlin
 from dunlin.workload.runs import Run
 from dunlin.workload.stats import Record, report
 from services.instance.config import InstanceConfig
-from simulator.study.live_comparison import Difference, differences, simulate_again
+from simulator.study.live_comparison import Difference, differences, resimulate
 
 INSTANCE_CPU, OTHERS_CPU = 1, 0
 MODEL = "builtin:tiny"
@@ -238,7 +238,7 @@ def simulated(live: Sequence[Run], timings: Sequence[EngineTiming]) -> list[list
     """Each run by its timing, `SIMULATIONS` times over, every time from another place of the course of events on."""
     starts = [number / SIMULATIONS for number in range(SIMULATIONS)]
     return [
-        _joined([simulate_again(run, timing, start=start) for start in starts])
+        _joined([resimulate(run, timing, start=start) for start in starts])
         for run, timing in zip(live, timings, strict=True)
     ]
 

@@ -23,7 +23,7 @@ from typing import Any
 from benchmarks.presets_show import show
 from dunlin.workload.kinds import read_workload
 from dunlin.workload.slo import parse_slos
-from simulator.study.report import Figures, figures
+from simulator.study.report import PresetFigures, figures
 from simulator.study.run_case import run_case
 from simulator.study.sweep import Case
 
@@ -121,7 +121,7 @@ class Results:
         """The row of a run that was made."""
         return self._known.get(_key(json.loads(json.dumps(asdict(run)))))
 
-    def add(self, run: Run, found: Figures) -> dict[str, Any]:
+    def add(self, run: Run, found: PresetFigures) -> dict[str, Any]:
         """Keep one more."""
         row = json.loads(json.dumps({"run": asdict(run), "figures": asdict(found)}))
         self.rows.append(row)

@@ -233,6 +233,26 @@ def simulator_runs_cores(tree: Tree) -> list[str]:
     ]
 
 
+SIMULATOR_FOLDERS = {
+    "engine": (),
+    "cluster": ("engine",),
+    "study": ("engine", "cluster"),
+    "campaign": ("engine", "cluster"),
+}
+"""The folders of the simulator, and which others each may import."""
+
+
+def simulator_folders_point_down(tree: Tree) -> list[str]:
+    """Models of engines know no cluster, clusters know neither campaigns nor studies, and these not each other."""
+    return [
+        f"{tree.where(module, found.line)} imports {found.name}, which is not below simulator/{folder}"
+        for folder, below in SIMULATOR_FOLDERS.items()
+        for module in tree.matching(f"simulator/{folder}/**")
+        for found in tree.imports[module]
+        if _under(found.name, "simulator") and not _under(found.name, *(f"simulator.{one}" for one in (folder, *below)))
+    ]
+
+
 def simulator_reads_no_private_state(tree: Tree) -> list[str]:
     """The simulator touches what cores and models show, never an underscored attribute of anything but `self`."""
     return [
@@ -354,6 +374,7 @@ RULES: list[Callable[[Tree], list[str]]] = [
     library_knows_no_service,
     services_meet_on_the_wire,
     simulator_runs_cores,
+    simulator_folders_point_down,
     simulator_reads_no_private_state,
     simulator_schedules_nothing,
     cores_are_pure,

@@ -8,8 +8,8 @@ from dunlin.messages.dispatch import Adopted, Place, Refused, Taken
 from dunlin.messages.fleet import ExplainQuery, Explanation
 from dunlin.messages.types import Finish
 from services.dispatcher.journal import State
-from simulator.cluster.recording_client import Client
-from simulator.cluster.scripted import DrivenCluster
+from simulator.cluster.recording_client import RecordingClient
+from simulator.cluster.scripted import ScriptedCluster
 
 FIRST, SECOND, THIRD = "dispatcher-0", "dispatcher-1", "dispatcher-2"
 
@@ -18,29 +18,29 @@ def prompt(length: int, salt: int = 0) -> list[int]:
     return [(salt * 31 + position * 7) % 1000 for position in range(length)]
 
 
-def ready_cluster(**settings: object) -> DrivenCluster:
-    cluster = DrivenCluster(**{"dispatchers": 2, **settings})
+def ready_cluster(**settings: object) -> ScriptedCluster:
+    cluster = ScriptedCluster(**{"dispatchers": 2, **settings})
     cluster.run_until_ready()
     cluster.world.on_delivered = lambda event: cluster.check_conservation()
     return cluster
 
 
-def sent(cluster: DrivenCluster, kind: type) -> list[object]:
+def sent(cluster: ScriptedCluster, kind: type) -> list[object]:
     return [message for _, _, _, message in cluster.world.sent if isinstance(message, kind)]
 
 
-def move_all(cluster: DrivenCluster, to: str) -> None:
+def move_all(cluster: ScriptedCluster, to: str) -> None:
     for client in cluster.clients:
         if not client.finish and client.dispatcher != to:
-            cluster.move(client, to)
+            cluster.reconnect(client, to)
 
 
-def retained(cluster: DrivenCluster) -> int:
+def retained(cluster: ScriptedCluster) -> int:
     """Answers that ended at instances."""
     return sum(len(core._engine_side._retained) for core in cluster.instances.values())
 
 
-PHASES: dict[str, Callable[[DrivenCluster, Client], bool]] = {
+PHASES: dict[str, Callable[[ScriptedCluster, RecordingClient], bool]] = {
     "admitted": lambda cluster, client: bool(client.request),
     "prefill": lambda cluster, client: cluster.instances["instance-0"].steps.outstanding > 0,
     "decode": lambda cluster, client: len(client.tokens) >= 5,
@@ -152,7 +152,7 @@ def test_after_the_grace_it_is_rebuilt_from_the_clients_own_tokens() -> None:
     cluster.world.run(for_s=0.5)
     assert cluster.all_free()
     had = len(client.tokens)
-    cluster.move(client, SECOND)
+    cluster.reconnect(client, SECOND)
     cluster.run_until_done()
     assert client.is_exact
     again = sent(cluster, Place)[-1]
@@ -168,7 +168,7 @@ def test_a_dispatcher_that_just_started_asks_before_it_places() -> None:
     cluster.kill_dispatcher(FIRST)
     cluster.start_dispatcher(FIRST)
     for client in clients:
-        cluster.move(client, FIRST)
+        cluster.reconnect(client, FIRST)
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
     assert (len(sent(cluster, Adopted)), len(sent(cluster, Place))) == (4, 4)
@@ -178,10 +178,10 @@ def test_a_stuck_instance_is_not_waited_for_longer_than_its_word_is_worth() -> N
     cluster = ready_cluster(instances=2)
     client = cluster.submit(prompt(30), 60)
     assert cluster.world.run(lambda: len(client.tokens) >= 5)
-    holder = cluster.instances[cluster.holder(client)]
+    holder = cluster.instances[cluster.instance_running(client)]
     cluster.world.pause(holder.address)
     cluster.kill_dispatcher(FIRST)
-    cluster.move(client, SECOND)
+    cluster.reconnect(client, SECOND)
     moved_s = cluster.world.now_s
     request = None
     assert cluster.world.run(lambda: cluster.dispatchers[SECOND].journal.of_key(client.request) is not None)
@@ -217,7 +217,7 @@ def test_two_dispatchers_share_what_the_third_leaves() -> None:
     cluster.kill_dispatcher(FIRST)
     for index, client in enumerate(cluster.clients):
         if client.dispatcher == FIRST:
-            cluster.move(client, SECOND if index % 2 else THIRD)
+            cluster.reconnect(client, SECOND if index % 2 else THIRD)
     cluster.run_until_done()
     assert all(client.is_exact for client in cluster.clients)
     assert cluster.world.run(cluster.all_free)
@@ -242,7 +242,7 @@ def test_explain_finds_an_adopted_request_under_its_first_name() -> None:
     client = cluster.submit(prompt(30), 40)
     assert cluster.world.run(lambda: len(client.tokens) >= 5)
     cluster.kill_dispatcher(FIRST)
-    cluster.move(client, SECOND)
+    cluster.reconnect(client, SECOND)
     cluster.run_until_done()
     core = cluster.dispatchers[SECOND]
     cluster.forward_reasons()

@@ -9,8 +9,8 @@ import pytest
 
 from dunlin.messages.dispatch import Adopted
 from dunlin.messages.types import Finish
-from simulator.cluster.recording_client import Client
-from simulator.cluster.scripted import DrivenCluster
+from simulator.cluster.recording_client import RecordingClient
+from simulator.cluster.scripted import ScriptedCluster
 
 NAMES = ("dispatcher-0", "dispatcher-1", "dispatcher-2")
 STEPS = 40
@@ -21,7 +21,7 @@ class Storm:
 
     def __init__(self, seed: int) -> None:
         self.draw = random.Random(seed)
-        self.cluster = DrivenCluster(
+        self.cluster = ScriptedCluster(
             instances=2,
             dispatchers=3,
             engine={"slots": self.draw.choice([160, 512])},
@@ -31,7 +31,7 @@ class Storm:
         self.cluster.world.on_delivered = lambda event: self.cluster.check_conservation()
         self.paused: list[str] = []
         self.dead: list[str] = []
-        self.abandoned: list[Client] = []
+        self.abandoned: list[RecordingClient] = []
 
     def run(self) -> None:
         for number in range(STEPS):
@@ -62,7 +62,7 @@ class Storm:
         self.cluster.clients.remove(client)
         self.abandoned.append(client)
         if client.door is not None and self.cluster.world.is_up(client.door):
-            self.cluster.world.part(client.address, client.door, "client left")
+            self.cluster.world.disconnect(client.address, client.door, "client left")
         submit = client.submit
         assert submit.max_tokens is not None
         seed = submit.sampling.seed
@@ -108,7 +108,7 @@ class Storm:
             if client.finish or client.rejected or client.door in doors:
                 continue
             if all_of_them or self.draw.random() < 0.5:
-                self.cluster.move(client, self.draw.choice(self.alive()))
+                self.cluster.reconnect(client, self.draw.choice(self.alive()))
 
     def calm(self) -> None:
         """Everybody wakes, every client finds somebody."""

@@ -14,8 +14,8 @@ from dunlin.messages.pool import RegionRefused, RegionReserved
 from dunlin.messages.types import Finish, HostRegion
 from dunlin.telemetry.explain import Record, explain
 from services.instance.sequences import State
-from simulator.cluster.recording_client import Client
-from simulator.cluster.scripted import DrivenCluster
+from simulator.cluster.recording_client import RecordingClient
+from simulator.cluster.scripted import ScriptedCluster
 
 TOOL = Address("client", "tool")
 
@@ -24,17 +24,17 @@ def prompt(length: int, salt: int = 0) -> list[int]:
     return [(salt * 31 + position * 7) % 1000 for position in range(length)]
 
 
-def ready_cluster(**settings: object) -> DrivenCluster:
-    cluster = DrivenCluster(**settings)
+def ready_cluster(**settings: object) -> ScriptedCluster:
+    cluster = ScriptedCluster(**settings)
     cluster.run_until_ready()
     return cluster
 
 
-def submit_many(cluster: DrivenCluster, count: int, length: int = 12, max_tokens: int = 20) -> list[Client]:
+def submit_many(cluster: ScriptedCluster, count: int, length: int = 12, max_tokens: int = 20) -> list[RecordingClient]:
     return [cluster.submit(prompt(length + salt % 5, salt), max_tokens, seed=salt) for salt in range(count)]
 
 
-def run_until_tokens(cluster: DrivenCluster, client: Client, count: int) -> None:
+def run_until_tokens(cluster: ScriptedCluster, client: RecordingClient, count: int) -> None:
     assert cluster.world.run(lambda: len(client.tokens) >= count)
 
 
@@ -72,7 +72,7 @@ def test_a_killed_instance_is_only_a_pause() -> None:
     cluster = ready_cluster(instances=2)
     clients = submit_many(cluster, 6)
     run_until_tokens(cluster, clients[0], 4)
-    victim = cluster.holder(clients[0])
+    victim = cluster.instance_running(clients[0])
     cluster.kill_instance(victim)
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
@@ -95,7 +95,7 @@ def test_a_crashed_engines_requests_go_on_in_the_next_one() -> None:
     cluster = ready_cluster(instances=2)
     clients = submit_many(cluster, 6)
     run_until_tokens(cluster, clients[0], 4)
-    cluster.seat(cluster.holder(clients[0])).crash()
+    cluster.engine_supervisor(cluster.instance_running(clients[0])).crash()
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
     assert sum(core.report().engine_restarts_total for core in cluster.instances.values()) == 1
@@ -105,8 +105,8 @@ def test_a_stuck_engine_is_ended_after_three_seconds_without_a_safepoint() -> No
     cluster = ready_cluster(instances=2, engine={"restart_s": 0.2})
     client = cluster.submit(prompt(10), max_tokens=30)
     run_until_tokens(cluster, client, 4)
-    holder = cluster.holder(client)
-    cluster.seat(holder).engine.is_stuck = True
+    holder = cluster.instance_running(client)
+    cluster.engine_supervisor(holder).engine.is_stuck = True
     stuck_s = cluster.world.now_s
     assert cluster.world.run(lambda: client.address.name != "" and len(client.tokens) > 6)
     assert 3.0 <= cluster.world.now_s - stuck_s < 3.5
@@ -115,8 +115,8 @@ def test_a_stuck_engine_is_ended_after_three_seconds_without_a_safepoint() -> No
 
 
 def test_an_engine_that_hangs_while_it_loads_is_ended_after_a_minute() -> None:
-    cluster = DrivenCluster(instances=1, engine={"load_s": 1e9})
-    core, seat = cluster.instances["instance-0"], cluster.seat("instance-0")
+    cluster = ScriptedCluster(instances=1, engine={"load_s": 1e9})
+    core, seat = cluster.instances["instance-0"], cluster.engine_supervisor("instance-0")
     cluster.world.post(core.engine, core.address, EngineStarted(pid=7))
     cluster.world.run(for_s=59.0)
     assert not seat.ended
@@ -141,7 +141,7 @@ def test_an_answer_of_a_kvstore_that_is_no_more_names_no_room() -> None:
 
 def test_a_long_step_that_passes_safepoints_is_no_hang() -> None:
     cluster = ready_cluster(instances=2, engine={"step_s": 6.0})
-    seat_safepoints = cluster.seat("instance-0").engine, cluster.seat("instance-1").engine
+    seat_safepoints = cluster.engine_supervisor("instance-0").engine, cluster.engine_supervisor("instance-1").engine
 
     def tick(_: object) -> None:
         for engine in seat_safepoints:
@@ -159,7 +159,7 @@ def test_a_stopped_instance_is_suspected_its_work_goes_on_elsewhere_and_the_woke
     cluster = ready_cluster(instances=2)
     client = cluster.submit(prompt(10), max_tokens=40)
     run_until_tokens(cluster, client, 4)
-    stopped = cluster.instances[cluster.holder(client)]
+    stopped = cluster.instances[cluster.instance_running(client)]
     cluster.world.pause(stopped.address)
     stopped_s = cluster.world.now_s
     had = len(client.tokens)
@@ -178,8 +178,8 @@ def test_a_cancelled_request_frees_its_slots_when_the_steps_already_sent_have_an
     run_until_tokens(cluster, leaving, 3)
     core = cluster.instances["instance-0"]
     steps = core.steps.done_total
-    cluster.leave(leaving)
-    number = cluster.number(leaving)
+    cluster.disconnect(leaving)
+    number = cluster.request_number(leaving)
     gone = lambda: all(sequence.place.request != number for sequence in core.sequences.all())  # noqa: E731
     assert cluster.world.run(gone)
     assert core.steps.done_total - steps <= 3  # one was answering while the word travelled, two were sent
@@ -266,7 +266,7 @@ def test_a_flipped_byte_in_the_tier_means_recompute_and_the_same_text() -> None:
     cluster = ready_cluster(instances=1, engine={"slots": 160}, instance={"run_ahead_tokens": 8})
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
     assert cluster.world.run(lambda: bool(cluster.tier.contents))
-    cluster.tier.flip(next(iter(cluster.tier.contents)))
+    cluster.tier.corrupt(next(iter(cluster.tier.contents)))
     cluster.run_until_done()
     report = cluster.instances["instance-0"].report()
     assert all(client.is_exact for client in clients)
@@ -291,17 +291,17 @@ def test_a_lost_kvstore_costs_only_a_recompute() -> None:
     assert all(client.is_exact for client in clients)
 
 
-def failed_over_request() -> tuple[DrivenCluster, Client]:
+def failed_over_request() -> tuple[ScriptedCluster, RecordingClient]:
     cluster = ready_cluster(instances=2)
     client = cluster.submit(prompt(10), max_tokens=20)
     run_until_tokens(cluster, client, 4)
-    cluster.kill_instance(cluster.holder(client))
+    cluster.kill_instance(cluster.instance_running(client))
     cluster.run_until_done()
     cluster.forward_reasons()
     return cluster, client
 
 
-def records_about(cluster: DrivenCluster, request: str) -> list[Record]:
+def records_about(cluster: ScriptedCluster, request: str) -> list[Record]:
     answer = cluster.monitor.receive(cluster.world.now_s, TOOL, ExplainQuery(request))[0]
     assert isinstance(answer, Send)
     explanation = answer.message

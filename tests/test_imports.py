@@ -16,6 +16,7 @@ from tests.import_rule import (
     policies_know_no_core,
     protobuf_stays_at_the_edge,
     services_meet_on_the_wire,
+    simulator_folders_point_down,
     simulator_reads_no_private_state,
     simulator_runs_cores,
     simulator_schedules_nothing,
@@ -105,6 +106,8 @@ PLANTED = [
     (simulator_runs_cores, "simulator/cluster/world.py", "from services.instance.server_attach import Attach\n"),
     (simulator_runs_cores, "simulator/cluster/world.py", "import dunlin.host\n"),
     (simulator_runs_cores, "simulator/cluster/world.py", "def f():\n    from dunlin.wire import codec\n"),
+    (simulator_folders_point_down, "simulator/engine/steps.py", "from simulator.cluster import host_cpu\n"),
+    (simulator_folders_point_down, "simulator/study/run.py", "import simulator.campaign.trial\n"),
     (simulator_reads_no_private_state, "simulator/study/run.py", "def f(core):\n    return core._steps\n"),
     (
         simulator_reads_no_private_state,

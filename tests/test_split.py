@@ -6,32 +6,32 @@ import pytest
 
 from dunlin.messages.dispatch import Place, Ready
 from dunlin.messages.types import Part
-from simulator.cluster.recording_client import Client
-from simulator.cluster.scripted import DrivenCluster
+from simulator.cluster.recording_client import RecordingClient
+from simulator.cluster.scripted import ScriptedCluster
 
 PROMPT = 40
 TOKENS = 20
 
 
-def split(instances: int = 4, slots: int = 1000, **settings: object) -> DrivenCluster:
-    cluster = DrivenCluster(instances=instances, preset="distserve", engine={"slots": slots}, **settings)
+def split(instances: int = 4, slots: int = 1000, **settings: object) -> ScriptedCluster:
+    cluster = ScriptedCluster(instances=instances, preset="distserve", engine={"slots": slots}, **settings)
     cluster.run_until_ready()
     return cluster
 
 
-def submit(cluster: DrivenCluster, number: int = 8) -> list[Client]:
+def submit(cluster: ScriptedCluster, number: int = 8) -> list[RecordingClient]:
     return [cluster.submit([seed, *range(PROMPT - 1)], TOKENS, seed) for seed in range(number)]
 
 
-def side(cluster: DrivenCluster, part: Part) -> list[str]:
+def side(cluster: ScriptedCluster, part: Part) -> list[str]:
     return [name for name, core in cluster.instances.items() if core.report().part is part]
 
 
-def until(cluster: DrivenCluster, holds: Callable[[], bool], for_s: float = 20.0) -> None:
+def until(cluster: ScriptedCluster, holds: Callable[[], bool], for_s: float = 20.0) -> None:
     assert cluster.world.run(holds, for_s=for_s)
 
 
-def finish(cluster: DrivenCluster) -> None:
+def finish(cluster: ScriptedCluster) -> None:
     cluster.run_until_done()
     assert [client.is_exact for client in cluster.clients] == [True] * len(cluster.clients)
     assert cluster.world.run(cluster.all_free, for_s=60.0)
@@ -80,7 +80,7 @@ def test_where_decode_instances_are_full_sequences_wait_and_newcomers_with_them(
 def test_nobody_waits_for_ever_for_a_decode_instance_that_has_no_room() -> None:
     cluster = split(2, slots=256, instance={"hold_s": 1.0})
     decode = cluster.instances[side(cluster, Part.DECODE)[0]]
-    cluster.seat(decode.address.name).engine.is_stuck = True
+    cluster.engine_supervisor(decode.address.name).engine.is_stuck = True
     clients = submit(cluster, 6)
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)

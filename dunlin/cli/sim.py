@@ -20,8 +20,8 @@ from dunlin.workload.manual import HELP, SLO_HELP
 if TYPE_CHECKING:
     from dunlin.workload.slo import Slos
     from dunlin.workload.trace import Arrival
-    from simulator.study.report import Figures, Outcome
-    from simulator.study.sweep import Case, Found
+    from simulator.study.report import PresetFigures, SimulationOutcome
+    from simulator.study.sweep import Case, SizingResult
 
 _ROLES = ("instance", "dispatcher", "manager", "kvstore", "monitor")
 _DESCRIPTION = """\
@@ -214,7 +214,9 @@ def _value(text: str) -> object:
     return text
 
 
-def _run_all(arguments: argparse.Namespace, cases: "list[Case]", arrivals: "list[Arrival]") -> "list[Outcome]":
+def _run_all(
+    arguments: argparse.Namespace, cases: "list[Case]", arrivals: "list[Arrival]"
+) -> "list[SimulationOutcome]":
     from simulator.study.progress import StudyProgress
     from simulator.study.run_case import SimError, run_case
     from simulator.study.sweep import run_all
@@ -234,7 +236,7 @@ def _run_all(arguments: argparse.Namespace, cases: "list[Case]", arrivals: "list
 def _finish(
     arguments: argparse.Namespace,
     arrivals: "Sequence[Arrival]",
-    outcomes: "Sequence[Outcome]",
+    outcomes: "Sequence[SimulationOutcome]",
     slos: "Slos",
     more: dict[str, Any],
 ) -> None:
@@ -273,7 +275,7 @@ def _cluster(arguments: argparse.Namespace) -> dict[str, Any]:
     return {name: getattr(arguments, name) for name in names}
 
 
-def _head(arguments: argparse.Namespace, arrivals: "Sequence[Arrival]", found: "Sequence[Figures]") -> str:
+def _head(arguments: argparse.Namespace, arrivals: "Sequence[Arrival]", found: "Sequence[PresetFigures]") -> str:
     span_s = max(arrivals[-1].at_s, 1e-9)
     sizes = sorted({one.instances for one in found})
     count = "/".join(map(str, sizes)) + (" instance" if sizes == [1] else " instances")
@@ -284,7 +286,7 @@ def _head(arguments: argparse.Namespace, arrivals: "Sequence[Arrival]", found: "
     )
 
 
-def _tell(arguments: argparse.Namespace, outcomes: "Sequence[Outcome]") -> int:
+def _tell(arguments: argparse.Namespace, outcomes: "Sequence[SimulationOutcome]") -> int:
     from dunlin.cli.output import as_json
 
     if arguments.json:
@@ -298,12 +300,12 @@ def _tell(arguments: argparse.Namespace, outcomes: "Sequence[Outcome]") -> int:
     return OK if all(outcome.story for outcome in outcomes) else FAILED
 
 
-def _draw(path: Path, arrivals: "Sequence[Arrival]", outcomes: "Sequence[Outcome]", slos: "Slos") -> None:
-    from simulator.study.plot_files import draw
+def _draw(path: Path, arrivals: "Sequence[Arrival]", outcomes: "Sequence[SimulationOutcome]", slos: "Slos") -> None:
+    from simulator.study.plot_files import draw_study
     from simulator.study.plots import PlotsMissing
 
     try:
-        written = draw(path, arrivals, outcomes, slos)
+        written = draw_study(path, arrivals, outcomes, slos)
     except PlotsMissing as error:
         raise CliError(str(error), USAGE) from None
     except OSError as error:
@@ -315,14 +317,15 @@ def _draw(path: Path, arrivals: "Sequence[Arrival]", outcomes: "Sequence[Outcome
 
 
 def _search(arguments: argparse.Namespace, cases: "list[Case]", arrivals: "list[Arrival]", slos: "Slos") -> int:
-    from simulator.study.sweep import attainment_of, smallest
+    from simulator.study.sweep import attainment_of, smallest_cluster
 
-    def run_one(case: "Case") -> "Outcome":
+    def run_one(case: "Case") -> "SimulationOutcome":
         return _run_all(arguments, [case], arrivals)[0]
 
     share_of = attainment_of(slos)
     found = {
-        case.preset: smallest(case, arguments.find_instances, arguments.attainment, share_of, run_one) for case in cases
+        case.preset: smallest_cluster(case, arguments.find_instances, arguments.attainment, share_of, run_one)
+        for case in cases
     }
     if not arguments.json:
         print("\n".join(_verdict(arguments, preset, one) for preset, one in found.items()) + "\n")
@@ -331,7 +334,7 @@ def _search(arguments: argparse.Namespace, cases: "list[Case]", arrivals: "list[
     return OK if len(outcomes) == len(cases) else FAILED
 
 
-def _verdict(arguments: argparse.Namespace, preset: str, found: "Found") -> str:
+def _verdict(arguments: argparse.Namespace, preset: str, found: "SizingResult") -> str:
     tried = ", ".join(f"{size}: {share:.1%}" for size, share in found.tried)
     if found.outcome is None:
         return f"{preset}: not even {arguments.find_instances} instances meet it (SLO met with {tried})"

@@ -40,7 +40,7 @@ def run_against(arguments: argparse.Namespace) -> int:
         model = str((run.facts.get("launched") or {}).get("model", "builtin:tiny"))
         store = str(_store(arguments.profile))
         timing = load_timing(store, model)
-        simulated = against.simulate_again(run, timing)
+        simulated = against.resimulate(run, timing)
     except (TraceError, StoreError, ShapeError, against.RunError, OSError) as error:
         raise CliError(str(error), USAGE) from None
     found = against.differences(run.records, simulated)

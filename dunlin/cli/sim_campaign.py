@@ -7,10 +7,16 @@ import argparse
 import importlib
 import sys
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from dunlin.cli.errors import USAGE, CliError
 from dunlin.extras import lacks
+
+if TYPE_CHECKING:
+    from simulator.campaign.plans import TrialPlan
+    from simulator.campaign.runner import FailingSeed
+    from simulator.campaign.trial import TrialOutcome
 
 SHOW_EVERY_S = 5.0
 
@@ -30,13 +36,15 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def run_campaign(arguments: argparse.Namespace) -> int:
     """Run it; the exit code."""
-    runner = _load("simulator.campaign.runner")
+    _load("simulator.campaign.runner")
+    from simulator.campaign.runner import run_campaign as run
+
     part = _part(arguments)
     if arguments.jobs > 1 and part is not None:
         raise CliError("--only-requests and --only-faults are about one seed: leave --jobs out", USAGE)
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     settings: dict[str, Any] = {"part": part} if part is not None else {}
-    summary = runner.campaign(
+    summary = run(
         seeds, on_outcome=_Progress(len(seeds)), jobs=arguments.jobs, shrink_runs=arguments.shrink_runs, **settings
     )
     for found in summary.found:
@@ -48,7 +56,7 @@ def run_campaign(arguments: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """A line now and then, where somebody looks at it."""
+    """A progress line on a terminal, at most every `SHOW_EVERY_S` seconds."""
 
     def __init__(self, seeds: int) -> None:
         self._seeds = seeds
@@ -56,7 +64,7 @@ class _Progress:
         self._violations = 0
         self._shown_s = time.monotonic()
 
-    def __call__(self, outcome: Any) -> None:
+    def __call__(self, outcome: "TrialOutcome") -> None:
         self._done += 1
         self._violations += outcome.violation is not None
         if sys.stderr.isatty() and time.monotonic() - self._shown_s > SHOW_EVERY_S:
@@ -64,35 +72,35 @@ class _Progress:
             print(f"\r{self._done} of {self._seeds} seeds, {self._violations} violations", end="", file=sys.stderr)
 
 
-def _report(found: Any) -> str:
-    part = found.smallest
+def _report(found: "FailingSeed") -> str:
+    part = found.smallest or found.plan
     lines = [
         f"seed {found.outcome.seed}: {found.outcome.violation}",
         f"  replay:   {found.replay()}",
         f"  smallest: {found.replay_smallest()}",
-        f"            ({len(part.asks)} requests and {len(part.faults)} faults of {len(found.plan.asks)} and "
+        f"            ({len(part.requests)} requests and {len(part.faults)} faults of {len(found.plan.requests)} and "
         f"{len(found.plan.faults)}, after {found.runs} runs)",
     ]
     return "\n".join([*lines, *(f"            {fault}" for fault in part.faults)])
 
 
-def _part(arguments: argparse.Namespace) -> Any:
+def _part(arguments: argparse.Namespace) -> "Callable[[TrialPlan], TrialPlan] | None":
     """Which part of the plan to run; None: all of it."""
-    asks, faults = arguments.only_requests, arguments.only_faults
-    if asks is None and faults is None:
+    requests, faults = arguments.only_requests, arguments.only_faults
+    if requests is None and faults is None:
         return None
 
-    def part(plan: Any) -> Any:
-        some_asks = frozenset(ask.number for ask in plan.asks) if asks is None else asks
+    def part(plan: "TrialPlan") -> "TrialPlan":
+        some_requests = frozenset(one.number for one in plan.requests) if requests is None else requests
         some_faults = frozenset(fault.number for fault in plan.faults) if faults is None else faults
-        return plan.only(some_asks, some_faults)
+        return plan.subset(some_requests, some_faults)
 
     return part
 
 
-def _load(module: str) -> Any:
+def _load(module: str) -> None:
     try:
-        return importlib.import_module(module)
+        importlib.import_module(module)
     except ModuleNotFoundError as error:
         raise CliError(lacks(error.name), USAGE) from None
 

@@ -7,14 +7,14 @@ from dunlin.cli.output import table
 
 if TYPE_CHECKING:
     from dunlin.workload.stats import Report
-    from simulator.study.report import Figures
+    from simulator.study.report import PresetFigures
 
 _QUANTILES = ("p50", "p90", "p99")
 Row = tuple[str, Callable[[Any], str]]
 """The name of a measure, and how it is shown of a run's figures or a class's report."""
 
 
-def render(found: "Sequence[Figures]") -> str:
+def render(found: "Sequence[PresetFigures]") -> str:
     """Presets side by side, and after that each class. No run makes no table."""
     if not found:
         return ""
@@ -26,7 +26,7 @@ def render(found: "Sequence[Figures]") -> str:
     return "\n".join(parts)
 
 
-def _lined(found: "Sequence[Figures]", rows: Sequence[Sequence[str]]) -> str:
+def _lined(found: "Sequence[PresetFigures]", rows: Sequence[Sequence[str]]) -> str:
     return table(("", *(one.preset for one in found)), rows)
 
 

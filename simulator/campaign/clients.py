@@ -1,6 +1,6 @@
-"""The clients of a campaign: each checks every token that reaches it, and does what the SDK does when things go wrong.
+"""The clients of a campaign: each compares every token with the expected one, and retries as the SDK does.
 
-Knows what the model's continuation of its prompt is; knows nothing of the cluster but its doors.
+A client knows the token model's continuation of its prompt, and of the cluster only the dispatchers' addresses.
 """
 
 from collections import Counter
@@ -11,9 +11,9 @@ from functools import partial
 from dunlin.effects import Address, Effect, Gone, Message
 from dunlin.messages.door import Admitted, Delta, Rejected, Rejection, Submit
 from dunlin.messages.types import Finish, Sampling, i32
-from simulator.campaign.plans import Ask
+from simulator.campaign.plans import PlannedRequest
 from simulator.campaign.violation import Violation
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.engine.token_model import continuation
 
 RETRY_S = 0.5
@@ -21,11 +21,15 @@ MOST_TRIES = 500
 
 
 @dataclass
-class Reader:
-    """One client of one request. `attempts` counts its Submits; `left` when it went away without a word."""
+class CampaignClient:
+    """One client of one request.
 
-    ask: Ask
-    cluster: Cluster
+    `attempts` counts its Submits. `disconnected`: it ended its connection without a cancel. `connected_s` and `ended_s`
+    are times of the world.
+    """
+
+    planned: PlannedRequest
+    cluster: SimulatedCluster
     number: int
     submit: Submit
     expected: list[int]
@@ -37,8 +41,8 @@ class Reader:
     detail: str = ""
     rejected: Rejected | None = None
     attempts: int = 0
-    left: bool = False
-    came_s: float = 0.0
+    disconnected: bool = False
+    connected_s: float = 0.0
     ended_s: float = 0.0
 
     def __post_init__(self) -> None:
@@ -50,67 +54,71 @@ class Reader:
 
     @property
     def is_done(self) -> bool:
-        """Whether nothing more is to come."""
-        return self.left or self.finish is not Finish.RUNNING or self.rejected is not None
+        """Whether it awaits nothing more: the stream ended, it was rejected, or it disconnected."""
+        return self.disconnected or self.finish is not Finish.RUNNING or self.rejected is not None
 
-    def come(self) -> None:
-        """To its door, or to any that is open; with what it has, if it was served before."""
+    def connect(self) -> None:
+        """Submit to its dispatcher, or to the next one; a request that was admitted before is resumed."""
         if self.is_done:
             return
         doors = self.cluster.doors()
         if not doors or self.attempts >= MOST_TRIES:
-            return self.cluster.world.later(RETRY_S, self.come)
+            return self.cluster.world.call_later(RETRY_S, self.connect)
         if not self.request:
-            self.tokens = []  # its door passes nothing on before it can say which request it is
-        self.came_s = self.cluster.world.now_s
-        self.door = doors[(self.ask.door + self.attempts) % len(doors)]
+            self.tokens = []  # a dispatcher sends no token before the id
+        self.connected_s = self.cluster.world.now_s
+        self.door = doors[(self.planned.door + self.attempts) % len(doors)]
         self.attempts += 1
         self.address = Address("client", f"client-{self.number}-{self.attempts}")
         self.cluster.world.add(self.address, self)
-        self.cluster.world.join(self.address, self.door)
+        self.cluster.world.connect(self.address, self.door)
         submit = replace(self.submit, key=self.request, received=i32(self.tokens)) if self.request else self.submit
         self.cluster.world.post(self.address, self.door, submit)
-        self.cluster.world.later(RETRY_S, partial(self._dialled, self.address))
+        self.cluster.world.call_later(RETRY_S, partial(self._check_connected, self.address))
 
-    def _dialled(self, address: Address) -> None:
-        """A door that closed before the connection was open says nothing: dial again."""
+    def _check_connected(self, address: Address) -> None:
+        """Dial again if the dispatcher died before the connection was open: no `Gone` comes then."""
         if self.is_done or address != self.address or self.door is None:
             return
-        if not self.cluster.world.is_joined(address, self.door):
+        if not self.cluster.world.is_connected(address, self.door):
             self.door = None
-            self.come()
+            self.connect()
 
-    def go_away(self) -> None:
-        """Its connection ends; it reads nothing more."""
+    def disconnect(self) -> None:
+        """End the connection without a cancel."""
         if self.is_done:
             return
-        self.left, self.ended_s = True, self.cluster.world.now_s
+        self.disconnected, self.ended_s = True, self.cluster.world.now_s
         if self.door is not None:
-            self.cluster.world.part(self.address, self.door, "client left")
+            self.cluster.world.disconnect(self.address, self.door, "client left")
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """What its dispatcher says."""
-        if self.left or sender != self.door:
+        """Handle an answer of its dispatcher.
+
+        Raises:
+            Violation: I1, a token that is wrong, missing, repeated or after the end.
+        """
+        if self.disconnected or sender != self.door:
             return []
         if isinstance(message, Delta):
-            self._read(now_s, message)
+            self._on_delta(now_s, message)
         elif isinstance(message, Admitted):
-            self._admitted(now_s, message)
+            self._on_admitted(now_s, message)
         elif isinstance(message, Rejected):
-            self._refused(message)
+            self._on_rejected(message)
         elif isinstance(message, Gone) and not self.is_done:
-            # Its connection broke: as the SDK does, it goes on elsewhere a moment later.
+            # As the SDK does, it resumes at another dispatcher a moment later.
             self.door = None
-            self.cluster.world.later(0.1, self.come)
+            self.cluster.world.call_later(0.1, self.connect)
         return []
 
-    def _admitted(self, now_s: float, message: Admitted) -> None:
-        # Begun at two dispatchers under one name of its tenant's, it has two ids until they find each other.
+    def _on_admitted(self, now_s: float, message: Admitted) -> None:
+        # With an idempotency key, begun at two dispatchers, it has two ids until they find each other.
         if self.request not in ("", message.request) and not self.submit.idempotency:
             raise Violation("I1", now_s, f"{self!r} is called {message.request} now")
         self.request = self.request or message.request
 
-    def _read(self, now_s: float, delta: Delta) -> None:
+    def _on_delta(self, now_s: float, delta: Delta) -> None:
         if self.finish is not Finish.RUNNING:
             raise Violation("I1", now_s, f"{self!r} gets {list(delta.tokens)} after its end")
         at = len(self.tokens)
@@ -122,49 +130,49 @@ class Reader:
         if self.is_done:
             self.ended_s = self.cluster.world.now_s
 
-    def _refused(self, rejected: Rejected) -> None:
+    def _on_rejected(self, rejected: Rejected) -> None:
         is_passing = rejected.code is Rejection.UNAVAILABLE or (self.request and rejected.code is Rejection.FULL)
         if is_passing and self.attempts < MOST_TRIES:
             self.door = None
-            return self.cluster.world.later(max(RETRY_S, rejected.retry_after_s or 0.0), self.come)
+            return self.cluster.world.call_later(max(RETRY_S, rejected.retry_after_s or 0.0), self.connect)
         self.rejected, self.ended_s = rejected, self.cluster.world.now_s
         return None
 
 
-class Readers:
-    """All clients of a run. `done` counts what they did, besides reading."""
+class CampaignClients:
+    """All clients of a trial."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        self.all: list[Reader] = []
+    def __init__(self, cluster: SimulatedCluster) -> None:
+        self.all: list[CampaignClient] = []
         self.done: Counter[str] = Counter()
         self._cluster = cluster
 
-    def arrivals(self, ask: Ask) -> list[tuple[float, Callable[[], None]]]:
-        """When the clients of a request come, and go."""
-        times_s = [ask.at_s] if ask.again_s is None else [ask.at_s, ask.at_s + ask.again_s]
+    def arrivals(self, ask: PlannedRequest) -> list[tuple[float, Callable[[], None]]]:
+        """The clients of a request: the times of their connects and disconnects, with the calls."""
+        times_s = [ask.at_s] if ask.second_client_s is None else [ask.at_s, ask.at_s + ask.second_client_s]
         acts: list[tuple[float, Callable[[], None]]] = []
         for at_s in times_s:
-            reader = self._reader(ask)
-            acts.append((at_s, reader.come))
-            if ask.leaves_s is not None:
-                acts.append((at_s + ask.leaves_s, reader.go_away))
+            client = self._client(ask)
+            acts.append((at_s, client.connect))
+            if ask.disconnect_s is not None:
+                acts.append((at_s + ask.disconnect_s, client.disconnect))
         return acts
 
-    def twin(self, reader: Reader) -> Reader:
-        """Another client of the same request, who comes to the other door."""
-        twin = self._reader(reader.ask)
+    def duplicate(self, client: CampaignClient) -> CampaignClient:
+        """Another client of the same request, for the other dispatcher."""
+        twin = self._client(client.planned)
         twin.attempts = 1
         return twin
 
-    def open(self) -> list[Reader]:
-        """Those who wait for something."""
-        return [reader for reader in self.all if reader.attempts and not reader.is_done]
+    def open(self) -> list[CampaignClient]:
+        """The clients that wait for tokens."""
+        return [client for client in self.all if client.attempts and not client.is_done]
 
     def all_done(self) -> bool:
-        """Whether nobody waits."""
-        return all(reader.is_done for reader in self.all)
+        """Whether no client waits."""
+        return all(client.is_done for client in self.all)
 
-    def _reader(self, ask: Ask) -> Reader:
+    def _client(self, ask: PlannedRequest) -> CampaignClient:
         name = {"idempotency": f"name {ask.number}", "digest": b"d"} if ask.named else {}
         submit = Submit(
             i32(ask.tokens),
@@ -175,5 +183,5 @@ class Readers:
             **name,  # type: ignore[arg-type]
         )
         said = continuation(ask.tokens, ask.max_tokens, ask.number)
-        self.all.append(Reader(ask, self._cluster, len(self.all), submit, said))
+        self.all.append(CampaignClient(ask, self._cluster, len(self.all), submit, said))
         return self.all[-1]

@@ -1,16 +1,16 @@
-"""What a plan's shape means for a cluster."""
+"""From a plan's shape to the specification of a cluster."""
 
-from simulator.campaign.plans import Shape
+from simulator.campaign.plans import ClusterShape
 from simulator.cluster.network import NetworkSpec
 from simulator.cluster.spec import ClusterSpec
-from simulator.engine.model import settings_of
+from simulator.engine.model import engine_settings
 
 CHECKPOINT_TOKENS = 16
-"""Short, so that requests of some dozens of tokens are checkpointed."""
+"""Short, so that requests of a few dozen tokens are checkpointed."""
 
 
-def cluster_of(shape: Shape) -> ClusterSpec:
-    """The cluster of that shape."""
+def cluster_of(shape: ClusterShape) -> ClusterSpec:
+    """The specification of a cluster of that shape."""
     return ClusterSpec(
         instances=shape.instances,
         dispatchers=shape.dispatchers,
@@ -18,7 +18,7 @@ def cluster_of(shape: Shape) -> ClusterSpec:
         nodes=shape.nodes,
         preset=shape.preset,
         tier_bytes=shape.tier_bytes,
-        engine=settings_of(
+        engine=engine_settings(
             progress_s=0.25, slots=shape.slots, step_s=shape.step_s, move_s=shape.move_s, restart_s=shape.restart_s
         ),
         network=NetworkSpec(shape.latency_s, shape.latency_s, shape.latency_s),

@@ -1,6 +1,6 @@
-"""What a campaign has exercised: kinds of messages by role, states of sequences and requests, faults by phase.
+"""The coverage of a campaign: messages by role, transitions of sequences' states, faults by the victim's phase.
 
-Reads what cores show; counts, and judges nothing.
+Reads public state of cores; counts, and judges nothing.
 """
 
 from collections import Counter
@@ -8,11 +8,11 @@ from typing import Any
 
 from dunlin.effects import Address
 from services.instance.sequences import LEGAL
-from simulator.cluster.process import Event
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.process import Delivery
+from simulator.cluster.simulated import SimulatedCluster
 
 INSTANCE_STATES = ("leaving", "restoring", "spilling", "asking", "draining", "ending")
-"""What sequences do, the least common first."""
+"""Phases of an instance by the states of its sequences, the rarest first."""
 PHASES = {
     "instance": (*INSTANCE_STATES, "receiving", "copying", "computing", "waiting", "idle"),
     "dispatcher": ("asking", "preempted", "offered", "queued", "running", "idle"),
@@ -20,82 +20,82 @@ PHASES = {
     "global_manager": ("leading", "standing by"),
     "monitor": ("warming up", "publishing"),
 }
-"""What a process of each role may be doing, the least common first (`phase_of`)."""
+"""The phases of each role's processes, the rarest first (`phase_of`)."""
 
 
 class Coverage:
-    """The counts, over any number of runs."""
+    """The counts, over any number of trials."""
 
     def __init__(self) -> None:
         self.messages: Counter[tuple[str, str]] = Counter()
-        self.turns: Counter[tuple[str, str]] = Counter()
-        self.strikes: Counter[tuple[str, str]] = Counter()
+        self.transitions: Counter[tuple[str, str]] = Counter()
+        self.faults: Counter[tuple[str, str]] = Counter()
         self._states: dict[tuple[Address, int], str] = {}
 
     def begin(self) -> None:
-        """Another run."""
+        """Forget the states of the last trial's sequences."""
         self._states.clear()
 
-    def delivered(self, cluster: Cluster, event: Event) -> None:
-        """A message was delivered."""
+    def delivered(self, cluster: SimulatedCluster, event: Delivery) -> None:
+        """Count a delivered message and the state transitions that it caused."""
         self.messages[event.to.role, type(event.message).__name__] += 1
         if event.to.role == "instance":
             core = cluster.core(event.to)
             for sequence in core.sequences if core is not None else ():
-                self._turn(event.to, sequence.order, sequence.state.value)
+                self._transition(event.to, sequence.order, sequence.state.value)
 
-    def struck(self, kind: str, role: str, phase: str) -> None:
-        """A fault struck somebody in that phase."""
-        self.strikes[kind, f"{role} {phase}"] += 1
+    def fault_applied(self, kind: str, role: str, phase: str) -> None:
+        """Count a fault by the victim's role and phase."""
+        self.faults[kind, f"{role} {phase}"] += 1
 
-    def phases(self, cluster: Cluster) -> dict[Address, str]:
-        """What everybody is doing."""
+    def phases(self, cluster: SimulatedCluster) -> dict[Address, str]:
+        """The phase of every process."""
         return {address: phase_of(address, cluster) for address in cluster.cores}
 
     def add(self, other: "Coverage") -> None:
-        """Count what another has counted."""
+        """Add the counts of another one."""
         self.messages += other.messages
-        self.turns += other.turns
-        self.strikes += other.strikes
+        self.transitions += other.transitions
+        self.faults += other.faults
 
     def report(self) -> str:
-        """A page of text: what was exercised, and which turns of a sequence's life were not."""
+        """The counts as a page of text, with the state transitions and the phases that were never reached."""
         known = {(before.value, after.value) for before, targets in LEGAL.items() for after in targets}
-        missing = sorted(turn for turn in known - set(self.turns) if turn[1] != "ended")
+        missing = sorted(turn for turn in known - set(self.transitions) if turn[1] != "ended")
         lines = ["messages delivered, by role:"]
         for role in sorted({role for role, _ in self.messages}):
             kinds = sorted((name, count) for (one, name), count in self.messages.items() if one == role)
             lines.append(f"  {role}: " + ", ".join(f"{name} {count}" for name, count in kinds))
-        lines.append("turns in a sequence's life:")
-        lines += [f"  {before} to {after}: {count}" for (before, after), count in sorted(self.turns.items())]
-        lines.append("turns never seen: " + (", ".join(f"{one} to {other}" for one, other in missing) or "none"))
-        lines.append("faults by what the victim was doing:")
-        for kind in sorted({kind for kind, _ in self.strikes}):
-            phases = sorted((phase, count) for (one, phase), count in self.strikes.items() if one == kind)
+        lines.append("transitions of sequences:")
+        lines += [f"  {before} to {after}: {count}" for (before, after), count in sorted(self.transitions.items())]
+        lines.append("transitions never seen: " + (", ".join(f"{one} to {other}" for one, other in missing) or "none"))
+        lines.append("faults by the victim's phase:")
+        for kind in sorted({kind for kind, _ in self.faults}):
+            phases = sorted((phase, count) for (one, phase), count in self.faults.items() if one == kind)
             lines.append(f"  {kind}: " + ", ".join(f"{phase} {count}" for phase, count in phases))
             lines += [f"    never: {', '.join(never)}" for never in [self._never(kind)] if never]
         return "\n".join(lines)
 
     def _never(self, kind: str) -> list[str]:
-        """Phases of the roles that this kind of fault strikes in which it has struck nobody."""
-        struck = {phase for one, phase in self.strikes if one == kind}
+        """The phases, of the roles that this kind of fault strikes, in which it struck no process."""
+        struck = {phase for one, phase in self.faults if one == kind}
         roles = {phase.split(" ", 1)[0] for phase in struck}
         known = [f"{role} {phase}" for role in sorted(roles) for phase in PHASES.get(role, ())]
         return [phase for phase in known if phase not in struck]
 
-    def _turn(self, instance: Address, order: int, state: str) -> None:
+    def _transition(self, instance: Address, order: int, state: str) -> None:
         before = self._states.get((instance, order))
         if before != state:
             self._states[instance, order] = state
-            self.turns[before or "new", state] += 1
+            self.transitions[before or "new", state] += 1
 
 
-def phase_of(address: Address, cluster: Cluster) -> str:
-    """What the process is doing: the least common thing."""
+def phase_of(address: Address, cluster: SimulatedCluster) -> str:
+    """The phase of a process: the rarest that applies."""
     role, core = address.role, cluster.core(address)
-    reader = {"instance": _of_instance, "dispatcher": _of_dispatcher, "kvstore": _of_kvstore}.get(role)
-    if reader is not None:
-        return reader(core)
+    client = {"instance": _of_instance, "dispatcher": _of_dispatcher, "kvstore": _of_kvstore}.get(role)
+    if client is not None:
+        return client(core)
     if role == "global_manager":
         return "leading" if core.term is not None else "standing by"
     return "publishing" if core.views.version else "warming up"
@@ -125,5 +125,5 @@ def _of_kvstore(core: Any) -> str:
 
 
 def _first_of(role: str, states: set[str]) -> str:
-    """The first phase of the role's that is among the states, or its last."""
+    """The first of the role's phases that is among `states`, or the last."""
     return next((phase for phase in PHASES[role] if phase in states), PHASES[role][-1])

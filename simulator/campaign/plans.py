@@ -1,7 +1,8 @@
-"""A campaign's run as data: the cluster's shape, who asks for what and when, and which faults come when.
+"""The plan of a trial as data: the cluster's shape, the requests and the faults, with their times.
 
-Everything is drawn from the seed before the run, each part from its own stream of numbers. So a part of a plan is a
-plan too, and replays just as exactly: shrinking drops entries, and never changes what the others say. Knows no core.
+All of it is drawn from the seed before the run, each part from its own random stream. Each entry carries its own
+numbers, so a part of a plan is a plan that replays as exactly: shrinking drops entries without changing others. It
+knows no core.
 """
 
 from dataclasses import dataclass, replace
@@ -11,21 +12,21 @@ from simulator.engine.token_model import continuation
 
 VOCABULARY = 1000
 TENANTS = ("", "one", "two")
-NAMED = 0.25
-"""Of the requests, so many have a name of their tenant's, and two clients."""
+NAMED_SHARE = 0.25
+"""Share of the requests that have an idempotency key and two clients."""
 AIMED = 0.3
-"""Of the faults, so many wait for a phase of somebody's."""
+"""Share of the faults that wait until a process is in a certain phase."""
 CHATS = 0.2
-"""Of the seeds, so many have clients that go on from what they were answered."""
+"""Share of the seeds in which requests continue earlier answers, as in a chat."""
 LONGEST_PROMPT = 60
-"""Prompts and answers fit into the smallest slab."""
+"""Tokens; a prompt with its answer fits into the smallest KV cache."""
 PAIRED = 0.1
-"""So often two that go together come together."""
+"""Share of draws that take a pair of faults from `PAIRED_FAULTS`."""
 AIMS_OF_KVSTORES = ("copying", "spilling", "restoring", "receiving", "asking", "reserved", "committed")
 AIMS_OF_DISPATCHERS = ("offered", "preempted", "queued", "running")
 AIMS_OF_INSTANCES = ("draining", "ending", "leaving", "receiving", "copying", "spilling", "restoring", "computing")
-"""What processes do now and then (simulator/campaign/coverage.py), and what faults wait for."""
-DUOS = (
+"""Phases (simulator/campaign/coverage.py) that faults of each role wait for."""
+PAIRED_FAULTS = (
     ("slow_engine", "pause_instance"),
     ("corrupt", "wild_engine"),
     ("corrupt", "drain"),
@@ -36,14 +37,14 @@ DUOS = (
     ("pause_monitor", "hang_engine"),
     ("shed", "corrupt"),
 )
-"""Faults that show more when they meet at one process."""
+"""Pairs of faults that find more when they meet at one process."""
 LONG, STEADY = 0.03, 0.2
-"""Of the seeds, so many simulate up to an hour of sparse load, or some minutes; the others a few busy seconds."""
+"""Shares of the seeds with up to an hour of sparse load, and with some minutes; the others have 2 busy seconds."""
 
 
 @dataclass(frozen=True, slots=True)
-class Shape:
-    """The cluster. Times of the engine and the network in seconds."""
+class ClusterShape:
+    """The shape of the cluster. Times in seconds."""
 
     instances: int
     dispatchers: int
@@ -64,14 +65,18 @@ class Shape:
     replicate: bool
     preset: str
     quotas: tuple[int | None, int | None] | None
-    """(requests running, tokens a minute) of each tenant at each dispatcher; None: no tenant is held to any."""
+    """(running requests, tokens per minute) of each tenant at each dispatcher; None: no quotas."""
     skews: tuple[float, ...]
-    """Clock offsets in seconds, for the processes in the order of their starts, again and again."""
+    """Clock offsets in seconds, assigned in turn to the processes as they start."""
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
-    """A request. `again_s`: a second client comes for it, by its name, so much later. `leaves_s`: its client goes."""
+class PlannedRequest:
+    """A request.
+
+    Seconds after `at_s`: `second_client_s`, a second client with the same idempotency key; `disconnect_s`, the end of
+    the client's connection. `poison`: it crashes every engine that computes it.
+    """
 
     number: int
     at_s: float
@@ -80,17 +85,18 @@ class Ask:
     tenant: str
     door: int
     named: bool = False
-    again_s: float | None = None
-    leaves_s: float | None = None
+    second_client_s: float | None = None
+    disconnect_s: float | None = None
     timeout_s: float | None = None
     poison: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`pick` and `other`, from 0 to 1, choose the victims among those who are there then. `amount` as its kind says.
+    """One fault. `pick` and `other` (0 to 1) choose its victims among the processes that run then.
 
-    `aim`: a phase that somebody should be in (one of `AIMS_…`): it waits for that a while, and prefers him.
+    `amount` (0 to 1) is the strength, in the unit of its kind. `aim`: a phase (one of `AIMS_…`) that the fault waits
+    for, up to a second; a process in that phase is preferred as the victim.
     """
 
     number: int
@@ -104,29 +110,29 @@ class Fault:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
-    """One run."""
+class TrialPlan:
+    """The plan of one trial."""
 
     seed: int
-    shape: Shape
-    asks: tuple[Ask, ...]
+    shape: ClusterShape
+    requests: tuple[PlannedRequest, ...]
     faults: tuple[Fault, ...]
 
-    def only(self, asks: frozenset[int], faults: frozenset[int]) -> "Plan":
-        """The part of it with these entries."""
+    def subset(self, asks: frozenset[int], faults: frozenset[int]) -> "TrialPlan":
+        """The plan with these requests and faults alone, by number."""
         return replace(
             self,
-            asks=tuple(ask for ask in self.asks if ask.number in asks),
+            requests=tuple(ask for ask in self.requests if ask.number in asks),
             faults=tuple(fault for fault in self.faults if fault.number in faults),
         )
 
 
-def draw(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> Plan:
-    """The plan of a seed; `kinds` are the faults and `presets` the policies to choose from."""
+def draw_plan(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> TrialPlan:
+    """The plan of a seed, with faults of `kinds` and one of `presets`."""
     shape = _shape(Random(f"{seed} shape"), presets)
     length_s = _length_s(Random(f"{seed} length"))
     asks = _chatting(Random(f"{seed} chats"), _asks(Random(f"{seed} asks"), shape, length_s))
-    return Plan(seed, shape, asks, _faults(Random(f"{seed} faults"), kinds, length_s))
+    return TrialPlan(seed, shape, asks, _faults(Random(f"{seed} faults"), kinds, length_s))
 
 
 def _length_s(draw: Random) -> float:
@@ -136,8 +142,8 @@ def _length_s(draw: Random) -> float:
     return draw.uniform(30.0, 180.0) if kind < LONG + STEADY else 2.0
 
 
-def _shape(draw: Random, presets: tuple[str, ...]) -> Shape:
-    return Shape(
+def _shape(draw: Random, presets: tuple[str, ...]) -> ClusterShape:
+    return ClusterShape(
         instances=draw.choice([1, 2, 2, 2, 3, 4]),
         dispatchers=draw.choice([1, 2, 2]),
         managers=draw.choice([1, 2, 2]),
@@ -161,19 +167,19 @@ def _shape(draw: Random, presets: tuple[str, ...]) -> Shape:
     )
 
 
-def _asks(draw: Random, shape: Shape, length_s: float) -> tuple[Ask, ...]:
+def _asks(draw: Random, shape: ClusterShape, length_s: float) -> tuple[PlannedRequest, ...]:
     prompts = [[draw.randrange(VOCABULARY) for _ in range(48)] for _ in range(3)]
     poison = draw.choice([0, 0, 0, 0, 0, 0, 0, 1, 2])
-    # Load comes in clumps, however long the run: what is quiet for long costs little, and proves little.
+    # Load comes in clumps, however long the run: an idle cluster costs little to simulate and finds little.
     clumps = sorted(draw.uniform(0.0, length_s) for _ in range(1 if length_s < 10 else draw.randint(3, 6)))
     clumps[0] = 0.0
     asks = []
     for number in range(draw.choice([8, 16, 16, 24, 32])):
         shared = draw.choice(prompts)[: draw.randint(1, 48)]
         own = [draw.randrange(VOCABULARY) for _ in range(draw.randint(1, 12))]
-        named = draw.random() < NAMED
+        named = draw.random() < NAMED_SHARE
         asks.append(
-            Ask(
+            PlannedRequest(
                 number,
                 draw.choice(clumps) + draw.uniform(0.0, 2.0),
                 tuple(shared + own),
@@ -181,8 +187,8 @@ def _asks(draw: Random, shape: Shape, length_s: float) -> tuple[Ask, ...]:
                 draw.choice(TENANTS),
                 draw.randrange(2),
                 named,
-                again_s=draw.choice([0.0, 0.1, 3.0]) if named else None,
-                leaves_s=draw.uniform(0.01, 1.0) if draw.random() < 0.08 else None,
+                second_client_s=draw.choice([0.0, 0.1, 3.0]) if named else None,
+                disconnect_s=draw.uniform(0.01, 1.0) if draw.random() < 0.08 else None,
                 timeout_s=draw.choice([0.2, 2.0]) if draw.random() < 0.06 else None,
                 poison=number < poison,
             )
@@ -190,8 +196,8 @@ def _asks(draw: Random, shape: Shape, length_s: float) -> tuple[Ask, ...]:
     return tuple(asks)
 
 
-def _chatting(draw: Random, asks: tuple[Ask, ...]) -> tuple[Ask, ...]:
-    """In some runs half of the requests, but the first, begin with an earlier one's prompt and answer."""
+def _chatting(draw: Random, asks: tuple[PlannedRequest, ...]) -> tuple[PlannedRequest, ...]:
+    """In some plans, let half of the requests begin with an earlier one's prompt and answer."""
     if draw.random() >= CHATS:
         return asks
     talks = list(asks[:1])
@@ -209,13 +215,13 @@ def _chatting(draw: Random, asks: tuple[Ask, ...]) -> tuple[Ask, ...]:
 def _faults(draw: Random, kinds: tuple[str, ...], length_s: float) -> tuple[Fault, ...]:
     until_s = max(5.0, length_s)
     few = draw.sample(kinds, min(4, len(kinds)))
-    duos = [duo for duo in DUOS if set(duo) <= set(kinds)]
+    duos = [duo for duo in PAIRED_FAULTS if set(duo) <= set(kinds)]
     faults: list[Fault] = []
     most = draw.choice([0, 3, 6, 9, 12])
     while len(faults) < most:
         at_s, pick = draw.uniform(0.0, until_s), draw.random()
         kind = draw.choice(few if draw.random() < 0.5 else kinds)
-        # Some close together, so that they meet, and at the same process; of few kinds in some runs.
+        # Some close together and at the same process, so that they meet; some of few kinds.
         if faults and draw.random() < 0.3:
             at_s, pick = faults[-1].at_s + draw.uniform(0.0, 0.3), draw.choice([faults[-1].pick, pick])
         both = draw.choice(duos) if duos and draw.random() < PAIRED else (kind,)

@@ -1,7 +1,4 @@
-"""Many runs, one per seed: what they found, what they covered, and how to see it again.
-
-Knows nothing of what is printed where.
-"""
+"""A campaign: one trial per seed, the violations found with their smallest plans, and the coverage. Prints nothing."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
@@ -11,22 +8,25 @@ from multiprocessing import get_context
 
 from dunlin.policies.presets import PRESETS
 from simulator.campaign.coverage import Coverage
-from simulator.campaign.faults.catalog import kinds
-from simulator.campaign.plans import Plan, draw
-from simulator.campaign.shrinking import Shrinker
-from simulator.campaign.trial import Outcome, Trial
+from simulator.campaign.faults.catalog import fault_kinds
+from simulator.campaign.plans import TrialPlan, draw_plan
+from simulator.campaign.shrinking import PlanShrinker
+from simulator.campaign.trial import CampaignTrial, TrialOutcome
 
 SEEDS_AT_ONCE = 8
-"""Given to a process at a time, where several work."""
+"""Seeds that a worker process takes at a time."""
 
 
 @dataclass
-class Found:
-    """A seed that breaks an invariant, its plan, and the smallest part of it that does so too."""
+class FailingSeed:
+    """A seed that breaks an invariant, its plan, and the smallest part that was found to break it too.
 
-    outcome: Outcome
-    plan: Plan
-    smallest: Plan | None = None
+    `runs`: trials that shrinking took.
+    """
+
+    outcome: TrialOutcome
+    plan: TrialPlan
+    smallest: TrialPlan | None = None
     runs: int = 0
 
     def replay(self) -> str:
@@ -36,14 +36,14 @@ class Found:
     def replay_smallest(self) -> str:
         """The command that replays the smallest part."""
         part = self.smallest or self.plan
-        asks = ",".join(str(ask.number) for ask in part.asks)
+        asks = ",".join(str(ask.number) for ask in part.requests)
         faults = ",".join(str(fault.number) for fault in part.faults)
         return f"{self.replay()} --only-requests '{asks}' --only-faults '{faults}'"
 
 
 @dataclass
-class Summary:
-    """What a campaign came to."""
+class CampaignSummary:
+    """The sums of a campaign. `done` counts faults by kind, `ends` the ends of clients, `found` has the violations."""
 
     seeds: int = 0
     simulated_s: float = 0.0
@@ -51,11 +51,11 @@ class Summary:
     digest: int = 0
     done: Counter[str] = field(default_factory=Counter)
     ends: Counter[str] = field(default_factory=Counter)
-    found: list[Found] = field(default_factory=list)
+    found: list[FailingSeed] = field(default_factory=list)
     coverage: Coverage = field(default_factory=Coverage)
 
-    def add(self, outcome: Outcome) -> None:
-        """One more seed."""
+    def add(self, outcome: TrialOutcome) -> None:
+        """Add the outcome of a seed."""
         self.seeds += 1
         self.simulated_s += outcome.simulated_s
         self.events += outcome.events
@@ -64,7 +64,7 @@ class Summary:
         self.ends += outcome.ends
 
     def line(self) -> str:
-        """The summary."""
+        """The summary in one line of text."""
         return (
             f"{self.seeds} seeds, {self.simulated_s / 3600:.2f} simulated cluster-hours, {self.events} events, "
             f"{self.done.total()} faults, {self.ends.total()} clients: {len(self.found)} violations "
@@ -72,20 +72,23 @@ class Summary:
         )
 
 
-def plan_of(seed: int) -> Plan:
-    """The plan of a seed, of all faults and presets that there are."""
-    return draw(seed, kinds(), tuple(sorted(PRESETS)))
+def plan_of(seed: int) -> TrialPlan:
+    """The plan of a seed, drawn from all faults and presets."""
+    return draw_plan(seed, fault_kinds(), tuple(sorted(PRESETS)))
 
 
-def campaign(
+def run_campaign(
     seeds: Iterable[int],
-    part: Callable[[Plan], Plan] = lambda plan: plan,
-    on_outcome: Callable[[Outcome], None] = lambda outcome: None,
+    part: Callable[[TrialPlan], TrialPlan] = lambda plan: plan,
+    on_outcome: Callable[[TrialOutcome], None] = lambda outcome: None,
     jobs: int = 1,
     shrink_runs: int = 100,
-) -> Summary:
-    """Run the seeds. `part`: which part of each plan to run, all of it by default."""
-    summary = Summary()
+) -> CampaignSummary:
+    """Run the seeds in `jobs` processes, and shrink each failing plan with at most `shrink_runs` trials.
+
+    `part` selects the entries of each plan to run, all by default. `on_outcome` is called after each seed.
+    """
+    summary = CampaignSummary()
     for outcome, coverage in _outcomes(seeds, part, jobs):
         summary.add(outcome)
         summary.coverage.add(coverage)
@@ -95,7 +98,9 @@ def campaign(
     return summary
 
 
-def _outcomes(seeds: Iterable[int], part: Callable[[Plan], Plan], jobs: int) -> Iterator[tuple[Outcome, Coverage]]:
+def _outcomes(
+    seeds: Iterable[int], part: Callable[[TrialPlan], TrialPlan], jobs: int
+) -> Iterator[tuple[TrialOutcome, Coverage]]:
     if jobs < 2:
         yield from map(partial(run_seed, part=part), seeds)
         return
@@ -103,18 +108,18 @@ def _outcomes(seeds: Iterable[int], part: Callable[[Plan], Plan], jobs: int) -> 
         yield from pool.imap(run_seed, seeds, SEEDS_AT_ONCE)
 
 
-def run_seed(seed: int, part: Callable[[Plan], Plan] = lambda plan: plan) -> tuple[Outcome, Coverage]:
-    """One seed's run, and what it covered."""
+def run_seed(seed: int, part: Callable[[TrialPlan], TrialPlan] = lambda plan: plan) -> tuple[TrialOutcome, Coverage]:
+    """The outcome and the coverage of one seed."""
     coverage = Coverage()
-    return Trial(part(plan_of(seed)), coverage).run(), coverage
+    return CampaignTrial(part(plan_of(seed)), coverage).run(), coverage
 
 
-def _shrunk(outcome: Outcome, plan: Plan, most: int) -> Found:
+def _shrunk(outcome: TrialOutcome, plan: TrialPlan, most: int) -> FailingSeed:
     invariant = outcome.violation.invariant if outcome.violation is not None else ""
 
-    def fails(smaller: Plan) -> bool:
-        violation = Trial(smaller).run().violation
+    def fails(smaller: TrialPlan) -> bool:
+        violation = CampaignTrial(smaller).run().violation
         return violation is not None and violation.invariant == invariant
 
-    shrinker = Shrinker(fails, most)
-    return Found(outcome, plan, shrinker.shrink(plan), shrinker.runs)
+    shrinker = PlanShrinker(fails, most)
+    return FailingSeed(outcome, plan, shrinker.shrink(plan), shrinker.runs)

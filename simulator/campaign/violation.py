@@ -1,8 +1,8 @@
-"""An invariant that does not hold."""
+"""The exception for a broken invariant."""
 
 
 class Violation(Exception):
-    """`invariant` as docs/campaigns.md numbers them, at `at_s`; `text` names the objects."""
+    """`invariant` (numbered in docs/campaigns.md) broke at `at_s` seconds; `text` names the objects."""
 
     def __init__(self, invariant: str, at_s: float, text: str) -> None:
         super().__init__(f"{invariant} at {at_s:.6f} s: {text}")

@@ -1,4 +1,4 @@
-"""What an instance's server does around its engine: starts it, kills it on `StopEngine`, starts the next."""
+"""What an instance's server does around its engine: start it, kill it on `StopEngine`, start the next one."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -7,16 +7,16 @@ from dunlin.effects import Address, Effect, Message
 from dunlin.messages.engine import EngineExited, MapHost, StopEngine
 from services.instance.core import InstanceCore
 from simulator.cluster.world import World
-from simulator.engine.host_memory import HostTier
-from simulator.engine.kv_audit import SlabAudit
-from simulator.engine.model import EngineModel, EngineSettings, Tick
+from simulator.engine.host_memory import SimulatedHostMemory
+from simulator.engine.kv_audit import KvCacheAudit
+from simulator.engine.model import ProgressPoll, SimulatedEngine, SimulatedEngineSettings
 
-WILD = (4, 6, 7, 8, 11)
-"""Signals after which a slab may hold anything."""
+UNTRUSTED_SIGNALS = (4, 6, 7, 8, 11)
+"""Signals after which the KV cache is not trusted, because the engine may have written anywhere."""
 
 
-def tenants_of(core: InstanceCore) -> Callable[[int], str]:
-    """Says whose a sequence of the engine's is."""
+def tenant_lookup(core: InstanceCore) -> Callable[[int], str]:
+    """A function from an engine's sequence number to its tenant."""
 
     def tenant_of(number: int) -> str:
         sequence = core.sequences.get(number)
@@ -25,35 +25,36 @@ def tenants_of(core: InstanceCore) -> Callable[[int], str]:
     return tenant_of
 
 
-class EngineSeat:
-    """Sits at the engine's address and passes everything on to the engine that runs there now.
+class SimulatedEngineSupervisor:
+    """Stands at the engine's address and forwards messages to the engine that runs there now.
 
-    `engine` is the newest; `ended` holds those before it. The slab, and with it the `audit`, outlives them all.
-    `memory_of` says what memory a `MapHost` means; None: it stays what it is.
+    `engine` is the newest engine, `ended` holds its predecessors. The KV cache and its `audit` outlive engines.
+    `is_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
+    None: the mapping stays.
     """
 
     def __init__(
         self,
         world: World,
         instance: Address,
-        settings: EngineSettings,
-        tier: HostTier | None = None,
+        settings: SimulatedEngineSettings,
+        tier: SimulatedHostMemory | None = None,
         tenant_of: Callable[[int], str] = lambda number: "",
-        memory_of: Callable[[MapHost], HostTier | None] = lambda wish: None,
+        memory_of: Callable[[MapHost], SimulatedHostMemory | None] = lambda wish: None,
     ) -> None:
         self.settings = settings
-        self.ended: list[EngineModel] = []
+        self.ended: list[SimulatedEngine] = []
         self.is_trusted = True
-        self.audit = SlabAudit(settings.ready.slots, tenant_of) if settings.audit else None
+        self.audit = KvCacheAudit(settings.ready.slots, tenant_of) if settings.audit else None
         self._world = world
         self._instance = instance
-        self._tier = tier if tier is not None else HostTier()
+        self._tier = tier if tier is not None else SimulatedHostMemory()
         self._memory_of = memory_of
         self.engine = self._start()
 
     @property
     def busy_s(self) -> float:
-        """How long steps were computed, by all engines."""
+        """Seconds of steps of all engines so far."""
         seconds = self.engine.runner.busy_s
         for engine in self.ended:
             seconds += engine.runner.busy_s
@@ -61,49 +62,49 @@ class EngineSeat:
 
     @property
     def moved_bytes(self) -> int:
-        """What moves carried, by all engines."""
+        """Bytes that moves of all engines carried."""
         total = self.engine.moves.moved_bytes
         for engine in self.ended:
             total += engine.moves.moved_bytes
         return total
 
     def crash(self, signal: int = 9, code: int = 0, ended_by_us: bool = False, returns: bool = True) -> None:
-        """The engine process ends by a signal or a code; another is started `restart_s` later, if one `returns`."""
+        """End the engine process by a signal or a code; a successor starts `restart_s` later if it `returns`."""
         self._world.kill(self.engine.address)
-        self.is_trusted = signal not in WILD
+        self.is_trusted = signal not in UNTRUSTED_SIGNALS
         exited = EngineExited(code, signal, ended_by_us, self.settings.restart_s)
         self._world.post(self.engine.address, self._instance, exited, 0.0)
         self.ended.append(self.engine)
         self._world.add(self.engine.address, _Restart(self))
         if returns:
-            self._world.post(self.engine.address, self.engine.address, Tick(), self.settings.restart_s)
+            self._world.post(self.engine.address, self.engine.address, ProgressPoll(), self.settings.restart_s)
 
     def map_memory(self, wish: MapHost) -> None:
-        """From now on engines read and write the memory that is named."""
+        """Let engines read and write the memory that `wish` names from now on."""
         memory = self._memory_of(wish)
         if memory is not None:
             self._tier.contents = memory.contents
 
     def restart(self) -> None:
-        """The next engine process runs."""
-        torn = self.engine.torn()
+        """Start the next engine process."""
+        torn = self.engine.slots_being_written()
         if self.audit is not None:
-            self.audit.succeeded(torn, self.is_trusted)
+            self.audit.engine_replaced(torn, self.is_trusted)
         self.engine = self._start()
 
-    def _start(self) -> EngineModel:
-        engine = EngineModel(self._instance, self.settings, self._tier, self.audit)
+    def _start(self) -> SimulatedEngine:
+        engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit)
         self._world.add(engine.address, _Watched(self, engine))
-        self._world.join(self._instance, engine.address)
+        self._world.connect(self._instance, engine.address)
         return engine
 
 
 @dataclass(slots=True)
 class _Watched:
-    """Looks at what goes to the engine: `StopEngine` is for its host, and which memory a `MapHost` names it knows."""
+    """Takes out what is for the engine's host: `StopEngine`, and the memory of a `MapHost`."""
 
-    seat: EngineSeat
-    engine: EngineModel
+    seat: SimulatedEngineSupervisor
+    engine: SimulatedEngine
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         kind = type(message)
@@ -117,11 +118,11 @@ class _Watched:
 
 @dataclass(slots=True)
 class _Restart:
-    """Nobody runs here now."""
+    """Stands at the address while no engine runs, and starts the next one."""
 
-    seat: EngineSeat
+    seat: SimulatedEngineSupervisor
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        if isinstance(message, Tick):
+        if isinstance(message, ProgressPoll):
             self.seat.restart()
         return []

@@ -1,7 +1,7 @@
-"""What carries regions between the host tiers of nodes: the transport of every kvstore.
+"""The transport of all kvstores: it copies regions between the host tiers of nodes.
 
-As the live one does (`dunlin/transport/receiver.py`), it says of each expected region what became of it, always: what
-is expected and never pushed is told to be lost.
+As the live one (`dunlin/transport/receiver.py`), it reports the outcome of each expected region exactly once; a region
+that is never pushed is reported as lost.
 """
 
 from collections.abc import Mapping
@@ -9,25 +9,30 @@ from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Message, Send
 from services.kvstore.carriage import TRANSPORT, Abandon, Expect, Expecting, Goods, Push, Pushed, Received
-from simulator.cluster.network import Links
+from simulator.cluster.network import NetworkLinks
 from simulator.cluster.world import World
-from simulator.engine.host_memory import HostTier
+from simulator.engine.host_memory import SimulatedHostMemory
 
 PATIENCE_S = 10.0
+"""Seconds until an expected region that was not pushed is lost."""
 
 
 @dataclass(frozen=True, slots=True)
 class PushDue:
-    """It should have been pushed by now."""
+    """Timer: the region of this token should have arrived."""
 
     token: bytes
 
 
-class Carrier:
-    """Carries regions over `links`, by priority; `node_of` says where a kvstore is, `memories` what its tier is."""
+class SimulatedKvTransport:
+    """Copies regions over `links`, by priority. `node_of`: a kvstore's node; `memories`: a kvstore's host tier."""
 
     def __init__(
-        self, memories: Mapping[Address, HostTier], world: World, links: Links, node_of: Mapping[Address, str]
+        self,
+        memories: Mapping[Address, SimulatedHostMemory],
+        world: World,
+        links: NetworkLinks,
+        node_of: Mapping[Address, str],
     ) -> None:
         self._memories = memories
         self._world = world
@@ -37,7 +42,7 @@ class Carrier:
         self._numbers = 0
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """What a kvstore's core says to its carrier."""
+        """Handle a message of a kvstore's core, or a timer."""
         if isinstance(message, Expect):
             return self._expect(sender, message.goods)
         if isinstance(message, PushDue):
@@ -69,18 +74,18 @@ class Carrier:
 
     def _push(self, sender: Address, push: Push) -> list[Effect]:
         if push.token not in self._expected:
-            return [Send(sender, Pushed(push.ticket, "nobody expects it"))]
+            return [Send(sender, Pushed(push.ticket, "it is not expected"))]
         to, _ = self._expected[push.token]
         size = push.goods.host.length_bytes
         here, there = self._node_of[sender], self._node_of[to]
-        self._links.carry(here, there, size, push.priority, lambda now_s: self._arrived(sender, push))
+        self._links.transfer(here, there, size, push.priority, lambda now_s: self._arrived(sender, push))
         return []
 
     def _arrived(self, sender: Address, push: Push) -> None:
-        """All of it is there; too late, if nobody expects it any more, and lost, if the sender died meanwhile."""
+        """The last byte arrived: store the region, unless it is no longer expected or its sender died meanwhile."""
         to, goods = self._expected.pop(push.token, (None, None))
         if to is None or goods is None:
-            return self._world.post(TRANSPORT, sender, Pushed(push.ticket, "nobody expects it"))
+            return self._world.post(TRANSPORT, sender, Pushed(push.ticket, "it is not expected"))
         if not self._world.is_up(sender):
             return self._world.post(TRANSPORT, to, Received(push.handle, push.generation, "the sender is gone"))
         self._memories[to].write(goods.host, self._memories[sender].read(push.goods.host))

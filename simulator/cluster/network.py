@@ -1,7 +1,7 @@
-"""The network between nodes: how long a message takes, and how long many bytes do that share a link.
+"""The network between nodes: latencies of messages, and times of transfers that share a link.
 
-Messages are small and take a latency by where their ends are. Regions of KV take the bandwidth of the link between two
-nodes: the most urgent goes first, the next goes when it is through. Knows no process, only nodes.
+A message is small and takes a latency that depends on its ends' nodes. A region of KV takes the bandwidth of the link
+between two nodes; one transfer at a time, the most urgent first. Knows nodes and no process.
 """
 
 from collections.abc import Callable, Mapping
@@ -36,7 +36,7 @@ class NetworkSpec:
 
 
 class Latencies:
-    """The latency of a stream between two addresses, of which `node_of` knows where they are."""
+    """The latency of a stream between two addresses, by their nodes."""
 
     def __init__(self, spec: NetworkSpec, node_of: Mapping[Address, str]) -> None:
         self._spec = spec
@@ -52,11 +52,11 @@ class Latencies:
 
 
 LOCAL_ROLES = ("engine", "dialing", "transport")
-"""Not reached over the network."""
+"""Roles whose messages cross no network."""
 
 
 class Jitter:
-    """What a message takes beyond its stream's latency: up to as much again, and `lag_s` of who is slow to hear it."""
+    """Seconds beyond a stream's latency: up to `latency_s`, and `lag_s` of a slow receiver."""
 
     def __init__(self, latency_s: float, draw: Random) -> None:
         self.lag_s: dict[Address, float] = {}
@@ -73,14 +73,14 @@ class Jitter:
 
 @dataclass(slots=True)
 class _Link:
-    """One direction between two nodes: what waits, by priority and then age, and whether something is under way."""
+    """One direction between two nodes: waiting transfers by priority, then age, and whether one is under way."""
 
     waiting: list[tuple[int, int, int, Callable[[float], None]]] = field(default_factory=list)
     is_busy: bool = False
 
 
-class Links:
-    """Carries bytes from node to node. `later` calls back after so many seconds, with the time."""
+class NetworkLinks:
+    """Transfers bytes between nodes. `later(delay_s, call)` calls `call(now_s)` after `delay_s` seconds."""
 
     def __init__(self, spec: NetworkSpec, later: Callable[[float, Callable[[float], None]], None]) -> None:
         self.carried_bytes = 0
@@ -89,10 +89,10 @@ class Links:
         self._links: dict[tuple[str, str], _Link] = {}
         self._numbers = 0
 
-    def carry(
+    def transfer(
         self, here: str, there: str, byte_count: int, priority: Priority, arrived: Callable[[float], None]
     ) -> None:
-        """Call `arrived` when so many bytes are there, after what is more urgent or was first."""
+        """Call `arrived(now_s)` when `byte_count` bytes arrived, after transfers that are more urgent or older."""
         link = self._links.setdefault((here, there), _Link())
         self._numbers += 1
         heappush(link.waiting, (priority, self._numbers, byte_count, arrived))

@@ -1,4 +1,4 @@
-"""A process in the world: what runs at an address, its streams, its clock and its processor."""
+"""A process in the world: the core at an address, its streams, its clock and its processor."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -7,8 +7,8 @@ from typing import NamedTuple
 from dunlin.effects import Address, Core, Effect, Message
 
 
-class Event(NamedTuple):
-    """One delivery. Ties are broken by the order of sending: no two events have the same number."""
+class Delivery(NamedTuple):
+    """One delivery of a message. Ties in time are broken by `number`, the order of sending."""
 
     at_s: float
     number: int
@@ -18,32 +18,32 @@ class Event(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Act:
-    """Something that happens once, by nobody in the world."""
+class ScheduledCall:
+    """Timer of the world itself: `act` is to be called."""
 
     act: Callable[[], object]
 
 
-class Actor:
-    """Does it."""
+class CallRunner:
+    """The receiver of `ScheduledCall`."""
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """Its time has come."""
-        if isinstance(message, Act):
+        """Call the function."""
+        if isinstance(message, ScheduledCall):
             message.act()
         return []
 
 
 @dataclass(slots=True, eq=False)
-class Stream:
-    """One direction of a stream: what `sender` says to `to`, in order. Closed once and for good.
+class SimulatedStream:
+    """One direction of a stream: messages of `sender` to `to`, in order. It closes once.
 
-    `held`: what is said waits there (None: it flows). `is_known`: `to` has heard that it is open. `may_speak`: so has
-    `sender`.
+    `delay_s`: latency. `last_s`: time of the last arrival. `held`: messages that wait (None: they flow). `is_known`:
+    `to` has received `Joined`. `may_speak`: so has `sender`.
     """
 
     sender: Address
-    to: "Process"
+    to: "SimulatedProcess"
     delay_s: float
     last_s: float = 0.0
     is_open: bool = True
@@ -54,7 +54,7 @@ class Stream:
 
 @dataclass(slots=True, eq=False)
 class Processor:
-    """What one or several processes share: it takes one message at a time, each for `cost_s(to, message)`."""
+    """A CPU of one or several processes: one message at a time, `cost_s(to, message)` seconds each."""
 
     cost_s: Callable[[Address, Message], float]
     free_s: float = 0.0
@@ -62,22 +62,22 @@ class Processor:
 
 
 @dataclass(slots=True, eq=False)
-class Process:
-    """Something with a core's `receive` at an address.
+class SimulatedProcess:
+    """An object with a core's `receive` at an address.
 
-    Its clock shows `offset_s` more than the world's and runs `rate` times as fast. `waiting` holds what came while it
-    is stopped (None: it runs).
+    Its clock shows `offset_s` seconds more than the world's and runs `rate` times as fast. `waiting`: deliveries that
+    came while it is stopped (None: it runs).
     """
 
     address: Address
     core: Core
-    streams: dict[Address, Stream] = field(default_factory=dict)
+    streams: dict[Address, SimulatedStream] = field(default_factory=dict)
     is_up: bool = True
-    waiting: "list[Pending] | None" = None
+    waiting: "list[PendingDelivery] | None" = None
     offset_s: float = 0.0
     rate: float = 1.0
     processor: Processor | None = None
 
 
-Pending = tuple[float, int, Process, Address, Message, Stream | None]
-"""An event in the heap: time, number, to whom, from whom, what, and on which stream (None: a timer, or by hand)."""
+PendingDelivery = tuple[float, int, SimulatedProcess, Address, Message, SimulatedStream | None]
+"""An event of the heap: time, number, receiver, sender, message, stream (None: a timer, or posted by hand)."""

@@ -1,4 +1,4 @@
-"""Clients at the doors of dispatchers: what each asked, what it was told, and when."""
+"""A client at a dispatcher's door that records its request, the answers, and the time of each token."""
 
 from dataclasses import dataclass, field
 
@@ -6,12 +6,12 @@ from dunlin.effects import Address, Effect, Message
 from dunlin.messages.door import Admitted, Delta, Rejected, Submit
 from dunlin.messages.types import Finish
 from simulator.engine.errors import ContractBroken
-from simulator.engine.token_model import VOCABULARY, Digested, Voice, expected
+from simulator.engine.token_model import VOCABULARY, PrefixTokenModel, TokenModel, expected_tokens
 
 
 @dataclass
-class Client:
-    """One request's client: what it asked, and what it was told, with the times of the tokens."""
+class RecordingClient:
+    """The client of one request; `times_s[i]` is when `tokens[i]` came."""
 
     address: Address
     submit: Submit
@@ -23,10 +23,15 @@ class Client:
     times_s: list[float] = field(default_factory=list)
     finish: Finish = Finish.RUNNING
     detail: str = ""
-    voice: Voice = field(default_factory=Digested)
+    voice: TokenModel = field(default_factory=PrefixTokenModel)
     vocabulary: int = VOCABULARY
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
+        """Record an answer.
+
+        Raises:
+            ContractBroken: the request got another id, or a token after its end.
+        """
         if isinstance(message, Admitted):
             is_same = self.request in ("", message.request)
             # Begun at two dispatchers under one name of its tenant's, it has two ids until they find each other.
@@ -45,11 +50,11 @@ class Client:
 
     @property
     def expected(self) -> list[int]:
-        """What an exact stream of this request says."""
+        """The tokens of an exact stream of this request."""
         asked, count = self.submit.tokens, self.submit.max_tokens or 0
-        return expected(self.voice, asked, len(asked), count, self.submit.sampling.seed, self.vocabulary)
+        return expected_tokens(self.voice, asked, len(asked), count, self.submit.sampling.seed, self.vocabulary)
 
     @property
     def is_exact(self) -> bool:
-        """Whether every token came, once and in order."""
+        """Whether every token came, once and in order, and the stream ended by its length."""
         return self.tokens == self.expected and self.finish is Finish.LENGTH

@@ -1,4 +1,4 @@
-"""Who is meant to be there: the newest process of each name, where it runs, and which of them have streams. Pure."""
+"""The processes that should run: the newest of each name, its node, and the streams between them. Pure."""
 
 from collections.abc import Mapping
 
@@ -11,13 +11,13 @@ STREAMS = {
     "kvstore": ("monitor", "instance"),
     "monitor": ("global_manager", "kvstore", "dispatcher", "instance"),
 }
-"""The roles with which each has a stream."""
-SPREAD = ("instance", "kvstore")
-"""The roles whose processes are spread over the nodes by the number in their names; the others are on the first."""
+"""For each role, the roles with which its processes have streams."""
+SPREAD_ROLES = ("instance", "kvstore")
+"""Roles whose processes are spread over the nodes by the number in their names; others are on the first."""
 
 
 class Roster:
-    """Processes by role and name, on so many nodes."""
+    """The newest process of each role and name, on `nodes` nodes."""
 
     def __init__(self, nodes: int) -> None:
         self.nodes = [f"node-{index}" for index in range(nodes)]
@@ -26,24 +26,24 @@ class Roster:
 
     @property
     def node_of(self) -> Mapping[Address, str]:
-        """Where each runs, or ran."""
+        """The node of each process, ended ones included."""
         return self._node_of
 
-    def enter(self, address: Address) -> str:
-        """It is the newest of its name; the node that it runs on."""
-        number = address.name.rpartition("-")[2] if address.role in SPREAD else "0"
+    def add(self, address: Address) -> str:
+        """Enter a process as the newest of its name; returns its node."""
+        number = address.name.rpartition("-")[2] if address.role in SPREAD_ROLES else "0"
         node = self.nodes[int(number) % len(self.nodes)]
         self._node_of[address] = node
         self._current.setdefault(address.role, {})[address.name] = address
         return node
 
-    def leave(self, address: Address) -> None:
-        """It is not meant to be there any more; nothing if another of its name already is."""
+    def remove(self, address: Address) -> None:
+        """Remove a process; nothing if it is not the newest of its name."""
         if self.is_current(address):
             del self._current[address.role][address.name]
 
     def find(self, role: str, name: str) -> Address | None:
-        """The newest process of that name."""
+        """The newest process of that name, or None."""
         return self._current.get(role, {}).get(name)
 
     def is_current(self, address: Address) -> bool:
@@ -54,18 +54,18 @@ class Roster:
         """The current processes of a role, by name."""
         return sorted(self._current.get(role, {}).values())
 
-    def everybody(self) -> list[Address]:
+    def all_processes(self) -> list[Address]:
         """All current processes, by role and name."""
         return sorted(address for there in self._current.values() for address in there.values())
 
     def partners(self, address: Address) -> list[Address]:
-        """Who has a stream with it, in the order of their starts; an instance has one with its node's kvstore alone."""
+        """The processes that should have a stream with it, by start; of kvstores an instance has its node's alone."""
         there = (one for role in STREAMS[address.role] for one in self._current.get(role, {}).values())
         return [one for one in there if self._are_near(address, one)]
 
     def streams(self) -> list[tuple[Address, Address]]:
-        """The streams that there should be, open or not."""
-        return [(one, other) for one in self.everybody() for other in sorted(self.partners(one)) if one < other]
+        """The streams that should be open, each once."""
+        return [(one, other) for one in self.all_processes() for other in sorted(self.partners(one)) if one < other]
 
     def _are_near(self, one: Address, other: Address) -> bool:
         is_pool = {one.role, other.role} == {"instance", "kvstore"}

@@ -1,6 +1,6 @@
-"""A cluster that somebody drives by hand: clients that come one by one, processes that die at an exact time.
+"""A cluster that a test drives step by step: it submits requests, kills processes and moves time on.
 
-What a host does live besides (forward reasons) is done by hand too, so that each fault happens when a test says.
+Reasons, which a live host forwards to the monitor, are forwarded on call, so that a test decides when.
 """
 
 from dataclasses import replace
@@ -17,72 +17,72 @@ from services.global_manager.core import GlobalManagerCore
 from services.instance.core import InstanceCore
 from services.kvstore.core import KvstoreCore
 from services.monitor.core import MonitorCore
-from simulator.cluster.engine_supervisor import EngineSeat
-from simulator.cluster.recording_client import Client
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
+from simulator.cluster.recording_client import RecordingClient
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.cluster.spec import spec_of
 from simulator.engine.errors import ContractBroken
-from simulator.engine.host_memory import HostTier
+from simulator.engine.host_memory import SimulatedHostMemory
 
 
-class Silent:
-    """Says nothing."""
+class SilentPeer:
+    """A peer that answers nothing."""
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """Nothing."""
+        """Ignore the message."""
         return []
 
 
-class DrivenCluster(Cluster):
-    """A cluster by the flat settings that `simulator.cluster.spec.spec_of` takes.
+class ScriptedCluster(SimulatedCluster):
+    """A cluster by the flat settings of `simulator.cluster.spec.spec_of`, and its clients.
 
-    `kvstore` and `tier` are those of the first node; of several dispatchers or managers the first is meant.
+    `kvstore` and `tier` are the first node's; `dispatcher` and `manager` are the first of several.
     """
 
     def __init__(self, **settings: Any) -> None:
         super().__init__(spec_of(**settings))
-        self.clients: list[Client] = []
+        self.clients: list[RecordingClient] = []
         self._client_numbers = count()
 
-    # --- who is there ---
+    # --- processes and memories ---
 
     @property
     def monitor(self) -> MonitorCore:
-        """The monitor."""
+        """The monitor's core."""
         core: MonitorCore = self._only("monitor")
         return core
 
     @property
     def manager(self) -> GlobalManagerCore:
-        """The first manager."""
+        """The first manager's core."""
         core: GlobalManagerCore = self._only("global_manager")
         return core
 
     @property
     def dispatcher(self) -> DispatcherCore:
-        """The first dispatcher."""
+        """The first dispatcher's core."""
         core: DispatcherCore = self._only("dispatcher")
         return core
 
     @property
     def kvstores(self) -> list[KvstoreCore]:
-        """Of all nodes."""
+        """The kvstores' cores, of all nodes."""
         return [self.cores[address] for address in self.of_role("kvstore")]
 
     @property
     def kvstore(self) -> KvstoreCore:
-        """The first node's."""
+        """The first node's kvstore core."""
         core: KvstoreCore = self._only("kvstore")
         return core
 
     @property
-    def tier(self) -> HostTier:
+    def tier(self) -> SimulatedHostMemory:
         """The first node's host tier."""
-        return self.memories[self.kvstore.address]
+        return self.host_memories[self.kvstore.address]
 
-    def seat(self, name: str) -> EngineSeat:
-        """Where an instance's engine is."""
-        return self.seats[self.instances[name].address]
+    def engine_supervisor(self, name: str) -> SimulatedEngineSupervisor:
+        """The supervisor of an instance's engine."""
+        return self.engine_supervisors[self.instances[name].address]
 
     def _only(self, role: str) -> Any:
         return self.core(self.of_role(role)[0])
@@ -90,34 +90,34 @@ class DrivenCluster(Cluster):
     # --- starting and ending ---
 
     def start_instance(self, name: str) -> InstanceCore:
-        """An instance process starts, as another incarnation if there was one before."""
+        """Start an instance process as a new incarnation."""
         self.start("instance", name)
         return self.instances[name]
 
     def start_dispatcher(self, name: str) -> DispatcherCore:
-        """A dispatcher process starts, as another incarnation if there was one before."""
+        """Start a dispatcher process as a new incarnation."""
         self.start("dispatcher", name)
         return self.dispatchers[name]
 
     def kill_instance(self, name: str) -> None:
-        """The process dies, and its engine with it; nobody starts another."""
+        """Kill the instance and its engine; no successor is started."""
         self.kill(self.instances[name].address)
 
     def kill_dispatcher(self, name: str) -> None:
-        """The process dies; nobody starts another."""
+        """Kill the dispatcher; no successor is started."""
         self.kill(self.dispatchers[name].address)
 
     def restart(self, role: str) -> None:
-        """The first process of a role dies, with its memory; another one starts at once."""
+        """Kill the first process of a role and start its successor at once."""
         address = self.of_role(role)[0]
         self.kill(address)
         self.start(role, address.name)
 
     def drain(self, name: str, undo: bool = False) -> None:
-        """An operator asks the manager to empty an instance, or to use it again. Who answers what is not waited for."""
+        """Send the manager a drain, or its undoing, of an instance; the answer is not awaited."""
         tool = Address("client", f"tool-{self.world.delivered}-{undo}")
-        self.world.add(tool, Silent())
-        self.world.join(tool, self.manager.address)
+        self.world.add(tool, SilentPeer())
+        self.world.connect(tool, self.manager.address)
         self.world.post(tool, self.manager.address, DrainRequest(name, undo))
 
     # --- clients ---
@@ -130,70 +130,70 @@ class DrivenCluster(Cluster):
         timeout_s: float | None = None,
         at: str = "dispatcher-0",
         **settings: Any,
-    ) -> Client:
-        """A client comes to the door."""
+    ) -> RecordingClient:
+        """Connect a client to dispatcher `at` and submit its request."""
         submit = Submit(i32(tokens), max_tokens, Sampling(seed=seed), timeout_s=timeout_s, **settings)
         address = Address("client", f"client-{next(self._client_numbers)}")
         engine = self.spec.engine
-        client = Client(address, submit, voice=engine.voice, vocabulary=engine.ready.vocabulary)
+        client = RecordingClient(address, submit, voice=engine.token_model, vocabulary=engine.ready.vocabulary)
         self.clients.append(client)
         self._come(client, at, submit)
         return client
 
-    def move(self, client: Client, to: str) -> None:
-        """The client gives its dispatcher up and goes on at another, as the SDK does: from another address."""
+    def reconnect(self, client: RecordingClient, to: str) -> None:
+        """Resume the request at dispatcher `to` from a new address, as the SDK does after a loss."""
         old = client.address
         client.address = Address("client", f"{old.name}'")
         if client.door is not None:
-            self.world.part(old, client.door, "client left")
+            self.world.disconnect(old, client.door, "client left")
         self._come(client, to, replace(client.submit, key=client.request, received=i32(client.tokens)))
 
-    def _come(self, client: Client, to: str, submit: Submit) -> None:
+    def _come(self, client: RecordingClient, to: str, submit: Submit) -> None:
         client.dispatcher, client.door = to, self.dispatchers[to].address
         door = client.door
         self.world.add(client.address, client)
-        self.world.join(client.address, door)
+        self.world.connect(client.address, door)
         self.world.post(client.address, door, submit)
 
-    def leave(self, client: Client) -> None:
-        """The client's connection ends."""
+    def disconnect(self, client: RecordingClient) -> None:
+        """End the client's connection."""
         self._say(client, Gone("client left"))
 
-    def withdraw(self, client: Client) -> None:
-        """The client cancels."""
+    def cancel(self, client: RecordingClient) -> None:
+        """Cancel the client's request."""
         self._say(client, Withdraw())
 
-    def _say(self, client: Client, message: Message) -> None:
+    def _say(self, client: RecordingClient, message: Message) -> None:
         if client.door is not None:
             self.world.post(client.address, client.door, message)
 
-    # --- what comes of it ---
+    # --- running and checking ---
 
     def run_until_ready(self, for_s: float = 10.0) -> None:
-        """Until `is_ready`."""
+        """Run until `is_ready`. Raises ContractBroken after `for_s` seconds."""
         if not self.world.run(lambda: self.is_ready, for_s=for_s):
             raise ContractBroken(f"not all instances are ready after {for_s} s")
 
     def run_until_done(self, for_s: float = 120.0) -> None:
-        """Until every client has its last token or its refusal."""
+        """Run until every client has its last token or a refusal. Raises ContractBroken after `for_s` seconds."""
         done = self.world.run(lambda: all(client.finish or client.rejected for client in self.clients), for_s=for_s)
         if not done:
             open_ones = [client.address.name for client in self.clients if not (client.finish or client.rejected)]
             raise ContractBroken(f"clients without an answer after {for_s} s: {', '.join(open_ones)}")
 
-    def holder(self, client: Client) -> str:
-        """The instance that runs the client's request now."""
+    def instance_running(self, client: RecordingClient) -> str:
+        """The name of the instance that runs the client's request. Raises LookupError if there is none."""
         for name, core in self.instances.items():
             if any(sequence.place.key == client.request for sequence in core.sequences):
                 return name
-        raise LookupError(f"nobody holds {client.request}")
+        raise LookupError(f"no instance runs {client.request}")
 
-    def number(self, client: Client) -> int:
+    def request_number(self, client: RecordingClient) -> int:
         """The dispatcher's number of the client's request."""
         return int(client.request.rpartition("-")[2], 16)
 
     def check_conservation(self) -> None:
-        """I8, at this instant."""
+        """Check that slots add up in every instance (invariant I8). Raises ContractBroken."""
         for core in self.instances.values():
             core.slots.check_integrity()
             report = core.report()
@@ -202,12 +202,12 @@ class DrivenCluster(Cluster):
                 raise ContractBroken(f"{core.address}: {report.free_slots} slots free, {held} held: {report}")
 
     def all_free(self) -> bool:
-        """Whether no slot is held anywhere, but by what is cached and can be given up."""
+        """Whether every slot of every instance is free or holds evictable prefix cache."""
         reports = [core.report() for core in self.instances.values()]
         return all(report.free_slots + report.cached_slots == report.capacity_slots for report in reports)
 
     def forward_reasons(self) -> None:
-        """Give the monitor every decision sent so far, as hosts do."""
+        """Send the monitor the reason of every decision so far, as live hosts do."""
         reasons = tuple(
             Reason(at_s, sender, to, type(message).__name__, self.codec.encode(message))
             for at_s, sender, to, message in self.world.sent

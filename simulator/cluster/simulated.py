@@ -1,8 +1,8 @@
-"""A whole cluster in virtual time: the real cores of all five services, that start, die, sleep and come back.
+"""A whole cluster in virtual time: the cores of all five services, whose processes start, die, stop and resume.
 
-Does for each process what its server does around the core, and for all of them what their supervisor does: opens the
-streams that a role opens, dials again what broke, starts engines. Which of them dies when, others decide. No server,
-wire, socket or clock is imported here.
+It does what a server does around its core and what a supervisor does around the processes: it opens the streams of
+each role, dials broken ones again and starts engines. Its user decides which process fails and when. No server, wire,
+socket or clock is imported here.
 """
 
 from collections.abc import Callable
@@ -18,40 +18,41 @@ from services.instance.core import InstanceCore
 from services.kvstore.carriage import TRANSPORT
 from services.kvstore.core import KvstoreCore
 from services.monitor.core import MonitorCore
-from simulator.cluster.codec import KeptMessages
-from simulator.cluster.engine_supervisor import EngineSeat, tenants_of
-from simulator.cluster.etcd import EtcdModel
-from simulator.cluster.kv_transport import Carrier
-from simulator.cluster.network import Latencies, Links
+from simulator.cluster.codec import InMemoryCodec
+from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor, tenant_lookup
+from simulator.cluster.etcd import SimulatedEtcd
+from simulator.cluster.kv_transport import SimulatedKvTransport
+from simulator.cluster.network import Latencies, NetworkLinks
 from simulator.cluster.roster import Roster
 from simulator.cluster.spec import ClusterSpec
 from simulator.cluster.world import World
-from simulator.engine.host_memory import HostTier
+from simulator.engine.host_memory import SimulatedHostMemory
 
 DIALING = Address("dialing", "")
 REDIAL_S = 0.2
-"""After a stream broke it is dialled again."""
+"""Seconds until a broken stream is dialled again."""
 
 
-class Dialing:
+class SimulatedDialer:
     """Opens streams between instances on demand, as an instance's server does."""
 
     def __init__(self, world: World) -> None:
         self._world = world
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """What a core asks of its host's dialler."""
+        """Open the stream that a core asks for (`Reach`), if the peer is up."""
         if isinstance(message, Reach) and self._world.is_up(message.peer):
-            self._world.join(sender, message.peer)
+            self._world.connect(sender, message.peer)
         return []
 
 
-class Cluster:
-    """Cores and engines by a `spec`.
+class SimulatedCluster:
+    """The processes of a `spec`, in one world.
 
-    `cores` and `seats` are by address, of all that run; `instances` and `dispatchers` by name, of those that are meant
-    to. `memories` are the kvstores' host tiers, `mapped_of` whose memory an instance's engine has mapped. `engine` is
-    what engines will be that instances start with.
+    `cores` and `engine_supervisors` are by address, of all processes that run; `instances` and `dispatchers` by name,
+    of those that should run. `host_memories`: each kvstore's host tier; `mapped_of`: the kvstore whose memory an
+    instance's engine has mapped. `engine`: the settings of engines of instances that start from now on. `started_s`
+    and `ended_s` are times of the world.
     """
 
     def __init__(self, spec: ClusterSpec) -> None:
@@ -59,19 +60,21 @@ class Cluster:
         self.engine = spec.engine
         self.roster = Roster(spec.nodes)
         self.world = World(Latencies(spec.network, self.roster.node_of))
-        self.etcd = EtcdModel(self.world)
-        self.codec = KeptMessages()
+        self.etcd = SimulatedEtcd(self.world)
+        self.codec = InMemoryCodec()
         self.cores: dict[Address, Any] = {}
         self.started_s: dict[Address, float] = {}
         self.ended_s: dict[Address, float] = {}
         self.instances: dict[str, InstanceCore] = {}
         self.dispatchers: dict[str, DispatcherCore] = {}
-        self.seats: dict[Address, EngineSeat] = {}
-        self.memories: dict[Address, HostTier] = {}
+        self.engine_supervisors: dict[Address, SimulatedEngineSupervisor] = {}
+        self.host_memories: dict[Address, SimulatedHostMemory] = {}
         self.mapped_of: dict[Address, Address] = {}
-        self.links = Links(spec.network, lambda delay_s, act: self.world.later(delay_s, lambda: act(self.world.now_s)))
-        self.world.add(DIALING, Dialing(self.world))
-        self.world.add(TRANSPORT, Carrier(self.memories, self.world, self.links, self.roster.node_of))
+        self.links = NetworkLinks(
+            spec.network, lambda delay_s, act: self.world.call_later(delay_s, lambda: act(self.world.now_s))
+        )
+        self.world.add(DIALING, SimulatedDialer(self.world))
+        self.world.add(TRANSPORT, SimulatedKvTransport(self.host_memories, self.world, self.links, self.roster.node_of))
         self._kvstores: dict[int, Address] = {}
         self._starts = 0
         for role, name, count in (
@@ -85,7 +88,7 @@ class Cluster:
                 self.start(role, f"{name}-{index}")
         self.etcd.begin()
 
-    # --- who is there ---
+    # --- processes ---
 
     def of_role(self, role: str) -> list[Address]:
         """The current processes of a role, by name."""
@@ -96,17 +99,17 @@ class Cluster:
         return self.cores.get(address)
 
     def doors(self) -> list[Address]:
-        """Where clients can go."""
+        """The dispatchers' addresses, for clients."""
         return [core.address for core in self.dispatchers.values()]
 
     def has_engine(self, instance: Address) -> bool:
         """Whether the instance's engine process runs."""
-        seat = self.seats[instance]
+        seat = self.engine_supervisors[instance]
         return seat.engine not in seat.ended
 
     @property
     def is_ready(self) -> bool:
-        """Whether every instance has its part, and all that begin requests may be given some."""
+        """Whether every instance follows an order, and each dispatcher can place requests on all that take new ones."""
         parts = [core.followed.part for core in self.instances.values() if core.followed is not None]
         begin = len(parts) - parts.count(Part.DECODE)
         cores = self.dispatchers.values()
@@ -115,18 +118,18 @@ class Cluster:
     # --- starting and ending ---
 
     def start(self, role: str, name: str) -> None:
-        """A process starts, as another incarnation if there was one before; as soon as etcd is there."""
+        """Start a process as a new incarnation; during an etcd outage later. Nothing if one of the name runs."""
         if self.etcd.is_down:
-            return self.world.later(0.5, lambda: self.start(role, name))
+            return self.world.call_later(0.5, lambda: self.start(role, name))
         if self.roster.find(role, name) is not None:
             return None
         address = Address(role, name, self.etcd.next_revision())
-        node = self.roster.enter(address)
+        node = self.roster.add(address)
         self.started_s[address] = self.world.now_s
         core = self.cores[address] = self._core(address, node)
         self.world.add(address, core)
         if self.spec.skews_s:
-            self.world.skew(address, self.spec.skews_s[self._starts % len(self.spec.skews_s)])
+            self.world.set_clock(address, self.spec.skews_s[self._starts % len(self.spec.skews_s)])
         self._starts += 1
         self.etcd.register(address, node)
         self._open_streams(address)
@@ -134,59 +137,59 @@ class Cluster:
             self.dispatchers[name] = core
         if role == "instance":
             self.instances[name] = core
-            self.seats[address] = self._seat(core)
+            self.engine_supervisors[address] = self._make_engine_supervisor(core)
         return None
 
     def kill(self, address: Address) -> None:
-        """The process dies, an instance's engine with it; nobody starts another."""
+        """Kill the process, with an instance also its engine; no successor is started."""
         self.etcd.died(address)
         if address.role == "instance":
             self.world.kill(self.cores[address].engine)
-            del self.seats[address]
+            del self.engine_supervisors[address]
         self.world.kill(address)
         del self.cores[address]
         self.ended_s[address] = self.world.now_s
-        self._let_go(address)
+        self._remove_from_roster(address)
 
-    def outlive(self, address: Address) -> None:
-        """Its supervisor gives the process, which sleeps, up for dead and starts another of the same name."""
-        self._let_go(address)
+    def replace_paused(self, address: Address) -> None:
+        """Start a successor of a stopped process, which its supervisor takes for dead."""
+        self._remove_from_roster(address)
         self.start(address.role, address.name)
 
     def pause(self, address: Address) -> None:
-        """The process stops (SIGSTOP)."""
+        """Stop the process (SIGSTOP)."""
         self.world.pause(address)
-        self.etcd.sleeps(address)
+        self.etcd.paused(address)
 
-    def _let_go(self, address: Address) -> None:
+    def _remove_from_roster(self, address: Address) -> None:
         if self.roster.is_current(address):
-            self.roster.leave(address)
+            self.roster.remove(address)
             self.instances.pop(address.name, None)
             self.dispatchers.pop(address.name, None)
 
     # --- streams ---
 
     def redial(self, one: Address, other: Address, unaware: Address | None = None) -> None:
-        """Open a broken stream again, if both are still there; who did not notice that it broke hears that now."""
-        if self.world.is_joined(one, other):
+        """Open a broken stream again if both ends run; `unaware`, which saw no break, receives `Gone` first."""
+        if self.world.is_connected(one, other):
             return
         if unaware is not None:
             self.world.post(one if unaware == other else other, unaware, Gone("replaced by a newer connection"))
         if one in self.cores and other in self.cores:
-            self.world.join(one, other)
+            self.world.connect(one, other)
 
     def reset_stream(self, one: Address, other: Address, after_s: float = REDIAL_S) -> None:
-        """Both ends learn that the stream broke, and what was under way is lost; it is dialled again."""
-        self.world.part(one, other)
-        self.world.later(after_s, lambda: self.redial(one, other))
+        """Break a stream: both ends receive `Gone`, what is in flight is lost; it is dialled `after_s` later."""
+        self.world.disconnect(one, other)
+        self.world.call_later(after_s, lambda: self.redial(one, other))
 
     def _open_streams(self, address: Address) -> None:
         for other in self.roster.partners(address):
-            self.world.join(address, other)
+            self.world.connect(address, other)
         if address.role in ("instance", "kvstore"):
-            self.world.join(address, DIALING)
+            self.world.connect(address, DIALING)
         if address.role == "kvstore":
-            self.world.join(address, TRANSPORT)
+            self.world.connect(address, TRANSPORT)
 
     # --- cores ---
 
@@ -199,23 +202,28 @@ class Cluster:
         if address.role == "dispatcher":
             return DispatcherCore(address, spec.dispatcher_config())
         if address.role == "kvstore":
-            self.memories[address], self._kvstores[address.incarnation] = HostTier(), address
+            self.host_memories[address], self._kvstores[address.incarnation] = SimulatedHostMemory(), address
             return KvstoreCore(address, spec.kvstore_config(node))
         return InstanceCore(address, spec.instance_config(node))
 
-    def _seat(self, core: InstanceCore) -> EngineSeat:
-        return EngineSeat(
-            self.world, core.address, self.engine, HostTier(), tenants_of(core), self._mapper(core.address)
+    def _make_engine_supervisor(self, core: InstanceCore) -> SimulatedEngineSupervisor:
+        return SimulatedEngineSupervisor(
+            self.world,
+            core.address,
+            self.engine,
+            SimulatedHostMemory(),
+            tenant_lookup(core),
+            self._mapper(core.address),
         )
 
-    def _mapper(self, instance: Address) -> Callable[[MapHost], HostTier | None]:
-        """Finds the memory that an instance's engine maps: that of the kvstore that it names."""
+    def _mapper(self, instance: Address) -> Callable[[MapHost], SimulatedHostMemory | None]:
+        """A function from a `MapHost` of this instance to the memory of the kvstore that it names."""
 
-        def memory_of(wish: MapHost) -> HostTier | None:
+        def memory_of(wish: MapHost) -> SimulatedHostMemory | None:
             kvstore = self._kvstores.get(wish.incarnation)
             if kvstore is None:
                 return None
             self.mapped_of[instance] = kvstore
-            return self.memories[kvstore]
+            return self.host_memories[kvstore]
 
         return memory_of

@@ -1,4 +1,4 @@
-"""What a simulated cluster is made of. Pure data."""
+"""The settings of a simulated cluster. Pure data."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -14,19 +14,19 @@ from services.instance.config import InstanceConfig
 from services.kvstore.config import KvstoreConfig
 from services.monitor.config import MonitorConfig
 from simulator.cluster.network import NetworkSpec
-from simulator.engine.model import EngineSettings, settings_of
+from simulator.engine.model import SimulatedEngineSettings, engine_settings
 
 Overrides = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterSpec:
-    """How many of each role, by which policies, over which engines.
+    """The number of processes of each role, the policies, the engines and the network.
 
-    Each node has a kvstore with `tier_bytes`, and the instances are spread over the nodes in turn. The mappings are
-    settings of a role's configuration that differ from its defaults; they win over the preset's. `skews_s`: what
-    clocks show too much, for the processes in the order of their starts, again and again. `host`: what the processes
-    take of their processors (None: nothing).
+    Each node has a kvstore with `tier_bytes`, and the instances are spread over the nodes in turn. The mappings hold
+    settings of a role's configuration that differ from its defaults; they win over the preset's. `skews_s`: clock
+    offsets in seconds, assigned in turn to the processes as they start. `host`: CPU costs of the processes (None: no
+    time).
 
     Raises:
         ValueError: there is no such preset, or too few of a role.
@@ -39,7 +39,7 @@ class ClusterSpec:
     nodes: int = 1
     preset: str = DEFAULT_PRESET
     tier_bytes: int = 1 << 20
-    engine: EngineSettings = field(default_factory=lambda: settings_of(progress_s=0.25))
+    engine: SimulatedEngineSettings = field(default_factory=lambda: engine_settings(progress_s=0.25))
     network: NetworkSpec = field(default_factory=NetworkSpec)
     skews_s: tuple[float, ...] = ()
     host: HostCosts | None = None
@@ -57,30 +57,30 @@ class ClusterSpec:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
 
     def instance_config(self, node: str) -> InstanceConfig:
-        """Of an instance on `node`."""
+        """The configuration of an instance on `node`."""
         return InstanceConfig(**{"node": node, "preset": self.preset, **self.instance})
 
     def dispatcher_config(self) -> DispatcherConfig:
-        """Of every dispatcher."""
+        """The configuration of every dispatcher."""
         return dispatcher_of(self.preset, **self.dispatcher)
 
     def manager_config(self) -> GlobalManagerConfig:
-        """Of every global manager."""
+        """The configuration of every global manager."""
         return manager_of(self.preset, **self.manager)
 
     def kvstore_config(self, node: str) -> KvstoreConfig:
-        """Of the kvstore of `node`."""
+        """The configuration of the kvstore of `node`."""
         return KvstoreConfig(**{"tier_path": "/tier", "tier_bytes": self.tier_bytes, "node": node, **self.kvstore})
 
     def monitor_config(self) -> MonitorConfig:
-        """Of every monitor."""
+        """The configuration of every monitor."""
         return MonitorConfig(**self.monitor)
 
 
 def spec_of(engine: Overrides | None = None, **settings: Any) -> ClusterSpec:
-    """A specification whose engine is given by flat settings, as `simulator.engine.model.settings_of` takes them.
+    """A `ClusterSpec` whose engine is given by flat settings, as `engine_settings` takes them.
 
-    Its preset looks at nothing but load, unless another is given.
+    Its preset is `least_loaded` unless `settings` name another.
     """
-    made = settings_of(**{"progress_s": 0.25, **(engine or {})})
+    made = engine_settings(**{"progress_s": 0.25, **(engine or {})})
     return ClusterSpec(engine=made, **{"preset": "least_loaded", **settings})

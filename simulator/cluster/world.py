@@ -1,10 +1,9 @@
-"""The world: cores joined in virtual time, with exact delays and no host, socket or clock.
+"""The world: a discrete-event loop that connects cores in virtual time, with exact delays and no socket or clock.
 
-What sits at an address is anything with a core's `receive`: a real core, a modelled engine, a recording client. Streams
-keep the order of each direction, as gRPC's do; what is in flight on one that ends is lost. A core speaks on none that
-it has not heard of: `dunlin/host.py` gives it `Joined` in the moment from which it is heard. The end of a stream or of
-a process touches no event: those that it made stale are passed over when their time comes. Decides nothing: which
-trouble comes when, others say.
+An address holds any object with a core's `receive`: a service's core, a modelled engine, a recording client. A stream
+keeps the order of each direction, as gRPC's does, and loses what is in flight when it ends. A process sends on a stream
+only after it has received `Joined` for it, as with `dunlin/host.py`. The end of a stream or a process removes no event
+from the heap: stale events are skipped when their time comes. The world injects no fault by itself.
 """
 
 from collections import Counter
@@ -12,19 +11,28 @@ from collections.abc import Callable, Sequence
 from heapq import heappop, heappush
 
 from dunlin.effects import Address, After, Core, Effect, Gone, Joined, Message, Send
-from simulator.cluster.process import Act, Actor, Event, Pending, Process, Processor, Stream
+from simulator.cluster.process import (
+    CallRunner,
+    Delivery,
+    PendingDelivery,
+    Processor,
+    ScheduledCall,
+    SimulatedProcess,
+    SimulatedStream,
+)
 
 LATENCY_S = 0.001
 FIRST = 1 << 62
-"""Less than any number of an event, this makes one that comes before all others of its time."""
+"""Subtracted from an event's number, it puts the event before all others of the same time."""
 
 
 class World:
-    """Delivers messages between joined addresses; timers after exactly their delay.
+    """Delivers messages between connected addresses, and timers after exactly their delay.
 
-    `latency_s` is the delay of every stream, or says it for a pair of ends when a stream is opened. `keep_sent`: record
-    everything in `sent`. `before` is called ahead of each event and `on_delivered` after it, `on_decided` with each
-    message that has a reason. `extra_s` says what one message takes beyond the latency of its stream.
+    `latency_s`: seconds of delay of every stream, or a function of a stream's two ends. `keep_sent`: record every
+    message in `sent`. `before` is called before each delivery, `on_delivered` after it, `on_decided` with each message
+    that has a reason. `extra_s(sender, to)`: seconds that one message takes beyond the latency of its stream.
+    `dropped` counts messages that had no stream or no receiver.
     """
 
     def __init__(self, latency_s: float | Callable[[Address, Address], float] = LATENCY_S) -> None:
@@ -33,34 +41,37 @@ class World:
         self.dropped: Counter[str] = Counter()
         self.sent: list[tuple[float, Address, Address, Message]] = []
         self.keep_sent = True
-        self.before: Callable[[Event], None] | None = None
-        self.on_delivered: Callable[[Event], None] | None = None
+        self.before: Callable[[Delivery], None] | None = None
+        self.on_delivered: Callable[[Delivery], None] | None = None
         self.on_decided: Callable[[float, Address, Address, Message], None] | None = None
         self.extra_s: Callable[[Address, Address], float] | None = None
         self._latency_s = latency_s if callable(latency_s) else lambda one, other: latency_s
-        self._processes: dict[Address, Process] = {}
-        self._actor = Process(Address("world", ""), Actor())
-        self._heap: list[Pending] = []
+        self._processes: dict[Address, SimulatedProcess] = {}
+        self._actor = SimulatedProcess(Address("world", ""), CallRunner())
+        self._heap: list[PendingDelivery] = []
         self._numbers = 0
 
     def __len__(self) -> int:
-        """Processes that are up."""
+        """The number of processes that are up."""
         return len(self._processes)
 
     # --- processes ---
 
     def add(self, address: Address, core: Core) -> None:
-        """Put `core` at `address`, in place of what was there; nobody is joined to it yet."""
+        """Start a process with `core` at `address`, without streams; a process that was there is killed."""
         if address in self._processes:
             self.kill(address)
-        self._processes[address] = Process(address, core)
+        self._processes[address] = SimulatedProcess(address, core)
 
     def is_up(self, address: Address) -> bool:
-        """Whether somebody is at `address`."""
+        """Whether a process is at `address`, running or stopped."""
         return address in self._processes
 
     def kill(self, address: Address, reason: str = "stream reset") -> None:
-        """The process at `address` is gone at once, with its timers and what it had not yet been given."""
+        """End the process at `address` at once, with its timers and the messages that wait for it.
+
+        Its peers receive `Gone(reason)` after the latency. Raises KeyError if no process is there.
+        """
         process = self._processes.pop(address)
         process.is_up = False
         process.waiting = None
@@ -70,7 +81,7 @@ class World:
         process.streams.clear()
 
     def pause(self, address: Address) -> None:
-        """The process at `address` stops (SIGSTOP): what reaches it waits."""
+        """Stop the process at `address` (SIGSTOP): messages for it wait."""
         process = self._processes[address]
         if process.waiting is None:
             process.waiting = []
@@ -81,7 +92,7 @@ class World:
         return process is not None and process.waiting is not None
 
     def resume(self, address: Address) -> None:
-        """The process goes on: everything that waited is delivered now, in order. One that died meanwhile does not."""
+        """Let a stopped process run: what waited is delivered now, in order. Nothing if it died meanwhile."""
         process = self._processes.get(address)
         if process is None or process.waiting is None:
             return
@@ -89,8 +100,8 @@ class World:
         for event in waiting:  # with its number: ahead of what was sent later
             heappush(self._heap, (self.now_s, *event[1:]))
 
-    def tell_first(self, sender: Address, address: Address, message: Message) -> None:
-        """What the process hears first when it wakes, if it sleeps; else what it hears soon."""
+    def post_first(self, sender: Address, address: Address, message: Message) -> None:
+        """Deliver `message` before all that waits for a stopped process; to a running one as `post`."""
         process = self._processes.get(address)
         if process is None or process.waiting is None:
             return self.post(sender, address, message)
@@ -99,51 +110,51 @@ class World:
         return None
 
     def clock_s(self, address: Address) -> float:
-        """What the clock of the process at `address` shows."""
+        """The time of the process's own clock."""
         process = self._processes[address]
         return self.now_s * process.rate + process.offset_s
 
-    def skew(self, address: Address, offset_s: float, rate: float = 1.0) -> None:
-        """From now on the clock of the process at `address` shows `offset_s` more, and runs `rate` times as fast."""
+    def set_clock(self, address: Address, offset_s: float, rate: float = 1.0) -> None:
+        """From now on the process's clock shows `offset_s` more than the world's and runs `rate` times as fast."""
         process = self._processes[address]
         process.offset_s = offset_s + self.now_s * (1.0 - rate)
         process.rate = rate
 
-    def run_on(self, address: Address, processor: Processor | None) -> None:
-        """Let the process at `address` take its turns on a processor; None: it takes no time."""
+    def set_processor(self, address: Address, processor: Processor | None) -> None:
+        """Run the process at `address` on a processor; None: its turns take no time."""
         self._processes[address].processor = processor
 
     # --- streams ---
 
-    def join(self, one: Address, other: Address) -> None:
-        """Open a stream: both learn it after the latency. One that was open between them ends."""
+    def connect(self, one: Address, other: Address) -> None:
+        """Open a stream: both ends receive `Joined` after the latency. An open one between them ends first."""
         first, second = self._processes.get(one), self._processes.get(other)
         if first is None or second is None:
             self.dropped["Joined"] += 1
             return
-        self.part(one, other, "replaced by a newer connection")
+        self.disconnect(one, other, "replaced by a newer connection")
         delay_s = self._latency_s(one, other)
-        first.streams[other] = Stream(one, second, delay_s)
-        second.streams[one] = Stream(other, first, delay_s)
-        self._say(second.streams[one], Joined(), self.now_s)
-        self._say(first.streams[other], Joined(), self.now_s)
+        first.streams[other] = SimulatedStream(one, second, delay_s)
+        second.streams[one] = SimulatedStream(other, first, delay_s)
+        self._send_on(second.streams[one], Joined(), self.now_s)
+        self._send_on(first.streams[other], Joined(), self.now_s)
 
-    def is_joined(self, one: Address, other: Address) -> bool:
+    def is_connected(self, one: Address, other: Address) -> bool:
         """Whether a stream is open between them."""
         process = self._processes.get(one)
         return process is not None and other in process.streams
 
     def peers(self, address: Address) -> list[Address]:
-        """Who has a stream with `address`, in the order of joining; nobody, if nobody is there."""
+        """The addresses that have a stream with `address`, by age; empty if no process is there."""
         process = self._processes.get(address)
         return list(process.streams) if process is not None else []
 
-    def part(self, one: Address, other: Address, reason: str = "stream reset") -> None:
-        """End a stream: what is in flight on it is lost, and both ends that knew of it learn it."""
+    def disconnect(self, one: Address, other: Address, reason: str = "stream reset") -> None:
+        """End a stream: what is in flight is lost, and each end that had received `Joined` receives `Gone`."""
         self._close(one, other, reason)
 
     def sever(self, one: Address, other: Address) -> bool:
-        """End a stream and lose what is in flight on it; neither end learns it now. False: there was none."""
+        """End a stream without telling either end; what is in flight is lost. False: there was none."""
         return self._close(one, other, None)
 
     def _close(self, one: Address, other: Address, reason: str | None) -> bool:
@@ -157,49 +168,50 @@ class World:
         return True
 
     def stall(self, one: Address, other: Address) -> None:
-        """What they say to each other from now on waits; not what is under way."""
+        """Hold what they send to each other from now on; what is in flight arrives."""
         for stream in self._both(one, other):
             if stream.held is None:
                 stream.held = []
 
-    def flow(self, one: Address, other: Address) -> None:
-        """What waited between them goes on its way now, in order; what follows flows again."""
+    def unstall(self, one: Address, other: Address) -> None:
+        """Send what was held between them, in order, and hold no more."""
         for stream in self._both(one, other):
             held, stream.held = stream.held or [], None
             for message in held:
-                self._say(stream, message, self.now_s)
+                self._send_on(stream, message, self.now_s)
 
-    def _both(self, one: Address, other: Address) -> list[Stream]:
-        """The two directions of their stream; none if they have none."""
+    def _both(self, one: Address, other: Address) -> list[SimulatedStream]:
+        """The two directions of their stream; empty without a stream."""
         here, there = self._processes.get(one), self._processes.get(other)
         if here is None or there is None or other not in here.streams:
             return []
         return [here.streams[other], there.streams[one]]
 
     def post(self, sender: Address, to: Address, message: Message, delay_s: float | None = None) -> None:
-        """Deliver `message` to who is at `to` now as if `sender` had sent it: on their stream if they have one, and in
-        order; else, or where it is said when, after the latency or exactly then.
+        """Deliver `message` to the process now at `to` as if `sender` had sent it.
+
+        Without `delay_s` it takes their stream, in order, or the latency if they have none; with it exactly so long.
         """
         process = self._processes.get(to)
         if process is None:
-            self.dropped["nobody there"] += 1
+            self.dropped["no process"] += 1
             return
         speaker = self._processes.get(sender) if delay_s is None else None
         stream = speaker.streams.get(to) if speaker is not None else None
         if stream is not None:
-            self._say(stream, message, self.now_s)
+            self._send_on(stream, message, self.now_s)
         else:
             delay_s = self._latency_s(sender, to) if delay_s is None else delay_s
             self._push(self.now_s + delay_s, process, sender, message, None)
 
     # --- time ---
 
-    def later(self, delay_s: float, act: Callable[[], object]) -> None:
-        """Call `act` when so much virtual time has passed."""
-        self._push(self.now_s + delay_s, self._actor, self._actor.address, Act(act), None)
+    def call_later(self, delay_s: float, act: Callable[[], object]) -> None:
+        """Call `act` after `delay_s` seconds of virtual time."""
+        self._push(self.now_s + delay_s, self._actor, self._actor.address, ScheduledCall(act), None)
 
     def run(self, until: Callable[[], bool] | None = None, for_s: float = 60.0, max_events: int = 10_000_000) -> bool:
-        """Deliver events until `until` holds, time is up or nothing is left; say whether `until` holds."""
+        """Deliver events until `until` holds, `for_s` seconds passed or no event is left; whether `until` holds."""
         end_s = self.now_s + for_s
         if until is None:
             self.run_to(end_s)
@@ -210,43 +222,43 @@ class World:
                 return True
             if not heap or heap[0][0] > end_s:
                 break
-            self._take(heappop(heap))
+            self._deliver(heappop(heap))
         self.now_s = max(self.now_s, min(end_s, heap[0][0]) if heap else end_s)
         return until()
 
     def run_to(self, end_s: float) -> None:
-        """Deliver all events up to `end_s`; it is `end_s` afterwards."""
-        heap, take = self._heap, self._take
+        """Deliver all events up to `end_s`, and set the time to it."""
+        heap, take = self._heap, self._deliver
         while heap and heap[0][0] <= end_s:
             take(heappop(heap))
         self.now_s = max(self.now_s, end_s)
 
-    def _take(self, event: Pending) -> None:
+    def _deliver(self, event: PendingDelivery) -> None:
         at_s, _, process, sender, message, stream = event
         if stream is not None and not stream.is_open:
             return
         if not process.is_up:
-            self.dropped["nobody there"] += 1
+            self.dropped["no process"] += 1
             return
         self.now_s = at_s
         if process.waiting is not None:
             process.waiting.append(event)
             return
-        if process.processor is not None and not self._has_turn(at_s, process, event):
+        if process.processor is not None and not self._acquire_processor(at_s, process, event):
             return
         if stream is not None and not stream.is_known:
             stream.is_known = process.streams[sender].may_speak = True
         if self.before is not None:
-            self.before(Event(at_s, event[1], process.address, sender, message))
+            self.before(Delivery(at_s, event[1], process.address, sender, message))
         self.delivered += 1
         effects = process.core.receive(at_s * process.rate + process.offset_s, sender, message)
         if effects:
             done_s = at_s if process.processor is None else process.processor.free_s
             self._carry_out(done_s, process, effects)
         if self.on_delivered is not None:
-            self.on_delivered(Event(at_s, event[1], process.address, sender, message))
+            self.on_delivered(Delivery(at_s, event[1], process.address, sender, message))
 
-    def _carry_out(self, now_s: float, process: Process, effects: Sequence[Effect]) -> None:
+    def _carry_out(self, now_s: float, process: SimulatedProcess, effects: Sequence[Effect]) -> None:
         heap, streams, number = self._heap, process.streams, self._numbers
         is_watched = self.keep_sent or self.extra_s is not None or self.on_decided is not None
         for effect in effects:
@@ -273,22 +285,22 @@ class World:
             heappush(heap, (at_s, number, stream.to, stream.sender, effect.message, stream))
         self._numbers = number
 
-    def _send(self, now_s: float, stream: Stream, effect: Send) -> None:
-        """The slow way, for those who look."""
+    def _send(self, now_s: float, stream: SimulatedStream, effect: Send) -> None:
+        """Send where something observes messages; `_carry_out` has the fast path."""
         message, to = effect.message, effect.to
         if self.keep_sent:
             self.sent.append((now_s, stream.sender, to, message))
         if self.on_decided is not None and getattr(message, "why", None) is not None:
             self.on_decided(now_s, stream.sender, to, message)
-        self._say(stream, message, now_s)
+        self._send_on(stream, message, now_s)
 
-    def _end(self, stream: Stream, reason: str | None, tell: Stream) -> None:
-        """Its direction is over; whoever spoke on it hears so, if the other direction had told it of the stream."""
+    def _end(self, stream: SimulatedStream, reason: str | None, tell: SimulatedStream) -> None:
+        """Close one direction; its sender receives `Gone` if it knew of the stream by the other direction (`tell`)."""
         stream.is_open = False
         if tell.is_known and reason is not None:
             self._push(self.now_s + stream.delay_s, tell.to, tell.sender, Gone(reason), None)
 
-    def _say(self, stream: Stream, message: Message, now_s: float) -> None:
+    def _send_on(self, stream: SimulatedStream, message: Message, now_s: float) -> None:
         if stream.held is not None:
             stream.held.append(message)
             return
@@ -296,12 +308,14 @@ class World:
         stream.last_s = max(stream.last_s, now_s + stream.delay_s + extra_s)
         self._push(stream.last_s, stream.to, stream.sender, message, stream)
 
-    def _push(self, at_s: float, to: Process, sender: Address, message: Message, stream: Stream | None) -> None:
+    def _push(
+        self, at_s: float, to: SimulatedProcess, sender: Address, message: Message, stream: SimulatedStream | None
+    ) -> None:
         self._numbers += 1
         heappush(self._heap, (at_s, self._numbers, to, sender, message, stream))
 
-    def _has_turn(self, now_s: float, process: Process, event: Pending) -> bool:
-        """Whether the processor is free for this event; if not it comes again when it is."""
+    def _acquire_processor(self, now_s: float, process: SimulatedProcess, event: PendingDelivery) -> bool:
+        """Whether the processor is free for this event; otherwise the event is put off until it is."""
         processor = process.processor
         if processor is None:
             return True

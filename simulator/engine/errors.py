@@ -1,5 +1,5 @@
-"""What goes wrong in a simulation because of what is simulated."""
+"""Errors that a simulation raises because of what the simulated parts do."""
 
 
 class ContractBroken(Exception):
-    """A core asked a model for what the contract of the real thing forbids: the text says what and where."""
+    """A core asked a model for what the real part's contract forbids; the text says what and where."""

@@ -1,4 +1,4 @@
-"""The memory of a node's host tier: what lies at an offset, shared by engines and surviving them."""
+"""The memory of a node's host tier: shared by its engines, and it outlives them."""
 
 from hashlib import blake2b
 
@@ -6,8 +6,8 @@ from dunlin.identity import identity
 from dunlin.messages.types import HostRegion, Region, i64
 
 
-class HostTier:
-    """What lies at an offset: one number for each token, or whatever stands for the bytes. It can be damaged."""
+class SimulatedHostMemory:
+    """Contents by byte offset: one number per token stands for the bytes of its KV."""
 
     def __init__(self) -> None:
         self.contents: dict[int, list[int]] = {}
@@ -17,15 +17,15 @@ class HostTier:
         self.contents[host.offset_bytes] = list(content)
 
     def read(self, host: HostRegion) -> list[int]:
-        """What lies there, whoever wrote it."""
+        """The content at the region's offset, of any writer; empty if there is none."""
         return self.contents.get(host.offset_bytes, [])
 
-    def flip(self, offset_bytes: int) -> None:
-        """Damage one region."""
+    def corrupt(self, offset_bytes: int) -> None:
+        """Flip a bit of the region at an offset."""
         self.contents[offset_bytes][0] ^= 1
 
 
 def checksum_of(region: Region, kv_dtype: str, chain: bytes, content: list[int]) -> int:
-    """The checksum of a region whose bytes are `content`: like the live one it speaks of the region's identity too."""
+    """The 64-bit checksum of a region's identity and of `content`, as the live one covers both."""
     said = identity(region, kv_dtype, chain) + i64(content).tobytes()
     return int.from_bytes(blake2b(said, digest_size=8).digest(), "little", signed=True)

@@ -1,7 +1,7 @@
-"""An audit of a slab: notices every misuse of a slot.
+"""An audit of the KV cache: it detects every misuse of a slot.
 
-Each slot holds a digest of all tokens up to the one whose KV would lie there. A row reads the slots of its sequence
-before it computes, so a slot that was reused too early, restored wrongly, or shared with another tenant is seen.
+Each slot holds a digest of all tokens up to the one whose KV it stands for. A row first reads all slots of its
+sequence, so the audit detects a slot that was reused too early, restored wrongly, or shared between tenants.
 """
 
 from collections.abc import Callable, Iterable
@@ -9,68 +9,68 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from simulator.engine.errors import ContractBroken
-from simulator.engine.token_model import absorb
+from simulator.engine.token_model import extend_digest
 
 TORN = -2
-"""What a slot holds that an engine was writing when it died."""
-NONSENSE = -1
-"""What every slot holds after an engine went wild."""
+"""The content of a slot that an engine was writing when it died."""
+GARBAGE = -1
+"""The content of every slot after a wild write of an engine."""
 
 
-class Audit(Protocol):
-    """What an engine tells whoever looks over its shoulder. Raises ContractBroken."""
+class KvAudit(Protocol):
+    """What a modelled engine reports of its use of slots. Every method may raise ContractBroken."""
 
     def opened(self, number: int, tokens: Iterable[int], slots: list[int]) -> None:
-        """A sequence; the KV of its first tokens lies in `slots`."""
+        """A sequence was opened; `slots` hold the KV of its first tokens."""
         ...
 
     def closed(self, number: int) -> None:
-        """It is forgotten."""
+        """The sequence was closed."""
         ...
 
     def computed(self, number: int, start: int, stop: int, slots: list[int]) -> None:
-        """The KV of its tokens from `start` to `stop` was written into `slots`, after all before was read."""
+        """A row wrote the KV of tokens [start, stop) into `slots`, after it read the KV of all tokens before."""
         ...
 
-    def overtaken(self, slots: list[int]) -> None:
-        """The row of a sequence that was closed meanwhile may have written these, or a part of them."""
+    def may_have_written(self, slots: list[int]) -> None:
+        """The row of a sequence that was closed meanwhile may have written some of `slots`."""
         ...
 
-    def said(self, number: int, token: int) -> None:
-        """Its next token."""
+    def sampled(self, number: int, token: int) -> None:
+        """The sequence's next token was sampled."""
         ...
 
     def copied_out(self, slots: list[int]) -> list[int]:
-        """What a move out of `slots` carries."""
+        """The contents of `slots`, which a move copies out."""
         ...
 
     def copied_in(self, slots: list[int], content: list[int]) -> None:
-        """A move into `slots` landed, whole or not."""
+        """A move wrote `content` into `slots`; it may be shorter than them."""
         ...
 
     def adopted(self, number: int, start: int, slots: list[int]) -> None:
-        """The KV of a sequence's tokens from `start` on lies in `slots` now."""
+        """`slots` hold the KV of the sequence's tokens from `start` on."""
         ...
 
-    def succeeded(self, torn: list[int], trusted: bool) -> None:
-        """Another engine process works on the same slab; the one before was writing `torn`, or went wild."""
+    def engine_replaced(self, torn: list[int], trusted: bool) -> None:
+        """A successor took over the KV cache; its predecessor was writing `torn`, and wrote wildly unless `trusted`."""
         ...
 
 
 @dataclass(slots=True)
 class _Text:
-    """A sequence: `digests[i]` covers the tokens up to i, `slots[i]` is where the KV of token i lies."""
+    """A sequence: `digests[i]` covers tokens [0, i], `slots[i]` holds the KV of token i."""
 
     tenant: str
     digests: list[int] = field(default_factory=list)
     slots: list[int] = field(default_factory=list)
 
     def append(self, token: int) -> None:
-        self.digests.append(absorb(self.digests[-1] if self.digests else 0, token))
+        self.digests.append(extend_digest(self.digests[-1] if self.digests else 0, token))
 
 
-class SlabAudit:
-    """What every slot holds and who wrote it. `tenant_of` says whose a sequence is."""
+class KvCacheAudit:
+    """The content and the writing tenant of every slot. `tenant_of(sequence)` names a sequence's tenant."""
 
     def __init__(self, slots: int, tenant_of: Callable[[int], str] = lambda number: "") -> None:
         self.slab: list[int | None] = [None] * slots
@@ -79,7 +79,7 @@ class SlabAudit:
         self._texts: dict[int, _Text] = {}
 
     def opened(self, number: int, tokens: Iterable[int], slots: list[int]) -> None:
-        """See `Audit`."""
+        """See `KvAudit`."""
         text = self._texts[number] = _Text(self._tenant_of(number))
         for token in tokens:
             text.append(token)
@@ -87,11 +87,11 @@ class SlabAudit:
         text.slots = slots
 
     def closed(self, number: int) -> None:
-        """See `Audit`."""
+        """See `KvAudit`."""
         self._texts.pop(number, None)
 
     def computed(self, number: int, start: int, stop: int, slots: list[int]) -> None:
-        """See `Audit`."""
+        """See `KvAudit`."""
         text = self._texts[number]
         self._read(number, text, start)
         self._check(number, slots)
@@ -101,37 +101,37 @@ class SlabAudit:
             self.tenants[slot] = text.tenant
             text.slots.append(slot)
 
-    def overtaken(self, slots: list[int]) -> None:
-        """See `Audit`."""
+    def may_have_written(self, slots: list[int]) -> None:
+        """See `KvAudit`."""
         for slot in slots:
             self.slab[slot] = TORN
 
-    def said(self, number: int, token: int) -> None:
-        """See `Audit`."""
+    def sampled(self, number: int, token: int) -> None:
+        """See `KvAudit`."""
         self._texts[number].append(token)
 
     def copied_out(self, slots: list[int]) -> list[int]:
-        """See `Audit`."""
+        """See `KvAudit`."""
         content = [digest for slot in slots if (digest := self.slab[slot]) is not None]
         if len(content) != len(slots):
-            raise ContractBroken(f"{len(slots) - len(content)} slots are copied that nobody wrote")
+            raise ContractBroken(f"{len(slots) - len(content)} slots are copied that no row wrote")
         return content
 
     def copied_in(self, slots: list[int], content: list[int]) -> None:
-        """See `Audit`. The tier knows requests by their keys, so what comes back is nobody's in particular."""
+        """See `KvAudit`. Regions carry no tenant, so the slots are marked as no tenant's."""
         for slot, digest in zip(slots, content, strict=False):
             self.slab[slot] = digest
             self.tenants[slot] = None
 
     def adopted(self, number: int, start: int, slots: list[int]) -> None:
-        """See `Audit`."""
+        """See `KvAudit`."""
         self._texts[number].slots[start:] = slots
 
-    def succeeded(self, torn: list[int], trusted: bool) -> None:
-        """See `Audit`."""
+    def engine_replaced(self, torn: list[int], trusted: bool) -> None:
+        """See `KvAudit`."""
         self._texts.clear()
         if not trusted:
-            self.slab = [NONSENSE] * len(self.slab)
+            self.slab = [GARBAGE] * len(self.slab)
         for slot in torn:
             self.slab[slot] = TORN
 

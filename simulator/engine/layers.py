@@ -1,7 +1,7 @@
-"""Which layers a modelled engine holds, and how many slots that leaves (`Remap`, one phase at a time).
+"""The layers that a modelled engine holds and the slots that they leave (`Remap`, one phase at a time).
 
-Memory is one arena of weights and KV. A dropped layer's weights become KV of the layers kept: at once beside the
-dropped layers' KV, which others may still fetch, and all of it once that is released.
+Weights and KV share one arena. The memory of a dropped layer's weights becomes KV of the layers kept; the memory of the
+dropped layers' KV follows when it is released, because other instances may fetch it until then.
 """
 
 from dataclasses import dataclass
@@ -16,14 +16,17 @@ _ORDER = (RemapPhase.PREPARE, RemapPhase.DROP_WEIGHTS, RemapPhase.RELEASE_KV)
 
 
 @dataclass(frozen=True, slots=True)
-class RemapOver:
-    """A phase's time is up."""
+class RemapDue:
+    """Timer: the phase of `message` ends."""
 
     message: Remap
 
 
-class Layers:
-    """Owns the layers held and the phase of a change. `weights_bytes` is one layer's."""
+class LayerSet:
+    """Owns the layers held and the phase of a change.
+
+    `weights_bytes`: bytes of one layer's weights. `slots`: the slots that the layers held leave.
+    """
 
     def __init__(self, instance: Address, ready: EngineReady, timing: Timing, weights_bytes: int) -> None:
         self.slots = ready.slots
@@ -36,15 +39,19 @@ class Layers:
         self._changing: Remap | None = None
 
     def remap(self, now_s: float, message: Remap) -> list[Effect]:
-        """Begin a phase; the weights of layers that come are loaded while they are prepared."""
+        """Begin a phase; PREPARE takes the time of loading the weights of the layers to come.
+
+        Raises:
+            ContractBroken: the phase is out of order, or no layer would be held.
+        """
         self._check(message)
         coming = len([layer for layer in message.layers if layer not in self._held])
         loads = message.phase is RemapPhase.PREPARE and coming
         took_s = self._timing.move_s(MoveKind.HOST_TO_SLAB, coming * self._weights_bytes) if loads else 0.0
-        return [After(took_s, RemapOver(message))]
+        return [After(took_s, RemapDue(message))]
 
-    def over(self, now_s: float, due: RemapOver) -> list[Effect]:
-        """A phase ended."""
+    def over(self, now_s: float, due: RemapDue) -> list[Effect]:
+        """End a phase: answer with the layers held and the slots that they leave."""
         message = due.message
         self._changing = message
         if message.phase is RemapPhase.DROP_WEIGHTS:
@@ -70,7 +77,7 @@ class Layers:
             raise ContractBroken(f"layout {message.layout}: {message.phase.name} after {before}")
 
     def _room(self, message: Remap, released: bool) -> int:
-        """Slots when the layers of `message` are held, in whole quanta."""
+        """Slots, in whole quanta, when the layers of `message` are held; `released`: the KV of the others is too."""
         kv_bytes = self._ready.kv_bytes_per_token / self._all
         held, kept = len(message.layers), len(self._held)
         arena_bytes = self._ready.slots * kv_bytes * self._all + self._all * self._weights_bytes

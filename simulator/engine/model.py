@@ -1,7 +1,7 @@
-"""A model of an engine: it keeps the contract of the real one and the time of a `Timing`, and computes nothing.
+"""A model of an engine: it keeps the real one's contract, takes the time of a `Timing`, and computes no tensor.
 
-A router over its sequences, steps, moves and layers. What an instance's core may never ask raises ContractBroken; what
-a real engine takes in the course of things (rows of sequences that ended or were closed) it takes too.
+It routes messages to its sequences, steps, moves and layers. A request that the contract forbids raises
+ContractBroken; what a real engine accepts (rows of sequences that ended or were closed) the model accepts too.
 """
 
 from collections.abc import Callable
@@ -27,18 +27,18 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import i32
-from simulator.engine.host_memory import HostTier
-from simulator.engine.kv_audit import Audit
-from simulator.engine.layers import Layers, RemapOver
-from simulator.engine.moves import HOST_KINDS, MoveOver, Mover
-from simulator.engine.sequences import OpenSequences
-from simulator.engine.steps import Safepoint, StepOver, StepRunner, is_foreign
+from simulator.engine.host_memory import SimulatedHostMemory
+from simulator.engine.kv_audit import KvAudit
+from simulator.engine.layers import LayerSet, RemapDue
+from simulator.engine.moves import HOST_KINDS, MoveDue, SimulatedKvMover
+from simulator.engine.sequences import SimulatedSequences
+from simulator.engine.steps import SafepointDue, SimulatedStepRunner, StepDue, is_unsupported
 from simulator.engine.timing import LinearTiming, Timing
-from simulator.engine.token_model import VOCABULARY, Counted, Digested, Voice
+from simulator.engine.token_model import VOCABULARY, PositionTokenModel, PrefixTokenModel, TokenModel
 
 
-def make_ready(**overrides: Any) -> EngineReady:
-    """What a small modelled engine says of itself."""
+def make_engine_ready(**overrides: Any) -> EngineReady:
+    """The `EngineReady` of a small modelled engine: 2 layers, 256 slots; `overrides` replace fields."""
     values = {
         "layers": i32([0, 1]),
         "slots": 256,
@@ -52,9 +52,9 @@ def make_ready(**overrides: Any) -> EngineReady:
     return EngineReady(**{**values, **overrides})
 
 
-def ready_of(timing: EngineTiming, **overrides: Any) -> EngineReady:
-    """What an engine says of itself that has the model and the memory of `timing`."""
-    return make_ready(
+def engine_ready_of(timing: EngineTiming, **overrides: Any) -> EngineReady:
+    """The `EngineReady` of an engine with the model and the memory of `timing`; `overrides` replace fields."""
+    return make_engine_ready(
         **{
             "layers": i32(range(timing.layers)),
             "slots": timing.slots,
@@ -65,16 +65,18 @@ def ready_of(timing: EngineTiming, **overrides: Any) -> EngineReady:
 
 
 @dataclass(frozen=True, slots=True)
-class EngineSettings:
-    """What every engine of an instance is like.
+class SimulatedEngineSettings:
+    """Settings of the modelled engines of an instance.
 
-    `audit`: the slab is audited and the text follows from every token before; else it follows from the seed and the
-    position, and a step costs the same whatever the context. `progress_s` is how often the host reads the counter of
-    safepoints (None: never). For `busy_share` of a move's time the engine does nothing else. `weights_bytes` of one
-    layer become room for KV when it is dropped. The logits after a text with `failing_token` are not finite.
+    `audit`: every slot of the KV cache is audited, and the next token depends on all tokens before; otherwise it
+    depends on the seed and the position, and the simulator's work per step does not grow with the context.
+    `progress_s`: seconds between two reads of the safepoint counter (None: it is not read). `restart_s`: seconds from
+    an engine's end to its successor's start. `busy_share` (0 to 1): the part of a move's time that blocks steps.
+    `weights_bytes`: bytes of one layer's weights, which become room for KV when the layer is dropped.
+    `failing_token`: a text that contains it has logits that are not finite.
     """
 
-    ready: EngineReady = field(default_factory=make_ready)
+    ready: EngineReady = field(default_factory=make_engine_ready)
     timing: Timing = field(default_factory=LinearTiming)
     progress_s: float | None = None
     restart_s: float = 1.0
@@ -84,34 +86,43 @@ class EngineSettings:
     failing_token: int | None = None
 
     @property
-    def voice(self) -> Voice:
-        """How its text follows."""
-        return Digested() if self.audit else Counted()
+    def token_model(self) -> TokenModel:
+        """The rule for the next token that fits `audit`."""
+        return PrefixTokenModel() if self.audit else PositionTokenModel()
 
 
-def settings_of(**flat: Any) -> EngineSettings:
-    """Settings by name: of the engine itself, of what it says of itself, and of a linear timing (`step_s`, `token_s`,
-    `move_s`, of which `move_busy_s` the engine does nothing else).
+def engine_settings(**flat: Any) -> SimulatedEngineSettings:
+    """Settings by flat names: fields of `SimulatedEngineSettings` and of `EngineReady`, and a linear timing (`step_s`,
+    `token_s`, `move_s`, `load_s`; `move_busy_s` seconds of a move block steps).
     """
-    own = {each.name: flat.pop(each.name) for each in fields(EngineSettings) if each.name in flat}
+    own = {each.name: flat.pop(each.name) for each in fields(SimulatedEngineSettings) if each.name in flat}
     move_s, busy_s = flat.pop("move_s", 0.005), flat.pop("move_busy_s", 0.001)
     timing = LinearTiming(flat.pop("step_s", 0.01), flat.pop("token_s", 0.0), move_s, 0.0, flat.pop("load_s", 0.0))
     ready = own.pop("ready", None)
-    said = replace(ready, **flat) if ready is not None else make_ready(**flat)
-    return EngineSettings(**{"timing": timing, "busy_share": busy_s / move_s, **own}, ready=said)
+    said = replace(ready, **flat) if ready is not None else make_engine_ready(**flat)
+    return SimulatedEngineSettings(**{"timing": timing, "busy_share": busy_s / move_s, **own}, ready=said)
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
-    """The host reads the counter of safepoints."""
+class ProgressPoll:
+    """Timer: the engine's host reads the safepoint counter."""
 
 
-class EngineModel:
-    """One engine process. `is_stuck`: it passes no safepoint and answers nothing, while its host goes on reading the
-    counter. `steps` are all that it was given, if `keeps_steps`.
+class SimulatedEngine:
+    """One engine process.
+
+    `is_stuck`: it passes no safepoint and answers no message, while its host goes on reading the counter. `safepoints`
+    counts those passed, `most_queued` is the largest number of steps queued at once. `steps` lists every step received
+    (with `audit` alone).
     """
 
-    def __init__(self, instance: Address, settings: EngineSettings, tier: HostTier, audit: Audit | None = None) -> None:
+    def __init__(
+        self,
+        instance: Address,
+        settings: SimulatedEngineSettings,
+        tier: SimulatedHostMemory,
+        audit: KvAudit | None = None,
+    ) -> None:
         self.address = Address("engine", instance.name)
         self.ready = ready = settings.ready
         self.is_stuck = False
@@ -121,10 +132,10 @@ class EngineModel:
         self._instance = instance
         self._settings = settings
         self._audit = audit
-        timing, voice = settings.timing, settings.voice
-        self._sequences = OpenSequences(ready.slots, ready.max_positions, voice, audit, settings.failing_token)
-        self.moves = Mover(instance, ready, self._sequences, tier, timing, audit, settings.busy_share)
-        self.runner = StepRunner(
+        timing, voice = settings.timing, settings.token_model
+        self._sequences = SimulatedSequences(ready.slots, ready.max_positions, voice, audit, settings.failing_token)
+        self.moves = SimulatedKvMover(instance, ready, self._sequences, tier, timing, audit, settings.busy_share)
+        self.runner = SimulatedStepRunner(
             instance,
             self._sequences,
             timing,
@@ -132,36 +143,38 @@ class EngineModel:
             ready.vocabulary,
             voice,
             audit,
-            self.moves.is_landing,
-            self.moves.spoiled,
+            self.moves.is_pending,
+            self.moves.failed_sequence,
         )
-        self.layers = Layers(instance, ready, timing, settings.weights_bytes)
+        self.layers = LayerSet(instance, ready, timing, settings.weights_bytes)
         self._handlers: dict[type[Any], Callable[[float, Any], list[Effect]]] = {
-            StepOver: self._on_step_over,
+            StepDue: self._on_step_over,
             Step: self._on_step,
             Open: self._on_open,
             Close: self._on_close,
             Move: self._on_move,
-            MoveOver: self._on_move_over,
+            MoveDue: self._on_move_over,
             CancelMove: lambda now_s, message: [*self.moves.cancel(now_s, message.move), *self.runner.begin(now_s)],
             MapHost: self._on_map_host,
             Interrupt: self.runner.interrupt,
-            Safepoint: self.runner.at_safepoint,
+            SafepointDue: self.runner.at_safepoint,
             Resume: lambda now_s, message: self.runner.resume(now_s, message.step),
             Discard: self._on_discard,
             Remap: self.layers.remap,
-            RemapOver: self.layers.over,
+            RemapDue: self.layers.over,
         }
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """Anything that an instance or this engine's own timers say."""
+        """Handle a message of the instance or one of this engine's timers."""
         handler = self._handlers.get(type(message))
         if handler is not None:
             return [] if self.is_stuck else handler(now_s, message)
-        if isinstance(message, Tick):
+        if isinstance(message, ProgressPoll):
             return self._on_tick(now_s)
         if isinstance(message, Joined):
-            ticking = [After(self._settings.progress_s, Tick())] if self._settings.progress_s is not None else []
+            ticking = (
+                [After(self._settings.progress_s, ProgressPoll())] if self._settings.progress_s is not None else []
+            )
             return [After(self._settings.timing.load_s, self.ready), *ticking]
         if isinstance(message, EngineReady):
             return [Send(self._instance, message)]
@@ -169,20 +182,20 @@ class EngineModel:
             return []
         return [Send(self._instance, Unsupported(type(message).__name__))]
 
-    def torn(self) -> list[int]:
-        """The slots that it is writing."""
+    def slots_being_written(self) -> list[int]:
+        """The slots that queued steps and pending moves write."""
         return [*self.runner.writing(), *self.moves.writing()]
 
     @property
     def open_sequences(self) -> list[int]:
-        """Sequences opened and not closed."""
+        """Numbers of the sequences opened and not closed."""
         return list(self._sequences.by_number)
 
     def _on_tick(self, now_s: float) -> list[Effect]:
         if self._settings.progress_s is None:
             return []
         passed = self.safepoints + (0 if self.is_stuck else self.runner.progress(now_s))
-        return [Send(self._instance, Progress(passed)), After(self._settings.progress_s, Tick())]
+        return [Send(self._instance, Progress(passed)), After(self._settings.progress_s, ProgressPoll())]
 
     def _on_open(self, now_s: float, message: Open) -> list[Effect]:
         self._sequences.open(message)
@@ -194,7 +207,7 @@ class EngineModel:
         return []
 
     def _on_step(self, now_s: float, step: Step) -> list[Effect]:
-        if is_foreign(step):
+        if is_unsupported(step):
             return [Send(self._instance, Unsupported("Step", "only local steps", step=step.step))]
         if self._settings.audit:
             self.steps.append(step)
@@ -202,19 +215,19 @@ class EngineModel:
         self.most_queued = max(self.most_queued, len(self.runner.queue))
         return effects
 
-    def _on_step_over(self, now_s: float, due: StepOver) -> list[Effect]:
+    def _on_step_over(self, now_s: float, due: StepDue) -> list[Effect]:
         self.safepoints += len(self.ready.layers)
-        return self.runner.over(now_s, due)
+        return self.runner.on_due(now_s, due)
 
     def _on_move(self, now_s: float, move: Move) -> list[Effect]:
         if move.kind not in HOST_KINDS:
             return [Send(self._instance, Unsupported("Move", "only between slab and host tier", move=move.move))]
         return self.moves.add(now_s, move)
 
-    def _on_move_over(self, now_s: float, due: MoveOver) -> list[Effect]:
-        effects, busy_s = self.moves.over(now_s, due)
+    def _on_move_over(self, now_s: float, due: MoveDue) -> list[Effect]:
+        effects, busy_s = self.moves.on_due(now_s, due)
         self.safepoints += bool(effects)
-        self.runner.owe(busy_s)
+        self.runner.add_engine_delay(busy_s)
         return [*effects, *self.runner.begin(now_s)]
 
     def _on_map_host(self, now_s: float, message: MapHost) -> list[Effect]:

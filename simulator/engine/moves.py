@@ -1,7 +1,7 @@
-"""The moves of a modelled engine: one copy at a time over one path, the most urgent first, then the oldest.
+"""The moves of a modelled engine: one copy at a time, the most urgent first, then the oldest.
 
-A more urgent one interrupts another where it is. What lands is checked as the real engine checks it: by a checksum of
-the region's identity and of what was copied.
+A more urgent move suspends the current one. A copy into the KV cache is verified as the real engine does it: by a
+checksum of the region's identity and of the bytes.
 """
 
 from dataclasses import dataclass
@@ -10,17 +10,17 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import EngineReady, Move, MoveDone
 from dunlin.messages.types import HostRegion, MoveKind, MoveStatus
 from simulator.engine.errors import ContractBroken
-from simulator.engine.host_memory import HostTier, checksum_of
-from simulator.engine.kv_audit import Audit
-from simulator.engine.sequences import OpenSequences, slots_of
+from simulator.engine.host_memory import SimulatedHostMemory, checksum_of
+from simulator.engine.kv_audit import KvAudit
+from simulator.engine.sequences import SimulatedSequences, slots_of_extents
 from simulator.engine.timing import Timing
 
 HOST_KINDS = (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
 
 
 @dataclass(frozen=True, slots=True)
-class MoveOver:
-    """The time of the move under way is up, unless another `turn` has begun since."""
+class MoveDue:
+    """Timer: the current move ends; stale if another `turn` began since."""
 
     turn: int
 
@@ -34,19 +34,20 @@ class _Pending:
     left_s: float
 
 
-class Mover:
-    """Owns the moves that were asked for and have not been answered. `busy_share` of a move's time the engine does
-    nothing else.
+class SimulatedKvMover:
+    """Owns the moves that are not answered. `busy_share` (0 to 1) of a move's time blocks the engine's steps.
+
+    `moved_bytes` counts what arrived; `is_mapped`: a host tier is mapped.
     """
 
     def __init__(
         self,
         instance: Address,
         ready: EngineReady,
-        sequences: OpenSequences,
-        tier: HostTier,
+        sequences: SimulatedSequences,
+        tier: SimulatedHostMemory,
         timing: Timing,
-        audit: Audit | None,
+        audit: KvAudit | None,
         busy_share: float,
     ) -> None:
         self.moved_bytes = 0
@@ -65,43 +66,51 @@ class Mover:
         self._current: _Pending | None = None
         self._since_s = 0.0
 
-    def is_landing(self, move: int) -> bool:
-        """Whether it is under way."""
+    def is_pending(self, move: int) -> bool:
+        """Whether the move is not answered."""
         return move in self._pending
 
-    def spoiled(self, move: int) -> int | None:
-        """The sequence whose rows must not run on this move, because it failed."""
+    def failed_sequence(self, move: int) -> int | None:
+        """The sequence that this move failed to restore, whose rows must not run; None: it did not fail."""
         return self._failed.get(move)
 
     def forget(self, number: int) -> None:
-        """A sequence is closed."""
+        """Drop the failed moves of a closed sequence."""
         if self._failed:
             self._failed = {move: sequence for move, sequence in self._failed.items() if sequence != number}
 
     def writing(self) -> list[int]:
-        """The slots that moves write."""
+        """The slots that pending moves write."""
         moves = [pending.move for pending in self._pending.values()]
-        ins = [slots_of(move.extent_start, move.extent_length) for move in moves if move.kind is MoveKind.HOST_TO_SLAB]
+        ins = [
+            slots_of_extents(move.extent_start, move.extent_length)
+            for move in moves
+            if move.kind is MoveKind.HOST_TO_SLAB
+        ]
         return [slot for slots in ins for slot in slots]
 
     def add(self, now_s: float, move: Move) -> list[Effect]:
-        """One more move."""
+        """Queue a move.
+
+        Raises:
+            ContractBroken: its number is in use.
+        """
         if move.move in self._pending:
             raise ContractBroken(f"move {move.move} is named twice")
         self._orders += 1
         took_s = self._timing.move_s(move.kind, self._bytes(move))
         self._pending[move.move] = _Pending(move, self._orders, now_s, took_s, took_s)
-        return self._choose(now_s)
+        return self._start_most_urgent(now_s)
 
     def cancel(self, now_s: float, number: int) -> list[Effect]:
-        """Stop one that has not landed."""
+        """Cancel a pending move; nothing if it was answered."""
         pending = self._pending.get(number)
         if pending is None:
             return []
         return self._end(now_s, pending, MoveStatus.CANCELLED)
 
-    def over(self, now_s: float, due: MoveOver) -> tuple[list[Effect], float]:
-        """The move under way lands: what follows, and for how long the engine did nothing else."""
+    def on_due(self, now_s: float, due: MoveDue) -> tuple[list[Effect], float]:
+        """End the current move: the effects, and the seconds for which it blocked steps."""
         pending = self._current
         if due.turn != self._turn or pending is None:
             return [], 0.0
@@ -110,8 +119,8 @@ class Mover:
             self._failed[pending.move.move] = pending.move.sequence
         return self._end(now_s, pending, status, checksum), pending.whole_s * self._busy_share
 
-    def _choose(self, now_s: float) -> list[Effect]:
-        """Go on with the most urgent one."""
+    def _start_most_urgent(self, now_s: float) -> list[Effect]:
+        """Start or resume the most urgent move."""
         best = min(self._pending.values(), key=lambda each: (each.move.priority, each.order), default=None)
         if best is self._current:
             return []
@@ -120,7 +129,7 @@ class Mover:
         self._current = best
         self._since_s = now_s
         self._turn += 1
-        return [After(best.left_s, MoveOver(self._turn))] if best is not None else []
+        return [After(best.left_s, MoveDue(self._turn))] if best is not None else []
 
     def _end(self, now_s: float, pending: _Pending, status: MoveStatus, checksum: int = 0) -> list[Effect]:
         move = pending.move
@@ -131,7 +140,7 @@ class Mover:
         self.moved_bytes += size
         busy_s = pending.whole_s * self._busy_share
         done = MoveDone(move.move, status, checksum, size, now_s - pending.asked_s, busy_s=busy_s)
-        return [Send(self._instance, done), *self._choose(now_s)]
+        return [Send(self._instance, done), *self._start_most_urgent(now_s)]
 
     def _bytes(self, move: Move) -> int:
         region, layers = move.region, len(self._ready.layers)
@@ -155,7 +164,7 @@ class Mover:
     def _copy_out(self, move: Move, host: HostRegion, tokens: int) -> tuple[MoveStatus, int]:
         content = [tokens]
         if self._audit is not None:
-            content = self._audit.copied_out(slots_of(move.extent_start, move.extent_length))
+            content = self._audit.copied_out(slots_of_extents(move.extent_start, move.extent_length))
         self._tier.write(host, content)
         return MoveStatus.OK, self._checksum(move, content)
 
@@ -163,7 +172,7 @@ class Mover:
         content = self._tier.read(host)
         slots: list[int] = []
         if self._audit is not None:
-            slots = slots_of(move.extent_start, move.extent_length)
+            slots = slots_of_extents(move.extent_start, move.extent_length)
             self._audit.copied_in(slots, content)
         checksum = self._checksum(move, content)
         if checksum != host.checksum:
@@ -171,9 +180,9 @@ class Mover:
         if move.sequence == 0:
             return MoveStatus.OK, checksum
         sequence = self._sequences.by_number.get(move.sequence)
-        if sequence is None or move.region.start > sequence.held:
+        if sequence is None or move.region.start > sequence.kv_tokens:
             return MoveStatus.FAILED, checksum
-        sequence.held = move.region.stop
+        sequence.kv_tokens = move.region.stop
         if self._audit is not None:
             self._audit.adopted(move.sequence, move.region.start, slots)
         return MoveStatus.OK, checksum

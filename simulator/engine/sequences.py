@@ -1,18 +1,20 @@
-"""The sequences that a modelled engine was told of."""
+"""The sequences that are open in a modelled engine."""
 
 from dataclasses import dataclass
 
 from dunlin.messages.engine import Open
 from dunlin.messages.types import Ints
 from simulator.engine.errors import ContractBroken
-from simulator.engine.kv_audit import Audit
-from simulator.engine.token_model import Voice
+from simulator.engine.kv_audit import KvAudit
+from simulator.engine.token_model import TokenModel
 
 
 @dataclass(slots=True)
-class OpenSequence:
-    """`length` tokens are known, the KV of the first `held` lies in the slab. `state` is the voice's. `fails`: its
-    logits are not finite.
+class SimulatedSequence:
+    """One open sequence.
+
+    `length` tokens are known, and the KV cache holds the KV of the first `kv_tokens`. `state` belongs to the token
+    model. `logprobs`: alternatives to report per token. `fails`: its logits are not finite.
     """
 
     number: int
@@ -20,29 +22,33 @@ class OpenSequence:
     tokens_max: int
     stop_ids: Ints
     seed: int
-    tops: int
+    logprobs: int
     length: int
-    held: int
+    kv_tokens: int
     state: int
     ended: bool = False
     fails: bool = False
 
 
-class OpenSequences:
-    """Sequences opened and not closed, by number; those with `failing_token` fail. Raises ContractBroken."""
+class SimulatedSequences:
+    """Sequences opened and not closed, by number; a text with `failing_token` fails."""
 
     def __init__(
-        self, slots: int, max_positions: int, voice: Voice, audit: Audit | None, failing_token: int | None = None
+        self, slots: int, max_positions: int, voice: TokenModel, audit: KvAudit | None, failing_token: int | None = None
     ) -> None:
         self.failing_token = failing_token
-        self.by_number: dict[int, OpenSequence] = {}
+        self.by_number: dict[int, SimulatedSequence] = {}
         self._slots = slots
         self._max_positions = max_positions
         self._voice = voice
         self._audit = audit
 
     def open(self, message: Open) -> None:
-        """One more."""
+        """Add a sequence.
+
+        Raises:
+            ContractBroken: it is open already, or has too many or too few tokens, or more KV than tokens.
+        """
         number, length = message.sequence, len(message.tokens)
         if number in self.by_number:
             raise ContractBroken(f"sequence {number} is open already")
@@ -57,20 +63,20 @@ class OpenSequences:
         sampling = message.sampling
         tops = sampling.logprobs or 0
         state = self._voice.begin(message.tokens)
-        self.by_number[number] = OpenSequence(
+        self.by_number[number] = SimulatedSequence(
             number, message.prompt_tokens, tokens_max, message.stop_ids, sampling.seed, tops, length, held, state
         )
         self.by_number[number].fails = self.failing_token in message.tokens
         if self._audit is not None:
-            self._audit.opened(number, message.tokens, slots_of(message.extent_start, message.extent_length))
+            self._audit.opened(number, message.tokens, slots_of_extents(message.extent_start, message.extent_length))
 
     def close(self, number: int) -> None:
-        """One less. One that is not open is nobody's mistake."""
+        """Remove a sequence; nothing if it is not open."""
         self.by_number.pop(number, None)
         if self._audit is not None:
             self._audit.closed(number)
 
 
-def slots_of(starts: Ints, lengths: Ints) -> list[int]:
-    """The slots of extents, in order."""
+def slots_of_extents(starts: Ints, lengths: Ints) -> list[int]:
+    """The slots of the extents, in order."""
     return [slot for start, length in zip(starts, lengths, strict=True) for slot in range(start, start + length)]

@@ -1,7 +1,7 @@
-"""The steps of a modelled engine: a queue, one that runs, and those that wait for `Resume`.
+"""The steps of a modelled engine: a queue, the running step, and suspended rows that wait for `Resume`.
 
-A step is computed at the end of its time. Rows that leave at a safepoint before take what was computed of them along
-(`SUSPEND`) or lose it (`DISCARD`), and the others go on by themselves. Knows no move but whether it is over.
+The results of a step come into being at its end. Rows that leave at a safepoint keep what was computed of them
+(`SUSPEND`) or lose it (`DISCARD`); the other rows continue. Of moves it knows only whether one is pending or failed.
 """
 
 from collections import deque
@@ -14,23 +14,23 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import Interrupt, Step, StepDone, StepInterrupted
 from dunlin.messages.types import Finish, GroupKind, Part, Verdict, f32, i8, i32, i64
 from simulator.engine.errors import ContractBroken
-from simulator.engine.kv_audit import Audit
-from simulator.engine.sequences import OpenSequence, OpenSequences
+from simulator.engine.kv_audit import KvAudit
+from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
 from simulator.engine.timing import Timing
-from simulator.engine.token_model import Voice
+from simulator.engine.token_model import TokenModel
 
 RUNNING = Finish.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
-class StepOver:
+class StepDue:
     """The running step's time is up, unless another `turn` has begun since."""
 
     turn: int
 
 
 @dataclass(frozen=True, slots=True)
-class Safepoint:
+class SafepointDue:
     """The safepoint at which rows leave the step of this `turn`."""
 
     turn: int
@@ -39,8 +39,8 @@ class Safepoint:
 
 
 @dataclass(slots=True)
-class Queued:
-    """A step whose `rows` are to run: of iteration `iteration` the share `left` is to be computed."""
+class QueuedSimStep:
+    """A step of which `rows` are to run: the share `left` (0 to 1) of iteration `iteration` remains."""
 
     step: Step
     rows: list[int]
@@ -48,7 +48,7 @@ class Queued:
     left: float = 1.0
 
     def span(self, row: int) -> tuple[int, int]:
-        """The tokens that the row computes in this iteration: its own first, then one after another."""
+        """Positions [start, stop) that the row computes in this iteration: its span first, then one token each."""
         if self.iteration == 0:
             return self.step.start[row], self.step.stop[row]
         position = self.step.stop[row] + self.iteration - 1
@@ -56,9 +56,11 @@ class Queued:
 
 
 @dataclass(slots=True)
-class Tally:
-    """What one iteration did. The lists run over the rows that sampled, but `dropped`, whose rows did not run, and
-    `failed`, which have no next token.
+class IterationResult:
+    """The results of one iteration.
+
+    The lists have an entry per row that sampled, except `dropped` (sequences whose rows did not run) and `failed`
+    (sequences without a next token, because their logits are not finite). `computed` counts tokens.
     """
 
     step: int
@@ -74,26 +76,27 @@ class Tally:
     finished: bool = False
 
 
-class StepRunner:
-    """Owns the queue, the running step and the suspended ones. Steps take `slowness` times their time.
+class SimulatedStepRunner:
+    """Owns the queue, the running step and the suspended rows.
 
-    `is_landing` says whether a move is still under way, `spoiled` whose rows must not run on one that failed.
+    `busy_s`: seconds of steps so far. `slowness` multiplies the time of each step. `is_landing(move)`: the move is not
+    answered. `spoiled(move)`: the sequence that the move failed to restore, if it failed.
     """
 
     def __init__(
         self,
         instance: Address,
-        sequences: OpenSequences,
+        sequences: SimulatedSequences,
         timing: Timing,
         layers: int,
         vocabulary: int,
-        voice: Voice,
-        audit: Audit | None,
+        voice: TokenModel,
+        audit: KvAudit | None,
         is_landing: Callable[[int], bool],
         spoiled: Callable[[int], int | None],
     ) -> None:
-        self.queue: deque[Queued] = deque()
-        self.suspended: dict[int, Queued] = {}
+        self.queue: deque[QueuedSimStep] = deque()
+        self.suspended: dict[int, QueuedSimStep] = {}
         self.busy_s = 0.0
         self.slowness = 1.0
         self._instance = instance
@@ -114,22 +117,26 @@ class StepRunner:
         self._held_s = 0.0
 
     def add(self, now_s: float, step: Step) -> list[Effect]:
-        """One more at the end of the queue."""
+        """Append a step to the queue.
+
+        Raises:
+            ContractBroken: its columns contradict each other.
+        """
         _check(step)
-        self.queue.append(Queued(step, list(range(len(step.sequence)))))
+        self.queue.append(QueuedSimStep(step, list(range(len(step.sequence)))))
         return self.begin(now_s)
 
-    def owe(self, seconds: float) -> None:
-        """The engine did something else for so long: the next iteration ends later by as much."""
+    def add_engine_delay(self, seconds: float) -> None:
+        """Delay the end of the next iteration by `seconds`, for which the engine did other work."""
         self._owed_s += seconds
 
-    def hold(self, seconds: float) -> None:
-        """Somebody else has the engine's core for so long: the step that runs, if one does, ends later by as much."""
+    def add_cpu_delay(self, seconds: float) -> None:
+        """Delay the end of the running step, if there is one, by `seconds`: another process uses the engine's CPU."""
         if self._is_running:
             self._held_s += seconds
 
     def begin(self, now_s: float) -> list[Effect]:
-        """Start the first step, unless one runs or it waits for a move."""
+        """Start the first queued step, unless a step runs or the first one waits for a move."""
         if self._is_running or not self.queue:
             return []
         queued = self.queue[0]
@@ -142,10 +149,10 @@ class StepRunner:
         self._held_s = 0.0
         self._turn += 1
         self._began_s = now_s
-        return [After(took_s, StepOver(self._turn))]
+        return [After(took_s, StepDue(self._turn))]
 
-    def over(self, now_s: float, due: StepOver) -> list[Effect]:
-        """The iteration is computed."""
+    def on_due(self, now_s: float, due: StepDue) -> list[Effect]:
+        """End the iteration: answer it and start the next one."""
         if due.turn != self._turn or not self._is_running:
             return []
         if self._held_s:
@@ -165,38 +172,42 @@ class StepRunner:
         return [Send(self._instance, done), *self.begin(now_s)]
 
     def progress(self, now_s: float) -> int:
-        """Layers of the running iteration that are computed."""
+        """Layers of the running iteration that are computed by now."""
         if not self._is_running or self._whole_s <= 0:
             return 0
         return min(self._layers - 1, int(self._layers * (now_s - self._began_s) / self._whole_s))
 
     def writing(self) -> list[int]:
         """The slots that queued steps write."""
-        return [slot for queued in self.queue for row in spans_of(queued.step) for slot in row]
+        return [slot for queued in self.queue for row in row_slots(queued.step) for slot in row]
 
     # --- rows that leave ---
 
     def interrupt(self, now_s: float, message: Interrupt) -> list[Effect]:
-        """Rows leave: at the next safepoint of the running step, at once if theirs has not begun."""
+        """Take rows out: at the next safepoint of the running step, at once from a queued one."""
         for index, queued in enumerate(self.queue):
             if queued.step.step == message.step:
                 if index == 0 and self._is_running:
                     return self._await_safepoint(now_s, message)
-                return self._leave(now_s, queued, message, 0)
+                return self._remove_rows(now_s, queued, message, 0)
         return []  # it was answered meanwhile
 
-    def at_safepoint(self, now_s: float, due: Safepoint) -> list[Effect]:
-        """The running step is there, unless it was over first."""
+    def at_safepoint(self, now_s: float, due: SafepointDue) -> list[Effect]:
+        """The running step reached the safepoint; stale if the step ended first."""
         if due.turn != self._turn or not self._is_running:
             return []
         queued = self.queue[0]
         self._is_running = False
         self.busy_s += now_s - self._began_s
         queued.left = max(0.0, 1.0 - due.layer / self._layers)
-        return self._leave(now_s, queued, due.message, due.layer)
+        return self._remove_rows(now_s, queued, due.message, due.layer)
 
     def resume(self, now_s: float, step: int) -> list[Effect]:
-        """Suspended rows queue again, with what is left of their step."""
+        """Queue suspended rows again, with the rest of their step.
+
+        Raises:
+            ContractBroken: no row of the step is suspended.
+        """
         queued = self.suspended.pop(step, None)
         if queued is None:
             raise ContractBroken(f"step {step} is resumed, and no row of it is suspended")
@@ -204,7 +215,7 @@ class StepRunner:
         return self.begin(now_s)
 
     def discard(self, step: int) -> None:
-        """Suspended rows are forgotten."""
+        """Drop the suspended rows of a step. Raises ContractBroken as `resume`."""
         if self.suspended.pop(step, None) is None:
             raise ContractBroken(f"step {step} is discarded, and no row of it is suspended")
 
@@ -216,9 +227,9 @@ class StepRunner:
         if layer == self._layers:
             return []  # the step ends first
         wait_s = max(0.0, (layer / self._layers - before) * self._whole_s - (now_s - self._began_s))
-        return [After(wait_s, Safepoint(self._turn, layer, message))]
+        return [After(wait_s, SafepointDue(self._turn, layer, message))]
 
-    def _leave(self, now_s: float, queued: Queued, message: Interrupt, layer: int) -> list[Effect]:
+    def _remove_rows(self, now_s: float, queued: QueuedSimStep, message: Interrupt, layer: int) -> list[Effect]:
         numbers = queued.step.sequence
         named = set(message.sequences)
         leaving = [row for row in queued.rows if not named or numbers[row] in named]
@@ -226,7 +237,7 @@ class StepRunner:
         if leaving and message.verdict is Verdict.SUSPEND:
             before = self.suspended.get(queued.step.step)
             rows = [*before.rows, *leaving] if before is not None else leaving
-            self.suspended[queued.step.step] = Queued(queued.step, rows, queued.iteration, queued.left)
+            self.suspended[queued.step.step] = QueuedSimStep(queued.step, rows, queued.iteration, queued.left)
         if not queued.rows:
             self.queue.remove(queued)
         left = i64(numbers[row] for row in leaving)
@@ -235,8 +246,8 @@ class StepRunner:
 
     # --- one iteration ---
 
-    def _batch(self, queued: Queued) -> Batch:
-        """What the iteration computes, in counts."""
+    def _batch(self, queued: QueuedSimStep) -> Batch:
+        """The counts of the iteration's work, for the timing."""
         prefill_rows = new = prefix = squares = decode_rows = context = 0
         step, sequences = queued.step, self._sequences.by_number
         numbers, starts, stops = step.sequence, step.start, step.stop
@@ -256,12 +267,12 @@ class StepRunner:
                 squares += tokens * tokens
         return Batch(prefill_rows, new, prefix, squares, decode_rows, context)
 
-    def _compute(self, queued: Queued) -> Tally:
-        """Every row at once; no object is made for a row or a token."""
+    def _compute(self, queued: QueuedSimStep) -> IterationResult:
+        """Compute all rows. Hot path: it makes no object per row or token."""
         step = queued.step
         spoiled = [number for move in step.after if (number := self._spoiled(move)) is not None]
-        slots = spans_of(step) if self._audit is not None else None
-        tally = Tally(step.step)
+        slots = row_slots(step) if self._audit is not None else None
+        tally = IterationResult(step.step)
         sequences, samples, is_first = self._sequences.by_number, step.sample, queued.iteration == 0
         for row in queued.rows:
             number = step.sequence[row]
@@ -269,14 +280,14 @@ class StepRunner:
             if sequence is None or sequence.ended or number in spoiled:
                 tally.dropped.append(number)
                 if sequence is None and slots is not None and self._audit is not None:
-                    self._audit.overtaken(slots[row])
+                    self._audit.may_have_written(slots[row])
                 continue
             start, stop = (step.start[row], step.stop[row]) if is_first else queued.span(row)
-            if not 0 <= start < stop <= sequence.length or start > sequence.held:
+            if not 0 <= start < stop <= sequence.length or start > sequence.kv_tokens:
                 raise _broken(sequence, start, stop)
-            sequence.held = stop
+            sequence.kv_tokens = stop
             if slots is not None:
-                self._tell(queued, row, number, slots[row])
+                self._audit_row(queued, row, number, slots[row])
             if stop - start == 1 and start >= sequence.prompt_tokens:
                 tally.decode_rows += 1
             else:
@@ -286,15 +297,15 @@ class StepRunner:
                 self._sample(sequence, stop, tally)
         return tally
 
-    def _tell(self, queued: Queued, row: int, number: int, slots: list[int]) -> None:
-        """The audit hears what a row writes, and where."""
+    def _audit_row(self, queued: QueuedSimStep, row: int, number: int, slots: list[int]) -> None:
+        """Report to the audit which slots a row writes."""
         start, stop = queued.span(row)
         step = queued.step
         first = step.stop[row] - step.start[row] + queued.iteration - 1 if queued.iteration else 0
         if self._audit is not None:
             self._audit.computed(number, start, stop, slots[first : first + stop - start])
 
-    def _sample(self, sequence: OpenSequence, stop: int, tally: Tally) -> None:
+    def _sample(self, sequence: SimulatedSequence, stop: int, tally: IterationResult) -> None:
         if stop != sequence.length:
             raise ContractBroken(f"sequence {sequence.number}: samples after {stop} of {sequence.length} tokens")
         if sequence.fails:
@@ -302,12 +313,12 @@ class StepRunner:
             tally.failed.append(sequence.number)
             return
         voice = self._voice
-        token = voice.say(sequence.state, sequence.seed, stop, self._vocabulary)
+        token = voice.next_token(sequence.state, sequence.seed, stop, self._vocabulary)
         sequence.length = stop + 1
         sequence.fails = token == self._sequences.failing_token
         if self._audit is not None:
-            sequence.state = voice.follow(sequence.state, token)
-            self._audit.said(sequence.number, token)
+            sequence.state = voice.advance(sequence.state, token)
+            self._audit.sampled(sequence.number, token)
         finish = RUNNING
         if sequence.stop_ids and token in sequence.stop_ids:
             finish = Finish.STOP
@@ -318,9 +329,9 @@ class StepRunner:
         tally.numbers.append(sequence.number)
         tally.tokens.append(token)
         tally.finishes.append(finish)
-        tally.tops.append(sequence.tops)
+        tally.tops.append(sequence.logprobs)
 
-    def _answer(self, tally: Tally, now_s: float) -> StepDone:
+    def _answer(self, tally: IterationResult, now_s: float) -> StepDone:
         top_token, top_logprob = i32(), f32()
         for token, tops in zip(tally.tokens, tally.tops, strict=True) if any(tally.tops) else ():
             top_token.extend((token + other) % self._vocabulary for other in range(tops))
@@ -344,14 +355,14 @@ class StepRunner:
         )
 
 
-def _broken(sequence: OpenSequence, start: int, stop: int) -> ContractBroken:
-    if start > sequence.held:
-        return ContractBroken(f"sequence {sequence.number}: token {start} is computed, KV ends at {sequence.held}")
+def _broken(sequence: SimulatedSequence, start: int, stop: int) -> ContractBroken:
+    if start > sequence.kv_tokens:
+        return ContractBroken(f"sequence {sequence.number}: token {start} is computed, KV ends at {sequence.kv_tokens}")
     return ContractBroken(f"sequence {sequence.number}: {start} to {stop} of {sequence.length} tokens")
 
 
 def _check(step: Step) -> None:
-    """What can be judged before the step's turn comes."""
+    """The checks that need no state of sequences."""
     rows = len(step.sequence)
     if not rows or len(set(step.sequence)) != rows:
         raise ContractBroken(f"step {step.step} names {rows} sequences, {len(set(step.sequence))} different ones")
@@ -365,14 +376,14 @@ def _check(step: Step) -> None:
             raise ContractBroken(f"step {step.step}: row {row} writes {stop - start} tokens into {given[row]} slots")
 
 
-def is_foreign(step: Step) -> bool:
-    """Whether it asks for what this model lacks: members of a group, retention, pushes, stripes."""
+def is_unsupported(step: Step) -> bool:
+    """Whether the step needs what this model lacks: members of a group, retention, pushes, stripes."""
     with_others = step.group is not GroupKind.LOCAL or step.part is not Part.LOCAL or bool(step.peers)
     return with_others or step.keep is not None or step.push is not None or any(one != 1 for one in step.stride)
 
 
-def spans_of(step: Step) -> list[list[int]]:
-    """The slots of each row, in order of position."""
+def row_slots(step: Step) -> list[list[int]]:
+    """The slots of each row, by position."""
     spans: list[list[int]] = [[] for _ in step.sequence]
     for row, start, length in zip(step.extent_row, step.extent_start, step.extent_length, strict=True):
         spans[row].extend(range(start, start + length))

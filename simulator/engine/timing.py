@@ -1,6 +1,4 @@
-"""How long a modelled engine takes: what it asks for, and the simplest answer. `dunlin.cost` has those that were fitted
-to measurements.
-"""
+"""The times of a modelled engine: the protocol and its simplest implementation. `dunlin.cost` has fitted ones."""
 
 from dataclasses import dataclass
 from typing import Protocol
@@ -14,7 +12,7 @@ class Timing(Protocol):
 
     @property
     def load_s(self) -> float:
-        """From the start of the process until it is ready."""
+        """Seconds from the start of the process until it is ready."""
         ...
 
     def step_s(self, batch: Batch) -> float:
@@ -22,13 +20,13 @@ class Timing(Protocol):
         ...
 
     def move_s(self, kind: MoveKind, byte_count: int) -> float:
-        """Seconds to move so many bytes that way, with nothing else on the way."""
+        """Seconds to move `byte_count` bytes by this kind of move, without other traffic."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class LinearTiming:
-    """Every step takes `fixed_s` and `token_s` more for each token computed; every move `per_move_s` and its bytes."""
+    """A step takes `fixed_s` plus `token_s` per token, a move `per_move_s` plus `move_byte_s` per byte; seconds."""
 
     fixed_s: float = 0.01
     token_s: float = 0.0
@@ -45,10 +43,10 @@ class LinearTiming:
         return self.per_move_s + self.move_byte_s * byte_count
 
 
-class Unsteady:
-    """A timing as unsteady as the machine that was measured, from the piece of its time that `start` (0 to 1) names.
+class UnsteadyTiming:
+    """A timing with the measured machine's variation over time, from the point `start` (0 to 1) of the record.
 
-    Every step takes `slowness` times as long beside. Steps of several engines draw from one course of events.
+    `slowness` multiplies the time of every step. All engines with one object follow one record.
     """
 
     def __init__(self, timing: EngineTiming, slowness: float = 1.0, start: float = 0.0) -> None:
@@ -68,7 +66,7 @@ class Unsteady:
         return self._timing.move_s(kind, byte_count)
 
     def _taken(self, pieces: float) -> float:
-        """How many pieces of steady time the next ones take: a long step meets many, of which some are fast."""
+        """How long `pieces` of steady time take, in pieces: a long step averages over many ratios of the record."""
         taken = 0.0
         while pieces > 0.0:
             whole = int(self._at)

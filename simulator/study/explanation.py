@@ -1,4 +1,4 @@
-"""Why a simulated request went the way it went: what `dunlin explain` says of a live one, from the same records."""
+"""The explanation of a simulated request: what `dunlin explain` prints for a live one, from the same records."""
 
 from collections.abc import Sequence
 
@@ -6,18 +6,18 @@ from dunlin.effects import Address, Message
 from dunlin.messages.fleet import Reason
 from dunlin.telemetry.explain import Record, explain
 from services.monitor.reasons import ReasonRing
-from simulator.cluster.codec import KeptMessages
+from simulator.cluster.codec import InMemoryCodec
 
 _MOST_RECORDS = 1000
 
 
-def story(decisions: Sequence[tuple[float, Address, Address, Message]], request: str) -> tuple[str, ...]:
-    """One sentence per decision that concerned `request`; none if it is not known.
+def explain_request(decisions: Sequence[tuple[float, Address, Address, Message]], request: str) -> tuple[str, ...]:
+    """One sentence per decision about `request`; empty if it is not known.
 
     Raises:
         ValueError: `request` is no public id.
     """
-    codec = KeptMessages()
+    codec = InMemoryCodec()
     ring = ReasonRing(len(decisions) + 1, 1 << 62, codec.decode)
     for at_s, sender, to, message in decisions:
         ring.add(Reason(at_s, sender, to, type(message).__name__, codec.encode(message)))
@@ -25,5 +25,5 @@ def story(decisions: Sequence[tuple[float, Address, Address, Message]], request:
     return tuple(explain([_record(one, codec) for one in found], request))
 
 
-def _record(reason: Reason, codec: KeptMessages) -> Record:
+def _record(reason: Reason, codec: InMemoryCodec) -> Record:
     return Record(reason.at_s, reason.sender, reason.to, codec.decode(reason.kind, reason.payload))

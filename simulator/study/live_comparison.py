@@ -1,6 +1,6 @@
-"""A live run's arrivals again, in virtual time, and how far its figures are from the live ones.
+"""A recorded live run, simulated again, and the differences of its latencies from the live ones.
 
-Takes the record of a run and a timing; knows neither the command line nor where the timing came from.
+Takes the record and a timing; knows neither the command line nor the source of the timing.
 """
 
 from collections.abc import Sequence
@@ -13,23 +13,23 @@ from dunlin.workload.runs import Run
 from dunlin.workload.stats import Record, Report, report
 from simulator.cluster.network import NetworkSpec
 from simulator.cluster.spec import ClusterSpec
-from simulator.engine.model import EngineSettings, ready_of
-from simulator.engine.timing import Unsteady
+from simulator.engine.model import SimulatedEngineSettings, engine_ready_of
+from simulator.engine.timing import UnsteadyTiming
 from simulator.study.run import SimSpec, simulate
 
 MEASURES = ("ttft_s", "tpot_s")
 QUANTILES = ("p50", "p99")
 ENGINE_HOP_S = 5e-5
-"""Through the socket between instance and engine, where what both compute for it is counted by itself."""
+"""Seconds of latency between instance and engine, where the CPU time of both is charged separately."""
 
 
 class RunError(ValueError):
-    """A record lacks what is needed to run it again; the message says what."""
+    """A record lacks what a simulation needs; the text says what."""
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """One figure, live and simulated; seconds. `relative` is simulated over live, less 1."""
+    """One quantile of a latency, live and simulated, in seconds."""
 
     measure: str
     quantile: str
@@ -38,14 +38,14 @@ class Difference:
 
     @property
     def relative(self) -> float:
-        """0 where both agree."""
+        """Simulated over live, less 1; 0 where both agree or the live one is 0."""
         return self.simulated_s / self.live_s - 1.0 if self.live_s else 0.0
 
 
-def simulate_again(run: Run, timing: EngineTiming, start: float = 0.0) -> list[Record]:
-    """The run's requests at their times, on as many instances under the same preset.
+def resimulate(run: Run, timing: EngineTiming, start: float = 0.0) -> list[Record]:
+    """Simulate the run's requests at their times, with as many instances under the same preset.
 
-    The unsteadiness of its steps begins at `start` (0 to 1).
+    `start` (0 to 1): where in the record of the machine's variation the steps begin.
 
     Raises:
         RunError: the record does not say what cluster it was.
@@ -55,7 +55,7 @@ def simulate_again(run: Run, timing: EngineTiming, start: float = 0.0) -> list[R
     if not isinstance(info, dict) or not isinstance(asked, dict):
         raise RunError("the record does not say what cluster and workload it was: record it with `dunlin replay`")
     launched = run.facts.get("launched") or {}
-    ready = ready_of(
+    ready = engine_ready_of(
         timing,
         max_positions=int(info["max_positions"]),
         vocabulary=int(info["vocabulary"]),
@@ -65,7 +65,9 @@ def simulate_again(run: Run, timing: EngineTiming, start: float = 0.0) -> list[R
     cluster = ClusterSpec(
         instances=int(launched.get("instances", 1)),
         preset=str(launched.get("preset") or DEFAULT_PRESET),
-        engine=EngineSettings(ready=ready, timing=Unsteady(timing, slowness, start), progress_s=0.25, audit=False),
+        engine=SimulatedEngineSettings(
+            ready=ready, timing=UnsteadyTiming(timing, slowness, start), progress_s=0.25, audit=False
+        ),
         network=NetworkSpec() if host is None else NetworkSpec(ENGINE_HOP_S, host.hop_s, host.hop_s),
         host=host,
     )
@@ -75,7 +77,7 @@ def simulate_again(run: Run, timing: EngineTiming, start: float = 0.0) -> list[R
 
 
 def differences(live: Sequence[Record], simulated: Sequence[Record]) -> list[Difference]:
-    """Of times to the first token and per further token: median and tail."""
+    """The differences of TTFT and TPOT, each at p50 and p99."""
     ours, theirs = report(simulated), report(live)
     return [_difference(theirs, ours, measure, quantile) for measure in MEASURES for quantile in QUANTILES]
 

@@ -1,8 +1,8 @@
-"""Load for a simulated cluster: a client for each job at its time, and what became of it.
+"""An open-loop load for a simulated cluster: one client per job, sent at its time, and a record of each.
 
-A client behaves as the SDK does: refused for a moment, it asks again later; its dispatcher gone, it goes on at another
-with what it has. A job is drawn from the workload when the one before was sent, and a client is gone when its request
-has ended, so that memory holds what is under way and the records.
+A client behaves as the SDK does: it retries after `UNAVAILABLE`, and resumes at another dispatcher when its own is
+lost. A job is drawn from the workload when the one before was sent, and a client is removed when its request ended, so
+memory holds the open requests and the records.
 """
 
 from array import array
@@ -18,27 +18,27 @@ from simulator.cluster.world import World
 
 LOAD = Address("load", "")
 RETRY_S = 0.2
-"""What a client waits before it asks again where it was not told for how long."""
+"""Seconds before a retry without a `retry_after_s`."""
 GIVE_UP_S = 60.0
-"""A client that nobody serves for so long gives up."""
+"""Seconds without service after which a client gives up."""
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
-    """The next job's time has come."""
+class NextJobDue:
+    """Timer: the next job is due."""
 
 
 @dataclass(frozen=True, slots=True)
-class Again:
-    """A client's pause is over."""
+class ClientRetryDue:
+    """Timer: the client retries; stale if it is about an older `attempt`."""
 
     attempt: int
 
 
-class Reader:
-    """One client of one request. `record` is complete when `on_end` is called."""
+class LoadClient:
+    """The client of one request; it completes the request's `record`."""
 
-    def __init__(self, load: "Load", address: Address, submit: Submit, record: Record) -> None:
+    def __init__(self, load: "SimulatedLoad", address: Address, submit: Submit, record: Record) -> None:
         self._load = load
         self._address = address
         self._submit = submit
@@ -48,7 +48,7 @@ class Reader:
         self._patience_s = 0.0
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """Anything that a door says."""
+        """Handle an answer of a dispatcher, or the retry timer."""
         if type(message) is Delta:
             return self._on_delta(now_s, message)
         if isinstance(message, Admitted):
@@ -58,14 +58,14 @@ class Reader:
         if isinstance(message, Rejected):
             return self._on_rejected(now_s, message)
         if isinstance(message, Joined):
-            return [Send(sender, self._asked())]
+            return [Send(sender, self._make_submit())]
         if isinstance(message, Gone):
             return self._pause(now_s, RETRY_S, "its dispatcher is gone")
-        if isinstance(message, Again) and message.attempt == self._attempt:
-            return self._ask_anew(now_s)
+        if isinstance(message, ClientRetryDue) and message.attempt == self._attempt:
+            return self._retry(now_s)
         return []
 
-    def _asked(self) -> Submit:
+    def _make_submit(self) -> Submit:
         if not self._record.request:
             return self._submit
         asked = self._submit
@@ -102,9 +102,9 @@ class Reader:
             return []
         self._patience_s = self._patience_s or now_s + GIVE_UP_S
         self._attempt += 1
-        return [After(pause_s, Again(self._attempt))]
+        return [After(pause_s, ClientRetryDue(self._attempt))]
 
-    def _ask_anew(self, now_s: float) -> list[Effect]:
+    def _retry(self, now_s: float) -> list[Effect]:
         if not self._load.connect(self._address):
             return self._pause(now_s, RETRY_S, "no dispatcher is there")
         return []
@@ -117,10 +117,10 @@ class Reader:
         self._load.ended(self._address)
 
 
-class Load:
-    """Sends every job at its time to the dispatchers in turn, and keeps the records, in the order of sending.
+class SimulatedLoad:
+    """Sends every job at its time to the dispatchers in turn, and keeps the records, by the order of sending.
 
-    `doors` says which dispatchers there are. `records` of those that are under way are not complete.
+    `doors()`: the dispatchers' addresses. `records` of open requests are not complete. `open` counts open requests.
     """
 
     def __init__(
@@ -146,34 +146,34 @@ class Load:
 
     @property
     def is_over(self) -> bool:
-        """Whether every job has been sent and has ended."""
+        """Whether every job was sent and every request ended."""
         return self.is_exhausted and self.open == 0
 
     def start(self) -> None:
-        """The run begins now."""
+        """Start the load at the world's time."""
         self.start_s = self._world.now_s
         self._world.add(LOAD, self)
         self._draw()
-        self._world.post(LOAD, LOAD, Due(), 0.0 if self._next is None else self._next.at_s)
+        self._world.post(LOAD, LOAD, NextJobDue(), 0.0 if self._next is None else self._next.at_s)
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """The time of the next job."""
+        """Send the jobs that are due."""
         while self._next is not None and self.start_s + self._next.at_s <= now_s:
             self._send(now_s, self._next)
             self._draw()
-        return [After(self.start_s + self._next.at_s - now_s, Due())] if self._next is not None else []
+        return [After(self.start_s + self._next.at_s - now_s, NextJobDue())] if self._next is not None else []
 
     def connect(self, client: Address) -> bool:
-        """Open a stream from a client to the dispatcher whose turn it is; False: there is none."""
+        """Connect a client to the next dispatcher in turn; False: there is none."""
         doors = self._doors()
         if not doors:
             return False
         self._turns += 1
-        self._world.join(client, doors[self._turns % len(doors)])
+        self._world.connect(client, doors[self._turns % len(doors)])
         return True
 
     def ended(self, client: Address) -> None:
-        """A client's request is over."""
+        """Remove a client whose request ended."""
         self.open -= 1
         self.ended_total += 1
         self._world.kill(client, "")
@@ -190,7 +190,7 @@ class Load:
         number = len(self.records)
         self.records.append(record)
         client = Address("client", f"client-{number}")
-        reader = Reader(self, client, _submit(job, number), record)
+        reader = LoadClient(self, client, _submit(job, number), record)
         self._world.add(client, reader)
         self.open += 1
         if not self.connect(client):

@@ -1,4 +1,4 @@
-"""Which pictures are drawn of a study, and what they are called. How they are drawn is `plots`'."""
+"""The plots of a study and their file names; `plots` draws them."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -7,11 +7,18 @@ from dunlin.workload.slo import Slo, Slos
 from dunlin.workload.stats import per_token_s
 from dunlin.workload.trace import Arrival
 from simulator.study.plots import cdfs, over_time, timeline
-from simulator.study.report import Outcome
+from simulator.study.report import SimulationOutcome
 
 
-def draw(path: Path, arrivals: Sequence[Arrival], outcomes: Sequence[Outcome], slos: Slos) -> list[Path]:
-    """Draw into the directory `path`; the files written. Raises PlotsMissing and OSError."""
+def draw_study(
+    path: Path, arrivals: Sequence[Arrival], outcomes: Sequence[SimulationOutcome], slos: Slos
+) -> list[Path]:
+    """Draw the plots of a study into directory `path`; returns the files written.
+
+    Raises:
+        PlotsMissing: matplotlib is not installed.
+        OSError: a file cannot be written.
+    """
     written = [path / "latency.png", path / "load.png"]
     general = slos.get("", Slo())
     limits = {"TTFT": general.ttft, "TPOT": general.tpot, "JCT": general.jct}
@@ -23,7 +30,7 @@ def draw(path: Path, arrivals: Sequence[Arrival], outcomes: Sequence[Outcome], s
     return written
 
 
-def _measures(outcomes: Sequence[Outcome]) -> dict[str, dict[str, list[float]]]:
+def _measures(outcomes: Sequence[SimulationOutcome]) -> dict[str, dict[str, list[float]]]:
     found: dict[str, dict[str, list[float]]] = {name: {} for name in ("TTFT", "TPOT", "queueing", "JCT")}
     for outcome in outcomes:
         done = [record for record in outcome.records if record.outcome == "ok" and record.token_s]

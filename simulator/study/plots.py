@@ -1,6 +1,6 @@
-"""Pictures of simulations: distributions, load and memory over time, a timeline of the instances.
+"""Plots of simulations: latency distributions, load and memory over time, a timeline of the instances.
 
-Needs matplotlib (the extra `sim`); knows figures and tracks, no core.
+Needs matplotlib (the extra `sim`); reads records and tracks, no core.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,8 +9,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from dunlin.messages.types import Part
-from simulator.study.samples import Track
-from simulator.study.track_stats import full_height, memory, rises, stretches, total
+from simulator.study.samples import InstanceTrack
+from simulator.study.track_stats import column_sums, counter_rises, full_height, kv_usage, role_intervals
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -107,7 +107,7 @@ def seconds_text(value: float) -> str:
     return f"{value * 1e3:.3g} ms" if value >= 0.9995e-3 else f"{value * 1e6:.3g} µs"
 
 
-def over_time(path: Path, arrivals: Sequence[float], runs: Mapping[str, Mapping[str, Track]]) -> None:
+def over_time(path: Path, arrivals: Sequence[float], runs: Mapping[str, Mapping[str, InstanceTrack]]) -> None:
     """What came in and how the clusters stood, one line per preset. `arrivals` are times in seconds."""
     figure, axes = _figure(4, 1, 10.0, 8.4, sharex=True)
     stop_s = max((track.at_s[-1] for tracks in runs.values() for track in tracks.values() if track.at_s), default=1.0)
@@ -128,7 +128,7 @@ def over_time(path: Path, arrivals: Sequence[float], runs: Mapping[str, Mapping[
     _save(figure, path)
 
 
-def timeline(path: Path, title: str, tracks: Mapping[str, Track]) -> None:
+def timeline(path: Path, title: str, tracks: Mapping[str, InstanceTrack]) -> None:
     """A lane per instance: how full its memory is (height), its group and part (colour), preemptions (marks).
 
     The full height is all of its memory, or what the legend says.
@@ -137,13 +137,13 @@ def timeline(path: Path, title: str, tracks: Mapping[str, Track]) -> None:
     figure, (axis,) = _figure(1, 1, 10.0, 1.9 + 0.42 * len(shown))
     shared = _shared_groups(tracks)
     colours: dict[tuple[int, int], str] = {}
-    full = full_height([share for _, track in shown for share in memory(track)])
+    full = full_height([share for _, track in shown for share in kv_usage(track)])
     for lane, (_, track) in enumerate(shown):
-        for stretch in stretches(track):
+        for stretch in role_intervals(track):
             key = (stretch.group if stretch.group in shared else 0, stretch.part)
             colour = colours.setdefault(key, _PARTS[len(colours) % len(_PARTS)])
             axis.broken_barh([(stretch.start_s, stretch.stop_s - stretch.start_s)], (lane, 0.9), color=colour)
-        used = [lane + 0.9 - 0.9 * share / full for share in memory(track)]
+        used = [lane + 0.9 - 0.9 * share / full for share in kv_usage(track)]
         axis.fill_between(track.at_s, lane + 0.9, used, color=_MEMORY, alpha=0.65, linewidth=0)
         _marks(axis, track, lane)
     more = f" (the first {len(shown)} of {len(tracks)})" if len(shown) < len(tracks) else ""
@@ -154,7 +154,7 @@ def timeline(path: Path, title: str, tracks: Mapping[str, Track]) -> None:
     _save(figure, path)
 
 
-def _shared_groups(tracks: Mapping[str, Track]) -> set[int]:
+def _shared_groups(tracks: Mapping[str, InstanceTrack]) -> set[int]:
     """Groups that more than one instance belonged to."""
     members: dict[int, set[str]] = {}
     for name, track in tracks.items():
@@ -183,19 +183,19 @@ def _part(part: int) -> str:
     return Part(part).name.lower().replace("_", " ")
 
 
-def _marks(axis: "Axes", track: Track, lane: int) -> None:
+def _marks(axis: "Axes", track: InstanceTrack, lane: int) -> None:
     for column, marker, colour in _MARKS:
-        times = rises(track, getattr(track, f"{column}_total"))
+        times = counter_rises(track, getattr(track, f"{column}_total"))
         axis.plot(times, [lane + 0.16] * len(times), marker, color=colour, markersize=4, linestyle="none")
 
 
-def _sums(tracks: Sequence[Track]) -> list[tuple[Sequence[float], Sequence[float]]]:
+def _sums(tracks: Sequence[InstanceTrack]) -> list[tuple[Sequence[float], Sequence[float]]]:
     """Running, waiting and the share of memory in percent, over all instances, with the times of the samples."""
     times: Sequence[float] = tracks[0].at_s if tracks else []
-    used = [100 * value / len(tracks) for value in total(memory(track) for track in tracks)]
+    used = [100 * value / len(tracks) for value in column_sums(kv_usage(track) for track in tracks)]
     return [
-        (times, total(track.running for track in tracks)),
-        (times, total(track.waiting for track in tracks)),
+        (times, column_sums(track.running for track in tracks)),
+        (times, column_sums(track.waiting for track in tracks)),
         (times, used),
     ]
 

@@ -1,4 +1,4 @@
-"""How far a simulation is, on a terminal: several runs share one line."""
+"""The progress line of a study on a terminal; all its runs share the line."""
 
 from collections.abc import Callable
 from typing import TextIO
@@ -6,7 +6,7 @@ from typing import TextIO
 from dunlin.workload.progress import ProgressLine, bar
 
 Progress = Callable[[float], None]
-"""Called with the share of the requests that have ended, 0…1."""
+"""Called with the share of the requests that ended, 0 to 1."""
 
 
 class StudyProgress:
@@ -21,7 +21,7 @@ class StudyProgress:
         self._done = 0
 
     def show(self, label: str, share: float) -> None:
-        """The run that is under way, and how much of it."""
+        """Show the current run's label and its share, 0 to 1; at most ten times a second."""
         now_s = self._clock() - self._start_s
         if self._line is None or (now_s < self._next_s and share < 1):
             return
@@ -30,10 +30,10 @@ class StudyProgress:
         self._line.show(now_s, text)
 
     def finished(self) -> None:
-        """A run has ended."""
+        """Count a run that ended."""
         self._done += 1
 
     def close(self) -> None:
-        """Leave the line."""
+        """End the line."""
         if self._line is not None:
             self._line.close()

@@ -1,22 +1,19 @@
-"""What is made of a simulation: the figures that presets are compared by. Pure: from records and tracks to numbers.
-
-Knows no core and no picture.
-"""
+"""The figures of a simulation by which presets are compared. Pure: from records and tracks to numbers."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from dunlin.workload.slo import Slos, met
 from dunlin.workload.stats import Record, Report, Spread, report, spread
-from simulator.study.samples import Track
-from simulator.study.track_stats import last, mean_over_time, memory
+from simulator.study.samples import InstanceTrack
+from simulator.study.track_stats import kv_usage, last_value, mean_over_time
 
 
 @dataclass(frozen=True, slots=True)
-class Figures:
-    """One preset's run. Times in seconds, shares in 0…1.
+class PresetFigures:
+    """The figures of one preset's run. Times in seconds, shares from 0 to 1.
 
-    `queueing_s` is from a request's arrival until its first row was in a step. `utilisation` is the share of time in
+    `queueing_s`: from arrival until an engine first had the request. `utilisation` is the share of time in
     which an engine had a step, `memory_mean` the mean share of slots in use, both over all instances from the first
     arrival to the last token. `classes` has a report per class where there is more than one. `slowest` names requests
     whose first token took longest: `--explain` takes them.
@@ -39,40 +36,42 @@ class Figures:
 
 
 @dataclass(frozen=True, slots=True)
-class Outcome:
-    """A simulation as it left: `queued_s[i]` is of `records[i]`, negative where no engine ever had it; `tracks` are by
-    the instance's name. `wall_s` it took on this machine, for `events` messages.
+class SimulationOutcome:
+    """The raw results of a simulation.
+
+    `queued_s[i]`: seconds until `records[i]` was first in an engine, negative if it never was. `tracks`: samples by
+    instance name. `wall_s`: seconds on this machine for `events` deliveries. `story`: the explanation of a request.
     """
 
     preset: str
     records: Sequence[Record]
     queued_s: Sequence[float]
-    tracks: Mapping[str, Track]
+    tracks: Mapping[str, InstanceTrack]
     wall_s: float = 0.0
     events: int = 0
     story: tuple[str, ...] = ()
 
 
-def figures(outcome: Outcome, slos: Slos) -> Figures:
-    """The numbers of one run."""
+def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
+    """The figures of one run."""
     records, tracks = outcome.records, list(outcome.tracks.values())
     met_it = met(records, slos) if slos else None
     whole = report(records, met_it)
     start_s = min((record.at_s for record in records), default=0.0)
     stop_s = start_s + whole.span_s
-    used = [memory(track) for track in tracks]
+    used = [kv_usage(track) for track in tracks]
     means = [mean_over_time(track.at_s, shares, stop_s) for track, shares in zip(tracks, used, strict=True)]
-    return Figures(
+    return PresetFigures(
         preset=outcome.preset,
         instances=len(tracks),
         report=whole,
         queueing_s=spread(waited for waited in outcome.queued_s if waited >= 0),
-        utilisation=sum(last(track.step_busy_s) for track in tracks) / (len(tracks) * whole.span_s or 1.0),
+        utilisation=sum(last_value(track.step_busy_s) for track in tracks) / (len(tracks) * whole.span_s or 1.0),
         memory_mean=sum(means) / (len(means) or 1),
         memory_max=max((max(shares, default=0.0) for shares in used), default=0.0),
-        preemptions=sum(int(last(track.preemptions_total)) for track in tracks),
-        migrations=sum(int(last(track.migrations_total)) for track in tracks),
-        moved_bytes=sum(int(last(track.moved_bytes_total)) for track in tracks),
+        preemptions=sum(int(last_value(track.preemptions_total)) for track in tracks),
+        migrations=sum(int(last_value(track.migrations_total)) for track in tracks),
+        moved_bytes=sum(int(last_value(track.moved_bytes_total)) for track in tracks),
         cached_share=_cached(records, tracks),
         wall_s=outcome.wall_s,
         classes=_classes(records, met_it),
@@ -80,9 +79,9 @@ def figures(outcome: Outcome, slos: Slos) -> Figures:
     )
 
 
-def _cached(records: Sequence[Record], tracks: Sequence[Track]) -> float:
+def _cached(records: Sequence[Record], tracks: Sequence[InstanceTrack]) -> float:
     asked = sum(record.input_tokens for record in records)
-    return sum(last(track.prefix_hit_tokens_total) for track in tracks) / (asked or 1)
+    return sum(last_value(track.prefix_hit_tokens_total) for track in tracks) / (asked or 1)
 
 
 def _classes(records: Sequence[Record], met_it: Sequence[bool] | None) -> dict[str, Report]:
@@ -98,6 +97,6 @@ def _classes(records: Sequence[Record], met_it: Sequence[bool] | None) -> dict[s
 
 
 def slowest(records: Sequence[Record]) -> list[Record]:
-    """Requests that got a token, the one that waited longest for it first."""
+    """The requests that got a token, by time to the first one, longest first."""
     answered = [record for record in records if record.token_s]
     return sorted(answered, key=lambda record: record.at_s - record.token_s[0])

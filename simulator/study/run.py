@@ -1,35 +1,36 @@
-"""One run: a cluster, a workload, and what became of every request and every instance."""
+"""One simulation: a cluster under a workload, with the records of all requests and samples of all instances."""
 
 import gc
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 from dunlin.effects import Address, Message
+from dunlin.messages.engine import Open
 from dunlin.workload.prompts import Job
 from dunlin.workload.stats import Record
 from services.instance.core import InstanceCore
-from simulator.cluster.engine_supervisor import EngineSeat
-from simulator.cluster.host_cpu import put_on_processors
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
+from simulator.cluster.host_cpu import assign_processors
+from simulator.cluster.process import Delivery
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.errors import ContractBroken
-from simulator.study.first_scheduled import Starts
-from simulator.study.load_generator import Load
-from simulator.study.samples import Sampler, Track
+from simulator.study.load_generator import SimulatedLoad
+from simulator.study.samples import InstanceTrack, Sampler
 
 READY_S = 60.0
 READY_LOOK_S = 0.1
-Decided = tuple[float, Address, Address, Message]
+TimedDecision = tuple[float, Address, Address, Message]
 
 
 @dataclass(frozen=True, slots=True)
 class SimSpec:
-    """What to run. `jobs` in the order of their times; an iterator is drawn from as the run goes.
+    """What to simulate. `jobs` are sorted by time; an iterator is drawn from as the run goes.
 
-    `sample_s` 0 takes no samples. The run ends when every request has ended, at the latest `limit_s` after the last
-    arrival. `keep_decisions`: record every message that carries a reason. `keep_tokens`: records hold the tokens.
-    `keep_starts`: note when the computing of each request began.
+    `sample_s`: seconds between samples of the instances (0: none). The run ends when every request ended, at the latest
+    `limit_s` seconds after the last arrival. `keep_decisions`: record every message that carries a reason.
+    `keep_tokens`: records hold the tokens. `keep_starts`: note when each request was first in an engine.
     """
 
     cluster: ClusterSpec
@@ -43,55 +44,74 @@ class SimSpec:
 
 @dataclass(slots=True)
 class SimResult:
-    """What a run gave. Times of records and tracks are seconds from its start, those of decisions the world's, whose
-    start was at `start_s`. `is_complete`: every request ended.
+    """The results of a simulation.
+
+    Times of records, tracks and `starts` (by public id) are seconds from the start of the load, times of decisions
+    those of the world, where the load started at `start_s`. `is_complete`: every request ended.
     """
 
     records: list[Record]
-    tracks: dict[str, Track]
+    tracks: dict[str, InstanceTrack]
     start_s: float
     span_s: float
     events: int
     is_complete: bool
-    decisions: list[Decided] = field(default_factory=list)
+    decisions: list[TimedDecision] = field(default_factory=list)
     starts: dict[str, float] = field(default_factory=dict)
 
 
+class FirstScheduled:
+    """`at_s[request]`: the time of a request's first `Open`, by public id; `on_delivery` takes every delivery."""
+
+    def __init__(self, instances: Mapping[str, InstanceCore]) -> None:
+        self.at_s: dict[str, float] = {}
+        self._instances = instances
+
+    def on_delivery(self, event: Delivery) -> None:
+        """Note the time if the delivery opens a sequence in an engine."""
+        if type(event.message) is not Open:
+            return
+        core = self._instances.get(event.sender.name)
+        sequence = core.sequences.get(event.message.sequence) if core is not None else None
+        if sequence is not None:
+            self.at_s.setdefault(sequence.place.key, event.at_s)
+
+
 def simulate(spec: SimSpec, on_progress: Callable[[int, float], None] | None = None) -> SimResult:
-    """Run it. `on_progress` is told how many requests have ended and how many seconds have passed, now and then.
+    """Run a simulation. `on_progress(ended, seconds)` is called at intervals of virtual time.
 
     Raises:
-        ContractBroken: a core did what it may not do.
+        ContractBroken: a core broke a contract, or the cluster did not get ready.
     """
-    cluster = Cluster(spec.cluster)
+    cluster = SimulatedCluster(spec.cluster)
     world = cluster.world
     if spec.cluster.host is not None:
-        put_on_processors(cluster, spec.cluster.host)
+        assign_processors(cluster, spec.cluster.host)
     world.keep_sent = False
-    decisions: list[Decided] = []
+    decisions: list[TimedDecision] = []
     if spec.keep_decisions:
         world.on_decided = lambda at_s, sender, to, message: decisions.append((at_s, sender, to, message))
-    starts = Starts(cluster.instances)
+    starts = FirstScheduled(cluster.instances)
     if spec.keep_starts:
-        world.on_delivered = starts.look
-    load = Load(world, iter(spec.jobs), cluster.doors, spec.keep_tokens)
+        world.on_delivered = starts.on_delivery
+    load = SimulatedLoad(world, iter(spec.jobs), cluster.doors, spec.keep_tokens)
     sampler = Sampler(world, spec.sample_s, lambda: _instances(cluster))
-    with uncollected():
+    with without_gc():
         _until_ready(cluster)
         load.start()
         if spec.sample_s > 0:
             sampler.start()
         is_complete = _run(cluster, load, spec.limit_s, on_progress)
         if spec.sample_s > 0:
-            sampler.look(world.now_s)
+            sampler.sample(world.now_s)
     span_s = world.now_s - load.start_s
     began = {request: at_s - load.start_s for request, at_s in starts.at_s.items()}
     events = world.delivered
     return SimResult(load.records, sampler.tracks, load.start_s, span_s, events, is_complete, decisions, began)
 
 
-def _until_ready(cluster: Cluster) -> None:
-    """Looks now and then: after every event would take longer than the events."""
+def _until_ready(cluster: SimulatedCluster) -> None:
+    """Run until the cluster is ready. It looks at intervals, because a look costs more than an event."""
     world = cluster.world
     end_s = world.now_s + READY_S + cluster.spec.engine.timing.load_s
     while not cluster.is_ready:
@@ -101,9 +121,13 @@ def _until_ready(cluster: Cluster) -> None:
 
 
 def _run(
-    cluster: Cluster, load: Load, limit_s: float, on_progress: Callable[[int, float], None] | None, slice_s: float = 0.5
+    cluster: SimulatedCluster,
+    load: SimulatedLoad,
+    limit_s: float,
+    on_progress: Callable[[int, float], None] | None,
+    slice_s: float = 0.5,
 ) -> bool:
-    """Until all has ended, in slices of virtual time."""
+    """Run in slices of virtual time until all requests ended; False at the time limit."""
     world, last_s = cluster.world, 0.0
     while not load.is_over:
         if not load.is_exhausted:
@@ -117,12 +141,10 @@ def _run(
 
 
 @contextmanager
-def uncollected() -> Iterator[None]:
-    """Without the garbage collector, which takes a fifth of the time or more, and finds next to nothing: what cores and
-    models drop has no cycles but for a few objects in a thousand requests.
-    """
+def without_gc() -> Iterator[None]:
+    """Turn the garbage collector off: it takes a fifth of the time, and finds a few objects in a thousand requests."""
     was_on = gc.isenabled()
-    gc.collect()  # what earlier runs left
+    gc.collect()  # garbage of earlier runs
     gc.disable()
     try:
         yield
@@ -131,5 +153,5 @@ def uncollected() -> Iterator[None]:
             gc.enable()
 
 
-def _instances(cluster: Cluster) -> list[tuple[str, InstanceCore, EngineSeat]]:
-    return [(name, core, cluster.seats[core.address]) for name, core in cluster.instances.items()]
+def _instances(cluster: SimulatedCluster) -> list[tuple[str, InstanceCore, SimulatedEngineSupervisor]]:
+    return [(name, core, cluster.engine_supervisors[core.address]) for name, core in cluster.instances.items()]

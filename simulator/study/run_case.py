@@ -1,4 +1,4 @@
-"""Runs a case of a study: a cluster of so many GPUs is put together, simulated, and its outcome kept."""
+"""Runs one case of a study: assembles the cluster, simulates it and returns the outcome."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -16,20 +16,20 @@ from services.instance.config import InstanceConfig
 from services.kvstore.config import KvstoreConfig
 from services.monitor.config import MonitorConfig
 from simulator.cluster.spec import ClusterSpec
-from simulator.engine.model import EngineSettings, ready_of
-from simulator.study.explanation import story
-from simulator.study.report import Outcome, slowest
+from simulator.engine.model import SimulatedEngineSettings, engine_ready_of
+from simulator.study.explanation import explain_request
+from simulator.study.report import SimulationOutcome, slowest
 from simulator.study.run import SimResult, SimSpec, simulate
 from simulator.study.sweep import Case
 
-CONFIGS: dict[str, type[Any]] = {
+ROLE_CONFIGS: dict[str, type[Any]] = {
     "instance": InstanceConfig,
     "dispatcher": DispatcherConfig,
     "manager": GlobalManagerConfig,
     "kvstore": KvstoreConfig,
     "monitor": MonitorConfig,
 }
-"""What `settings` of a case are of."""
+"""The configuration class of each role that a case's `settings` name."""
 _GPUS_PER_NODE = 8
 _SAMPLES = 400
 _VOCABULARY = 32_000
@@ -38,11 +38,17 @@ SLOWEST = "slowest"
 
 
 class SimError(Exception):
-    """What cannot be simulated; the text says what and what to do."""
+    """A case that cannot be simulated; the text says why and what to do."""
 
 
-def run_case(case: Case, arrivals: Sequence[Arrival], progress: Callable[[float], None] | None = None) -> Outcome:
-    """Simulate `case`. Raises SimError for a device, a model or a setting that cannot be."""
+def run_case(
+    case: Case, arrivals: Sequence[Arrival], progress: Callable[[float], None] | None = None
+) -> SimulationOutcome:
+    """Simulate `case`. `progress` is called with the share of requests that ended, 0 to 1.
+
+    Raises:
+        SimError: an unknown device, model or setting.
+    """
     start_s = time.perf_counter()
     cluster = cluster_of(case)
     ready = cluster.engine.ready
@@ -54,12 +60,12 @@ def run_case(case: Case, arrivals: Sequence[Arrival], progress: Callable[[float]
     return _outcome(case, arrivals, result, time.perf_counter() - start_s)
 
 
-def _outcome(case: Case, arrivals: Sequence[Arrival], result: SimResult, wall_s: float) -> Outcome:
+def _outcome(case: Case, arrivals: Sequence[Arrival], result: SimResult, wall_s: float) -> SimulationOutcome:
     for arrival, record in zip(arrivals, result.records, strict=False):
         record.label = arrival.label
     starts = [result.starts.get(record.request, -1.0) for record in result.records]
     queued = [at_s - record.at_s if at_s >= 0 else -1.0 for at_s, record in zip(starts, result.records, strict=True)]
-    return Outcome(
+    return SimulationOutcome(
         case.preset,
         result.records,
         queued,
@@ -77,14 +83,14 @@ def _story(request: str, result: SimResult) -> tuple[str, ...]:
             return ()
         request = found[0].request
     try:
-        told = story(result.decisions, request)
+        told = explain_request(result.decisions, request)
         return (f"{request}:", *told) if told else ()
     except ValueError as error:
         raise SimError(str(error)) from None
 
 
 def cluster_of(case: Case) -> ClusterSpec:
-    """The cluster that a case asks for. Raises SimError."""
+    """The specification of a case's cluster. Raises SimError as `run_case`."""
     try:
         overhead = find_overhead(case.overhead) if case.overhead else None
         timing = load_timing(case.device, case.shape, case.tp, overhead)
@@ -111,7 +117,7 @@ def _overrides(case: Case) -> dict[str, Any]:
     """Settings of roles. Raises SimError for a name that a role's configuration has not."""
     found: dict[str, Any] = {}
     for role, values in case.settings:
-        known = [field.name for field in fields(CONFIGS[role])]
+        known = [field.name for field in fields(ROLE_CONFIGS[role])]
         for name, _ in values:
             if name not in known:
                 raise SimError(f"{role} has no setting {name!r}; it has {', '.join(known)}")
@@ -119,10 +125,10 @@ def _overrides(case: Case) -> dict[str, Any]:
     return found
 
 
-def engine_of(timing: EngineTiming, max_positions: int) -> EngineSettings:
+def engine_of(timing: EngineTiming, max_positions: int) -> SimulatedEngineSettings:
     """An engine with the times and the memory that were found for a device and a model."""
     slots = timing.slots // _QUANTUM * _QUANTUM
-    ready = ready_of(
+    ready = engine_ready_of(
         timing,
         slots=slots,
         quantum=_QUANTUM,
@@ -130,4 +136,4 @@ def engine_of(timing: EngineTiming, max_positions: int) -> EngineSettings:
         vocabulary=_VOCABULARY,
     )
     # The workload begins when the cluster is up: how long that took does not matter.
-    return EngineSettings(ready, replace(timing, load_s=0.0), progress_s=0.25, audit=False)
+    return SimulatedEngineSettings(ready, replace(timing, load_s=0.0), progress_s=0.25, audit=False)

@@ -1,4 +1,4 @@
-"""What instances do over time, looked at from outside now and then."""
+"""Samples of the instances over time, from their public reports."""
 
 from array import array
 from collections.abc import Callable
@@ -6,19 +6,19 @@ from dataclasses import dataclass, field
 
 from dunlin.effects import Address, After, Effect, Message
 from services.instance.core import InstanceCore
-from simulator.cluster.engine_supervisor import EngineSeat
+from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
 from simulator.cluster.world import World
 
 SAMPLER = Address("sampler", "")
 
 
 @dataclass(frozen=True, slots=True)
-class Due:
+class SampleDue:
     """The next sample's time has come."""
 
 
 @dataclass(slots=True)
-class Track:
+class InstanceTrack:
     """One instance's samples, a column per measure. `at_s` is from the start of the run; counters only grow."""
 
     at_s: "array[float]" = field(default_factory=lambda: array("d"))
@@ -38,8 +38,8 @@ class Track:
     group: "array[int]" = field(default_factory=lambda: array("i"))
     part: "array[int]" = field(default_factory=lambda: array("b"))
 
-    def add(self, at_s: float, core: InstanceCore, seat: EngineSeat) -> None:
-        """One sample more."""
+    def add(self, at_s: float, core: InstanceCore, seat: SimulatedEngineSupervisor) -> None:
+        """Append a sample."""
         report = core.report()
         self.at_s.append(at_s)
         self.running.append(report.running)
@@ -60,35 +60,35 @@ class Track:
 
 
 class Sampler:
-    """Looks at every instance each `period_s`. `tracks` are by the instance's name."""
+    """Samples every instance each `period_s` seconds; `tracks` are by instance name."""
 
     def __init__(
         self,
         world: World,
         period_s: float,
-        instances: Callable[[], list[tuple[str, InstanceCore, EngineSeat]]],
+        instances: Callable[[], list[tuple[str, InstanceCore, SimulatedEngineSupervisor]]],
     ) -> None:
-        self.tracks: dict[str, Track] = {}
+        self.tracks: dict[str, InstanceTrack] = {}
         self._world = world
         self._period_s = period_s
         self._instances = instances
         self._start_s = 0.0
 
     def start(self) -> None:
-        """The run begins now."""
+        """Start sampling at the world's time."""
         self._start_s = self._world.now_s
         self._world.add(SAMPLER, self)
-        self._world.post(SAMPLER, SAMPLER, Due(), 0.0)
+        self._world.post(SAMPLER, SAMPLER, SampleDue(), 0.0)
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """The time of a sample."""
-        self.look(now_s)
-        return [After(self._period_s, Due())]
+        """Take the sample that is due."""
+        self.sample(now_s)
+        return [After(self._period_s, SampleDue())]
 
-    def look(self, now_s: float) -> None:
-        """One sample of each instance."""
+    def sample(self, now_s: float) -> None:
+        """Take one sample of each instance."""
         for name, core, seat in self._instances():
             track = self.tracks.get(name)
             if track is None:
-                track = self.tracks[name] = Track()
+                track = self.tracks[name] = InstanceTrack()
             track.add(now_s - self._start_s, core, seat)

@@ -1,7 +1,6 @@
-"""One workload under several presets: what is compared, run one after the other or in processes of their own, and the
-search for the smallest cluster that is good enough.
+"""One workload under several presets, in one process or several, and the search for the smallest sufficient cluster.
 
-Knows how a case is run only as a function; nothing here depends on the clock of this machine but `wall_s`.
+How a case is run is a function that callers pass; of the results only `wall_s` depends on this machine's clock.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,14 +11,14 @@ from typing import Any
 
 from dunlin.workload.slo import Slos
 from dunlin.workload.trace import Arrival
-from simulator.study.report import Outcome
+from simulator.study.report import SimulationOutcome
 
 MOST_INSTANCES = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One simulation to run. Arrivals are shared by all cases of a study; a case says the rest.
+    """One simulation of a study; all cases share the arrivals.
 
     `tier_bytes` is the host memory for KV of each node, `max_positions` the longest request (0: what the memory holds),
     `sample_s` the time between samples of the instances (0: a two-hundredth of the workload), `story_of` the request to
@@ -44,8 +43,8 @@ class Case:
     settings: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
 
 
-Runner = Callable[[Case, Sequence[Arrival], "Callable[[float], None] | None"], Outcome]
-"""Runs a case; calls the last with the share that is done."""
+Runner = Callable[[Case, Sequence[Arrival], "Callable[[float], None] | None"], SimulationOutcome]
+"""Runs a case; calls its last argument with the share that is done, 0 to 1."""
 
 
 def run_all(
@@ -54,9 +53,12 @@ def run_all(
     runner: Runner,
     jobs: int = 1,
     show: Callable[[Case, float], None] = lambda case, share: None,
-) -> list[Outcome]:
-    """The outcomes of `cases`, in their order. With `jobs` above 1 they run in that many processes; `runner` then must
-    be a function of a module, and progress is told case by case."""
+) -> list[SimulationOutcome]:
+    """The outcomes of `cases`, in their order.
+
+    With `jobs` above 1 they run in that many processes; `runner` must then be a module-level function, and `show` is
+    called once per case.
+    """
     if jobs > 1 and len(cases) > 1:
         return _in_processes(cases, arrivals, runner, jobs, show)
     return [runner(case, arrivals, lambda share, case=case: show(case, share)) for case in cases]  # type: ignore[misc]
@@ -68,31 +70,37 @@ def _in_processes(
     runner: Runner,
     jobs: int,
     show: Callable[[Case, float], None],
-) -> list[Outcome]:
+) -> list[SimulationOutcome]:
     # Fresh interpreters: what a case computes must not depend on what this process did before.
     with ProcessPoolExecutor(min(jobs, len(cases)), get_context("spawn")) as pool:
-        futures: dict[Future[Outcome], Case] = {pool.submit(runner, case, arrivals, None): case for case in cases}
+        futures: dict[Future[SimulationOutcome], Case] = {
+            pool.submit(runner, case, arrivals, None): case for case in cases
+        }
         for future in as_completed(futures):
             show(futures[future], 1.0)
         return [future.result() for future in futures]
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """The smallest cluster that met the objective, or None; and every size that was tried with its attainment."""
+class SizingResult:
+    """The outcome of the smallest cluster that met the objective, or None; and the attainment of each size tried."""
 
-    outcome: Outcome | None
+    outcome: SimulationOutcome | None
     tried: tuple[tuple[int, float], ...]
 
 
-def smallest(
-    case: Case, most: int, attainment: float, share_of: Callable[[Outcome], float], run: Callable[[Case], Outcome]
-) -> Found:
+def smallest_cluster(
+    case: Case,
+    most: int,
+    attainment: float,
+    share_of: Callable[[SimulationOutcome], float],
+    run: Callable[[Case], SimulationOutcome],
+) -> SizingResult:
     """The fewest instances, at most `most`, with which at least the share `attainment` of requests meets its objective.
 
-    Doubles until it is met, then halves the gap: it takes for granted that more instances never make it worse.
+    Doubles the size until the objective is met, then bisects: it assumes that more instances never make it worse.
     """
-    outcomes: dict[int, tuple[float, Outcome]] = {}
+    outcomes: dict[int, tuple[float, SimulationOutcome]] = {}
 
     def is_enough(instances: int) -> bool:
         if instances not in outcomes:
@@ -109,14 +117,14 @@ def smallest(
         middle = (low + high) // 2
         low, high = (low, middle) if is_enough(middle) else (middle, high)
     tried = tuple((size, share) for size, (share, _) in sorted(outcomes.items()))
-    return Found(outcomes[high][1] if found else None, tried)
+    return SizingResult(outcomes[high][1] if found else None, tried)
 
 
-def attainment_of(slos: Slos) -> Callable[[Outcome], float]:
-    """The share of an outcome's requests that meet their objective."""
+def attainment_of(slos: Slos) -> Callable[[SimulationOutcome], float]:
+    """A function to the share (0 to 1) of an outcome's requests that meet their objective."""
     from dunlin.workload.slo import met
 
-    def share(outcome: Outcome) -> float:
+    def share(outcome: SimulationOutcome) -> float:
         flags = met(outcome.records, slos)
         return sum(flags) / len(flags) if flags else 0.0
 

@@ -11,13 +11,13 @@ from benchmarks import presets, presets_show
 from benchmarks.presets import WORKLOADS, Bench, Results, Run
 from dunlin.workload.slo import Slo
 from dunlin.workload.stats import Record
-from simulator.study.report import Figures, figures
-from simulator.study.report import Outcome as Simulated
+from simulator.study.report import PresetFigures, figures
+from simulator.study.report import SimulationOutcome as Simulated
 
 OPTIONS = argparse.Namespace(only=["conv"], seed=0, seconds=300.0, defaults=False)
 
 
-def found(share: float) -> Figures:
+def found(share: float) -> PresetFigures:
     """The figures of a run of a hundred requests that met the objective so often."""
     records = [
         Record(0.0, 10, 2, token_s=[1.0 if index < 100 * share else 9.0, 9.5], end_s=9.5, outcome="ok")
@@ -35,7 +35,7 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, list[
         made.append(case)
         return case
 
-    def figures_of(case: Any, slos: Any) -> Figures:
+    def figures_of(case: Any, slos: Any) -> PresetFigures:
         settings = dict(case.settings)
         budget = dict(settings.get("instance", ())).get("budget_tokens")
         share = dict(settings.get("manager", ())).get("prefill_share", 0.5)

@@ -5,8 +5,8 @@ from typing import Any
 
 from dunlin.effects import Address, Effect, Joined, Message
 from dunlin.messages.plan import DrainReply, DrainRequest, Shed
-from simulator.cluster.recording_client import Client
-from simulator.cluster.scripted import DrivenCluster
+from simulator.cluster.recording_client import RecordingClient
+from simulator.cluster.scripted import ScriptedCluster
 
 ENGINE = {"slots": 512, "step_s": 0.01}
 
@@ -24,22 +24,22 @@ class Ear:
         return []
 
 
-def make_cluster(instances: int = 2, **settings: Any) -> DrivenCluster:
-    cluster = DrivenCluster(instances=instances, **{"engine": ENGINE, **settings})
+def make_cluster(instances: int = 2, **settings: Any) -> ScriptedCluster:
+    cluster = ScriptedCluster(instances=instances, **{"engine": ENGINE, **settings})
     cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_ready()
     return cluster
 
 
-def running(cluster: DrivenCluster, client: Client, tokens: int = 5) -> str:
+def running(cluster: ScriptedCluster, client: RecordingClient, tokens: int = 5) -> str:
     """Run until the client has some tokens; who runs it."""
     assert cluster.world.run(lambda: len(client.tokens) >= tokens, for_s=10.0)
-    return cluster.holder(client)
+    return cluster.instance_running(client)
 
 
 def moving(
     prompt_tokens: int = 99, max_tokens: int = 100, tokens: int = 5, **settings: Any
-) -> tuple[DrivenCluster, Client, str, str]:
+) -> tuple[ScriptedCluster, RecordingClient, str, str]:
     """A cluster, the client of its only sequence, which has `tokens`, and who was just told to move it where."""
     cluster = make_cluster(**settings)
     client = cluster.submit(list(range(1, prompt_tokens + 1)), max_tokens=max_tokens)
@@ -49,12 +49,12 @@ def moving(
     return cluster, client, source, target
 
 
-def other(cluster: DrivenCluster, name: str) -> str:
+def other(cluster: ScriptedCluster, name: str) -> str:
     return next(one for one in cluster.instances if one != name)
 
 
 def shed(
-    cluster: DrivenCluster, source: str, target: str, slots: int = 1, ticket: int = 1, epoch: int | None = None
+    cluster: ScriptedCluster, source: str, target: str, slots: int = 1, ticket: int = 1, epoch: int | None = None
 ) -> Shed:
     term = cluster.manager.term
     assert term is not None
@@ -63,32 +63,32 @@ def shed(
     return order
 
 
-def sent(cluster: DrivenCluster, kind: type[Any]) -> list[Any]:
+def sent(cluster: ScriptedCluster, kind: type[Any]) -> list[Any]:
     return [message for _, _, _, message in cluster.world.sent if isinstance(message, kind)]
 
 
-def finish(cluster: DrivenCluster) -> None:
+def finish(cluster: ScriptedCluster) -> None:
     cluster.run_until_done()
     assert all(client.is_exact for client in cluster.clients)
     cluster.world.run(for_s=20.0)
     assert cluster.all_free()
 
 
-def until_sent(cluster: DrivenCluster, kind: type[Any], count: int = 1) -> Any:
+def until_sent(cluster: ScriptedCluster, kind: type[Any], count: int = 1) -> Any:
     """Run until so many messages of that kind are on their way; the last of them."""
     assert cluster.world.run(lambda: len(sent(cluster, kind)) >= count, for_s=10.0), f"no {kind.__name__}"
     return sent(cluster, kind)[-1]
 
 
-def steps_of(cluster: DrivenCluster, name: str) -> int:
+def steps_of(cluster: ScriptedCluster, name: str) -> int:
     return cluster.instances[name].report().prefill_tokens_total
 
 
-def drain(cluster: DrivenCluster, name: str, undo: bool = False) -> DrainReply:
+def drain(cluster: ScriptedCluster, name: str, undo: bool = False) -> DrainReply:
     """Ask the manager, as a tool does; its answer."""
     tool = Ear(Address("client", f"tool-{cluster.world.delivered}"))
     cluster.world.add(tool.address, tool)
-    cluster.world.join(tool.address, cluster.manager.address)
+    cluster.world.connect(tool.address, cluster.manager.address)
     cluster.world.post(tool.address, cluster.manager.address, DrainRequest(name, undo))
     assert cluster.world.run(lambda: bool(tool.heard), for_s=1.0)
     (reply,) = tool.heard

@@ -6,7 +6,7 @@ import pytest
 
 from dunlin.messages.plan import DrainOutcome
 from dunlin.messages.types import Finish
-from simulator.cluster.recording_client import Client
+from simulator.cluster.recording_client import RecordingClient
 from tests.services.moving import (
     drain,
     finish,
@@ -19,7 +19,7 @@ def test_a_drained_instance_is_emptied_under_load_and_takes_nothing_until_told_t
     cluster = make_cluster(3)
     clients = [cluster.submit([number, 2, 3], max_tokens=150) for number in range(24)]
     assert cluster.world.run(lambda: all(len(client.tokens) >= 5 for client in clients), for_s=10.0)
-    name = cluster.holder(clients[0])
+    name = cluster.instance_running(clients[0])
     assert drain(cluster, name).outcome is DrainOutcome.ORDERED
     core = cluster.instances[name]
     assert len(core.sequences) > 2
@@ -39,7 +39,7 @@ def test_a_drain_outlives_the_leader_that_ordered_it() -> None:
     cluster = make_cluster(2)
     clients = [cluster.submit([number, 2, 3], max_tokens=100) for number in range(12)]
     assert cluster.world.run(lambda: all(len(client.tokens) >= 3 for client in clients), for_s=10.0)
-    name = cluster.holder(clients[0])
+    name = cluster.instance_running(clients[0])
     drain(cluster, name)
     assert cluster.world.run(lambda: cluster.instances[name].report().draining, for_s=1.0)
     cluster.restart("global_manager")
@@ -57,7 +57,7 @@ class Campaign:
         self.random = Random(seed)
         nodes = 1 + seed % 2
         self.cluster = make_cluster(3, nodes=nodes, manager={"rebalance": "llumnix"}, tier_bytes=1 << 17)
-        self.left: list[Client] = []
+        self.left: list[RecordingClient] = []
         self.restarting_until_s: dict[str, float] = {}
 
     def run(self, acts: int) -> None:
@@ -108,7 +108,7 @@ class Campaign:
     def crash(self) -> None:
         name = self.name()
         if self.cluster.world.now_s > self.restarting_until_s.get(name, 0.0):
-            self.cluster.seat(name).crash()
+            self.cluster.engine_supervisor(name).crash()
             self.restarting_until_s[name] = self.cluster.world.now_s + 1.1
 
     def leave(self) -> None:
@@ -116,12 +116,12 @@ class Campaign:
         if going:
             client = self.random.choice(going)
             self.left.append(client)
-            self.cluster.leave(client)
+            self.cluster.disconnect(client)
 
     def flip(self) -> None:
         offsets = [offset for offset, content in self.cluster.tier.contents.items() if content]
         if offsets:
-            self.cluster.tier.flip(self.random.choice(offsets))
+            self.cluster.tier.corrupt(self.random.choice(offsets))
 
     def depose(self) -> None:
         self.cluster.restart("global_manager")

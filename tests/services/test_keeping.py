@@ -5,27 +5,27 @@ from typing import Any
 import pytest
 
 from dunlin.messages.pool import FindRegions
-from simulator.cluster.recording_client import Client
-from simulator.cluster.scripted import DrivenCluster
+from simulator.cluster.recording_client import RecordingClient
+from simulator.cluster.scripted import ScriptedCluster
 
 ENGINE = {"slots": 1024, "step_s": 0.01, "token_s": 0.0005, "move_s": 0.001}
 
 
-def make_cluster(**settings: Any) -> DrivenCluster:
+def make_cluster(**settings: Any) -> ScriptedCluster:
     instance = {"checkpoint_share": 0.5, "checkpoint_tokens": 16, **settings.pop("instance", {})}
-    cluster = DrivenCluster(instances=2, engine=ENGINE, instance=instance, **settings)
+    cluster = ScriptedCluster(instances=2, engine=ENGINE, instance=instance, **settings)
     cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_ready()
     return cluster
 
 
-def far(cluster: DrivenCluster, client: Client, tokens: int = 40) -> str:
+def far(cluster: ScriptedCluster, client: RecordingClient, tokens: int = 40) -> str:
     """Run until the client has that many; who runs it."""
     assert cluster.world.run(lambda: len(client.tokens) >= tokens, for_s=10.0)
-    return cluster.holder(client)
+    return cluster.instance_running(client)
 
 
-def finish(cluster: DrivenCluster) -> None:
+def finish(cluster: ScriptedCluster) -> None:
     cluster.run_until_done()
     assert all(client.is_exact for client in cluster.clients)
     cluster.world.run(for_s=40.0)
@@ -33,7 +33,7 @@ def finish(cluster: DrivenCluster) -> None:
     assert len(cluster.kvstore.catalog) == 0
 
 
-def report(cluster: DrivenCluster) -> Any:
+def report(cluster: ScriptedCluster) -> Any:
     (core,) = cluster.instances.values()
     return core.report()
 
@@ -81,7 +81,7 @@ def test_damage_in_the_tier_costs_time_and_nothing_else() -> None:
     name = far(cluster, client)
     offsets = [entry.host.offset_bytes for entry in cluster.kvstore.catalog.entries_of(cluster.instances[name].address)]
     cluster.kill_instance(name)
-    cluster.tier.flip(offsets[1])
+    cluster.tier.corrupt(offsets[1])
     finish(cluster)
     assert report(cluster).corrupt_regions_total == 1
     assert 0 < report(cluster).claimed_tokens_total < 112

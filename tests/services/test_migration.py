@@ -9,7 +9,7 @@ import pytest
 from dunlin.messages.dispatch import Accepted, Ready
 from dunlin.messages.group import Fill, Filled, Reach, Reserve, Reserved
 from dunlin.messages.plan import Drain, DrainDone, ShedDone
-from simulator.cluster.scripted import DrivenCluster
+from simulator.cluster.scripted import ScriptedCluster
 from tests.services.moving import (
     finish,
     make_cluster,
@@ -88,7 +88,7 @@ def test_what_a_move_copied_stays_as_a_checkpoint_and_saves_the_next_failover(no
 # --- what goes wrong ---
 
 
-def stays(cluster: DrivenCluster, source: str, detail: str) -> None:
+def stays(cluster: ScriptedCluster, source: str, detail: str) -> None:
     """The migration failed and its sequence goes on at the source."""
     done = until_sent(cluster, ShedDone)
     assert (done.moved, done.stayed) == (0, 1)
@@ -116,7 +116,7 @@ def test_a_full_target_refuses() -> None:
     cluster = make_cluster(2)
     long = [cluster.submit([number] * 200, max_tokens=250) for number in range(4)]
     assert cluster.world.run(lambda: all(client.tokens for client in long), for_s=5.0)
-    source = cluster.holder(long[0])
+    source = cluster.instance_running(long[0])
     shed(cluster, source, other(cluster, source))
     done = until_sent(cluster, ShedDone)
     assert (done.moved, done.stayed) == (0, 1)
@@ -175,7 +175,7 @@ def test_a_kvstore_that_dies_on_the_way_costs_time_alone(kind: type[Any]) -> Non
     cluster.world.kill(cluster.kvstore.address)
     done = until_sent(cluster, ShedDone)
     assert (done.moved, done.stayed) == (1, 0)
-    assert cluster.holder(client) == target
+    assert cluster.instance_running(client) == target
     finish(cluster)
 
 
@@ -192,7 +192,7 @@ def test_a_dispatcher_that_dies_on_the_way_leaves_no_slot_behind(kind: type[Any]
 def test_a_client_that_leaves_on_the_way_frees_both_ends(kind: type[Any]) -> None:
     cluster, client, _, _ = moving(max_tokens=350)
     until_sent(cluster, kind)
-    cluster.leave(client)
+    cluster.disconnect(client)
     cluster.world.run(for_s=1.0)
     assert cluster.all_free(), "at once, not when somebody's patience ends"
     assert until_sent(cluster, ShedDone).moved in (0, 1)
@@ -201,7 +201,7 @@ def test_a_client_that_leaves_on_the_way_frees_both_ends(kind: type[Any]) -> Non
 def test_a_damaged_region_is_not_used() -> None:
     cluster, _, _, target = moving()
     fill = until_sent(cluster, Fill)
-    cluster.tier.flip(fill.regions[0].host.offset_bytes)
+    cluster.tier.corrupt(fill.regions[0].host.offset_bytes)
     ready = until_sent(cluster, Ready)
     assert ready.tokens < fill.tokens
     finish(cluster)
@@ -220,7 +220,7 @@ def test_an_engine_that_dies_at_the_source_or_the_target_costs_time_alone() -> N
         for kind in (Reserve, Reserved, Fill, Filled, Ready):
             cluster, _, source, target = moving()
             until_sent(cluster, kind)
-            cluster.seat(source if crashed == "source" else target).crash()
+            cluster.engine_supervisor(source if crashed == "source" else target).crash()
             finish(cluster)
 
 
@@ -248,7 +248,7 @@ def test_an_order_that_comes_again_is_done_once() -> None:
     cluster = make_cluster()
     clients = [cluster.submit([number, *range(30)], max_tokens=100) for number in range(6)]
     assert cluster.world.run(lambda: all(len(client.tokens) >= 5 for client in clients), for_s=10.0)
-    source = cluster.holder(clients[0])
+    source = cluster.instance_running(clients[0])
     held = len(cluster.instances[source].sequences)
     order = shed(cluster, source, other(cluster, source))
     shed(cluster, source, other(cluster, source))

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from simulator.campaign.runner import plan_of
-from simulator.campaign.trial import Trial
+from simulator.campaign.trial import CampaignTrial
 from simulator.campaign.violation import Violation
 from tests.zoo import bugs_control, bugs_dispatcher, bugs_instance
 from tests.zoo.plant import Bug, planted
@@ -63,13 +63,13 @@ def search(bug: Bug, first_seed: int | None = None, most: int = MOST_SEEDS) -> R
     last: Violation | None = None
     with planted(bug):
         for seed in range(first, first + most):
-            violation = Trial(plan_of(seed)).run().violation
+            violation = CampaignTrial(plan_of(seed)).run().violation
             last = violation or last
             if violation is not None and violation.invariant in bug.invariants:
                 break
         else:
             return Result(bug, most, seed, last)
-    innocent = Trial(plan_of(seed)).run().violation
+    innocent = CampaignTrial(plan_of(seed)).run().violation
     if innocent is not None:
         violation = Violation("none", innocent.at_s, f"without the bug too: {innocent}")
     return Result(bug, seed - first + 1, seed, violation)

@@ -1,44 +1,44 @@
-"""What people do at the wrong time: drains, orders to give sequences away, calls that come twice or from strangers."""
+"""Ill-timed acts of operators, tools and clients: drains, sheds, duplicate calls, cancels by another tenant."""
 
 from dunlin.effects import Address, Message
 from dunlin.messages.door import CancelById
 from dunlin.messages.plan import DrainRequest, Shed
-from simulator.campaign.clients import Readers
-from simulator.campaign.faults.victims import Victims
+from simulator.campaign.clients import CampaignClients
+from simulator.campaign.faults.victims import VictimChooser
 from simulator.campaign.plans import Fault
-from simulator.cluster.scripted import Silent
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.scripted import SilentPeer
+from simulator.cluster.simulated import SimulatedCluster
 
 
-class PeopleFaults:
-    """Of operators, tools and clients."""
+class OperatorFaults:
+    """Faults by operators, tools and clients."""
 
-    def __init__(self, cluster: Cluster, victims: Victims, readers: Readers) -> None:
+    def __init__(self, cluster: SimulatedCluster, victims: VictimChooser, clients: CampaignClients) -> None:
         self._cluster = cluster
         self._world = cluster.world
         self._victims = victims
-        self._readers = readers
+        self._clients = clients
         self._tools = 0
 
     def do_cancel_foreign(self, fault: Fault) -> Address | None:
-        """Somebody cancels another tenant's request: nothing may come of it."""
-        reader = self._victims.open_reader(fault.pick)
-        if reader is None or reader.door is None or not reader.request:
+        """A tool cancels another tenant's request; that must have no effect."""
+        client = self._victims.open_client(fault.pick)
+        if client is None or client.door is None or not client.request:
             return None
-        self._tool(reader.door, CancelById(reader.request, tenant="nobody"))
-        return reader.door
+        self._tool(client.door, CancelById(client.request, tenant="nobody"))
+        return client.door
 
     def do_drain(self, fault: Fault) -> Address | None:
-        """An operator empties an instance, and uses it again later."""
-        victim = self._victims.one("instance", fault.pick)
+        """An operator drains an instance and undoes it later."""
+        victim = self._victims.of_role("instance", fault.pick)
         if victim is not None:
             self._drain(victim, False)
-            self._world.later(min(fault.lasts_s, 4.0), lambda: self._drain(victim, True))
+            self._world.call_later(min(fault.lasts_s, 4.0), lambda: self._drain(victim, True))
         return victim
 
     def do_shed(self, fault: Fault) -> Address | None:
-        """The leader has an instance give sequences to another."""
-        source, target = self._victims.one("instance", fault.pick), self._victims.one("instance", fault.other)
+        """The leader orders an instance to migrate sequences to another."""
+        source, target = self._victims.of_role("instance", fault.pick), self._victims.of_role("instance", fault.other)
         leader = self._cluster.etcd.leader
         core = self._cluster.core(leader) if leader is not None else None
         if source is None or target is None or source == target or core is None or core.term is None or leader is None:
@@ -49,18 +49,18 @@ class PeopleFaults:
         return source
 
     def do_duplicate(self, fault: Fault) -> Address | None:
-        """Unary calls arrive twice: a client repeats its Submit at another door, a tool its drain, etcd all members."""
-        self._cluster.etcd.reset()
-        reader = self._victims.open_reader(fault.pick)
-        if reader is not None and reader.submit.idempotency:
-            twin = self._readers.twin(reader)
-            self._world.later(0.0, twin.come)
-        victim = self._victims.one("instance", fault.pick)
+        """Calls arrive twice: a client's Submit at another dispatcher, a tool's drain, etcd's membership."""
+        self._cluster.etcd.compact_history()
+        client = self._victims.open_client(fault.pick)
+        if client is not None and client.submit.idempotency:
+            twin = self._clients.duplicate(client)
+            self._world.call_later(0.0, twin.connect)
+        victim = self._victims.of_role("instance", fault.pick)
         if victim is not None:
             self._drain(victim, False)
             self._drain(victim, False)
-            self._world.later(min(2.0, fault.lasts_s), lambda: self._drain(victim, True))
-            self._world.later(min(2.0, fault.lasts_s) + 0.01, lambda: self._drain(victim, True))
+            self._world.call_later(min(2.0, fault.lasts_s), lambda: self._drain(victim, True))
+            self._world.call_later(min(2.0, fault.lasts_s) + 0.01, lambda: self._drain(victim, True))
         return victim
 
     def _drain(self, instance: Address, undo: bool) -> None:
@@ -71,6 +71,6 @@ class PeopleFaults:
     def _tool(self, to: Address, message: Message) -> None:
         self._tools += 1
         tool = Address("client", f"tool-{self._tools}")
-        self._world.add(tool, Silent())
-        self._world.join(tool, to)
+        self._world.add(tool, SilentPeer())
+        self._world.connect(tool, to)
         self._world.post(tool, to, message)

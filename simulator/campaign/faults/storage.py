@@ -1,56 +1,56 @@
-"""Faults of host tiers: damaged, full."""
+"""Faults of host tiers: damaged regions, no room."""
 
 from dunlin.effects import Address, Effect, Gone, Message, Send
 from dunlin.messages.pool import RegionReserved, ReleaseRegion, ReserveRegion, Tier
 from dunlin.messages.types import HostRegion, Region
-from simulator.campaign.faults.victims import Victims
+from simulator.campaign.faults.victims import VictimChooser
 from simulator.campaign.plans import Fault
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.simulated import SimulatedCluster
 
 
 class StorageFaults:
-    """`damaged`: which bytes of whose tier."""
+    """Faults of host tiers. `damaged`: kvstore and byte offset of each damaged region."""
 
-    def __init__(self, cluster: Cluster, victims: Victims) -> None:
+    def __init__(self, cluster: SimulatedCluster, victims: VictimChooser) -> None:
         self.damaged: set[tuple[Address, int]] = set()
         self._cluster = cluster
         self._world = cluster.world
         self._victims = victims
 
     def do_corrupt(self, fault: Fault) -> Address | None:
-        """A bit of a region in a host tier flips, or one of each region there."""
-        kvstore = self._victims.one("kvstore", fault.pick)
-        memory = self._cluster.memories.get(kvstore) if kvstore is not None else None
+        """Flip a bit of one region of a host tier, or of every region."""
+        kvstore = self._victims.of_role("kvstore", fault.pick)
+        memory = self._cluster.host_memories.get(kvstore) if kvstore is not None else None
         offsets = sorted(offset for offset, content in memory.contents.items() if content) if memory else []
         if memory is None or kvstore is None or not offsets:
             return None
         for offset in offsets if fault.amount < 0.5 else [offsets[int(fault.other * len(offsets))]]:
-            memory.flip(offset)
+            memory.corrupt(offset)
             self.damaged.add((kvstore, offset))
         return kvstore
 
     def do_tier_full(self, fault: Fault) -> Address | None:
-        """A process takes most of a host tier's room for a while."""
-        kvstore = self._victims.one("kvstore", fault.pick)
+        """A process reserves most of a host tier for a while."""
+        kvstore = self._victims.of_role("kvstore", fault.pick)
         if kvstore is None or self._cluster.etcd.is_down:
             return None
         hog = Address("instance", "hog", self._cluster.etcd.next_revision())
-        self._world.add(hog, Hog(hog, kvstore, self._cluster.spec.tier_bytes))
-        self._world.join(hog, kvstore)
-        self._world.later(fault.lasts_s, lambda: self._end_hog(hog, kvstore))
+        self._world.add(hog, SpaceHog(hog, kvstore, self._cluster.spec.tier_bytes))
+        self._world.connect(hog, kvstore)
+        self._world.call_later(fault.lasts_s, lambda: self._end_hog(hog, kvstore))
         return kvstore
 
     def _end_hog(self, hog: Address, kvstore: Address) -> None:
-        """It gives everything back, and ends when that has been heard."""
+        """Let the hog release its room, and kill it when the kvstore has heard that."""
         core = self._cluster.core(kvstore)
         if core is None or hog not in core.catalog.writers():
             return self._world.kill(hog)
         self._world.post(hog, hog, Gone("enough"), 0.0)
-        return self._world.later(0.5, lambda: self._end_hog(hog, kvstore))
+        return self._world.call_later(0.5, lambda: self._end_hog(hog, kvstore))
 
 
-class Hog:
-    """Reserves most of a host tier's room, never writes there, and gives it back at its end."""
+class SpaceHog:
+    """Reserves most of a host tier, writes nothing, and releases it at its end."""
 
     def __init__(self, own: Address, kvstore: Address, tier_bytes: int) -> None:
         self._own = own
@@ -59,7 +59,7 @@ class Hog:
         self._held: list[HostRegion] = []
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """The kvstore's answers; and its own `Gone`, which ends it."""
+        """Handle the kvstore's answers, and its own `Gone`, which makes it release its room."""
         if isinstance(message, Tier):
             return [Send(self._kvstore, self._wish(ticket)) for ticket in range(7)]
         if isinstance(message, RegionReserved):

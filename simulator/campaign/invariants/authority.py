@@ -1,4 +1,4 @@
-"""I2, I3, I4, I9: nobody obeys, or judges by, what is over: attempts, incarnations, epochs, plans, terms, sleep."""
+"""I2, I3, I4, I5, I9: old attempts, incarnations, epochs, plans and terms have no effect; time asleep is forgiven."""
 
 from typing import Any
 
@@ -9,27 +9,27 @@ from dunlin.messages.fleet import FleetView
 from dunlin.messages.membership import Deposed
 from dunlin.messages.plan import Drain, Order, Shed, Undrain
 from dunlin.messages.types import GroupKind
-from simulator.campaign.clients import Readers
-from simulator.campaign.faults.catalog import Faults
-from simulator.campaign.invariants.watcher import Watcher
-from simulator.cluster.process import Event
-from simulator.cluster.simulated import Cluster
+from simulator.campaign.clients import CampaignClients
+from simulator.campaign.faults.catalog import FaultInjector
+from simulator.campaign.invariants.watcher import InvariantWatcher
+from simulator.cluster.process import Delivery
+from simulator.cluster.simulated import SimulatedCluster
 
 ATTEMPTS = (Tokens, Accepted, Refused, Returned, Poisoned, Failed)
 
 
-class Fencing(Watcher):
-    """I2: an old attempt, an old incarnation, an old epoch or plan version change nothing."""
+class FencingWatcher(InvariantWatcher):
+    """I2: a message of an old attempt, incarnation, epoch or plan version changes nothing."""
 
     invariant = "I2"
 
-    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
-        super().__init__(cluster, readers, faults)
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
         self._stale: list[tuple[Any, tuple[object, ...]]] = []
         self._versions: dict[Address, tuple[int, int]] = {}
         self._views: dict[Address, tuple[Address, int]] = {}
 
-    def before(self, event: Event) -> None:
+    def before(self, event: Delivery) -> None:
         self._stale = []
         if event.to.role != "dispatcher" or not isinstance(event.message, ATTEMPTS):
             return
@@ -40,43 +40,43 @@ class Fencing(Watcher):
             if is_held and (request.instance != event.sender or request.attempt != attempt):
                 self._stale.append((request, _said(request)))
 
-    def after(self, event: Event) -> None:
+    def after(self, event: Delivery) -> None:
         for request, before in self._stale:
             now = _said(request)
             if now != before:
-                raise self.broken(f"{event} is of an old attempt and made {before} of {now}")
+                raise self.fail(f"{event} is of an old attempt and made {before} of {now}")
         role, core = event.to.role, self.cluster.core(event.to)
         if role == "instance" and isinstance(event.message, Order) and core is not None:
             before, now = self._versions.get(event.to, (0, 0)), core.plan
             if now < before:
-                raise self.broken(f"{event.to} went from plan {before} back to {now} by {event.message}")
+                raise self.fail(f"{event.to} went from plan {before} back to {now} by {event.message}")
             self._versions[event.to] = now
         if role == "dispatcher" and isinstance(event.message, FleetView) and core is not None:
             self._view_taken(event, core.fleet.source)
 
     def audit(self) -> None:
-        """A monitor counts one process of each name."""
+        """Check that a monitor counts one process of each name."""
         for address in self.cluster.of_role("monitor"):
             present = self.cluster.core(address).registry.present()
             names = {(one.role, one.name) for one in present}
             if len(names) < len(present):
-                raise self.broken(f"{address} counts a process and its successor: {present}")
+                raise self.fail(f"{address} counts a process and its successor: {present}")
 
-    def _view_taken(self, event: Event, source: tuple[Address | None, int]) -> None:
+    def _view_taken(self, event: Delivery, source: tuple[Address | None, int]) -> None:
         monitor, version = source
         if monitor is None:
             return
         before = self._views.get(event.to)
         self._views[event.to] = (monitor, version)
-        if before is None or not self.cluster.world.is_joined(event.to, before[0]):
+        if before is None or not self.cluster.world.is_connected(event.to, before[0]):
             return
         is_newer = (monitor.incarnation, version) >= (before[0].incarnation, before[1])
         if not is_newer:
-            raise self.broken(f"{event.to} went from view {before} back to {monitor} version {version}")
+            raise self.fail(f"{event.to} went from view {before} back to {monitor} version {version}")
 
 
 def _named(message: Any) -> list[tuple[int, int]]:
-    """(request, attempt) of each thing that the message is about."""
+    """(request, attempt) of each row of the message."""
     if isinstance(message, Tokens):
         return list(zip(message.request, message.attempt, strict=True))
     return [(message.request, message.attempt)]
@@ -86,55 +86,55 @@ def _said(request: Any) -> tuple[object, ...]:
     return (request.state, request.attempt, request.instance, len(request.tokens))
 
 
-class Leadership(Watcher):
-    """I3: one leader per epoch. I9: who lost its term, or slept through it, orders nothing once it has heard so."""
+class LeadershipWatcher(InvariantWatcher):
+    """I3: one leader per epoch. I9: a manager that heard of the end of its term orders nothing more."""
 
     invariant = "I3"
 
-    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
-        super().__init__(cluster, readers, faults)
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
         self._leads: dict[Address, int] = {}
         self._over_s: dict[Address, tuple[int, float]] = {}
         self._orders: dict[tuple[int, int, Address], Order] = {}
 
-    def after(self, event: Event) -> None:
+    def after(self, event: Delivery) -> None:
         if event.to.role == "global_manager":
             self._manager(event)
         elif event.to.role == "instance" and isinstance(event.message, Order | Shed | Drain | Undrain):
             self._ordered(event, event.message)
 
-    def _manager(self, event: Event) -> None:
+    def _manager(self, event: Delivery) -> None:
         core = self.cluster.core(event.to)
         term = core.term if core is not None else None
         if term is not None and isinstance(event.message, Deposed) and event.message.epoch == term.epoch:
-            raise self.broken(f"{event.to} heard that epoch {term.epoch} is over, and leads on")
+            raise self.fail(f"{event.to} heard that epoch {term.epoch} is over, and leads on")
         if term is not None:
             elected = self.cluster.etcd.terms.get(term.epoch)
             if elected != event.to:
-                raise self.broken(f"{event.to} leads epoch {term.epoch}, which is {elected}'s")
+                raise self.fail(f"{event.to} leads epoch {term.epoch}, which is {elected}'s")
             self._leads[event.to] = term.epoch
         elif event.to in self._leads:
             self._over_s[event.to] = (self._leads.pop(event.to), event.at_s)
 
-    def _ordered(self, event: Event, message: Order | Shed | Drain | Undrain) -> None:
+    def _ordered(self, event: Delivery, message: Order | Shed | Drain | Undrain) -> None:
         epoch, over_s = self._over_s.get(event.sender, (0, 0.0))
         lag_s = 2 * self.cluster.spec.network.link_s + self.faults.processes.lag_s.get(event.to, 0.0)
         is_late = message.epoch <= epoch and event.at_s > over_s + lag_s + 10.0
         if is_late:
-            raise self.broken(f"{event.sender} lost epoch {epoch} at {over_s} and says {message}", "I9")
+            raise self.fail(f"{event.sender} lost epoch {epoch} at {over_s} and says {message}", "I9")
         if isinstance(message, Order):
             key = (message.epoch, message.plan_version, event.to)
             first = self._orders.setdefault(key, message)
             if _plan_of(first) != _plan_of(message):
-                raise self.broken(f"{key} means {first} and {message}", "I4")
+                raise self.fail(f"{key} means {first} and {message}", "I4")
 
 
 def _plan_of(order: Order) -> tuple[object, ...]:
     return (order.group, order.kind, order.part, order.members, list(order.layers))
 
 
-class Groups(Watcher):
-    """I4: members agree on their group. I5: its members hold every layer between them."""
+class GroupWatcher(InvariantWatcher):
+    """I4: the members of a group agree on it. I5: together they hold every layer."""
 
     invariant = "I4"
 
@@ -145,17 +145,17 @@ class Groups(Watcher):
         leads: dict[tuple[int, int], tuple[Address, ...]] = {}
         for address, order in followed.items():
             if address not in order.members:
-                raise self.broken(f"{address} is no member of its own {order}")
+                raise self.fail(f"{address} is no member of its own {order}")
             key = (order.epoch, order.group)
             members = leads.setdefault(key, order.members)
             if members != order.members:
-                raise self.broken(f"group {key} is {members} and {order.members}")
+                raise self.fail(f"group {key} is {members} and {order.members}")
             self._agree(address, order, followed)
             self._cover(order, followed)
         for core in self.cluster.instances.values():
             is_planned = core.followed is not None or not len(core.sequences)
             if not is_planned:
-                raise self.broken(f"{core.address} runs {core.sequences!r} and follows no order")
+                raise self.fail(f"{core.address} runs {core.sequences!r} and follows no order")
 
     def _agree(self, address: Address, order: Order, followed: dict[Address, Order]) -> None:
         for member in order.members:
@@ -163,7 +163,7 @@ class Groups(Watcher):
             if theirs is not None and (theirs.epoch, theirs.plan_version) == (order.epoch, order.plan_version):
                 same = (theirs.kind, theirs.members, theirs.group) == (order.kind, order.members, order.group)
                 if not same:
-                    raise self.broken(f"{address} follows {order} and its fellow {theirs}")
+                    raise self.fail(f"{address} follows {order} and its fellow {theirs}")
 
     def _cover(self, order: Order, followed: dict[Address, Order]) -> None:
         orders = [followed[member] for member in order.members if member in followed]
@@ -171,38 +171,38 @@ class Groups(Watcher):
             return
         is_whole = any(not len(one.layers) for one in orders)
         if not is_whole:
-            raise self.broken(f"layers {list(order.layers)} are all that {order.members} hold", "I5")
+            raise self.fail(f"layers {list(order.layers)} are all that {order.members} hold", "I5")
 
 
-class Authority(Watcher):
-    """I9: a process that slept judges nobody by the time that it slept."""
+class SuspicionWatcher(InvariantWatcher):
+    """I9: a process that slept suspects no other for the time that it slept."""
 
     invariant = "I9"
 
-    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
-        super().__init__(cluster, readers, faults)
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
         self._suspected: set[tuple[Address, Address]] = set()
 
-    def before(self, event: Event) -> None:
+    def before(self, event: Delivery) -> None:
         if isinstance(event.message, StopEngine) and event.to.role == "engine":
             self._stopped(event)
-        elif isinstance(event.message, FleetView) and not self.faults.was_touched(event.to):
+        elif isinstance(event.message, FleetView) and not self.faults.was_disturbed(event.to):
             for member in event.message.members:
-                # By reader: one may hear of an old suspicion again when another has heard already that it is over.
+                # Per receiver: one may still receive a suspicion of whose end another has been told.
                 key = (event.to, member.address)
                 if member.suspect and key not in self._suspected:
                     self._suspect(event, member.address)
                 (self._suspected.add if member.suspect else self._suspected.discard)(key)
 
-    def _stopped(self, event: Event) -> None:
-        seat = self.cluster.seats.get(event.sender)
+    def _stopped(self, event: Delivery) -> None:
+        seat = self.cluster.engine_supervisors.get(event.sender)
         why = getattr(event.message, "why", None)
         is_fair = seat is None or seat.engine.is_stuck or (why is not None and why.policy == "engine contract")
         if not is_fair:
-            raise self.broken(f"{event.sender} ends an engine that works: {why}")
+            raise self.fail(f"{event.sender} ends an engine that works: {why}")
 
-    def _suspect(self, event: Event, instance: Address) -> None:
-        seat = self.cluster.seats.get(instance)
-        is_fair = seat is None or seat.engine.is_stuck or self.faults.was_touched(instance)
+    def _suspect(self, event: Delivery, instance: Address) -> None:
+        seat = self.cluster.engine_supervisors.get(instance)
+        is_fair = seat is None or seat.engine.is_stuck or self.faults.was_disturbed(instance)
         if not is_fair:
-            raise self.broken(f"{event.sender} suspects {instance}, with which nothing is wrong")
+            raise self.fail(f"{event.sender} suspects {instance}, with which nothing is wrong")

@@ -1,25 +1,24 @@
-"""The invariants, as watchers of a cluster: each looks at what an event touched, and at everything from time to time.
+"""The list of the invariants' watchers: each checks what an event touched, and everything at intervals.
 
-They read what the cores show to anybody (reports, tables, integrity checks) and what goes over the streams, and keep
-their own account of it. Numbers are those of docs/campaigns.md. I1 is the readers' own; I10 needs batch jobs, which do
-not exist yet.
+They read the cores' public state (reports, tables, integrity checks) and the messages, and keep their own account.
+Numbers are those of docs/campaigns.md. The clients check I1; I10 needs batch jobs, which do not exist yet.
 """
 
-from simulator.campaign.invariants.authority import Authority, Fencing, Groups, Leadership
-from simulator.campaign.invariants.progress import Limits, Progress
-from simulator.campaign.invariants.slots import Rows, Slots
-from simulator.campaign.invariants.tier import Names, Regions
-from simulator.campaign.invariants.watcher import Watcher
+from simulator.campaign.invariants.authority import FencingWatcher, GroupWatcher, LeadershipWatcher, SuspicionWatcher
+from simulator.campaign.invariants.progress import ProgressWatcher, QuotaWatcher
+from simulator.campaign.invariants.slots import RowWriteWatcher, SlotWatcher
+from simulator.campaign.invariants.tier import RegionNameWatcher, RegionWatcher
+from simulator.campaign.invariants.watcher import InvariantWatcher
 
-WATCHERS: tuple[type[Watcher], ...] = (
-    Fencing,
-    Leadership,
-    Groups,
-    Slots,
-    Rows,
-    Regions,
-    Names,
-    Authority,
-    Limits,
-    Progress,
+WATCHERS: tuple[type[InvariantWatcher], ...] = (
+    FencingWatcher,
+    LeadershipWatcher,
+    GroupWatcher,
+    SlotWatcher,
+    RowWriteWatcher,
+    RegionWatcher,
+    RegionNameWatcher,
+    SuspicionWatcher,
+    QuotaWatcher,
+    ProgressWatcher,
 )

@@ -1,4 +1,4 @@
-"""I8: what the cores hold adds up, at any instant and in the end, and no two writers have one slot."""
+"""I8: slots, room and entries add up at any instant and in the end; a slot has one writer."""
 
 from collections.abc import Callable
 from typing import Any
@@ -6,23 +6,23 @@ from typing import Any
 from dunlin.effects import Address
 from dunlin.messages.engine import EngineExited, Move, Step, StepDone
 from dunlin.messages.types import MoveKind
-from simulator.campaign.clients import Readers
-from simulator.campaign.faults.catalog import Faults
-from simulator.campaign.invariants.watcher import Watcher
-from simulator.cluster.process import Event
-from simulator.cluster.simulated import Cluster
+from simulator.campaign.clients import CampaignClients
+from simulator.campaign.faults.catalog import FaultInjector
+from simulator.campaign.invariants.watcher import InvariantWatcher
+from simulator.cluster.process import Delivery
+from simulator.cluster.simulated import SimulatedCluster
 
 FULL_EVERY = 64
-"""Every so many events at one core, all of it is checked; its sums at each."""
+"""Events of one core between two checks of all of it; its sums are checked at each event."""
 
 
-class Slots(Watcher):
-    """I8: no slot, no byte of room, no entry is lost or held twice, at any instant; in the end all are given back."""
+class SlotWatcher(InvariantWatcher):
+    """I8: no slot, byte of room or entry is lost or held twice; in the end all are free."""
 
     invariant = "I8"
 
-    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
-        super().__init__(cluster, readers, faults)
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
         self._seen: dict[Address, int] = {}
         self._checks: dict[str, Callable[[Any], None]] = {
             "instance": lambda core: core.lives.slab.check_integrity(),
@@ -30,7 +30,7 @@ class Slots(Watcher):
             "kvstore": lambda core: core.catalog.check_integrity(),
         }
 
-    def after(self, event: Event) -> None:
+    def after(self, event: Delivery) -> None:
         role = event.to.role
         if role not in self._checks:
             return
@@ -41,7 +41,7 @@ class Slots(Watcher):
         if seen % FULL_EVERY == 0:
             self._check(role, core)
         elif role == "instance" and not core.slots.is_conserved:
-            raise self.broken(f"{event.to}: {core.slots!r} after {event}")
+            raise self.fail(f"{event.to}: {core.slots!r} after {event}")
 
     def audit(self) -> None:
         for address in sorted(self.cluster.cores):
@@ -52,34 +52,34 @@ class Slots(Watcher):
         for core in self.cluster.instances.values():
             held = core.slots.capacity - core.slots.free - core.lives.slab.cached
             if held:
-                raise self.broken(f"{core.address} keeps {held} slots for nobody: {core!r}")
+                raise self.fail(f"{core.address} keeps {held} slots without an owner: {core!r}")
             if len(core.sequences):
-                raise self.broken(f"{core.address} keeps {core.sequences!r}", "I12")
+                raise self.fail(f"{core.address} keeps {core.sequences!r}", "I12")
         for dispatcher in self.cluster.dispatchers.values():
             if len(dispatcher.journal):
-                raise self.broken(f"{dispatcher.address} keeps {len(dispatcher.journal)} requests", "I12")
+                raise self.fail(f"{dispatcher.address} keeps {len(dispatcher.journal)} requests", "I12")
         for address in self.cluster.of_role("kvstore"):
             catalog = self.cluster.core(address).catalog
             if len(catalog):
-                raise self.broken(f"{address} keeps {len(catalog)} regions for nobody")
+                raise self.fail(f"{address} keeps {len(catalog)} regions without an owner")
 
     def _check(self, role: str, core: Any) -> None:
         try:
             self._checks[role](core)
         except Exception as error:
-            raise self.broken(f"{core.address}: {type(error).__name__}: {error}") from error
+            raise self.fail(f"{core.address}: {type(error).__name__}: {error}") from error
 
 
-class Rows(Watcher):
-    """I8: what an outstanding step writes is nobody else's: no later step of another and no move has those slots."""
+class RowWriteWatcher(InvariantWatcher):
+    """I8: no later step of another sequence and no move gets slots that an outstanding step writes."""
 
     invariant = "I8"
 
-    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
-        super().__init__(cluster, readers, faults)
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
         self._written: dict[Address, dict[int, dict[int, int]]] = {}
 
-    def before(self, event: Event) -> None:
+    def before(self, event: Delivery) -> None:
         message = event.message
         if isinstance(message, Step) and event.to.role == "engine":
             steps = self._written.setdefault(event.sender, {})
@@ -95,15 +95,15 @@ class Rows(Watcher):
         elif isinstance(message, EngineExited):
             self._written.pop(event.to, None)
 
-    def _are_free(self, event: Event, slots: dict[int, int], steps: dict[int, dict[int, int]]) -> None:
+    def _are_free(self, event: Delivery, slots: dict[int, int], steps: dict[int, dict[int, int]]) -> None:
         for step, written in steps.items():
             for slot in written.keys() & slots.keys():
                 if written[slot] != slots[slot]:
                     text = f"slot {slot} is sequence {written[slot]}'s in outstanding step {step}"
-                    raise self.broken(f"{text}, and given to another by {event}")
+                    raise self.fail(f"{text}, and given to another by {event}")
 
 
 def _slots_of(step: Step) -> dict[int, int]:
-    """The slots that its rows write, and whose each is."""
+    """The sequence of each slot that the step's rows write."""
     extents = zip(step.extent_row, step.extent_start, step.extent_length, strict=True)
     return {slot: step.sequence[row] for row, first, length in extents for slot in range(first, first + length)}

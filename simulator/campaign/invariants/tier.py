@@ -1,7 +1,7 @@
-"""I7: regions of the host tier are reached by their current name alone, read whole, and written where there is room.
+"""I7: a region of the host tier is reached by its current name alone, read whole, and written where room is reserved.
 
-Keeps its own account of the moves that engines carry out and of the names that kvstores have given; compares it with
-what the catalogs show.
+The watchers keep their own account of the engines' moves and of the names that kvstores gave, and compare it with the
+catalogs.
 """
 
 from collections.abc import Iterator
@@ -12,33 +12,33 @@ from dunlin.effects import Address
 from dunlin.messages.engine import EngineExited, Move, MoveDone
 from dunlin.messages.pool import CommitRegion, RegionReserved, RegionsFound, RegionsTaken, ReleaseRegion
 from dunlin.messages.types import HostRegion, MoveKind, MoveStatus
-from simulator.campaign.clients import Readers
-from simulator.campaign.faults.catalog import Faults
-from simulator.campaign.invariants.watcher import Watcher
-from simulator.cluster.process import Event
-from simulator.cluster.simulated import Cluster
+from simulator.campaign.clients import CampaignClients
+from simulator.campaign.faults.catalog import FaultInjector
+from simulator.campaign.invariants.watcher import InvariantWatcher
+from simulator.cluster.process import Delivery
+from simulator.cluster.simulated import SimulatedCluster
 
 TAKEN_S = 1.0
-"""Until then whoever had a region has heard that an attempt claimed it."""
+"""Seconds by which an instance has been told that another attempt claimed its region."""
 GIVEN_S = 0.1
-"""What an instance had told its engine before it heard so is there by then."""
+"""Seconds by which moves that an instance ordered before it was told have begun."""
 Name = tuple[Address, Address, int, int]
-"""What an instance calls a region of a kvstore: handle and generation."""
+"""An instance's name of a region: instance, kvstore, handle, generation."""
 
 
-class Regions(Watcher):
-    """A region is read only while it is its reader's, whole, and only damage that was done is found."""
+class RegionWatcher(InvariantWatcher):
+    """I7: an instance reads only its own, whole regions, and finds damage only where a fault did it."""
 
     invariant = "I7"
 
-    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
-        super().__init__(cluster, readers, faults)
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
         self._moves: dict[Address, dict[int, Move]] = {}
         self._keeper_of: dict[tuple[Address, int], Address] = {}
         self._dead: dict[Name, float] = {}
         self._unheard: dict[Name, float] = {}
 
-    def before(self, event: Event) -> None:
+    def before(self, event: Delivery) -> None:
         message = event.message
         if event.to.role == "engine" and isinstance(message, Move):
             self._begun(event.sender, message)
@@ -51,30 +51,32 @@ class Regions(Watcher):
                 self._dead[event.to, event.sender, handle, generation] = event.at_s
                 self._unheard.pop((event.to, event.sender, handle, generation), None)
 
-    def after(self, event: Event) -> None:
+    def after(self, event: Delivery) -> None:
         if event.to.role == "kvstore":
             self._has_room(event)
 
     def audit(self) -> None:
-        """Nobody counts on what a kvstore that he has no more had kept, or for long on what is another's."""
+        """Check that no instance counts on regions of a kvstore that it lost, or for long on another's."""
         self._are_told()
         for core in self.cluster.instances.values():
             for sequence in core.sequences:
                 strange = [kept for kept in sequence.kept if kept.keeper != core.tier.kvstore]
                 if strange:
-                    raise self.broken(f"{core.address} has {core.tier.kvstore} and counts on {strange}")
+                    raise self.fail(f"{core.address} has {core.tier.kvstore} and counts on {strange}")
 
     def _are_told(self) -> None:
-        """Whoever read under an old name was told soon that it is one, unless something happened to either."""
+        """Check that an instance that read under an old name was told so in time, unless a fault hit either side."""
         now_s = self.cluster.world.now_s
         for (instance, keeper, handle, generation), since_s in list(self._unheard.items()):
-            is_quiet = self.cluster.world.is_joined(instance, keeper) and not self.faults.was_touched(instance, keeper)
+            is_quiet = self.cluster.world.is_connected(instance, keeper) and not self.faults.was_disturbed(
+                instance, keeper
+            )
             if is_quiet and now_s > since_s + TAKEN_S:
-                raise self.broken(f"{instance} was not told that region {handle}.{generation} of {keeper} is another's")
+                raise self.fail(f"{instance} was not told that region {handle}.{generation} of {keeper} is another's")
 
     def _begun(self, instance: Address, move: Move) -> None:
         self._moves.setdefault(instance, {})[move.move] = move
-        # Whose memory is mapped counts: the instance may have heard of another kvstore since it gave the move.
+        # The mapped memory counts: the instance may have changed to another kvstore since it ordered the move.
         keeper = self.cluster.mapped_of.get(instance)
         if keeper is None:
             return
@@ -82,15 +84,15 @@ class Regions(Watcher):
         if move.kind is not MoveKind.HOST_TO_SLAB or move.host is None or move.sequence == 0:
             return
         catalog = self._catalog(instance)
-        if catalog is None or not self.cluster.world.is_joined(instance, keeper):
+        if catalog is None or not self.cluster.world.is_connected(instance, keeper):
             return
         held = catalog.room.find(move.host.handle, move.host.generation)
         if held is None:
             del self._moves[instance][move.move]
             name = (instance, keeper, move.host.handle, move.host.generation)
             if self.cluster.world.now_s > self._dead.get(name, inf) + GIVEN_S:
-                raise self.broken(f"{instance} reads {move.host}, and {keeper} has told it that another has it")
-            # The word is under way; a checksum guards the bytes.
+                raise self.fail(f"{instance} reads {move.host}, and {keeper} has told it that another has it")
+            # The message is in flight; a checksum guards the bytes.
             self._unheard.setdefault(name, self.cluster.world.now_s)
 
     def _ended(self, instance: Address, done: MoveDone) -> None:
@@ -103,21 +105,21 @@ class Regions(Watcher):
         if done.status is not MoveStatus.CORRUPT or self._is_released(instance, move.host):
             return
         if not self.faults.storage.damaged:
-            raise self.broken(f"{instance} finds {move.host} damaged, and nobody damaged it")
+            raise self.fail(f"{instance} finds {move.host} damaged, and no fault damaged it")
 
     def _is_released(self, instance: Address, host: HostRegion) -> bool:
-        """Whether its owner gave the region up while it was read, as one does that stays where it was."""
+        """Whether the owner released the region while it was read, as after a cancelled migration."""
         catalog = self._catalog(instance)
         return catalog is None or catalog.room.find(host.handle, host.generation) is None
 
     def _catalog(self, instance: Address) -> Any:
-        """Of the kvstore whose memory its engine has mapped; None if that is gone."""
+        """The catalog of the kvstore whose memory the instance's engine has mapped; None if that is gone."""
         keeper = self.cluster.mapped_of.get(instance)
         core = self.cluster.core(keeper) if keeper is not None else None
         return None if core is None else core.catalog
 
     def _written(self, instance: Address, host: HostRegion) -> None:
-        """Whoever writes does so in his own room, or in nobody's."""
+        """Check that a write ended in the writer's own region or in free room."""
         catalog = self._catalog(instance)
         if catalog is None or catalog.room.find(host.handle, host.generation) is not None:
             return
@@ -128,10 +130,10 @@ class Regions(Watcher):
                 or host.offset_bytes + host.length_bytes <= theirs.offset_bytes
             )
             if not is_apart:
-                raise self.broken(f"{instance} wrote {host}, where {entry.writer} has {theirs} by now", "I9")
+                raise self.fail(f"{instance} wrote {host}, where {entry.writer} has {theirs} by now", "I9")
 
-    def _has_room(self, event: Event) -> None:
-        """Nobody's room is given away while an engine may still write there."""
+    def _has_room(self, event: Delivery) -> None:
+        """Check that no room is freed while an engine may still write there."""
         core = self.cluster.core(event.to)
         for instance, moves in self._moves.items():
             for move in moves.values() if core is not None and instance in self.cluster.cores else ():
@@ -139,21 +141,21 @@ class Regions(Watcher):
                 if not is_here or move.host is None:
                     continue
                 if core.catalog.room.find(move.host.handle, move.host.generation) is None:
-                    raise self.broken(f"{instance} writes {move.host}, which is free after {event}", "I9")
+                    raise self.fail(f"{instance} writes {move.host}, which is free after {event}", "I9")
 
 
-class Names(Watcher):
-    """A kvstore gives each name, of handle and generation, once; who has another's or an old one changes nothing."""
+class RegionNameWatcher(InvariantWatcher):
+    """I7: a kvstore gives each name (handle, generation) once; another's or an old name changes nothing."""
 
     invariant = "I7"
 
-    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
-        super().__init__(cluster, readers, faults)
-        self._given: dict[tuple[Address, int, int], Event] = {}
-        self._not_his: Any = None
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
+        super().__init__(cluster, clients, faults)
+        self._given: dict[tuple[Address, int, int], Delivery] = {}
+        self._foreign: Any = None
 
-    def before(self, event: Event) -> None:
-        self._not_his = None
+    def before(self, event: Delivery) -> None:
+        self._foreign = None
         message = event.message
         if isinstance(message, RegionReserved | RegionsFound):
             for host in _hosts(message):
@@ -161,21 +163,21 @@ class Names(Watcher):
         elif isinstance(message, CommitRegion | ReleaseRegion) and event.to.role == "kvstore":
             entry = self._entry(event.to, message.handle)
             if entry is not None and (entry.writer, entry.host.generation) != (event.sender, message.generation):
-                self._not_his = entry
+                self._foreign = entry
 
-    def after(self, event: Event) -> None:
-        before, self._not_his = self._not_his, None
+    def after(self, event: Delivery) -> None:
+        before, self._foreign = self._foreign, None
         if before is None:
             return
         now = self._entry(event.to, before.host.handle)
         if now != before:
-            raise self.broken(f"{event} is about a name that is not its sender's, and made {before} of {now}")
+            raise self.fail(f"{event} is about a name that is not its sender's, and made {before} of {now}")
 
-    def _name(self, event: Event, host: HostRegion) -> None:
+    def _name(self, event: Delivery, host: HostRegion) -> None:
         name = (event.sender, host.handle, host.generation)
         before = self._given.setdefault(name, event)
         if before is not event:
-            raise self.broken(f"{event.sender} gives {event.to} the name {host}, which it has given {before.to}")
+            raise self.fail(f"{event.sender} gives {event.to} the name {host}, which it has given {before.to}")
 
     def _entry(self, kvstore: Address, handle: int) -> Any:
         core = self.cluster.core(kvstore)

@@ -1,34 +1,34 @@
-"""What every invariant's watcher has: the cluster that it looks at, and how to say that something does not hold."""
+"""The base class of the invariants' watchers."""
 
-from simulator.campaign.clients import Readers
-from simulator.campaign.faults.catalog import Faults
+from simulator.campaign.clients import CampaignClients
+from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.violation import Violation
-from simulator.cluster.process import Event
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.process import Delivery
+from simulator.cluster.simulated import SimulatedCluster
 
 
-class Watcher:
-    """What all have: the cluster, and how to say that something does not hold."""
+class InvariantWatcher:
+    """Checks one invariant of a cluster. A hook raises `fail(…)` when it does not hold."""
 
     invariant = ""
 
-    def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
+    def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
         self.cluster = cluster
-        self.readers = readers
+        self.clients = clients
         self.faults = faults
 
-    def before(self, event: Event) -> None:
-        """The event is about to be delivered."""
+    def before(self, event: Delivery) -> None:
+        """Called before a delivery."""
 
-    def after(self, event: Event) -> None:
-        """The event was delivered."""
+    def after(self, event: Delivery) -> None:
+        """Called after a delivery."""
 
     def audit(self) -> None:
-        """Look at everything."""
+        """Check everything; called at intervals."""
 
     def at_end(self) -> None:
-        """Everybody is done and the dust has settled."""
+        """Check the final state: all clients ended and all graces ran out."""
 
-    def broken(self, text: str, invariant: str = "") -> Violation:
-        """The violation to raise."""
+    def fail(self, text: str, invariant: str = "") -> Violation:
+        """The violation to raise, of `invariant` or else of the watcher's own."""
         return Violation(invariant or self.invariant, self.cluster.world.now_s, text)

@@ -163,13 +163,13 @@ class Storm:
         address = Address("instance", name, self._incarnations)
         self.instances[address] = StormyInstance(self.random)
         self.world.add(address, self.instances[address])
-        self.world.join(SELF, address)
+        self.world.connect(SELF, address)
 
     def ask(self, number: int) -> None:
         address = client(number)
         self.listeners[address] = Listener()
         self.world.add(address, self.listeners[address])
-        self.world.join(SELF, address)
+        self.world.connect(SELF, address)
         prompt = [self.random.randrange(1000) for _ in range(self.random.randrange(1, 40))]
         most = self.random.randrange(1, 120)
         self.asked[address] = (prompt, most)

@@ -31,11 +31,11 @@ from services.instance.core import InstanceCore
 from services.instance.sequences import name_of
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
-from simulator.cluster.engine_supervisor import EngineSeat
-from simulator.cluster.process import Event
+from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
+from simulator.cluster.process import Delivery
 from simulator.cluster.world import World
-from simulator.engine.host_memory import HostTier, checksum_of
-from simulator.engine.model import EngineModel, make_ready, settings_of
+from simulator.engine.host_memory import SimulatedHostMemory, checksum_of
+from simulator.engine.model import SimulatedEngine, engine_settings, make_engine_ready
 from simulator.engine.token_model import continuation, digest_of
 
 ME = Address("instance", "i", 5)
@@ -161,7 +161,7 @@ class Bench:
     def __init__(self, *, tier_bytes: int | None = None, engine: dict[str, Any] | None = None, **config: Any) -> None:
         self.world = World(LATENCY_S)
         self.core = InstanceCore(ME, InstanceConfig(**config))
-        self.tier = HostTier()
+        self.tier = SimulatedHostMemory()
         self.kvstore: KvstoreCore | None = None
         self.kvstore_address = Address("kvstore", "kv", 4)
         self.dispatchers: dict[str, Dispatcher] = {}
@@ -173,8 +173,8 @@ class Bench:
         if tier_bytes is not None:
             self.start_kvstore(tier_bytes)
         settings = {"step_s": STEP_S, "progress_s": 0.1, **(engine or {})}
-        self.seat = EngineSeat(self.world, ME, settings_of(**settings), self.tier, self._tenant_of)
-        self.world.join(MANAGER, ME)
+        self.seat = SimulatedEngineSupervisor(self.world, ME, engine_settings(**settings), self.tier, self._tenant_of)
+        self.world.connect(MANAGER, ME)
         self.world.post(MANAGER, ME, make_order(), 2 * LATENCY_S)
         self.dispatcher = self.add_dispatcher("d")
         self.run(0.05)
@@ -184,7 +184,7 @@ class Bench:
     def add_dispatcher(self, name: str) -> Dispatcher:
         dispatcher = self.dispatchers[name] = Dispatcher(Address("dispatcher", name, 10 + len(self.dispatchers)))
         self.world.add(dispatcher.address, dispatcher)
-        self.world.join(dispatcher.address, ME)
+        self.world.connect(dispatcher.address, ME)
         return dispatcher
 
     def start_kvstore(self, tier_bytes: int) -> None:
@@ -194,14 +194,14 @@ class Bench:
         config = KvstoreConfig("/proc/1/fd/9", tier_bytes, alignment_bytes=64)
         self.kvstore = KvstoreCore(self.kvstore_address, config)
         self.world.add(self.kvstore_address, self.kvstore)
-        self.world.join(ME, self.kvstore_address)
+        self.world.connect(ME, self.kvstore_address)
 
     def kill_kvstore(self) -> None:
         self.world.kill(self.kvstore_address)
         self.kvstore = None
 
     @property
-    def engine(self) -> EngineModel:
+    def engine(self) -> SimulatedEngine:
         return self.seat.engine
 
     # --- what is asked ---
@@ -295,7 +295,7 @@ class Bench:
         sequence = self.core.sequences.get(number)
         return sequence.place.tenant if sequence is not None else ""
 
-    def _audit(self, event: Event) -> None:
+    def _audit(self, event: Delivery) -> None:
         if event.to != ME:
             return
         self.core.lives.slab.check_integrity()
@@ -329,7 +329,7 @@ def ready_core(engine: dict[str, Any] | None = None, **config: Any) -> Direct:
     """A core with an engine, a plan and a dispatcher."""
     direct = Direct(**config)
     direct.give(ENGINE, Joined())
-    direct.give(ENGINE, make_ready(**(engine or {})))
+    direct.give(ENGINE, make_engine_ready(**(engine or {})))
     direct.give(MANAGER, make_order())
     direct.give(D, Joined())
     return direct

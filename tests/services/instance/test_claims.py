@@ -79,7 +79,7 @@ def test_another_tenants_are_not_taken() -> None:
 def test_a_damaged_region_cuts_there() -> None:
     bench = make_bench()
     hosts = bench.leave_behind(place_of(), (0, 32), (32, 48), (48, 64))
-    bench.tier.flip(hosts[1].offset_bytes)
+    bench.tier.corrupt(hosts[1].offset_bytes)
     finish(bench, again(bench))
     report = bench.core.report()
     assert (report.claimed_tokens_total, report.corrupt_regions_total) == (32, 1)

@@ -25,7 +25,7 @@ from dunlin.messages.engine import (
 )
 from dunlin.messages.types import Finish, Sampling, f32, i8, i32, i64
 from services.instance.sequences import State
-from simulator.engine.model import make_ready
+from simulator.engine.model import make_engine_ready
 from simulator.engine.token_model import continuation
 from tests.services.instance.bench import (
     ENGINE,
@@ -101,7 +101,7 @@ def test_without_engine_or_plan_nothing_is_taken() -> None:
     direct = Direct()
     assert only(Refused, direct.give(D, make_place())).reason is Refusal.NOT_READY
     direct.give(ENGINE, Joined())
-    direct.give(ENGINE, make_ready())
+    direct.give(ENGINE, make_engine_ready())
     assert only(Refused, direct.give(D, make_place())).reason is Refusal.NOT_IN_PLAN
 
 

@@ -207,7 +207,7 @@ def reports_of(bench: Bench) -> list[tuple[float, InstanceReport]]:
 
 def test_a_monitor_hears_at_once_and_then_every_half_second() -> None:
     bench = Bench()
-    bench.world.join(MONITOR, ME)
+    bench.world.connect(MONITOR, ME)
     joined_s = bench.world.now_s + 2 * LATENCY_S
     bench.run(2.2)
     times = [now_s for now_s, _ in reports_of(bench)]
@@ -218,7 +218,7 @@ def test_a_monitor_hears_at_once_and_then_every_half_second() -> None:
 
 def test_changes_are_reported_soon_and_not_too_often() -> None:
     bench = Bench()
-    bench.world.join(MONITOR, ME)
+    bench.world.connect(MONITOR, ME)
     bench.run(0.3)
     bench.place(max_tokens=100)
     start_s = bench.world.now_s
@@ -232,12 +232,12 @@ def test_changes_are_reported_soon_and_not_too_often() -> None:
 
 def test_reports_begin_anew_with_a_second_monitor() -> None:
     bench = Bench()
-    bench.world.join(MONITOR, ME)
+    bench.world.connect(MONITOR, ME)
     bench.run(1.0)
-    bench.world.part(MONITOR, ME)
+    bench.world.disconnect(MONITOR, ME)
     bench.run(3.0)
     before = len(reports_of(bench))
-    bench.world.join(MONITOR, ME)
+    bench.world.connect(MONITOR, ME)
     bench.run(2.0)
     assert len(reports_of(bench)) - before >= 4
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
 from dunlin.messages.types import Finish, i32
-from simulator.engine.model import Tick
+from simulator.engine.model import ProgressPoll
 from tests.services.instance.bench import ENGINE, ME, Attempt, Bench, Dispatcher, make_place
 
 SLOTS = 64
@@ -109,7 +109,7 @@ class InstanceMachine(RuleBasedStateMachine):
             self.bench.engine.is_stuck = True
         elif how == "stays away":  # longer than the grace, though it was expected sooner
             self.bench.seat.crash(returns=False)
-            self.bench.world.post(ENGINE, ENGINE, Tick(), 1.5)
+            self.bench.world.post(ENGINE, ENGINE, ProgressPoll(), 1.5)
         else:
             signal = {"killed": 9, "goes wild": 11, "exits": 0}[how]
             self.bench.seat.crash(signal, code=3 if how == "exits" else 0)
@@ -137,7 +137,7 @@ class InstanceMachine(RuleBasedStateMachine):
     def damage(self, pick: int) -> None:
         self.is_damaged = True
         offsets = sorted(self.bench.tier.contents)
-        self.bench.tier.flip(offsets[pick % len(offsets)])
+        self.bench.tier.corrupt(offsets[pick % len(offsets)])
 
     @precondition(lambda self: self.may("dispatcher"))
     @rule(who=st.sampled_from("de"))
@@ -146,11 +146,11 @@ class InstanceMachine(RuleBasedStateMachine):
         dispatcher = self.bench.dispatchers[who]
         if who in self.away:
             del self.away[who]
-            self.bench.world.join(dispatcher.address, ME)
+            self.bench.world.connect(dispatcher.address, ME)
             self.bench.run(0.01)
         else:
             self.away[who] = None
-            self.bench.world.part(dispatcher.address, ME)
+            self.bench.world.disconnect(dispatcher.address, ME)
 
     def may(self, fault: str) -> bool:
         """Whether this example has such a fault left."""

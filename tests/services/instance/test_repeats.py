@@ -13,9 +13,9 @@ from dunlin.messages.types import i32
 from dunlin.policies.batch import BATCH_POLICIES, Candidate, chunked
 from dunlin.workload.prompts import Job
 from services.instance.repeats import Repeats
-from simulator.cluster.simulated import Cluster
+from simulator.cluster.simulated import SimulatedCluster
 from simulator.cluster.spec import spec_of
-from simulator.study.load_generator import Load
+from simulator.study.load_generator import SimulatedLoad
 
 
 def jobs(count: int, gap_s: float, seed: int) -> Iterator[Job]:
@@ -30,8 +30,8 @@ def jobs(count: int, gap_s: float, seed: int) -> Iterator[Job]:
 def said(slots: int, gap_s: float, seed: int, dispatchers: int = 1) -> list[tuple[float, Address, Address, Message]]:
     """All steps and tokens of a run."""
     engine = {"slots": slots, "audit": True, "progress_s": None, "token_s": 1e-4}
-    cluster = Cluster(spec_of(engine=engine, instances=2, dispatchers=dispatchers))
-    load = Load(cluster.world, jobs(40, gap_s, seed), cluster.doors)
+    cluster = SimulatedCluster(spec_of(engine=engine, instances=2, dispatchers=dispatchers))
+    load = SimulatedLoad(cluster.world, jobs(40, gap_s, seed), cluster.doors)
     while not cluster.is_ready:
         cluster.world.run_to(cluster.world.now_s + 0.1)
     load.start()

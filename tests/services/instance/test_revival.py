@@ -10,7 +10,7 @@ from dunlin.messages.engine import EngineExited, MoveDone, Open, Step
 from dunlin.messages.types import MoveStatus
 from services.instance.revival import GraceOver, is_own_fault, is_trusted
 from services.instance.slots import Use
-from simulator.engine.model import make_ready
+from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import (
     ENGINE,
     ME,
@@ -55,7 +55,7 @@ def lose(direct: Direct, exited: EngineExited | None = KILLED, now_s: float = 1.
 
 def bring_back(direct: Direct, now_s: float = 1.5, **ready: Any) -> list[Any]:
     direct.give(ENGINE, Joined(), now_s)
-    return direct.give(ENGINE, make_ready(**ready), now_s)
+    return direct.give(ENGINE, make_engine_ready(**ready), now_s)
 
 
 # --- the slab that outlives its engine ---

@@ -102,7 +102,7 @@ def test_a_tier_that_is_full_refuses_and_it_is_computed_again() -> None:
 def test_a_damaged_region_is_computed_again_and_reported() -> None:
     bench, attempts = press()
     run_until_state(bench, State.WAITING)
-    bench.tier.flip(0)
+    bench.tier.corrupt(0)
     finish(bench, attempts)
     report = bench.core.report()
     assert (report.corrupt_regions_total, report.restored_regions_total, report.restored_tokens_total) == (1, 0, 0)
@@ -134,7 +134,7 @@ def test_what_another_attempt_claimed_meanwhile_is_not_read() -> None:
     (kept,) = [one for sequence in bench.core.sequences for one in sequence.kept]
     other, ready = Address("instance", "other", 77), bench.engine.ready
     bench.world.add(other, Silent())
-    bench.world.join(other, kept.keeper)
+    bench.world.connect(other, kept.keeper)
     names = (name_of(bench.dispatcher.address, attempts[1].place), bench.dispatcher.address, 2, 2)
     bench.world.post(other, kept.keeper, FindRegions(1, *names, ready.weights_digest, ready.kv_dtype), 0.002)
     bench.run_until_quiet()
@@ -240,12 +240,12 @@ def test_a_kvstore_that_is_back_hears_what_is_still_written_there() -> None:
     assert out.host is not None
     assert bench.kvstore is not None
     kvstore = bench.kvstore.address
-    bench.world.part(kvstore, ME)
-    bench.world.join(kvstore, ME)
+    bench.world.disconnect(kvstore, ME)
+    bench.world.connect(kvstore, ME)
     bench.run(0.1)
     assert bench.sent(Writing) == [Writing(i64([out.host.handle]), i64([out.host.generation]))]
     bench.run(1.0)
-    bench.world.part(kvstore, ME)
-    bench.world.join(kvstore, ME)
+    bench.world.disconnect(kvstore, ME)
+    bench.world.connect(kvstore, ME)
     bench.run(0.1)
     assert bench.sent(Writing)[1:] == [Writing()]

@@ -96,7 +96,7 @@ class Node:
             elif effect.to == TRANSPORT:
                 self.world.carrier.carry(self, effect.message)
             elif isinstance(effect.message, Reach) and self.world.world.is_up(effect.message.peer):
-                self.world.world.join(self.address, effect.message.peer)
+                self.world.world.connect(self.address, effect.message.peer)
         self.core.catalog.check_integrity()
         return kept
 
@@ -157,7 +157,7 @@ class Exchange:
             self.world.add(node.address, node)
             self.world.add(instance.address, instance)
             self.world.post(ETCD, node.address, everybody)
-            self.world.join(instance.address, node.address)
+            self.world.connect(instance.address, node.address)
         self.run()
 
     def run(self, for_s: float = 0.1) -> None:
@@ -287,7 +287,7 @@ def test_a_node_that_dies_meanwhile_ends_the_copy_on_both_sides() -> None:
         here.keep(0, 16)
         world.carrier.mode = "silent"
         here.say(SendRegions(5, "k", world.nodes[1].address))
-        world.world.part(world.nodes[0].address, world.nodes[1].address)
+        world.world.disconnect(world.nodes[0].address, world.nodes[1].address)
         world.run()
         assert here.heard[-1] == RegionsSent(5, 0, "n1 is gone")
         assert len(world.carrier.abandoned) == 1
@@ -327,7 +327,7 @@ def test_second_copies_go_when_the_last_region_here_is_freed_with_its_writer() -
     here = world.instances[0]
     other = Instance(Address("instance", "other", 51), world, world.nodes[0])
     world.world.add(other.address, other)
-    world.world.join(other.address, world.nodes[0].address)
+    world.world.connect(other.address, world.nodes[0].address)
     here.keep(0, 16)
     region = Region(0, 2, 16, 32)
     here.say(ReserveRegion(2, D, 1, 1, region, UNIT, kv_dtype="fp32", weights_digest="w", key="k"))
@@ -336,7 +336,7 @@ def test_second_copies_go_when_the_last_region_here_is_freed_with_its_writer() -
     other.say(ReleaseRegion(kept.host.handle, kept.host.generation))
     again = Instance(Address("instance", here.address.name, 52), world, world.nodes[0])
     world.world.add(again.address, again)
-    world.world.join(again.address, world.nodes[0].address)
+    world.world.connect(again.address, world.nodes[0].address)
     world.run()
     assert [len(node.core.catalog) for node in world.nodes] == [0, 0]
 
@@ -411,7 +411,7 @@ def test_who_asks_again_on_a_new_stream_gets_what_the_broken_one_asked_for() -> 
     there.keep(0, 16)
     world.world.pause(world.nodes[1].address)
     here.say(FindRegions(7, "k", D, 1, 2, "w", "fp32"))
-    world.world.join(here.address, world.nodes[0].address)
+    world.world.connect(here.address, world.nodes[0].address)
     world.run()
     here.say(FindRegions(8, "k", D, 1, 2, "w", "fp32"))
     world.world.resume(world.nodes[1].address)
@@ -446,7 +446,7 @@ def test_agents_travel_with_offers_and_takes_and_a_peer_that_is_gone_is_forgotte
     assert [offer.agent for offer in world.sent(Offer)] == [AGENT]
     assert [push.agent for push in world.carrier.pushes] == [AGENT]
     assert world.carrier.forgotten == []
-    world.world.part(world.nodes[0].address, world.nodes[1].address)
+    world.world.disconnect(world.nodes[0].address, world.nodes[1].address)
     world.run()
     assert world.carrier.forgotten == [Forget(world.nodes[1].address), Forget(world.nodes[0].address)]
 
@@ -456,7 +456,7 @@ def test_without_an_agent_nothing_is_said_of_one() -> None:
     here, _ = world.instances
     here.keep(0, 16)
     here.say(SendRegions(5, "k", world.nodes[1].address))
-    world.world.part(world.nodes[0].address, world.nodes[1].address)
+    world.world.disconnect(world.nodes[0].address, world.nodes[1].address)
     world.run()
     assert [offer.agent for offer in world.sent(Offer)] == [None]
     assert world.carrier.forgotten == []

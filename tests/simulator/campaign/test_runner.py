@@ -10,21 +10,21 @@ import pytest
 from dunlin.cli.main import main
 from services.instance.core import InstanceCore
 from simulator.campaign.coverage import Coverage
-from simulator.campaign.faults.catalog import kinds
-from simulator.campaign.plans import Fault, Plan
-from simulator.campaign.runner import Found, campaign, plan_of, run_seed
-from simulator.campaign.shrinking import Shrinker
-from simulator.campaign.trial import Trial
+from simulator.campaign.faults.catalog import fault_kinds
+from simulator.campaign.plans import Fault, TrialPlan
+from simulator.campaign.runner import FailingSeed, plan_of, run_campaign, run_seed
+from simulator.campaign.shrinking import PlanShrinker
+from simulator.campaign.trial import CampaignTrial
 from simulator.engine.token_model import continuation
 
 SEEDS = 8
 
 
 def test_a_small_campaign_finds_nothing() -> None:
-    summary = campaign(range(SEEDS))
+    summary = run_campaign(range(SEEDS))
     assert [str(found.outcome.violation) for found in summary.found] == []
     assert summary.seeds == SEEDS
-    assert set(summary.done) <= {*kinds(), "bite"}
+    assert set(summary.done) <= {*fault_kinds(), "bite"}
     assert summary.done.total() > 3 * SEEDS / 2
     assert summary.ends["length"] > 10 * SEEDS
 
@@ -47,7 +47,7 @@ def test_a_seed_replays_exactly_whatever_strings_hash_to() -> None:
 
 def test_every_fault_is_struck_by_some_seed() -> None:
     planned = {fault.kind for seed in range(60) for fault in plan_of(seed).faults}
-    assert planned == set(kinds()), sorted(set(kinds()) - planned)
+    assert planned == set(fault_kinds()), sorted(set(fault_kinds()) - planned)
 
 
 def test_some_faults_take_aim_and_some_clients_go_on_from_what_they_were_answered() -> None:
@@ -56,8 +56,8 @@ def test_some_faults_take_aim_and_some_clients_go_on_from_what_they_were_answere
     assert {"", "spilling", "receiving", "copying", "queued"} <= aims
     again = 0
     for plan in plans:
-        texts = {(*ask.tokens, *continuation(ask.tokens, 1, ask.number)) for ask in plan.asks}
-        again += sum(ask.tokens[:length] in texts for ask in plan.asks for length in range(len(ask.tokens)))
+        texts = {(*ask.tokens, *continuation(ask.tokens, 1, ask.number)) for ask in plan.requests}
+        again += sum(ask.tokens[:length] in texts for ask in plan.requests for length in range(len(ask.tokens)))
     assert again > 15
 
 
@@ -65,80 +65,80 @@ def test_a_fault_that_takes_aim_strikes_who_is_in_that_phase() -> None:
     base = plan_of(3)
     aimed = Fault(0, 0.0, "crash_engine", 0.0, 0.0, 0.1, 0.0, aim="computing")
     coverage = Coverage()
-    outcome = Trial(replace(base, faults=(aimed,)), coverage).run()
-    assert (outcome.violation, coverage.strikes) == (None, Counter({("crash_engine", "instance computing"): 1}))
+    outcome = CampaignTrial(replace(base, faults=(aimed,)), coverage).run()
+    assert (outcome.violation, coverage.faults) == (None, Counter({("crash_engine", "instance computing"): 1}))
 
 
 def test_coverage_names_the_phases_in_which_a_fault_struck_nobody() -> None:
     coverage = Coverage()
-    coverage.struck("late_orders", "global_manager", "leading")
-    coverage.struck("late_orders", "kvstore", "quarantined")
+    coverage.fault_applied("late_orders", "global_manager", "leading")
+    coverage.fault_applied("late_orders", "kvstore", "quarantined")
     assert coverage.report().splitlines()[-2:] == [
         "  late_orders: global_manager leading 1, kvstore quarantined 1",
         "    never: global_manager standing by, kvstore reserved, kvstore committed, kvstore empty",
     ]
 
 
-def fails_with(*needed: int) -> Shrinker:
+def fails_with(*needed: int) -> PlanShrinker:
     """Fails while these faults, and request 3, are there."""
 
-    def fails(plan: Plan) -> bool:
+    def fails(plan: TrialPlan) -> bool:
         there = {fault.number for fault in plan.faults}
-        return there.issuperset(needed) and any(ask.number == 3 for ask in plan.asks)
+        return there.issuperset(needed) and any(ask.number == 3 for ask in plan.requests)
 
-    return Shrinker(fails, most=200)
+    return PlanShrinker(fails, most=200)
 
 
 def test_shrinking_keeps_what_is_needed_and_nothing_else() -> None:
     plan = next(plan for plan in map(plan_of, range(100)) if len(plan.faults) == 12)
     smallest = fails_with(2, 9).shrink(plan)
     assert [fault.number for fault in smallest.faults] == [2, 9]
-    assert [ask.number for ask in smallest.asks] == [3]
+    assert [ask.number for ask in smallest.requests] == [3]
     assert smallest.faults[0] == plan.faults[2]
 
 
 def test_shrinking_is_bounded() -> None:
     plan = next(plan for plan in map(plan_of, range(100)) if len(plan.faults) == 12)
     shrinker = fails_with(2, 9)
-    shrinker = Shrinker(lambda smaller: False, most=7)
+    shrinker = PlanShrinker(lambda smaller: False, most=7)
     assert shrinker.shrink(plan) == plan
     assert shrinker.runs == 7
 
 
 def test_a_part_of_a_plan_runs() -> None:
     plan = plan_of(0)
-    part = plan.only(frozenset({1, 2}), frozenset())
-    outcome = Trial(part).run()
+    part = plan.subset(frozenset({1, 2}), frozenset())
+    outcome = CampaignTrial(part).run()
     assert (outcome.violation, outcome.done.total()) == (None, 0)
-    assert outcome.ends.total() == sum(1 + (ask.again_s is not None) for ask in part.asks)
+    assert outcome.ends.total() == sum(1 + (ask.second_client_s is not None) for ask in part.requests)
 
 
 @pytest.mark.parametrize("seed", [30019, 30027])
 def test_a_kvstore_that_is_replaced_while_its_regions_move_breaks_nothing(seed: int) -> None:
     """30019: a move that was given before the successor spoke. 30027: one of what a sleeper had kept at the old one."""
-    assert Trial(plan_of(seed)).run().violation is None
+    assert CampaignTrial(plan_of(seed)).run().violation is None
 
 
-def left_while_the_door_slept() -> Plan:
+def left_while_the_door_slept() -> TrialPlan:
     """A client leaves after 3 s while its only dispatcher sleeps, which is killed before it wakes and hears of it."""
     base = plan_of(3)
-    ask = replace(base.asks[0], number=0, at_s=0.0, tokens=(1, 2, 3), max_tokens=60, leaves_s=3.0, named=False)
+    ask = replace(base.requests[0], number=0, at_s=0.0, tokens=(1, 2, 3), max_tokens=60, disconnect_s=3.0, named=False)
     sleep = Fault(0, 2.5, "pause_dispatcher", 0.0, 0.0, 10.0, 0.0)
     death = Fault(1, 5.0, "kill_dispatcher", 0.0, 0.0, 1.0, 0.0)
     shape = replace(base.shape, dispatchers=1, step_s=1.0, slots=96, preset="chunked", quotas=None)
-    return replace(base, shape=shape, asks=(ask,), faults=(sleep, death))
+    return replace(base, shape=shape, requests=(ask,), faults=(sleep, death))
 
 
 def test_who_left_a_door_that_never_heard_of_it_is_served_as_an_orphan_and_no_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its instance knows only that its dispatcher is gone, and keeps for 30 s what another may adopt (FAULTS)."""
-    outcome = Trial(left_while_the_door_slept()).run()
+    outcome = CampaignTrial(left_while_the_door_slept()).run()
     assert (outcome.violation, outcome.done.total(), outcome.ends) == (None, 2, Counter({"left": 1}))
     monkeypatch.setattr(InstanceCore, "_on_orphans_due", lambda *_: [])
-    violation = Trial(left_while_the_door_slept()).run().violation
+    violation = CampaignTrial(left_while_the_door_slept()).run().violation
     assert violation is not None
-    assert "who left" in str(violation)
+    assert "which left" in str(violation)
     assert 36.0 < violation.at_s < 42.0
 
 
@@ -147,11 +147,11 @@ def test_the_command_says_so_last(capsys: pytest.CaptureFixture[str]) -> None:
     *before, last = capsys.readouterr().out.splitlines()
     assert last.startswith("2 seeds, ")
     assert ": 0 violations [digest " in last
-    assert "turns in a sequence's life:" in before
+    assert "transitions of sequences:" in before
 
 
 def test_a_found_violation_names_the_commands_that_show_it_again() -> None:
     outcome, _ = run_seed(1)
-    found = Found(outcome, plan_of(1), plan_of(1).only(frozenset({4}), frozenset({0, 2})))
+    found = FailingSeed(outcome, plan_of(1), plan_of(1).subset(frozenset({4}), frozenset({0, 2})))
     assert found.replay() == "dunlin sim --campaign --seeds 1 --first-seed 1"
     assert found.replay_smallest() == f"{found.replay()} --only-requests '4' --only-faults '0,2'"

@@ -7,16 +7,16 @@ import pytest
 
 from dunlin.policies.presets import PRESETS
 from simulator.campaign.invariants import slots
-from simulator.campaign.plans import Fault, Plan
+from simulator.campaign.plans import Fault, TrialPlan
 from simulator.campaign.runner import plan_of
-from simulator.campaign.trial import Outcome, Trial
+from simulator.campaign.trial import CampaignTrial, TrialOutcome
 
 FAULTS_UNTIL_S, ASKS_UNTIL_S = 5.0, 2.0
 NOT_WITH_POISON = ("crash_engine", "wild_engine", "duplicate")
 RESTARTS = ("kill_kvstore", "kill_monitor", "kill_manager", "kill_dispatcher", "kill_instance", "drop")
 
 
-def crowded(seed: int, preset: str = "") -> Plan:
+def crowded(seed: int, preset: str = "") -> TrialPlan:
     """The requests of one seed within two seconds, under the faults of three within five."""
     base = plan_of(seed)
     faults = [fault for one in range(seed, seed + 3) for fault in plan_of(one).faults]
@@ -24,13 +24,13 @@ def crowded(seed: int, preset: str = "") -> Plan:
     return replace(
         base,
         shape=replace(shape, preset=preset or shape.preset),
-        asks=tuple(replace(ask, at_s=ask.at_s % ASKS_UNTIL_S) for ask in base.asks),
+        requests=tuple(replace(ask, at_s=ask.at_s % ASKS_UNTIL_S) for ask in base.requests),
         faults=tuple(replace(one, number=at, at_s=one.at_s % FAULTS_UNTIL_S) for at, one in enumerate(faults)),
     )
 
 
-def run(plan: Plan) -> Outcome:
-    outcome = Trial(plan).run()
+def run(plan: TrialPlan) -> TrialOutcome:
+    outcome = CampaignTrial(plan).run()
     assert outcome.violation is None, f"seed {plan.seed}: {outcome.violation}"
     return outcome
 
@@ -59,14 +59,14 @@ def test_crowded_plans_strike_with_nearly_every_fault() -> None:
     assert len(done) > 25, done
 
 
-def poisoned(seed: int) -> Plan:
+def poisoned(seed: int) -> TrialPlan:
     """Two of the requests crash every engine that computes them, no engine crashes of anything else, and no client
     comes but those that are planned.
     """
     base = crowded(seed)
-    asks = tuple(replace(ask, poison=ask.number < 2, timeout_s=None, leaves_s=None) for ask in base.asks)
+    asks = tuple(replace(ask, poison=ask.number < 2, timeout_s=None, disconnect_s=None) for ask in base.requests)
     faults = tuple(fault for fault in base.faults if fault.kind not in NOT_WITH_POISON)
-    return replace(base, asks=asks, faults=faults, shape=replace(base.shape, quotas=None, max_queued=1024))
+    return replace(base, requests=asks, faults=faults, shape=replace(base.shape, quotas=None, max_queued=1024))
 
 
 @pytest.mark.parametrize("seed", range(100, 106))
@@ -75,7 +75,7 @@ def test_poison_requests_end_with_an_error_and_no_other_does(seed: int) -> None:
     outcome = run(plan)
     assert outcome.done["bite"] >= 2
     # Two clients come for a request with a name, and both hear of its end.
-    clients = Counter({ask.number: 1 + (ask.again_s is not None) for ask in plan.asks})
+    clients = Counter({ask.number: 1 + (ask.second_client_s is not None) for ask in plan.requests})
     errors = clients[0] + clients[1]
     assert outcome.ends == Counter(error=errors, length=clients.total() - errors)
 

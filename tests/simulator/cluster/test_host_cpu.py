@@ -10,8 +10,8 @@ from dunlin.workload.prompts import make_jobs
 from dunlin.workload.trace import Arrival
 from simulator.cluster.network import NetworkSpec
 from simulator.cluster.spec import ClusterSpec
-from simulator.engine.model import EngineSettings, make_ready
-from simulator.engine.timing import Unsteady
+from simulator.engine.model import SimulatedEngineSettings, make_engine_ready
+from simulator.engine.timing import UnsteadyTiming
 from simulator.study.run import SimSpec, simulate
 
 STEP_S = 0.010
@@ -22,9 +22,9 @@ TIMING = EngineTiming(StepModel(ZERO, fixed_s=STEP_S), MoveModels(MoveModel(0.00
 def token_times(
     host: HostCosts | None, requests: int = 1, tokens: int = 20, ratios: tuple[float, ...] = ()
 ) -> list[list[float]]:
-    ready = make_ready(slots=TIMING.slots, kv_bytes_per_token=1024)
-    timing = Unsteady(replace(TIMING, unsteadiness=ratios))
-    engine = EngineSettings(ready=ready, timing=timing, progress_s=0.25, audit=False)
+    ready = make_engine_ready(slots=TIMING.slots, kv_bytes_per_token=1024)
+    timing = UnsteadyTiming(replace(TIMING, unsteadiness=ratios))
+    engine = SimulatedEngineSettings(ready=ready, timing=timing, progress_s=0.25, audit=False)
     cluster = ClusterSpec(1, preset="chunked", engine=engine, network=NetworkSpec(1e-6, 1e-6, 1e-6), host=host)
     arrivals = [Arrival(0.0, 4, tokens) for _ in range(requests)]
     jobs = make_jobs(arrivals, ready.max_positions, ready.vocabulary, 0, 1.0)

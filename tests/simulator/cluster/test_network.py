@@ -8,7 +8,7 @@ import pytest
 
 from dunlin.effects import Address
 from dunlin.messages.types import Priority
-from simulator.cluster.network import Latencies, Links, NetworkSpec
+from simulator.cluster.network import Latencies, NetworkLinks, NetworkSpec
 
 I0, I1, ENGINE = Address("instance", "i0", 1), Address("instance", "i1", 2), Address("engine", "i0")
 CLIENT = Address("client", "c")
@@ -44,13 +44,13 @@ def test_a_stream_takes_what_its_ends_are_apart(one: Address, other: Address, la
 def arrivals(*asked: tuple[str, int, Priority, str]) -> list[tuple[str, float]]:
     """When each named parcel of (name, bytes, priority, to) arrives; all are given at 0 s."""
     later, arrived = Later(), list[tuple[str, float]]()
-    links = Links(SPEC, later)
+    links = NetworkLinks(SPEC, later)
 
     def note(name: str, now_s: float) -> None:
         arrived.append((name, round(now_s, 6)))
 
     for name, size, priority, there in asked:
-        links.carry("a", there, size, priority, partial(note, name))
+        links.transfer("a", there, size, priority, partial(note, name))
     later.run()
     assert links.carried_bytes == sum(size for _, size, _, _ in asked)
     return arrived
@@ -73,7 +73,7 @@ def test_two_links_do_not_wait_for_each_other() -> None:
 
 def test_without_a_limit_only_the_latency_counts() -> None:
     later, arrived = Later(), list[float]()
-    Links(NetworkSpec(link_s=0.25), later).carry("a", "b", 10**12, Priority.KV, arrived.append)
+    NetworkLinks(NetworkSpec(link_s=0.25), later).transfer("a", "b", 10**12, Priority.KV, arrived.append)
     later.run()
     assert arrived == [0.25]
 

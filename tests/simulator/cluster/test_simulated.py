@@ -9,21 +9,21 @@ from dunlin.messages.types import HostRegion, Region
 from services.kvstore.carriage import TRANSPORT, Expect, Expecting, Goods, Received
 from simulator.cluster.etcd import LEASE_S
 from simulator.cluster.kv_transport import PATIENCE_S
-from simulator.cluster.process import Event
+from simulator.cluster.process import Delivery
 from simulator.cluster.roster import Roster
-from simulator.cluster.scripted import DrivenCluster
+from simulator.cluster.scripted import ScriptedCluster
 from tests.simulator.cluster.hearing import Ear
 
 PROMPT = list(range(40))
 
 
-def ready(**settings: Any) -> DrivenCluster:
-    cluster = DrivenCluster(**settings)
+def ready(**settings: Any) -> ScriptedCluster:
+    cluster = ScriptedCluster(**settings)
     cluster.run_until_ready()
     return cluster
 
 
-def leaders(cluster: DrivenCluster) -> list[str]:
+def leaders(cluster: ScriptedCluster) -> list[str]:
     """The managers that believe that they lead."""
     managers = [cluster.core(address) for address in cluster.of_role("global_manager")]
     return [core.address.name for core in managers if core.term is not None]
@@ -51,10 +51,10 @@ def test_a_leader_that_sleeps_hears_first_that_another_leads() -> None:
 
 
 def test_thousands_that_start_together_are_told_of_each_other_once() -> None:
-    cluster = DrivenCluster(instances=40, dispatchers=2)
+    cluster = ScriptedCluster(instances=40, dispatchers=2)
     resets: list[Address] = []
 
-    def heard(event: Event) -> None:
+    def heard(event: Delivery) -> None:
         if isinstance(event.message, MembersReset):
             resets.append(event.to)
 
@@ -65,7 +65,7 @@ def test_thousands_that_start_together_are_told_of_each_other_once() -> None:
 
 def test_while_etcd_is_down_nobody_starts_and_nobody_is_told() -> None:
     cluster = ready(instances=2)
-    cluster.etcd.fail(3.0)
+    cluster.etcd.begin_outage(3.0)
     name = "instance-1"
     cluster.kill_instance(name)
     cluster.start("instance", name)
@@ -78,7 +78,7 @@ def test_while_etcd_is_down_nobody_starts_and_nobody_is_told() -> None:
 
 def test_a_dispatcher_that_starts_later_hears_of_the_quotas() -> None:
     cluster = ready()
-    cluster.etcd.limit([Quota("one", running=0)])
+    cluster.etcd.set_quotas([Quota("one", running=0)])
     cluster.world.run(for_s=0.1)
     cluster.start_dispatcher("dispatcher-1")
     cluster.world.run(for_s=2.0)
@@ -106,7 +106,7 @@ def test_who_did_not_notice_that_its_peer_died_hears_so_when_it_would_be_dialled
     cluster.kill(other)
     cluster.redial(one, other, unaware=one)
     cluster.world.run(for_s=0.1)
-    assert not cluster.world.is_joined(one, other)
+    assert not cluster.world.is_connected(one, other)
     assert other not in cluster.dispatcher.fleet.placeable
 
 
@@ -118,7 +118,7 @@ def test_an_engine_maps_the_memory_of_the_kvstore_that_is_there() -> None:
     cluster.restart("kvstore")
     cluster.world.run(for_s=10.0)
     assert cluster.mapped_of[instance] == cluster.kvstore.address != first
-    assert cluster.tier is not cluster.memories[first]
+    assert cluster.tier is not cluster.host_memories[first]
 
 
 def test_a_region_that_nobody_pushes_is_told_to_be_lost() -> None:
@@ -127,7 +127,7 @@ def test_a_region_that_nobody_pushes_is_told_to_be_lost() -> None:
     waiting = Address("kvstore", "waiting", 99)
     goods = Goods(HostRegion(1, 2, 0, 64), Region(0, 2, 0, 1), "float32", b"")
     cluster.world.add(waiting, ear)
-    cluster.world.join(waiting, TRANSPORT)
+    cluster.world.connect(waiting, TRANSPORT)
     cluster.world.post(waiting, TRANSPORT, Expect(goods, cluster.kvstore.address))
     asked_s = cluster.world.now_s
     cluster.world.run(for_s=2 * PATIENCE_S)
@@ -138,7 +138,7 @@ def test_a_region_that_nobody_pushes_is_told_to_be_lost() -> None:
 
 
 def test_clocks_are_skewed_in_the_order_of_starts() -> None:
-    cluster = DrivenCluster(skews_s=(0.0, 100.0))
+    cluster = ScriptedCluster(skews_s=(0.0, 100.0))
     shown = [cluster.world.clock_s(address) for address in cluster.cores]
     assert shown == [0.0, 100.0] * 3
 
@@ -148,14 +148,14 @@ def test_a_roster_knows_who_has_streams_and_spreads_over_nodes() -> None:
     kvstores = [Address("kvstore", f"kvstore-{index}", index) for index in range(2)]
     instances = [Address("instance", f"instance-{index}", index + 2) for index in range(3)]
     monitor = Address("monitor", "monitor-0", 9)
-    nodes = [roster.enter(address) for address in (*kvstores, *instances, monitor)]
+    nodes = [roster.add(address) for address in (*kvstores, *instances, monitor)]
     assert nodes == ["node-0", "node-1", "node-0", "node-1", "node-0", "node-0"]
     assert roster.partners(instances[1]) == [monitor, kvstores[1]]
     assert (instances[2], kvstores[0]) in roster.streams()
     assert len(roster.streams()) == 3 + 3 + 2
     successor = Address("instance", "instance-0", 10)
-    roster.enter(successor)
-    roster.leave(instances[0])
+    roster.add(successor)
+    roster.remove(instances[0])
     assert (roster.is_current(successor), roster.is_current(instances[0])) == (True, False)
-    roster.leave(successor)
+    roster.remove(successor)
     assert roster.of_role("instance") == instances[1:]

@@ -20,7 +20,7 @@ def pair(*texts: str, latency_s: float = 0.001) -> tuple[World, Ear, Ear]:
     world, one, other = World(latency_s), Ear(says(B, *texts)), Ear()
     world.add(A, one)
     world.add(B, other)
-    world.join(A, B)
+    world.connect(A, B)
     world.run_to(1.0)
     return world, one, other
 
@@ -45,7 +45,7 @@ def test_a_timer_comes_after_exactly_its_delay_from_oneself() -> None:
 
 def test_who_is_not_joined_is_not_heard_and_that_is_counted() -> None:
     world, _, other = pair()
-    world.part(A, B)
+    world.disconnect(A, B)
     world.add(C, Ear(says(B, "x")))
     world.post(C, C, Word("go"))
     world.run_to(2.0)
@@ -57,8 +57,8 @@ def test_the_end_of_a_stream_loses_what_is_in_flight_and_both_learn_it() -> None
     world, one, other = pair("x")
     world.post(A, A, Word("go"), 0.0)
     world.run_to(1.0005)
-    world.part(A, B, "cut")
-    world.join(A, B)
+    world.disconnect(A, B, "cut")
+    world.connect(A, B)
     world.run_to(2.0)
     assert other.kinds() == ["Joined", "Gone", "Joined"]
     assert one.heard[2:] == [(1.0015, B, Gone("cut")), (1.0015, B, Joined())]
@@ -69,8 +69,8 @@ def test_an_end_that_never_heard_of_the_stream_does_not_hear_of_its_end() -> Non
     one = Ear()
     world.add(A, one)
     world.add(B, Ear())
-    world.join(A, B)
-    world.part(A, B)
+    world.connect(A, B)
+    world.disconnect(A, B)
     world.run_to(1.0)
     assert one.heard == []
 
@@ -80,8 +80,8 @@ def test_nobody_speaks_on_a_stream_before_hearing_of_it() -> None:
     world.pause(A)
     world.post(A, A, Word("go"), 0.0)
     world.run_to(2.0)
-    world.part(A, B)
-    world.join(A, B)
+    world.disconnect(A, B)
+    world.connect(A, B)
     world.run_to(3.0)
     world.resume(A)
     world.run_to(4.0)
@@ -104,7 +104,7 @@ def test_a_killed_process_hears_nothing_more_and_its_successor_nothing_of_its_ti
     assert one.kinds() == ["Joined", "Gone"]
     assert other.kinds() == ["Joined"]
     assert successor.heard == []
-    assert world.dropped["nobody there"] == 1
+    assert world.dropped["no process"] == 1
 
 
 def test_what_reaches_a_stopped_process_waits_in_order() -> None:
@@ -124,7 +124,7 @@ def test_a_stream_that_ended_while_its_end_slept_gives_it_the_end_alone() -> Non
     world.pause(B)
     world.post(A, A, Word("go"), 0.0)
     world.run_to(2.0)
-    world.part(A, B)
+    world.disconnect(A, B)
     world.run_to(3.0)
     world.resume(B)
     world.run_to(4.0)
@@ -136,7 +136,7 @@ def test_a_skewed_clock_shows_other_times_and_its_timers_run_with_it() -> None:
     ear = Ear(lambda message: [After(1.0, Word("timer"))] if message == Word("go") else [])
     world.add(A, ear)
     world.run_to(10.0)
-    world.skew(A, offset_s=100.0, rate=2.0)
+    world.set_clock(A, offset_s=100.0, rate=2.0)
     world.post(B, A, Word("go"), 1.0)
     world.run_to(20.0)
     assert ear.heard == [(112.0, B, Word("go")), (113.0, A, Word("timer"))]
@@ -147,11 +147,11 @@ def test_a_processor_takes_one_message_at_a_time_and_what_follows_comes_later() 
     one, other = Ear(says(B, "x")), Ear()
     world.add(A, one)
     world.add(B, other)
-    world.join(A, B)
+    world.connect(A, B)
     world.run_to(1.0)
     processor = Processor(lambda to, message: 0.5)
-    world.run_on(A, processor)
-    world.run_on(B, processor)
+    world.set_processor(A, processor)
+    world.set_processor(B, processor)
     world.post(A, A, Word("go"), 0.0)
     world.post(A, A, Word("go"), 0.0)
     world.run_to(9.0)
@@ -168,7 +168,7 @@ def test_what_is_said_on_a_stalled_stream_waits_in_order_but_not_what_is_under_w
     world.post(A, A, Word("go"), 0.5)
     world.run_to(3.0)
     assert other.words() == [(1.001, "x"), (1.001, "y")]
-    world.flow(A, B)
+    world.unstall(A, B)
     world.run_to(4.0)
     assert other.words()[2:] == [(3.001, "x"), (3.001, "y")]
 
@@ -178,9 +178,9 @@ def test_a_stalled_stream_that_ends_loses_what_waited() -> None:
     world.stall(A, B)
     world.post(A, A, Word("go"), 0.0)
     world.run_to(2.0)
-    world.part(A, B)
-    world.join(A, B)
-    world.flow(A, B)
+    world.disconnect(A, B)
+    world.connect(A, B)
+    world.unstall(A, B)
     world.post(A, A, Word("go"), 1.0)
     world.run_to(4.0)
     assert other.kinds() == ["Joined", "Gone", "Joined", "Word"]
@@ -197,7 +197,7 @@ def test_a_severed_stream_loses_everything_and_tells_nobody() -> None:
     assert (one.kinds(), other.kinds()) == (["Joined", "Word", "Word"], ["Joined"])
     assert world.dropped["Word"] == 1
     assert not world.sever(A, B)
-    assert not world.is_joined(B, A)
+    assert not world.is_connected(B, A)
 
 
 def test_a_message_by_hand_keeps_the_order_of_its_stream_and_ends_with_it() -> None:
@@ -211,7 +211,7 @@ def test_a_message_by_hand_keeps_the_order_of_its_stream_and_ends_with_it() -> N
     assert other.words() == [(1.501, "x"), (1.501, "after")]
     world.extra_s = None
     world.post(A, B, Word("lost"))
-    world.part(A, B)
+    world.disconnect(A, B)
     world.run_to(3.0)
     assert other.kinds()[-1] == "Gone"
 
@@ -221,24 +221,24 @@ def test_who_sleeps_hears_first_what_it_must_and_then_all_in_order() -> None:
     world.pause(B)
     world.post(A, A, Word("go"), 0.0)
     world.run_to(2.0)
-    world.tell_first(C, B, Word("first"))
-    world.tell_first(C, B, Word("second"))
+    world.post_first(C, B, Word("first"))
+    world.post_first(C, B, Word("second"))
     world.post(C, B, Word("last"), 1.0)
     world.run_to(3.0)
     world.resume(B)
     world.run_to(4.0)
     assert other.words() == [(3.0, "first"), (3.0, "second"), (3.0, "x"), (3.0, "last")]
-    world.tell_first(C, B, Word("awake"))
+    world.post_first(C, B, Word("awake"))
     world.run_to(5.0)
     assert other.words()[-1] == (4.001, "awake")
 
 
 def test_a_clock_that_changes_its_pace_goes_on_from_what_it_shows() -> None:
     world, _, other = pair()
-    world.skew(B, offset_s=100.0, rate=2.0)
+    world.set_clock(B, offset_s=100.0, rate=2.0)
     world.run_to(2.0)
     assert world.clock_s(B) == 102.0 + 1.0
-    world.skew(B, world.clock_s(B) - world.now_s, rate=0.5)
+    world.set_clock(B, world.clock_s(B) - world.now_s, rate=0.5)
     world.post(A, B, Word("x"), 4.0)
     world.run_to(9.0)
     assert other.words() == [(103.0 + 2.0, "x")]
@@ -259,8 +259,8 @@ def test_latency_may_depend_on_the_ends() -> None:
     ears = {address: Ear() for address in (A, B, C)}
     for address, ear in ears.items():
         world.add(address, ear)
-    world.join(A, B)
-    world.join(A, C)
+    world.connect(A, B)
+    world.connect(A, C)
     world.run_to(1.0)
     assert ears[A].heard == [(0.1, B, Joined()), (0.5, C, Joined())]
 
@@ -273,7 +273,7 @@ def test_only_messages_with_a_reason_are_decisions() -> None:
     because = Word("because", why="so")
     world.add(A, Ear(lambda message: [Send(B, Word()), Send(B, because)] if message == Word("go") else []))
     world.add(B, Ear())
-    world.join(A, B)
+    world.connect(A, B)
     world.run_to(1.0)
     world.post(A, A, Word("go"))
     world.run_to(2.0)

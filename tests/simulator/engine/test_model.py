@@ -38,11 +38,11 @@ from dunlin.messages.types import (
     i32,
     i64,
 )
-from simulator.cluster.engine_supervisor import EngineSeat
+from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
 from simulator.cluster.world import World
 from simulator.engine.errors import ContractBroken
-from simulator.engine.host_memory import HostTier
-from simulator.engine.model import EngineModel, settings_of
+from simulator.engine.host_memory import SimulatedHostMemory
+from simulator.engine.model import SimulatedEngine, engine_settings
 from simulator.engine.token_model import continuation
 
 ME = Address("instance", "i", 1)
@@ -58,8 +58,8 @@ class Bench:
         self.heard: list[tuple[float, Message]] = []
         self.world.add(ME, self)
         defaults = {"step_s": STEP_S, "move_s": 0.01, "move_busy_s": 0.0, "layers": i32(range(8)), "slots": 1024}
-        self.tier = HostTier()
-        self.seat = EngineSeat(self.world, ME, settings_of(**{**defaults, **settings}), self.tier)
+        self.tier = SimulatedHostMemory()
+        self.seat = SimulatedEngineSupervisor(self.world, ME, engine_settings(**{**defaults, **settings}), self.tier)
         self.world.run_to(1.0)
         self.tell(MapHost("/tier", 1 << 20, 1))
         self.heard.clear()
@@ -70,7 +70,7 @@ class Bench:
         return []
 
     @property
-    def engine(self) -> EngineModel:
+    def engine(self) -> SimulatedEngine:
         return self.seat.engine
 
     def tell(self, *messages: Message, at_s: float | None = None) -> None:
@@ -180,7 +180,7 @@ def test_a_token_named_by_stop_ids_ends_the_row() -> None:
         ([open_of(1), step_of(1, (1, 0, 10), sample=i8([0]), repeat=2)], "do not all sample"),
         ([Resume(1)], "no row of it is suspended"),
         ([Discard(1)], "no row of it is suspended"),
-        ([move_of(1)], "nobody wrote"),
+        ([move_of(1)], "no row wrote"),
         ([open_of(1), step_of(1, (1, 0, 10)), move_of(1), move_of(1)], "named twice"),
         ([Remap(1, RemapPhase.RELEASE_KV, i32([0]))], "RELEASE_KV after None"),
     ],
@@ -310,7 +310,7 @@ def test_a_region_comes_back_as_it_was_or_is_known_to_be_corrupt(is_damaged: boo
     ((_, done),) = bench.of(MoveDone)
     host = replace(out.host or HostRegion(0, 0, 0, 0), checksum=done.checksum)
     if is_damaged:
-        bench.tier.flip(0)
+        bench.tier.corrupt(0)
     bench.tell(Close(1), open_of(2), move_of(2, sequence=2, host=host, kind=MoveKind.HOST_TO_SLAB))
     again = replace(step_of(2, (2, 9, 10)), after=i64([2]))
     bench.tell(again)

@@ -10,7 +10,7 @@ from dunlin.cost.models import Curve, EngineTiming, MoveModel, MoveModels, Quali
 from dunlin.cost.store import Key, Store
 from dunlin.workload.runs import Run, write_run
 from dunlin.workload.trace import Arrival
-from simulator.study.live_comparison import Difference, RunError, differences, simulate_again
+from simulator.study.live_comparison import Difference, RunError, differences, resimulate
 
 STEP = StepModel(tokens=Curve((1.0, 64.0), (2e-3, 4e-3)), fixed_s=1e-3)
 TIMING = EngineTiming(STEP, MoveModels(MoveModel(1e-3, 1e9)), 1.0, 4096, 256)
@@ -24,12 +24,12 @@ FACTS = {
 def live_run() -> Run:
     """A recorded run: simulated once, as if it had been live."""
     arrivals = [Arrival(0.05 * index, 20 + index, 10) for index in range(20)]
-    return Run(FACTS, arrivals, simulate_again(Run(FACTS, arrivals, []), TIMING))
+    return Run(FACTS, arrivals, resimulate(Run(FACTS, arrivals, []), TIMING))
 
 
 def test_the_same_timing_gives_the_same_figures() -> None:
     run = live_run()
-    found = differences(run.records, simulate_again(run, TIMING))
+    found = differences(run.records, resimulate(run, TIMING))
     assert [(each.measure, each.quantile) for each in found] == [
         ("ttft", "p50"), ("ttft", "p99"), ("tpot", "p50"), ("tpot", "p99"),
     ]  # fmt: skip
@@ -39,7 +39,7 @@ def test_the_same_timing_gives_the_same_figures() -> None:
 def test_a_slower_engine_shows() -> None:
     run = live_run()
     slower = replace(TIMING, step=replace(STEP, fixed_s=6e-3))
-    found = differences(run.records, simulate_again(run, slower))
+    found = differences(run.records, resimulate(run, slower))
     assert all(each.relative > 0.1 for each in found)
 
 
@@ -49,7 +49,7 @@ def test_what_was_not_measured_differs_by_nothing() -> None:
 
 def test_a_record_without_facts_is_refused() -> None:
     with pytest.raises(RunError, match="record it with"):
-        simulate_again(Run({}, [], []), TIMING)
+        resimulate(Run({}, [], []), TIMING)
 
 
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (6.0, 1)])

@@ -10,14 +10,14 @@ import pytest
 from dunlin.workload.slo import Slo
 from dunlin.workload.stats import Record
 from dunlin.workload.trace import Arrival
-from simulator.study.plot_files import draw
+from simulator.study.plot_files import draw_study
 from simulator.study.plots import PlotsMissing, cdf_figure, seconds_text
-from simulator.study.report import Outcome
-from simulator.study.samples import Track
+from simulator.study.report import SimulationOutcome
+from simulator.study.samples import InstanceTrack
 
 
-def track() -> Track:
-    made = Track(array("d", [0.0, 1.0, 2.0]))
+def track() -> InstanceTrack:
+    made = InstanceTrack(array("d", [0.0, 1.0, 2.0]))
     for column in (made.running, made.waiting, made.used_slots, made.preemptions_total, made.migrations_total):
         column.extend([0, 1, 2])
     made.cached_slots.extend([0, 0, 1])
@@ -27,16 +27,19 @@ def track() -> Track:
     return made
 
 
-def outcomes() -> list[Outcome]:
+def outcomes() -> list[SimulationOutcome]:
     record = Record(0.0, 1, 2, token_s=[0.5, 0.75], outcome="ok")
     tracks = {f"instance-{index}": track() for index in range(3)}
-    return [Outcome("a", [record], [0.1], tracks), Outcome("b", [], [], {"instance-0": Track()})]
+    return [
+        SimulationOutcome("a", [record], [0.1], tracks),
+        SimulationOutcome("b", [], [], {"instance-0": InstanceTrack()}),
+    ]
 
 
 def test_pictures_are_written_and_the_same_run_draws_the_same(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib")
     arrivals, slos = [Arrival(0.0, 1, 2)], {"": Slo(ttft=1.0)}
-    one, two = (draw(tmp_path / name, arrivals, outcomes(), slos) for name in ("one", "two"))
+    one, two = (draw_study(tmp_path / name, arrivals, outcomes(), slos) for name in ("one", "two"))
     assert [path.name for path in one] == ["latency.png", "load.png", "instances-a.png", "instances-b.png"]
     for first, second in zip(one, two, strict=True):
         assert first.read_bytes()[:4] == b"\x89PNG"
@@ -49,7 +52,7 @@ def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch:
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "matplotlib", None)
     with pytest.raises(PlotsMissing, match=r"pip install 'dunlin\[sim\]'"):
-        draw(tmp_path, [Arrival(0.0, 1, 1)], outcomes(), {})
+        draw_study(tmp_path, [Arrival(0.0, 1, 1)], outcomes(), {})
 
 
 RANGES = [

@@ -7,8 +7,8 @@ import pytest
 
 from dunlin.workload.slo import Slo
 from dunlin.workload.stats import Record, Spread
-from simulator.study.report import Outcome, figures, slowest
-from simulator.study.samples import Track
+from simulator.study.report import SimulationOutcome, figures, slowest
+from simulator.study.samples import InstanceTrack
 
 
 def record(at_s: float = 0.0, first_s: float = 1.0, last_s: float = 3.0, **changes: Any) -> Record:
@@ -16,8 +16,8 @@ def record(at_s: float = 0.0, first_s: float = 1.0, last_s: float = 3.0, **chang
     return Record(at_s, 10, 3, sent_s=at_s, token_s=[first_s, 2.0, last_s], **values)
 
 
-def track(used: int = 50, busy_s: float = 2.0, **counters: int) -> Track:
-    made = Track(array("d", [0.0, 2.0]))
+def track(used: int = 50, busy_s: float = 2.0, **counters: int) -> InstanceTrack:
+    made = InstanceTrack(array("d", [0.0, 2.0]))
     made.used_slots.extend([0, used])
     made.cached_slots.extend([0, 0])
     made.capacity_slots.extend([100, 100])
@@ -27,14 +27,14 @@ def track(used: int = 50, busy_s: float = 2.0, **counters: int) -> Track:
     return made
 
 
-def outcome(**changes: Any) -> Outcome:
+def outcome(**changes: Any) -> SimulationOutcome:
     values: dict[str, Any] = {
         "preset": "chunked",
         "records": [record(), record(at_s=1.0, first_s=1.5, last_s=4.0)],
         "queued_s": [0.25, -1.0],
         "tracks": {"instance-0": track(), "instance-1": track(used=100, busy_s=1.0)},
     }
-    return Outcome(**{**values, **changes})
+    return SimulationOutcome(**{**values, **changes})
 
 
 def test_shares_are_of_all_instances_from_the_first_arrival_to_the_last_token() -> None:
@@ -77,5 +77,5 @@ def test_the_slowest_waited_longest_for_a_token() -> None:
 
 
 def test_nothing_divides_by_nothing() -> None:
-    found = figures(outcome(records=[], queued_s=[], tracks={"instance-0": Track()}), {"": Slo(ttft=1)})
+    found = figures(outcome(records=[], queued_s=[], tracks={"instance-0": InstanceTrack()}), {"": Slo(ttft=1)})
     assert (found.utilisation, found.memory_mean, found.memory_max, found.report.slo_attainment) == (0, 0, 0, 0)

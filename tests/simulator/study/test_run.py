@@ -15,7 +15,7 @@ from dunlin.cost.models import Curve, EngineTiming, MoveModel, MoveModels, StepM
 from dunlin.messages.types import i32
 from dunlin.workload.prompts import Job
 from simulator.cluster.spec import ClusterSpec, spec_of
-from simulator.engine.model import EngineSettings, make_ready
+from simulator.engine.model import SimulatedEngineSettings, make_engine_ready
 from simulator.study.run import SimResult, SimSpec, simulate
 
 FAST = {"slots": 4096, "audit": False, "progress_s": 1.0}
@@ -94,7 +94,7 @@ def test_a_fitted_timing_drives_the_engine() -> None:
     step = StepModel(Curve((0.0, 100.0), (0.02, 0.04)), decode_context_s=1e-5)
     moves = MoveModels(MoveModel(0.001, 1e9))
     timing = EngineTiming(step, moves, load_s=2.0, slots=1000, kv_bytes_per_token=64)
-    settings = EngineSettings(make_ready(slots=timing.slots), timing, progress_s=1.0, audit=False)
+    settings = SimulatedEngineSettings(make_engine_ready(slots=timing.slots), timing, progress_s=1.0, audit=False)
     spec = ClusterSpec(instances=1, engine=settings)
     (record,) = simulate(SimSpec(spec, jobs(1, prompt=50))).records
     assert record.token_s[0] == pytest.approx(0.007 + 0.03)

@@ -8,19 +8,19 @@ import pytest
 from dunlin.workload.slo import Slo
 from dunlin.workload.stats import Record
 from dunlin.workload.trace import Arrival
-from simulator.study.report import Outcome
-from simulator.study.sweep import Case, attainment_of, run_all, smallest
+from simulator.study.report import SimulationOutcome
+from simulator.study.sweep import Case, attainment_of, run_all, smallest_cluster
 
 
 def case(**changes: Any) -> Case:
     return Case(**{"preset": "chunked", "instances": 1, "device": "d", "shape": "s", **changes})
 
 
-def echo(one: Case, arrivals: Sequence[Arrival], progress: Callable[[float], None] | None) -> Outcome:
+def echo(one: Case, arrivals: Sequence[Arrival], progress: Callable[[float], None] | None) -> SimulationOutcome:
     """A runner that says what it was given."""
     if progress is not None:
         progress(1.0)
-    return Outcome(one.preset, [Record(arrivals[0].at_s, 1, 1)], [], {})
+    return SimulationOutcome(one.preset, [Record(arrivals[0].at_s, 1, 1)], [], {})
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -33,14 +33,14 @@ def test_outcomes_come_in_the_order_of_the_cases(jobs: int) -> None:
     assert sorted(shown) == [("a", 1.0), ("b", 1.0), ("c", 1.0)]
 
 
-def fake(enough: int, ran: list[int]) -> Callable[[Case], Outcome]:
+def fake(enough: int, ran: list[int]) -> Callable[[Case], SimulationOutcome]:
     """A cluster that meets its objective from `enough` instances on."""
 
-    def run(one: Case) -> Outcome:
+    def run(one: Case) -> SimulationOutcome:
         ran.append(one.instances)
         ok = one.instances >= enough
         record = Record(0.0, 1, 1, token_s=[1.0 if ok else 9.0], outcome="ok")
-        return Outcome(str(one.instances), [record], [], {})
+        return SimulationOutcome(str(one.instances), [record], [], {})
 
     return run
 
@@ -49,7 +49,7 @@ def fake(enough: int, ran: list[int]) -> Callable[[Case], Outcome]:
 @pytest.mark.parametrize("enough", [1, 2, 3, 5, 8, 16, 50])
 def test_the_smallest_is_found_by_few_runs(enough: int, most: int) -> None:
     ran: list[int] = []
-    found = smallest(case(), most, 1.0, attainment_of({"": Slo(ttft=2)}), fake(enough, ran))
+    found = smallest_cluster(case(), most, 1.0, attainment_of({"": Slo(ttft=2)}), fake(enough, ran))
     if enough > most:
         assert found.outcome is None
     else:
