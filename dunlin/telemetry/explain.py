@@ -131,8 +131,7 @@ def _key_of(message: Message) -> str:
 
 
 def sentence(record: Record) -> str:
-<<<<<<< HEAD
-    """What one record says, without its time. A kind of message without words of its own is named."""
+    """The sentence for one record, without its time. A message type without a sentence of its own is named."""
     return f"{words(record.message, record)}{because(getattr(record.message, 'why', None))}."
 
 
@@ -140,12 +139,6 @@ def sentence(record: Record) -> str:
 def words(message: Any, record: Record) -> str:
     """A sentence about a message without its reason; the functions below have those of the kinds that they name."""
     return f"{record.sender.name} sent {record.to.name} {type(message).__name__}"
-=======
-    """The sentence for one record, without its time. A message type without a sentence of its own is named."""
-    told = SENTENCES.get(type(record.message))
-    text = told(record, record.message) if told is not None else _plain(record)
-    return f"{text}{because(getattr(record.message, 'why', None))}."
->>>>>>> libs
 
 
 def because(why: Why | None) -> str:
