@@ -27,7 +27,7 @@ class Limits(Watcher):
     def __init__(self, cluster: Cluster, readers: Readers, faults: Faults) -> None:
         super().__init__(cluster, readers, faults)
         self._full: int | None = None
-        self._most_queued = cluster.spec.dispatcher_config().max_queued
+        self._most_queued = cluster.spec.dispatcher_config().admission.max_queued
 
     def before(self, event: Event) -> None:
         message = event.message

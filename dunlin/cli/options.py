@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 Subparsers = argparse._SubParsersAction
+SET_HELP = "a setting by its name, as instance.scheduler.budget_tokens=1024; may be repeated (docs/settings.md)"
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
@@ -28,6 +29,14 @@ def add_cluster_options(parser: argparse.ArgumentParser) -> None:
         metavar="DIR",
         help="ca.pem, cert.pem and key.pem of a client (default: $DUNLIN_TLS_DIR, else the found cluster's own)",
     )
+
+
+def add_settings(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    """The settings of all services; flags that are short for one win."""
+    parser.add_argument(
+        "--config", action="append", default=[], type=Path, metavar="FILE", help="settings, as TOML; may be repeated"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET_HELP)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

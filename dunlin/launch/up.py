@@ -168,13 +168,13 @@ class Cluster:
             metrics=f"http://{self._endpoint(self._ports.metrics)}/metrics",
             etcd=self.etcd,
             data_dir=str(self._dir.path),
-            model=options.model,
+            model=options.settings["cluster.model"],
             instances=options.instances,
-            deterministic=options.deterministic,
+            deterministic=options.settings["instance.engine.deterministic"],
             started_at_s=time.time(),
             tls_dir=str(self._client_dir() or ""),
-            preset=options.preset,
-            model_name=served_name(options.model, options.model_name),
+            preset=options.settings["cluster.preset"],
+            model_name=served_name(options.settings["cluster.model"], options.settings["cluster.model_name"]),
         )
 
     def _tick(self) -> None:
@@ -210,13 +210,14 @@ def run_up(options: UpOptions) -> int:
 def _run(cluster: Cluster, data_dir: DataDir) -> int:
     options = cluster.options
     several = "s" if options.instances > 1 else ""
-    _say(f"starting {options.instances} instance{several} of {options.model}; logs in {data_dir.path / 'logs'}")
+    model = options.settings["cluster.model"]
+    _say(f"starting {options.instances} instance{several} of {model}; logs in {data_dir.path / 'logs'}")
     try:
         if cluster.start():
             state = cluster.state()
             write_state(state)
             print(ready_line(state), flush=True)
-            for hint in hints(state, options.host, options.keys is not None):
+            for hint in hints(state, options.host, bool(options.settings["dispatcher.tenants.keys_file"])):
                 _say(hint)
             cluster.watch()
         _say("stopping")

@@ -61,3 +61,27 @@ PRESETS: dict[str, Preset] = {
     "distserve": Preset(dispatch="fewest_tokens", group="prefill_decode", handover="most_room"),
 }
 DEFAULT_PRESET = "chunked"
+SETTING_OF = {
+    "dispatch": "dispatcher.placement.policy",
+    "admit": "dispatcher.admission.policy",
+    "batch": "instance.scheduler.policy",
+    "evict": "instance.preemption.victim_policy",
+    "pressure": "instance.preemption.mode",
+    "handover": "instance.kv_handoff.policy",
+    "group": "manager.groups.policy",
+    "rebalance": "manager.rebalance.policy",
+}
+"""Decision point to the setting that names its policy."""
+
+
+def preset_settings(name: str, role: str = "") -> dict[str, str]:
+    """What preset `name` sets: names of settings to policies. With `role` only that role's, by their names within it.
+
+    Raises:
+        ValueError: there is no such preset.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"no preset {name!r}: choose one of {', '.join(PRESETS)}")
+    found = {setting: str(getattr(PRESETS[name], point)) for point, setting in SETTING_OF.items()}
+    prefix = f"{role}." if role else ""
+    return {setting.removeprefix(prefix): policy for setting, policy in found.items() if setting.startswith(prefix)}

@@ -51,16 +51,19 @@ class DispatcherCore:
     def __init__(self, address: Address, config: DispatcherConfig) -> None:
         self.address = address
         self.journal = Journal(address.incarnation)
-        self.fleet = Fleet(config.max_waiting, config.view_lag_s, ORDERS[config.policy])
+        placement, keep = config.placement, config.idempotency
+        self.fleet = Fleet(placement.max_waiting_per_instance, placement.view_lag_s, ORDERS[placement.policy])
         self.directory = Directory()
         self.totals = Totals()
-        self._config = config
+        self._idempotency = keep
+        self._outage = config.outage
+        self._report_interval_s = config.reports.interval_s
         self._fences = Fences()
-        self._admission = Admission(config)
+        self._admission = Admission(config.admission, config.max_positions)
         self._affinity = Affinity()
-        self._placement = Placement(self.journal, self.fleet, self._affinity, POLICIES[config.policy])
+        self._placement = Placement(self.journal, self.fleet, self._affinity, POLICIES[placement.policy])
         self._telling = Telling()
-        replays = Replays(config.replay_s, config.most_replays, config.most_replay_tokens)
+        replays = Replays(keep.replay_s, keep.max_replays, keep.max_replay_tokens)
         self._endings = Endings(
             self.journal,
             self.fleet,
@@ -69,7 +72,7 @@ class DispatcherCore:
             self.totals,
             replays,
             self._telling,
-            config.max_losses,
+            placement.max_lost_attempts,
         )
         self._moves = Moves(self.journal, self.fleet, self._fences, self._placement, self.totals)
         attempts = Attempts(
@@ -79,12 +82,14 @@ class DispatcherCore:
             self._endings,
             self.totals,
             self._telling,
-            config.refusal_pause_s,
+            placement.refusal_pause_s,
             self._moves,
             self._affinity,
         )
         self._joining = Joining(self.journal, self._endings, replays)
-        self._adoption = Adoption(self.journal, self.fleet, self._fences, self._endings, self.totals, config.ask_s)
+        self._adoption = Adoption(
+            self.journal, self.fleet, self._fences, self._endings, self.totals, config.adoption.ask_timeout_s
+        )
         self._monitors: dict[Address, None] = {}
         self._beats = 0
         self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
@@ -187,7 +192,7 @@ class DispatcherCore:
             if request.readers:
                 return []
             if request.submit.idempotency:
-                return [After(self._config.grace_s, AbandonedDue(request.number, request.absence))]
+                return [After(self._idempotency.grace_s, AbandonedDue(request.number, request.absence))]
         cause = "a stop string came" if message.finish is Finish.STOP else "the client is gone"
         return self._endings.stop(now_s, request, message.finish, cause)
 
@@ -195,7 +200,7 @@ class DispatcherCore:
         request = self.journal.get(message.request)
         if request is None or request.readers or request.absence != message.absence:
             return []
-        text = f"no client came back for it within {self._config.grace_s:g} s"
+        text = f"no client came back for it within {self._idempotency.grace_s:g} s"
         return self._endings.stop(now_s, request, Finish.CANCELLED, text)
 
     def _on_cancel_by_id(self, now_s: float, sender: Address, message: CancelById) -> list[Effect]:
@@ -228,7 +233,7 @@ class DispatcherCore:
         if sender.role == "monitor":
             self._monitors[sender] = None
             self._beats += 1
-            return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
+            return [Send(sender, self.report()), After(self._report_interval_s, ReportDue(self._beats))]
         return self._watch_drought(now_s)
 
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
@@ -265,18 +270,18 @@ class DispatcherCore:
         if message.counter != self._beats or not self._monitors:
             return []
         effects: list[Effect] = [Send(monitor, self.report()) for monitor in self._monitors]
-        return [*effects, After(self._config.report_interval_s, message)]
+        return [*effects, After(self._report_interval_s, message)]
 
     def _watch_drought(self, now_s: float) -> list[Effect]:
         if not self._admission.rain(self.fleet.placeable_count > 0, now_s):
             return []
-        return [After(self._config.give_up_after_s, DroughtOver(self._admission.droughts))]
+        return [After(self._outage.give_up_after_s, DroughtOver(self._admission.droughts))]
 
     def _on_drought_over(self, now_s: float, sender: Address, message: DroughtOver) -> list[Effect]:
         if not self._admission.is_drought(message.drought):
             return []
-        effects: list[Effect] = [After(self._config.give_up_after_s, message)]
-        text = f"no instance has been able to serve for {self._config.give_up_after_s:g} s or more"
+        effects: list[Effect] = [After(self._outage.give_up_after_s, message)]
+        text = f"no instance has been able to serve for {self._outage.give_up_after_s:g} s or more"
         for request in self.journal.waiting(self.journal.queued):
             effects += self._endings.tell(now_s, request, Finish.ERROR, text)
         return effects

@@ -57,11 +57,6 @@ class GlobalManagerCore:
     """
 
     def __init__(self, address: Address, config: GlobalManagerConfig) -> None:
-        if config.policy not in GROUP_POLICIES:
-            raise ValueError(f"no group policy is called {config.policy!r}: choose from {', '.join(GROUP_POLICIES)}")
-        if config.rebalance not in REBALANCE_POLICIES:
-            known = ", ".join(REBALANCE_POLICIES)
-            raise ValueError(f"no rebalance policy is called {config.rebalance!r}: choose from {known}")
         self.address = address
         self.fleet = Fleet()
         self.term: Term | None = None
@@ -69,13 +64,16 @@ class GlobalManagerCore:
         self.handovers: Handovers | None = None
         self.stale_total = 0
         self.refused_total = 0
-        self._config = config
-        self._policy = GROUP_POLICIES[config.policy]
-        self._terms = Terms(config.prefill_share)
+        self._groups = config.groups
+        self._rebalance = config.rebalance
+        self._rooms_interval_s = config.kv_handoff.rooms_interval_s
+        self._report_interval_s = config.reports.interval_s
+        self._policy = GROUP_POLICIES[config.groups.policy]
+        self._terms = Terms(config.groups.prefill_share)
         self._instances: dict[Address, None] = {}
         self._monitors: dict[Address, None] = {}
-        self._pace = Pace(config.plan_member_s, config.small_fleet)
-        self._moves_pace = Pace(config.plan_member_s, config.small_fleet)
+        self._pace = Pace(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
+        self._moves_pace = Pace(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
         self._is_reshaped = False
         self._last_epoch = 0
         self._beats = 0
@@ -112,7 +110,7 @@ class GlobalManagerCore:
         if sender.role == "monitor":
             self._monitors[sender] = None
             self._beats += 1
-            return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
+            return [Send(sender, self.report()), After(self._report_interval_s, ReportDue(self._beats))]
         if sender.role != "instance":
             return []
         self._instances[sender] = None
@@ -147,10 +145,10 @@ class GlobalManagerCore:
             return []
         self._last_epoch = message.epoch
         self.term = Term(message.epoch)
-        self.moves = Moves(message.epoch, REBALANCE_POLICIES[self._config.rebalance], self._config)
-        self.handovers = Handovers(message.epoch, self._config.rooms_s)
+        self.moves = Moves(message.epoch, REBALANCE_POLICIES[self._rebalance.policy], self._rebalance)
+        self.handovers = Handovers(message.epoch, self._rooms_interval_s)
         self._looks += 1
-        looks = After(self._config.rebalance_s, MovesDue(self._looks))
+        looks = After(self._rebalance.interval_s, MovesDue(self._looks))
         return [*(self._replan(now_s) or self._reports()), looks]
 
     def _on_deposed(self, now_s: float, sender: Address, message: Deposed) -> list[Effect]:
@@ -186,7 +184,7 @@ class GlobalManagerCore:
         if message.counter != self._looks or self.moves is None:
             return []
         again = [effect for effect in self.moves.again() if effect.to in self._instances]
-        return [*again, *self._move(now_s), After(self._config.rebalance_s, message)]
+        return [*again, *self._move(now_s), After(self._rebalance.interval_s, message)]
 
     def _on_shed_done(self, now_s: float, sender: Address, message: ShedDone) -> list[Effect]:
         taken = self.moves is not None and self.moves.shed_done(now_s, sender, message)
@@ -207,7 +205,7 @@ class GlobalManagerCore:
     def _move(self, now_s: float) -> list[Effect]:
         if self.moves is None or self.handovers is None:
             return []
-        is_still = self._config.rebalance == "none" and not self.fleet.has_moves
+        is_still = self._rebalance.policy == "none" and not self.fleet.has_moves
         if is_still and not self.moves.is_waiting and not self.handovers.is_waiting:
             return []
         self._moves_pace.made(now_s)
@@ -225,7 +223,7 @@ class GlobalManagerCore:
     def _on_report_due(self, now_s: float, sender: Address, message: ReportDue) -> list[Effect]:
         if message.counter != self._beats or not self._monitors:
             return []
-        return [*self._reports(), After(self._config.report_interval_s, message)]
+        return [*self._reports(), After(self._report_interval_s, message)]
 
     def _reports(self) -> list[Effect]:
         return [Send(monitor, self.report()) for monitor in self._monitors]
@@ -277,4 +275,4 @@ class GlobalManagerCore:
             return []
         self._retrying = True
         self._retries += 1
-        return [After(self._config.retry_s, RetryDue(self._retries))]
+        return [After(self._groups.order_retry_s, RetryDue(self._retries))]

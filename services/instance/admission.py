@@ -7,7 +7,7 @@ from dunlin.messages.engine import EngineReady
 from dunlin.messages.types import Figure, Rejected, Why
 from services.instance.arrivals import Arrival
 from services.instance.claims import Claims
-from services.instance.config import InstanceConfig
+from services.instance.config import SchedulerConfig
 from services.instance.lives import Lives
 from services.instance.migration import Migration
 from services.instance.sequences import Sequence, Sequences
@@ -19,7 +19,7 @@ class Admission:
 
     def __init__(
         self,
-        config: InstanceConfig,
+        config: SchedulerConfig,
         sequences: Sequences,
         lives: Lives,
         steps: Steps,

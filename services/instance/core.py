@@ -27,7 +27,6 @@ from dunlin.messages.types import MoveStatus
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.handover import HANDOVER_POLICIES
-from dunlin.policies.presets import PRESETS
 from dunlin.policies.pressure import PRESSURE_POLICIES
 from services.instance.admission import Admission
 from services.instance.adoption import Adoption
@@ -61,39 +60,50 @@ class InstanceCore:
     """The decisions of one instance. `stale_total` counts what a fence stopped."""
 
     def __init__(self, address: Address, config: InstanceConfig) -> None:
-        preset = PRESETS[config.preset]
+        scheduler, keep = config.scheduler, config.retention
         self.address = address
         self.engine = Address("engine", address.name)
         self.sequences = Sequences()
-        self.tier = HostTier(self.engine, config.tier_answer_s)
-        pressure = PRESSURE_POLICIES[preset.pressure]
-        self.lives = Lives(self.engine, self.sequences, self.tier, pressure, keeps=config.checkpoint_share > 0)
-        self.checkpointer = Checkpointer(config, self.sequences, self.lives, self.tier)
+        self.tier = HostTier(self.engine, config.host_tier.answer_timeout_s)
+        pressure = PRESSURE_POLICIES[config.preemption.mode]
+        self.lives = Lives(self.engine, self.sequences, self.tier, pressure, keeps=config.checkpoint.engine_share > 0)
+        self.checkpointer = Checkpointer(config.checkpoint, self.sequences, self.lives, self.tier)
         claims = Claims(self.tier)
         self._pool = pool = PoolSide(self.lives, self.tier, self.checkpointer, claims)
-        self.steps = Steps(BATCH_POLICIES[preset.batch], preset.batch, config.budget_tokens)
+        self.steps = Steps(BATCH_POLICIES[scheduler.policy], scheduler.policy, scheduler.budget_tokens)
         self.stale_total = 0
-        self._config = config
-        retained = Retained(config.orphan_grace_s, config.most_retained, config.most_retained_tokens)
+        self._model = config.model
+        self._orphan_grace_s = keep.orphan_grace_s
+        retained = Retained(keep.orphan_grace_s, keep.max_answers, keep.max_answer_tokens)
         parts = (self.sequences, self.lives, self.steps, self.tier)
-        self.revival = revival = Revival(self.engine, config, *parts)
-        engine_side = EngineSide(self.engine, config, *parts, retained, revival)
+        self.revival = revival = Revival(self.engine, config.recovery, config.kv_cache, *parts)
+        engine_side = EngineSide(self.engine, config.engine_watch, *parts, retained, revival)
         self._engine_side = engine_side
         self._orders = Orders(address)
-        handover = HANDOVER_POLICIES[preset.handover]
-        self.migration = Migration(config, self.sequences, self.lives, self.tier, engine_side, self._orders, handover)
-        self._admission = Admission(config, self.sequences, self.lives, self.steps, self.migration, claims)
+        handover = HANDOVER_POLICIES[config.kv_handoff.policy]
+        self.migration = Migration(
+            config.migration,
+            config.kv_handoff,
+            scheduler,
+            self.sequences,
+            self.lives,
+            self.tier,
+            engine_side,
+            self._orders,
+            handover,
+        )
+        self._admission = Admission(scheduler, self.sequences, self.lives, self.steps, self.migration, claims)
         adoption = Adoption(self.sequences, self.lives, retained)
         self._batcher = Batcher(
             self.engine,
-            config,
+            scheduler,
             self.sequences,
             self.lives,
             self.steps,
-            EVICT_POLICIES[preset.evict],
+            EVICT_POLICIES[config.preemption.victim_policy],
             self.migration.handovers.may_run,
         )
-        self._reporter = Reporter(config.report_interval_s, config.report_after_change_s)
+        self._reporter = Reporter(config.reports.interval_s, config.reports.after_change_s)
         self._monitors: dict[Address, None] = {}
         self._absent: dict[Address, int] = {}
         self._absences = 0
@@ -161,7 +171,7 @@ class InstanceCore:
     def report(self) -> InstanceReport:
         """What this instance says of itself."""
         return build_report(
-            self._config,
+            self._model,
             self._engine_side,
             self.revival,
             self.sequences,
@@ -246,7 +256,7 @@ class InstanceCore:
         if sender.role == "dispatcher" and self.sequences.of_dispatcher(sender):
             self._absences += 1
             self._absent[sender] = self._absences
-            effects.append(After(self._config.orphan_grace_s, OrphansDue(sender, self._absences)))
+            effects.append(After(self._orphan_grace_s, OrphansDue(sender, self._absences)))
         return effects
 
     def _on_orphans_due(self, now_s: float, sender: Address, due: OrphansDue) -> list[Effect]:

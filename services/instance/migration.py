@@ -16,7 +16,7 @@ from dunlin.messages.pool import RegionsFound, RegionsSent
 from dunlin.messages.types import Part
 from dunlin.policies.handover import HandoverPolicy
 from services.instance.arrivals import ArrivalDue, Arrivals, Here
-from services.instance.config import InstanceConfig
+from services.instance.config import KvHandoffConfig, MigrationConfig, SchedulerConfig
 from services.instance.copies import Copies
 from services.instance.departure import DepartureDue, Patience, Sender
 from services.instance.departures import Departures
@@ -36,7 +36,9 @@ class Migration:
 
     def __init__(
         self,
-        config: InstanceConfig,
+        config: MigrationConfig,
+        kv_handoff: KvHandoffConfig,
+        scheduler: SchedulerConfig,
         sequences: Sequences,
         lives: Lives,
         tier: HostTier,
@@ -44,15 +46,17 @@ class Migration:
         orders: Orders,
         handover: HandoverPolicy,
     ) -> None:
-        patience = Patience(config.move_stage_s, config.tail_tokens)
+        patience = Patience(config.stage_timeout_s, config.tail_tokens)
         self.departures = Departures(sequences, lives, Copies(tier), patience, self._sender)
-        self.arrivals = Arrivals(lives, tier, self._here, config.max_arriving, config.arrival_s)
-        self.sheds = Sheds(sequences, self.departures, config.max_leaving)
-        limits = Limits(config.max_handovers, config.hold_s, config.handover_pause_s, config.tail_tokens)
+        self.arrivals = Arrivals(lives, tier, self._here, config.max_incoming, config.reservation_s)
+        self.sheds = Sheds(sequences, self.departures, config.max_outgoing)
+        limits = Limits(
+            kv_handoff.max_concurrent, kv_handoff.max_hold_s, kv_handoff.refusal_pause_s, config.tail_tokens
+        )
         self.handovers = Handovers(
             sequences, self.departures, handover, limits, lambda: orders.part, lambda: tier.usable
         )
-        self._config = config
+        self._scheduler = scheduler
         self._sequences = sequences
         self._engine_side = engine_side
         self._lives = lives
@@ -163,9 +167,9 @@ class Migration:
         if self._sequences.waiting_count:
             return "others wait for slots"
         running = len(self._sequences) + len(self.arrivals)
-        return f"{running} sequences are enough" if running >= self._config.max_running else ""
+        return f"{running} sequences are enough" if running >= self._scheduler.max_running else ""
 
     def _headroom(self) -> int:
         """Slots that those that run will need soon."""
-        ahead = len(self._sequences) * self._config.run_ahead_tokens
+        ahead = len(self._sequences) * self._scheduler.allocate_ahead_tokens
         return min(ahead // 2, self._lives.slots.capacity // 8)

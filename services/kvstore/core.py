@@ -58,9 +58,12 @@ class KvstoreCore:
 
     def __init__(self, address: Address, config: KvstoreConfig) -> None:
         self.address = address
-        self.catalog = Catalog(Room(config.tier_bytes, config.alignment_bytes, config.max_regions))
+        tier = config.tier
+        self.catalog = Catalog(Room(tier.capacity_bytes, tier.alignment_bytes, tier.max_regions))
         self.stale_total = 0
-        self._config = config
+        self._tier_path = config.tier_path
+        self._tier = tier
+        self._report_interval_s = config.reports.interval_s
         self.orphans = Orphans(config.node)
         self._writers = Writers()
         self._monitors: dict[Address, None] = {}
@@ -69,7 +72,9 @@ class KvstoreCore:
         self._refused_total = 0
         self._corrupt_total = 0
         self._claimed_total = 0
-        self.exchange = Exchange(address, config, self.catalog, self._why_not_offered)
+        self.exchange = Exchange(
+            address, config.node, config.agent, config.exchange, self.catalog, self._why_not_offered
+        )
         self._handlers: dict[type[Any], Handler] = {
             Joined: self._on_joined,
             Gone: self._on_gone,
@@ -124,7 +129,7 @@ class KvstoreCore:
         if sender.role == "monitor":
             self._monitors[sender] = None
             self._beats += 1
-            return [Send(sender, self.report()), After(self._config.report_interval_s, ReportDue(self._beats))]
+            return [Send(sender, self.report()), After(self._report_interval_s, ReportDue(self._beats))]
         if sender.role not in WRITERS or self._is_outlived(sender):
             self.stale_total += sender.role in WRITERS
             return []
@@ -136,7 +141,7 @@ class KvstoreCore:
         self._writers.add(sender)
         if sender.role == "kvstore":
             return [*effects, *self.exchange.joined(sender)]
-        return [*effects, Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
+        return [*effects, Send(sender, Tier(self._tier_path, self._tier.capacity_bytes))]
 
     def _on_gone(self, sender: Address, message: Gone) -> list[Effect]:
         self._monitors.pop(sender, None)
@@ -148,7 +153,7 @@ class KvstoreCore:
             self._forget_if_over(sender)
             return effects
         absence = self.orphans.next_absence()
-        effects.append(After(self._config.orphan_grace_s, GraceOver(sender, absence)))
+        effects.append(After(self._tier.orphan_grace_s, GraceOver(sender, absence)))
         if self.catalog.orphan(sender, absence):
             effects += self._await_end(sender)
         return effects
@@ -211,7 +216,7 @@ class KvstoreCore:
         if asked.priority is not Priority.CHECKPOINT:
             return True
         room = self.catalog.room
-        return room.free_bytes - asked.length_bytes >= self._config.spill_share * room.capacity_bytes
+        return room.free_bytes - asked.length_bytes >= self._tier.spill_share * room.capacity_bytes
 
     def _on_grace_over(self, sender: Address, message: GraceOver) -> list[Effect]:
         self.catalog.free_orphans(message.writer, message.absence)
@@ -250,7 +255,7 @@ class KvstoreCore:
         if message.counter != self._beats or not self._monitors:
             return []
         effects: list[Effect] = [Send(monitor, self.report()) for monitor in self._monitors]
-        return [*effects, After(self._config.report_interval_s, message)]
+        return [*effects, After(self._report_interval_s, message)]
 
     def _deregistered(self, writer: Address) -> list[Effect]:
         """Its registration ended. A live stream counts for more; committed regions have their own time."""
@@ -291,7 +296,7 @@ class KvstoreCore:
             Figure("free_bytes", room.free_bytes),
             Figure("largest_free_bytes", room.largest_free_bytes),
             Figure("regions", len(self.catalog)),
-            Figure("max_regions", self._config.max_regions),
+            Figure("max_regions", self._tier.max_regions),
         )
         rejected = Rejected("reserve", "no free range is long enough, or no handle is left")
         return Why("best_fit", "refuse", figures, (rejected,))

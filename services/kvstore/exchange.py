@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.effects import Address, After, Effect, Message, Send
-from dunlin.messages.exchange import Arrived, DropCopies, Offer, OfferRefused, Seek, Sought, Take
+from dunlin.messages.exchange import Arrived, DropCopies, Offer, OfferRefused, Seek, Sought, Take, TransferAgent
 from dunlin.messages.group import Reach
 from dunlin.messages.membership import Member
 from dunlin.messages.pool import FindRegions, RegionsSent, SendRegions
 from dunlin.messages.types import Priority, Why
 from services.kvstore.carriage import TRANSPORT, Expecting, Forget, Pushed, Received
 from services.kvstore.catalog import Catalog, Entry, State, may_claim
-from services.kvstore.config import KvstoreConfig
+from services.kvstore.config import ExchangeConfig
 from services.kvstore.incoming import Incoming
 from services.kvstore.outgoing import DIALING, JobDue, Outgoing
 
@@ -46,13 +46,17 @@ class Exchange:
     def __init__(
         self,
         address: Address,
-        config: KvstoreConfig,
+        node: str,
+        agent: TransferAgent | None,
+        config: ExchangeConfig,
         catalog: Catalog,
         why_not: Callable[[Offer], Why | None],
     ) -> None:
-        self.outgoing = Outgoing(catalog, config.exchange_s, config.most_jobs, config.agent)
+        self.outgoing = Outgoing(catalog, config.stall_timeout_s, config.max_jobs, agent)
         self.incoming = Incoming(catalog)
         self._address = address
+        self._node = node
+        self._has_agent = agent is not None
         self._config = config
         self._catalog = catalog
         self._why_not = why_not
@@ -85,7 +89,7 @@ class Exchange:
 
     def learn(self, member: Member) -> None:
         """A kvstore of another node is registered."""
-        if member.address.role == "kvstore" and member.node != self._config.node:
+        if member.address.role == "kvstore" and member.node != self._node:
             self._known[member.address] = None
 
     def known(self) -> list[Address]:
@@ -109,7 +113,7 @@ class Exchange:
         """It ended."""
         self._peers.pop(peer, None)
         effects = [*self.outgoing.gone(peer), *self.incoming.gone(peer)]
-        if self._config.agent is not None:
+        if self._has_agent:
             effects.append(Send(TRANSPORT, Forget(peer)))
         for number in list(self._searches):
             effects += self._heard(number, peer)
@@ -143,7 +147,7 @@ class Exchange:
             return answer()
         self._numbers += 1
         search = self._searches[self._numbers] = Search(asker, find, answer, dict(self._known))
-        effects: list[Effect] = [After(self._config.search_s, SearchDue(self._numbers))]
+        effects: list[Effect] = [After(self._config.search_timeout_s, SearchDue(self._numbers))]
         for peer in search.waiting:
             message: Message = Seek(self._numbers, find) if peer in self._peers else Reach(peer)
             effects.append(Send(peer if peer in self._peers else DIALING, message))

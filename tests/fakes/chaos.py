@@ -45,7 +45,7 @@ class Chaos:
             dispatchers=2,
             tier_bytes=self.draw.choice([1 << 12, 1 << 16, 1 << 20]),
             engine={"slots": slots, "restart_s": 0.5},
-            instance={"max_running": self.draw.choice([2, 8, 64])},
+            instance={"scheduler.max_running": self.draw.choice([2, 8, 64])},
             preset=preset,
         )
         self.cluster.world.keep_sent = False
