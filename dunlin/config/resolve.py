@@ -134,7 +134,7 @@ def _guess(name: str, known: Mapping[str, Setting]) -> str:
     role, _, rest = name.partition(".")
     same = [one for one in known if one.endswith(f".{rest.rpartition('.')[2]}")]
     near = [one for one in same if one.startswith(f"{role}.")] or same
-    near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.6)
+    near = near or difflib.get_close_matches(name, known, n=1, cutoff=0.75)
     if near:
         return f": did you mean {near[0]}?"
     roles = sorted({one.partition(".")[0] for one in known})

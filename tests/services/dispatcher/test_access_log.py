@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dunlin.wire.errors import StartError
-from services.dispatcher.access_log import AccessLog, AccessLogConfig, encoded
+from services.dispatcher.access_log import AccessLog, encoded
+from services.dispatcher.process_config import AccessLogConfig
 
 
 def line(number: int) -> Mapping[str, object]:
