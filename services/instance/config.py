@@ -26,7 +26,7 @@ class SchedulerConfig:
         "max_num_batched_tokens). More is faster for long prompts, less is smoother for those who read a stream.",
         unit="tokens",
         least=1,
-        why="among the best of 256 to 2048 on all traces in docs/measurements/2026-11-21-presets.md",
+        why="a compromise: traces like 256 to 1024 best (docs/measurements/2026-11-21-presets.md)",
     )
     max_running: int = setting(
         128,
