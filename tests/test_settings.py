@@ -123,7 +123,7 @@ def test_it_is_shown_with_where_it_came_from(one: Setting, capsys: pytest.Captur
 
 
 def test_a_simulation_refuses_what_a_service_refuses(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["sim", "--workload", "poisson:rate=1,duration=1", "--set", "dispatcher.http.max_connections=0"]) == 2
+    assert main(["sim", "--workload", "poisson:rate=1,duration=60", "--set", "dispatcher.http.max_connections=0"]) == 2
     assert "dispatcher.http.max_connections is '0' (--set): needs" in capsys.readouterr().err
 
 
