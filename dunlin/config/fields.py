@@ -67,9 +67,10 @@ class Setting:
     def needs(self) -> str:
         """What a value must be, in words."""
         kinds = {int: "a whole number", float: "a finite number", bool: "true or false", str: "text"}
-        kind = "" if self.declared.choices else kinds.get(self.type, "a list of texts")
-        unit = f" of {self.declared.unit}" if self.declared.unit and kind.endswith("number") else ""
-        return ", ".join(filter(None, (kind + unit, self.declared.range)))
+        kind, unit = kinds.get(self.type, "a list of texts"), self.declared.unit
+        if unit and self.type in (int, float):
+            kind = f"a {unit}" if unit.startswith("share") else f"{kind} of {unit}"
+        return ", ".join(filter(None, ("" if self.declared.choices else kind, self.declared.range)))
 
 
 def setting(default: T, doc: str, **about: Any) -> T:

@@ -21,7 +21,7 @@ class GroupsConfig:
     prefill_share: float = setting(
         0.5,
         "Where work is split: share of the instances that compute prompts.",
-        unit="the instances",
+        unit="share of the instances",
         above=0,
         below=1,
         why="a start; the right one is the share of the time that your prompts take",
@@ -68,7 +68,7 @@ class RebalanceConfig:
     min_load_gap: float = setting(
         START_GAP,
         "Loads, as shares of an instance's memory, must differ by this much before work moves.",
-        unit="an instance's memory",
+        unit="share of an instance's memory",
         above=0,
         most=1,
         why="what moved once has no reason to move back",

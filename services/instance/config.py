@@ -105,7 +105,7 @@ class CheckpointConfig:
     engine_share: float = setting(
         0.025,
         "Share of the engine's time that goes into copies of what runs; 0: none are made.",
-        unit="the engine's time",
+        unit="share of the engine's time",
         least=0,
         most=0.5,
         why="a throughput that is lower by less than 1 % (docs/measurements/2026-11-21-keeping.md)",

@@ -35,7 +35,7 @@ class TierConfig:
     spill_share: float = setting(
         0.25,
         "Share of the memory that is never given to checkpoints: it is for preempted and moving sequences.",
-        unit="the memory",
+        unit="share of the memory",
         least=0,
         most=1,
         why="a preemption without room costs a whole prompt, a missing checkpoint only after a failure",
