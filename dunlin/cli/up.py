@@ -9,6 +9,7 @@ from dunlin.cli.options import Subparsers, add_settings, number, port, whole
 from dunlin.origins import origin
 
 if TYPE_CHECKING:
+    from dunlin.config.resolve import Settings
     from dunlin.config.sources import Given
 
 _DESCRIPTION = """\
@@ -167,22 +168,13 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the cluster until it is stopped."""
-    from dunlin.config.errors import ConfigError
-    from dunlin.config.resolve import resolve
-    from dunlin.config.sources import as_word, from_all
+    from dunlin.config.sources import as_word
     from dunlin.launch.errors import LaunchError
     from dunlin.launch.options import UpOptions
     from dunlin.launch.state import default_data_dir
     from dunlin.launch.up import run_up
-    from services.settings import TABLES
 
-    flags = _given(arguments)
-    try:
-        settings = resolve(TABLES, from_all(arguments.config, arguments.set, flags))
-        for role, table in TABLES.items():
-            settings.configure(role, table)
-    except ConfigError as error:
-        raise CliError(str(error), USAGE) from None
+    settings, flags = _settings_of(arguments)
     options = UpOptions(
         data_dir=(arguments.data_dir or default_data_dir()).absolute(),
         settings=settings,
@@ -228,6 +220,28 @@ _SHORT_FOR = {
     "otlp": "monitor.tracing.otlp_url",
 }
 """Flags that are short for settings. --threads 0 and a flag that was not used give nothing."""
+_THREADS = "instance.engine.threads"
+
+
+def _settings_of(arguments: argparse.Namespace) -> "tuple[Settings, list[Given]]":
+    """What holds, and what of it this command gave. The cores are shared where nothing says how many threads."""
+    from dunlin.config.errors import ConfigError
+    from dunlin.config.resolve import resolve
+    from dunlin.config.sources import Given, from_all
+    from dunlin.launch.options import shared_threads
+    from services.settings import TABLES
+
+    flags = _given(arguments)
+    try:
+        settings = resolve(TABLES, from_all(arguments.config, arguments.set, flags))
+        if not settings.is_given(_THREADS):
+            flags.append(Given(_THREADS, shared_threads(arguments.instances), "dunlin up: all cores but one, shared"))
+            settings = resolve(TABLES, from_all(arguments.config, arguments.set, flags))
+        for role, table in TABLES.items():
+            settings.configure(role, table)
+    except ConfigError as error:
+        raise CliError(str(error), USAGE) from None
+    return settings, flags
 
 
 def _given(arguments: argparse.Namespace) -> "list[Given]":

@@ -57,6 +57,13 @@ class Settings:
         """Names to values of those that were given."""
         return {name: one.value for name, one in self._values.items() if self.is_given(name)}
 
+    def told(self) -> str:
+        """One line about those that were given, for a log."""
+        given = (
+            f"{one.setting.name}={one.value} ({one.source})" for one in self.all() if self.is_given(one.setting.name)
+        )
+        return f"settings given: {', '.join(given) or 'none'}"
+
     def of(self, role: str) -> dict[str, Any]:
         """The values of a role, by their names within it."""
         prefix = f"{role}."

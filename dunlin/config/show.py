@@ -7,10 +7,10 @@ from typing import Any
 
 from dunlin.config.fields import Setting, settings_of
 from dunlin.config.resolve import DEFAULT, Settings, Value
-from dunlin.config.sources import variable
+from dunlin.config.sources import ROLES, variable
 
 
-def as_toml(settings: Settings, roles: Sequence[str]) -> str:
+def as_toml(settings: Settings, roles: Sequence[str] = ROLES) -> str:
     """What holds, as a file that `--config` takes; behind each value where it came from."""
     lines: list[str] = []
     shown = [one for one in settings.all() if one.setting.name.partition(".")[0] in roles]

@@ -7,8 +7,6 @@ from pathlib import Path
 from dunlin.config.resolve import Settings
 from dunlin.launch.restarts import RestartPolicy
 
-THREADS = "instance.engine.threads"
-
 
 @dataclass(frozen=True, slots=True)
 class UpOptions:
@@ -41,10 +39,9 @@ class UpOptions:
     stop_grace_s: float = 8.0
     restart: RestartPolicy = field(default_factory=RestartPolicy)
 
-    def threads_each(self) -> int:
-        """Compute threads of one instance; the cores are shared where no number was given. One core is left to the
-        services: a compute thread that has to wait for a core makes all the others of its engine wait with it.
-        """
-        if self.settings.is_given(THREADS):
-            return int(self.settings[THREADS])
-        return max(1, (len(os.sched_getaffinity(0)) - 1) // self.instances)
+
+def shared_threads(instances: int) -> int:
+    """Compute threads of each of so many instances on this machine. One core is left to the services: a compute thread
+    that has to wait for a core makes all the others of its engine wait with it.
+    """
+    return max(1, (len(os.sched_getaffinity(0)) - 1) // instances)

@@ -54,7 +54,7 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
         *(spec("global_manager", i, 0) for i in range(options.managers)),
         *(spec("kvstore", i, 0) for i in range(options.nodes)),
         *(spec("dispatcher", i, ports.grpc[i], *_doors(options, i, ports.http[i])) for i in range(options.dispatchers)),
-        *(spec("instance", i, 0, "--threads", str(options.threads_each())) for i in range(options.instances)),
+        *(spec("instance", i, 0) for i in range(options.instances)),
     )
 
 

@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 import dunlin
+from dunlin.config.show import as_toml
 from dunlin.engine.builtin import served_name
 from dunlin.launch import preflight
 from dunlin.launch.certificates import CLIENT, issue_all, tls_dir
@@ -30,6 +31,8 @@ from dunlin.launch.state import ClusterState, DataDir, write_state
 from dunlin.launch.supervisor import Say, Supervisor
 from dunlin.wire.security import Security
 
+SETTINGS_FILE = "settings.toml"
+"""In the data directory: what holds in the cluster, and where it came from."""
 _ETCD = "etcd"
 _TICK_S = 0.1
 _ETCD_WAIT_S = 20.0
@@ -211,6 +214,7 @@ def _run(cluster: Cluster, data_dir: DataDir) -> int:
     options = cluster.options
     several = "s" if options.instances > 1 else ""
     model = options.settings["cluster.model"]
+    (data_dir.path / SETTINGS_FILE).write_text(as_toml(options.settings) + "\n")
     _say(f"starting {options.instances} instance{several} of {model}; logs in {data_dir.path / 'logs'}")
     try:
         if cluster.start():

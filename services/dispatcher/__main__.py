@@ -84,7 +84,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser().error(str(error))
     host, port = given.http
     doors = DoorOptions(settings["cluster.model"], host, port, settings["cluster.model_name"])
-    return run_service(options, Dispatcher(options, doors, config).run)
+    return run_service(options, Dispatcher(options, doors, config).run, settings.told())
 
 
 def _host_port(text: str) -> tuple[str, int]:

@@ -46,10 +46,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     arguments = flags.parse_args(argv)
     options = service_options("global_manager", arguments)
     try:
-        config = settings_of(arguments).configure("manager", GlobalManagerConfig)
+        settings = settings_of(arguments)
+        config = settings.configure("manager", GlobalManagerConfig)
     except ConfigError as error:
         flags.error(str(error))
-    return run_service(options, lambda: serve(options, config))
+    return run_service(options, lambda: serve(options, config), settings.told())
 
 
 if __name__ == "__main__":

@@ -85,7 +85,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except ModelError as error:
         print(f"dunlin {options.role}/{options.name}: {error}", file=sys.stderr)
         return 2
-    return run_service(options, lambda: serve(options, config, engine))
+    return run_service(options, lambda: serve(options, config, engine), settings.told())
 
 
 def engine_settings(config: InstanceProcessConfig, data_dir: Path, module: str = ENGINE_MODULE) -> EngineSettings:

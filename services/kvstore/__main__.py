@@ -54,11 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = parser()
     arguments = flags.parse_args(argv)
     try:
-        config = settings_of(arguments).configure("kvstore", KvstoreConfig)
+        settings = settings_of(arguments)
+        config = settings.configure("kvstore", KvstoreConfig)
     except ConfigError as error:
         flags.error(str(error))
     options = service_options("kvstore", arguments)
-    return run_service(options, lambda: serve(options, config))
+    return run_service(options, lambda: serve(options, config), settings.told())
 
 
 if __name__ == "__main__":

@@ -3,6 +3,7 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from dunlin.arguments import Parser
 from dunlin.config.common import ClusterConfig
@@ -52,12 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if port is not None and not 0 <= port <= 65535:
         flags.error(f"--metrics-port {port}: choose one from 0 to 65535")
     try:
-        config = settings_of(arguments).configure("monitor", MonitorProcessConfig)
+        settings = settings_of(arguments)
+        config = settings.configure("monitor", MonitorProcessConfig)
     except ConfigError as error:
         flags.error(str(error))
     options = service_options("monitor", arguments)
     metrics = "" if port is None else f"{options.listen.rpartition(':')[0]}:{port}"
-    return run_service(options, lambda: serve(options, config, metrics, config.tracing.otlp_url))
+    started = partial(serve, options, config, metrics, config.tracing.otlp_url)
+    return run_service(options, started, settings.told())
 
 
 if __name__ == "__main__":

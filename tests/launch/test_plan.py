@@ -12,7 +12,7 @@ from dunlin.config.sources import Given
 from dunlin.effects import Address
 from dunlin.launch import preflight
 from dunlin.launch.errors import LaunchError
-from dunlin.launch.options import UpOptions
+from dunlin.launch.options import UpOptions, shared_threads
 from dunlin.launch.plan import Ports, ProcessSpec, service_specs
 from dunlin.launch.ports import claim_port, claim_ports, endpoint
 from dunlin.launch.readiness import judge
@@ -104,9 +104,7 @@ def test_doors_keep_their_ports() -> None:
 
 def test_cores_are_shared_among_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
-    assert [options(instances=n).threads_each() for n in (1, 3, 8, 20)] == [7, 2, 1, 1]
-    assert options({"instance.engine.threads": 5}, instances=3).threads_each() == 5
-    assert options({"instance.engine.threads": 1}, instances=3).threads_each() == 1
+    assert [shared_threads(n) for n in (1, 3, 8, 20)] == [7, 2, 1, 1]
 
 
 def test_a_port_in_use_is_named() -> None:
