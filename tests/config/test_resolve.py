@@ -7,7 +7,7 @@ import pytest
 
 from dunlin.config.errors import ConfigError
 from dunlin.config.resolve import Settings, resolve
-from dunlin.config.sources import Given, as_word, from_all, from_environment, from_file, from_words, variable
+from dunlin.config.sources import Given, as_word, from_all
 from services.settings import TABLES
 
 BUDGET = "instance.scheduler.budget_tokens"
@@ -124,28 +124,3 @@ def test_a_service_takes_its_own_settings_from_a_file_for_all() -> None:
     assert resolve(own, given)[BUDGET] == 9
     with pytest.raises(ConfigError, match="instnace"):
         resolve(own, [Given("instnace.scheduler.budget_tokens", 1, "f")])
-
-
-def test_only_variables_with_a_role_are_settings() -> None:
-    environ = {
-        "DUNLIN_DATA_DIR": "/d",
-        "DUNLIN_ETCD": "x",
-        "DUNLIN_INSTANCE_FLAGS": "",
-        variable(BUDGET): "7",
-        "X": "1",
-    }
-    assert from_environment(environ) == [Given(BUDGET, "7", "DUNLIN_INSTANCE__SCHEDULER__BUDGET_TOKENS")]
-
-
-@pytest.mark.parametrize("word", ["instance.scheduler.budget_tokens", "=3", ""])
-def test_a_word_without_a_name_or_a_value_is_refused(word: str) -> None:
-    with pytest.raises(ConfigError, match="give NAME=VALUE"):
-        from_words([word])
-
-
-def test_a_file_that_is_none_is_named(tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"--config .*no\.toml: No such file"):
-        from_file(tmp_path / "no.toml")
-    (tmp_path / "bad.toml").write_text("a = \n")
-    with pytest.raises(ConfigError, match=r"bad\.toml: .*line 1"):
-        from_file(tmp_path / "bad.toml")
