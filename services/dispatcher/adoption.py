@@ -13,6 +13,7 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.dispatch import Adopt, Adopted, NotHeld, Taken
 from dunlin.messages.door import Admitted, Delta, Submit
 from dunlin.messages.types import Figure, Finish, Why
+from services.dispatcher.config import DispatcherAdoptionConfig
 from services.dispatcher.endings import Endings, Totals
 from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
@@ -38,7 +39,13 @@ class Adoption:
     """Owns the questions. `adopted_total` counts the requests that were found; `handlers` take what concerns them."""
 
     def __init__(
-        self, journal: Journal, fleet: Fleet, fences: Fences, endings: Endings, totals: Totals, patience_s: float
+        self,
+        journal: Journal,
+        fleet: Fleet,
+        fences: Fences,
+        endings: Endings,
+        totals: Totals,
+        config: DispatcherAdoptionConfig,
     ) -> None:
         self.adopted_total = 0
         self._journal = journal
@@ -46,7 +53,7 @@ class Adoption:
         self._fences = fences
         self._endings = endings
         self._totals = totals
-        self._patience_s = patience_s
+        self._config = config
         self._asks: dict[int, Ask] = {}
         self.handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
             Adopted: self.on_adopted,
@@ -78,7 +85,11 @@ class Adoption:
         )
         self._asks[request.number] = Ask(adopt)
         asked: list[Effect] = [Send(instance, adopt) for instance in self._fleet.joined]
-        return [*asked, After(self._patience_s, AskOver(request.number, request.attempt)), *self._look(request.number)]
+        return [
+            *asked,
+            After(self._config.ask_timeout_s, AskOver(request.number, request.attempt)),
+            *self._look(request.number),
+        ]
 
     def joined(self, instance: Address) -> list[Effect]:
         """One more who can be asked."""

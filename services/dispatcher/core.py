@@ -55,9 +55,7 @@ class DispatcherCore:
         self.fleet = Fleet(placement.max_waiting_per_instance, placement.view_lag_s, ORDERS[placement.policy])
         self.directory = Directory()
         self.totals = Totals()
-        self._idempotency = keep
-        self._outage = config.outage
-        self._report_interval_s = config.reports.interval_s
+        self._outage, self._idempotency, self._reports = config.outage, keep, config.reports
         self._fences = Fences()
         self._admission = Admission(config.admission, config.max_positions)
         self._affinity = Affinity()
@@ -87,9 +85,7 @@ class DispatcherCore:
             self._affinity,
         )
         self._joining = Joining(self.journal, self._endings, replays)
-        self._adoption = Adoption(
-            self.journal, self.fleet, self._fences, self._endings, self.totals, config.adoption.ask_timeout_s
-        )
+        self._adoption = Adoption(self.journal, self.fleet, self._fences, self._endings, self.totals, config.adoption)
         self._monitors: dict[Address, None] = {}
         self._beats = 0
         self._handlers: dict[type[Any], Callable[[float, Address, Any], list[Effect]]] = {
@@ -233,7 +229,7 @@ class DispatcherCore:
         if sender.role == "monitor":
             self._monitors[sender] = None
             self._beats += 1
-            return [Send(sender, self.report()), After(self._report_interval_s, ReportDue(self._beats))]
+            return [Send(sender, self.report()), After(self._reports.interval_s, ReportDue(self._beats))]
         return self._watch_drought(now_s)
 
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
@@ -270,7 +266,7 @@ class DispatcherCore:
         if message.counter != self._beats or not self._monitors:
             return []
         effects: list[Effect] = [Send(monitor, self.report()) for monitor in self._monitors]
-        return [*effects, After(self._report_interval_s, message)]
+        return [*effects, After(self._reports.interval_s, message)]
 
     def _watch_drought(self, now_s: float) -> list[Effect]:
         if not self._admission.rain(self.fleet.placeable_count > 0, now_s):

@@ -34,10 +34,12 @@ class AccessLogConfig:
 
 @dataclass(frozen=True, slots=True)
 class TenantsConfig:
-    """Who may come. In the simulator all may."""
+    """Which clients are served. In the simulator all are."""
 
     keys_file: str = setting(
-        "", "API keys and quotas of tenants, as `dunlin keys` writes them; empty: all may come.", why="a first look"
+        "",
+        "API keys and quotas of tenants, as `dunlin keys` writes them; empty: every client is served.",
+        why="a first look",
     )
 
 

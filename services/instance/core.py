@@ -67,7 +67,8 @@ class InstanceCore:
         self.tier = HostTier(self.engine, config.host_tier.answer_timeout_s)
         pressure = PRESSURE_POLICIES[config.preemption.mode]
         self.lives = Lives(self.engine, self.sequences, self.tier, pressure, keeps=config.checkpoint.engine_share > 0)
-        self.checkpointer = Checkpointer(config.checkpoint, self.sequences, self.lives, self.tier)
+        shared = (self.sequences, self.lives, self.tier)
+        self.checkpointer = Checkpointer(config.checkpoint, *shared)
         claims = Claims(self.tier)
         self._pool = pool = PoolSide(self.lives, self.tier, self.checkpointer, claims)
         self.steps = Steps(BATCH_POLICIES[scheduler.policy], scheduler.policy, scheduler.budget_tokens)
@@ -81,17 +82,8 @@ class InstanceCore:
         self._engine_side = engine_side
         self._orders = Orders(address)
         handover = HANDOVER_POLICIES[config.kv_handoff.policy]
-        self.migration = Migration(
-            config.migration,
-            config.kv_handoff,
-            scheduler,
-            self.sequences,
-            self.lives,
-            self.tier,
-            engine_side,
-            self._orders,
-            handover,
-        )
+        moving = (config.migration, config.kv_handoff, scheduler)
+        self.migration = Migration(*moving, *shared, engine_side, self._orders, handover)
         self._admission = Admission(scheduler, self.sequences, self.lives, self.steps, self.migration, claims)
         adoption = Adoption(self.sequences, self.lives, retained)
         self._batcher = Batcher(

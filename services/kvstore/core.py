@@ -58,23 +58,20 @@ class KvstoreCore:
 
     def __init__(self, address: Address, config: KvstoreConfig) -> None:
         self.address = address
-        tier = config.tier
+        self._tier = tier = config.tier
         self.catalog = Catalog(Room(tier.capacity_bytes, tier.alignment_bytes, tier.max_regions))
         self.stale_total = 0
         self._tier_path = config.tier_path
-        self._tier = tier
-        self._report_interval_s = config.reports.interval_s
+        self._reports = config.reports
         self.orphans = Orphans(config.node)
         self._writers = Writers()
         self._monitors: dict[Address, None] = {}
         self._beats = 0
-        self._reserved_total = 0
-        self._refused_total = 0
+        self._reserved_total = self._refused_total = 0
         self._corrupt_total = 0
         self._claimed_total = 0
-        self.exchange = Exchange(
-            address, config.node, config.agent, config.exchange, self.catalog, self._why_not_offered
-        )
+        place = (address, config.node, config.agent)
+        self.exchange = Exchange(*place, config.exchange, self.catalog, self._why_not_offered)
         self._handlers: dict[type[Any], Handler] = {
             Joined: self._on_joined,
             Gone: self._on_gone,
@@ -129,7 +126,7 @@ class KvstoreCore:
         if sender.role == "monitor":
             self._monitors[sender] = None
             self._beats += 1
-            return [Send(sender, self.report()), After(self._report_interval_s, ReportDue(self._beats))]
+            return [Send(sender, self.report()), After(self._reports.interval_s, ReportDue(self._beats))]
         if sender.role not in WRITERS or self._is_outlived(sender):
             self.stale_total += sender.role in WRITERS
             return []
@@ -255,7 +252,7 @@ class KvstoreCore:
         if message.counter != self._beats or not self._monitors:
             return []
         effects: list[Effect] = [Send(monitor, self.report()) for monitor in self._monitors]
-        return [*effects, After(self._report_interval_s, message)]
+        return [*effects, After(self._reports.interval_s, message)]
 
     def _deregistered(self, writer: Address) -> list[Effect]:
         """Its registration ended. A live stream counts for more; committed regions have their own time."""
