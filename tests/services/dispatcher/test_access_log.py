@@ -141,5 +141,5 @@ def test_standard_output_takes_it_too(capfdbinary: pytest.CaptureFixture[bytes])
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="kept is 0"):
+    with pytest.raises(ValueError, match="max_old_files is 0"):
         AccessLogConfig("-", max_old_files=0)

@@ -109,7 +109,7 @@ def test_the_least_loaded_instance_gets_it_and_own_promises_count() -> None:
 
 
 def test_instances_take_turns_whatever_they_hold() -> None:
-    bench = Bench(policy="round_robin").fleet(member(A, free_slots=1), member(B))
+    bench = Bench(placement__policy="round_robin").fleet(member(A, free_slots=1), member(B))
     places = [bench.give(client(n), submit()) for n in range(5)]
     assert [target(sent, Place) for sent in places] == [[A], [B], [A], [B], [A]]
     bench.give(A, Joined())  # another stream: it has had no turn on this one
@@ -323,7 +323,7 @@ def test_batch_work_may_wait_as_long_as_there_is_room() -> None:
 
 
 def test_where_only_interactive_work_is_served_batch_work_is_turned_away() -> None:
-    bench = Bench(admit="interactive_only").fleet(member(A))
+    bench = Bench(admission__policy="interactive_only").fleet(member(A))
     batch = submit(request_class=RequestClass.BATCH)
     rejected = only(bench.give(client("b"), batch), Rejected)
     assert (rejected.code, rejected.retry_after_s) == (Rejection.FORBIDDEN, 0.0)
