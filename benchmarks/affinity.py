@@ -69,7 +69,7 @@ def run(policy: str, kind: str, instances: int, conversations: int) -> dict[str,
     cluster = ScriptedCluster(
         instances=instances,
         engine={"slots": 4096, "step_s": 0.01, "token_s": 0.0005, "audit": False},
-        dispatcher={"policy": policy},
+        dispatcher={"placement.policy": policy},
     )
     cluster.world.keep_sent = False
     cluster.run_until_ready()

@@ -15,7 +15,9 @@ from simulator.cluster.scripted import ScriptedCluster
 
 def one_run(requests: int, max_tokens: int) -> tuple[float, float, int]:
     """(events per CPU second, events per second, tokens) of one cluster's work."""
-    cluster = ScriptedCluster(instances=3, engine={"slots": 65536, "audit": False}, instance={"max_running": 64})
+    cluster = ScriptedCluster(
+        instances=3, engine={"slots": 65536, "audit": False}, instance={"scheduler.max_running": 64}
+    )
     cluster.world.keep_sent = False
     cluster.run_until_ready()
     for salt in range(requests):

@@ -32,7 +32,7 @@ from dunlin.messages.types import HostRegion, MoveKind, MoveStatus, Region, i64
 from dunlin.transport.payload import TAKEN, Payload
 from dunlin.transport.receiver import Received, Receiver
 from dunlin.transport.sockets import signed
-from services.kvstore.config import KvstoreConfig
+from services.kvstore.config import KvstoreConfig, TierConfig
 from services.kvstore.core import KvstoreCore
 
 LAYERS, KV_HEADS, HEAD_DIM, TOKENS, REGIONS = 2, 2, 8, 16, 16
@@ -181,7 +181,7 @@ class Damage:
 def names(count: int, draw: random.Random) -> tuple[int, int]:
     """Wrong handles and generations said to a kvstore: how many it took for right, and how many crashed it."""
     writer, other = Address("instance", "a", 1), Address("instance", "b", 2)
-    core = KvstoreCore(Address("kvstore", "k", 1), KvstoreConfig("/tier", 1 << 20))
+    core = KvstoreCore(Address("kvstore", "k", 1), KvstoreConfig("/tier", tier=TierConfig(1 << 20)))
     asked = ReserveRegion(1, Address("dispatcher", "d", 1), 1, 1, Region(0, 1, 0, 1), 4096, "float32", "w", key="k")
     for one in (writer, other):
         core.receive(0.0, one, Joined())

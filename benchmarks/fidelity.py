@@ -40,7 +40,7 @@ from dunlin.cost.store import StepPoint
 from dunlin.launch.process import ClusterProcess, dunlin
 from dunlin.workload.runs import Run
 from dunlin.workload.stats import Record, report
-from services.instance.config import InstanceConfig
+from services.instance.config import SchedulerConfig
 from simulator.study.live_comparison import Difference, differences, resimulate
 
 INSTANCE_CPU, OTHERS_CPU = 1, 0
@@ -289,7 +289,7 @@ def slowness(course: Sequence[StepPoint], timing: EngineTiming) -> float:
 
 def capacity(timing: EngineTiming) -> float:
     """Requests of the workloads' lengths per second, in steps of as many rows as an instance runs."""
-    rows, prompt, answer = InstanceConfig().max_running, int(_PROMPT * _MEAN), _ANSWER * _MEAN
+    rows, prompt, answer = SchedulerConfig().max_running, int(_PROMPT * _MEAN), _ANSWER * _MEAN
     decoding, mixed = Batch(), Batch()
     for _ in range(rows):
         decoding.add_decode(prompt + _ANSWER // 2)

@@ -13,6 +13,7 @@ from array import array
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
+from dunlin.config.fields import build
 from dunlin.effects import Address, After, Core, Effect, Gone, Joined, Message, Send
 from dunlin.messages.dispatch import Ended, Place, Tokens
 from dunlin.messages.door import Submit
@@ -20,14 +21,14 @@ from dunlin.messages.fleet import FleetView, InstanceReport, MemberView
 from dunlin.messages.membership import Elected, Member, MemberDown, MemberUp
 from dunlin.messages.plan import Order, OrderDone
 from dunlin.messages.types import Finish, Part, i32
-from dunlin.policies.presets import PRESETS
+from dunlin.policies.presets import PRESETS, preset_settings
 from dunlin.wire import codec
-from services.dispatcher.config import of_preset as dispatcher_config
+from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
-from services.global_manager.config import of_preset as manager_config
+from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.core import GlobalManagerCore, MovesDue
 from services.global_manager.pace import PlanDue
-from services.monitor.config import MonitorConfig
+from services.monitor.config import LivenessConfig, MonitorConfig
 from services.monitor.core import MonitorCore, Tick
 
 SLOTS = 65_536
@@ -89,7 +90,7 @@ class Found:
 
 def dispatcher(size: int, preset: str) -> tuple[Clock, dict[str, Event]]:
     """A dispatcher over a busy fleet: place a request and see it end; a view of one; a stream lost and opened."""
-    clock = Clock(DispatcherCore(DISPATCHER, dispatcher_config(preset)))
+    clock = Clock(DispatcherCore(DISPATCHER, build(DispatcherConfig, preset_settings(preset, "dispatcher"))))
     for number in range(size):
         clock.give(instance(number), Joined(), 0.0)
     clock.give(MONITOR, Joined())
@@ -123,7 +124,7 @@ def dispatcher(size: int, preset: str) -> tuple[Clock, dict[str, Event]]:
 
 def manager(size: int, preset: str, member: Callable[[int, int], MemberView] = busy) -> tuple[Clock, dict[str, Event]]:
     """A leading manager whose orders are done: a view of one, a look at who should move, an instance that restarts."""
-    clock = Clock(GlobalManagerCore(MANAGER, manager_config(preset)))
+    clock = Clock(GlobalManagerCore(MANAGER, build(GlobalManagerConfig, preset_settings(preset, "manager"))))
     for number in range(size):
         clock.give(instance(number), Joined(), 0.0)
     members = [replace(member(number, 0), part=_part(preset, number)) for number in range(size)]
@@ -154,11 +155,11 @@ def manager(size: int, preset: str, member: Callable[[int, int], MemberView] = b
 
 def election(size: int, preset: str) -> tuple[Clock, dict[str, Event]]:
     """A new leader who has the view, to whom the fleet's streams open one after the other within a second: of each."""
-    clock = Clock(GlobalManagerCore(MANAGER, manager_config(preset)))
+    clock = Clock(GlobalManagerCore(MANAGER, build(GlobalManagerConfig, preset_settings(preset, "manager"))))
     epochs = iter(range(50, 1 << 40))
 
     def take_over(turn: int) -> None:
-        clock.core = GlobalManagerCore(MANAGER, manager_config(preset))
+        clock.core = GlobalManagerCore(MANAGER, build(GlobalManagerConfig, preset_settings(preset, "manager")))
         clock.give(MONITOR, FleetView(1, tuple(busy(number) for number in range(size))))
         clock.give(ETCD, Elected(next(epochs)))
         clock.cpu_s = 0.0
@@ -180,7 +181,7 @@ def _is_plan(effect: Effect) -> bool:
 
 def monitor(size: int) -> tuple[Clock, dict[str, Event]]:
     """A monitor with two readers: a report, a member that comes and goes, a look at everybody's progress."""
-    clock = Clock(MonitorCore(MONITOR, MonitorConfig(silent_s=1e9, stuck_s=1e9), codec))
+    clock = Clock(MonitorCore(MONITOR, MonitorConfig(liveness=LivenessConfig(silent_s=1e9, stuck_s=1e9)), codec))
     for address in (DISPATCHER, MANAGER, *map(instance, range(size))):
         clock.give(address, Joined(), 0.0)
     for number in range(size):

@@ -20,7 +20,7 @@ from dunlin.messages.membership import Member, MemberUp
 from dunlin.messages.types import GroupKind, Part, i32
 from dunlin.policies.dispatch import POLICIES
 from dunlin.wire import codec
-from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.config import DispatcherConfig, PlacementConfig
 from services.dispatcher.core import DispatcherCore
 from services.monitor.config import MonitorConfig
 from services.monitor.core import MonitorCore
@@ -64,7 +64,7 @@ def view_of(number: int, draw: random.Random) -> MemberView:
 
 def dispatcher_of(count: int, policy: str, draw: random.Random) -> DispatcherCore:
     """A dispatcher with streams to all of them and one view."""
-    core = DispatcherCore(DISPATCHER, DispatcherConfig(policy=policy))
+    core = DispatcherCore(DISPATCHER, DispatcherConfig(placement=PlacementConfig(policy=policy)))
     for number in range(count):
         core.receive(0.0, instance(number), Joined())
     core.receive(0.0, MONITOR, FleetView(1, tuple(view_of(number, draw) for number in range(count))))

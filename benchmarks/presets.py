@@ -35,7 +35,7 @@ SWEEP_RATES = (4.1, 5.0)
 BATCH = " + poisson:rate=0.5,duration={duration},class=batch,lengths=lognormal(3000,300)"
 
 Settings = tuple[tuple[str, Any], ...]
-"""`ROLE.NAME` to values, as `dunlin sim --set` takes them."""
+"""Names of settings to values, as `dunlin sim --set` takes them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,14 +84,14 @@ WORKLOADS = {
 
 SWEPT = WORKLOADS["conv"]
 
-GRID: dict[str, Sequence[Any]] = {"instance.budget_tokens": (512, 256, 1024, 2048)}
+GRID: dict[str, Sequence[Any]] = {"instance.scheduler.budget_tokens": (512, 256, 1024, 2048)}
 """What is tried with every preset; of equals the first."""
 MORE: dict[str, dict[str, Sequence[Any]]] = {
-    "distserve": {"manager.prefill_share": (0.5, 0.25, 0.75)},
-    "llumnix": {"manager.move_gap": (0.25, 0.1, 0.5)},
+    "distserve": {"manager.groups.prefill_share": (0.5, 0.25, 0.75)},
+    "llumnix": {"manager.rebalance.min_load_gap": (0.25, 0.1, 0.5)},
 }
 """What only one preset has: tried with the best of `GRID`."""
-DEFAULTS: dict[str, Settings] = dict.fromkeys(("vllm", "fifo"), (("instance.budget_tokens", 2048),))
+DEFAULTS: dict[str, Settings] = dict.fromkeys(("vllm", "fifo"), (("instance.scheduler.budget_tokens", 2048),))
 """Where nobody is tuned: whole prompts need a budget that holds some, as vLLM's own."""
 
 
@@ -189,7 +189,7 @@ class Bench:
     def _tuned(self, workload: Workload, preset: str) -> Settings:
         """What tuning found, or what nobody tuned. Runs that are in the results cost nothing."""
         if self._options.defaults:
-            split = (("manager.prefill_share", workload.prefill_share),)
+            split = (("manager.groups.prefill_share", workload.prefill_share),)
             return split if preset == "distserve" else DEFAULTS.get(preset, ())
         best = self._best(workload, preset, {}, GRID)
         if preset in MORE:
@@ -212,13 +212,14 @@ def _slos(workload: Workload, run: Run) -> list[str]:
 
 
 def _case(workload: Workload, run: Run) -> Case:
-    roles: dict[str, list[tuple[str, Any]]] = {}
-    for path, value in run.settings:
-        role, _, name = path.partition(".")
-        roles.setdefault(role, []).append((name, value))
-    settings = tuple((role, tuple(values)) for role, values in roles.items())
     return Case(
-        run.preset, INSTANCES, workload.device, workload.shape, seed=run.seed, tier_bytes=HOST_BYTES, settings=settings
+        run.preset,
+        INSTANCES,
+        workload.device,
+        workload.shape,
+        seed=run.seed,
+        tier_bytes=HOST_BYTES,
+        settings=run.settings,
     )
 
 

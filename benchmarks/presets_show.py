@@ -42,7 +42,7 @@ def _choice(rows: Sequence[Row], workload: str, preset: str) -> str:
 
 
 def _settings(row: Row) -> str:
-    return ", ".join(f"{name.partition('.')[2]} {value:g}" for name, value in row["run"]["settings"])
+    return ", ".join(f"{name.rpartition('.')[2]} {value:g}" for name, value in row["run"]["settings"])
 
 
 _MEASURES: dict[str, Callable[[Row], str]] = {

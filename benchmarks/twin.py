@@ -28,7 +28,7 @@ CHAT_LENGTHS = Uniform((500, 1500), (40, 400))
 SHORT_LENGTHS = Fixed(512, 16)
 SLOTS, SLOTS_SMALL = 200_000, 13_616
 """Of an instance: that of a large device, and (in large fleets) of a 7B model on a device of 24 GB."""
-REPORTS = {"report_after_change_s": 1.0, "report_interval_s": 1.0}
+REPORTS = {"reports.after_change_s": 1.0, "reports.interval_s": 1.0}
 
 
 @dataclass(frozen=True, slots=True)

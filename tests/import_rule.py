@@ -25,6 +25,7 @@ STDLIB_PURE = (
 PROMISED = (
     "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py", "dunlin/prefix.py",
     "dunlin/limits.py", "dunlin/handlers.py", "dunlin/reporting.py", "dunlin/answer_cache.py",
+    "dunlin/config/fields.py", "dunlin/config/common.py",
 )  # fmt: skip
 NAMED_TUPLE = ("_replace", "_asdict", "_fields", "_make")
 """Public in spite of the underscore."""
@@ -328,7 +329,7 @@ def pure_roots(tree: Tree) -> list[str]:
 
 
 def _allowed_in_a_core(name: str, service: str | None) -> bool:
-    if name in ("dunlin", "dunlin.cost", "services"):
+    if name in ("dunlin", "dunlin.config", "dunlin.cost", "services"):
         return True
     if service and _under(name, service):
         return not _is_server(name)

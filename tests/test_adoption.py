@@ -145,7 +145,7 @@ def test_dispatcher_and_instance_killed_together_cost_a_recomputation() -> None:
 
 
 def test_after_the_grace_it_is_rebuilt_from_the_clients_own_tokens() -> None:
-    cluster = ready_cluster(instances=1, instance={"orphan_grace_s": 0.05})
+    cluster = ready_cluster(instances=1, instance={"retention.orphan_grace_s": 0.05})
     client = cluster.submit(prompt(30), 60)
     assert cluster.world.run(lambda: len(client.tokens) >= 5)
     cluster.kill_dispatcher(FIRST)
@@ -199,7 +199,10 @@ def test_a_stuck_instance_is_not_waited_for_longer_than_its_word_is_worth() -> N
 
 def test_dispatchers_that_promise_the_same_slots_are_refused_and_place_again() -> None:
     cluster = ready_cluster(
-        instances=2, dispatchers=3, engine={"slots": 96}, instance={"max_waiting": 2, "max_running": 3}
+        instances=2,
+        dispatchers=3,
+        engine={"slots": 96},
+        instance={"scheduler.max_waiting": 2, "scheduler.max_running": 3},
     )
     for salt in range(36):
         cluster.submit(prompt(20 + salt % 7, salt), 12, seed=salt, at=f"dispatcher-{salt % 3}")

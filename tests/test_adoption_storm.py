@@ -25,7 +25,10 @@ class Storm:
             instances=2,
             dispatchers=3,
             engine={"slots": self.draw.choice([160, 512])},
-            instance={"max_running": self.draw.choice([3, 8]), "orphan_grace_s": self.draw.choice([0.3, 30.0])},
+            instance={
+                "scheduler.max_running": self.draw.choice([3, 8]),
+                "retention.orphan_grace_s": self.draw.choice([0.3, 30.0]),
+            },
         )
         self.cluster.run_until_ready()
         self.cluster.world.on_delivered = lambda event: self.cluster.check_conservation()

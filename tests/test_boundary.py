@@ -125,7 +125,10 @@ def test_an_engine_that_hangs_while_it_loads_is_ended_after_a_minute() -> None:
 
 
 def test_an_answer_of_a_kvstore_that_is_no_more_names_no_room() -> None:
-    settings = {"run_ahead_tokens": 8, "prefix_reuse": False}  # a prefix would be found instead of a region restored
+    settings = {
+        "scheduler.allocate_ahead_tokens": 8,
+        "kv_cache.prefix_caching": False,
+    }  # a prefix would be found instead of a region restored
     cluster = ready_cluster(instances=1, engine={"slots": 160}, instance=settings)
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
     core = cluster.instances["instance-0"]
@@ -191,8 +194,8 @@ def test_a_full_queue_refuses_at_the_door() -> None:
     cluster = ready_cluster(
         instances=1,
         engine={"slots": 64},
-        instance={"max_waiting": 2, "max_running": 1},
-        dispatcher={"max_queued": 4, "max_waiting": 1},
+        instance={"scheduler.max_waiting": 2, "scheduler.max_running": 1},
+        dispatcher={"admission.max_queued": 4, "placement.max_waiting_per_instance": 1},
     )
     clients = submit_many(cluster, 12, length=10)
     cluster.run_until_done()
@@ -215,7 +218,7 @@ def test_a_deadline_ends_a_request() -> None:
 
 
 def test_under_memory_pressure_kv_goes_to_the_host_tier_and_back() -> None:
-    settings = {"run_ahead_tokens": 8, "prefix_reuse": False}
+    settings = {"scheduler.allocate_ahead_tokens": 8, "kv_cache.prefix_caching": False}
     cluster = ready_cluster(instances=1, engine={"slots": 160}, instance=settings)
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
     cluster.world.on_delivered = lambda event: cluster.check_conservation()
@@ -228,7 +231,9 @@ def test_under_memory_pressure_kv_goes_to_the_host_tier_and_back() -> None:
 
 
 def test_the_youngest_is_preempted_also_while_a_younger_one_is_on_its_way_back() -> None:
-    cluster = ready_cluster(instances=1, engine={"slots": 160, "move_s": 0.3}, instance={"run_ahead_tokens": 8})
+    cluster = ready_cluster(
+        instances=1, engine={"slots": 160, "move_s": 0.3}, instance={"scheduler.allocate_ahead_tokens": 8}
+    )
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
     core = cluster.instances["instance-0"]
     seen = len(cluster.world.sent)
@@ -253,7 +258,7 @@ def test_the_youngest_is_preempted_also_while_a_younger_one_is_on_its_way_back()
 
 def test_one_that_comes_back_leaves_room_to_those_who_made_it_go() -> None:
     """The little one's slots are all that is free: if it took them again at once, nobody would ever get on."""
-    tight = {"run_ahead_tokens": 1, "budget_tokens": 4}
+    tight = {"scheduler.allocate_ahead_tokens": 1, "scheduler.budget_tokens": 4}
     cluster = ready_cluster(instances=1, engine={"slots": 64, "move_s": 0.2}, instance=tight)
     for salt, (length, max_tokens) in enumerate([(1, 8), (9, 17), (23, 33), (2, 8)]):
         cluster.submit(prompt(length, salt), max_tokens, seed=salt)
@@ -263,7 +268,7 @@ def test_one_that_comes_back_leaves_room_to_those_who_made_it_go() -> None:
 
 
 def test_a_flipped_byte_in_the_tier_means_recompute_and_the_same_text() -> None:
-    cluster = ready_cluster(instances=1, engine={"slots": 160}, instance={"run_ahead_tokens": 8})
+    cluster = ready_cluster(instances=1, engine={"slots": 160}, instance={"scheduler.allocate_ahead_tokens": 8})
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
     assert cluster.world.run(lambda: bool(cluster.tier.contents))
     cluster.tier.corrupt(next(iter(cluster.tier.contents)))
@@ -275,7 +280,9 @@ def test_a_flipped_byte_in_the_tier_means_recompute_and_the_same_text() -> None:
 
 
 def test_without_room_in_the_tier_tokens_are_recomputed() -> None:
-    cluster = ready_cluster(instances=1, tier_bytes=4096, engine={"slots": 160}, instance={"run_ahead_tokens": 8})
+    cluster = ready_cluster(
+        instances=1, tier_bytes=4096, engine={"slots": 160}, instance={"scheduler.allocate_ahead_tokens": 8}
+    )
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
@@ -283,7 +290,7 @@ def test_without_room_in_the_tier_tokens_are_recomputed() -> None:
 
 
 def test_a_lost_kvstore_costs_only_a_recompute() -> None:
-    cluster = ready_cluster(instances=1, engine={"slots": 160}, instance={"run_ahead_tokens": 8})
+    cluster = ready_cluster(instances=1, engine={"slots": 160}, instance={"scheduler.allocate_ahead_tokens": 8})
     clients = submit_many(cluster, 8, length=20, max_tokens=60)
     assert cluster.world.run(lambda: bool(cluster.tier.contents))
     cluster.world.kill(cluster.kvstore.address)
@@ -330,7 +337,7 @@ def untimed(lines: list[str]) -> list[str]:
 
 def test_hundreds_of_requests_at_once_stay_exact() -> None:
     """How fast the cores are at this is `python -m benchmarks.cores`'s to say."""
-    cluster = ready_cluster(instances=3, engine={"slots": 4096, "audit": False}, instance={"max_running": 64})
+    cluster = ready_cluster(instances=3, engine={"slots": 4096, "audit": False}, instance={"scheduler.max_running": 64})
     cluster.world.keep_sent = False
     submit_many(cluster, 300, length=16, max_tokens=30)
     cluster.run_until_done()

@@ -67,7 +67,7 @@ def test_every_hand_over_says_why() -> None:
 
 
 def test_where_decode_instances_are_full_sequences_wait_and_newcomers_with_them() -> None:
-    cluster = split(2, slots=256, dispatcher={"max_waiting": 2})
+    cluster = split(2, slots=256, dispatcher={"placement.max_waiting_per_instance": 2})
     submit(cluster, 24)
     prefill, decode = (cluster.instances[side(cluster, part)[0]] for part in (Part.PREFILL, Part.DECODE))
     until(cluster, lambda: decode.report().arrivals_total > 1 and cluster.dispatcher.report().queued > 0)
@@ -78,7 +78,7 @@ def test_where_decode_instances_are_full_sequences_wait_and_newcomers_with_them(
 
 
 def test_nobody_waits_for_ever_for_a_decode_instance_that_has_no_room() -> None:
-    cluster = split(2, slots=256, instance={"hold_s": 1.0})
+    cluster = split(2, slots=256, instance={"kv_handoff.max_hold_s": 1.0})
     decode = cluster.instances[side(cluster, Part.DECODE)[0]]
     cluster.engine_supervisor(decode.address.name).engine.is_stuck = True
     clients = submit(cluster, 6)
@@ -113,7 +113,7 @@ def test_the_last_one_does_everything_until_another_comes() -> None:
 
 
 def test_what_the_host_tier_has_no_room_for_goes_on_where_it_is() -> None:
-    cluster = split(2, tier_bytes=1 << 12, instance={"checkpoint_share": 0.0})
+    cluster = split(2, tier_bytes=1 << 12, instance={"checkpoint.engine_share": 0.0})
     cluster.submit([1] * PROMPT, TOKENS)
     large = cluster.submit([2] * (6 * PROMPT), TOKENS)
     finish(cluster)

@@ -23,7 +23,7 @@ from dunlin.wire.envelopes import DISPATCH
 from dunlin.wire.server import Server
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
-from services.instance.config import InstanceConfig
+from services.instance.config import InstanceConfig, SchedulerConfig
 from services.instance.core import InstanceCore
 
 DISPATCHER, INSTANCE = Address("dispatcher", "bench", 1), Address("instance", "bench", 2)
@@ -110,7 +110,12 @@ def measure(running: tuple[int, ...], tokens: int) -> list[PathCost]:
 
 
 async def _measure(running: tuple[int, ...], tokens: int) -> list[PathCost]:
-    instance = Host(InstanceCore(INSTANCE, InstanceConfig(max_running=256)), INSTANCE, wall_clock(), on_crash=_raise)
+    instance = Host(
+        InstanceCore(INSTANCE, InstanceConfig(scheduler=SchedulerConfig(max_running=256))),
+        INSTANCE,
+        wall_clock(),
+        on_crash=_raise,
+    )
     dispatcher = Host(DispatcherCore(DISPATCHER, DispatcherConfig()), DISPATCHER, wall_clock(), on_crash=_raise)
     server = Server("127.0.0.1:0")
     await server.start([Acceptor(instance, [DISPATCH])], ["dunlin.v1.Dispatch"])

@@ -10,6 +10,7 @@ from dunlin.cli import (
     bench,
     certs,
     chat,
+    config,
     drain,
     explain,
     generate,
@@ -29,7 +30,7 @@ from dunlin.cli.errors import INTERRUPTED, CliError
 
 COMMANDS = (
     *(up, generate, chat, status, top, explain, drain),
-    *(replay, bench, profile, model, sim, serve, health, certs, keys, version),
+    *(replay, bench, profile, model, sim, serve, config, health, certs, keys, version),
 )
 
 _EPILOG = """\

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 Subparsers = argparse._SubParsersAction
+SET_HELP = "a setting by its name, as instance.scheduler.budget_tokens=1024; may be repeated (docs/settings.md)"
 
 
 def add_cluster_options(parser: argparse.ArgumentParser) -> None:
@@ -40,6 +41,14 @@ def add_sampling(parser: argparse.ArgumentParser) -> None:
         help="draw from the likeliest tokens that make up this share",
     )
     parser.add_argument("--seed", type=whole(0), metavar="N", help="the same seed draws the same (default: a new one)")
+
+
+def add_settings(parser: "argparse.ArgumentParser | argparse._ArgumentGroup") -> None:
+    """The settings of all services; flags that are short for one win."""
+    parser.add_argument(
+        "--config", action="append", default=[], type=Path, metavar="FILE", help="settings, as TOML; may be repeated"
+    )
+    parser.add_argument("--set", action="append", default=[], metavar="NAME=VALUE", help=SET_HELP)
 
 
 def add_json(parser: argparse.ArgumentParser) -> None:

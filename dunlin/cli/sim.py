@@ -8,7 +8,6 @@ import importlib
 import sys
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,12 +17,12 @@ from dunlin.cli.options import Subparsers, add_json, number, whole
 from dunlin.workload.manual import HELP, SLO_HELP
 
 if TYPE_CHECKING:
+    from dunlin.config.resolve import Settings
     from dunlin.workload.slo import Slos
     from dunlin.workload.trace import Arrival
     from simulator.study.report import PresetFigures, SimulationOutcome
     from simulator.study.sweep import Case, SizingResult
 
-_ROLES = ("instance", "dispatcher", "manager", "kvstore", "monitor")
 _DESCRIPTION = """\
 Run a workload on a modelled cluster: the cores that serve, in virtual time, on the GPUs of your choice. Prints what
 would come of it for each preset, side by side.
@@ -67,9 +66,7 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
 
 
 def _add_cluster(group: argparse._ArgumentGroup) -> None:
-    group.add_argument(
-        "--preset", default="chunked", metavar="A,B,…", help="policies to compare, or `all` (default: chunked)"
-    )
+    group.add_argument("--preset", metavar="A,B,…", help="policies to compare, or `all` (default: chunked)")
     group.add_argument(
         "--instances", type=whole(1, 8192), default=1, metavar="N", help="instances of each cluster (default: 1)"
     )
@@ -99,9 +96,12 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
         "--max-positions", type=whole(2), metavar="N", help="clip longer requests (default: an instance's memory)"
     )
     group.add_argument(
-        "--set", action="append", default=[], metavar="[PRESET:]ROLE.NAME=VALUE",
-        help="a setting of a role, as instance.budget_tokens=1024, for all presets or one; may be repeated",
+        "--set", action="append", default=[], metavar="[PRESET:]NAME=VALUE",
+        help="a setting by its name, as instance.scheduler.budget_tokens=1024, for all presets or one; may be repeated",
     )  # fmt: skip
+    group.add_argument(
+        "--config", action="append", default=[], type=Path, metavar="FILE", help="settings, as TOML; may be repeated"
+    )
 
 
 def _add_output(group: argparse._ArgumentGroup) -> None:
@@ -154,7 +154,8 @@ def _cases(arguments: argparse.Namespace) -> "list[Case]":
     from dunlin.policies.presets import PRESETS
     from simulator.study.sweep import Case
 
-    names = list(PRESETS) if arguments.preset == "all" else [name.strip() for name in arguments.preset.split(",")]
+    asked = arguments.preset or _settings_of(arguments)["cluster.preset"]
+    names = list(PRESETS) if asked == "all" else [name.strip() for name in asked.split(",")]
     for name in names:
         if name not in PRESETS:
             raise CliError(f"--preset {name}: there is none; choose of {', '.join(PRESETS)}, or all", USAGE)
@@ -166,6 +167,9 @@ def _cases(arguments: argparse.Namespace) -> "list[Case]":
 
 
 def _case(arguments: argparse.Namespace, preset: str, make: Any) -> "Case":
+    from services.settings import is_simulated
+
+    given = _settings_of(arguments, preset).given()
     made: Case = make(
         preset=preset,
         instances=arguments.instances,
@@ -179,39 +183,35 @@ def _case(arguments: argparse.Namespace, preset: str, make: Any) -> "Case":
         max_positions=arguments.max_positions or 0,
         story_of=arguments.explain or "",
         overhead=arguments.overhead,
-        settings=_settings(arguments.set, preset),
+        settings=tuple(
+            (name, value) for name, value in given.items() if name != "cluster.preset" and is_simulated(name)
+        ),
     )
     return made
 
 
-def _settings(texts: Sequence[str], preset: str) -> tuple[tuple[str, tuple[tuple[str, object], ...]], ...]:
-    """What `--set` asked for with `preset`, by role."""
+def _settings_of(arguments: argparse.Namespace, preset: str = "") -> "Settings":
+    """What holds for a case with that preset; `--set PRESET:NAME=VALUE` counts with that one alone."""
+    from dunlin.config.errors import ConfigError
+    from dunlin.config.resolve import PRESET, resolve
+    from dunlin.config.sources import Given, from_all
     from dunlin.policies.presets import PRESETS
+    from services.settings import TABLES
 
-    found: dict[str, dict[str, object]] = {}
-    for text in texts:
-        path, equals, value = text.partition("=")
-        only, _, path = path.rpartition(":")
-        role, dot, name = path.partition(".")
-        if not (equals and dot and name.isidentifier() and role in _ROLES):
-            raise CliError(f"--set {text}: give ROLE.NAME=VALUE with a role of {', '.join(_ROLES)}", USAGE)
+    words = []
+    for text in arguments.set:
+        only, colon, word = text.partition(":")
+        if "=" in only or not colon:
+            only, word = "", text
         if only and only not in PRESETS:
             raise CliError(f"--set {text}: no preset {only!r}; there are {', '.join(PRESETS)}", USAGE)
-        if only not in ("", preset):
-            continue
-        found.setdefault(role, {})[name] = _value(value)
-    return tuple((role, tuple(values.items())) for role, values in found.items())
-
-
-def _value(text: str) -> object:
-    """A number or a truth value where it reads like one."""
-    if text in ("true", "false"):
-        return text == "true"
-    with suppress(ValueError):
-        return int(text)
-    with suppress(ValueError):
-        return float(text)
-    return text
+        if only in ("", preset):
+            words.append(word)
+    flags = [Given(PRESET, preset, "--preset")] if preset else []
+    try:
+        return resolve(TABLES, from_all(arguments.config, words, flags))
+    except ConfigError as error:
+        raise CliError(str(error), USAGE) from None
 
 
 def _run_all(

@@ -2,10 +2,15 @@
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from dunlin.cli.errors import USAGE, CliError
-from dunlin.cli.options import Subparsers, number, port, whole
+from dunlin.cli.options import Subparsers, add_settings, number, port, whole
 from dunlin.origins import origin
+
+if TYPE_CHECKING:
+    from dunlin.config.resolve import Settings
+    from dunlin.config.sources import Given
 
 _DESCRIPTION = """\
 Start a cluster on this machine: etcd, dispatcher, global manager, monitor, kvstore and the instances, each a process
@@ -29,22 +34,19 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     _add_sizes(parser)
+    add_settings(parser)
     parser.add_argument(
         "--model",
-        default="builtin:tiny",
         metavar="NAME|DIR",
         help="builtin:tiny (default), or a checkpoint's directory",
     )
     parser.add_argument(
         "--model-name",
-        default="",
         metavar="NAME",
         help="what clients call it, as `model` in their requests (default: builtin:tiny, or the directory's name)",
     )
-    parser.add_argument(
-        "--dtype", choices=("fp32", "bf16"), default="fp32", help="precision of weights and KV (default: fp32)"
-    )
-    parser.add_argument("--preset", default="chunked", metavar="NAME", help="the choice of policies (default: chunked)")
+    parser.add_argument("--dtype", choices=("fp32", "bf16"), help="precision of weights and KV (default: fp32)")
+    parser.add_argument("--preset", metavar="NAME", help="the choice of policies (default: chunked)")
     parser.add_argument(
         "--prefill-share",
         type=float,
@@ -52,7 +54,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         help="with --preset distserve: share of the instances that compute prompts (default: 0.5)",
     )
     parser.add_argument(
-        "--deterministic", action="store_true", help="the same text whatever else runs (fp32 only, slower)"
+        "--deterministic", action="store_const", const=True, help="the same text whatever else runs (fp32 only, slower)"
     )
     parser.add_argument(
         "--http-port", type=port, default=8000, metavar="P", help="OpenAI-compatible door (default: 8000; 0: any)"
@@ -82,13 +84,12 @@ def _add_doors(parser: argparse.ArgumentParser) -> None:
     parser.add_argument(
         "--cors",
         action="append",
-        default=[],
         type=origin,
         metavar="ORIGIN",
         help="web pages that may ask over HTTP, such as https://chat.example.com; * for all (may be repeated)",
     )
     parser.add_argument(
-        "--otlp", default="", metavar="URL", help="send traces to this OpenTelemetry collector, http(s)://HOST:4317"
+        "--otlp", metavar="URL", help="send traces to this OpenTelemetry collector, http(s)://HOST:4317"
     )
     parser.add_argument(
         "--access-log",
@@ -118,12 +119,14 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         "--tier-mib", type=whole(1), metavar="MIB", help="host memory for KV of each node (default: 256)"
     )
     parser.add_argument(
-        "--replicate", action="store_true", help="keep a second copy of checkpoints at another node (with --nodes)"
+        "--replicate",
+        action="store_const",
+        const=True,
+        help="keep a second copy of checkpoints at another node (with --nodes)",
     )
     parser.add_argument(
         "--transport",
         choices=("auto", "sockets", "nixl"),
-        default="auto",
         help="how KV goes between nodes (default: auto, which is nixl where it is installed and pays)",
     )
     parser.add_argument(
@@ -138,7 +141,9 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         metavar="S",
         help="refuse at once what would wait longer for its turn (default: 30)",
     )
-    parser.add_argument("--no-prefix-reuse", action="store_true", help="compute every prompt from its first token")
+    parser.add_argument(
+        "--no-prefix-reuse", action="store_const", const=False, help="compute every prompt from its first token"
+    )
     parser.add_argument(
         "--threads",
         type=whole(0),
@@ -163,45 +168,90 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Run the cluster until it is stopped."""
+    from dunlin.config.sources import as_word
     from dunlin.launch.errors import LaunchError
     from dunlin.launch.options import UpOptions
     from dunlin.launch.state import default_data_dir
     from dunlin.launch.up import run_up
 
+    settings, flags = _settings_of(arguments)
     options = UpOptions(
         data_dir=(arguments.data_dir or default_data_dir()).absolute(),
+        settings=settings,
+        config=tuple(path.absolute() for path in arguments.config),
+        words=(*arguments.set, *map(as_word, flags)),
         instances=arguments.instances,
         dispatchers=arguments.dispatchers,
         managers=arguments.managers,
         nodes=arguments.nodes,
-        model=arguments.model,
-        model_name=arguments.model_name,
-        dtype=arguments.dtype,
-        preset=arguments.preset,
-        prefill_share=arguments.prefill_share,
-        deterministic=arguments.deterministic,
         host=arguments.host.strip("[]"),
         http_port=arguments.http_port,
         grpc_port=arguments.grpc_port,
         etcd=arguments.etcd,
         etcd_user=arguments.etcd_user,
-        otlp=arguments.otlp,
         etcd_password_file=arguments.etcd_password_file and arguments.etcd_password_file.absolute(),
         tls=arguments.tls,
-        keys=arguments.keys,
         access_log=arguments.access_log,
-        cors=tuple(arguments.cors),
-        slots=arguments.slots,
-        tier_mib=arguments.tier_mib,
-        checkpoint_share=arguments.checkpoint_share,
-        max_wait_s=arguments.max_wait_s,
-        replicate=arguments.replicate,
-        transport=arguments.transport,
-        prefix_reuse=not arguments.no_prefix_reuse,
-        threads=arguments.threads,
         ready_timeout_s=arguments.ready_timeout,
     )
     try:
         return run_up(options)
     except LaunchError as error:
         raise CliError(f"cannot start the cluster: {error}", USAGE) from None
+
+
+_SHORT_FOR = {
+    "model": "cluster.model",
+    "model_name": "cluster.model_name",
+    "preset": "cluster.preset",
+    "dtype": "instance.engine.dtype",
+    "deterministic": "instance.engine.deterministic",
+    "threads": "instance.engine.threads",
+    "slots": "instance.kv_cache.max_slots",
+    "no_prefix_reuse": "instance.kv_cache.prefix_caching",
+    "checkpoint_share": "instance.checkpoint.engine_share",
+    "max_wait_s": "dispatcher.admission.max_wait_s",
+    "cors": "dispatcher.http.origins",
+    "keys": "dispatcher.tenants.keys_file",
+    "prefill_share": "manager.groups.prefill_share",
+    "tier_mib": "kvstore.tier.capacity_bytes",
+    "replicate": "kvstore.exchange.replicate",
+    "transport": "kvstore.exchange.transport",
+    "otlp": "monitor.tracing.otlp_url",
+}
+"""Flags that are short for settings. --threads 0 and a flag that was not used give nothing."""
+_THREADS = "instance.engine.threads"
+
+
+def _settings_of(arguments: argparse.Namespace) -> "tuple[Settings, list[Given]]":
+    """What holds, and what of it this command gave. The cores are shared where nothing says how many threads."""
+    from dunlin.config.errors import ConfigError
+    from dunlin.config.resolve import resolve
+    from dunlin.config.sources import Given, from_all
+    from dunlin.launch.options import shared_threads
+    from services.settings import TABLES
+
+    flags = _given(arguments)
+    try:
+        settings = resolve(TABLES, from_all(arguments.config, arguments.set, flags))
+        if not settings.is_given(_THREADS):
+            flags.append(Given(_THREADS, shared_threads(arguments.instances), "dunlin up: all cores but one, shared"))
+            settings = resolve(TABLES, from_all(arguments.config, arguments.set, flags))
+        for role, table in TABLES.items():
+            settings.configure(role, table)
+    except ConfigError as error:
+        raise CliError(str(error), USAGE) from None
+    return settings, flags
+
+
+def _given(arguments: argparse.Namespace) -> "list[Given]":
+    from dunlin.config.sources import Given
+
+    found = []
+    for flag, name in _SHORT_FOR.items():
+        value = getattr(arguments, flag)
+        if value is None or (flag == "threads" and value == 0):
+            continue
+        value = value << 20 if flag == "tier_mib" else str(value.absolute()) if isinstance(value, Path) else value
+        found.append(Given(name, value, f"--{flag.replace('_', '-')}"))
+    return found

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from dunlin.cost.compose import Composer
 from dunlin.cost.device import find_device
-from dunlin.cost.models import EngineTiming, HostedModel, Overhead, StepModel
+from dunlin.cost.models import EngineTiming, HostedModel, Overhead
 from dunlin.cost.shapes import find_shape
 
 
@@ -28,15 +28,3 @@ def _timing(device: str, shape: str, tp: int) -> EngineTiming:
         with Store(Path(device)) as store:
             return store.timing(shape)
     return Composer(find_device(device), find_shape(shape), tp).timing()
-
-
-def fitted_step(store: Path, model: str) -> StepModel:
-    """The step model of the latest profile of that model. Raises StoreError."""
-    from dunlin.cost.store import Store, StoreError
-
-    if not store.is_file():
-        raise StoreError(f"{store}: no such file; `dunlin profile --out` makes it")
-    with Store(store) as opened:
-        step = opened.timing(model).step
-    assert isinstance(step, StepModel), "a store keeps no other kind"
-    return step

@@ -31,6 +31,7 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
     """Every service, those that others report to first."""
     nodes = node_names(node, options.nodes)
     common = (*_etcd(options, etcd), "--data-dir", str(options.data_dir), "--parent-pid", str(parent_pid))
+    common += _settings(options)
 
     def spec(role: str, number: int, port: int, *flags: str) -> ProcessSpec:
         name, place = f"{role.replace('_', '-')}-{number}", nodes[number % len(nodes)]
@@ -49,14 +50,11 @@ def service_specs(options: UpOptions, ports: Ports, etcd: str, node: str, parent
         return ProcessSpec(name, role, (*start, "--node", place, *common, *secured, *flags))
 
     return (
-        spec("monitor", 0, ports.monitor, "--metrics-port", str(ports.metrics), *_otlp(options)),
-        *(spec("global_manager", i, 0, *_manager(options)) for i in range(options.managers)),
-        *(spec("kvstore", i, 0, *_tier(options)) for i in range(options.nodes)),
-        *(
-            spec("dispatcher", i, ports.grpc[i], "--preset", options.preset, *_doors(options, i, ports.http[i]))
-            for i in range(options.dispatchers)
-        ),
-        *(spec("instance", i, 0, *_instance(options)) for i in range(options.instances)),
+        spec("monitor", 0, ports.monitor, "--metrics-port", str(ports.metrics)),
+        *(spec("global_manager", i, 0) for i in range(options.managers)),
+        *(spec("kvstore", i, 0) for i in range(options.nodes)),
+        *(spec("dispatcher", i, ports.grpc[i], *_doors(options, i, ports.http[i])) for i in range(options.dispatchers)),
+        *(spec("instance", i, 0) for i in range(options.instances)),
     )
 
 
@@ -75,40 +73,13 @@ def _etcd(options: UpOptions, endpoints: str) -> tuple[str, ...]:
     return tuple(flags)
 
 
-def _otlp(options: UpOptions) -> tuple[str, ...]:
-    return ("--otlp", options.otlp) if options.otlp else ()
-
-
-def _manager(options: UpOptions) -> tuple[str, ...]:
-    share = () if options.prefill_share is None else ("--prefill-share", str(options.prefill_share))
-    return ("--preset", options.preset, *share)
+def _settings(options: UpOptions) -> tuple[str, ...]:
+    """One word each: a value may begin with a dash."""
+    files = (f"--config={path}" for path in options.config)
+    return (*files, *(f"--set={word}" for word in options.words))
 
 
 def _doors(options: UpOptions, number: int, http_port: int) -> tuple[str, ...]:
-    keys = () if options.keys is None else ("--keys", str(options.keys.absolute()))
-    cors = tuple(f"--cors={origin}" for origin in options.cors)
-    most = () if options.max_wait_s is None else ("--max-wait-s", str(options.max_wait_s))
-    # One word: a name may begin with a dash.
-    name = (f"--model-name={options.model_name}",) if options.model_name else ()
     file = options.data_dir / "logs" / f"dispatcher-{number}.access.jsonl"
     log = ("--access-log", str(file)) if options.access_log else ()
-    return ("--http", endpoint(options.host, http_port), "--model", options.model, *name, *keys, *cors, *most, *log)
-
-
-def _tier(options: UpOptions) -> tuple[str, ...]:
-    size = () if options.tier_mib is None else ("--tier-bytes", str(options.tier_mib << 20))
-    return (*size, "--transport", options.transport, *(("--replicate",) if options.replicate else ()))
-
-
-def _instance(options: UpOptions) -> tuple[str, ...]:
-    flags = ["--model", options.model, "--dtype", options.dtype, "--preset", options.preset]
-    flags += ["--threads", str(options.threads_each())]
-    if options.slots is not None:
-        flags += ["--slots", str(options.slots)]
-    if options.checkpoint_share is not None:
-        flags += ["--checkpoint-share", str(options.checkpoint_share)]
-    if not options.prefix_reuse:
-        flags.append("--no-prefix-reuse")
-    if options.deterministic:
-        flags.append("--deterministic")
-    return tuple(flags)
+    return ("--http", endpoint(options.host, http_port), *log)

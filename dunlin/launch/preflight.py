@@ -8,18 +8,16 @@ import struct
 from collections.abc import Sequence
 from pathlib import Path
 
+from dunlin.config.resolve import Settings
 from dunlin.extras import lacks
 from dunlin.launch.errors import LaunchError
 from dunlin.launch.options import UpOptions
 from dunlin.limits import MOST_NAME_CHARACTERS
 from dunlin.membership.endpoints import parse_endpoints, split_endpoint
 from dunlin.memory import available_bytes
-from dunlin.policies.presets import PRESETS
 
 LEAST_FREE_BYTES = 192 << 20
 """For etcd's log and database, the built-in model and the services' logs."""
-MOST_CHECKPOINT_SHARE = 0.5
-"""As instances say."""
 _OTLP_SCHEMES = ("http://", "https://")
 _SIOCGIFADDR = 0x8915
 """Linux: ask for the address of a network interface."""
@@ -36,30 +34,34 @@ def check(options: UpOptions) -> None:
         raise LaunchError(
             f"--nodes {options.nodes} with --instances {options.instances}: some nodes would have none; use fewer nodes"
         )
-    if options.replicate and options.nodes < 2:
-        raise LaunchError("--replicate keeps second copies at another node, and there is one: say --nodes 2")
-    if options.transport == "nixl":
-        _check_nixl()
-    if options.preset not in PRESETS:
-        raise LaunchError(f"--preset {options.preset}: there is none; choose one of {', '.join(PRESETS)}")
-    if options.prefill_share is not None and not 0 < options.prefill_share < 1:
-        raise LaunchError(f"--prefill-share {options.prefill_share}: say a share between 0 and 1, such as 0.25")
-    if options.deterministic and options.dtype != "fp32":
-        raise LaunchError(f"--deterministic computes in fp32, not {options.dtype}: drop one of the two")
     _check_host(options.host)
-    _check_model(options.model)
-    _check_name(options.model_name)
-    _check_resources(options)
-    if options.otlp:
-        _check_collector(options.otlp)
-    if options.keys is not None and not options.keys.is_file():
-        raise LaunchError(f"--keys {options.keys}: no such file; `dunlin keys add --keys {options.keys}` makes one")
+    _check_settings(options.settings, options.nodes)
     if options.tls and options.etcd:
         raise LaunchError("--tls with --etcd: its CA is made here, and your etcd does not know it; leave one out")
     if options.etcd:
         _check_etcd(options.etcd)
     elif not (options.data_dir / "etcd").exists():
         _check_disk(options.data_dir)
+
+
+def _check_settings(settings: Settings, nodes: int) -> None:
+    """What each service would refuse, in a log of its own."""
+    if settings["kvstore.exchange.replicate"] and nodes < 2:
+        raise LaunchError("--replicate keeps second copies at another node, and there is one: say --nodes 2")
+    if settings["kvstore.exchange.transport"] == "nixl":
+        _check_nixl()
+    dtype = settings["instance.engine.dtype"]
+    if settings["instance.engine.deterministic"] and dtype != "fp32":
+        raise LaunchError(f"--deterministic computes in fp32, not {dtype}: drop one of the two")
+    _check_model(settings["cluster.model"])
+    _check_name(settings["cluster.model_name"])
+    if settings.is_given("kvstore.tier.capacity_bytes"):
+        _check_tier(settings["kvstore.tier.capacity_bytes"] >> 20, nodes)
+    if settings["monitor.tracing.otlp_url"]:
+        _check_collector(settings["monitor.tracing.otlp_url"])
+    keys = settings["dispatcher.tenants.keys_file"]
+    if keys and not Path(keys).is_file():
+        raise LaunchError(f"--keys {keys}: no such file; `dunlin keys add --keys {keys}` makes one")
 
 
 def _check_host(host: str) -> None:
@@ -98,19 +100,11 @@ def _check_name(name: str) -> None:
         )
 
 
-def _check_resources(options: UpOptions) -> None:
-    """What the instances and kvstores would refuse, each in a log of its own."""
-    share = options.checkpoint_share
-    if share is not None and not 0 <= share <= MOST_CHECKPOINT_SHARE:
-        raise LaunchError(
-            f"--checkpoint-share {share:g}: choose a share of the engine's time from 0 (no checkpoints) to "
-            f"{MOST_CHECKPOINT_SHARE:g}"
-        )
-    if options.tier_mib is not None:
-        wanted, there = options.tier_mib * options.nodes, available_bytes() >> 20
-        if wanted > there:
-            each = f" for each of {options.nodes} nodes" if options.nodes > 1 else ""
-            raise LaunchError(f"--tier-mib {options.tier_mib}{each}: {there} MiB of memory are available; choose less")
+def _check_tier(mib: int, nodes: int) -> None:
+    there = available_bytes() >> 20
+    if mib * nodes > there:
+        each = f" for each of {nodes} nodes" if nodes > 1 else ""
+        raise LaunchError(f"--tier-mib {mib}{each}: {there} MiB of memory are available; choose less")
 
 
 def _check_collector(url: str) -> None:

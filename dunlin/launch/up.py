@@ -15,6 +15,7 @@ from pathlib import Path
 from types import FrameType
 
 import dunlin
+from dunlin.config.show import as_toml
 from dunlin.engine.builtin import served_name
 from dunlin.launch import preflight
 from dunlin.launch.certificates import CLIENT, issue_all, tls_dir
@@ -30,6 +31,8 @@ from dunlin.launch.state import ClusterState, DataDir, write_state
 from dunlin.launch.supervisor import Say, Supervisor
 from dunlin.wire.security import Security
 
+SETTINGS_FILE = "settings.toml"
+"""In the data directory: what holds in the cluster, and where it came from."""
 _ETCD = "etcd"
 _TICK_S = 0.1
 _ETCD_WAIT_S = 20.0
@@ -168,13 +171,13 @@ class Cluster:
             metrics=f"http://{self._endpoint(self._ports.metrics)}/metrics",
             etcd=self.etcd,
             data_dir=str(self._dir.path),
-            model=options.model,
+            model=options.settings["cluster.model"],
             instances=options.instances,
-            deterministic=options.deterministic,
+            deterministic=options.settings["instance.engine.deterministic"],
             started_at_s=time.time(),
             tls_dir=str(self._client_dir() or ""),
-            preset=options.preset,
-            model_name=served_name(options.model, options.model_name),
+            preset=options.settings["cluster.preset"],
+            model_name=served_name(options.settings["cluster.model"], options.settings["cluster.model_name"]),
         )
 
     def _tick(self) -> None:
@@ -210,13 +213,15 @@ def run_up(options: UpOptions) -> int:
 def _run(cluster: Cluster, data_dir: DataDir) -> int:
     options = cluster.options
     several = "s" if options.instances > 1 else ""
-    _say(f"starting {options.instances} instance{several} of {options.model}; logs in {data_dir.path / 'logs'}")
+    model = options.settings["cluster.model"]
+    (data_dir.path / SETTINGS_FILE).write_text(as_toml(options.settings) + "\n")
+    _say(f"starting {options.instances} instance{several} of {model}; logs in {data_dir.path / 'logs'}")
     try:
         if cluster.start():
             state = cluster.state()
             write_state(state)
             print(ready_line(state), flush=True)
-            for hint in hints(state, options.host, options.keys is not None):
+            for hint in hints(state, options.host, bool(options.settings["dispatcher.tenants.keys_file"])):
                 _say(hint)
             cluster.watch()
         _say("stopping")

@@ -26,23 +26,23 @@ class Preset:
 
     dispatch: str = "least_loaded"
     batch: str = "chunked"
-    evict: str = "youngest"
+    victim: str = "youngest"
     group: str = "local_groups"
     rebalance: str = "none"
-    pressure: str = "spill"
+    preemption: str = "spill"
     admit: str = "all"
-    handover: str = "none"
+    handoff: str = "none"
 
     def __post_init__(self) -> None:
         tables: dict[str, Collection[str]] = {
             "dispatch": DISPATCH_POLICIES,
             "batch": BATCH_POLICIES,
-            "evict": EVICT_POLICIES,
+            "victim": EVICT_POLICIES,
             "group": GROUP_POLICIES,
             "rebalance": REBALANCE_POLICIES,
-            "pressure": PRESSURE_POLICIES,
+            "preemption": PRESSURE_POLICIES,
             "admit": ADMIT_POLICIES,
-            "handover": HANDOVER_POLICIES,
+            "handoff": HANDOVER_POLICIES,
         }
         for point, table in tables.items():
             if getattr(self, point) not in table:
@@ -54,10 +54,34 @@ PRESETS: dict[str, Preset] = {
     "least_loaded": Preset(dispatch="least_loaded"),
     "round_robin": Preset(dispatch="round_robin"),
     "shortest_queue": Preset(dispatch="fewest_requests"),
-    "vllm": Preset(dispatch="fewest_requests", batch="prefill_first", pressure="recompute"),
-    "fifo": Preset(dispatch="fewest_tokens", batch="prefill_first", pressure="recompute"),
-    "online_only": Preset(dispatch="fewest_requests", pressure="recompute", admit="interactive_only"),
+    "vllm": Preset(dispatch="fewest_requests", batch="prefill_first", preemption="recompute"),
+    "fifo": Preset(dispatch="fewest_tokens", batch="prefill_first", preemption="recompute"),
+    "online_only": Preset(dispatch="fewest_requests", preemption="recompute", admit="interactive_only"),
     "llumnix": Preset(dispatch="llumnix", rebalance="llumnix"),
-    "distserve": Preset(dispatch="fewest_tokens", group="prefill_decode", handover="most_room"),
+    "distserve": Preset(dispatch="fewest_tokens", group="prefill_decode", handoff="most_room"),
 }
 DEFAULT_PRESET = "chunked"
+SETTING_OF = {
+    "dispatch": "dispatcher.placement.policy",
+    "admit": "dispatcher.admission.policy",
+    "batch": "instance.scheduler.policy",
+    "victim": "instance.preemption.victim_policy",
+    "preemption": "instance.preemption.mode",
+    "handoff": "instance.kv_handoff.policy",
+    "group": "manager.groups.policy",
+    "rebalance": "manager.rebalance.policy",
+}
+"""Decision point to the setting that names its policy."""
+
+
+def preset_settings(name: str, role: str = "") -> dict[str, str]:
+    """What preset `name` sets: names of settings to policies. With `role` only that role's, by their names within it.
+
+    Raises:
+        ValueError: there is no such preset.
+    """
+    if name not in PRESETS:
+        raise ValueError(f"no preset {name!r}: choose one of {', '.join(PRESETS)}")
+    found = {setting: str(getattr(PRESETS[name], point)) for point, setting in SETTING_OF.items()}
+    prefix = f"{role}." if role else ""
+    return {setting.removeprefix(prefix): policy for setting, policy in found.items() if setting.startswith(prefix)}

@@ -15,8 +15,9 @@ from dunlin.wire.options import ServiceOptions
 _CANNOT_START = 2
 
 
-def run_service(options: ServiceOptions, main: Callable[[], Coroutine[Any, Any, int]]) -> int:
-    """Run `main` to its end; returns the exit code: its own, or 2 after one clear line when it could not start.
+def run_service(options: ServiceOptions, main: Callable[[], Coroutine[Any, Any, int]], about: str = "") -> int:
+    """Run `main` to its end; returns the exit code: its own, or 2 after one clear line when it could not start. `about`
+    is the first line of its log.
 
     Call it from the main thread: signals and the tie to the parent need it.
     """
@@ -24,6 +25,8 @@ def run_service(options: ServiceOptions, main: Callable[[], Coroutine[Any, Any, 
     logging.basicConfig(
         stream=sys.stderr, level=logging.INFO, format=f"%(asctime)s {name} %(levelname)s %(message)s", force=True
     )
+    if about:
+        logging.getLogger(__name__).info(about)
     try:
         if options.parent_pid:
             tie_to_parent(options.parent_pid)

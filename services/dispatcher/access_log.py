@@ -11,31 +11,16 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Mapping
-from dataclasses import dataclass
 from datetime import UTC, datetime
 from io import FileIO
 from pathlib import Path
 
 from dunlin.wire.errors import StartError
+from services.dispatcher.process_config import AccessLogConfig
 
 _log = logging.getLogger(__name__)
 
 STDOUT = "-"
-
-
-@dataclass(frozen=True, slots=True)
-class AccessLogConfig:
-    """`path` is a file, or `-` for standard output. `most_bytes` of one file; `kept` are older ones beside it."""
-
-    path: str
-    most_bytes: int = 64 << 20
-    kept: int = 4
-    most_queued: int = 8_192
-
-    def __post_init__(self) -> None:
-        for name in ("most_bytes", "kept", "most_queued"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
 
 
 class AccessLog:
@@ -49,7 +34,7 @@ class AccessLog:
         """
         self.lines_total = 0
         self.dropped_total = 0
-        self._most_queued = config.most_queued
+        self._most_queued = config.max_queued
         self._queue: deque[Mapping[str, object]] = deque()
         self._changed = threading.Condition()
         self._closing = False
@@ -131,8 +116,8 @@ class _Rotated:
 
     def __init__(self, config: AccessLogConfig) -> None:
         self._path = Path(config.path)
-        self._most_bytes = config.most_bytes
-        self._kept = config.kept
+        self._most_bytes = config.max_bytes
+        self._kept = config.max_old_files
         self._file: FileIO | None = None
         self._is_torn = False
 

@@ -8,7 +8,7 @@ from collections import deque
 from dunlin.messages.door import Rejected, Rejection, Submit
 from dunlin.messages.types import RequestClass
 from dunlin.policies.admit import ADMIT_POLICIES
-from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.config import AdmissionConfig
 from services.dispatcher.pace import PACE_KEPT, Pace
 from services.dispatcher.quotas import TenantQuotas
 from services.dispatcher.refusals import too_long
@@ -20,10 +20,11 @@ MOST_RETRY_S = 30.0
 class Admission:
     """Owns the pace (when the last requests ended), the drought (since when no instance could be asked), the quotas."""
 
-    def __init__(self, config: DispatcherConfig) -> None:
+    def __init__(self, config: AdmissionConfig, max_positions: int = 0) -> None:
         self.quotas = TenantQuotas()
         self.pace = Pace()
         self._config = config
+        self._max_positions = max_positions
         self._ends_s: deque[float] = deque(maxlen=PACE_KEPT)
         self._drought_since_s: float | None = None
         self.droughts = 0
@@ -46,7 +47,7 @@ class Admission:
 
     def bounded(self, submit: Submit, limit: int | None) -> Submit:
         """The request as its tenant's quota bounds it; ask `refusal` about that one."""
-        return self.quotas.bounded(submit, limit or self._config.max_positions)
+        return self.quotas.bounded(submit, limit or self._max_positions)
 
     def admitted(self, number: int, submit: Submit) -> None:
         """The request that `refusal` had nothing against came in under this number."""
@@ -95,11 +96,11 @@ class Admission:
     def _unwanted(self, submit: Submit) -> Rejected | None:
         if submit.key:
             return None  # another dispatcher has let it in
-        reason = ADMIT_POLICIES[self._config.admit](submit.request_class)
+        reason = ADMIT_POLICIES[self._config.policy](submit.request_class)
         return Rejected(Rejection.FORBIDDEN, reason) if reason else None
 
     def _too_long(self, submit: Submit, limit: int | None) -> Rejected | None:
-        most = min(limit or self._config.max_positions, self._config.max_positions or limit or 0)
+        most = min(limit or self._max_positions, self._max_positions or limit or 0)
         asked = len(submit.tokens) + (submit.max_tokens or 1)
         if not most or asked <= most:
             return None

@@ -12,6 +12,7 @@ from dunlin.handlers import handles
 from dunlin.messages.dispatch import Adopt, Adopted, NotHeld, Taken
 from dunlin.messages.door import Admitted, Delta, Submit
 from dunlin.messages.types import Figure, Finish, Why
+from services.dispatcher.config import DispatcherAdoptionConfig
 from services.dispatcher.endings import Endings, Totals
 from services.dispatcher.fences import Fences
 from services.dispatcher.fleet import Fleet
@@ -37,7 +38,13 @@ class Adoption:
     """Owns the questions. `adopted_total` counts the requests that were found."""
 
     def __init__(
-        self, journal: Journal, fleet: Fleet, fences: Fences, endings: Endings, totals: Totals, patience_s: float
+        self,
+        journal: Journal,
+        fleet: Fleet,
+        fences: Fences,
+        endings: Endings,
+        totals: Totals,
+        config: DispatcherAdoptionConfig,
     ) -> None:
         self.adopted_total = 0
         self._journal = journal
@@ -45,7 +52,7 @@ class Adoption:
         self._fences = fences
         self._endings = endings
         self._totals = totals
-        self._patience_s = patience_s
+        self._config = config
         self._asks: dict[int, Ask] = {}
 
     @staticmethod
@@ -70,7 +77,11 @@ class Adoption:
         )
         self._asks[request.number] = Ask(adopt)
         asked: list[Effect] = [Send(instance, adopt) for instance in self._fleet.joined]
-        return [*asked, After(self._patience_s, AskOver(request.number, request.attempt)), *self._look(request.number)]
+        return [
+            *asked,
+            After(self._config.ask_timeout_s, AskOver(request.number, request.attempt)),
+            *self._look(request.number),
+        ]
 
     def joined(self, instance: Address) -> list[Effect]:
         """One more who can be asked."""

@@ -1,65 +1,172 @@
-"""What a dispatcher is told at start. Pure."""
+"""What a dispatcher's core is told at start, one section per decision. Pure."""
 
 from dataclasses import dataclass
-from typing import Any
 
+from dunlin.config.common import ReportsConfig
+from dunlin.config.fields import check, section, setting
 from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.dispatch import POLICIES
-from dunlin.policies.presets import PRESETS
 
-PERIODS = (
-    "max_wait_s",
-    "refusal_pause_s", "report_interval_s", "unavailable_after_s", "give_up_after_s", "ask_s", "grace_s", "replay_s",
-)  # fmt: skip
+
+@dataclass(frozen=True, slots=True)
+class PlacementConfig:
+    """Which instance gets a request."""
+
+    policy: str = setting(
+        "least_loaded",
+        "How an instance is chosen (docs/presets.md).",
+        choices=tuple(POLICIES),
+        why="the plainest; the default preset chooses prefix_affinity",
+    )
+    max_waiting_per_instance: int = setting(
+        16,
+        "Requests that may wait at one instance for slots there; others wait here and can still go anywhere.",
+        unit="requests",
+        least=1,
+        why="enough to bridge the time until an instance's load is known here",
+    )
+    view_lag_s: float = setting(
+        0.1,
+        "The FleetView is so much older than now: what was placed within this time is counted on top of it.",
+        unit="seconds",
+        least=0,
+        why="the monitor's interval of publishing",
+    )
+    refusal_pause_s: float = setting(
+        0.05,
+        "An instance that refused is not asked again for so long.",
+        unit="seconds",
+        above=0,
+        why="about one step: room appears when a step ends",
+    )
+    max_lost_attempts: int = setting(
+        16,
+        "Attempts of one request that may be lost with their instance, in a row and without a token between; then it "
+        "ends with an error.",
+        unit="attempts",
+        least=1,
+        why="more than the instances of a small cluster: no request ends because some die",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class AdmissionConfig:
+    """Which requests are taken at all."""
+
+    policy: str = setting(
+        "all",
+        "Which classes of requests are taken: `all`, or `interactive_only`.",
+        choices=tuple(ADMIT_POLICIES),
+        why="batch work is what idle slots are for",
+    )
+    max_queued: int = setting(
+        1024,
+        "Requests that may wait here for an instance; more are refused (RESOURCE_EXHAUSTED, HTTP 429).",
+        unit="requests",
+        least=1,
+        why="a bound for memory; max_wait_s refuses most of them earlier",
+    )
+    max_wait_s: float = setting(
+        30.0,
+        "A request whose turn would come later is refused at once, by the pace of the last ones. Batch requests wait.",
+        unit="seconds",
+        above=0,
+        why="refused now it can go elsewhere; served too late it costs all the same",
+    )
+    unavailable_after_s: float = setting(
+        10.0,
+        "No instance has been able to serve for so long: new requests are refused (UNAVAILABLE, HTTP 503).",
+        unit="seconds",
+        above=0,
+        why="an instance that restarts is back sooner",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class OutageConfig:
+    """What becomes of accepted requests while no instance can serve."""
+
+    give_up_after_s: float = setting(
+        60.0,
+        "No instance has been able to serve for so long: accepted requests end with an error.",
+        unit="seconds",
+        above=0,
+        why="a node that restarts and loads a model is often back sooner",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class DispatcherAdoptionConfig:
+    """Requests that began at another dispatcher."""
+
+    ask_timeout_s: float = setting(
+        2.0,
+        "A request that may run somewhere already waits so long for the instances to say so; then it starts anew.",
+        unit="seconds",
+        above=0,
+        why="an instance that lives answers within milliseconds",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class IdempotencyConfig:
+    """Requests with an idempotency key whose connection was cut."""
+
+    grace_s: float = setting(
+        30.0,
+        "Such a request runs on for so long after its last reader left.",
+        unit="seconds",
+        above=0,
+        why="the time in which a client retries",
+    )
+    replay_s: float = setting(
+        60.0,
+        "Its answer is given again to the same key for so long.",
+        unit="seconds",
+        above=0,
+        why="the time in which a client retries, twice over",
+    )
+    max_replays: int = setting(
+        1024,
+        "Answers that are kept for that at most.",
+        unit="answers",
+        least=1,
+        why="a bound for memory: some minutes of answers",
+    )
+    max_replay_tokens: int = setting(
+        1 << 20,
+        "Tokens of all kept answers together.",
+        unit="tokens",
+        least=1,
+        why="a bound for memory: 4 MiB",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
 class DispatcherConfig:
-    """Settings of one dispatcher's core.
-
-    `max_queued` requests may wait for an instance; more are refused at the door. So is one, unless it is of the batch
-    class, whose turn would come later than in `max_wait_s`, at the pace of the last ones. `max_waiting` is how many
-    may wait at an instance for slots there: enough to bridge the time until its load is known here, no more, since
-    what waits here can still go anywhere. `max_positions` is the model's limit for prompt and generated tokens, 0 if
-    unknown.
-    `max_losses` hand-outs of one request in a row, without a token between, may be lost with their instance before it
-    ends with an error. A request that may run elsewhere already waits `ask_s` for the instances to say so. One with an
-    idempotency key runs on for `grace_s` when its last reader has left, and its answer is kept for `replay_s`: the last
-    `most_replays` of them, of `most_replay_tokens` tokens in all.
+    """Settings of one dispatcher's core. `max_positions`, the model's limit for prompt and generated tokens (0 if it is
+    unknown), is its host's to say.
     """
 
-    policy: str = "least_loaded"
-    admit: str = "all"
     max_positions: int = 0
-    max_queued: int = 1024
-    max_waiting: int = 16
-    max_wait_s: float = 30.0
-    max_losses: int = 16
-    refusal_pause_s: float = 0.05
-    view_lag_s: float = 0.1
-    report_interval_s: float = 0.5
-    unavailable_after_s: float = 10.0
-    give_up_after_s: float = 60.0
-    ask_s: float = 2.0
-    grace_s: float = 30.0
-    replay_s: float = 60.0
-    most_replays: int = 1024
-    most_replay_tokens: int = 1 << 20
-
-    def __post_init__(self) -> None:
-        if self.policy not in POLICIES:
-            raise ValueError(f"no dispatch policy {self.policy!r}: choose one of {', '.join(POLICIES)}")
-        if self.admit not in ADMIT_POLICIES:
-            raise ValueError(f"no admit policy {self.admit!r}: choose one of {', '.join(ADMIT_POLICIES)}")
-        for name in ("max_queued", "max_waiting", "max_losses", "most_replays"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
-        for name in PERIODS:
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)}: needs a positive, finite number of seconds")
-
-
-def of_preset(name: str, **settings: Any) -> DispatcherConfig:
-    """The configuration whose policies are those of preset `name`, but for what `settings` say."""
-    preset = PRESETS[name]
-    return DispatcherConfig(**{"policy": preset.dispatch, "admit": preset.admit, **settings})
+    placement: PlacementConfig = section(PlacementConfig)
+    admission: AdmissionConfig = section(AdmissionConfig)
+    outage: OutageConfig = section(OutageConfig)
+    adoption: DispatcherAdoptionConfig = section(DispatcherAdoptionConfig)
+    idempotency: IdempotencyConfig = section(IdempotencyConfig)
+    reports: ReportsConfig = section(ReportsConfig)

@@ -39,16 +39,17 @@ class DispatcherCore:
     def __init__(self, address: Address, config: DispatcherConfig) -> None:
         self.address = address
         self.journal = Journal(address.incarnation)
-        self.fleet = Fleet(config.max_waiting, config.view_lag_s, ORDERS[config.policy])
+        placement, keep = config.placement, config.idempotency
+        self.fleet = Fleet(placement.max_waiting_per_instance, placement.view_lag_s, ORDERS[placement.policy])
         self.directory = Directory()
         self.totals = Totals()
-        self._config = config
+        self._outage, self._idempotency = config.outage, keep
         self._fences = Fences()
-        self._admission = Admission(config)
+        self._admission = Admission(config.admission, config.max_positions)
         self._affinity = Affinity()
-        self._placement = Placement(self.journal, self.fleet, self._affinity, POLICIES[config.policy])
+        self._placement = Placement(self.journal, self.fleet, self._affinity, POLICIES[placement.policy])
         self._telling = Telling()
-        replays = Replays(config.replay_s, config.most_replays, config.most_replay_tokens)
+        replays = Replays(keep.replay_s, keep.max_replays, keep.max_replay_tokens)
         self._endings = Endings(
             self.journal,
             self.fleet,
@@ -57,7 +58,7 @@ class DispatcherCore:
             self.totals,
             replays,
             self._telling,
-            config.max_losses,
+            placement.max_lost_attempts,
         )
         self._moves = Moves(self.journal, self.fleet, self._fences, self._placement, self.totals)
         attempts = Attempts(
@@ -67,13 +68,13 @@ class DispatcherCore:
             self._endings,
             self.totals,
             self._telling,
-            config.refusal_pause_s,
+            placement.refusal_pause_s,
             self._moves,
             self._affinity,
         )
         self._joining = Joining(self.journal, self._endings, replays)
-        self._adoption = Adoption(self.journal, self.fleet, self._fences, self._endings, self.totals, config.ask_s)
-        self._heartbeat = Heartbeat(self.report, config.report_interval_s)
+        self._adoption = Adoption(self.journal, self.fleet, self._fences, self._endings, self.totals, config.adoption)
+        self._heartbeat = Heartbeat(self.report, config.reports.interval_s)
         self._handlers = handlers_of(self, attempts, self._moves, self._adoption, self._endings, self._heartbeat)
 
     @property
@@ -147,7 +148,7 @@ class DispatcherCore:
             if request.readers:
                 return []
             if request.submit.idempotency:
-                return [After(self._config.grace_s, AbandonedDue(request.number, request.absence))]
+                return [After(self._idempotency.grace_s, AbandonedDue(request.number, request.absence))]
         cause = "a stop string came" if message.finish is Finish.STOP else "the client is gone"
         return self._endings.stop(now_s, request, message.finish, cause)
 
@@ -156,7 +157,7 @@ class DispatcherCore:
         request = self.journal.get(message.request)
         if request is None or request.readers or request.absence != message.absence:
             return []
-        text = f"no client came back for it within {self._config.grace_s:g} s"
+        text = f"no client came back for it within {self._idempotency.grace_s:g} s"
         return self._endings.stop(now_s, request, Finish.CANCELLED, text)
 
     @handles
@@ -230,14 +231,14 @@ class DispatcherCore:
     def _watch_drought(self, now_s: float) -> list[Effect]:
         if not self._admission.rain(self.fleet.placeable_count > 0, now_s):
             return []
-        return [After(self._config.give_up_after_s, DroughtOver(self._admission.droughts))]
+        return [After(self._outage.give_up_after_s, DroughtOver(self._admission.droughts))]
 
     @handles
     def _on_drought_over(self, now_s: float, sender: Address, message: DroughtOver) -> list[Effect]:
         if not self._admission.is_drought(message.drought):
             return []
-        effects: list[Effect] = [After(self._config.give_up_after_s, message)]
-        text = f"no instance has been able to serve for {self._config.give_up_after_s:g} s or more"
+        effects: list[Effect] = [After(self._outage.give_up_after_s, message)]
+        text = f"no instance has been able to serve for {self._outage.give_up_after_s:g} s or more"
         for request in self.journal.waiting(self.journal.queued):
             effects += self._endings.tell(now_s, request, Finish.ERROR, text)
         return effects

@@ -113,7 +113,7 @@ class HttpDoor:
         paths = Paths((route.method, route.path.replace(":.+", "")) for route in routes)
         application = web.Application(
             middlewares=[access.follow, shape_errors, access.note, origins.guard, self._know_caller, paths.guard],
-            client_max_size=self._config.most_body_bytes,
+            client_max_size=self._config.max_body_bytes,
         )
         application.on_response_prepare.append(origins.prepare)
         application.on_response_prepare.append(self._tell_rates)
@@ -159,7 +159,7 @@ class HttpDoor:
         return Answer(self._door, asked, read.prompts, kind, int(self._clock()), again)
 
     async def _body(self, request: web.Request, kind: BodyKind) -> Preprocessed:
-        return await read_body(request, kind, self._door, self._config.most_body_bytes, self._config.body_timeout_s)
+        return await read_body(request, kind, self._door, self._config.max_body_bytes, self._config.body_timeout_s)
 
     async def _models(self, request: web.Request) -> web.Response:
         return web.json_response({"object": "list", "data": [self._described()]})

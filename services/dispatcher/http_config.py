@@ -2,39 +2,61 @@
 
 from dataclasses import dataclass
 
+from dunlin.config.fields import check, setting
 from dunlin.limits import MOST_BODY_BYTES
 from dunlin.origins import is_origin, not_an_origin
-
-PERIODS = ("header_timeout_s", "idle_timeout_s", "body_timeout_s", "write_timeout_s")
 
 
 @dataclass(frozen=True, slots=True)
 class HttpConfig:
-    """Limits of the HTTP door.
+    """Limits of the HTTP door. The simulator has no doors."""
 
-    At most `most_connections` are open at once, those that shake hands for TLS included; one more is answered 503. The
-    TLS handshake, then the head of the first request, must each be complete `header_timeout_s` after it began; so must
-    every later head, and between two requests a connection may be silent for `idle_timeout_s`. A body must come within
-    `body_timeout_s` and be at most `most_body_bytes` long, before and after it is decompressed. A client that does not
-    read loses its connection when what waits for it has not gone down for `write_timeout_s`. `origins` are the web
-    pages that may ask, `*`: all.
-    """
-
-    most_body_bytes: int = MOST_BODY_BYTES
-    body_timeout_s: float = 30.0
-    most_connections: int = 4096
-    header_timeout_s: float = 10.0
-    idle_timeout_s: float = 75.0
-    write_timeout_s: float = 60.0
-    origins: tuple[str, ...] = ()
+    max_body_bytes: int = setting(
+        MOST_BODY_BYTES,
+        "The longest body, before and after it is decompressed; a longer one gets 413.",
+        unit="bytes",
+        least=1,
+        why="the longest prompt that any model here takes, as text",
+    )
+    body_timeout_s: float = setting(
+        30.0, "A body must be complete within this time; else 408.", unit="seconds", above=0, why="8 MiB at 2.2 Mbit/s"
+    )
+    max_connections: int = setting(
+        4096,
+        "Connections open at once, those that shake hands for TLS included; one more is answered 503.",
+        unit="connections",
+        least=1,
+        why="a few kilobytes each; the limit of open files bounds them too",
+    )
+    header_timeout_s: float = setting(
+        10.0,
+        "The TLS handshake, then the head of each request, must each be complete so long after it began; else 408.",
+        unit="seconds",
+        above=0,
+        why="far longer than an honest client needs",
+    )
+    idle_timeout_s: float = setting(
+        75.0,
+        "A connection may be silent for so long between two requests. Set it longer than your load balancer's.",
+        unit="seconds",
+        above=0,
+        why="load balancers commonly close idle connections after 60 s",
+    )
+    write_timeout_s: float = setting(
+        60.0,
+        "A client that does not read loses its connection when what waits for it has not gone down for so long.",
+        unit="seconds",
+        above=0,
+        why="a reader that is only slow reads something in a minute",
+    )
+    origins: tuple[str, ...] = setting(
+        (),
+        "Origins of web pages that may ask (CORS), such as https://chat.example.com; `*` for all.",
+        why="no page of the web may use a server just because a browser reaches it",
+    )
 
     def __post_init__(self) -> None:
-        for name in ("most_body_bytes", "most_connections"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
-        for name in PERIODS:
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)}: needs a positive, finite number of seconds")
+        check(self)
         for origin in self.origins:
             if not is_origin(origin):
                 raise ValueError(not_an_origin(origin))

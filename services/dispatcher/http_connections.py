@@ -50,7 +50,7 @@ class Connections:
     @property
     def has_room(self) -> bool:
         """Whether one more may come."""
-        return len(self._open) < self.config.most_connections
+        return len(self._open) < self.config.max_connections
 
     def make(self) -> "HttpConnection":
         """The protocol of one more connection; it counts until it has `left`."""

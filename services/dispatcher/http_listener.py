@@ -105,7 +105,7 @@ class Listener:
         if self._connections.has_room:
             protocol, within_s = self._connections.make(), self._connections.config.header_timeout_s
         else:
-            most = self._connections.config.most_connections
+            most = self._connections.config.max_connections
             self._connections.refuse("connection_limit", peer, f"refused: {most} connections are open, the most")
             protocol, within_s = self._refusals.make(), REFUSAL_S
         if protocol is None:

@@ -4,7 +4,7 @@ import asyncio
 import gc
 import logging
 import socket
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from dunlin.effects import Address
@@ -18,9 +18,8 @@ from dunlin.wire.errors import StartError
 from dunlin.wire.methods import DISPATCHER_SERVICE, Methods
 from dunlin.wire.options import ServiceOptions
 from dunlin.wire.service import Service
-from services.dispatcher.access_log import AccessLog, AccessLogConfig
+from services.dispatcher.access_log import AccessLog
 from services.dispatcher.callers import Callers
-from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
 from services.dispatcher.descriptors import room_for
 from services.dispatcher.door import Door
@@ -29,6 +28,7 @@ from services.dispatcher.http_access import NAME as HTTP
 from services.dispatcher.keys_file import KeysFile
 from services.dispatcher.metrics import LogLines, Metrics
 from services.dispatcher.model import Model, load_model
+from services.dispatcher.process_config import DispatcherProcessConfig
 from services.dispatcher.quotas import Usage
 from services.dispatcher.server_public import NAME as GRPC
 from services.dispatcher.server_public import PublicDoor
@@ -41,17 +41,12 @@ MOST_MESSAGE_BYTES = 16 << 20
 
 @dataclass(frozen=True, slots=True)
 class DoorOptions:
-    """What is served, where HTTP listens (port 0: any), the file of tenants (None: anybody may come), the access log
-    (None: there is none).
-    """
+    """What is served, and where HTTP listens (port 0: any)."""
 
     model: str
     http_host: str
     http_port: int
     model_name: str = ""
-    keys: Path | None = None
-    access_log: AccessLogConfig | None = None
-    http: HttpConfig = field(default_factory=HttpConfig)
 
 
 class Dispatcher:
@@ -61,11 +56,12 @@ class Dispatcher:
     door: Door
     http: HttpDoor
 
-    def __init__(self, options: ServiceOptions, doors: DoorOptions, config: DispatcherConfig) -> None:
+    def __init__(self, options: ServiceOptions, doors: DoorOptions, config: DispatcherProcessConfig) -> None:
+        keys = config.tenants.keys_file
         self.service = Service(options)
         self.callers = Callers()
         self.http_port = 0
-        self._keys = KeysFile(doors.keys, self._take) if doors.keys is not None else None
+        self._keys = KeysFile(Path(keys), self._take) if keys else None
         self._quotas: Quotas | None = None
         self._host: Host | None = None
         self._following: asyncio.Task[None] | None = None
@@ -81,8 +77,8 @@ class Dispatcher:
         """
         if self._keys is not None:
             self._keys.load()
-        if self._doors.access_log is not None:
-            self._log = AccessLog(self._doors.access_log)
+        if self._config.access_log.path:
+            self._log = AccessLog(self._config.access_log)
         model = await _load(self._doors, self.service.options.data_dir)
         self._config = replace(self._config, max_positions=model.max_positions)
         listening = bind(self._doors.http_host, self._doors.http_port)
@@ -125,7 +121,7 @@ class Dispatcher:
         if security is not None and self._keys is None:
             _log.warning("the HTTP door takes anybody who reaches it: give API keys with --keys")
         can_serve, clock = lambda: self.core.fleet.placeable_count > 0, self.service.host.clock
-        config = _with_room(self._doors.http)
+        config = _with_room(self._config.http)
         self.http = HttpDoor(
             self.door,
             self.callers,
@@ -165,11 +161,11 @@ class Dispatcher:
 
 
 def _with_room(config: HttpConfig) -> HttpConfig:
-    most = room_for(config.most_connections)
-    if most < config.most_connections:
+    most = room_for(config.max_connections)
+    if most < config.max_connections:
         text = "the limit of open files (ulimit -n) leaves room for %d HTTP connections, not for %d: raise it"
-        _log.warning(text, most, config.most_connections)
-    return replace(config, most_connections=most)
+        _log.warning(text, most, config.max_connections)
+    return replace(config, max_connections=most)
 
 
 async def _load(doors: DoorOptions, data_dir: Path) -> Model:

@@ -5,13 +5,16 @@ import sys
 from collections.abc import Sequence
 
 from dunlin.arguments import Parser
-from dunlin.policies.group import GROUP_POLICIES
-from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
-from dunlin.policies.rebalance import REBALANCE_POLICIES
+from dunlin.config.common import ClusterConfig
+from dunlin.config.errors import ConfigError
+from dunlin.config.flags import Shorthands, add_config_flags, read_settings
+from dunlin.config.resolve import Settings
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
-from services.global_manager.config import GlobalManagerConfig, of_preset
+from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.server import serve
+
+TABLES = {"cluster": ClusterConfig, "manager": GlobalManagerConfig}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,19 +24,20 @@ def parser() -> argparse.ArgumentParser:
         description="Groups the instances; the one of several that is elected leads.",
     )
     add_service_flags(flags)
-    flags.add_argument("--preset", default=DEFAULT_PRESET, choices=tuple(PRESETS), help="which policies decide")
-    flags.add_argument("--group-policy", choices=tuple(GROUP_POLICIES), help="another way to group than the preset's")
-    flags.add_argument(
-        "--rebalance-policy", choices=tuple(REBALANCE_POLICIES), help="another way to move work than the preset's"
-    )
-    flags.add_argument(
-        "--prefill-share",
-        default=GlobalManagerConfig().prefill_share,
-        type=float,
-        metavar="X",
-        help="of the instances, so many compute prompts where the preset splits work (default: %(default)s)",
-    )
+    add_config_flags(flags)
+    short = Shorthands(TABLES)
+    short.add(flags, "--preset", "cluster.preset", "which policies decide")
+    short.add(flags, "--group-policy", "manager.groups.policy", "another way to group than the preset's; default: its")
+    text = "another way to move work than the preset's; default: its"
+    short.add(flags, "--rebalance-policy", "manager.rebalance.policy", text)
+    text = "of the instances, so many compute prompts where the preset splits work"
+    short.add(flags, "--prefill-share", "manager.groups.prefill_share", text, metavar="X")
     return flags
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """What holds for this process. Raises ConfigError."""
+    return read_settings(arguments, TABLES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -41,13 +45,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = parser()
     arguments = flags.parse_args(argv)
     options = service_options("global_manager", arguments)
-    chosen = {"policy": arguments.group_policy, "rebalance": arguments.rebalance_policy}
-    policies = {point: policy for point, policy in chosen.items() if policy}
     try:
-        config = of_preset(arguments.preset, prefill_share=arguments.prefill_share, **policies)
-    except ValueError as error:
+        settings = settings_of(arguments)
+        config = settings.configure("manager", GlobalManagerConfig)
+    except ConfigError as error:
         flags.error(str(error))
-    return run_service(options, lambda: serve(options, config))
+    return run_service(options, lambda: serve(options, config), settings.told())
 
 
 if __name__ == "__main__":

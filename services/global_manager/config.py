@@ -1,51 +1,128 @@
-"""What a global manager is told at start. Pure."""
+"""What a global manager's core is told at start, one section per decision. Pure."""
 
 from dataclasses import dataclass
-from typing import Any
 
-from dunlin.policies.presets import PRESETS
-from dunlin.policies.rebalance import START_GAP
+from dunlin.config.common import ReportsConfig
+from dunlin.config.fields import check, section, setting
+from dunlin.policies.group import GROUP_POLICIES
+from dunlin.policies.rebalance import REBALANCE_POLICIES, START_GAP
+
+
+@dataclass(frozen=True, slots=True)
+class GroupsConfig:
+    """Which instances form which group, and in which role."""
+
+    policy: str = setting(
+        "local_groups",
+        "`local_groups`: each instance alone. `prefill_decode`: some compute prompts, the others decode.",
+        choices=tuple(GROUP_POLICIES),
+        why="a split pays only for steady traffic",
+    )
+    prefill_share: float = setting(
+        0.5,
+        "Where work is split: share of the instances that compute prompts.",
+        unit="share of the instances",
+        above=0,
+        below=1,
+        why="a start; the right one is the share of the time that your prompts take",
+    )
+    order_retry_s: float = setting(
+        1.0,
+        "An order without an answer, or refused, is given again after this time.",
+        unit="seconds",
+        above=0,
+        why="an instance that lives answers within milliseconds",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RebalanceConfig:
+    """Live migration of running work between instances."""
+
+    policy: str = setting(
+        "none",
+        "Which running work moves: `none`, or as `llumnix` does.",
+        choices=tuple(REBALANCE_POLICIES),
+        why="placement by load suffices for most traffic",
+    )
+    interval_s: float = setting(
+        0.5, "Time between two looks.", unit="seconds", above=0, why="the interval of the instances' reports"
+    )
+    rest_s: float = setting(
+        0.5,
+        "An instance that took part in a migration rests for so long, until the views show what it changed.",
+        unit="seconds",
+        above=0,
+        why="the interval of the instances' reports",
+    )
+    max_migrations: int = setting(
+        4,
+        "Migration orders under way at once.",
+        unit="orders",
+        least=1,
+        why="decisions about a few pairs stay true while they are carried out",
+    )
+    min_load_gap: float = setting(
+        START_GAP,
+        "Loads, as shares of an instance's memory, must differ by this much before work moves.",
+        unit="share of an instance's memory",
+        above=0,
+        most=1,
+        why="what moved once has no reason to move back",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class HandoffRoomsConfig:
+    """What prefill instances are told of the decode instances."""
+
+    rooms_interval_s: float = setting(
+        0.25,
+        "How much room decode instances have is told at most once in this time.",
+        unit="seconds",
+        above=0,
+        why="half the interval of their reports",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PlanPaceConfig:
+    """How often changes of the fleet bring about a new plan: plans look at every instance."""
+
+    small_fleet: int = setting(
+        100,
+        "Up to so many instances, every change does at once.",
+        unit="instances",
+        least=1,
+        why="a plan of as many takes about a millisecond",
+    )
+    per_instance_s: float = setting(
+        50e-6,
+        "Time between two plans for each instance beyond small_fleet.",
+        unit="seconds",
+        above=0,
+        why="a few times what a plan takes per instance",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
 class GlobalManagerConfig:
-    """Settings of the plan and of moves.
+    """Settings of one global manager's core."""
 
-    An order without an answer, or refused, is given again after `retry_s`. At most `max_moves` moves are under way by
-    the `rebalance` policy, which looks every `rebalance_s` and evens out loads that differ by `move_gap`; who took part
-    in one rests for `move_rest_s`, until the views show what it changed. Where work is split, `prefill_share` of the
-    instances compute prompts; how much room the others have is told them every `rooms_s` at most. Plans and moves look
-    at everybody: beyond `small_fleet` instances, changes bring them about at most every `plan_member_s` for each one
-    more.
-    """
-
-    policy: str = "local_groups"
-    rebalance: str = "none"
-    retry_s: float = 1.0
-    report_interval_s: float = 0.5
-    rebalance_s: float = 0.5
-    move_rest_s: float = 0.5
-    max_moves: int = 4
-    move_gap: float = START_GAP
-    prefill_share: float = 0.5
-    rooms_s: float = 0.25
-    plan_member_s: float = 50e-6
-    small_fleet: int = 100
-
-    def __post_init__(self) -> None:
-        for name in ("retry_s", "report_interval_s", "rebalance_s", "move_rest_s", "rooms_s", "plan_member_s"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"{name} is {getattr(self, name)}: it must be positive")
-        if not 0 < self.prefill_share < 1:
-            raise ValueError(f"prefill_share is {self.prefill_share}: it must be between 0 and 1")
-        if not 0 < self.move_gap <= 1:
-            raise ValueError(f"move_gap is {self.move_gap}: it must be above 0 and at most 1")
-        for name in ("max_moves", "small_fleet"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
-
-
-def of_preset(name: str, **settings: Any) -> GlobalManagerConfig:
-    """The configuration whose policies are those of preset `name`, but for what `settings` say."""
-    preset = PRESETS[name]
-    return GlobalManagerConfig(**{"policy": preset.group, "rebalance": preset.rebalance, **settings})
+    groups: GroupsConfig = section(GroupsConfig)
+    rebalance: RebalanceConfig = section(RebalanceConfig)
+    kv_handoff: HandoffRoomsConfig = section(HandoffRoomsConfig)
+    plan_pace: PlanPaceConfig = section(PlanPaceConfig)
+    reports: ReportsConfig = section(ReportsConfig)

@@ -51,11 +51,6 @@ class GlobalManagerCore:
     """
 
     def __init__(self, address: Address, config: GlobalManagerConfig) -> None:
-        if config.policy not in GROUP_POLICIES:
-            raise ValueError(f"no group policy is called {config.policy!r}: choose from {', '.join(GROUP_POLICIES)}")
-        if config.rebalance not in REBALANCE_POLICIES:
-            known = ", ".join(REBALANCE_POLICIES)
-            raise ValueError(f"no rebalance policy is called {config.rebalance!r}: choose from {known}")
         self.address = address
         self.fleet = Fleet()
         self.term: Term | None = None
@@ -63,13 +58,15 @@ class GlobalManagerCore:
         self.handovers: Handovers | None = None
         self.stale_total = 0
         self.refused_total = 0
-        self._config = config
-        self._policy = GROUP_POLICIES[config.policy]
-        self._terms = Terms(config.prefill_share)
+        self._groups = config.groups
+        self._rebalance = config.rebalance
+        self._rooms_interval_s = config.kv_handoff.rooms_interval_s
+        self._policy = GROUP_POLICIES[config.groups.policy]
+        self._terms = Terms(config.groups.prefill_share)
         self._instances: dict[Address, None] = {}
-        self._heartbeat = Heartbeat(self.report, config.report_interval_s)
-        self._pace = Pace(config.plan_member_s, config.small_fleet)
-        self._moves_pace = Pace(config.plan_member_s, config.small_fleet)
+        self._heartbeat = Heartbeat(self.report, config.reports.interval_s)
+        self._pace = Pace(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
+        self._moves_pace = Pace(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
         self._is_reshaped = False
         self._last_epoch = 0
         self._retries = 0
@@ -127,10 +124,10 @@ class GlobalManagerCore:
             return []
         self._last_epoch = message.epoch
         self.term = Term(message.epoch)
-        self.moves = Moves(message.epoch, REBALANCE_POLICIES[self._config.rebalance], self._config)
-        self.handovers = Handovers(message.epoch, self._config.rooms_s)
+        self.moves = Moves(message.epoch, REBALANCE_POLICIES[self._rebalance.policy], self._rebalance)
+        self.handovers = Handovers(message.epoch, self._rooms_interval_s)
         self._looks += 1
-        looks = After(self._config.rebalance_s, MovesDue(self._looks))
+        looks = After(self._rebalance.interval_s, MovesDue(self._looks))
         return [*(self._replan(now_s) or self._heartbeat.sends()), looks]
 
     @handles
@@ -171,7 +168,7 @@ class GlobalManagerCore:
         if message.counter != self._looks or self.moves is None:
             return []
         again = [effect for effect in self.moves.again() if effect.to in self._instances]
-        return [*again, *self._move(now_s), After(self._config.rebalance_s, message)]
+        return [*again, *self._move(now_s), After(self._rebalance.interval_s, message)]
 
     @handles
     def _on_shed_done(self, now_s: float, sender: Address, message: ShedDone) -> list[Effect]:
@@ -195,7 +192,7 @@ class GlobalManagerCore:
     def _move(self, now_s: float) -> list[Effect]:
         if self.moves is None or self.handovers is None:
             return []
-        is_still = self._config.rebalance == "none" and not self.fleet.has_moves
+        is_still = self._rebalance.policy == "none" and not self.fleet.has_moves
         if is_still and not self.moves.is_waiting and not self.handovers.is_waiting:
             return []
         self._moves_pace.made(now_s)
@@ -258,4 +255,4 @@ class GlobalManagerCore:
             return []
         self._retrying = True
         self._retries += 1
-        return [After(self._config.retry_s, RetryDue(self._retries))]
+        return [After(self._groups.order_retry_s, RetryDue(self._retries))]

@@ -14,7 +14,7 @@ from dunlin.messages.fleet import MemberView
 from dunlin.messages.plan import Drain, DrainDone, DrainOutcome, DrainReply, DrainRequest, Shed, ShedDone, Undrain
 from dunlin.messages.types import Figure, Part, Why
 from dunlin.policies.rebalance import Candidate, Move, RebalancePolicy, least_loaded
-from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.config import RebalanceConfig
 
 OPERATOR = "operator"
 
@@ -34,7 +34,7 @@ class Wish:
 class Moves:
     """One term's moves. `tickets` were given out; `moved_total` and `stayed_total` count sequences."""
 
-    def __init__(self, epoch: int, policy: RebalancePolicy, config: GlobalManagerConfig) -> None:
+    def __init__(self, epoch: int, policy: RebalancePolicy, config: RebalanceConfig) -> None:
         self.moved_total = 0
         self.stayed_total = 0
         self._epoch = epoch
@@ -77,9 +77,10 @@ class Moves:
                 candidates = self._drain_candidates(now_s, members, index)
                 move = least_loaded(candidates, index, slots, OPERATOR)
                 effects += self._order(members, move) if move is not None else []
-        most = self._config.max_moves - len(self._open)
+        most = self._config.max_migrations - len(self._open)
         if most > 0:
-            for move in self._policy(self._candidates(now_s, members, busy_takers=False), most, self._config.move_gap):
+            candidates = self._candidates(now_s, members, busy_takers=False)
+            for move in self._policy(candidates, most, self._config.min_load_gap):
                 effects += self._order(members, move)
         return effects
 
@@ -109,7 +110,7 @@ class Moves:
         self.moved_total += message.moved
         self.stayed_total += message.stayed
         for address in (sender, shed.target):
-            self._rests_until_s[address] = now_s + self._config.move_rest_s
+            self._rests_until_s[address] = now_s + self._config.rest_s
         return True
 
     def drain_done(self, sender: Address, message: DrainDone) -> bool:

@@ -7,7 +7,7 @@ from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Refusal, Re
 from dunlin.messages.types import Figure, Rejected, Why
 from services.instance.arrivals import Arrival
 from services.instance.claims import Claims
-from services.instance.config import InstanceConfig
+from services.instance.config import SchedulerConfig
 from services.instance.engine_side import EngineSide
 from services.instance.lives import Lives
 from services.instance.migration import Migration
@@ -21,7 +21,7 @@ class Admission:
 
     def __init__(
         self,
-        config: InstanceConfig,
+        config: SchedulerConfig,
         sequences: Sequences,
         lives: Lives,
         steps: Steps,

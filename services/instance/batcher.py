@@ -9,7 +9,7 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import Step
 from dunlin.policies.evict import Candidate, EvictPolicy
 from services.instance import suspects
-from services.instance.config import InstanceConfig
+from services.instance.config import SchedulerConfig
 from services.instance.lives import Lives
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.slab import Slab
@@ -22,7 +22,7 @@ class Batcher:
     def __init__(
         self,
         engine: Address,
-        config: InstanceConfig,
+        config: SchedulerConfig,
         sequences: Sequences,
         lives: Lives,
         steps: Steps,
@@ -105,7 +105,7 @@ class Batcher:
 
     def _ahead(self) -> int:
         """Slots given ahead of need: more in a large slab with much room, where they cost nobody anything."""
-        ahead, plenty = self._config.run_ahead_tokens, self._slab.room > self._capacity // 2
+        ahead, plenty = self._config.allocate_ahead_tokens, self._slab.room > self._capacity // 2
         return max(ahead, min(4 * ahead, self._capacity // 64)) if plenty else ahead
 
     def _headroom(self, sequence: Sequence) -> int:
@@ -116,7 +116,7 @@ class Batcher:
         """
         if self._slab.room == self._capacity:
             return 0
-        ahead = self._sequences.running_count * self._config.run_ahead_tokens
+        ahead = self._sequences.running_count * self._config.allocate_ahead_tokens
         if not sequence.preempted:
             return min(ahead // 2, self._capacity // 8)
         to_come = 0

@@ -12,7 +12,7 @@ from dunlin.effects import Effect
 from dunlin.messages.engine import MoveDone
 from dunlin.messages.types import HostRegion, MoveStatus, Priority
 from dunlin.prefix import BLOCK_TOKENS
-from services.instance.config import InstanceConfig
+from services.instance.config import CheckpointConfig
 from services.instance.lives import Lives
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.tickets import HostReservation, PendingMove, Purpose
@@ -40,13 +40,13 @@ class Checkpointer:
     engine's time in copies, whatever became of them.
     """
 
-    def __init__(self, config: InstanceConfig, sequences: Sequences, lives: Lives, tier: HostTier) -> None:
+    def __init__(self, config: CheckpointConfig, sequences: Sequences, lives: Lives, tier: HostTier) -> None:
         self.tokens_total = 0
         self.bytes_total = 0
         self.busy_s_total = 0.0
-        self._share = config.checkpoint_share
-        self._least_tokens = config.checkpoint_tokens
-        self._most_tokens = max(config.checkpoint_tokens, config.checkpoint_most_tokens)
+        self._share = config.engine_share
+        self._least_tokens = config.min_tokens
+        self._most_tokens = max(config.min_tokens, config.max_tokens)
         self._sequences = sequences
         self._lives = lives
         self._tier = tier

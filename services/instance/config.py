@@ -1,81 +1,337 @@
-"""What an instance is told at start. Pure."""
+"""What an instance's core is told at start, one section per decision. Pure."""
 
 from dataclasses import dataclass
 
-from dunlin.cost.models import StepModel
-from dunlin.policies.presets import PRESETS
+from dunlin.config.fields import check, section, setting
+from dunlin.policies.batch import BATCH_POLICIES
+from dunlin.policies.evict import EVICT_POLICIES
+from dunlin.policies.handover import HANDOVER_POLICIES
+from dunlin.policies.pressure import PRESSURE_POLICIES
 
-_MOVES = ("max_leaving", "max_arriving", "max_handovers", "tail_tokens")
-_MOVES_S = ("move_stage_s", "arrival_s", "hold_s", "handover_pause_s")
+
+@dataclass(frozen=True, slots=True)
+class SchedulerConfig:
+    """Which sequences run, and what one step holds."""
+
+    policy: str = setting(
+        "chunked",
+        "How a step is filled: `chunked` takes all decode rows, then chunks of prompts; `prefill_first` whole prompts "
+        "while any waits.",
+        choices=tuple(BATCH_POLICIES),
+        why="Sarathi-Serve: no prompt, however long, holds up the tokens of others",
+    )
+    budget_tokens: int = setting(
+        512,
+        "Tokens that one step holds at most: decode rows and chunks of prompts together (vLLM: "
+        "max_num_batched_tokens). More is faster for long prompts, less is smoother for those who read a stream.",
+        unit="tokens",
+        least=1,
+        why="a compromise: traces like 256 to 1024 best (docs/measurements/2026-11-21-presets.md)",
+    )
+    max_running: int = setting(
+        128,
+        "Sequences that hold slots at once (vLLM: max_num_seqs).",
+        unit="sequences",
+        least=1,
+        why="steps gain little from more rows, and each row more slows all others down",
+    )
+    max_waiting: int = setting(
+        256,
+        "Sequences that may wait here for slots; the next one is refused and stays with its dispatcher.",
+        unit="sequences",
+        least=1,
+        why="a bound for memory only: dispatchers let fewer wait (dispatcher.placement.max_waiting_per_instance)",
+    )
+    allocate_ahead_tokens: int = setting(
+        32,
+        "A running sequence is given slots for so many more tokens at a time, so that its extents stay long.",
+        unit="tokens",
+        least=1,
+        why="long extents make transfers of KV cheap, and 32 slots per running sequence are little",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class PreemptionConfig:
+    """Which sequence loses its slots when there are too few, and what becomes of its KV."""
+
+    victim_policy: str = setting(
+        "youngest",
+        "Which running sequence is preempted.",
+        choices=tuple(EVICT_POLICIES),
+        why="the youngest has the least KV to lose, and the oldest always ends",
+    )
+    mode: str = setting(
+        "spill",
+        "What becomes of the victim's KV: `spill` copies it to the host tier, `recompute` drops it.",
+        choices=tuple(PRESSURE_POLICIES),
+        why="copying back is faster than computing again; without room in the host tier it is computed again anyway",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class KvCacheConfig:
+    """The token slots on the device."""
+
+    max_slots: int = setting(
+        0,
+        "Token slots that are used at most; 0: all that the engine offers. A live engine allocates memory for as many "
+        "(instance.engine.kv_bytes counts only where this is 0).",
+        unit="slots",
+        least=0,
+        why="memory is the usual measure",
+    )
+    prefix_caching: bool = setting(
+        True,
+        "Whether sequences of one tenant that begin with the same tokens share their slots (vLLM: "
+        "enable_prefix_caching).",
+        why="it costs nothing where no two prompts begin alike",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class CheckpointConfig:
+    """Copies of running sequences' KV in the host tier, from which another instance goes on after a failure."""
+
+    engine_share: float = setting(
+        0.025,
+        "Share of the engine's time that goes into copies of what runs; 0: none are made.",
+        unit="share of the engine's time",
+        least=0,
+        most=0.5,
+        why="a throughput that is lower by less than 1 % (docs/measurements/2026-11-21-keeping.md)",
+    )
+    min_tokens: int = setting(
+        64,
+        "Tokens of one copy at least.",
+        unit="tokens",
+        least=1,
+        why="smaller copies cost more in calls than in bytes",
+    )
+    max_tokens: int = setting(
+        1024,
+        "Tokens of one copy at most (min_tokens, if that is more).",
+        unit="tokens",
+        least=1,
+        why="a copy delays the step beside it, and no stream should stand still for it",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class HostTierConfig:
+    """Dealing with the kvstore of this node."""
+
+    answer_timeout_s: float = setting(
+        3.0,
+        "A kvstore that has not answered for so long is not waited for.",
+        unit="seconds",
+        above=0,
+        why="as long as the monitor waits before it suspects a process",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class MigrationConfig:
+    """Live migration of running sequences between instances."""
+
+    max_outgoing: int = setting(
+        4,
+        "Sequences that leave this instance at once.",
+        unit="sequences",
+        least=1,
+        why="more would share the same bandwidth and take longer each",
+    )
+    max_incoming: int = setting(
+        16,
+        "Sequences that arrive here at once.",
+        unit="sequences",
+        least=1,
+        why="several sources may send here, each max_outgoing",
+    )
+    tail_tokens: int = setting(
+        32,
+        "A leaving sequence stops to decode when at most so many of its tokens are missing at its target.",
+        unit="tokens",
+        least=1,
+        why="the pause of its stream is the time to copy as many",
+    )
+    stage_timeout_s: float = setting(
+        5.0,
+        "One stage of a migration (reserve, copy, fill) lasts so long at most; then the sequence stays.",
+        unit="seconds",
+        above=0,
+        why="longer than a copy of gigabytes takes, shorter than a reader's patience",
+    )
+    reservation_s: float = setting(
+        15.0,
+        "Slots that are reserved for an arriving sequence are kept for so long without news of it.",
+        unit="seconds",
+        above=0,
+        why="three stages of stage_timeout_s: the source has given up by then",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class KvHandoffConfig:
+    """Handing a prompt's KV from a prefill instance to a decode instance (prefill-decode disaggregation)."""
+
+    policy: str = setting(
+        "none",
+        "Whether a sequence is handed over after its first token: `none`, or to the decode instance with `most_room`.",
+        choices=tuple(HANDOVER_POLICIES),
+        why="instances do both unless the preset splits them",
+    )
+    max_concurrent: int = setting(
+        16,
+        "Sequences that a prefill instance hands over at once.",
+        unit="sequences",
+        least=1,
+        why="as many as a decode instance takes at once (instance.migration.max_incoming)",
+    )
+    max_hold_s: float = setting(
+        10.0,
+        "A finished prompt waits so long at most for a decode instance; then it decodes where it is.",
+        unit="seconds",
+        above=0,
+        why="a stream should go on, if slower, before its reader gives up",
+    )
+    refusal_pause_s: float = setting(
+        0.05,
+        "A decode instance that had no room is not asked again for so long.",
+        unit="seconds",
+        above=0,
+        why="about one step: room appears when a step ends",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineWatchConfig:
+    """When an engine process counts as stuck, and is replaced."""
+
+    stuck_s: float = setting(
+        3.0,
+        "Steps are outstanding and no safepoint was passed for so long: the engine is stuck.",
+        unit="seconds",
+        above=0,
+        why="safepoints are milliseconds apart, also within a long step",
+    )
+    load_stuck_s: float = setting(
+        60.0,
+        "The same while it loads.",
+        unit="seconds",
+        above=0,
+        why="importing torch and reading weights pass no safepoint",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RecoveryConfig:
+    """What becomes of the work of an engine that died."""
+
+    engine_grace_s: float = setting(
+        3.0,
+        "The work of a lost engine waits for the next engine, if that is expected within this time and no longer; "
+        "then it goes back to the dispatchers.",
+        unit="seconds",
+        above=0,
+        why="a standby engine takes over in about one second",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class RetentionConfig:
+    """Requests and answers of a dispatcher that went away, kept for the one that adopts them."""
+
+    orphan_grace_s: float = setting(
+        30.0,
+        "Requests of a dispatcher that went away are computed on for so long, and their answers kept as long.",
+        unit="seconds",
+        above=0,
+        why="a client or another dispatcher comes back sooner, and the work is not wasted for longer",
+    )
+    max_answers: int = setting(
+        1024,
+        "Finished answers that are kept at most.",
+        unit="answers",
+        least=1,
+        why="a bound for memory: the answers of some minutes of one instance",
+    )
+    max_answer_tokens: int = setting(
+        1 << 20,
+        "Tokens of all kept answers together.",
+        unit="tokens",
+        least=1,
+        why="a bound for memory: 4 MiB",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class InstanceReportsConfig:
+    """What an instance reports to the monitor."""
+
+    interval_s: float = setting(
+        0.5,
+        "Time between two regular reports to the monitor.",
+        unit="seconds",
+        above=0,
+        why="six reports fit into the 3 s after which the monitor calls a process silent",
+    )
+    after_change_s: float = setting(
+        0.05,
+        "A change of load is reported so long after it, so that several changes share a report.",
+        unit="seconds",
+        above=0,
+        why="dispatchers place by it: about one step late",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
 
 
 @dataclass(frozen=True, slots=True)
 class InstanceConfig:
-    """Settings of one instance's core.
-
-    `max_slots` caps the slots that the engine offers (0: all of them). `max_running` sequences hold slots at once and
-    `max_waiting` more may wait; the next is refused. A step holds at most `budget_tokens`. A running sequence is given
-    slots for `run_ahead_tokens` more tokens at a time, so that its extents stay long. `prefix_reuse`: sequences that
-    begin with the same tokens, of the same tenant, share their slots. `stuck_s` without a safepoint while steps are
-    outstanding means a stuck engine, `load_stuck_s` one that is stuck while it loads (importing passes none). A lost
-    engine's work waits for the next one if that is expected within `engine_grace_s`, and no longer. A
-    dispatcher that stays away for `orphan_grace_s` loses its requests here; for as long, the last `most_retained`
-    answers, of `most_retained_tokens` tokens in all, are kept for another one. A kvstore that has not answered after
-    `tier_answer_s` is not waited for. The engine spends at most `checkpoint_share` of its time on copies of what runs
-    (0: none are made), of `checkpoint_tokens` to `checkpoint_most_tokens` tokens each.
-
-    `max_leaving` sequences move to other instances at once, and `max_arriving` come here. The row of one that leaves
-    stops when at most `tail_tokens` of it are missing at its target; a stage of its move lasts `move_stage_s` at most,
-    and room that nobody uses is kept for `arrival_s`. Where work is split, a prefill instance hands over up to
-    `max_handovers` sequences at once; a row waits for that for `hold_s` at most, and a decode instance that had no room
-    is left alone for `handover_pause_s`.
-    """
+    """Settings of one instance's core. `node` and `model` (as it reports it) are its host's to say."""
 
     node: str = ""
     model: str = ""
-    preset: str = "chunked"
-    max_slots: int = 0
-    max_running: int = 128
-    max_waiting: int = 256
-    budget_tokens: int = 512
-    run_ahead_tokens: int = 32
-    stuck_s: float = 3.0
-    engine_grace_s: float = 3.0
-    load_stuck_s: float = 60.0
-    prefix_reuse: bool = True
-    orphan_grace_s: float = 30.0
-    most_retained: int = 1024
-    most_retained_tokens: int = 1 << 20
-    tier_answer_s: float = 3.0
-    checkpoint_share: float = 0.025
-    checkpoint_tokens: int = 64
-    checkpoint_most_tokens: int = 1024
-    max_leaving: int = 4
-    max_arriving: int = 16
-    max_handovers: int = 16
-    hold_s: float = 10.0
-    handover_pause_s: float = 0.05
-    tail_tokens: int = 32
-    move_stage_s: float = 5.0
-    arrival_s: float = 15.0
-    report_interval_s: float = 0.5
-    report_after_change_s: float = 0.05
-    step_model: StepModel | None = None
-    """What steps cost on this machine, if it was profiled; for policies that ask."""
-
-    def __post_init__(self) -> None:
-        if self.preset not in PRESETS:
-            raise ValueError(f"no preset {self.preset!r}: choose one of {', '.join(PRESETS)}")
-        sizes = ("max_running", "max_waiting", "budget_tokens", "run_ahead_tokens", "checkpoint_tokens")
-        for name in (*sizes, "most_retained", *_MOVES):
-            if getattr(self, name) < 1:
-                raise ValueError(f"{name} is {getattr(self, name)}: needs at least 1")
-        if self.max_slots < 0:
-            raise ValueError(f"max_slots is {self.max_slots}: needs 0 (no cap) or more")
-        if not 0 <= self.checkpoint_share <= 0.5:
-            raise ValueError(f"checkpoint_share is {self.checkpoint_share}: needs 0 (no checkpoints) to 0.5")
-        reports = ("report_interval_s", "report_after_change_s")
-        durations = ("stuck_s", "engine_grace_s", "load_stuck_s", "orphan_grace_s", "tier_answer_s")
-        for name in (*durations, *_MOVES_S, *reports):
-            if not 0 < getattr(self, name) < float("inf"):
-                raise ValueError(f"{name} is {getattr(self, name)}: needs a positive, finite number of seconds")
+    scheduler: SchedulerConfig = section(SchedulerConfig)
+    preemption: PreemptionConfig = section(PreemptionConfig)
+    kv_cache: KvCacheConfig = section(KvCacheConfig)
+    checkpoint: CheckpointConfig = section(CheckpointConfig)
+    host_tier: HostTierConfig = section(HostTierConfig)
+    migration: MigrationConfig = section(MigrationConfig)
+    kv_handoff: KvHandoffConfig = section(KvHandoffConfig)
+    engine_watch: EngineWatchConfig = section(EngineWatchConfig)
+    recovery: RecoveryConfig = section(RecoveryConfig)
+    retention: RetentionConfig = section(RetentionConfig)
+    reports: InstanceReportsConfig = section(InstanceReportsConfig)

@@ -16,7 +16,6 @@ from dunlin.messages.types import MoveStatus
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.handover import HANDOVER_POLICIES
-from dunlin.policies.presets import PRESETS
 from dunlin.policies.pressure import PRESSURE_POLICIES
 from dunlin.reporting import PromptHeartbeat, ReportDue
 from services.instance.admission import Admission
@@ -51,25 +50,28 @@ class InstanceCore:
     """The decisions of one instance. `stale_total` counts kvstores that were outlived; a report has the parts' too."""
 
     def __init__(self, address: Address, config: InstanceConfig) -> None:
-        preset = PRESETS[config.preset]
+        scheduler, keep = config.scheduler, config.retention
         self.address = address
         self.engine = Address("engine", address.name)
         self.sequences = Sequences()
-        self.tier = HostTier(self.engine, config.tier_answer_s)
-        pressure = PRESSURE_POLICIES[preset.pressure]
-        self.lives = Lives(self.engine, self.sequences, self.tier, pressure, keeps=config.checkpoint_share > 0)
-        self.checkpointer = Checkpointer(config, self.sequences, self.lives, self.tier)
+        self.tier = HostTier(self.engine, config.host_tier.answer_timeout_s)
+        pressure = PRESSURE_POLICIES[config.preemption.mode]
+        self.lives = Lives(self.engine, self.sequences, self.tier, pressure, keeps=config.checkpoint.engine_share > 0)
+        shared = (self.sequences, self.lives, self.tier)
+        self.checkpointer = Checkpointer(config.checkpoint, *shared)
         claims = Claims(self.tier)
-        self.steps = Steps(BATCH_POLICIES[preset.batch], preset.batch, config.budget_tokens)
+        self.steps = Steps(BATCH_POLICIES[scheduler.policy], scheduler.policy, scheduler.budget_tokens)
         self.stale_total = 0
-        self._config = config
-        retained = Retained(config.orphan_grace_s, config.most_retained, config.most_retained_tokens)
+        self._model = config.model
+        self._orphan_grace_s = keep.orphan_grace_s
+        retained = Retained(keep.orphan_grace_s, keep.max_answers, keep.max_answer_tokens)
         parts = (self.sequences, self.lives, self.steps, self.tier)
-        self.revival = revival = Revival(self.engine, config, *parts)
-        self._engine_side = engine_side = EngineSide(self.engine, config, *parts, retained, revival)
+        self.revival = revival = Revival(self.engine, config.recovery, config.kv_cache, *parts)
+        self._engine_side = engine_side = EngineSide(self.engine, config.engine_watch, *parts, retained, revival)
         self._orders = orders = Orders(address)
-        handover = HANDOVER_POLICIES[preset.handover]
-        self.migration = Migration(config, self.sequences, self.lives, self.tier, engine_side, orders, handover)
+        handover = HANDOVER_POLICIES[config.kv_handoff.policy]
+        moving = (config.migration, config.kv_handoff, scheduler)
+        self.migration = Migration(*moving, *shared, engine_side, orders, handover)
         self._pool = PoolSide(
             self.tier,
             self.lives,
@@ -80,18 +82,18 @@ class InstanceCore:
             self._restore,
         )
         admission = Admission(
-            config, self.sequences, self.lives, self.steps, self.migration, claims, engine_side, orders
+            scheduler, self.sequences, self.lives, self.steps, self.migration, claims, engine_side, orders
         )
         self._batcher = Batcher(
             self.engine,
-            config,
+            scheduler,
             self.sequences,
             self.lives,
             self.steps,
-            EVICT_POLICIES[preset.evict],
+            EVICT_POLICIES[config.preemption.victim_policy],
             self.migration.handovers.may_run,
         )
-        self._heartbeat = PromptHeartbeat(self.report, config.report_interval_s, config.report_after_change_s)
+        self._heartbeat = PromptHeartbeat(self.report, config.reports.interval_s, config.reports.after_change_s)
         self._absent: dict[Address, int] = {}
         self._absences = 0
         self._fenced = (self, engine_side, orders, admission, self._pool, *self.migration.parts)
@@ -137,7 +139,7 @@ class InstanceCore:
     def report(self) -> InstanceReport:
         """What this instance says of itself."""
         return build_report(
-            self._config,
+            self._model,
             self._engine_side,
             self.revival,
             self.sequences,
@@ -211,7 +213,7 @@ class InstanceCore:
         if sender.role == "dispatcher" and self.sequences.of_dispatcher(sender):
             self._absences += 1
             self._absent[sender] = self._absences
-            effects.append(After(self._config.orphan_grace_s, OrphansDue(sender, self._absences)))
+            effects.append(After(self._orphan_grace_s, OrphansDue(sender, self._absences)))
         return effects
 
     @handles

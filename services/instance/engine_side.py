@@ -16,7 +16,7 @@ from dunlin.messages.engine import (
 )
 from dunlin.messages.types import Figure, Rejected, Why
 from services.instance import suspects
-from services.instance.config import InstanceConfig
+from services.instance.config import EngineWatchConfig
 from services.instance.delivery import decoded, deliveries
 from services.instance.lives import Lives
 from services.instance.retained import Retained
@@ -33,7 +33,7 @@ class EngineSide:
     def __init__(
         self,
         engine: Address,
-        config: InstanceConfig,
+        config: EngineWatchConfig,
         sequences: Sequences,
         lives: Lives,
         steps: Steps,
@@ -46,7 +46,6 @@ class EngineSide:
         self.restarts_total = 0
         self.stale_total = 0
         self._engine = engine
-        self._config = config
         self._sequences = sequences
         self._lives = lives
         self._steps = steps

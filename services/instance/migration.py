@@ -11,7 +11,7 @@ from dunlin.messages.dispatch import Place
 from dunlin.messages.types import Part
 from dunlin.policies.handover import HandoverPolicy
 from services.instance.arrivals import Arrivals, Here
-from services.instance.config import InstanceConfig
+from services.instance.config import KvHandoffConfig, MigrationConfig, SchedulerConfig
 from services.instance.departure import Patience, Sender
 from services.instance.departures import Departures
 from services.instance.engine_side import EngineSide
@@ -29,7 +29,9 @@ class Migration:
 
     def __init__(
         self,
-        config: InstanceConfig,
+        config: MigrationConfig,
+        kv_handoff: KvHandoffConfig,
+        scheduler: SchedulerConfig,
         sequences: Sequences,
         lives: Lives,
         tier: HostTier,
@@ -37,13 +39,15 @@ class Migration:
         orders: Orders,
         handover: HandoverPolicy,
     ) -> None:
-        patience = Patience(config.move_stage_s, config.tail_tokens)
+        patience = Patience(config.stage_timeout_s, config.tail_tokens)
         self.departures = Departures(sequences, lives, Copies(tier), patience, self._sender)
-        self.arrivals = Arrivals(lives, tier, self._here, config.max_arriving, config.arrival_s)
-        self.sheds = Sheds(sequences, self.departures, orders, config.max_leaving)
-        limits = Limits(config.max_handovers, config.hold_s, config.handover_pause_s, config.tail_tokens)
+        self.arrivals = Arrivals(lives, tier, self._here, config.max_incoming, config.reservation_s)
+        self.sheds = Sheds(sequences, self.departures, orders, config.max_outgoing)
+        limits = Limits(
+            kv_handoff.max_concurrent, kv_handoff.max_hold_s, kv_handoff.refusal_pause_s, config.tail_tokens
+        )
         self.handovers = Handovers(sequences, self.departures, handover, limits, orders, lambda: tier.usable)
-        self._config = config
+        self._scheduler = scheduler
         self._sequences = sequences
         self._engine_side = engine_side
         self._lives = lives
@@ -112,9 +116,9 @@ class Migration:
         if self._sequences.waiting_count:
             return "others wait for slots"
         running = len(self._sequences) + len(self.arrivals)
-        return f"{running} sequences are enough" if running >= self._config.max_running else ""
+        return f"{running} sequences are enough" if running >= self._scheduler.max_running else ""
 
     def _headroom(self) -> int:
         """Slots that those that run will need soon."""
-        ahead = len(self._sequences) * self._config.run_ahead_tokens
+        ahead = len(self._sequences) * self._scheduler.allocate_ahead_tokens
         return min(ahead // 2, self._lives.slots.capacity // 8)

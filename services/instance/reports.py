@@ -3,7 +3,6 @@
 from typing import Any
 
 from dunlin.messages.fleet import InstanceReport
-from services.instance.config import InstanceConfig
 from services.instance.engine_side import EngineSide
 from services.instance.lives import Lives
 from services.instance.revival import Revival
@@ -14,7 +13,7 @@ from services.instance.tier import HostTier
 
 
 def build_report(
-    config: InstanceConfig,
+    model: str,
     engine: EngineSide,
     revival: Revival,
     sequences: Sequences,
@@ -42,7 +41,7 @@ def build_report(
         outstanding_steps=engine.outstanding,
         safepoints=engine.safepoints,
         engine_pid=engine.pid,
-        model=config.model,
+        model=model,
         weights_digest=ready.weights_digest if ready else "",
         kv_dtype=ready.kv_dtype if ready else "",
         steps_total=steps.done_total,

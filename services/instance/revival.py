@@ -12,7 +12,7 @@ from dunlin.messages.dispatch import Continued, Poisoned, Returned
 from dunlin.messages.engine import EngineExited, EngineReady
 from dunlin.messages.types import Figure, Rejected, Why
 from services.instance import suspects
-from services.instance.config import InstanceConfig
+from services.instance.config import KvCacheConfig, RecoveryConfig
 from services.instance.lives import Lives
 from services.instance.sequences import Sequence, Sequences, State
 from services.instance.slab import Slab
@@ -49,12 +49,20 @@ class Revival:
     """Carries the sequences over. `revived_tokens_total` counts tokens whose KV was found in the slab."""
 
     def __init__(
-        self, engine: Address, config: InstanceConfig, sequences: Sequences, lives: Lives, steps: Steps, tier: HostTier
+        self,
+        engine: Address,
+        config: RecoveryConfig,
+        kv_cache: KvCacheConfig,
+        sequences: Sequences,
+        lives: Lives,
+        steps: Steps,
+        tier: HostTier,
     ) -> None:
         self.revived_tokens_total = 0
         self.poisoned_total = 0
         self._engine = engine
         self._config = config
+        self._kv_cache = kv_cache
         self._sequences = sequences
         self._lives = lives
         self._steps = steps
@@ -106,8 +114,8 @@ class Revival:
         if ready != self._whole:
             for sequence in self._with_slots():
                 self._lives.displace(sequence)
-            capacity = min(ready.slots, self._config.max_slots) if self._config.max_slots else ready.slots
-            self._lives.slab = Slab(capacity, ready.weights_digest if self._config.prefix_reuse else None)
+            capacity = min(ready.slots, self._kv_cache.max_slots or ready.slots)
+            self._lives.slab = Slab(capacity, ready.weights_digest if self._kv_cache.prefix_caching else None)
         self._last = self._whole = ready
         effects += self._tier.engine_ready(ready)
         for sequence in self._with_slots():

@@ -5,12 +5,16 @@ import sys
 from collections.abc import Sequence
 
 from dunlin.arguments import Parser
+from dunlin.config.common import ClusterConfig
+from dunlin.config.errors import ConfigError
+from dunlin.config.flags import Shorthands, add_config_flags, read_settings
+from dunlin.config.resolve import Settings
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
-from services.kvstore.config import ALIGNMENTS_BYTES, TRANSPORTS, KvstoreConfig
+from services.kvstore.config import KvstoreConfig
 from services.kvstore.server import serve
 
-DEFAULT_TIER_BYTES = 256 << 20
+TABLES = {"cluster": ClusterConfig, "kvstore": KvstoreConfig}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -19,29 +23,30 @@ def parser() -> argparse.ArgumentParser:
         prog="dunlin serve kvstore", description="The host-memory tier of one node's KV pool, and its catalog."
     )
     add_service_flags(flags)
-    flags.add_argument(
-        "--tier-bytes",
-        "--host-tier-bytes",
-        dest="tier_bytes",
-        type=int,
-        default=DEFAULT_TIER_BYTES,
-        help=f"shared memory to keep regions in, filled at start (default: {DEFAULT_TIER_BYTES})",
-    )
-    flags.add_argument("--alignment-bytes", type=int, default=4096, choices=ALIGNMENTS_BYTES, help="of each region")
-    flags.add_argument(
-        "--orphan-grace-s", type=float, default=30.0, help="how long regions outlive their writer's stream"
-    )
-    flags.add_argument(
-        "--replicate", action="store_true", help="keep a second copy of everything at another node's kvstore"
-    )
-    flags.add_argument(
-        "--transport",
-        choices=TRANSPORTS,
-        default="auto",
-        help="how regions go to other nodes: nixl needs the extra `nodes`, and is neither encrypted nor authenticated; "
-        "auto takes it where both sides have it and RDMA, and no --tls-dir is given (default: auto)",
-    )
+    add_config_flags(flags)
+    _add_shorthands(flags, Shorthands(TABLES))
     return flags
+
+
+def _add_shorthands(flags: argparse.ArgumentParser, short: Shorthands) -> None:
+    text = "shared memory to keep regions in, filled at start"
+    for flag in ("--tier-bytes", "--host-tier-bytes"):
+        short.add(flags, flag, "kvstore.tier.capacity_bytes", text, dest="tier_bytes", metavar="N")
+    short.add(flags, "--alignment-bytes", "kvstore.tier.alignment_bytes", "of each region")
+    text = "how long regions outlive their writer's stream"
+    short.add(flags, "--orphan-grace-s", "kvstore.tier.orphan_grace_s", text, metavar="S")
+    text = "keep a second copy of everything at another node's kvstore"
+    short.switch(flags, "--replicate", "kvstore.exchange.replicate", text)
+    text = (
+        "how regions go to other nodes: nixl needs the extra `nodes`, and is neither encrypted nor authenticated; "
+        "auto takes it where both sides have it and RDMA, and no --tls-dir is given"
+    )
+    short.add(flags, "--transport", "kvstore.exchange.transport", text)
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """What holds for this process. Raises ConfigError."""
+    return read_settings(arguments, TABLES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -49,19 +54,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     flags = parser()
     arguments = flags.parse_args(argv)
     try:
-        config = KvstoreConfig(
-            "",
-            arguments.tier_bytes,
-            "",
-            arguments.alignment_bytes,
-            orphan_grace_s=arguments.orphan_grace_s,
-            replicate=arguments.replicate,
-            transport=arguments.transport,
-        )
-    except ValueError as error:
+        settings = settings_of(arguments)
+        config = settings.configure("kvstore", KvstoreConfig)
+    except ConfigError as error:
         flags.error(str(error))
     options = service_options("kvstore", arguments)
-    return run_service(options, lambda: serve(options, config))
+    return run_service(options, lambda: serve(options, config), settings.told())
 
 
 if __name__ == "__main__":

@@ -1,7 +1,9 @@
-"""What a kvstore is told at start. Pure."""
+"""What a kvstore's core is told at start, one section per decision. Pure."""
 
 from dataclasses import dataclass
 
+from dunlin.config.common import ReportsConfig
+from dunlin.config.fields import check, section, setting
 from dunlin.messages.exchange import TransferAgent
 
 ALIGNMENTS_BYTES = (64, 4096)
@@ -9,40 +11,101 @@ TRANSPORTS = ("auto", "sockets", "nixl")
 
 
 @dataclass(frozen=True, slots=True)
-class KvstoreConfig:
-    """Settings of one node's host tier.
+class TierConfig:
+    """The shared host memory of this node, and who may fill it."""
 
-    `tier_path` is how an instance of the same node opens the shared memory. `orphan_grace_s` is how long committed
-    regions outlive the stream of their writer: for reads under way, and for who claims them. `spill_share` of the room
-    is never given to checkpoints. `replicate`: what is committed here is also copied to the kvstore of another node.
-    Copies to other nodes that make no progress for `exchange_s` are given up, at most `most_jobs` requests are copied
-    at once, and other nodes are waited for `search_s` when they are asked for a request that nobody here knows.
-    `transport` is how bytes go there, and `agent` what others are told where they go by one-sided writes.
-    """
-
-    tier_path: str
-    tier_bytes: int
-    node: str = ""
-    alignment_bytes: int = 4096
-    max_regions: int = 65536
-    orphan_grace_s: float = 30.0
-    spill_share: float = 0.25
-    replicate: bool = False
-    exchange_s: float = 5.0
-    search_s: float = 0.5
-    most_jobs: int = 256
-    report_interval_s: float = 0.5
-    transport: str = "auto"
-    agent: TransferAgent | None = None
+    capacity_bytes: int = setting(
+        256 << 20,
+        "Host memory for KV, taken in full at start; refused unless 256 MiB stay free beyond it. The simulator's "
+        "default is --host-gb.",
+        unit="bytes",
+        least=1,
+        why="fits every machine; set it to what the node can spare",
+    )
+    alignment_bytes: int = setting(
+        4096, "Alignment of each region.", unit="bytes", choices=ALIGNMENTS_BYTES, why="a page, as direct copies need"
+    )
+    max_regions: int = setting(
+        65536,
+        "Regions in the catalog at most.",
+        unit="regions",
+        least=1,
+        why="a bound for the catalog's memory; 256 MiB of pages are as many",
+    )
+    spill_share: float = setting(
+        0.25,
+        "Share of the memory that is never given to checkpoints: it is for preempted and moving sequences.",
+        unit="share of the memory",
+        least=0,
+        most=1,
+        why="a preemption without room costs a whole prompt, a missing checkpoint only after a failure",
+    )
+    orphan_grace_s: float = setting(
+        30.0,
+        "Committed regions outlive the stream of their writer for so long: for reads under way, and for an instance "
+        "that goes on with the request.",
+        unit="seconds",
+        above=0,
+        why="as long as dispatchers and instances wait for each other",
+    )
 
     def __post_init__(self) -> None:
-        if self.alignment_bytes not in ALIGNMENTS_BYTES:
-            raise ValueError(f"alignment of {self.alignment_bytes} bytes: choose one of {ALIGNMENTS_BYTES}")
-        if self.tier_bytes < self.alignment_bytes:
-            raise ValueError(f"a host tier of {self.tier_bytes} bytes: needs at least {self.alignment_bytes}")
-        if not 0 <= self.spill_share <= 1:
-            raise ValueError(f"a share of {self.spill_share} for what is preempted: choose 0 to 1")
-        if self.transport not in TRANSPORTS:
-            raise ValueError(f"no transport is called {self.transport!r}: choose one of {', '.join(TRANSPORTS)}")
-        if self.max_regions < 1:
-            raise ValueError(f"a catalog of {self.max_regions} regions: needs at least 1")
+        check(self)
+        if self.capacity_bytes < self.alignment_bytes:
+            raise ValueError(f"capacity_bytes is {self.capacity_bytes}: needs at least {self.alignment_bytes}")
+
+
+@dataclass(frozen=True, slots=True)
+class ExchangeConfig:
+    """Copies to and from the kvstores of other nodes."""
+
+    replicate: bool = setting(
+        False,
+        "Whether what is committed here is also copied to the kvstore of another node.",
+        why="doubles the memory that checkpoints take",
+    )
+    transport: str = setting(
+        "auto",
+        "How bytes go there. `nixl` needs the extra `nodes`, and is neither encrypted nor authenticated; `auto` takes "
+        "it where both sides have it and RDMA, and no certificates are given; else `sockets`.",
+        choices=TRANSPORTS,
+        why="the fastest that is safe",
+    )
+    stall_timeout_s: float = setting(
+        5.0,
+        "A copy without progress for so long is given up.",
+        unit="seconds",
+        above=0,
+        why="longer than a network's hiccup",
+    )
+    search_timeout_s: float = setting(
+        0.5,
+        "Other nodes are waited for so long when they are asked for a request that is not known here.",
+        unit="seconds",
+        above=0,
+        why="computing a prompt again takes about as long",
+    )
+    max_jobs: int = setting(
+        256,
+        "Requests that are copied at once.",
+        unit="requests",
+        least=1,
+        why="more than instances checkpoint at once on one node",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class KvstoreConfig:
+    """Settings of one node's kvstore. `tier_path` (how an instance of the node opens the shared memory), `node` and
+    `agent` (what others are told where they go by one-sided writes) are its host's to say.
+    """
+
+    tier_path: str = ""
+    node: str = ""
+    agent: TransferAgent | None = None
+    tier: TierConfig = section(TierConfig)
+    exchange: ExchangeConfig = section(ExchangeConfig)
+    reports: ReportsConfig = section(ReportsConfig)

@@ -52,17 +52,18 @@ class KvstoreCore:
 
     def __init__(self, address: Address, config: KvstoreConfig) -> None:
         self.address = address
-        self.catalog = Catalog(Room(config.tier_bytes, config.alignment_bytes, config.max_regions))
+        self._tier = tier = config.tier
+        self.catalog = Catalog(Room(tier.capacity_bytes, tier.alignment_bytes, tier.max_regions))
         self.stale_total = 0
-        self._config = config
+        self._tier_path = config.tier_path
         self.orphans = Orphans(config.node)
         self._writers = Writers()
-        self._heartbeat = Heartbeat(self.report, config.report_interval_s)
-        self._reserved_total = 0
-        self._refused_total = 0
+        self._heartbeat = Heartbeat(self.report, config.reports.interval_s)
+        self._reserved_total = self._refused_total = 0
         self._corrupt_total = 0
         self._claimed_total = 0
-        self.exchange = Exchange(address, config, self.catalog, self._why_not_offered)
+        place = (address, config.node, config.agent)
+        self.exchange = Exchange(*place, config.exchange, self.catalog, self._why_not_offered)
         own = handlers_of(self, self._heartbeat)
         own = {kind: self._from_writers(do) if declaration_of(kind) else do for kind, do in own.items()}
         self._handlers = own | self.exchange.handlers
@@ -114,7 +115,7 @@ class KvstoreCore:
         self._writers.add(sender)
         if sender.role == "kvstore":
             return [*effects, *self.exchange.joined(sender)]
-        return [*effects, Send(sender, Tier(self._config.tier_path, self._config.tier_bytes))]
+        return [*effects, Send(sender, Tier(self._tier_path, self._tier.capacity_bytes))]
 
     @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
@@ -127,7 +128,7 @@ class KvstoreCore:
             self._forget_if_over(sender)
             return effects
         absence = self.orphans.next_absence()
-        effects.append(After(self._config.orphan_grace_s, GraceOver(sender, absence)))
+        effects.append(After(self._tier.orphan_grace_s, GraceOver(sender, absence)))
         if self.catalog.orphan(sender, absence):
             effects += self._await_end(sender)
         return effects
@@ -199,7 +200,7 @@ class KvstoreCore:
         if asked.priority is not Priority.CHECKPOINT:
             return True
         room = self.catalog.room
-        return room.free_bytes - asked.length_bytes >= self._config.spill_share * room.capacity_bytes
+        return room.free_bytes - asked.length_bytes >= self._tier.spill_share * room.capacity_bytes
 
     @handles
     def _on_grace_over(self, now_s: float, sender: Address, message: GraceOver) -> list[Effect]:
@@ -278,7 +279,7 @@ class KvstoreCore:
             Figure("free_bytes", room.free_bytes),
             Figure("largest_free_bytes", room.largest_free_bytes),
             Figure("regions", len(self.catalog)),
-            Figure("max_regions", self._config.max_regions),
+            Figure("max_regions", self._tier.max_regions),
         )
         rejected = Rejected("reserve", "no free range is long enough, or no handle is left")
         return Why("best_fit", "refuse", figures, (rejected,))

@@ -10,14 +10,14 @@ from typing import Any
 from dunlin.effects import Address, After, Effect, Handler, Message, Send
 from dunlin.handlers import handlers_of, handles
 from dunlin.messages.declare import declaration_of
-from dunlin.messages.exchange import DropCopies, Offer, Seek, Sought
+from dunlin.messages.exchange import DropCopies, Offer, Seek, Sought, TransferAgent
 from dunlin.messages.group import Reach
 from dunlin.messages.membership import Member
 from dunlin.messages.pool import FindRegions, RegionsSent, SendRegions
 from dunlin.messages.types import Priority, Why
 from services.kvstore.carriage import TRANSPORT, Forget
 from services.kvstore.catalog import Catalog, Entry, State, may_claim
-from services.kvstore.config import KvstoreConfig
+from services.kvstore.config import ExchangeConfig
 from services.kvstore.incoming import Incoming
 from services.kvstore.outgoing import DIALING, Outgoing
 
@@ -47,13 +47,17 @@ class Exchange:
     def __init__(
         self,
         address: Address,
-        config: KvstoreConfig,
+        node: str,
+        agent: TransferAgent | None,
+        config: ExchangeConfig,
         catalog: Catalog,
         why_not: Callable[[Offer], Why | None],
     ) -> None:
-        self.outgoing = Outgoing(catalog, config.exchange_s, config.most_jobs, config.agent)
+        self.outgoing = Outgoing(catalog, config.stall_timeout_s, config.max_jobs, agent)
         self.incoming = Incoming(catalog, why_not)
         self._address = address
+        self._node = node
+        self._has_agent = agent is not None
         self._config = config
         self._catalog = catalog
         self._known: dict[Address, None] = {}
@@ -69,7 +73,7 @@ class Exchange:
 
     def learn(self, member: Member) -> None:
         """A kvstore of another node is registered."""
-        if member.address.role == "kvstore" and member.node != self._config.node:
+        if member.address.role == "kvstore" and member.node != self._node:
             self._known[member.address] = None
 
     def known(self) -> list[Address]:
@@ -93,7 +97,7 @@ class Exchange:
         """It ended."""
         self._peers.pop(peer, None)
         effects = [*self.outgoing.gone(peer), *self.incoming.gone(peer)]
-        if self._config.agent is not None:
+        if self._has_agent:
             effects.append(Send(TRANSPORT, Forget(peer)))
         for number in list(self._searches):
             effects += self._heard(number, peer)
@@ -127,7 +131,7 @@ class Exchange:
             return answer()
         self._numbers += 1
         search = self._searches[self._numbers] = Search(asker, find, answer, dict(self._known))
-        effects: list[Effect] = [After(self._config.search_s, SearchDue(self._numbers))]
+        effects: list[Effect] = [After(self._config.search_timeout_s, SearchDue(self._numbers))]
         for peer in search.waiting:
             message: Message = Seek(self._numbers, find) if peer in self._peers else Reach(peer)
             effects.append(Send(peer if peer in self._peers else DIALING, message))

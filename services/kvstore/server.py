@@ -31,7 +31,7 @@ async def serve(options: ServiceOptions, config: KvstoreConfig) -> int:
         StartError: no memory for the tier, no NIXL where it is asked for, port taken, no etcd.
     """
     try:
-        tier = HostTier(config.tier_bytes)
+        tier = HostTier(config.tier.capacity_bytes)
     except TierError as error:
         raise StartError(str(error)) from error
     service = Service(options)
@@ -43,7 +43,7 @@ async def serve(options: ServiceOptions, config: KvstoreConfig) -> int:
             lambda address: KvstoreCore(address, config),
             accepts=[POOL, EXCHANGE],
             on_demand={"kvstore": EXCHANGE},
-            make_handlers=lambda host: _attach(host, service, tier, agent, config.transport),
+            make_handlers=lambda host: _attach(host, service, tier, agent, config.exchange.transport),
         )
         return await service.run_until_stopped()
     finally:
@@ -52,9 +52,9 @@ async def serve(options: ServiceOptions, config: KvstoreConfig) -> int:
 
 def _agent(options: ServiceOptions, config: KvstoreConfig) -> Agent | None:
     try:
-        return choose_agent(config.transport, options.name, is_secured=options.tls_dir is not None)
+        return choose_agent(config.exchange.transport, options.name, is_secured=options.tls_dir is not None)
     except AgentError as error:
-        raise StartError(f"--transport {config.transport}: {error}") from error
+        raise StartError(f"--transport {config.exchange.transport}: {error}") from error
 
 
 def _attach(

@@ -3,12 +3,19 @@
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 
 from dunlin.arguments import Parser
+from dunlin.config.common import ClusterConfig
+from dunlin.config.errors import ConfigError
+from dunlin.config.flags import Shorthands, add_config_flags, read_settings
+from dunlin.config.resolve import Settings
 from dunlin.wire.options import add_service_flags, service_options
 from dunlin.wire.process import run_service
-from services.monitor.config import MonitorConfig
+from services.monitor.process_config import MonitorProcessConfig
 from services.monitor.server import serve
+
+TABLES = {"cluster": ClusterConfig, "monitor": MonitorProcessConfig}
 
 
 def parser() -> argparse.ArgumentParser:
@@ -17,24 +24,25 @@ def parser() -> argparse.ArgumentParser:
         prog="dunlin serve monitor", description="Watches the fleet, publishes its views, keeps the recorded reasons."
     )
     add_service_flags(flags)
+    add_config_flags(flags)
     flags.add_argument(
         "--metrics-port",
         type=int,
         metavar="PORT",
         help="serve Prometheus metrics on this port, 0: any (default: do not)",
     )
-    flags.add_argument(
-        "--stuck-s", type=float, default=3.0, help="without progress for so long is suspect (default: 3)"
-    )
-    flags.add_argument("--silent-s", type=float, default=3.0, help="without report for so long is suspect (default: 3)")
-    flags.add_argument(
-        "--otlp",
-        default="",
-        metavar="URL",
-        help="send a trace of each request to this OpenTelemetry collector, http(s)://HOST:4317 (default: do not)",
-    )
-    flags.add_argument("--ring-records", type=int, default=20_000, help="how many reasons to keep (default: 20000)")
+    short = Shorthands(TABLES)
+    liveness = "monitor.liveness"
+    short.add(flags, "--stuck-s", f"{liveness}.stuck_s", "without progress for so long is suspect", metavar="S")
+    short.add(flags, "--silent-s", f"{liveness}.silent_s", "without report for so long is suspect", metavar="S")
+    short.add(flags, "--otlp", "monitor.tracing.otlp_url", "send traces to this OpenTelemetry collector", metavar="URL")
+    short.add(flags, "--ring-records", "monitor.reasons.ring_records", "how many reasons to keep", metavar="N")
     return flags
+
+
+def settings_of(arguments: argparse.Namespace) -> Settings:
+    """What holds for this process. Raises ConfigError."""
+    return read_settings(arguments, TABLES)
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -45,14 +53,14 @@ def main(argv: Sequence[str] | None = None) -> int:
     if port is not None and not 0 <= port <= 65535:
         flags.error(f"--metrics-port {port}: choose one from 0 to 65535")
     try:
-        config = MonitorConfig(
-            stuck_s=arguments.stuck_s, silent_s=arguments.silent_s, ring_records=arguments.ring_records
-        )
-    except ValueError as error:
+        settings = settings_of(arguments)
+        config = settings.configure("monitor", MonitorProcessConfig)
+    except ConfigError as error:
         flags.error(str(error))
     options = service_options("monitor", arguments)
     metrics = "" if port is None else f"{options.listen.rpartition(':')[0]}:{port}"
-    return run_service(options, lambda: serve(options, config, metrics, arguments.otlp))
+    started = partial(serve, options, config, metrics, config.tracing.otlp_url)
+    return run_service(options, started, settings.told())
 
 
 if __name__ == "__main__":

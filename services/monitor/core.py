@@ -65,10 +65,12 @@ class MonitorCore:
         self.address = address
         self.registry = Registry(address)
         self.views = Views()
-        self.reasons = ReasonRing(config.ring_records, config.ring_bytes, codec.decode)
+        self.reasons = ReasonRing(config.reasons.ring_records, config.reasons.ring_bytes, codec.decode)
         self.suspicions_total = 0
         self.stale_total = 0
-        self._config = config
+        self._liveness, self._view_pace = config.liveness, config.views
+        self._max_explained = config.reasons.max_explained
+        self._traces = config.traces
         self._codec = codec
         self._watches: dict[Address, Watch] = {}
         self._unheard: dict[Address, None] = {}
@@ -84,12 +86,12 @@ class MonitorCore:
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
         is_first = self._tick_due_s is None
-        if self._tick_due_s is not None and now_s - self._tick_due_s > self._config.slept_s:
+        if self._tick_due_s is not None and now_s - self._tick_due_s > self._liveness.slept_s:
             self._wake(now_s)
         handler = self._handlers.get(type(message))
         effects = handler(now_s, sender, message) if handler is not None else []
         if is_first:
-            self._warm_by_s = now_s + self._config.warm_up_s
+            self._warm_by_s = now_s + self._view_pace.warm_up_s
             effects.append(self._next_tick(now_s))
         return effects + (self._publish(now_s) if self._warm else self._warm_up(now_s))
 
@@ -138,7 +140,7 @@ class MonitorCore:
         self.reasons.lost += message.lost
         for reason in message.reasons:
             self.reasons.add(reason)
-        return [Send(TRACES, message)] if self._config.traces else []
+        return [Send(TRACES, message)] if self._traces else []
 
     @handles
     def _on_members_reset(self, now_s: float, sender: Address, message: MembersReset) -> list[Effect]:
@@ -179,15 +181,15 @@ class MonitorCore:
 
     @handles
     def _on_explain(self, now_s: float, sender: Address, message: ExplainQuery) -> list[Effect]:
-        return [Send(sender, Explanation(self.reasons.about(message.request, self._config.explain_records)))]
+        return [Send(sender, Explanation(self.reasons.about(message.request, self._max_explained)))]
 
     @handles
     def _on_status(self, now_s: float, sender: Address, message: StatusQuery) -> list[Effect]:
         return [Send(sender, self.status(now_s))]
 
     def _next_tick(self, now_s: float) -> After:
-        self._tick_due_s = now_s + self._config.tick_s
-        return After(self._config.tick_s, Tick())
+        self._tick_due_s = now_s + self._liveness.tick_s
+        return After(self._liveness.tick_s, Tick())
 
     def _wake(self, now_s: float) -> None:
         """This process slept: nobody answers for that time, and old suspicions are not told before another look.
@@ -200,7 +202,7 @@ class MonitorCore:
             if watch.suspect:
                 self._unheard[address] = None
         if self._unheard:
-            self._warm, self._warm_by_s = False, now_s + self._config.warm_up_s
+            self._warm, self._warm_by_s = False, now_s + self._view_pace.warm_up_s
 
     def _take_report(self, now_s: float, sender: Address, report: Report) -> bool:
         if not self.registry.is_connected(sender) or self.registry.is_outlived(sender):
@@ -218,7 +220,7 @@ class MonitorCore:
                 self._unheard.pop(known, None)
         if address.role == "instance" and self.registry.is_present(address):
             if address not in self._watches:
-                self._watches[address] = Watch(now_s, self._config)
+                self._watches[address] = Watch(now_s, self._liveness)
                 if not self._warm:
                     self._unheard[address] = None
             self._refresh(address)
@@ -257,10 +259,10 @@ class MonitorCore:
         """What changed goes out when the last version is old enough: for changes of note that is nearly always now."""
         if not self.views.changed:
             return []
-        config = self._config
+        config = self._view_pace
         interval_s = config.publish_interval_s
         if self.views.urgent:
-            interval_s = min(interval_s, config.urgent_member_s * max(0, len(self._watches) - config.small_fleet))
+            interval_s = min(interval_s, config.urgent_per_instance_s * max(0, len(self._watches) - config.small_fleet))
         due_s = self._published_s + interval_s
         if due_s <= now_s:
             return self._publish_now(now_s)

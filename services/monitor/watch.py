@@ -5,7 +5,7 @@ Knows reports and the time; not what anybody does about a suspicion.
 
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.types import Figure, Rejected, Why
-from services.monitor.config import MonitorConfig
+from services.monitor.config import LivenessConfig
 
 
 class Watch:
@@ -14,7 +14,7 @@ class Watch:
     `why` is None as long as there never was a suspicion; later it says why the instance is suspect, or trusted again.
     """
 
-    def __init__(self, now_s: float, config: MonitorConfig) -> None:
+    def __init__(self, now_s: float, config: LivenessConfig) -> None:
         self.heard_s = now_s
         self.suspect = False
         self.why: Why | None = None

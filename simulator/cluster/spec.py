@@ -4,12 +4,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from dunlin.config.fields import build
 from dunlin.cost.models import HostCosts
-from dunlin.policies.presets import DEFAULT_PRESET, PRESETS
+from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, preset_settings
 from services.dispatcher.config import DispatcherConfig
-from services.dispatcher.config import of_preset as dispatcher_of
 from services.global_manager.config import GlobalManagerConfig
-from services.global_manager.config import of_preset as manager_of
 from services.instance.config import InstanceConfig
 from services.kvstore.config import KvstoreConfig
 from services.monitor.config import MonitorConfig
@@ -24,13 +23,13 @@ class ClusterSpec:
     """The number of processes of each role, the policies, the engines and the network.
 
     Each node has a kvstore with `tier_bytes`, and the instances are spread over the nodes in turn. The mappings hold
-    settings of a role's configuration that differ from its defaults; they win over the preset's. `skews_s`: clock
-    offsets in seconds, assigned in turn to the processes as they start. `host`: CPU costs of the processes (None: no
-    time).
+    settings of a role, by their names within it, that differ from its defaults; they win over the preset's. `skews_s`:
+    clock offsets in seconds, assigned in turn to the processes as they start. `host`: CPU costs of the processes
+    (None: no time).
 
     Raises:
-        ValueError: there is no such preset, or too few of a role.
-        TypeError: a role has no such setting.
+        ValueError: there is no such preset, or too few of a role. The configurations, when they are asked for: a role
+            has no such setting, or a value is out of its range.
     """
 
     instances: int = 2
@@ -58,23 +57,24 @@ class ClusterSpec:
 
     def instance_config(self, node: str) -> InstanceConfig:
         """The configuration of an instance on `node`."""
-        return InstanceConfig(**{"node": node, "preset": self.preset, **self.instance})
+        return build(InstanceConfig, {**preset_settings(self.preset, "instance"), **self.instance}, node=node)
 
     def dispatcher_config(self) -> DispatcherConfig:
         """The configuration of every dispatcher."""
-        return dispatcher_of(self.preset, **self.dispatcher)
+        return build(DispatcherConfig, {**preset_settings(self.preset, "dispatcher"), **self.dispatcher})
 
     def manager_config(self) -> GlobalManagerConfig:
         """The configuration of every global manager."""
-        return manager_of(self.preset, **self.manager)
+        return build(GlobalManagerConfig, {**preset_settings(self.preset, "manager"), **self.manager})
 
     def kvstore_config(self, node: str) -> KvstoreConfig:
         """The configuration of the kvstore of `node`."""
-        return KvstoreConfig(**{"tier_path": "/tier", "tier_bytes": self.tier_bytes, "node": node, **self.kvstore})
+        values = {"tier.capacity_bytes": self.tier_bytes, **self.kvstore}
+        return build(KvstoreConfig, values, tier_path="/tier", node=node)
 
     def monitor_config(self) -> MonitorConfig:
         """The configuration of every monitor."""
-        return MonitorConfig(**self.monitor)
+        return build(MonitorConfig, self.monitor)
 
 
 def spec_of(engine: Overrides | None = None, **settings: Any) -> ClusterSpec:

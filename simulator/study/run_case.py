@@ -2,7 +2,7 @@
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from typing import Any
 
 from dunlin.cost.load import load_timing
@@ -10,11 +10,7 @@ from dunlin.cost.models import EngineTiming
 from dunlin.cost.shipped import find_overhead
 from dunlin.workload.prompts import each_job
 from dunlin.workload.trace import Arrival
-from services.dispatcher.config import DispatcherConfig
-from services.global_manager.config import GlobalManagerConfig
-from services.instance.config import InstanceConfig
-from services.kvstore.config import KvstoreConfig
-from services.monitor.config import MonitorConfig
+from services.settings import CORES
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.model import SimulatedEngineSettings, engine_ready_of
 from simulator.study.explanation import explain_request
@@ -22,14 +18,6 @@ from simulator.study.report import SimulationOutcome, slowest
 from simulator.study.run import SimResult, SimSpec, simulate
 from simulator.study.sweep import Case
 
-ROLE_CONFIGS: dict[str, type[Any]] = {
-    "instance": InstanceConfig,
-    "dispatcher": DispatcherConfig,
-    "manager": GlobalManagerConfig,
-    "kvstore": KvstoreConfig,
-    "monitor": MonitorConfig,
-}
-"""The configuration class of each role that a case's `settings` name."""
 _GPUS_PER_NODE = 8
 _SAMPLES = 400
 _VOCABULARY = 32_000
@@ -104,24 +92,24 @@ def cluster_of(case: Case) -> ClusterSpec:
             preset=case.preset,
             tier_bytes=case.tier_bytes,
             engine=engine_of(timing, case.max_positions),
-            **_overrides(case),
         )
+        spec = replace(spec, **_overrides(case))  # type: ignore[arg-type]
         # What a role would refuse at its start is refused here, before anything runs.
         spec.instance_config(""), spec.dispatcher_config(), spec.manager_config(), spec.kvstore_config("")
+        spec.monitor_config()
         return spec
-    except (ValueError, TypeError) as error:
+    except ValueError as error:
         raise SimError(str(error)) from None
 
 
-def _overrides(case: Case) -> dict[str, Any]:
-    """Settings of roles. Raises SimError for a name that a role's configuration has not."""
-    found: dict[str, Any] = {}
-    for role, values in case.settings:
-        known = [field.name for field in fields(ROLE_CONFIGS[role])]
-        for name, _ in values:
-            if name not in known:
-                raise SimError(f"{role} has no setting {name!r}; it has {', '.join(known)}")
-        found[role] = dict(values)
+def _overrides(case: Case) -> dict[str, dict[str, Any]]:
+    """Settings by role. Raises ValueError: there is no such role."""
+    found: dict[str, dict[str, Any]] = {}
+    for name, value in case.settings:
+        role, _, rest = name.partition(".")
+        if role not in CORES:
+            raise ValueError(f"there is no setting {name!r}: names begin with {', '.join(CORES)}")
+        found.setdefault(role, {})[rest] = value
     return found
 
 

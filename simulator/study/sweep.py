@@ -23,8 +23,8 @@ class Case:
     `tier_bytes` is the host memory for KV of each node, `max_positions` the longest request (0: what the memory holds),
     `sample_s` the time between samples of the instances (0: a two-hundredth of the workload), `story_of` the request to
     explain ("slowest": the one that waited longest for its first token), `overhead` what the engine's host adds to
-    steps (as `dunlin.cost.shipped.find_overhead` reads it; empty: nothing), `settings` what differs from the defaults
-    of a role's configuration.
+    steps (as `dunlin.cost.shipped.find_overhead` reads it; empty: nothing), `settings` names and
+    values of those that differ from the defaults and the preset's.
     """
 
     preset: str
@@ -40,7 +40,7 @@ class Case:
     sample_s: float = 0.0
     story_of: str = ""
     overhead: str = ""
-    settings: tuple[tuple[str, tuple[tuple[str, Any], ...]], ...] = ()
+    settings: tuple[tuple[str, Any], ...] = ()
 
 
 Runner = Callable[[Case, Sequence[Arrival], "Callable[[float], None] | None"], SimulationOutcome]

@@ -37,8 +37,8 @@ def bench(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> tuple[Bench, list[
 
     def figures_of(case: Any, slos: Any) -> PresetFigures:
         settings = dict(case.settings)
-        budget = dict(settings.get("instance", ())).get("budget_tokens")
-        share = dict(settings.get("manager", ())).get("prefill_share", 0.5)
+        budget = settings.get("instance.scheduler.budget_tokens")
+        share = settings.get("manager.groups.prefill_share", 0.5)
         return found(0.5 + 0.2 * (budget == 1024) + 0.2 * (share == 0.75))
 
     monkeypatch.setattr(presets, "run_case", run_case)
@@ -56,8 +56,8 @@ def test_each_preset_is_compared_with_what_tuning_found_and_nothing_runs_twice(
     one.matrix()
     assert len(made) == tuned + len(presets.PRESETS)
     settings = {case.preset: dict(case.settings) for case in made[tuned:]}
-    assert settings["chunked"] == {"instance": (("budget_tokens", 1024),)}
-    assert settings["distserve"]["manager"] == (("prefill_share", 0.75),)
+    assert settings["chunked"] == {"instance.scheduler.budget_tokens": 1024}
+    assert settings["distserve"]["manager.groups.prefill_share"] == 0.75
     again = Bench(Path("t"), Results(tmp_path / "r"), OPTIONS)
     again.tune()
     again.matrix()
@@ -70,8 +70,8 @@ def test_where_nobody_is_tuned_all_have_the_same_but_for_whole_prompts(bench: tu
     Bench(Path("t"), bench[0]._results, options).matrix()
     settings = {case.preset: dict(case.settings) for case in made}
     assert settings["chunked"] == settings["llumnix"] == {}
-    assert settings["vllm"] == settings["fifo"] == {"instance": (("budget_tokens", 2048),)}
-    assert settings["distserve"] == {"manager": (("prefill_share", 0.75),)}
+    assert settings["vllm"] == settings["fifo"] == {"instance.scheduler.budget_tokens": 2048}
+    assert settings["distserve"] == {"manager.groups.prefill_share": 0.75}
 
 
 def test_what_is_tuned_on_is_not_reported() -> None:

@@ -10,9 +10,9 @@ import pytest
 
 from dunlin.cli.main import main, make_parser
 from services.dispatcher.config import DispatcherConfig
-from services.instance.__main__ import DEFAULT_KV_MIB
 from services.instance.config import InstanceConfig
-from services.kvstore.__main__ import DEFAULT_TIER_BYTES
+from services.instance.process_config import EngineConfig
+from services.kvstore.config import KvstoreConfig
 
 COMMANDS = ("up", "generate", "status", "explain", "replay", "model", "serve", "version")
 
@@ -133,10 +133,10 @@ def test_serve_hands_its_options_to_the_role(capsys: pytest.CaptureFixture[str])
 def test_the_defaults_that_help_names_are_the_services_own(capsys: pytest.CaptureFixture[str]) -> None:
     exit_code("up", "--help")
     said = " ".join(capsys.readouterr().out.split())
-    assert f"0: none (default: {InstanceConfig().checkpoint_share:g})" in said
-    assert f"longer for its turn (default: {DispatcherConfig().max_wait_s:g})" in said
-    assert f"KV of each node (default: {DEFAULT_TIER_BYTES >> 20})" in said
-    assert f"(default: what {DEFAULT_KV_MIB} MiB hold)" in said
+    assert f"0: none (default: {InstanceConfig().checkpoint.engine_share:g})" in said
+    assert f"longer for its turn (default: {DispatcherConfig().admission.max_wait_s:g})" in said
+    assert f"KV of each node (default: {KvstoreConfig().tier.capacity_bytes >> 20})" in said
+    assert f"(default: what {EngineConfig().kv_bytes >> 20} MiB hold)" in said
 
 
 def test_every_option_is_explained() -> None:

@@ -49,7 +49,12 @@ def test_presets_stand_side_by_side(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_a_setting_may_be_for_one_preset(capsys: pytest.CaptureFixture[str]) -> None:
     flags = (*LOAD, "--preset", "chunked,least_loaded", "--json")
-    slowed = ("--set", "least_loaded:instance.budget_tokens=16", "--set", "instance.checkpoint_share=0")
+    slowed = (
+        "--set",
+        "least_loaded:instance.scheduler.budget_tokens=16",
+        "--set",
+        "instance.checkpoint.engine_share=0",
+    )
     assert run(*flags, *slowed) == 0
     fast, slow = (one["report"]["ttft_s"]["p50"] for one in json.loads(capsys.readouterr().out)["presets"])
     assert slow > 1.5 * fast
@@ -107,9 +112,12 @@ def test_pictures_are_drawn(tmp_path: Path, capsys: pytest.CaptureFixture[str]) 
         ((*LOAD, "--model-shape", "gpt-9"), "no shape is called 'gpt-9'"),
         ((*LOAD, "--slo", "fast"), "'fast' is no limit"),
         ((*LOAD, "--find-instances", "4"), "--find-instances needs --slo"),
-        ((*LOAD, "--set", "engine.speed=9"), "give ROLE.NAME=VALUE with a role of instance, dispatcher"),
+        ((*LOAD, "--set", "engine.speed=9"), "engine.speed (--set): there is no such setting"),
         ((*LOAD, "--set", "best:instance.speed=9"), "no preset 'best'; there are chunked"),
-        ((*LOAD, "--set", "instance.speed=9"), "instance has no setting 'speed'"),
+        (
+            (*LOAD, "--set", "instance.speed=9"),
+            "instance.speed (--set): there is no such setting: see dunlin config list instance",
+        ),
         ((*LOAD, "--instances", "0"), "0 is not between 1 and 8192"),
         (("--workload", "poisson:rate=4"), "it would never end"),
     ],

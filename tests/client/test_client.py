@@ -287,7 +287,7 @@ def test_a_full_queue_says_when_to_come_back() -> None:
         assert caught.value.retry_after_s == 0.5
         waiting.cancel()
 
-    with_client(test, serving=False, max_queued=1)
+    with_client(test, serving=False, admission__max_queued=1)
 
 
 def test_a_deadline() -> None:
@@ -306,7 +306,7 @@ def test_nobody_to_serve() -> None:
             await client.generate("x")
         assert caught.value.retry_after_s == 1e-9
 
-    with_client(test, serving=False, unavailable_after_s=1e-9)
+    with_client(test, serving=False, admission__unavailable_after_s=1e-9)
 
 
 def test_a_request_that_cannot_be_finished() -> None:
@@ -318,7 +318,7 @@ def test_a_request_that_cannot_be_finished() -> None:
         with pytest.raises(GenerationFailed, match="given up after 1 lost hand-outs; the last was lost: killed"):
             await task
 
-    with_client(test, max_losses=1)
+    with_client(test, placement__max_lost_attempts=1)
 
 
 def test_a_dispatcher_that_stops_in_mid_stream_says_so() -> None:

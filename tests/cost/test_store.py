@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.cost.load import fitted_step, load_timing
+from dunlin.cost.load import load_timing
 from dunlin.cost.models import Batch, Curve, EngineTiming, MoveModel, MoveModels, Quality, StepModel
 from dunlin.cost.store import Key, MovePoint, StepPoint, Store, StoreError
 from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.messages.types import MoveKind
-from services.instance.__main__ import parser, step_model
 
 KEY = Key("tiny", "cpu", "threads=1")
 
@@ -103,25 +102,3 @@ def test_the_timing_of_a_store_is_loaded_by_its_path(tmp_path: Path) -> None:
     with Store(tmp_path / "db") as store:
         store.save(KEY, "2026-01-01", timing())
     assert load_timing(str(tmp_path / "db"), "tiny") == timing()
-
-
-def test_a_step_model_is_loaded_for_a_service(tmp_path: Path) -> None:
-    with Store(tmp_path / "db") as store:
-        store.save(KEY, "2026-01-01", timing())
-    assert fitted_step(tmp_path / "db", "tiny") == timing().step
-    with pytest.raises(StoreError, match="no such file"):
-        fitted_step(tmp_path / "none", "tiny")
-
-
-def test_an_instance_takes_its_profile_from_the_data_directory(tmp_path: Path) -> None:
-    def loaded(*flags: str) -> StepModel | None:
-        given = ["--name", "a", "--etcd", "x:1", "--data-dir", str(tmp_path), "--model", "tiny", *flags]
-        return step_model(parser().parse_args(given))
-
-    assert loaded() is None
-    with Store(tmp_path / "profiles.db") as store:
-        store.save(KEY, "2026-01-01", timing())
-    assert loaded() == timing().step
-    assert loaded("--model", "other") is None
-    with pytest.raises(StoreError, match="no profile of other"):
-        loaded("--model", "other", "--profile", str(tmp_path / "profiles.db"))

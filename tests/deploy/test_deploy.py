@@ -18,10 +18,17 @@ from pathlib import Path
 
 import pytest
 
+from dunlin.cli.main import make_parser
 from dunlin.cli.serve import ROLES
+from dunlin.cli.sim import _cases
+from dunlin.config.resolve import resolve
+from dunlin.config.sources import from_all, from_file
+from services.settings import TABLES
+from simulator.study.run_case import cluster_of
 from tests.deploy.commands import parsed
 
 UNITS = "deploy/systemd"
+SETTINGS = "deploy/dunlin.toml"
 COMMON = "dunlin-.service.d/10-common.conf"
 # What would keep an instance from opening the kvstore's memory, or the kvstore from seeing how much there is.
 HIDES_THE_TIER = {"PrivateUsers", "PrivatePIDs", "DynamicUser", "ProcSubset"}
@@ -67,6 +74,7 @@ def test_there_is_a_unit_for_every_role_and_each_starts(root: Path) -> None:
     for _, arguments in commands.values():
         assert arguments.etcd == ("127.0.0.1:2379",)
         assert arguments.data_dir == Path("/var/lib/dunlin")
+        assert arguments.config == [Path("/etc/dunlin/dunlin.toml")]
 
 
 def test_instances_of_a_node_get_names_and_ports_of_their_own(root: Path) -> None:
@@ -88,6 +96,38 @@ def test_units_take_each_variable_from_the_example_file(root: Path) -> None:
     texts = [path.read_text() for path in (root / UNITS).rglob("*") if path.suffix in (".service", ".conf")]
     used = {name for text in texts for name in re.findall(r"\$\{?([A-Z]\w+)\}?", text)}
     assert used == set(environment(root))
+
+
+def test_every_unit_starts_with_the_settings_of_the_three_nodes(root: Path) -> None:
+    whole = resolve(TABLES, from_file(root / SETTINGS))
+    for role, arguments in unit_commands(root).values():
+        arguments.config = [root / SETTINGS]
+        settings = importlib.import_module(f"services.{role}.__main__").settings_of(arguments)
+        held = {name: value for name, value in settings.given().items() if not name.startswith("cluster.")}
+        assert held.items() <= whole.given().items(), role
+        for name, table in TABLES.items():
+            if name in role:
+                settings.configure(name, table)
+    # Several nodes compute, so a second copy has a place.
+    assert whole["kvstore.exchange.replicate"]
+
+
+def test_the_settings_of_the_three_nodes_can_be_simulated(root: Path) -> None:
+    words = ["sim", "--workload", "poisson:rate=1,duration=1", "--instances", "4", "--nodes", "2"]
+    (case,) = _cases(make_parser().parse_args([*words, "--config", str(root / SETTINGS)]))
+    spec = cluster_of(case)
+    assert spec.kvstore_config("b").tier.capacity_bytes == 256 << 20
+    assert spec.kvstore_config("b").exchange.replicate
+
+
+def test_the_variables_of_one_node_are_settings(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Those of the example file that are commented out, and those in the comments of the settings."""
+    texts = [(root / UNITS / "dunlin.env").read_text(), (root / SETTINGS).read_text()]
+    found = [line for text in texts for line in re.findall(r"DUNLIN_\w+__\w+=\w+", text)]
+    assert len(found) >= 2
+    for line in found:
+        monkeypatch.setenv(*line.split("=", 1))
+    assert resolve(TABLES, from_all([], []))["kvstore.tier.capacity_bytes"] == 16 << 30
 
 
 def test_what_cannot_start_is_not_started_again(root: Path) -> None:

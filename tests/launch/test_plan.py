@@ -7,19 +7,24 @@ from typing import Any
 
 import pytest
 
+from dunlin.config.resolve import resolve
+from dunlin.config.sources import Given
 from dunlin.effects import Address
 from dunlin.launch import preflight
 from dunlin.launch.errors import LaunchError
-from dunlin.launch.options import UpOptions
+from dunlin.launch.options import UpOptions, shared_threads
 from dunlin.launch.plan import Ports, ProcessSpec, service_specs
 from dunlin.launch.ports import claim_port, claim_ports, endpoint
 from dunlin.launch.readiness import judge
 from dunlin.messages.fleet import FleetStatus, InstanceReport, MemberStatus
-from services.instance.config import InstanceConfig
+from services.settings import TABLES
+
+TIER = "kvstore.tier.capacity_bytes"
 
 
-def options(**changes: Any) -> UpOptions:
-    return dataclasses.replace(UpOptions(data_dir=Path("/d")), **changes)
+def options(given: dict[str, Any] | None = None, **changes: Any) -> UpOptions:
+    settings = resolve(TABLES, [Given(name, value, "--set") for name, value in (given or {}).items()])
+    return dataclasses.replace(UpOptions(Path("/d"), settings), **changes)
 
 
 def specs(**changes: Any) -> list[ProcessSpec]:
@@ -49,10 +54,10 @@ def test_an_ipv6_address_is_in_brackets_before_its_port() -> None:
     assert endpoint("host", 7) == "host:7"
 
 
-def test_every_dispatcher_knows_the_web_pages_that_may_ask() -> None:
-    for spec in specs(dispatchers=2, cors=("https://a.example", "*")):
-        assert ("--cors=https://a.example" in spec.command) is (spec.role == "dispatcher")
-        assert ("--cors=*" in spec.command) is (spec.role == "dispatcher")
+def test_every_process_is_given_all_settings() -> None:
+    for spec in specs(config=(Path("/c.toml"),), words=("cluster.preset=llumnix", "cluster.model_name=-my model")):
+        given = ["--config=/c.toml", "--set=cluster.preset=llumnix", "--set=cluster.model_name=-my model"]
+        assert [word for word in spec.command if word in given] == given
 
 
 def test_nodes_that_are_played_have_a_kvstore_each_and_share_the_instances() -> None:
@@ -66,12 +71,6 @@ def test_one_node_keeps_its_name() -> None:
     assert {flag(spec, "--node") for spec in specs()} == {"node"}
 
 
-def test_the_doors_know_the_name_of_the_model() -> None:
-    named = [spec for spec in specs(model_name="-my model", dispatchers=2) if "--model-name=-my model" in spec.command]
-    assert [spec.role for spec in named] == ["dispatcher", "dispatcher"]
-    assert not any("--model-name" in word for spec in specs() for word in spec.command)
-
-
 def test_every_process_knows_the_user_of_etcd() -> None:
     for spec in specs(etcd_user="u", etcd_password_file=Path("/p")):
         assert (flag(spec, "--etcd-user"), flag(spec, "--etcd-password-file")) == ("u", "/p")
@@ -81,19 +80,6 @@ def test_every_process_is_tied_and_finds_etcd() -> None:
     for spec in specs():
         assert (flag(spec, "--parent-pid"), flag(spec, "--etcd"), flag(spec, "--name")) == ("77", "h:9", spec.name)
         assert "-P" in spec.command
-
-
-def test_the_preset_chooses_every_services_policies() -> None:
-    chosen = {spec.role: spec for spec in specs(preset="llumnix")}
-    assert [flag(chosen[role], "--preset") for role in ("dispatcher", "global_manager", "instance")] == ["llumnix"] * 3
-
-
-def test_the_manager_is_told_how_to_split_where_it_is_said() -> None:
-    managers = [
-        next(spec for spec in specs(**said) if spec.role == "global_manager") for said in ({}, {"prefill_share": 0.25})
-    ]
-    assert "--prefill-share" not in managers[0].command
-    assert flag(managers[1], "--prefill-share") == "0.25"
 
 
 def test_each_dispatcher_writes_an_access_log_of_its_own_where_it_is_wanted() -> None:
@@ -118,8 +104,7 @@ def test_doors_keep_their_ports() -> None:
 
 def test_cores_are_shared_among_instances(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("os.sched_getaffinity", lambda pid: set(range(8)))
-    assert [options(instances=n).threads_each() for n in (1, 3, 8, 20)] == [7, 2, 1, 1]
-    assert options(instances=3, threads=5).threads_each() == 5
+    assert [shared_threads(n) for n in (1, 3, 8, 20)] == [7, 2, 1, 1]
 
 
 def test_a_port_in_use_is_named() -> None:
@@ -158,28 +143,28 @@ def test_a_host_that_is_not_ours_is_named() -> None:
 @pytest.mark.parametrize(
     ("changes", "complaint"),
     [
-        ({"model": "builtin:huge"}, "builtin:huge.*only built-in model is builtin:tiny"),
-        ({"model": "/no/such/model"}, "/no/such/model.*no such directory"),
+        ({"cluster.model": "builtin:huge"}, "builtin:huge.*only built-in model is builtin:tiny"),
+        ({"cluster.model": "/no/such/model"}, "/no/such/model.*no such directory"),
         ({"etcd": "a:1,https://b:2"}, "write host:port; TLS is chosen by its own flags"),
         ({"etcd": "nonsense"}, "'nonsense' is not host:port"),
         ({"etcd": "127.0.0.1:1"}, "etcd unreachable .*127.0.0.1:1: connection refused"),
         ({"instances": 0}, "--instances 0: .*at least 1"),
         ({"dispatchers": 0}, "--dispatchers 0: .*at least 1"),
         ({"nodes": 3}, "--nodes 3 with --instances 2: .*use fewer nodes"),
-        ({"replicate": True}, "--replicate .*say --nodes 2"),
-        ({"preset": "nosuch"}, "--preset nosuch: there is none; choose one of .*chunked"),
-        ({"prefill_share": 1.0}, "--prefill-share 1.0: say a share between 0 and 1"),
-        ({"dtype": "bf16", "deterministic": True}, "--deterministic computes in fp32, not bf16"),
-        ({"checkpoint_share": 2.0}, "--checkpoint-share 2: choose a share .* from 0 .* to 0.5"),
-        ({"tier_mib": 1 << 30}, r"--tier-mib 1073741824: \d+ MiB of memory are available; choose less"),
-        ({"tier_mib": 1 << 29, "nodes": 2}, "--tier-mib 536870912 for each of 2 nodes: "),
-        ({"otlp": "nonsense"}, "--otlp nonsense: no endpoint .* give http://HOST:4317"),
-        ({"otlp": "http://"}, "--otlp http://: no endpoint"),
+        ({"kvstore.exchange.replicate": True}, "--replicate .*say --nodes 2"),
+        ({"instance.engine.dtype": "bf16", "instance.engine.deterministic": True}, "computes in fp32, not bf16"),
+        ({TIER: 1 << 50}, r"--tier-mib 1073741824: \d+ MiB of memory are available; choose less"),
+        ({TIER: 1 << 49, "nodes": 2}, "--tier-mib 536870912 for each of 2 nodes: "),
+        ({"monitor.tracing.otlp_url": "nonsense"}, "--otlp nonsense: no endpoint .* give http://HOST:4317"),
+        ({"monitor.tracing.otlp_url": "http://"}, "--otlp http://: no endpoint"),
+        ({"dispatcher.tenants.keys_file": "/no/keys.json"}, "--keys /no/keys.json: no such file"),
     ],
 )
 def test_what_cannot_start_is_said_before_anything_starts(changes: dict[str, Any], complaint: str) -> None:
+    given = {name: value for name, value in changes.items() if "." in name}
+    asked = options(given, **{name: value for name, value in changes.items() if "." not in name})
     with pytest.raises(LaunchError, match=complaint):
-        preflight.check(options(**changes))
+        preflight.check(asked)
 
 
 def test_nixl_where_there_is_none_is_said_before_anything_starts(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -187,14 +172,7 @@ def test_nixl_where_there_is_none_is_said_before_anything_starts(monkeypatch: py
     with pytest.raises(
         LaunchError, match=r"--transport nixl: .*pip install 'dunlin\[nodes\]', or say --transport sockets"
     ):
-        preflight.check(options(transport="nixl"))
-
-
-def test_the_share_that_is_let_through_is_what_an_instance_takes() -> None:
-    preflight.check(options(checkpoint_share=preflight.MOST_CHECKPOINT_SHARE))
-    InstanceConfig(checkpoint_share=preflight.MOST_CHECKPOINT_SHARE)
-    with pytest.raises(ValueError, match="checkpoint_share"):
-        InstanceConfig(checkpoint_share=preflight.MOST_CHECKPOINT_SHARE + 0.01)
+        preflight.check(options({"kvstore.exchange.transport": "nixl"}))
 
 
 def member(name: str = "i", **changes: Any) -> MemberStatus:
@@ -232,8 +210,3 @@ def test_with_tls_every_service_gets_a_directory_of_its_own() -> None:
     data_dir = Path(flag(made[0], "--data-dir"))
     assert [flag(spec, "--tls-dir") for spec in made] == [str(data_dir / "tls" / spec.name) for spec in made]
     assert not any("--tls-dir" in spec.command for spec in specs())
-
-
-def test_keys_go_to_dispatchers_alone() -> None:
-    made = specs(keys=Path("/k.json"), dispatchers=2)
-    assert [spec.role for spec in made if "/k.json" in spec.command] == ["dispatcher", "dispatcher"]

@@ -10,19 +10,19 @@ from dunlin.policies.dispatch import POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
 from dunlin.policies.handover import HANDOVER_POLICIES
-from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, Preset
+from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, SETTING_OF, Preset, preset_settings
 from dunlin.policies.pressure import PRESSURE_POLICIES
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 
 CHUNKED = {
     "dispatch": "prefix_affinity",
     "batch": "chunked",
-    "evict": "youngest",
+    "victim": "youngest",
     "group": "local_groups",
     "rebalance": "none",
-    "pressure": "spill",
+    "preemption": "spill",
     "admit": "all",
-    "handover": "none",
+    "handoff": "none",
 }
 
 
@@ -35,25 +35,25 @@ def test_every_preset_names_policies_of_the_tables(name: str) -> None:
     preset = PRESETS[name]
     assert preset.dispatch in POLICIES
     assert preset.batch in BATCH_POLICIES
-    assert preset.evict in EVICT_POLICIES
+    assert preset.victim in EVICT_POLICIES
     assert preset.group in GROUP_POLICIES
     assert preset.rebalance in REBALANCE_POLICIES
-    assert preset.pressure in PRESSURE_POLICIES
+    assert preset.preemption in PRESSURE_POLICIES
     assert preset.admit in ADMIT_POLICIES
-    assert preset.handover in HANDOVER_POLICIES
-    assert (preset.group == "prefill_decode") is (preset.handover != "none"), "who splits work hands it over"
+    assert preset.handoff in HANDOVER_POLICIES
+    assert (preset.group == "prefill_decode") is (preset.handoff != "none"), "who splits work hands it over"
 
 
 @pytest.mark.parametrize(
     ("name", "choices"),
     [
-        ("vllm", {"batch": "prefill_first", "pressure": "recompute", "rebalance": "none"}),
-        ("fifo", {"dispatch": "fewest_tokens", "batch": "prefill_first", "pressure": "recompute"}),
+        ("vllm", {"batch": "prefill_first", "preemption": "recompute", "rebalance": "none"}),
+        ("fifo", {"dispatch": "fewest_tokens", "batch": "prefill_first", "preemption": "recompute"}),
         ("round_robin", {"dispatch": "round_robin", "batch": "chunked"}),
         ("shortest_queue", {"dispatch": "fewest_requests", "batch": "chunked"}),
         ("online_only", {"admit": "interactive_only", "batch": "chunked"}),
         ("llumnix", {"dispatch": "llumnix", "rebalance": "llumnix"}),
-        ("distserve", {"dispatch": "fewest_tokens", "group": "prefill_decode", "handover": "most_room"}),
+        ("distserve", {"dispatch": "fewest_tokens", "group": "prefill_decode", "handoff": "most_room"}),
     ],
 )
 def test_a_preset_is_what_its_name_says(name: str, choices: dict[str, str]) -> None:
@@ -64,3 +64,18 @@ def test_a_preset_is_what_its_name_says(name: str, choices: dict[str, str]) -> N
 def test_an_unknown_policy_is_refused_with_the_choices(point: str) -> None:
     with pytest.raises(ValueError, match=rf"no {point} policy 'nonesuch': choose one of .*{CHUNKED[point]}"):
         Preset(**{**CHUNKED, point: "nonesuch"})
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_what_it_sets(name: str) -> None:
+    chosen = {point.name: getattr(PRESETS[name], point.name) for point in fields(Preset)}
+    assert {setting: chosen[point] for point, setting in SETTING_OF.items()} == preset_settings(name)
+    assert SETTING_OF.keys() == chosen.keys()
+    roles = {setting.partition(".")[0] for setting in SETTING_OF.values()}
+    within = {f"{role}.{rest}": policy for role in roles for rest, policy in preset_settings(name, role).items()}
+    assert within == preset_settings(name)
+
+
+def test_no_preset_is_told_which_there_are() -> None:
+    with pytest.raises(ValueError, match="no preset 'best': choose one of chunked"):
+        preset_settings("best")

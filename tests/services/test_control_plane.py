@@ -337,7 +337,7 @@ def test_the_next_manager_leads_with_a_higher_epoch(etcd_endpoint: str, tmp_path
     [
         ("kvstore", ["--tier-bytes", str(1 << 50)], "no room for a host tier"),
         ("kvstore", ["--tier-bytes", "5"], "at least 4096"),
-        ("monitor", ["--stuck-s", "nan"], "must be positive"),
+        ("monitor", ["--stuck-s", "nan"], "needs a finite number of seconds, above 0"),
         ("monitor", ["--metrics-port", "70000"], "choose one from 0 to 65535"),
         ("global_manager", ["--group-policy", "rings"], "invalid choice"),
     ],

@@ -56,7 +56,7 @@ class Campaign:
     def __init__(self, seed: int) -> None:
         self.random = Random(seed)
         nodes = 1 + seed % 2
-        self.cluster = make_cluster(3, nodes=nodes, manager={"rebalance": "llumnix"}, tier_bytes=1 << 17)
+        self.cluster = make_cluster(3, nodes=nodes, manager={"rebalance.policy": "llumnix"}, tier_bytes=1 << 17)
         self.left: list[RecordingClient] = []
         self.restarting_until_s: dict[str, float] = {}
 

@@ -12,7 +12,7 @@ ENGINE = {"slots": 1024, "step_s": 0.01, "token_s": 0.0005, "move_s": 0.001}
 
 
 def make_cluster(**settings: Any) -> ScriptedCluster:
-    instance = {"checkpoint_share": 0.5, "checkpoint_tokens": 16, **settings.pop("instance", {})}
+    instance = {"checkpoint.engine_share": 0.5, "checkpoint.min_tokens": 16, **settings.pop("instance", {})}
     cluster = ScriptedCluster(instances=2, engine=ENGINE, instance=instance, **settings)
     cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_ready()
@@ -48,7 +48,7 @@ def test_the_other_instance_starts_from_what_the_dead_one_kept() -> None:
 
 
 def test_without_checkpoints_all_of_it_is_computed_again() -> None:
-    cluster = make_cluster(instance={"checkpoint_share": 0.0})
+    cluster = make_cluster(instance={"checkpoint.engine_share": 0.0})
     client = cluster.submit(list(range(100)), max_tokens=120)
     cluster.kill_instance(far(cluster, client))
     finish(cluster)

@@ -127,7 +127,7 @@ def test_a_full_target_refuses() -> None:
 
 @pytest.mark.parametrize("kind", [Reach, Reserve, Reserved, Fill, Filled])
 def test_a_target_that_dies_before_the_switch_leaves_it_where_it_is(kind: type[Any]) -> None:
-    cluster, _, source, target = moving(instance={"move_stage_s": 0.3})
+    cluster, _, source, target = moving(instance={"migration.stage_timeout_s": 0.3})
     until_sent(cluster, kind)
     cluster.kill_instance(target)
     stays(cluster, source, "gone" if kind is not Reach else "no stream")

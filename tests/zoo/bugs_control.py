@@ -70,7 +70,7 @@ def _wake_sure(original: object, self: MonitorCore, now_s: float) -> None:
     for watch in self._watches.values():
         watch.forgive(now_s)
     if self._unheard:
-        self._warm, self._warm_by_s = False, now_s + self._config.warm_up_s
+        self._warm, self._warm_by_s = False, now_s + self._view_pace.warm_up_s
 
 
 def _judge_soon(original: Callable[[Watch, float], bool], self: Watch, now_s: float) -> bool:

@@ -27,7 +27,7 @@ class QuotaWatcher(InvariantWatcher):
     def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
         super().__init__(cluster, clients, faults)
         self._full: int | None = None
-        self._most_queued = cluster.spec.dispatcher_config().max_queued
+        self._most_queued = cluster.spec.dispatcher_config().admission.max_queued
 
     def before(self, event: Delivery) -> None:
         message = event.message

@@ -33,6 +33,7 @@ from services.dispatcher.metrics import Metrics
 from services.dispatcher.model import Model
 from services.dispatcher.server_public import PublicDoor
 from tests.services.dispatcher.factories import MONITOR, SELF, A, member
+from tests.settings import configured
 
 DATA = Path(dunlin.text.__file__).parent / "data"
 SERVERS = {"http": "127.0.0.1:8000", "grpc": "127.0.0.1:7070"}
@@ -207,7 +208,7 @@ async def doors(
 ) -> AsyncIterator[Doors]:
     """Open both doors on free ports."""
     served = served or model()
-    core = DispatcherCore(SELF, DispatcherConfig(**{"max_positions": served.max_positions, **config}))
+    core = DispatcherCore(SELF, configured(DispatcherConfig, **{"max_positions": served.max_positions, **config}))
     host = Host(core, SELF, wall_clock(), on_crash=_raise)
     callers = Callers()
     shared = Door(host, served, Metrics(callers.knows), door, log, SERVERS)

@@ -12,6 +12,7 @@ from dunlin.messages.told import Closed, FirstToken
 from dunlin.messages.types import Finish, i32
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
+from tests.settings import configured
 
 SELF = Address("dispatcher", "d", 0x2A)
 MONITOR = Address("monitor", "m", 7)
@@ -51,7 +52,7 @@ class Bench:
     """One core, what it did last and the timers it set, each with the time when it is due."""
 
     def __init__(self, **config: Any) -> None:
-        self.core = DispatcherCore(SELF, DispatcherConfig(**config))
+        self.core = DispatcherCore(SELF, configured(DispatcherConfig, **config))
         self.now_s = 0.0
         self.timers: list[tuple[float, Message]] = []
         self.last: list[Effect] = []

@@ -10,7 +10,8 @@ from pathlib import Path
 import pytest
 
 from dunlin.wire.errors import StartError
-from services.dispatcher.access_log import AccessLog, AccessLogConfig, encoded
+from services.dispatcher.access_log import AccessLog, encoded
+from services.dispatcher.process_config import AccessLogConfig
 
 
 def line(number: int) -> Mapping[str, object]:
@@ -46,7 +47,7 @@ def test_lines_are_json_with_a_time_in_utc(tmp_path: Path) -> None:
 
 def test_a_full_file_makes_way_and_only_so_many_are_kept(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
-    log = AccessLog(AccessLogConfig(str(path), most_bytes=2 * len(encoded(line(0))), kept=2))
+    log = AccessLog(AccessLogConfig(str(path), max_bytes=2 * len(encoded(line(0))), max_old_files=2))
     for number in range(10):
         log.write(line(number))
         until(lambda: log.lines_total == number + 1)  # noqa: B023  # called at once
@@ -96,7 +97,7 @@ class Slow:
 
 
 def test_a_disk_that_hangs_costs_lines_and_no_time(tmp_path: Path) -> None:
-    log = AccessLog(AccessLogConfig(str(tmp_path / "a.jsonl"), most_queued=3))
+    log = AccessLog(AccessLogConfig(str(tmp_path / "a.jsonl"), max_queued=3))
     slow = Slow()
     log._file = slow  # type: ignore[assignment]
     log.write(line(0))
@@ -140,5 +141,5 @@ def test_standard_output_takes_it_too(capfdbinary: pytest.CaptureFixture[bytes])
 
 
 def test_settings_out_of_range_are_refused() -> None:
-    with pytest.raises(ValueError, match="kept is 0"):
-        AccessLogConfig("-", kept=0)
+    with pytest.raises(ValueError, match="max_old_files is 0"):
+        AccessLogConfig("-", max_old_files=0)

@@ -147,7 +147,7 @@ def test_a_suspect_is_asked_and_not_waited_for() -> None:
 
 
 def test_while_nobody_can_be_placed_at_it_waits_for_word_until_the_time_is_over() -> None:
-    bench = Bench(ask_s=2.0)
+    bench = Bench(adoption__ask_timeout_s=2.0)
     bench.give(client("c"), resumed())
     assert state(bench) is State.ASKING
     assert bench.fire(AskOver) == [Send(client("c"), Admitted(KEY))]
@@ -259,7 +259,7 @@ def test_a_made_up_name_does_not_get_in_the_way_of_a_real_one() -> None:
 
 
 def test_a_full_queue_takes_those_that_were_admitted_elsewhere() -> None:
-    bench = Bench(max_queued=1)
+    bench = Bench(admission__max_queued=1)
     bench.give(client("a"), submit())
     assert only(bench.give(client("b"), submit()), Rejected).code is Rejection.FULL
     assert bench.give(client("c"), resumed()) == []
@@ -328,7 +328,7 @@ def finished(bench: factories.Bench, *tokens: int, finish: Finish = Finish.LENGT
 
 
 def test_a_finished_answer_is_told_again_until_it_is_too_old() -> None:
-    bench = Bench(replay_s=60.0).fleet(member(A))
+    bench = Bench(idempotency__replay_s=60.0).fleet(member(A))
     finished(bench, 70, 71)
     again = [Send(client("d"), Admitted("req-2a-1")), Send(client("d"), Delta(i32([70, 71]), finish=Finish.LENGTH))]
     assert bench.give(client("d"), named(), 59.9) == again
@@ -360,7 +360,7 @@ def test_what_failed_runs_anew() -> None:
 
 
 def test_replays_are_bounded() -> None:
-    for bound in ({"most_replays": 2}, {"most_replay_tokens": 8}):
+    for bound in ({"idempotency__max_replays": 2}, {"idempotency__max_replay_tokens": 8}):
         bench = Bench(**bound).fleet(member(A))
         for number in range(1, 5):
             bench.give(client(number), named(idempotency=f"{number}/0"))

@@ -26,7 +26,7 @@ def held(affinity: Affinity, request: Request, *instances: Address) -> list[int]
 
 
 def bench() -> Bench:
-    return Bench(policy="prefix_affinity").fleet(member(A, **BIG), member(B, **BIG))
+    return Bench(placement__policy="prefix_affinity").fleet(member(A, **BIG), member(B, **BIG))
 
 
 def finish(bench: Bench, place: Place, at: object = A) -> None:

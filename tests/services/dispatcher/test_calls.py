@@ -171,7 +171,7 @@ def test_what_the_http_door_refuses_leaves_a_line_a_count_and_a_record(
         assert told.origin is not None
         assert (told.origin.door, told.origin.operation) == ("http", "chat" if path == CHAT else "text_completion")
 
-    with_doors(test, log=log, http=HttpConfig(most_body_bytes=20_000 if code != "too_large" else 2_000))
+    with_doors(test, log=log, http=HttpConfig(max_body_bytes=20_000 if code != "too_large" else 2_000))
 
 
 def test_what_the_core_refuses_is_counted_once() -> None:
@@ -194,7 +194,7 @@ def test_what_the_core_refuses_is_counted_once() -> None:
         assert [told.error for told in refusals(cluster)] == ["full"]
         assert cluster.core.report().refused_total == 1
 
-    with_doors(test, log=log, serving=False, max_queued=1)
+    with_doors(test, log=log, serving=False, admission__max_queued=1)
 
 
 def test_keys_that_are_not_known_are_refused_calls_of_nobody() -> None:

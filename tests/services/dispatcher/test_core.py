@@ -110,7 +110,7 @@ def test_the_least_loaded_instance_gets_it_and_own_promises_count() -> None:
 
 
 def test_instances_take_turns_whatever_they_hold() -> None:
-    bench = Bench(policy="round_robin").fleet(member(A, free_slots=1), member(B))
+    bench = Bench(placement__policy="round_robin").fleet(member(A, free_slots=1), member(B))
     places = [bench.give(client(n), submit()) for n in range(5)]
     assert [target(sent, Place) for sent in places] == [[A], [B], [A], [B], [A]]
     bench.give(A, Joined())  # another stream: it has had no turn on this one
@@ -118,7 +118,7 @@ def test_instances_take_turns_whatever_they_hold() -> None:
 
 
 def test_a_view_replaces_promises_that_the_instance_has_counted() -> None:
-    bench = Bench(view_lag_s=0.1).fleet(member(A), member(B))
+    bench = Bench(placement__view_lag_s=0.1).fleet(member(A), member(B))
     bench.run("c", tokens=range(500))
     bench.now_s = 0.05
     bench.view(member(A), base_version=1)
@@ -129,7 +129,7 @@ def test_a_view_replaces_promises_that_the_instance_has_counted() -> None:
 
 
 def test_only_so_many_wait_at_an_instance_without_room() -> None:
-    bench = Bench(max_waiting=2).fleet(member(A, free_slots=2))
+    bench = Bench(placement__max_waiting_per_instance=2).fleet(member(A, free_slots=2))
     sent = [bench.give(client(n), submit()) for n in range(4)]
     assert [len(messages(each, Place)) for each in sent] == [1, 1, 0, 0]
     assert bench.core.report().queued == 2
@@ -141,7 +141,7 @@ def test_only_so_many_wait_at_an_instance_without_room() -> None:
 
 
 def test_nothing_smaller_overtakes_a_request_that_waits_for_room() -> None:
-    bench = Bench(max_waiting=1).fleet(member(A, free_slots=50))
+    bench = Bench(placement__max_waiting_per_instance=1).fleet(member(A, free_slots=50))
     assert target(bench.give(client("first"), submit()), Place) == [A]
     assert messages(bench.give(client("big"), submit(range(100))), Place) == []
     assert messages(bench.give(client("small"), submit()), Place) == []
@@ -166,14 +166,14 @@ def test_one_pass_places_however_many_wait() -> None:
 
 
 def test_free_slots_are_no_reason_to_make_a_long_queue_longer() -> None:
-    bench = Bench(max_waiting=2).fleet(member(A, waiting=2))
+    bench = Bench(placement__max_waiting_per_instance=2).fleet(member(A, waiting=2))
     assert messages(bench.give(client("c"), submit()), Place) == []
     assert target(bench.view(member(A, waiting=1)), Place) == [A]
 
 
 def test_what_only_a_busy_instance_could_hold_keeps_no_other_waiting() -> None:
     small = member(B, capacity_slots=50, free_slots=50)
-    bench = Bench(max_waiting=1).fleet(member(A, free_slots=0, waiting=1), small)
+    bench = Bench(placement__max_waiting_per_instance=1).fleet(member(A, free_slots=0, waiting=1), small)
     assert messages(bench.give(client("big"), submit(range(100))), Place) == []
     assert target(bench.give(client("small"), submit()), Place) == [B]
 
@@ -261,7 +261,7 @@ def test_a_second_request_of_one_address_is_refused() -> None:
 
 
 def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
-    bench = Bench(max_queued=2)
+    bench = Bench(admission__max_queued=2)
     for name in range(2):
         bench.give(client(name), submit())
     rejected = only(bench.give(client("late"), submit()), Rejected)
@@ -272,7 +272,9 @@ def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
 
 
 def test_the_time_to_come_back_follows_the_pace() -> None:
-    bench = Bench(max_queued=8, max_waiting=8, max_wait_s=1e6).fleet(member(A, free_slots=0, waiting=7))
+    bench = Bench(admission__max_queued=8, placement__max_waiting_per_instance=8, admission__max_wait_s=1e6).fleet(
+        member(A, free_slots=0, waiting=7)
+    )
     for number in range(1, 5):
         bench.run(number)
         bench.give(A, rows((number, 1, 3, 70), finish=Finish.STOP), at_s=10.0 * number)
@@ -287,7 +289,7 @@ def test_the_time_to_come_back_follows_the_pace() -> None:
 
 def pressed(**config: Any) -> Bench:
     """Three wait in the queue and two at the instance, and a request ends every second."""
-    bench = Bench(max_waiting=2, **config).fleet(member(A, free_slots=1000))
+    bench = Bench(placement__max_waiting_per_instance=2, **config).fleet(member(A, free_slots=1000))
     for number in range(1, 5):
         bench.run(number)
     bench.view(member(A, free_slots=0, waiting=2))
@@ -300,12 +302,14 @@ def pressed(**config: Any) -> Bench:
 
 
 def test_whose_turn_would_come_too_late_is_refused_at_once() -> None:
-    assert not messages(pressed(max_wait_s=5.0).give(client("c"), submit(), at_s=14.0), Rejected)
-    rejected = only(pressed(max_wait_s=4.9).give(client("c"), submit(), at_s=14.0), Rejected)
+    assert not messages(pressed(admission__max_wait_s=5.0).give(client("c"), submit(), at_s=14.0), Rejected)
+    rejected = only(pressed(admission__max_wait_s=4.9).give(client("c"), submit(), at_s=14.0), Rejected)
     assert rejected.code is Rejection.FULL
     assert rejected.detail == "5 requests wait already: its turn would come in 5.0 s, more than the 4.9 s allowed"
     assert rejected.retry_after_s == 0.5
-    assert only(pressed(max_wait_s=2.0).give(client("c"), submit(), at_s=14.0), Rejected).retry_after_s == 3.0
+    assert (
+        only(pressed(admission__max_wait_s=2.0).give(client("c"), submit(), at_s=14.0), Rejected).retry_after_s == 3.0
+    )
 
 
 def test_whose_deadline_comes_before_its_turn_is_refused_at_once() -> None:
@@ -316,11 +320,11 @@ def test_whose_deadline_comes_before_its_turn_is_refused_at_once() -> None:
 
 def test_batch_work_may_wait_as_long_as_there_is_room() -> None:
     batch = submit(request_class=RequestClass.BATCH)
-    assert not messages(pressed(max_wait_s=1.0).give(client("c"), batch, at_s=14.0), Rejected)
+    assert not messages(pressed(admission__max_wait_s=1.0).give(client("c"), batch, at_s=14.0), Rejected)
 
 
 def test_where_only_interactive_work_is_served_batch_work_is_turned_away() -> None:
-    bench = Bench(admit="interactive_only").fleet(member(A))
+    bench = Bench(admission__policy="interactive_only").fleet(member(A))
     batch = submit(request_class=RequestClass.BATCH)
     rejected = only(bench.give(client("b"), batch), Rejected)
     assert (rejected.code, rejected.retry_after_s) == (Rejection.FORBIDDEN, 0.0)
@@ -330,7 +334,7 @@ def test_where_only_interactive_work_is_served_batch_work_is_turned_away() -> No
 
 
 def test_nobody_is_refused_while_nobody_waits() -> None:
-    bench = Bench(max_wait_s=0.001).fleet(member(A, waiting=1))
+    bench = Bench(admission__max_wait_s=0.001).fleet(member(A, waiting=1))
     for number in range(1, 5):
         bench.run(number)
     for number in range(1, 5):
@@ -393,7 +397,7 @@ def test_it_waits_for_a_bigger_instance_that_is_suspect() -> None:
 
 
 def test_when_nobody_can_serve_new_requests_are_turned_away_and_old_ones_end() -> None:
-    bench = Bench(unavailable_after_s=10.0, give_up_after_s=60.0)
+    bench = Bench(admission__unavailable_after_s=10.0, outage__give_up_after_s=60.0)
     bench.give(client("early"), submit(), at_s=5.0)
     assert messages(bench.give(client("later"), submit(), at_s=14.9), Admitted) != []
     rejected = only(bench.give(client("late"), submit(), at_s=15.0), Rejected)

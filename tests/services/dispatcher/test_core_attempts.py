@@ -64,7 +64,7 @@ def test_a_lost_instance_costs_a_new_attempt_with_the_tokens_so_far_and_no_word(
 
 
 def test_lost_requests_go_first_oldest_first() -> None:
-    bench = Bench(max_waiting=1).fleet(member(A))
+    bench = Bench(placement__max_waiting_per_instance=1).fleet(member(A))
     for name in range(3):
         bench.run(name)
     bench.give(A, Gone())
@@ -156,7 +156,7 @@ def test_an_unknown_finish_is_dropped() -> None:
 
 
 def test_a_request_that_loses_too_often_ends_with_an_error() -> None:
-    bench = Bench(max_losses=3).fleet(member(A))
+    bench = Bench(placement__max_lost_attempts=3).fleet(member(A))
     bench.run("c")
     for attempt in (1, 2):
         assert messages(bench.give(A, Returned(1, attempt)), Delta) == []
@@ -209,7 +209,7 @@ def test_an_old_pause_ends_nothing() -> None:
 
 
 def test_a_refused_request_does_not_count_as_lost() -> None:
-    bench = Bench(max_losses=1).fleet(member(A))
+    bench = Bench(placement__max_lost_attempts=1).fleet(member(A))
     bench.give(client("c"), submit())
     for attempt in range(1, 30):
         bench.give(A, Refused(1, attempt, Refusal.FULL))
@@ -310,7 +310,7 @@ def test_a_new_stream_of_the_same_instance_hears_a_cancel_again() -> None:
 
 
 def test_only_losses_in_a_row_count_against_a_request() -> None:
-    bench = Bench(max_losses=2).fleet(member(A), member(B))
+    bench = Bench(placement__max_lost_attempts=2).fleet(member(A), member(B))
     bench.run("c")
     holder, position = A, 3
     for attempt in range(1, 6):

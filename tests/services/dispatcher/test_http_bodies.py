@@ -101,7 +101,7 @@ def test_broken_unknown_and_huge_encodings(encoding: str, data: bytes, status: i
         assert named in error["message"]
         assert (headers.get("Accept-Encoding") == "gzip, deflate, identity") is (status == 415)
 
-    with_doors(test, http=HttpConfig(most_body_bytes=1_000_000))
+    with_doors(test, http=HttpConfig(max_body_bytes=1_000_000))
 
 
 def test_a_bomb_takes_no_more_memory_than_a_body_may() -> None:

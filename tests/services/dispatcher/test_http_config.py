@@ -10,7 +10,7 @@ from services.dispatcher.http_config import HttpConfig
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("most_connections", 0), ("most_body_bytes", 0), ("header_timeout_s", 0), ("idle_timeout_s", float("inf"))],
+    [("max_connections", 0), ("max_body_bytes", 0), ("header_timeout_s", 0), ("idle_timeout_s", float("inf"))],
 )
 def test_limits_that_limit_nothing_or_everything_are_refused(name: str, value: Any) -> None:
     with pytest.raises(ValueError, match=name):

@@ -224,7 +224,7 @@ def test_above_the_limit_a_connection_is_told_to_come_again(loop: Loop) -> None:
         for _, writer in held:
             writer.close()
 
-    with_doors(test, loop, http=limits(most_connections=3))
+    with_doors(test, loop, http=limits(max_connections=3))
 
 
 def test_only_so_many_refusals_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -238,7 +238,7 @@ def test_only_so_many_refusals_are_answered_at_a_time(monkeypatch: pytest.Monkey
         for _, writer in opened:
             writer.close()
 
-    with_doors(test, http=limits(most_connections=1))
+    with_doors(test, http=limits(max_connections=1))
 
 
 # --- TLS ---
@@ -270,7 +270,7 @@ def test_handshakes_that_never_end_count_and_end(tls: Path, loop: Loop) -> None:
         answer = await sent(cluster, HEALTH[:-2] + b"Connection: close\r\n\r\n", trusting)
         assert answer.endswith(b'{"status": "ok"}')
 
-    with_doors(test, loop, http=limits(header_timeout_s=0.5, most_connections=3), tls=server)
+    with_doors(test, loop, http=limits(header_timeout_s=0.5, max_connections=3), tls=server)
 
 
 def test_plain_http_at_a_tls_port_is_counted_and_logged_in_one_line(

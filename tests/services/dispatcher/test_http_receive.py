@@ -70,7 +70,7 @@ def test_too_long_a_body_is_413(chunked: bool) -> None:
         status, answer, _ = await send(cluster, parts() if chunked else b" " * 2_000)
         assert (status, answer["error"]["message"][:36]) == (413, "the body is longer than 1000 bytes, ")
 
-    with_doors(test, http=HttpConfig(most_body_bytes=1_000))
+    with_doors(test, http=HttpConfig(max_body_bytes=1_000))
 
 
 def test_more_large_bodies_than_there_is_room_for_are_429() -> None:

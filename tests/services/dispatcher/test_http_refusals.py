@@ -166,7 +166,7 @@ def test_a_full_queue_is_429_with_retry_after() -> None:
         assert caught.value.code == "queue_full"
         waiting.cancel()
 
-    with_doors(test, serving=False, max_queued=1)
+    with_doors(test, serving=False, admission__max_queued=1)
 
 
 def test_a_choice_that_is_refused_withdraws_the_others() -> None:
@@ -175,7 +175,7 @@ def test_a_choice_that_is_refused_withdraws_the_others() -> None:
             await client(cluster).completions.create(model=MODEL, prompt="x", n=3)
         assert len(cluster.core.journal) == 0
 
-    with_doors(test, serving=False, max_queued=2)
+    with_doors(test, serving=False, admission__max_queued=2)
 
 
 def test_nobody_to_serve_is_503() -> None:
@@ -185,7 +185,7 @@ def test_nobody_to_serve_is_503() -> None:
         assert (status, answer["error"]["code"]) == (503, "unavailable")
         assert headers["Retry-After"] == "1"
 
-    with_doors(test, serving=False, unavailable_after_s=1e-9)
+    with_doors(test, serving=False, admission__unavailable_after_s=1e-9)
 
 
 def test_a_deadline_is_504() -> None:
@@ -241,7 +241,7 @@ def test_a_body_that_is_too_long_is_413() -> None:
         status, answer, _ = await post(cluster, "/v1/completions", b"x" * 2_000)
         assert (status, answer["error"]["type"]) == (413, "invalid_request_error")
 
-    with_doors(test, http=HttpConfig(most_body_bytes=1_000))
+    with_doors(test, http=HttpConfig(max_body_bytes=1_000))
 
 
 def test_an_error_that_nobody_expected_shows_nothing_of_the_inside(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,6 +4,7 @@ import json
 from array import array
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +16,7 @@ from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberU
 from dunlin.messages.public import ChatMessage
 from dunlin.messages.types import Finish, f32, i32
 from services.dispatcher.admission import LEAST_RETRY_S, MOST_RETRY_S, Admission
-from services.dispatcher.config import DispatcherConfig
+from services.dispatcher.config import AdmissionConfig, DispatcherConfig
 from services.dispatcher.directory import Directory
 from services.dispatcher.fences import Fences
 from services.dispatcher.model import load_model
@@ -23,6 +24,7 @@ from services.dispatcher.pace import PACE_KEPT
 from services.dispatcher.tokens import is_whole, row_of
 from tests.services.dispatcher.doors import DATA
 from tests.services.dispatcher.factories import A, B, rows, submit
+from tests.settings import configured
 
 # --- fences ---
 
@@ -75,7 +77,7 @@ def test_the_limit_is_the_lesser_of_model_and_fleet() -> None:
     asked = submit(range(6), max_tokens=4)
     for positions, limit, taken in ((10, None, True), (9, None, False), (0, 10, True), (0, 9, False), (10, 9, False),
                                     (9, 10, False), (0, None, True)):  # fmt: skip
-        admission = Admission(DispatcherConfig(max_positions=positions))
+        admission = Admission(AdmissionConfig(), positions)
         refusal = admission.refusal(asked, 0, limit, 0.0)
         assert (refusal is None) is taken
         if refusal is not None:
@@ -87,14 +89,14 @@ def test_the_limit_is_the_lesser_of_model_and_fleet() -> None:
 
 
 def test_the_least_that_is_worth_running_fits() -> None:
-    admission = Admission(DispatcherConfig(max_positions=10))
+    admission = Admission(AdmissionConfig(), 10)
     assert admission.refusal(submit(range(9), max_tokens=None), 0, None, 0.0) is None
     assert admission.refusal(submit(range(10), max_tokens=None), 0, None, 0.0) is not None
     assert admission.refusal(submit(timeout_s=0.001), 0, None, 0.0) is None
 
 
 def test_the_queue_takes_exactly_so_many() -> None:
-    admission = Admission(DispatcherConfig(max_queued=3))
+    admission = Admission(AdmissionConfig(max_queued=3))
     assert admission.refusal(submit(), 2, None, 0.0) is None
     refusal = admission.refusal(submit(), 3, None, 0.0)
     assert refusal is not None
@@ -102,7 +104,7 @@ def test_the_queue_takes_exactly_so_many() -> None:
 
 
 def test_the_time_to_come_back_is_half_the_queue_at_the_last_pace() -> None:
-    admission = Admission(DispatcherConfig())
+    admission = Admission(AdmissionConfig())
     for second in range(40):
         admission.ended(second, 0, float(second))
     assert admission.retry_after_s(10, 40.0) == 10 / 2 * PACE_KEPT / PACE_KEPT
@@ -111,7 +113,7 @@ def test_the_time_to_come_back_is_half_the_queue_at_the_last_pace() -> None:
 
 
 def test_a_drought_begins_once_and_ends_with_rain() -> None:
-    admission = Admission(DispatcherConfig(unavailable_after_s=10.0))
+    admission = Admission(AdmissionConfig(unavailable_after_s=10.0))
     assert admission.rain(False, 1.0)
     assert not admission.rain(False, 2.0)
     assert admission.is_drought(1)
@@ -130,12 +132,14 @@ def test_a_drought_begins_once_and_ends_with_rain() -> None:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("policy", "best"), ("max_queued", 0), ("max_waiting", 0), ("max_losses", 0), ("report_interval_s", 0.0),
-     ("refusal_pause_s", float("inf")), ("give_up_after_s", float("nan")), ("unavailable_after_s", -1.0)],
+    [("placement__policy", "best"), ("admission__max_queued", 0), ("placement__max_waiting_per_instance", 0),
+     ("placement__max_lost_attempts", 0), ("reports__interval_s", 0.0), ("placement__refusal_pause_s", float("inf")),
+     ("outage__give_up_after_s", float("nan")), ("admission__unavailable_after_s", -1.0)],
 )  # fmt: skip
-def test_bad_settings_are_named(name: str, value: object) -> None:
-    with pytest.raises(ValueError, match=name if name != "policy" else "no dispatch policy 'best': choose one of"):
-        DispatcherConfig(**{name: value})  # type: ignore[arg-type]
+def test_bad_settings_are_named(name: str, value: Any) -> None:
+    says = "policy is best: needs one of least_loaded" if value == "best" else name.partition("__")[2]
+    with pytest.raises(ValueError, match=says):
+        configured(DispatcherConfig, **{name: value})
 
 
 # --- columns ---

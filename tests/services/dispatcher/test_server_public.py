@@ -70,7 +70,7 @@ def test_a_full_queue_is_resource_exhausted_with_the_time_to_come_back() -> None
         assert dict(error.trailing_metadata())[RETRY_AFTER] == "0.5"
         first.cancel()
 
-    with_channel(test, serving=False, max_queued=1)
+    with_channel(test, serving=False, admission__max_queued=1)
 
 
 def test_a_slow_reader_gets_merged_pieces_and_nothing_is_lost() -> None:
@@ -119,7 +119,7 @@ def test_many_that_leave_at_once_leave_nothing_behind() -> None:
         assert cluster.host.peers("client") == []
         assert cluster.instance.running == []
 
-    with_channel(test, max_waiting=100)
+    with_channel(test, placement__max_waiting_per_instance=100)
 
 
 def test_events_on_the_wire() -> None:

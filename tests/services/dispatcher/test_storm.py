@@ -22,6 +22,7 @@ from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
 from simulator.cluster.world import World
 from tests.services.dispatcher.factories import MONITOR, SELF, client, member, submit
+from tests.settings import configured
 
 STEP_S = 0.01
 SUSPECT_AFTER_S = 3.0
@@ -145,7 +146,7 @@ class Storm:
         self.random = Random(seed)
         self.world = World(latency_s=0.0005)
         self.world.keep_sent = False
-        self.core = DispatcherCore(SELF, DispatcherConfig(**config))
+        self.core = DispatcherCore(SELF, configured(DispatcherConfig, **config))
         self.world.add(SELF, self.core)
         self.instances: dict[Address, StormyInstance] = {}
         self.frozen: dict[Address, float] = {}
@@ -292,7 +293,7 @@ def test_the_same_storm_twice_is_the_same() -> None:
 
 
 def test_a_full_house_turns_clients_away_and_serves_the_rest() -> None:
-    storm = Storm(5, max_queued=4)
+    storm = Storm(5, admission__max_queued=4)
     for number in range(200):
         storm.ask(number)
     storm.rage(0)

@@ -95,7 +95,7 @@ def test_those_given_up_in_a_drought_are_told_one_by_one() -> None:
 
 
 def test_a_flood_of_refusals_is_told_now_and_then_with_a_count() -> None:
-    bench = Bench(max_queued=1)
+    bench = Bench(admission__max_queued=1)
     bench.give(client("first"), submit())
 
     def refuse(at_s: float, name: object = "") -> list[Closed]:

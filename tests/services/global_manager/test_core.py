@@ -12,6 +12,7 @@ from dunlin.messages.types import GroupKind, Part
 from dunlin.reporting import ReportDue
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.core import GlobalManagerCore, MovesDue, RetryDue
+from tests.settings import configured
 
 ME = Address("global_manager", "g", 2)
 ETCD = Address("etcd", "")
@@ -22,7 +23,7 @@ RESTARTED = Address("instance", "i0", 20)
 
 
 def make_core(**settings: Any) -> GlobalManagerCore:
-    return GlobalManagerCore(ME, GlobalManagerConfig(**settings))
+    return GlobalManagerCore(ME, configured(GlobalManagerConfig, **settings))
 
 
 def view(*members: MemberView, version: int = 1, **fields: Any) -> FleetView:
@@ -132,7 +133,7 @@ def test_the_next_leader_keeps_the_groups_that_it_finds() -> None:
 
 class TestAnswers:
     def open(self) -> GlobalManagerCore:
-        core = make_core(retry_s=1.0)
+        core = make_core(groups__order_retry_s=1.0)
         core.receive(0.0, I0, Joined())
         core.receive(0.0, MONITOR, view(ready(I0)))
         assert After(1.0, RetryDue(1)) in core.receive(0.0, ETCD, Elected(50))
@@ -239,5 +240,5 @@ class TestReports:
 
 
 def test_an_unknown_policy_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"'pipelines'.*local_groups"):
-        make_core(policy="pipelines")
+    with pytest.raises(ValueError, match=r"policy is pipelines: needs one of local_groups"):
+        make_core(groups__policy="pipelines")

@@ -9,7 +9,7 @@ from dunlin.messages.plan import HandOver, Order, OrderDone, Room, Shed
 from dunlin.messages.types import Part
 from tests.services.global_manager.test_moves import EPOCH, I0, I1, I2, Leader, member, of
 
-SPLIT: dict[str, Any] = {"policy": "prefill_decode"}
+SPLIT: dict[str, Any] = {"groups__policy": "prefill_decode"}
 
 
 def prefill(address: Address, **fields: Any) -> MemberView:
@@ -80,7 +80,7 @@ def test_tickets_grow_and_a_new_stream_hears_the_last_word_again() -> None:
 
 
 def test_who_does_not_compute_prompts_is_told_nothing() -> None:
-    leader = Leader(member(I0), decode(I1), policy="local_groups")
+    leader = Leader(member(I0), decode(I1), groups__policy="local_groups")
     assert told(leader.see(member(I0), decode(I1))) == []
 
 

@@ -11,6 +11,7 @@ from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import Drain, DrainDone, DrainOutcome, DrainReply, DrainRequest, Shed, ShedDone, Undrain
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.core import GlobalManagerCore, MovesDue
+from tests.settings import configured
 
 ME = Address("global_manager", "g", 2)
 ETCD = Address("etcd", "")
@@ -29,7 +30,7 @@ class Leader:
     """A leading core and the views that it is shown."""
 
     def __init__(self, *members: MemberView, epoch: int = EPOCH, **settings: Any) -> None:
-        self.core = GlobalManagerCore(ME, GlobalManagerConfig(**settings))
+        self.core = GlobalManagerCore(ME, configured(GlobalManagerConfig, **settings))
         self.version = 0
         for one in members:
             self.core.receive(0.0, one.address, Joined())
@@ -75,7 +76,7 @@ def test_a_target_gets_no_more_than_it_has_room_for() -> None:
 
 def test_one_move_at_a_time_leaves_an_instance_and_the_next_waits_for_fresh_views() -> None:
     draining = member(I0, free_slots=40, running=3, draining=True)
-    leader = Leader(draining, member(I1), move_rest_s=0.5)
+    leader = Leader(draining, member(I1), rebalance__rest_s=0.5)
     ((_, shed),) = of(Shed, leader.look(1.0))
     assert of(Shed, leader.look(1.5)) == []
     leader.core.receive(2.0, I0, ShedDone(EPOCH, shed.ticket, moved=2, stayed=1))
@@ -155,7 +156,7 @@ def test_an_instance_that_left_the_views_is_forgotten() -> None:
 
 
 def test_a_drain_goes_on_where_it_was_refused() -> None:
-    leader = Leader(member(I0, running=2, free_slots=50, draining=True), member(I1), move_rest_s=0.5)
+    leader = Leader(member(I0, running=2, free_slots=50, draining=True), member(I1), rebalance__rest_s=0.5)
     ((_, shed),) = of(Shed, leader.look(1.0))
     leader.core.receive(1.2, I0, ShedDone(EPOCH, shed.ticket, moved=0, stayed=2, detail="no room"))
     assert len(of(Shed, leader.look(1.7))) == 1
@@ -170,7 +171,7 @@ def test_without_a_policy_nothing_moves_between_unequal_instances() -> None:
 
 
 def test_llumnix_moves_half_the_difference_and_then_rests() -> None:
-    leader = Leader(member(I0, free_slots=0, running=9), member(I1), rebalance="llumnix")
+    leader = Leader(member(I0, free_slots=0, running=9), member(I1), rebalance__policy="llumnix")
     ((to, shed),) = of(Shed, leader.look(1.0))
     assert (to, shed.target, shed.slots) == (I0, I1, 50)
     assert shed.why is not None
@@ -183,6 +184,9 @@ def test_llumnix_moves_half_the_difference_and_then_rests() -> None:
 
 def test_a_draining_instance_takes_no_part_in_rebalancing() -> None:
     leader = Leader(
-        member(I0, free_slots=0, running=9), member(I1, draining=True), member(I2, suspect=True), rebalance="llumnix"
+        member(I0, free_slots=0, running=9),
+        member(I1, draining=True),
+        member(I2, suspect=True),
+        rebalance__policy="llumnix",
     )
     assert of(Shed, leader.look()) == []

@@ -9,9 +9,10 @@ from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import Order, OrderDone
 from dunlin.policies.group import GROUP_POLICIES, Candidate, Group, Terms, local_groups
-from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.config import GlobalManagerConfig, PlanPaceConfig
 from services.global_manager.core import GlobalManagerCore
 from services.global_manager.pace import Pace, PlanDue
+from tests.settings import configured
 
 ME = Address("global_manager", "g", 2)
 ETCD = Address("etcd", "")
@@ -39,7 +40,7 @@ class Bench:
             return local_groups(candidates, terms)
 
         monkeypatch.setitem(GROUP_POLICIES, "local_groups", counted)
-        self.core = GlobalManagerCore(ME, GlobalManagerConfig(**settings))
+        self.core = GlobalManagerCore(ME, configured(GlobalManagerConfig, **settings))
         self.give(0.0, MONITOR, view(members))
         self.give(0.0, ETCD, Elected(50))
 
@@ -69,7 +70,7 @@ def test_a_small_fleet_is_planned_for_at_once(monkeypatch: pytest.MonkeyPatch) -
 
 
 def test_thousands_of_streams_to_a_new_leader_make_a_few_plans(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(monkeypatch, members=2000, plan_member_s=50e-6)
+    bench = Bench(monkeypatch, members=2000, plan_pace__per_instance_s=50e-6)
     for number, one in enumerate(instances(2000)):
         now_s = 1.0 + number * 1e-4
         while bench.timers and bench.timers[0][0] <= now_s:
@@ -83,7 +84,7 @@ def test_thousands_of_streams_to_a_new_leader_make_a_few_plans(monkeypatch: pyte
 
 
 def test_who_comes_while_a_plan_waits_is_in_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(monkeypatch, members=101, plan_member_s=0.5)
+    bench = Bench(monkeypatch, members=101, plan_pace__per_instance_s=0.5)
     first, second, third = instances(3)
     bench.give(1.0, first, Joined())
     assert list(bench.ordered) == [first]
@@ -97,7 +98,7 @@ def test_who_comes_while_a_plan_waits_is_in_it(monkeypatch: pytest.MonkeyPatch) 
 
 
 def test_a_timer_of_a_lost_term_plans_nothing_and_the_next_term_everything(monkeypatch: pytest.MonkeyPatch) -> None:
-    bench = Bench(monkeypatch, members=101, plan_member_s=0.5)
+    bench = Bench(monkeypatch, members=101, plan_pace__per_instance_s=0.5)
     first, second = instances(2)
     bench.give(1.0, first, Joined())
     bench.give(1.1, second, Joined())
@@ -131,7 +132,7 @@ def test_moves_are_looked_at_with_views_seldom_in_a_large_fleet() -> None:
     assert not pace.is_early(1.0, 2)
 
 
-@pytest.mark.parametrize("fields", [{"plan_member_s": 0.0}, {"small_fleet": 0}])
+@pytest.mark.parametrize("fields", [{"per_instance_s": 0.0}, {"small_fleet": 0}])
 def test_bad_settings_are_refused(fields: dict[str, Any]) -> None:
     with pytest.raises(ValueError, match=next(iter(fields))):
-        GlobalManagerConfig(**fields)
+        PlanPaceConfig(**fields)

@@ -29,7 +29,7 @@ from dunlin.messages.types import Finish, GroupKind, HostRegion, Part, Region, S
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
 from services.instance.sequences import name_of
-from services.kvstore.config import KvstoreConfig
+from services.kvstore.config import KvstoreConfig, TierConfig
 from services.kvstore.core import KvstoreCore
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
 from simulator.cluster.process import Delivery
@@ -37,6 +37,7 @@ from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory, checksum_of
 from simulator.engine.model import SimulatedEngine, engine_settings, make_engine_ready
 from simulator.engine.token_model import continuation, digest_of
+from tests.settings import configured
 
 ME = Address("instance", "i", 5)
 ENGINE = Address("engine", "i")
@@ -160,7 +161,7 @@ class Bench:
 
     def __init__(self, *, tier_bytes: int | None = None, engine: dict[str, Any] | None = None, **config: Any) -> None:
         self.world = World(LATENCY_S)
-        self.core = InstanceCore(ME, InstanceConfig(**config))
+        self.core = InstanceCore(ME, configured(InstanceConfig, role="instance", **config))
         self.tier = SimulatedHostMemory()
         self.kvstore: KvstoreCore | None = None
         self.kvstore_address = Address("kvstore", "kv", 4)
@@ -191,7 +192,7 @@ class Bench:
         """A kvstore process; one that comes later is another incarnation with an empty tier."""
         address = self.kvstore_address
         self.kvstore_address = Address(address.role, address.name, address.incarnation + 1)
-        config = KvstoreConfig("/proc/1/fd/9", tier_bytes, alignment_bytes=64)
+        config = KvstoreConfig("/proc/1/fd/9", tier=TierConfig(tier_bytes, alignment_bytes=64))
         self.kvstore = KvstoreCore(self.kvstore_address, config)
         self.world.add(self.kvstore_address, self.kvstore)
         self.world.connect(ME, self.kvstore_address)
@@ -315,7 +316,7 @@ class Direct:
     """The core alone, fed message by message: for what must be answered at once and to the letter."""
 
     def __init__(self, **config: Any) -> None:
-        self.core = InstanceCore(ME, InstanceConfig(**config))
+        self.core = InstanceCore(ME, configured(InstanceConfig, role="instance", **config))
         self.timers: list[After] = []
 
     def give(self, sender: Address, message: Message, now_s: float = 0.0) -> list[Send]:

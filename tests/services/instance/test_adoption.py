@@ -140,7 +140,7 @@ def test_one_name_finds_it_under_the_id_of_another_dispatcher(has_ended: bool) -
 
 
 def test_what_waits_can_be_adopted_and_an_engine_that_dies_gives_it_back_to_the_adopter() -> None:
-    core = make_core(max_running=1)
+    core = make_core(scheduler__max_running=1)
     core.give(D, make_place(7, key="req-a-7"))
     core.give(D, place())
     core.give(OTHER, Joined())
@@ -172,7 +172,7 @@ def test_a_newer_attempt_is_the_one_that_changes_hands() -> None:
 
 
 def test_answers_kept_are_bounded_by_number_and_tokens() -> None:
-    for settings in ({"most_retained": 3}, {"most_retained_tokens": 3 * 18}):
+    for settings in ({"retention__max_answers": 3}, {"retention__max_answer_tokens": 3 * 18}):
         bench = Bench(**settings)  # type: ignore[arg-type]
         for request in range(1, 7):
             bench.place(request, key=f"req-a-{request}")
@@ -182,7 +182,7 @@ def test_answers_kept_are_bounded_by_number_and_tokens() -> None:
 
 
 def test_a_preempted_sequence_says_so_to_its_new_dispatcher() -> None:
-    bench = Bench(engine={"slots": 64}, run_ahead_tokens=4)
+    bench = Bench(engine={"slots": 64}, scheduler__allocate_ahead_tokens=4)
     for request in (1, 2, 3):
         bench.place(request, tokens=10, max_tokens=40, key=f"req-a-{request}")
     assert bench.world.run(lambda: any(s.preempted for s in bench.core.sequences.waiting()), for_s=10.0)

@@ -6,7 +6,7 @@ from dunlin.messages.types import Sampling, i32
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.evict import EVICT_POLICIES
 from services.instance.batcher import Batcher
-from services.instance.config import InstanceConfig
+from services.instance.config import SchedulerConfig
 from services.instance.lives import Lives
 from services.instance.sequences import Sequences, State
 from services.instance.slab import Slab
@@ -26,7 +26,7 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     lives = Lives(ENGINE, sequences, tier)
     lives.slab = Slab(96)
     steps = Steps(BATCH_POLICIES["chunked"], "chunked", 512)
-    config = InstanceConfig(run_ahead_tokens=4)
+    config = SchedulerConfig(allocate_ahead_tokens=4)
     batcher = Batcher(ENGINE, config, sequences, lives, steps, EVICT_POLICIES["youngest"], list)
     arrived = sequences.add(DISPATCHER, place(1, 20, 5))
     assert lives.slab.reserve("arrival", 52)

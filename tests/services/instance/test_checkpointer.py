@@ -17,7 +17,7 @@ KV_BYTES = 64
 
 def make_bench(**settings: Any) -> Bench:
     engine = {"slots": 1024, "move_s": 0.002, **settings.pop("engine", {})}
-    defaults = {"tier_bytes": ROOM, "engine": engine, "checkpoint_tokens": 16, "checkpoint_share": 0.5}
+    defaults = {"tier_bytes": ROOM, "engine": engine, "checkpoint__min_tokens": 16, "checkpoint__engine_share": 0.5}
     return Bench(**{**defaults, **settings})
 
 
@@ -44,14 +44,14 @@ def test_what_is_computed_is_kept_in_whole_blocks_one_after_the_other() -> None:
 
 
 def test_a_long_prompt_is_copied_in_large_regions() -> None:
-    bench = make_bench(checkpoint_most_tokens=128, engine={"slots": 1024})
+    bench = make_bench(checkpoint__max_tokens=128, engine={"slots": 1024})
     bench.place(tokens=500, max_tokens=30)
     bench.run(0.2)
     assert spans(bench)[:4] == [(0, 128), (128, 256), (256, 384), (384, 496)]
 
 
 def test_no_step_waits_for_a_copy() -> None:
-    with_copies, without = make_bench(), make_bench(checkpoint_share=0)
+    with_copies, without = make_bench(), make_bench(checkpoint__engine_share=0)
     ends = []
     for bench in (with_copies, without):
         bench.place(tokens=40, max_tokens=100)
@@ -65,7 +65,7 @@ def test_no_step_waits_for_a_copy() -> None:
 
 @pytest.mark.parametrize("share", [0.025, 0.1])
 def test_the_engine_spends_no_more_than_its_share_on_copies(share: float) -> None:
-    bench = make_bench(checkpoint_share=share, engine={"slots": 4096, "move_s": 0.001, "move_busy_s": 0.004})
+    bench = make_bench(checkpoint__engine_share=share, engine={"slots": 4096, "move_s": 0.001, "move_busy_s": 0.004})
     attempts = [bench.place(request, tokens=30, max_tokens=300) for request in range(1, 9)]
     began_s = bench.world.now_s
     bench.run(2.0)
@@ -76,7 +76,7 @@ def test_the_engine_spends_no_more_than_its_share_on_copies(share: float) -> Non
 
 @pytest.mark.parametrize("share", [0.01, 0.025])
 def test_copies_that_cost_nothing_do_not_make_a_region_of_every_few_tokens(share: float) -> None:
-    bench = make_bench(checkpoint_share=share, engine={"slots": 4096, "move_s": 0.001, "move_busy_s": 0.0})
+    bench = make_bench(checkpoint__engine_share=share, engine={"slots": 4096, "move_s": 0.001, "move_busy_s": 0.0})
     for request in range(1, 9):
         bench.place(request, tokens=30, max_tokens=300)
     bench.run(2.0)
@@ -86,7 +86,7 @@ def test_copies_that_cost_nothing_do_not_make_a_region_of_every_few_tokens(share
 
 def test_after_a_rest_a_prompt_is_copied_as_soon_as_it_is_computed() -> None:
     share, busy_s = 0.025, 0.004
-    bench = make_bench(checkpoint_share=share, engine={"slots": 4096, "move_s": busy_s, "move_busy_s": busy_s})
+    bench = make_bench(checkpoint__engine_share=share, engine={"slots": 4096, "move_s": busy_s, "move_busy_s": busy_s})
     bench.run(60.0)
     for request in range(1, 9):
         bench.place(request, tokens=100, max_tokens=300)
@@ -121,7 +121,7 @@ def test_one_that_ends_gives_up_its_copy_and_what_is_kept() -> None:
 
 
 def test_a_step_that_may_write_the_slots_is_sent_after_the_copy_was_cancelled() -> None:
-    bench = make_bench(engine={"slots": 64, "move_s": 0.5}, run_ahead_tokens=4)
+    bench = make_bench(engine={"slots": 64, "move_s": 0.5}, scheduler__allocate_ahead_tokens=4)
     attempt = bench.place(tokens=40, max_tokens=20)
     bench.run(0.05)
     bench.place(2, tokens=40, max_tokens=4)
@@ -134,7 +134,7 @@ def test_a_step_that_may_write_the_slots_is_sent_after_the_copy_was_cancelled() 
 
 
 def test_a_preemption_copies_only_what_is_not_kept_yet() -> None:
-    bench = make_bench(engine={"slots": 64, "move_s": 0.002}, run_ahead_tokens=4)
+    bench = make_bench(engine={"slots": 64, "move_s": 0.002}, scheduler__allocate_ahead_tokens=4)
     attempts = [bench.place(request, tokens=16, max_tokens=40) for request in (1, 2)]
     bench.run_until_quiet()
     bench.check_empty()
@@ -147,7 +147,7 @@ def test_a_preemption_copies_only_what_is_not_kept_yet() -> None:
 
 
 def test_one_that_came_back_keeps_its_regions() -> None:
-    bench = make_bench(engine={"slots": 64, "move_s": 0.002}, run_ahead_tokens=4)
+    bench = make_bench(engine={"slots": 64, "move_s": 0.002}, scheduler__allocate_ahead_tokens=4)
     for request in (1, 2):
         bench.place(request, tokens=16, max_tokens=40)
     assert bench.world.run(lambda: bench.core.report().restored_tokens_total > 0, for_s=5)
@@ -156,7 +156,9 @@ def test_one_that_came_back_keeps_its_regions() -> None:
 
 
 def test_a_full_tier_stops_checkpoints_for_a_while_and_never_a_spill() -> None:
-    bench = make_bench(tier_bytes=64 * KV_BYTES, engine={"slots": 64, "move_s": 0.002}, run_ahead_tokens=4)
+    bench = make_bench(
+        tier_bytes=64 * KV_BYTES, engine={"slots": 64, "move_s": 0.002}, scheduler__allocate_ahead_tokens=4
+    )
     attempts = [bench.place(request, tokens=16, max_tokens=40) for request in (1, 2)]
     bench.run_until_quiet()
     bench.check_empty()

@@ -117,7 +117,7 @@ def test_an_adopted_request_asks_though_its_attempt_is_the_first_here() -> None:
 
 
 def test_without_an_answer_it_starts_anyway_and_takes_nothing_late() -> None:
-    bench = make_bench(tier_answer_s=0.5)
+    bench = make_bench(host_tier__answer_timeout_s=0.5)
     bench.leave_behind(place_of(), (0, 48))
     bench.world.pause(bench.kvstore_address)
     attempt = again(bench)
@@ -131,7 +131,7 @@ def test_without_an_answer_it_starts_anyway_and_takes_nothing_late() -> None:
 
 
 def test_others_do_not_wait_for_who_waits_for_the_kvstore() -> None:
-    bench = make_bench(tier_answer_s=2.0)
+    bench = make_bench(host_tier__answer_timeout_s=2.0)
     bench.world.pause(bench.kvstore_address)
     again(bench)
     other = bench.place(2, tokens=10, max_tokens=5)
@@ -163,7 +163,7 @@ def test_a_kvstore_that_dies_meanwhile_is_not_waited_for() -> None:
 
 
 def test_its_own_earlier_attempt_that_still_ends_here_does_no_harm() -> None:
-    bench = make_bench(checkpoint_tokens=16, checkpoint_share=0.5)
+    bench = make_bench(checkpoint__min_tokens=16, checkpoint__engine_share=0.5)
     first = bench.place(1, tokens=40, max_tokens=60)
     bench.run(0.3)
     second = bench.again(first)
@@ -183,7 +183,7 @@ def test_the_fields_of_the_question() -> None:
 
 
 def test_what_is_kept_is_copied_back_beside_the_steps_that_are_under_way() -> None:
-    bench = make_bench(engine={"slots": 4096, "token_s": 0.01}, budget_tokens=128)
+    bench = make_bench(engine={"slots": 4096, "token_s": 0.01}, scheduler__budget_tokens=128)
     bench.place(7, tokens=600, max_tokens=2)
     bench.run(0.3)
     sent = len(bench.sent(Step))
@@ -195,7 +195,7 @@ def test_what_is_kept_is_copied_back_beside_the_steps_that_are_under_way() -> No
 
 
 def test_an_interrupted_answer_comes_before_prompts_that_nobody_has_read_of() -> None:
-    bench = make_bench(engine={"slots": 4096}, budget_tokens=64)
+    bench = make_bench(engine={"slots": 4096}, scheduler__budget_tokens=64)
     long = [bench.place(request, tokens=600, max_tokens=8) for request in (7, 8)]
     bench.run(0.03)
     attempt = again(bench)

@@ -106,7 +106,7 @@ def test_without_engine_or_plan_nothing_is_taken() -> None:
 
 
 def test_the_waiting_queue_is_bounded_and_says_so() -> None:
-    direct = ready_core({"slots": 16}, max_waiting=2)
+    direct = ready_core({"slots": 16}, scheduler__max_waiting=2)
     answers = [direct.give(D, make_place(request, tokens=12, max_tokens=4)) for request in range(1, 5)]
     assert [bool(of(Accepted, sends)) for sends in answers] == [True, True, True, False]
     refused = only(Refused, answers[3])
@@ -123,7 +123,7 @@ def test_an_acceptance_says_why_and_how_long_it_may_take() -> None:
 
 
 def test_no_more_than_max_running_hold_slots_at_once() -> None:
-    bench = Bench(max_running=3)
+    bench = Bench(scheduler__max_running=3)
     attempts = [bench.place(request, tokens=4, max_tokens=10) for request in range(1, 9)]
     most = 0
     while not all(attempt.is_over for attempt in attempts):
@@ -133,7 +133,7 @@ def test_no_more_than_max_running_hold_slots_at_once() -> None:
 
 
 def test_a_newcomer_leaves_room_for_those_that_run_to_grow() -> None:
-    direct = ready_core({"slots": 64}, run_ahead_tokens=8)
+    direct = ready_core({"slots": 64}, scheduler__allocate_ahead_tokens=8)
     direct.give(D, make_place(1, tokens=10, max_tokens=40))
     assert direct.core.slots.free == 46
     direct.give(D, make_place(2, tokens=35, max_tokens=8))
@@ -240,7 +240,7 @@ def test_the_last_token_needs_no_step_after_it() -> None:
 
 
 def test_a_long_prompt_comes_in_chunks_and_decode_rows_ride_along() -> None:
-    bench = Bench(budget_tokens=16)
+    bench = Bench(scheduler__budget_tokens=16)
     short = bench.place(1, tokens=4, max_tokens=20)
     bench.run(3 * STEP_S)
     long = bench.place(2, tokens=40, max_tokens=4)
@@ -334,7 +334,7 @@ def test_a_cancelled_one_that_still_waits_ends_at_once() -> None:
 
 
 def test_the_youngest_gives_way_and_comes_back_by_itself() -> None:
-    bench = Bench(engine={"slots": 64}, run_ahead_tokens=4)
+    bench = Bench(engine={"slots": 64}, scheduler__allocate_ahead_tokens=4)
     attempts = [bench.place(request, tokens=10, max_tokens=40) for request in (1, 2, 3)]
     bench.run_until_quiet()
     bench.check_empty()
@@ -349,7 +349,7 @@ def test_the_youngest_gives_way_and_comes_back_by_itself() -> None:
 
 
 def test_where_pressure_means_recompute_nothing_comes_back_from_the_host_tier() -> None:
-    bench = Bench(engine={"slots": 64}, run_ahead_tokens=4, preset="vllm")
+    bench = Bench(engine={"slots": 64}, scheduler__allocate_ahead_tokens=4, preset="vllm")
     attempts = [bench.place(request, tokens=10, max_tokens=40) for request in (1, 2, 3)]
     bench.run_until_quiet()
     bench.check_empty()
@@ -371,7 +371,7 @@ def test_those_who_run_out_together_do_not_push_each_other_out_in_turns() -> Non
 
 
 def test_a_preempted_one_comes_before_newcomers() -> None:
-    bench = Bench(engine={"slots": 64}, run_ahead_tokens=4)
+    bench = Bench(engine={"slots": 64}, scheduler__allocate_ahead_tokens=4)
     for request in (1, 2):
         bench.place(request, tokens=16, max_tokens=40)
     assert bench.world.run(lambda: bool(bench.dispatcher.of(Preempted)), for_s=5)
@@ -384,7 +384,7 @@ def test_a_preempted_one_comes_before_newcomers() -> None:
 
 
 def test_nobody_waits_for_slots_of_one_that_leaves_without_any() -> None:
-    bench = Bench(tier_bytes=1 << 16, engine={"slots": 64}, run_ahead_tokens=4)
+    bench = Bench(tier_bytes=1 << 16, engine={"slots": 64}, scheduler__allocate_ahead_tokens=4)
     for request in (1, 2):
         bench.place(request, tokens=16, max_tokens=40)
     bench.run(0.02)

@@ -43,7 +43,7 @@ from tests.services.instance.bench import (
 
 
 def test_a_dead_engine_that_will_not_be_back_soon_gives_everything_back_with_the_reason() -> None:
-    bench = Bench(engine={"slots": 32, "restart_s": 0.5}, engine_grace_s=0.4)
+    bench = Bench(engine={"slots": 32, "restart_s": 0.5}, recovery__engine_grace_s=0.4)
     attempts = [bench.place(request, tokens=12, max_tokens=12) for request in (1, 2)]
     bench.run(0.03)
     bench.seat.crash()
@@ -262,7 +262,7 @@ def test_nothing_of_its_vocabulary_makes_it_raise(message: Message) -> None:
 
 def test_the_same_messages_make_the_same_effects() -> None:
     def story() -> list[tuple[float, Address, Address, Message]]:
-        bench = Bench(tier_bytes=1 << 16, engine={"slots": 64}, run_ahead_tokens=4)
+        bench = Bench(tier_bytes=1 << 16, engine={"slots": 64}, scheduler__allocate_ahead_tokens=4)
         for request in range(1, 7):
             bench.place(request, tokens=10, max_tokens=30)
         bench.run_until_quiet()

@@ -92,7 +92,7 @@ def test_a_running_request_shares_its_prompt_as_soon_as_it_is_computed() -> None
 
 
 def test_a_chunk_of_a_long_prompt_is_shared_before_the_rest_is_computed() -> None:
-    bench = Bench(budget_tokens=16, engine={"token_s": 0.001})
+    bench = Bench(scheduler__budget_tokens=16, engine={"token_s": 0.001})
     ask(bench, 1, [3] * 100)
     bench.run(0.06)
     ask(bench, 2, [3] * 100)
@@ -126,7 +126,7 @@ def test_another_tenant_shares_nothing() -> None:
 
 
 def test_nothing_is_kept_where_it_is_switched_off() -> None:
-    bench = Bench(prefix_reuse=False)
+    bench = Bench(kv_cache__prefix_caching=False)
     ask(bench, 1)
     bench.run_until_quiet()
     ask(bench, 2)
@@ -147,7 +147,7 @@ def test_prefixes_make_room_before_anybody_waits_or_is_preempted() -> None:
 
 
 def test_the_least_recently_used_prefix_goes_first() -> None:
-    bench = Bench(engine={"slots": 128}, run_ahead_tokens=1)
+    bench = Bench(engine={"slots": 128}, scheduler__allocate_ahead_tokens=1)
     old, new = [1, *PROMPT[:33]], [2, *PROMPT[:33]]
     for request, known in enumerate((old, new, old), start=1):
         ask(bench, request, known, max_tokens=2)

@@ -31,14 +31,14 @@ class InstanceMachine(RuleBasedStateMachine):
         self.bench = Bench(
             tier_bytes=tier_bytes,
             engine=engine,
-            budget_tokens=budget,
-            run_ahead_tokens=ahead,
-            max_running=6,
-            max_waiting=6,
-            orphan_grace_s=2.0,
-            checkpoint_share=share,
-            checkpoint_tokens=16,
-            engine_grace_s=1.0,
+            scheduler__budget_tokens=budget,
+            scheduler__allocate_ahead_tokens=ahead,
+            scheduler__max_running=6,
+            scheduler__max_waiting=6,
+            retention__orphan_grace_s=2.0,
+            checkpoint__engine_share=share,
+            checkpoint__min_tokens=16,
+            recovery__engine_grace_s=1.0,
         )
         self.bench.add_dispatcher("e")
         self.bench.run(0.01)

@@ -82,7 +82,7 @@ def test_a_killed_engine_costs_a_pause_and_computes_nothing_twice() -> None:
 
 
 def test_the_rows_of_unanswered_steps_run_again_and_nothing_else() -> None:
-    direct = ready_core(budget_tokens=8)
+    direct = ready_core(scheduler__budget_tokens=8)
     direct.give(D, make_place(tokens=20, max_tokens=9))
     direct.give(ENGINE, done(1))
     assert [direct.core.steps.outstanding, direct.core.sequences.all()[0].computed] == [2, 20]
@@ -99,7 +99,7 @@ def test_the_rows_of_unanswered_steps_run_again_and_nothing_else() -> None:
 
 
 def test_what_was_only_waiting_is_not_opened_before_its_turn() -> None:
-    direct = ready_core(max_running=1)
+    direct = ready_core(scheduler__max_running=1)
     direct.give(D, make_place(1))
     direct.give(D, make_place(2))
     lose(direct)
@@ -224,7 +224,7 @@ def test_no_new_work_is_taken_while_no_engine_runs() -> None:
 
 
 def test_an_engine_that_would_take_too_long_is_not_waited_for() -> None:
-    direct = ready_core(engine_grace_s=3.0)
+    direct = ready_core(recovery__engine_grace_s=3.0)
     direct.give(D, make_place())
     returned = only(Returned, lose(direct, EngineExited(0, 9, back_in_s=3.1)))
     assert returned.why is not None
@@ -233,7 +233,7 @@ def test_an_engine_that_would_take_too_long_is_not_waited_for() -> None:
 
 
 def test_an_engine_that_does_not_come_is_waited_for_so_long_and_no_longer() -> None:
-    bench, attempts = decoding(2, engine_grace_s=1.2)
+    bench, attempts = decoding(2, recovery__engine_grace_s=1.2)
     crashed_s = bench.world.now_s
     bench.seat.crash(returns=False)
     bench.run(5.0)
@@ -255,7 +255,7 @@ def test_the_grace_of_an_earlier_end_means_nothing_later() -> None:
 
 
 def test_a_sequence_in_whose_steps_three_engines_are_lost_is_handed_back_and_the_others_stay() -> None:
-    direct = ready_core(max_running=1)
+    direct = ready_core(scheduler__max_running=1)
     direct.give(D, make_place(1))
     direct.give(D, make_place(2))
     for loss in range(2):

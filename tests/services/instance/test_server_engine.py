@@ -21,6 +21,7 @@ from services.instance.server_engine import EngineKeeper, EngineSettings, how_it
 from tests.engine.build import damage, make_checkpoint
 from tests.fakes.poison_engine import POISON
 from tests.services.instance.bench import MANAGER, ME, D, make_order, make_place
+from tests.settings import configured
 
 TIMEOUT_S = 60.0
 
@@ -46,7 +47,7 @@ class Seat:
     """A real host, core and keeper, and a dispatcher that listens."""
 
     def __init__(self, model: Path, engine: dict[str, Any], **config: Any) -> None:
-        self.core = InstanceCore(ME, InstanceConfig(**config))
+        self.core = InstanceCore(ME, configured(InstanceConfig, role="instance", **config))
         self.host = Host(self.core, ME, wall_clock())
         self.listener = Listener()
         self.failures: list[str] = []
@@ -98,7 +99,7 @@ class Seat:
 
 @asynccontextmanager
 async def seated(model: Path, engine: dict[str, Any] | None = None, **config: Any) -> AsyncIterator[Seat]:
-    seat = Seat(model, engine or {}, **{"engine_grace_s": TIMEOUT_S, **config})
+    seat = Seat(model, engine or {}, **{"recovery__engine_grace_s": TIMEOUT_S, **config})
     tasks = [asyncio.create_task(seat.keeper.run()), asyncio.create_task(seat.keeper.report_progress())]
     try:
         yield seat
@@ -151,7 +152,7 @@ def test_after_the_end_of_its_engine_a_text_goes_on_as_if_nothing_had_happened(
 ) -> None:
     async def story() -> None:
         expected = await undisturbed(model, 1, 2)
-        async with seated(model, DETERMINISTIC, stuck_s=0.5) as seat:
+        async with seated(model, DETERMINISTIC, engine_watch__stuck_s=0.5) as seat:
             first = await seat.until_ready()
             for request in expected:
                 seat.host.deliver(D, make_place(request, tokens=8, max_tokens=LENGTH))
@@ -230,7 +231,7 @@ def test_a_poison_request_is_found_and_stopped_and_the_others_hear_nothing_of_it
 
 def test_an_engine_that_will_take_too_long_is_not_waited_for(model: Path) -> None:
     async def story() -> None:
-        async with seated(model, engine_grace_s=0.01) as seat:
+        async with seated(model, recovery__engine_grace_s=0.01) as seat:
             first = await seat.until_ready()
             seat.host.deliver(D, make_place(1, tokens=8, max_tokens=200))
             await seat.until_streaming()

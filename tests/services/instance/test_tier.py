@@ -19,7 +19,7 @@ KV_BYTES = 64
 def press(**settings: Any) -> tuple[Bench, list[Attempt]]:
     """Two sequences that fit one by one and not together: the second is preempted."""
     engine = {"slots": 64, "move_s": 0.05, **settings.pop("engine", {})}
-    bench = Bench(**{"tier_bytes": ROOM, "engine": engine, "run_ahead_tokens": 4, **settings})
+    bench = Bench(**{"tier_bytes": ROOM, "engine": engine, "scheduler__allocate_ahead_tokens": 4, **settings})
     return bench, [bench.place(request, tokens=16, max_tokens=40) for request in (1, 2)]
 
 
@@ -192,7 +192,7 @@ def test_an_engine_that_dies_in_a_preemption_loses_nothing(state: State, signal:
 
 @pytest.mark.parametrize("state", [State.ASKING, State.SPILLING, State.WAITING, State.RESTORING])
 def test_an_engine_that_dies_in_a_preemption_and_stays_away_gives_everything_back(state: State) -> None:
-    bench, attempts = press(engine_grace_s=0.5)
+    bench, attempts = press(recovery__engine_grace_s=0.5)
     run_until_state(bench, state)
     bench.seat.crash()
     bench.run(2.0)

@@ -11,6 +11,7 @@ from dunlin.messages.pool import (
 from dunlin.messages.types import HostRegion, Region
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
+from tests.settings import configured
 
 ME = Address("kvstore", "kv", 3)
 ETCD = Address("etcd", "")
@@ -24,11 +25,11 @@ UNIT = 64
 def make_core(**settings: Any) -> KvstoreCore:
     defaults: dict[str, Any] = {
         "tier_path": "/proc/1/fd/3",
-        "tier_bytes": 4 * UNIT,
-        "alignment_bytes": UNIT,
+        "tier__capacity_bytes": 4 * UNIT,
+        "tier__alignment_bytes": UNIT,
         "node": "n",
     }
-    return KvstoreCore(ME, KvstoreConfig(**(defaults | settings)))
+    return KvstoreCore(ME, configured(KvstoreConfig, **(defaults | settings)))
 
 
 def joined(*peers: Address, **settings: Any) -> KvstoreCore:

@@ -185,7 +185,7 @@ def test_a_corrupt_region_is_counted_and_its_room_is_free() -> None:
 class TestSilentWriter:
     def silent(self, *, pid: int | None = None, commit: bool = False) -> tuple[KvstoreCore, list[Effect]]:
         """One region of `WRITER`, whose stream then ends at 5 s."""
-        core = joined(orphan_grace_s=30.0)
+        core = joined(tier__orphan_grace_s=30.0)
         if pid is not None:
             core.receive(0.0, ETCD, MembersReset((member(WRITER, pid),)))
         reserve(core)
@@ -353,9 +353,9 @@ def test_the_check_sees_books_that_contradict_each_other() -> None:
 @pytest.mark.parametrize(
     ("settings", "message"),
     [
-        ({"alignment_bytes": 100}, "choose one of"),
-        ({"tier_bytes": 5}, "at least 64"),
-        ({"max_regions": 0}, "at least 1"),
+        ({"tier__alignment_bytes": 100}, "needs one of"),
+        ({"tier__capacity_bytes": 5}, "at least 64"),
+        ({"tier__max_regions": 0}, "at least 1"),
     ],
 )
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any], message: str) -> None:

@@ -20,7 +20,7 @@ from dunlin.messages.pool import (
 )
 from dunlin.messages.types import HostRegion, Region, i64
 from services.kvstore.catalog import State
-from services.kvstore.config import KvstoreConfig
+from services.kvstore.config import KvstoreConfig, TierConfig
 from services.kvstore.core import KvstoreCore
 from services.kvstore.orphans import PROCESSES, AwaitEnd, ProcessEnded
 
@@ -47,7 +47,7 @@ class Process:
 class KvstoreMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        config = KvstoreConfig("/proc/1/fd/3", 12 * UNIT, node="n", alignment_bytes=UNIT, max_regions=9)
+        config = KvstoreConfig("/proc/1/fd/3", "n", tier=TierConfig(12 * UNIT, UNIT, 9))
         self.core = KvstoreCore(ME, config)
         self.now_s = 0.0
         self.incarnations = 10

@@ -26,6 +26,7 @@ from services.kvstore.core import KvstoreCore
 from services.kvstore.orphans import PROCESSES
 from services.kvstore.outgoing import DIALING
 from simulator.cluster.world import World
+from tests.settings import configured
 
 ETCD = Address("etcd", "")
 D = Address("dispatcher", "d", 1)
@@ -85,8 +86,8 @@ class Node:
         self.name = name
         self.world = world
         self.address = Address("kvstore", name, 10 + len(world.nodes))
-        config = {"tier_bytes": 16 * UNIT, "node": name, "alignment_bytes": UNIT, **settings}
-        self.core = KvstoreCore(self.address, KvstoreConfig("/tier", **config))
+        config = {"tier__capacity_bytes": 16 * UNIT, "node": name, "tier__alignment_bytes": UNIT, **settings}
+        self.core = KvstoreCore(self.address, configured(KvstoreConfig, tier_path="/tier", **config))
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         kept: list[Effect] = []
@@ -200,7 +201,7 @@ def test_a_second_time_only_what_is_new_is_sent() -> None:
 
 @pytest.mark.parametrize("mode", ["breaks", "damages", "silent"])
 def test_what_goes_wrong_on_the_way_is_told_and_leaves_no_room_behind(mode: str) -> None:
-    world = Exchange(exchange_s=1.0)
+    world = Exchange(exchange__stall_timeout_s=1.0)
     here, _ = world.instances
     here.keep(0, 16)
     world.carrier.mode = mode
@@ -227,7 +228,7 @@ def expected_at(world: Exchange, node: int) -> tuple[int, int]:
 
 @pytest.mark.parametrize("is_over", [False, True])
 def test_a_copy_that_arrives_after_it_was_given_up_goes_with_its_request(is_over: bool) -> None:
-    world = Exchange(exchange_s=1.0)
+    world = Exchange(exchange__stall_timeout_s=1.0)
     here, _ = world.instances
     kept = here.keep(0, 16)
     world.carrier.mode = "silent"
@@ -247,7 +248,7 @@ def test_a_copy_that_arrives_after_it_was_given_up_goes_with_its_request(is_over
 
 def test_copies_do_not_wait_for_what_is_awaited_here() -> None:
     """Each node has a copy under way to the other, of the same request."""
-    world = Exchange(exchange_s=1.0)
+    world = Exchange(exchange__stall_timeout_s=1.0)
     here, there = world.instances
     here.keep(0, 16)
     own = there.keep(0, 16)
@@ -270,7 +271,7 @@ def test_no_room_there_is_told() -> None:
 
 
 def test_a_node_that_is_not_there_is_not_waited_for_long() -> None:
-    world = Exchange(exchange_s=1.0)
+    world = Exchange(exchange__stall_timeout_s=1.0)
     here, _ = world.instances
     here.keep(0, 16)
     here.say(SendRegions(5, "k", Address("kvstore", "nobody", 1)))
@@ -282,7 +283,7 @@ def test_a_node_that_is_not_there_is_not_waited_for_long() -> None:
 
 def test_a_node_that_dies_meanwhile_ends_the_copy_on_both_sides() -> None:
     for dead in (0, 1):
-        world = Exchange(exchange_s=30.0)
+        world = Exchange(exchange__stall_timeout_s=30.0)
         here, _ = world.instances
         here.keep(0, 16)
         world.carrier.mode = "silent"
@@ -295,7 +296,7 @@ def test_a_node_that_dies_meanwhile_ends_the_copy_on_both_sides() -> None:
 
 
 def test_with_replication_a_lost_nodes_regions_are_found_at_the_other() -> None:
-    world = Exchange(replicate=True)
+    world = Exchange(exchange__replicate=True)
     here, there = world.instances
     for span in ((0, 16), (16, 32)):
         here.keep(*span, priority=Priority.CHECKPOINT)
@@ -310,7 +311,7 @@ def test_with_replication_a_lost_nodes_regions_are_found_at_the_other() -> None:
 
 
 def test_second_copies_go_when_the_request_is_over() -> None:
-    world = Exchange(replicate=True)
+    world = Exchange(exchange__replicate=True)
     here, _ = world.instances
     kept = [here.keep(*span) for span in ((0, 16), (16, 32))]
     world.run()
@@ -323,7 +324,7 @@ def test_second_copies_go_when_the_request_is_over() -> None:
 
 
 def test_second_copies_go_when_the_last_region_here_is_freed_with_its_writer() -> None:
-    world = Exchange(replicate=True)
+    world = Exchange(exchange__replicate=True)
     here = world.instances[0]
     other = Instance(Address("instance", "other", 51), world, world.nodes[0])
     world.world.add(other.address, other)
@@ -344,7 +345,7 @@ def test_second_copies_go_when_the_last_region_here_is_freed_with_its_writer() -
 @pytest.mark.parametrize("nodes", [2, 3])
 def test_nodes_that_have_each_others_copies_do_not_keep_them_for_ever(nodes: int) -> None:
     """An attempt of the same request runs at each, as after a partition."""
-    world = Exchange(nodes, replicate=True)
+    world = Exchange(nodes, exchange__replicate=True)
     kept = [instance.keep(0, 16) for instance in world.instances]
     world.run()
     assert [len(node.core.catalog) for node in world.nodes] == [2] * nodes
@@ -355,7 +356,7 @@ def test_nodes_that_have_each_others_copies_do_not_keep_them_for_ever(nodes: int
 
 
 def test_second_copies_are_not_copied_on() -> None:
-    world = Exchange(nodes=3, replicate=True)
+    world = Exchange(nodes=3, exchange__replicate=True)
     world.instances[0].keep(0, 16)
     world.run(3)
     assert [len(node.core.catalog) for node in world.nodes] == [1, 1, 0]
@@ -378,7 +379,7 @@ def test_a_request_that_nobody_knows_here_is_sought_on_the_other_nodes() -> None
 
 
 def test_what_was_sought_and_not_claimed_goes_with_what_it_is_a_copy_of() -> None:
-    world = Exchange(search_s=0.3, orphan_grace_s=5.0)
+    world = Exchange(exchange__search_timeout_s=0.3, tier__orphan_grace_s=5.0)
     world.instances[1].keep(0, 16)
     world.carrier.mode = "silent"
     here = world.instances[0]
@@ -395,7 +396,7 @@ def test_what_was_sought_and_not_claimed_goes_with_what_it_is_a_copy_of() -> Non
 
 
 def test_a_node_that_does_not_answer_is_not_waited_for() -> None:
-    world = Exchange(search_s=0.3)
+    world = Exchange(exchange__search_timeout_s=0.3)
     world.world.pause(world.nodes[1].address)
     here = world.instances[0]
     here.say(FindRegions(7, "k", D, 1, 2, "w", "fp32"))
@@ -406,7 +407,7 @@ def test_a_node_that_does_not_answer_is_not_waited_for() -> None:
 
 def test_who_asks_again_on_a_new_stream_gets_what_the_broken_one_asked_for() -> None:
     """An answer to the old question would hand out the regions to an instance that waits for them no more."""
-    world = Exchange(search_s=1.0)
+    world = Exchange(exchange__search_timeout_s=1.0)
     here, there = world.instances
     there.keep(0, 16)
     world.world.pause(world.nodes[1].address)
@@ -463,7 +464,7 @@ def test_without_an_agent_nothing_is_said_of_one() -> None:
 
 
 def test_a_copy_of_a_copy_goes_with_it() -> None:
-    world = Exchange(nodes=3, replicate=True, search_s=0.3)
+    world = Exchange(nodes=3, exchange__replicate=True, exchange__search_timeout_s=0.3)
     here, _, seeker = world.instances
     kept = here.keep(0, 16)
     world.run()

@@ -8,6 +8,7 @@ from dunlin.messages.membership import Member, MembersReset
 from dunlin.wire import codec
 from services.monitor.config import MonitorConfig
 from services.monitor.core import MonitorCore
+from tests.settings import configured
 
 ME = Address("monitor", "m", 4)
 ETCD = Address("etcd", "")
@@ -23,7 +24,7 @@ class Bench:
     """A core with its own timers, driven through exact times; `views` collects what subscribers are sent."""
 
     def __init__(self, **settings: Any) -> None:
-        self.core = MonitorCore(ME, MonitorConfig(**settings), codec)
+        self.core = MonitorCore(ME, configured(MonitorConfig, **settings), codec)
         self.now_s = 100.0
         self.timers: list[tuple[float, int, Message]] = []
         self.sent: list[tuple[float, Address, Message]] = []

@@ -35,6 +35,7 @@ from tests.services.monitor.bench import (
     member,
     report,
 )
+from tests.settings import configured
 
 
 class TestSuspicion:
@@ -162,7 +163,7 @@ class TestViews:
         assert len(bench.views()) == before + 1
 
     def test_load_goes_out_at_most_every_interval_and_the_newest_wins(self) -> None:
-        bench = make_bench(publish_interval_s=0.1)
+        bench = make_bench(views__publish_interval_s=0.1)
         bench.give(INSTANCE, report())
         start = len(bench.views())
         for free in range(9, 0, -1):
@@ -220,7 +221,7 @@ class TestWarmUp:
         assert {one.address: one.ready for one in view.members} == {INSTANCE: True, OTHER: False}
 
     def test_it_waits_no_longer_than_it_was_told(self) -> None:
-        bench = Bench(warm_up_s=2.0)
+        bench = Bench(views__warm_up_s=2.0)
         bench.give(DISPATCHER, Joined())
         bench.give(ETCD, MembersReset((member(INSTANCE), member(OTHER))))
         bench.give(OTHER, Joined())
@@ -232,7 +233,7 @@ class TestWarmUp:
         assert (at_s, {one.address: one.ready for one in view.members}) == (102.0, {INSTANCE: False, OTHER: True})
 
     def test_without_etcd_it_begins_when_the_time_is_up(self) -> None:
-        bench = Bench(warm_up_s=2.0)
+        bench = Bench(views__warm_up_s=2.0)
         bench.give(DISPATCHER, Joined())
         bench.give(INSTANCE, Joined())
         bench.give(INSTANCE, report())
@@ -253,7 +254,7 @@ class TestWarmUp:
 
     def test_in_a_big_fleet_what_becomes_ready_together_is_published_together(self) -> None:
         many = [Address("instance", f"i{number}", 10 + number) for number in range(3)]
-        bench = make_bench(DISPATCHER, *many, small_fleet=1, urgent_member_s=0.01)
+        bench = make_bench(DISPATCHER, *many, views__small_fleet=1, views__urgent_per_instance_s=0.01)
         for instance in many:
             bench.give(instance, report(ready=False))
         bench.run(1.0)
@@ -368,7 +369,9 @@ class TestQueries:
         assert sends(bench.give(TOOL, ExplainQuery("nonsense"))) == [Send(TOOL, Explanation(()))]
 
 
-@pytest.mark.parametrize("settings", [{"stuck_s": 0.0}, {"tick_s": float("nan")}, {"ring_records": 0}])
+@pytest.mark.parametrize(
+    "settings", [{"liveness__stuck_s": 0.0}, {"liveness__tick_s": float("nan")}, {"reasons__ring_records": 0}]
+)
 def test_settings_that_cannot_work_are_refused(settings: dict[str, Any]) -> None:
-    with pytest.raises(ValueError, match="must be"):
-        MonitorConfig(**settings)
+    with pytest.raises(ValueError, match="needs a"):
+        configured(MonitorConfig, **settings)

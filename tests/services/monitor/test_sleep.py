@@ -46,7 +46,7 @@ def test_who_was_suspect_before_a_sleep_is_looked_at_again_before_anybody_is_tol
 
 
 def test_who_stays_silent_after_the_sleep_is_suspect_still() -> None:
-    bench = make_bench(warm_up_s=2.0)
+    bench = make_bench(views__warm_up_s=2.0)
     bench.run(3.0)
     bench.sleep(20.0)
     bench.give(MANAGER, Joined())
@@ -90,7 +90,7 @@ def test_a_suspect_that_ended_is_not_waited_for_after_a_sleep() -> None:
 
 
 def test_what_was_to_be_published_when_it_slept_waits_too() -> None:
-    bench = make_bench(DISPATCHER, INSTANCE, OTHER, publish_interval_s=0.1)
+    bench = make_bench(DISPATCHER, INSTANCE, OTHER, views__publish_interval_s=0.1)
     bench.run(0.25)
     heartbeat(bench, 3.0)
     bench.give(INSTANCE, report(free_slots=7))

@@ -65,7 +65,12 @@ def test_samples_show_what_instances_did() -> None:
 
 
 def test_a_door_that_is_full_refuses_and_the_record_says_so() -> None:
-    result = run(60, gap_s=0.005, dispatcher={"max_queued": 4}, instance={"max_running": 1, "max_waiting": 1})
+    result = run(
+        60,
+        gap_s=0.005,
+        dispatcher={"admission.max_queued": 4},
+        instance={"scheduler.max_running": 1, "scheduler.max_waiting": 1},
+    )
     outcomes = [record.outcome for record in result.records]
     assert set(outcomes) == {"ok", "refused"}
     assert all(record.end_s > 0 for record in result.records)

@@ -101,9 +101,12 @@ def test_only_as_much_is_asked_as_the_memory_holds() -> None:
         ({"shape": "llama-3-70b"}, "needs 141 GB for its weights"),
         ({"tp": 3}, "cannot run on 3 GPUs"),
         ({"overhead": "much"}, "'much' is no overhead"),
-        ({"settings": (("instance", (("speed", 1),)),)}, "instance has no setting 'speed'; it has .*budget_tokens"),
-        ({"settings": (("instance", (("max_running", 0),)),)}, "max_running is 0: needs at least 1"),
-        ({"settings": (("dispatcher", (("policy", "x"),)),)}, "no dispatch policy 'x'"),
+        ({"settings": (("instance.speed", 1),)}, "InstanceConfig has no setting 'speed'; it has .*budget_tokens"),
+        (
+            {"settings": (("instance.scheduler.max_running", 0),)},
+            "max_running is 0: needs a whole number of sequences, at least 1",
+        ),
+        ({"settings": (("dispatcher.placement.policy", "x"),)}, "policy is x: needs one of least_loaded"),
         ({"story_of": "nonsense"}, "'nonsense' is not a request id"),
     ],
 )
@@ -113,6 +116,6 @@ def test_what_cannot_be_is_said(changes: dict[str, Any], complaint: str) -> None
 
 
 def test_settings_win_over_the_presets() -> None:
-    spec = cluster_of(case(instances=17, tp=1, settings=(("instance", (("budget_tokens", 99),)),)))
-    assert spec.instance_config("").budget_tokens == 99
+    spec = cluster_of(case(instances=17, tp=1, settings=(("instance.scheduler.budget_tokens", 99),)))
+    assert spec.instance_config("").scheduler.budget_tokens == 99
     assert spec.nodes == 3
