@@ -94,12 +94,16 @@ def _never_stale(original: Callable[[Orders, Order], str | None], self: Orders, 
 
 
 def _cancel_the_newest(
-    original: Callable[[Admission, Address, Cancel], list[Effect]], self: Admission, sender: Address, cancel: Cancel
+    original: Callable[[Admission, float, Address, Cancel], list[Effect]],
+    self: Admission,
+    now_s: float,
+    sender: Address,
+    cancel: Cancel,
 ) -> list[Effect]:
     newest = self._sequences.of_key((sender, cancel.request))
     if newest is not None:
         cancel = replace(cancel, attempt=max(cancel.attempt, newest.place.attempt))
-    return original(self, sender, cancel)
+    return original(self, now_s, sender, cancel)
 
 
 def _hold_unanswered(
