@@ -20,8 +20,8 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 STUBS := dunlin/v1/.made
 PROTOS := $(wildcard proto/dunlin/v1/*.proto)
-CODE := $(wildcard dunlin services simulator tests benchmarks examples deploy hatch_build.py)
-TYPED := $(wildcard dunlin services simulator tests benchmarks examples deploy)
+CODE := $(wildcard cli dunlin services simulator tests benchmarks examples deploy hatch_build.py)
+TYPED := $(wildcard cli dunlin services simulator tests benchmarks examples deploy)
 
 CPU_INDEX := https://download.pytorch.org/whl/cpu
 # Asked once and only when something is to be installed: pip itself would retry an unreachable index for minutes.
@@ -80,10 +80,10 @@ zoo: install ## plant bugs in the cores, one at a time; the campaign must catch 
 	$(PY) -m tests.zoo $(BUGS)
 
 fuzz: install ## random search of the property tests and state machines, for MINUTES; says what to replay
-	$(PY) -m benchmarks.properties --minutes $(MINUTES) $(TESTS)
+	$(PY) -m benchmarks.fuzzing.properties --minutes $(MINUTES) $(TESTS)
 
 clients: install ## real clients against a cluster: a table of what was served, refused, broken (4 GB of environments)
-	$(PY) -m benchmarks.clients
+	$(PY) -m benchmarks.clients.compatibility
 
 lint: install ## ruff and mypy --strict
 	$(PY) -m ruff check $(CODE)

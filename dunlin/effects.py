@@ -1,7 +1,7 @@
 """What a core is: addresses in, effects out.
 
 A core holds plain Python state and decides. It knows no clock, no socket and no task: a host (the live one in
-`dunlin/host.py`, or a simulator) feeds it messages with the time, and carries out the effects it returns.
+`dunlin/runtime/core_host.py`, or a simulator) feeds it messages with the time, and carries out the effects it returns.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -63,7 +63,7 @@ Effect = Send | After
 
 Handler = Callable[[float, Address, Any], list[Effect]]
 """What a part of a core does with one kind of message: (now in seconds, sender, message) to effects. A core's table of
-them, by the message's class, is made of the methods that its parts mark with `dunlin.handlers.handles`.
+them, by the message's class, is made of the methods that its parts mark with `dunlin.cores.handlers.handles`.
 """
 
 

@@ -9,7 +9,7 @@ from reprlib import Repr
 from typing import Any
 
 from dunlin.messages.dispatch import Place
-from dunlin.messages.types import I32, Sampling, i32
+from dunlin.messages.types import I32, SamplingParams, i32
 
 I64_LEAST, I64_MOST = -(1 << 63), (1 << 63) - 1
 I32_MOST = (1 << 31) - 1
@@ -36,33 +36,33 @@ _BRIEF = Repr()
 _BRIEF.maxlevel, _BRIEF.maxdict, _BRIEF.maxstring = 3, 6, 60
 
 
-class BadField(ValueError):
+class InvalidField(ValueError):
     """A field that cannot be taken; `str()` says what is allowed. A name that is the client's own is cut."""
 
     def __init__(self, name: str, text: str) -> None:
-        self.name = clipped(well_formed(name[: MOST_SHOWN_NAME + 1]), MOST_SHOWN_NAME)
+        self.name = clip_text(escape_surrogates(name[: MOST_SHOWN_NAME + 1]), MOST_SHOWN_NAME)
         self.text = text
         super().__init__(f"{self.name}: {text}")
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
+class WholeNumber:
     """A whole number; 3.0 is none, and neither is true."""
 
     lowest: int
     highest: int
 
     def __call__(self, name: str, value: Any) -> int:
-        """The value, or BadField."""
+        """The value, or InvalidField."""
         if isinstance(value, bool) or not isinstance(value, int):
-            raise BadField(name, f"must be a whole number, not {shown(value)}")
+            raise InvalidField(name, f"must be a whole number, not {brief_repr(value)}")
         if not self.lowest <= value <= self.highest:
-            raise BadField(name, f"must be between {self.lowest} and {self.highest}, not {shown(value)}")
+            raise InvalidField(name, f"must be between {self.lowest} and {self.highest}, not {brief_repr(value)}")
         return value
 
 
 @dataclass(frozen=True, slots=True)
-class Number:
+class RealNumber:
     """A finite number; `above`: greater than `lowest`."""
 
     lowest: float
@@ -70,57 +70,57 @@ class Number:
     above: bool = False
 
     def __call__(self, name: str, value: Any) -> float:
-        """The value, or BadField."""
+        """The value, or InvalidField."""
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise BadField(name, f"must be a number, not {shown(value)}")
+            raise InvalidField(name, f"must be a number, not {brief_repr(value)}")
         if isnan(value) or not self.lowest <= value <= self.highest or (self.above and value == self.lowest):
             least = f"above {self.lowest:g}" if self.above else f"at least {self.lowest:g}"
-            raise BadField(name, f"must be {least} and at most {self.highest:g}, not {shown(value)}")
+            raise InvalidField(name, f"must be {least} and at most {self.highest:g}, not {brief_repr(value)}")
         return float(value)
 
 
-def shown(value: Any) -> str:
+def brief_repr(value: Any) -> str:
     """A client's value in a message: short, whatever it was, and found without spelling all of it."""
     if isinstance(value, int) and abs(value) > I64_MOST:
         return "a number of more than 64 bits"
     if isinstance(value, str | bytes):
-        return clipped(repr(value[: MOST_SHOWN + 1]), MOST_SHOWN)
-    return clipped(_BRIEF.repr(value), MOST_SHOWN)
+        return clip_text(repr(value[: MOST_SHOWN + 1]), MOST_SHOWN)
+    return clip_text(_BRIEF.repr(value), MOST_SHOWN)
 
 
-def well_formed(text: str) -> str:
+def escape_surrogates(text: str) -> str:
     """The text with lone surrogates spelled out: JSON can have them, nothing that is encoded as UTF-8 can."""
     return text.encode(errors="backslashreplace").decode()
 
 
-def clipped(text: str, most: int) -> str:
+def clip_text(text: str, most: int) -> str:
     """The text, cut if it is longer."""
     return text if len(text) <= most else f"{text[:most]}…"
 
 
-TEMPERATURE = Number(0.0, 10.0)
-TOP_K = Whole(0, I32_MOST)
-TOKEN = Whole(0, I32_MOST)
-BIAS = Number(-100.0, 100.0)
-SEED = Whole(I64_LEAST, I64_MOST)
-MAX_TOKENS = Whole(1, I32_MOST)
-SAMPLING: dict[str, Whole | Number] = {
+TEMPERATURE = RealNumber(0.0, 10.0)
+TOP_K = WholeNumber(0, I32_MOST)
+TOKEN = WholeNumber(0, I32_MOST)
+BIAS = RealNumber(-100.0, 100.0)
+SEED = WholeNumber(I64_LEAST, I64_MOST)
+MAX_TOKENS = WholeNumber(1, I32_MOST)
+SAMPLING: dict[str, WholeNumber | RealNumber] = {
     "temperature": TEMPERATURE,
     "top_k": TOP_K,
-    "top_p": Number(0.0, 1.0, above=True),
-    "min_p": Number(0.0, 1.0),
-    "presence_penalty": Number(-2.0, 2.0),
-    "frequency_penalty": Number(-2.0, 2.0),
-    "repetition_penalty": Number(0.001, 10.0, above=True),  # less makes logits infinite
-    "logprobs": Whole(0, MOST_LOGPROBS),
+    "top_p": RealNumber(0.0, 1.0, above=True),
+    "min_p": RealNumber(0.0, 1.0),
+    "presence_penalty": RealNumber(-2.0, 2.0),
+    "frequency_penalty": RealNumber(-2.0, 2.0),
+    "repetition_penalty": RealNumber(0.001, 10.0, above=True),  # less makes logits infinite
+    "logprobs": WholeNumber(0, MOST_LOGPROBS),
 }
-"""The fields of `Sampling` that a client sets."""
+"""The fields of `SamplingParams` that a client sets."""
 
-_OF_SAMPLING = {**SAMPLING, "seed": SEED, "choice": Whole(0, MOST_CHOICES - 1)}
+_OF_SAMPLING = {**SAMPLING, "seed": SEED, "choice": WholeNumber(0, MOST_CHOICES - 1)}
 _NAMES = ("tenant", "key", "idempotency", "trace")
 
 
-def fault_of(place: Place, vocabulary: int) -> str:
+def placement_error(place: Place, vocabulary: int) -> str:
     """What no engine may be given, in words; empty: nothing. Whether it fits into an instance is not asked here."""
     try:
         _check_tokens(place, vocabulary)
@@ -129,44 +129,44 @@ def fault_of(place: Place, vocabulary: int) -> str:
         _check_count("stop_token_ids", place.stop_ids, MOST_STOP_IDS + MOST_EOS_IDS)
         for name in _NAMES:
             _check_name(name, getattr(place, name))
-    except BadField as error:
+    except InvalidField as error:
         return str(error)
     return ""
 
 
-def check_vocabulary(sampling: Sampling, stop_ids: I32, vocabulary: int) -> None:
-    """Raise BadField for a bias or a client's stop id that is no token of the model.
+def check_vocabulary(sampling: SamplingParams, stop_ids: I32, vocabulary: int) -> None:
+    """Raise InvalidField for a bias or a client's stop id that is no token of the model.
 
     The model's own end tokens are not asked for here: some checkpoints name one that they do not have.
     """
     for name, ids in (("logit_bias", sampling.bias_tokens), ("stop_token_ids", stop_ids)):
         if ids and max(ids) >= vocabulary:
-            raise BadField(name, f"token id {max(ids)} is outside the vocabulary of {vocabulary}")
+            raise InvalidField(name, f"token id {max(ids)} is outside the vocabulary of {vocabulary}")
 
 
 def _check_tokens(place: Place, vocabulary: int) -> None:
     MAX_TOKENS("max_tokens", place.max_tokens)
-    Whole(1, len(place.tokens))("prompt_tokens", place.prompt_tokens)
+    WholeNumber(1, len(place.tokens))("prompt_tokens", place.prompt_tokens)
     for token in (min(place.tokens), max(place.tokens)):
         if not 0 <= token < vocabulary:
-            raise BadField("tokens", f"the model has no such token as {token}")
+            raise InvalidField("tokens", f"the model has no such token as {token}")
 
 
-def _check_sampling(sampling: Sampling) -> None:
+def _check_sampling(sampling: SamplingParams) -> None:
     for name, check in _OF_SAMPLING.items():
         value = getattr(sampling, name)
         if name != "logprobs" or value is not None:
             check(name, value)
     _check_count("logit_bias", sampling.bias_tokens, MOST_BIASES)
     if len(sampling.bias_tokens) != len(sampling.bias_values):
-        raise BadField("logit_bias", f"{len(sampling.bias_values)} values for {len(sampling.bias_tokens)} tokens")
+        raise InvalidField("logit_bias", f"{len(sampling.bias_values)} values for {len(sampling.bias_tokens)} tokens")
     for value in sampling.bias_values:
         BIAS("logit_bias", value)
 
 
 def _check_count(name: str, ids: I32, most: int) -> None:
     if len(ids) > most:
-        raise BadField(name, f"has {len(ids)} entries; at most {most} are allowed")
+        raise InvalidField(name, f"has {len(ids)} entries; at most {most} are allowed")
     if ids:
         TOKEN(name, min(ids))
 
@@ -174,4 +174,4 @@ def _check_count(name: str, ids: I32, most: int) -> None:
 def _check_name(name: str, value: str) -> None:
     most = MOST_TENANT_CHARACTERS if name == "tenant" else MOST_KEY_CHARACTERS
     if len(value) > most:
-        raise BadField(name, f"has {len(value)} characters; at most {most} are allowed")
+        raise InvalidField(name, f"has {len(value)} characters; at most {most} are allowed")

@@ -19,20 +19,20 @@ ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
 import dunlin  # noqa: E402
-from dunlin.cli.status import render  # noqa: E402
-from dunlin.launch.process import ClusterError, ClusterProcess  # noqa: E402
-from dunlin.launch.process import dunlin as command  # noqa: E402
+from cli.commands.operate.status import render  # noqa: E402
+from cli.launch.cluster_process import ClusterError, ClusterProcess  # noqa: E402
+from cli.launch.cluster_process import dunlin_command as command  # noqa: E402
 from dunlin.messages.dispatch import Place  # noqa: E402
 from dunlin.messages.fleet import InstanceReport, MemberStatus  # noqa: E402
 from dunlin.wire.codec import decode  # noqa: E402
-from dunlin.workload.arrivals import on_off, until  # noqa: E402
-from dunlin.workload.doors import SdkDoor  # noqa: E402
-from dunlin.workload.generator import Load  # noqa: E402
-from dunlin.workload.prompts import make_jobs  # noqa: E402
-from dunlin.workload.stats import report  # noqa: E402
-from dunlin.workload.trace import Arrival  # noqa: E402
-from examples.demo_screen import Screen, board, panels  # noqa: E402
-from examples.demo_story import Story, ask  # noqa: E402
+from dunlin.workload.loadgen.load_generator import LoadGenerator  # noqa: E402
+from dunlin.workload.loadgen.stats import summarize  # noqa: E402
+from dunlin.workload.loadgen.targets import SdkTarget  # noqa: E402
+from dunlin.workload.traffic.arrival_processes import arrivals_until, on_off_arrivals  # noqa: E402
+from dunlin.workload.traffic.prompts import make_jobs  # noqa: E402
+from dunlin.workload.traffic.trace import Arrival  # noqa: E402
+from examples.demo_screen import DemoScreen, board, panels  # noqa: E402
+from examples.demo_story import StoryStream, request_story  # noqa: E402
 
 INSTANCES = 3
 BURST_S = 8.0
@@ -43,7 +43,7 @@ REPORT_S = 0.7
 """Until the last reports of the instances are in."""
 
 
-def start(screen: Screen) -> ClusterProcess:
+def start(screen: DemoScreen) -> ClusterProcess:
     """The curtain. Raises ClusterError."""
     screen.heading("A cluster on this machine")
     screen.note(
@@ -58,7 +58,7 @@ def start(screen: Screen) -> ClusterProcess:
     return cluster
 
 
-async def chat(screen: Screen, client: dunlin.AsyncClient) -> None:
+async def chat(screen: DemoScreen, client: dunlin.AsyncClient) -> None:
     """One conversation, as it comes."""
     screen.heading("A chat")
     question = "What would you like to talk about?"
@@ -69,7 +69,7 @@ async def chat(screen: Screen, client: dunlin.AsyncClient) -> None:
     print()
 
 
-async def side_by_side(screen: Screen, client: dunlin.AsyncClient) -> None:
+async def side_by_side(screen: DemoScreen, client: dunlin.AsyncClient) -> None:
     """Several streams at once, each in its own lines."""
     screen.heading(f"{len(OPENINGS)} streams at once")
     texts = list(OPENINGS)
@@ -86,17 +86,17 @@ async def side_by_side(screen: Screen, client: dunlin.AsyncClient) -> None:
     screen.settle(panels(texts, screen.width))
 
 
-async def burst(screen: Screen, client: dunlin.AsyncClient) -> None:
+async def burst(screen: DemoScreen, client: dunlin.AsyncClient) -> None:
     """Load that comes in waves, and how the instances share it."""
     screen.heading(f"{BURST_S:g} seconds of bursty load")
     info = await client.info()
-    arrivals = [Arrival(at_s, 64, 32) for at_s in until(on_off(16.0, 1.0, 3.0, 4.0, seed=5), BURST_S)]
-    load = Load(make_jobs(arrivals, info.max_positions, info.vocabulary, seed=5), SdkDoor(client))
+    arrivals = [Arrival(at_s, 64, 32) for at_s in arrivals_until(on_off_arrivals(16.0, 1.0, 3.0, 4.0, seed=5), BURST_S)]
+    load = LoadGenerator(make_jobs(arrivals, info.max_positions, info.vocabulary, seed=5), SdkTarget(client))
     running = asyncio.create_task(load.run())
     while not running.done():
         await asyncio.wait([running], timeout=0.15)
         screen.draw(board(load, BURST_S, await client.status()))
-    found = report(await running)
+    found = summarize(await running)
     await asyncio.sleep(REPORT_S)
     screen.settle(board(load, BURST_S, await client.status()))
     print(
@@ -106,7 +106,7 @@ async def burst(screen: Screen, client: dunlin.AsyncClient) -> None:
     )
 
 
-async def kill_instance(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
+async def kill_instance(screen: DemoScreen, client: dunlin.AsyncClient, story: StoryStream) -> None:
     """Its instance dies: another one takes what the host tier kept."""
     screen.heading("An instance is killed in mid-stream")
     await story.show(64)
@@ -125,7 +125,7 @@ async def kill_instance(screen: Screen, client: dunlin.AsyncClient, story: Story
     )
 
 
-async def kill_engine(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
+async def kill_engine(screen: DemoScreen, client: dunlin.AsyncClient, story: StoryStream) -> None:
     """The engine of its instance dies, and the slab does not."""
     screen.heading("An engine is killed in mid-stream")
     print("… ", end="")
@@ -144,7 +144,7 @@ async def kill_engine(screen: Screen, client: dunlin.AsyncClient, story: Story) 
     )
 
 
-async def drain(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
+async def drain(screen: DemoScreen, client: dunlin.AsyncClient, story: StoryStream) -> None:
     """Its instance is emptied for repair, with the story and others on it."""
     screen.heading("An instance is drained")
     others = [asyncio.create_task(client.generate(text, max_tokens=128, ignore_eos=True)) for text in OPENINGS]
@@ -176,12 +176,12 @@ async def until_empty(client: dunlin.AsyncClient, name: str) -> float:
             return time.monotonic()
 
 
-async def compare(screen: Screen, client: dunlin.AsyncClient, story: Story) -> None:
+async def compare(screen: DemoScreen, client: dunlin.AsyncClient, story: StoryStream) -> None:
     """The same request again, in peace."""
     screen.heading("The same text, undisturbed")
     tokens: list[int] = []
     prompt_tokens = cached = 0
-    async with aclosing(ask(client, len(story.tokens))) as pieces:
+    async with aclosing(request_story(client, len(story.tokens))) as pieces:
         async for piece in pieces:
             tokens += piece.tokens
             prompt_tokens, cached = piece.prompt_tokens or prompt_tokens, piece.cached_tokens or cached
@@ -211,15 +211,15 @@ async def holder_of(client: dunlin.AsyncClient, request: str) -> MemberStatus:
     return next(member for member in (await client.status()).members if member.address.name == name)
 
 
-async def acts(screen: Screen, cluster: ClusterProcess) -> str:
+async def run_scenes(screen: DemoScreen, cluster: ClusterProcess) -> str:
     """The play, up to the explanation; the request that survived it all."""
     async with dunlin.AsyncClient(cluster.grpc) as client:
         print(render(await client.status()))
         await chat(screen, client)
         await side_by_side(screen, client)
         await burst(screen, client)
-        async with aclosing(ask(client, STORY_TOKENS)) as pieces:
-            story = Story(pieces, screen)
+        async with aclosing(request_story(client, STORY_TOKENS)) as pieces:
+            story = StoryStream(pieces, screen)
             try:
                 await kill_instance(screen, client, story)
                 await kill_engine(screen, client, story)
@@ -230,7 +230,7 @@ async def acts(screen: Screen, cluster: ClusterProcess) -> str:
     return story.request
 
 
-def explain(screen: Screen, cluster: ClusterProcess, request: str) -> None:
+def explain(screen: DemoScreen, cluster: ClusterProcess, request: str) -> None:
     """The command that tells what happened."""
     screen.heading(f"dunlin explain {request}")
     subprocess.run(command("explain", request, "--endpoint", cluster.grpc), cwd=ROOT, check=True)
@@ -238,11 +238,11 @@ def explain(screen: Screen, cluster: ClusterProcess, request: str) -> None:
 
 def main() -> int:
     """Play it."""
-    screen = Screen()
+    screen = DemoScreen()
     began_s = time.monotonic()
     cluster = start(screen)
     try:
-        explain(screen, cluster, asyncio.run(acts(screen, cluster)))
+        explain(screen, cluster, asyncio.run(run_scenes(screen, cluster)))
     finally:
         screen.heading("The end")
         cluster.stop()

@@ -7,11 +7,11 @@ import textwrap
 from collections.abc import Sequence
 
 from dunlin.messages.fleet import FleetStatus
-from dunlin.workload.generator import Load
-from dunlin.workload.progress import bar
+from dunlin.workload.loadgen.load_generator import LoadGenerator
+from dunlin.workload.loadgen.progress_line import bar
 
 
-class Screen:
+class DemoScreen:
     """What the audience sees: bold headings, and blocks that are redrawn in place where that is possible."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ def panels(texts: Sequence[str], width: int, height: int = 3) -> list[str]:
     return lines
 
 
-def board(load: Load, length_s: float, status: FleetStatus) -> list[str]:
+def board(load: LoadGenerator, length_s: float, status: FleetStatus) -> list[str]:
     """One line for the load, one for each instance."""
     done = sum(record.end_s > 0 for record in load.records)
     now_s = min(load.now_s(), length_s)

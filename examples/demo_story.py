@@ -6,15 +6,15 @@ from collections.abc import AsyncGenerator, AsyncIterator
 
 import dunlin
 from dunlin.messages.public import GenerateEvent
-from examples.demo_screen import Screen
+from examples.demo_screen import DemoScreen
 
 STORY = "It was a dark and stormy night; the rain fell in torrents, except at occasional intervals. " * 12
 
 
-class Story:
+class StoryStream:
     """One long text, followed all the time and shown now and then. `pauses` are those since the last interruption."""
 
-    def __init__(self, pieces: AsyncIterator[GenerateEvent], screen: Screen) -> None:
+    def __init__(self, pieces: AsyncIterator[GenerateEvent], screen: DemoScreen) -> None:
         self.request, self.prompt_tokens = "", 0
         self.tokens: list[int] = []
         self.pauses: list[float] = []
@@ -60,6 +60,6 @@ class Story:
         self._screen.note(text)
 
 
-def ask(client: dunlin.AsyncClient, tokens: int) -> AsyncGenerator[GenerateEvent, None]:
+def request_story(client: dunlin.AsyncClient, tokens: int) -> AsyncGenerator[GenerateEvent, None]:
     """The story, from its beginning: the same words each time."""
     return client.stream(STORY, max_tokens=tokens, ignore_eos=True, temperature=0.8, seed=11)

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-PACKAGES = ("dunlin", "services", "simulator")
+PACKAGES = ("cli", "dunlin", "services", "simulator")
 SERVICES = ("dispatcher", "instance", "kvstore", "monitor", "global_manager")
 PROTOBUF = ("grpc", "grpc_health", "grpc_reflection", "grpc_tools", "google.protobuf", "dunlin.v1")
 WEB = ("aiohttp", "fastapi", "flask", "quart", "starlette", "tornado", "uvicorn", "django", "http.server")
@@ -23,14 +23,14 @@ STDLIB_PURE = (
     "string", "struct", "textwrap", "types", "typing", "unicodedata", "warnings", "weakref", "zlib",
 )  # fmt: skip
 PROMISED = (
-    "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py", "dunlin/prefix.py",
-    "dunlin/limits.py", "dunlin/handlers.py", "dunlin/reporting.py", "dunlin/answer_cache.py",
+    "dunlin/messages/**", "dunlin/effects.py", "dunlin/policies/**", "dunlin/cost/models.py",
+    "dunlin/kv/prefix_hash.py", "dunlin/limits.py", "dunlin/cores/**",
     "dunlin/config/fields.py", "dunlin/config/common.py",
 )  # fmt: skip
 NAMED_TUPLE = ("_replace", "_asdict", "_fields", "_make")
 """Public in spite of the underscore."""
 REFLECTIVE = ("getattr", "setattr", "hasattr", "delattr")
-DECISIONS = ("Place", "Step", "Order", "Move")
+DECISIONS = ("Place", "Step", "GroupOrder", "Move")
 """Messages by which cores decide who runs what, where and when."""
 IMPURE_CALLS = ("open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint")
 
@@ -151,18 +151,23 @@ def knows_only(tree: Tree, patterns: tuple[str, ...], known: tuple[str, ...], bu
 
 
 def protobuf_stays_at_the_edge(tree: Tree) -> list[str]:
-    return only_in(tree, PROTOBUF, ("dunlin/wire/**", "dunlin/membership/**", "services/*/server*.py"))
+    doors = "services/dispatcher/doors/grpc*.py"
+    return only_in(tree, PROTOBUF, ("dunlin/wire/**", "dunlin/membership/**", "services/*/server*.py", doors))
 
 
 def web_stays_at_the_door(tree: Tree) -> list[str]:
     """Servers of HTTP, and the load generator's client of it."""
-    places = ("services/dispatcher/http*.py", "services/monitor/server_metrics.py", "dunlin/workload/http.py")
+    places = (
+        "services/dispatcher/doors/http/**",
+        "services/monitor/server_metrics.py",
+        "dunlin/workload/loadgen/http_client.py",
+    )
     return only_in(tree, WEB, places)
 
 
 def torch_stays_below(tree: Tree) -> list[str]:
     """Tensors live in engine and transport; their packages' `__init__` load none."""
-    libraries = ("torch", "safetensors", "triton", "flashinfer", "nixl", "nixl_cu12", "nixl_cu13")
+    libraries = ("torch", "safetensors.torch", "triton", "flashinfer", "nixl", "nixl_cu12", "nixl_cu13")
     return only_in(tree, libraries, ("dunlin/engine/**", "dunlin/transport/**")) + [
         f"importing {package} loads {found}"
         for package in ("dunlin.engine", "dunlin.transport")
@@ -194,19 +199,24 @@ def client_knows_the_wire_alone(tree: Tree) -> list[str]:
     return knows_only(tree, ("dunlin/client/**",), known)
 
 
-def library_knows_no_service(tree: Tree) -> list[str]:
-    """Only the command and the supervisor may; everything else in dunlin serves more than one service."""
-    own = [module for module in tree.paths if _under(module, "dunlin") and module not in _starters(tree)]
+def floors_import_downwards(tree: Tree) -> list[str]:
+    """The library lies below the services and the simulator, and all of them below the command line."""
     return [
-        f"{tree.where(module, found.line)} imports {found.name}; dunlin knows no service"
-        for module in own
+        f"{tree.where(module, found.line)} imports {found.name}; {floor} lies below it"
+        for floor, above in (
+            ("dunlin", ("cli", "services", "simulator")),
+            ("services", ("cli",)),
+            ("simulator", ("cli",)),
+        )
+        for module in tree.matching(f"{floor}/**")
         for found in tree.imports[module]
-        if _under(found.name, "services", "simulator")
+        if _under(found.name, *above)
     ]
 
 
-def _starters(tree: Tree) -> set[str]:
-    return set(tree.matching("dunlin/cli/**", "dunlin/launch.py", "dunlin/launch/**"))
+def model_knows_no_engine(tree: Tree) -> list[str]:
+    """What dispatchers and engines share of a model is read without an engine."""
+    return knows_only(tree, ("dunlin/model/**",), ("dunlin",), but=("dunlin.engine",))
 
 
 def services_meet_on_the_wire(tree: Tree) -> list[str]:
@@ -225,7 +235,7 @@ def services_meet_on_the_wire(tree: Tree) -> list[str]:
 
 def simulator_runs_cores(tree: Tree) -> list[str]:
     """The simulator knows cores and pure parts, never a server, a live host or a wire."""
-    live = ("dunlin.host", "dunlin.wire", "dunlin.membership", "dunlin.client", "dunlin.cli", "dunlin.launch")
+    live = ("dunlin.runtime.core_host", "dunlin.wire", "dunlin.membership", "dunlin.client")
     return [
         f"{tree.where(module, found.line)} imports {found.name}; the simulator runs cores, never servers"
         for module in tree.matching("simulator/**")
@@ -297,8 +307,9 @@ def simulator_schedules_nothing(tree: Tree) -> list[str]:
 
 
 def _is_server(name: str) -> bool:
+    """Modules of a service that do I/O: its servers, its entry point and the public doors."""
     parts = name.split(".")
-    return parts[0] == "services" and len(parts) > 2 and parts[2].startswith(("server", "http", "__main__"))
+    return parts[0] == "services" and len(parts) > 2 and parts[2].startswith(("server", "doors", "__main__"))
 
 
 def loaded(tree: Tree, module: str, lazily: bool = False) -> dict[str, str]:
@@ -329,7 +340,7 @@ def pure_roots(tree: Tree) -> list[str]:
 
 
 def _allowed_in_a_core(name: str, service: str | None) -> bool:
-    if name in ("dunlin", "dunlin.config", "dunlin.cost", "services"):
+    if name in ("dunlin", "dunlin.config", "dunlin.cost", "dunlin.kv", "services"):
         return True
     if service and _under(name, service):
         return not _is_server(name)
@@ -372,7 +383,8 @@ RULES: list[Callable[[Tree], list[str]]] = [
     vocabulary_knows_itself,
     policies_know_no_core,
     client_knows_the_wire_alone,
-    library_knows_no_service,
+    floors_import_downwards,
+    model_knows_no_engine,
     services_meet_on_the_wire,
     simulator_runs_cores,
     simulator_folders_point_down,

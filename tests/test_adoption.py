@@ -4,10 +4,10 @@ from collections.abc import Callable
 
 import pytest
 
-from dunlin.messages.dispatch import Adopted, Place, Refused, Taken
+from dunlin.messages.dispatch import Adopted, AdoptedElsewhere, Place, Refused
 from dunlin.messages.fleet import ExplainQuery, Explanation
-from dunlin.messages.types import Finish
-from services.dispatcher.journal import State
+from dunlin.messages.types import FinishReason
+from services.dispatcher.requests.journal import RequestState
 from simulator.cluster.recording_client import RecordingClient
 from simulator.cluster.scripted import ScriptedCluster
 
@@ -37,7 +37,7 @@ def move_all(cluster: ScriptedCluster, to: str) -> None:
 
 def retained(cluster: ScriptedCluster) -> int:
     """Answers that ended at instances."""
-    return sum(len(core._engine_side._retained) for core in cluster.instances.values())
+    return sum(len(core._engine_client._finished_answers) for core in cluster.instances.values())
 
 
 PHASES: dict[str, Callable[[ScriptedCluster, RecordingClient], bool]] = {
@@ -93,7 +93,7 @@ def test_a_paused_dispatcher_that_wakes_changes_nothing() -> None:
     cluster.world.run(for_s=0.2)
     move_all(cluster, SECOND)
     cluster.world.run(for_s=0.1)
-    assert len(sent(cluster, Taken)) == 6
+    assert len(sent(cluster, AdoptedElsewhere)) == 6
     cluster.world.resume(old.address)
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
@@ -184,11 +184,11 @@ def test_a_stuck_instance_is_not_waited_for_longer_than_its_word_is_worth() -> N
     cluster.reconnect(client, SECOND)
     moved_s = cluster.world.now_s
     request = None
-    assert cluster.world.run(lambda: cluster.dispatchers[SECOND].journal.of_key(client.request) is not None)
-    request = cluster.dispatchers[SECOND].journal.of_key(client.request)
+    assert cluster.world.run(lambda: cluster.dispatchers[SECOND].journal.by_key(client.request) is not None)
+    request = cluster.dispatchers[SECOND].journal.by_key(client.request)
     assert request is not None
-    assert request.state is State.ASKING
-    assert cluster.world.run(lambda: request.state is not State.ASKING)
+    assert request.state is RequestState.ADOPTING
+    assert cluster.world.run(lambda: request.state is not RequestState.ADOPTING)
     assert cluster.world.now_s - moved_s == pytest.approx(2.001)
     cluster.world.run(for_s=2.0)
     cluster.world.resume(holder.address)  # and now it says that it held it: too late
@@ -236,7 +236,7 @@ def test_two_dispatchers_whose_clients_read_the_same_request_have_it_in_turn() -
     assert first.is_exact
     assert second.is_exact
     assert (first.request, len(sent(cluster, Place))) == (second.request, 1)
-    assert 2 <= len(sent(cluster, Taken)) <= 4
+    assert 2 <= len(sent(cluster, AdoptedElsewhere)) <= 4
     assert cluster.world.run(cluster.all_free)
 
 
@@ -278,4 +278,4 @@ def test_a_retry_with_the_same_key_joins_what_runs_at_a_dead_dispatchers_instanc
     cluster.run_until_done()
     assert late.is_exact
     assert (late.request, len(sent(cluster, Place))) == (first.request, 1)
-    assert late.finish is Finish.LENGTH
+    assert late.finish is FinishReason.LENGTH

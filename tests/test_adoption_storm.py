@@ -8,7 +8,7 @@ import random
 import pytest
 
 from dunlin.messages.dispatch import Adopted
-from dunlin.messages.types import Finish
+from dunlin.messages.types import FinishReason
 from simulator.cluster.recording_client import RecordingClient
 from simulator.cluster.scripted import ScriptedCluster
 
@@ -128,7 +128,7 @@ def test_no_token_is_lost_doubled_or_different(seed: int) -> None:
     cluster = storm.cluster
     for client in cluster.clients:
         assert client.rejected is None, client.rejected
-        assert client.finish is Finish.LENGTH, client.detail
+        assert client.finish is FinishReason.LENGTH, client.detail
         assert client.is_exact, client.request
     for client in storm.abandoned:
         assert client.tokens == client.expected[: len(client.tokens)]

@@ -7,13 +7,13 @@ import pytest
 
 from dunlin.effects import Address, Send
 from dunlin.messages.dispatch import Preempted
-from dunlin.messages.door import Rejection
+from dunlin.messages.door import RejectionCode
 from dunlin.messages.engine import EngineStarted
 from dunlin.messages.fleet import ExplainQuery, Explanation
 from dunlin.messages.pool import RegionRefused, RegionReserved
-from dunlin.messages.types import Finish, HostRegion
-from dunlin.telemetry.explain import Record, explain
-from services.instance.sequences import State
+from dunlin.messages.types import FinishReason, HostRegion
+from dunlin.telemetry.explain import DecisionRecord, explain
+from services.instance.sequence.table import SequenceState
 from simulator.cluster.recording_client import RecordingClient
 from simulator.cluster.scripted import ScriptedCluster
 
@@ -172,7 +172,7 @@ def test_a_stopped_instance_is_suspected_its_work_goes_on_elsewhere_and_the_woke
     cluster.run_until_done()
     assert client.is_exact
     assert cluster.world.run(cluster.all_free)
-    assert len(cluster.dispatcher.fleet.placeable) == 2
+    assert len(cluster.dispatcher.fleet.serving) == 2
 
 
 def test_a_cancelled_request_frees_its_slots_when_the_steps_already_sent_have_answered() -> None:
@@ -183,7 +183,7 @@ def test_a_cancelled_request_frees_its_slots_when_the_steps_already_sent_have_an
     steps = core.steps.done_total
     cluster.disconnect(leaving)
     number = cluster.request_number(leaving)
-    gone = lambda: all(sequence.place.request != number for sequence in core.sequences.all())  # noqa: E731
+    gone = lambda: all(sequence.place.request != number for sequence in core.sequences.by_arrival())  # noqa: E731
     assert cluster.world.run(gone)
     assert core.steps.done_total - steps <= 3  # one was answering while the word travelled, two were sent
     assert cluster.world.run(lambda: staying.is_exact)
@@ -202,7 +202,7 @@ def test_a_full_queue_refuses_at_the_door() -> None:
     refused = [client for client in clients if client.rejected]
     served = [client for client in clients if not client.rejected]
     assert refused
-    assert all(client.rejected and client.rejected.code is Rejection.FULL for client in refused)
+    assert all(client.rejected and client.rejected.code is RejectionCode.FULL for client in refused)
     assert all(client.rejected and client.rejected.retry_after_s > 0 for client in refused)
     assert all(client.is_exact for client in served)
     assert len(served) >= 4
@@ -212,7 +212,7 @@ def test_a_deadline_ends_a_request() -> None:
     cluster = ready_cluster(instances=1)
     client = cluster.submit(prompt(10), max_tokens=200, timeout_s=0.5)
     cluster.run_until_done()
-    assert client.finish is Finish.DEADLINE
+    assert client.finish is FinishReason.DEADLINE
     assert client.tokens == client.expected[: len(client.tokens)]
     assert cluster.world.run(cluster.all_free)
 
@@ -243,10 +243,14 @@ def test_the_youngest_is_preempted_also_while_a_younger_one_is_on_its_way_back()
         nonlocal seen
         for _, _, _, message in cluster.world.sent[seen:]:
             if isinstance(message, Preempted):
-                victim = core.sequences.of_key((cluster.dispatcher.address, message.request))
+                victim = core.sequences.by_key((cluster.dispatcher.address, message.request))
                 assert victim is not None
                 preempted.append(victim.order)
-                others = [one for one in core.sequences.all() if one.state in (State.RUNNING, State.RESTORING)]
+                others = [
+                    one
+                    for one in core.sequences.by_arrival()
+                    if one.state in (SequenceState.RUNNING, SequenceState.RESTORING)
+                ]
                 assert all(one.order < victim.order for one in others), f"{victim.name} of {core!r}"
         seen = len(cluster.world.sent)
 
@@ -308,13 +312,14 @@ def failed_over_request() -> tuple[ScriptedCluster, RecordingClient]:
     return cluster, client
 
 
-def records_about(cluster: ScriptedCluster, request: str) -> list[Record]:
+def records_about(cluster: ScriptedCluster, request: str) -> list[DecisionRecord]:
     answer = cluster.monitor.receive(cluster.world.now_s, TOOL, ExplainQuery(request))[0]
     assert isinstance(answer, Send)
     explanation = answer.message
     assert isinstance(explanation, Explanation)
     return [
-        Record(one.at_s, one.sender, one.to, cluster.codec.decode(one.kind, one.payload)) for one in explanation.reasons
+        DecisionRecord(one.at_s, one.sender, one.to, cluster.codec.decode(one.kind, one.payload))
+        for one in explanation.reasons
     ]
 
 
@@ -336,7 +341,7 @@ def untimed(lines: list[str]) -> list[str]:
 
 
 def test_hundreds_of_requests_at_once_stay_exact() -> None:
-    """How fast the cores are at this is `python -m benchmarks.cores`'s to say."""
+    """How fast the cores are at this is `python -m benchmarks.cores.core_events`'s to say."""
     cluster = ready_cluster(instances=3, engine={"slots": 4096, "audit": False}, instance={"scheduler.max_running": 64})
     cluster.world.keep_sent = False
     submit_many(cluster, 300, length=16, max_tokens=30)

@@ -142,10 +142,12 @@ def test_the_law_holds(root: Path, law: Law) -> None:
     ],
 )
 def test_a_breach_is_found_in_what_a_core_loads(tmp_path: Path, law: Law, source: str) -> None:
-    for name in ("services/instance/core.py", "services/instance/slots.py"):
+    for name in ("services/instance/core.py", "services/instance/kv/slot_table.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_text(source if name.endswith("slots.py") else "from services.instance import slots\n")
-    assert [line for line in complaints(Tree(tmp_path), law) if line.startswith("services/instance/slots.py:")]
+        (tmp_path / name).write_text(
+            source if name.endswith("slot_table.py") else "from services.instance.kv import slot_table\n"
+        )
+    assert [line for line in complaints(Tree(tmp_path), law) if line.startswith("services/instance/kv/slot_table.py:")]
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ FORBIDDEN = (
     "prometheus_client", "queue", "random", "safetensors", "secrets", "select", "selectors", "signal", "simulator",
     "socket", "sqlite3", "ssl", "subprocess", "threading", "time", "tokenizers", "tomllib", "torch", "transformers",
     "uuid", "uvloop", "xxhash",
-    "dunlin.cli", "dunlin.client", "dunlin.cost.store", "dunlin.engine", "dunlin.host", "dunlin.launch",
+    "cli", "dunlin.client", "dunlin.cost.store", "dunlin.engine", "dunlin.runtime.core_host",
     "dunlin.membership", "dunlin.telemetry", "dunlin.text", "dunlin.transport", "dunlin.v1", "dunlin.wire",
     "dunlin.workload",
 )  # fmt: skip
@@ -85,13 +85,13 @@ def test_the_package_loads_without_torch(root: Path, name: str) -> None:
         ("services/instance/core.py", "from os import path\n"),
         ("services/instance/core.py", "from dunlin.policies import dispatch\n"),
         ("services/instance/core.py", "import importlib\nimportlib.import_module('soc' + 'ket')\n"),
-        ("services/instance/core.py", "import dunlin.host\n"),
+        ("services/instance/core.py", "import dunlin.runtime.core_host\n"),
     ],
 )
 def test_a_planted_import_stops_it(tmp_path: Path, path: str, source: str) -> None:
     files = {
         "dunlin/__init__.py": "",
-        "dunlin/host.py": "",
+        "dunlin/runtime/core_host.py": "",
         "dunlin/policies/__init__.py": "",
         "dunlin/policies/dispatch.py": "import random\n",
         "services/__init__.py": "",

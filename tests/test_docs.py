@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.cli.main import make_parser
+from cli.main import make_parser
 
 ROOT = Path(__file__).parents[1]
 PAGES = [ROOT / "README.md", ROOT / "CHANGELOG.md", *sorted((ROOT / "docs").rglob("*.md"))]

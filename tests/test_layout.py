@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-CODE = ("dunlin", "services", "simulator", "examples", "benchmarks", "tests")
-SHIPPED = ("dunlin", "services", "simulator")
+CODE = ("cli", "dunlin", "services", "simulator", "examples", "benchmarks", "tests")
+SHIPPED = ("cli", "dunlin", "services", "simulator")
 FUNCTION_LINES = 70
 MEDIAN_LINES = 10
 FILE_LINES = 500
@@ -135,7 +135,7 @@ def body(lines: int) -> str:
 
 
 PLANTED = [
-    (long_functions, "services/instance/slots.py", body(71)),
+    (long_functions, "services/instance/kv/slot_table.py", body(71)),
     (long_functions, "tests/test_slots.py", "class A:\n    async def f(self):\n" + "        x = 1\n" * 70),
     (long_files, "services/instance/core.py", "x = 1\n" * 300),
     (long_files, "dunlin/effects.py", "x = 1\n" * 500),
@@ -156,7 +156,7 @@ def test_a_planted_violation_is_found(tmp_path: Path, check: Callable[[Path], li
 
 
 CLEAN = [
-    ("services/instance/slots.py", body(70)),
+    ("services/instance/kv/slot_table.py", body(70)),
     ("services/instance/core.py", "x = 1\n" * 299),
     ("dunlin/effects.py", 'def f():\n    """' + "word\n" * 90 + '    """\n'),
     ("dunlin/v1/engine_pb2.py", "x = 1\n" * 900),

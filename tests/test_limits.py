@@ -16,34 +16,34 @@ from dunlin.limits import (
     MOST_STOP_IDS,
     MOST_TENANT_CHARACTERS,
     SAMPLING,
-    BadField,
-    Number,
-    Whole,
+    InvalidField,
+    RealNumber,
+    WholeNumber,
     check_vocabulary,
-    fault_of,
+    placement_error,
 )
 from dunlin.messages.dispatch import Place
-from dunlin.messages.types import Sampling, f32, i32
-from services.dispatcher.settings import settings_of
+from dunlin.messages.types import SamplingParams, f32, i32
+from services.dispatcher.doors.generation.settings import parse_settings
 
 VOCABULARY = 100
 
 
-def place(sampling: Sampling | None = None, **changes: Any) -> Place:
-    made = Place(1, 1, i32([5, 6, 7, 8]), prompt_tokens=3, max_tokens=4, sampling=sampling or Sampling())
+def place(sampling: SamplingParams | None = None, **changes: Any) -> Place:
+    made = Place(1, 1, i32([5, 6, 7, 8]), prompt_tokens=3, max_tokens=4, sampling=sampling or SamplingParams())
     return dataclasses.replace(made, **changes)
 
 
 def sampling(**changes: Any) -> Place:
-    return place(Sampling(**changes))
+    return place(SamplingParams(**changes))
 
 
 def test_an_ordinary_request_has_no_fault() -> None:
-    assert fault_of(place(), VOCABULARY) == ""
+    assert placement_error(place(), VOCABULARY) == ""
 
 
-def values(check: Whole | Number) -> st.SearchStrategy[Any]:
-    if isinstance(check, Whole):
+def values(check: WholeNumber | RealNumber) -> st.SearchStrategy[Any]:
+    if isinstance(check, WholeNumber):
         return st.integers(check.lowest, check.highest)
     return st.floats(check.lowest, check.highest, exclude_min=check.above)
 
@@ -63,32 +63,32 @@ OPTIONS = st.fixed_dictionaries(
 
 @given(OPTIONS, st.integers(-(1 << 63), (1 << 63) - 1))
 def test_what_a_door_takes_an_instance_takes(options: dict[str, Any], seed: int) -> None:
-    settings = settings_of(options)
+    settings = parse_settings(options)
     wanted = place(
         dataclasses.replace(settings.sampling, seed=seed, choice=127),
         stop_ids=i32([*settings.stop_ids, *range(MOST_EOS_IDS)]),
         max_tokens=settings.max_tokens or 1,
         tenant=settings.tenant,
     )
-    assert fault_of(wanted, VOCABULARY) == ""
+    assert placement_error(wanted, VOCABULARY) == ""
 
 
 @pytest.mark.parametrize(
     ("name", "value"), [("stop_token_ids", [5, VOCABULARY]), ("logit_bias", {"5": 1, str(VOCABULARY): 1})]
 )
 def test_a_token_that_the_model_does_not_have_is_refused_by_name(name: str, value: Any) -> None:
-    settings = settings_of({name: value})
+    settings = parse_settings({name: value})
     check_vocabulary(settings.sampling, settings.stop_ids, VOCABULARY + 1)
-    with pytest.raises(BadField, match=f"^{name}: token id 100 is outside the vocabulary of 100$"):
+    with pytest.raises(InvalidField, match=f"^{name}: token id 100 is outside the vocabulary of 100$"):
         check_vocabulary(settings.sampling, settings.stop_ids, VOCABULARY)
 
 
 def test_the_largest_lists_of_a_door_are_taken() -> None:
     biases = {str(token): 1.0 for token in range(MOST_BIASES)}
-    settings = settings_of({"logit_bias": biases, "stop_token_ids": list(range(MOST_STOP_IDS))})
+    settings = parse_settings({"logit_bias": biases, "stop_token_ids": list(range(MOST_STOP_IDS))})
     wanted = place(settings.sampling, stop_ids=i32([*settings.stop_ids, *range(MOST_EOS_IDS)]))
     check_vocabulary(settings.sampling, settings.stop_ids, MOST_BIASES)
-    assert fault_of(wanted, MOST_BIASES) == ""
+    assert placement_error(wanted, MOST_BIASES) == ""
 
 
 FAULTS = [
@@ -131,11 +131,11 @@ FAULTS = [
 
 @pytest.mark.parametrize(("wanted", "text"), FAULTS)
 def test_what_no_door_takes_is_a_fault(wanted: Place, text: str) -> None:
-    assert text in fault_of(wanted, VOCABULARY)
+    assert text in placement_error(wanted, VOCABULARY)
 
 
 def test_every_field_of_sampling_is_checked() -> None:
     """A new field comes with its limit, or this fails."""
     checked = {wanted_text.split(":")[0] for _, wanted_text in FAULTS}
-    names = {field.name for field in dataclasses.fields(Sampling)}
+    names = {field.name for field in dataclasses.fields(SamplingParams)}
     assert names - checked == {"seed", "bias_tokens", "bias_values"}  # any 64 bits; as logit_bias

@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from dunlin.cli import config as config_command
-from dunlin.cli.main import main, make_parser
-from dunlin.cli.sim import _cases
+from cli.commands.operate import config as config_command
+from cli.commands.simulate.sim import _cases
+from cli.main import main, make_parser
 from dunlin.config.fields import Setting, settings_of
 from dunlin.config.resolve import Settings
 from dunlin.config.show import toml

@@ -18,7 +18,7 @@ light = sorted(sys.modules)
 dunlin.Client, dunlin.AsyncClient
 print(json.dumps({"version": dunlin.__version__, "file": dunlin.__file__, "light": light, "all": sorted(sys.modules)}))
 """
-HEAVY = ("torch", "numpy", "services", "simulator", "aiohttp", "transformers")
+HEAVY = ("torch", "numpy", "cli", "services", "simulator", "aiohttp", "transformers")
 
 
 def heavy(modules: list[str]) -> list[str]:
@@ -41,7 +41,7 @@ def pip(python: Path | str, *arguments: str, timeout_s: float = 240) -> subproce
 def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Built from a copy without stubs, as from a fresh clone."""
     copy, out = tmp_path_factory.mktemp("clone"), tmp_path_factory.mktemp("dist")
-    for name in ("dunlin", "services", "simulator", "proto", "tests"):
+    for name in ("cli", "dunlin", "services", "simulator", "proto", "tests"):
         if (root / name).exists():
             shutil.copytree(root / name, copy / name, ignore=shutil.ignore_patterns("__pycache__", "*_pb2.py*"))
     for name in ("pyproject.toml", "hatch_build.py", "README.md", "LICENSE", "CHANGELOG.md", ".gitignore"):
@@ -55,7 +55,7 @@ def wheel(root: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_wheel_holds_the_packages_and_nothing_else(root: Path, wheel: Path) -> None:
     names = zipfile.ZipFile(wheel).namelist()
     info = next(name.split("/")[0] for name in names if name.endswith(".dist-info/METADATA"))
-    assert {name.split("/")[0] for name in names} <= {"dunlin", "services", "simulator", info}
+    assert {name.split("/")[0] for name in names} <= {"cli", "dunlin", "services", "simulator", info}
     assert {"dunlin/py.typed", "dunlin/__init__.py", "services/instance/__init__.py"} <= set(names)
     protos = list(root.glob("proto/dunlin/v1/*.proto"))
     stubs = {f"dunlin/v1/{proto.stem}_pb2.py{suffix}" for proto in protos for suffix in ("", "i")}
@@ -79,7 +79,7 @@ def test_the_wheel_asks_for_the_sdk_alone(wheel: Path) -> None:
     assert bare == {"grpcio", "protobuf"}
     assert set(metadata.get_all("Provides-Extra") or []) == {"server", "gpu", "otel", "nodes", "sim", "fuzz", "dev"}
     scripts = archive.read(info.replace("METADATA", "entry_points.txt")).decode()
-    assert "dunlin = dunlin.cli.main:main" in scripts
+    assert "dunlin = cli.main:main" in scripts
 
 
 @pytest.mark.timeout(600)

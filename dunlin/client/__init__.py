@@ -1,6 +1,6 @@
 """The SDK: a cluster's public gRPC door from Python. Loads neither torch nor a service."""
 
-from dunlin.client.aio import AsyncClient
+from dunlin.client.async_client import AsyncClient
 from dunlin.client.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -17,10 +17,10 @@ from dunlin.client.errors import (
 )
 from dunlin.client.requests import Message, Options, Prompt
 from dunlin.client.results import Generation
-from dunlin.client.sync import Client
+from dunlin.client.sync_client import Client
 from dunlin.messages.fleet import Explanation, FleetStatus
 from dunlin.messages.public import ChatMessage, GenerateEvent, InfoReply
-from dunlin.messages.types import Finish, RequestClass
+from dunlin.messages.types import FinishReason, RequestClass
 
 __all__ = [
     "AsyncClient",
@@ -30,7 +30,7 @@ __all__ = [
     "DeadlineExceeded",
     "DunlinError",
     "Explanation",
-    "Finish",
+    "FinishReason",
     "FleetStatus",
     "GenerateEvent",
     "Generation",

@@ -20,11 +20,11 @@ class Endpoints:
         """The dispatcher that is asked first."""
         return self.all[self._index]
 
-    def leave(self, endpoint: str) -> None:
+    def mark_failed(self, endpoint: str) -> None:
         """`endpoint` failed: the next call goes to the one after it. A late failure of another one is ignored."""
         if endpoint == self.current:
             self._index = (self._index + 1) % len(self.all)
 
-    def in_turn(self) -> tuple[str, ...]:
+    def failover_order(self) -> tuple[str, ...]:
         """All of them once, from the current one on."""
         return self.all[self._index :] + self.all[: self._index]

@@ -1,8 +1,8 @@
 """The errors of the SDK, one class per remedy of the caller. The cause of each is in `__cause__`."""
 
 from dunlin.messages.public import GenerateEvent
-from dunlin.messages.types import Finish
-from dunlin.wire.calls import CallFailed
+from dunlin.messages.types import FinishReason
+from dunlin.wire.rpc.calls import CallFailed
 
 
 class DunlinError(Exception):
@@ -65,7 +65,7 @@ class ServerError(DunlinError):
     """The server failed in a way that it should not."""
 
 
-def error_of(failed: CallFailed, endpoint: str) -> DunlinError:
+def error_from_call(failed: CallFailed, endpoint: str) -> DunlinError:
     """The error for a failed call to `endpoint`."""
     text = f"{endpoint}: {failed.detail}"
     match failed.status:
@@ -95,10 +95,10 @@ def error_of(failed: CallFailed, endpoint: str) -> DunlinError:
 
 def raise_if_failed(event: GenerateEvent) -> None:
     """Raise the error that the last event of a request tells, if it tells one."""
-    errors: dict[Finish, type[DunlinError]] = {
-        Finish.ERROR: GenerationFailed,
-        Finish.DEADLINE: DeadlineExceeded,
-        Finish.CANCELLED: Cancelled,
+    errors: dict[FinishReason, type[DunlinError]] = {
+        FinishReason.ERROR: GenerationFailed,
+        FinishReason.DEADLINE: DeadlineExceeded,
+        FinishReason.CANCELLED: Cancelled,
     }
     kind = errors.get(event.finish)
     if kind is not None:

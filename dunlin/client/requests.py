@@ -41,13 +41,13 @@ class Options(TypedDict, total=False):
     idempotency_key: str
 
 
-WHOLE = ("max_tokens", "top_k", "seed", "logprobs")
-REAL = (
+INTEGER_OPTIONS = ("max_tokens", "top_k", "seed", "logprobs")
+NUMBER_OPTIONS = (
     "temperature", "top_p", "min_p", "presence_penalty", "frequency_penalty", "repetition_penalty", "timeout_s",
 )  # fmt: skip
 
 
-def request_of(prompt: Prompt | None, messages: Sequence[Message] | None, options: Options) -> GenerateRequest:
+def build_request(prompt: Prompt | None, messages: Sequence[Message] | None, options: Options) -> GenerateRequest:
     """The request.
 
     Raises:
@@ -76,9 +76,9 @@ def _check_number(name: str, value: object) -> None:
     """What the wire cannot even carry; ranges are the server's to check."""
     if value is None:
         return
-    if name in WHOLE and (not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63):
+    if name in INTEGER_OPTIONS and (not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63):
         raise InvalidRequest(f"{name}: must be a whole number of at most 64 bits, not {value!r:.40}")
-    if name in REAL and not isinstance(value, int | float):
+    if name in NUMBER_OPTIONS and not isinstance(value, int | float):
         raise InvalidRequest(f"{name}: must be a number, not {value!r:.40}")
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from dunlin.messages.public import GenerateEvent
-from dunlin.messages.types import F32, I32, Finish, f32, i32
+from dunlin.messages.types import F32, I32, FinishReason, f32, i32
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +18,7 @@ class Generation:
     request: str
     text: str
     tokens: tuple[int, ...]
-    finish: Finish
+    finish: FinishReason
     prompt_tokens: int
     logprobs: tuple[float, ...] = ()
     top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
@@ -26,7 +26,7 @@ class Generation:
 
 
 @dataclass(slots=True)
-class Gathering:
+class GenerationBuilder:
     """A `Generation` in the making."""
 
     request: str = ""
@@ -34,8 +34,8 @@ class Gathering:
     text: list[str] = field(default_factory=list)
     tokens: I32 = field(default_factory=i32)
     logprobs: F32 = field(default_factory=f32)
-    tops: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
-    finish: Finish = Finish.RUNNING
+    top_logprobs: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    finish: FinishReason = FinishReason.RUNNING
     cached_tokens: int = 0
 
     def add(self, event: GenerateEvent) -> None:
@@ -45,9 +45,9 @@ class Gathering:
         self.text.append(event.text)
         self.tokens.extend(event.tokens)
         self.logprobs.extend(event.logprobs)
-        self.tops.extend(tops_of(event))
+        self.top_logprobs.extend(top_logprobs_of(event))
 
-    def whole(self) -> Generation:
+    def build(self) -> Generation:
         """The result."""
         return Generation(
             self.request,
@@ -56,12 +56,12 @@ class Gathering:
             self.finish,
             self.prompt_tokens,
             tuple(self.logprobs),
-            tuple(self.tops),
+            tuple(self.top_logprobs),
             self.cached_tokens,
         )
 
 
-def tops_of(event: GenerateEvent) -> Iterator[tuple[tuple[int, float], ...]]:
+def top_logprobs_of(event: GenerateEvent) -> Iterator[tuple[tuple[int, float], ...]]:
     """The likely tokens at each token of the event, with their log-probabilities."""
     start = 0
     for count in event.top_count:

@@ -1,0 +1,1 @@
+"""Cost models of engines and processes: shapes, predictions, stored profiles."""

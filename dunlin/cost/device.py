@@ -17,13 +17,13 @@ class DeviceError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class LinkModel:
     """A path for bytes: its fixed cost per use, and its bandwidth."""
 
     fixed_s: float
     bytes_per_s: float
 
-    def seconds(self, byte_count: float) -> float:
+    def transfer_s(self, byte_count: float) -> float:
         """Seconds to move that many bytes."""
         return self.fixed_s + byte_count / self.bytes_per_s
 
@@ -55,9 +55,9 @@ class Device:
     decode: Surface
     all_reduce: Mapping[int, Surface]
     streams: Mapping[str, Surface]
-    host_link: Link
-    peer_link: Link
-    load: Link
+    host_link: LinkModel
+    peer_link: LinkModel
+    load: LinkModel
     step_fixed_s: float
     sources: tuple[Source, ...] = ()
     estimated: Mapping[str, str] = field(default_factory=dict)
@@ -81,7 +81,7 @@ def device_of(data: Mapping[str, Any]) -> Device:
             parts[name] = Surface.from_json(data[name])
         parts["all_reduce"] = {int(gpus): Surface.from_json(part) for gpus, part in data["all_reduce"].items()}
         parts["streams"] = {name: Surface.from_json(part) for name, part in data["streams"].items()}
-        parts |= {name: Link(**data[name]) for name in ("host_link", "peer_link", "load")}
+        parts |= {name: LinkModel(**data[name]) for name in ("host_link", "peer_link", "load")}
         parts["sources"] = tuple(Source(**part) for part in data["sources"])
         return Device(**parts)
     except (KeyError, TypeError, ValueError) as error:

@@ -1,7 +1,7 @@
 """Pure cost models: how long a step, a move or a prefill in a group takes, from counts alone.
 
 Knows coefficients and arithmetic. Does not know where coefficients come from (`fit`, `devices`), where they are kept
-(`store`), nor any sequence: a step is described by the counts of a `Batch`. Times are seconds, sizes bytes.
+(`store`), nor any sequence: a step is described by the counts of a `BatchCounts`. Times are seconds, sizes bytes.
 """
 
 from bisect import bisect_right
@@ -15,7 +15,7 @@ from dunlin.messages.types import MoveKind
 
 
 @dataclass(slots=True)
-class Batch:
+class BatchCounts:
     """What one step computes, in counts. Not frozen only because a simulator makes one per step.
 
     With n new tokens of a prefill row whose p tokens before are computed already: `prefill_tokens` = Σ n,
@@ -46,13 +46,13 @@ class Batch:
 class StepTimes(Protocol):
     """A predictor of a step's duration."""
 
-    def step_s(self, batch: Batch) -> float:
+    def step_s(self, batch: BatchCounts) -> float:
         """Seconds the step takes; monotone in every count, never negative."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
-class Curve:
+class PiecewiseCurve:
     """A rising piecewise-linear function through (`x[i]`, `y[i]`): constant before the first knot, and beyond the last
     one straight on with the last piece's slope. Raises ValueError unless x rises strictly and y never falls below 0 or
     below its predecessor.
@@ -85,7 +85,7 @@ def _slopes(x: Sequence[float], y: Sequence[float]) -> list[float]:
     return [*slopes, slopes[-1] if slopes else 0.0]
 
 
-ZERO = Curve((0.0,), (0.0,))
+ZERO = PiecewiseCurve((0.0,), (0.0,))
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,8 +99,8 @@ class StepModel:
     attention reads every key for a single query and costs another price per pair.
     """
 
-    tokens: Curve
-    rows: Curve = ZERO
+    tokens: PiecewiseCurve
+    rows: PiecewiseCurve = ZERO
     fixed_s: float = 0.0
     product_s: float = 0.0
     prefix_s: float = 0.0
@@ -109,7 +109,7 @@ class StepModel:
     decode_row_s: float = 0.0
     decode_context_s: float = 0.0
 
-    def step_s(self, batch: Batch) -> float:
+    def step_s(self, batch: BatchCounts) -> float:
         """Seconds the step takes."""
         new = batch.prefill_tokens
         rows = batch.prefill_rows + batch.decode_rows
@@ -124,7 +124,7 @@ class StepModel:
 
 
 @dataclass(frozen=True, slots=True)
-class Sheet:
+class CountSheet:
     """A function of two counts that rises in both, known at powers of two: `rows[i][j]` is its value at (2^i, 2^j).
 
     Linear in each count between them, and beyond the last; below 1 a count is taken as 1. Raises ValueError unless
@@ -172,13 +172,13 @@ class ComposedModel:
     length; a shorter one may: kernels share out many rows better than few long ones.
     """
 
-    tokens: Curve
-    rows: Curve
-    prefill: Sheet
-    decode: Sheet
+    tokens: PiecewiseCurve
+    rows: PiecewiseCurve
+    prefill: CountSheet
+    decode: CountSheet
     fixed_s: float = 0.0
 
-    def step_s(self, batch: Batch) -> float:
+    def step_s(self, batch: BatchCounts) -> float:
         """Seconds the step takes."""
         new, decoding = batch.prefill_tokens, batch.decode_rows
         rows = batch.prefill_rows + decoding
@@ -193,7 +193,7 @@ class ComposedModel:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveModel:
+class TransferModel:
     """The time to copy bytes over one kind of path: a fixed part and a bandwidth."""
 
     fixed_s: float
@@ -205,11 +205,11 @@ class MoveModel:
 
 
 @dataclass(frozen=True, slots=True)
-class MoveModels:
-    """One `MoveModel` per kind of move, and one for kinds that were not measured."""
+class TransferModels:
+    """One `TransferModel` per kind of move, and one for kinds that were not measured."""
 
-    default: MoveModel
-    by_kind: Mapping[MoveKind, MoveModel] = field(default_factory=dict)
+    default: TransferModel
+    by_kind: Mapping[MoveKind, TransferModel] = field(default_factory=dict)
 
     def move_s(self, kind: MoveKind, byte_count: int) -> float:
         """Seconds to move `byte_count` bytes that way."""
@@ -217,7 +217,7 @@ class MoveModels:
 
 
 @dataclass(frozen=True, slots=True)
-class Overhead:
+class EngineOverhead:
     """What an engine's host adds to its device's kernels: `step_s` to every step, `prefill_s` besides to one that
     computes prompt tokens (launched one by one, where a decode step is replayed). Raises ValueError if negative.
     """
@@ -231,13 +231,13 @@ class Overhead:
 
 
 @dataclass(frozen=True, slots=True)
-class HostedModel:
+class StepWithOverhead:
     """The time of a step on a device (`kernels`), with what the host adds."""
 
     kernels: StepTimes
-    overhead: Overhead
+    overhead: EngineOverhead
 
-    def step_s(self, batch: Batch) -> float:
+    def step_s(self, batch: BatchCounts) -> float:
         """Seconds the step takes."""
         seconds = self.kernels.step_s(batch)
         if batch.prefill_rows:
@@ -245,7 +245,7 @@ class HostedModel:
         return seconds + self.overhead.step_s if batch.decode_rows else seconds
 
 
-def tipping_tokens(tokens: Curve, fixed_s: float = 0.0) -> int | None:
+def compute_bound_tokens(tokens: PiecewiseCurve, fixed_s: float = 0.0) -> int | None:
     """The tokens of a step at which it turns from memory- to compute-bound; None if the curve never rises.
 
     That is where the cost of many tokens, the last slope times their number, comes to be as long as a step of a single
@@ -256,7 +256,7 @@ def tipping_tokens(tokens: Curve, fixed_s: float = 0.0) -> int | None:
     return max(1, round((fixed_s + tokens.at(1.0)) / steepest)) if steepest > 0 else None
 
 
-UNSTEADY_S = 0.002
+UNSTEADINESS_PIECE_S = 0.002
 
 
 @dataclass(frozen=True, slots=True)
@@ -272,7 +272,7 @@ class MessageCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class HostCosts:
+class ProcessCosts:
     """CPU costs of dunlin's own processes, where they delay requests.
 
     `instance` is paid on the engine's core if it `shares_core`, else on one of its own; `door` (a dispatcher and its
@@ -286,7 +286,7 @@ class HostCosts:
 
 
 @dataclass(frozen=True, slots=True)
-class Quality:
+class ProfileQuality:
     """How a profile was measured. `quick`: with fewer sizes; `passes` over them; `steps` and `moves`: the mean relative
     errors of points left out of the fit, by kind.
     """
@@ -302,23 +302,24 @@ class EngineTiming:
     """All timings that a simulated engine needs of one model on one device under one parallelism.
 
     `slots` is the tokens of KV its memory holds, `load_s` the time from the process's start to ready. `unsteadiness` is
-    how the measured machine went: every `UNSTEADY_S` of predicted time took so many times as long; empty: always once.
+    how the measured machine went: every `UNSTEADINESS_PIECE_S` of predicted time took so many times as long; empty:
+    always once.
     `host`: what the processes around the engine take; None: nothing, or not measured. `layers` are the model's: a step
     passes a safepoint after each, which is how it shows that it is alive. `quality`: how well it was measured; None: a
     device that ships, or not known.
     """
 
     step: StepTimes
-    moves: MoveModels
+    moves: TransferModels
     load_s: float
     slots: int
     kv_bytes_per_token: int
     unsteadiness: tuple[float, ...] = ()
-    host: HostCosts | None = None
+    host: ProcessCosts | None = None
     layers: int = 2
-    quality: Quality | None = None
+    quality: ProfileQuality | None = None
 
-    def step_s(self, batch: Batch) -> float:
+    def step_s(self, batch: BatchCounts) -> float:
         """Seconds the step takes."""
         return self.step.step_s(batch)
 

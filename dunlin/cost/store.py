@@ -10,13 +10,13 @@ from dataclasses import asdict, astuple, dataclass, fields
 from pathlib import Path
 from types import TracebackType
 
-from dunlin.cost.models import Batch, EngineTiming
-from dunlin.cost.plain import timing_of, timing_to_plain
+from dunlin.cost.models import BatchCounts, EngineTiming
+from dunlin.cost.serialize import parse_timing, serialize_timing
 from dunlin.cost.strategies import PrefillModel, Strategy
 from dunlin.messages.types import MoveKind
 
 _VERSION = 1
-_COUNTS = tuple(field.name for field in fields(Batch))
+_COUNTS = tuple(field.name for field in fields(BatchCounts))
 _SCHEMA = f"""
 create table profile (
     id integer primary key, model text not null, device text not null, parallelism text not null,
@@ -38,7 +38,7 @@ class StoreError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Key:
+class ProfileKey:
     """The subject of a profile: a model on a device, and its split (`tp=1`, `threads=2`)."""
 
     model: str
@@ -51,13 +51,13 @@ class StepPoint:
     """A step of the live loop: what it computed, the engine's time in it, and what passed between it and the next."""
 
     regime: str
-    batch: Batch
+    batch: BatchCounts
     seconds: float
     gap_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
-class MovePoint:
+class TransferPoint:
     """A copy of so many bytes."""
 
     kind: MoveKind
@@ -65,7 +65,7 @@ class MovePoint:
     seconds: float
 
 
-class Store:
+class ProfileStore:
     """Owns the connection. Use as a context manager. Raises StoreError where the file is no store."""
 
     def __init__(self, path: Path) -> None:
@@ -77,7 +77,7 @@ class Store:
         except sqlite3.Error as error:
             raise StoreError(f"{path}: cannot be used as a store of profiles: {error}") from error
 
-    def __enter__(self) -> "Store":
+    def __enter__(self) -> "ProfileStore":
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
@@ -93,14 +93,14 @@ class Store:
 
     def save(
         self,
-        key: Key,
+        key: ProfileKey,
         measured_at: str,
         timing: EngineTiming,
         steps: Iterable[StepPoint] = (),
-        moves: Iterable[MovePoint] = (),
+        moves: Iterable[TransferPoint] = (),
     ) -> None:
         """Keep a profile in place of an earlier one of that key."""
-        plain = json.dumps(timing_to_plain(timing))
+        plain = json.dumps(serialize_timing(timing))
         with self._connection as connection:
             connection.execute("delete from profile where (model, device, parallelism) = (?, ?, ?)", astuple(key))
             row = connection.execute(
@@ -116,12 +116,12 @@ class Store:
                 [(row, p.kind.name, p.byte_count, p.seconds) for p in moves],
             )
 
-    def keys(self) -> list[Key]:
+    def keys(self) -> list[ProfileKey]:
         """The keys of all profiles, the latest first."""
         rows = self._connection.execute(
             "select model, device, parallelism from profile order by measured_at desc, id desc"
         )
-        return [Key(*row) for row in rows]
+        return [ProfileKey(*row) for row in rows]
 
     def timing(self, model: str) -> EngineTiming:
         """The latest profile of that model. Raises StoreError where there is none, or it is damaged."""
@@ -131,7 +131,7 @@ class Store:
         known = ", ".join(sorted({key.model for key in self.keys()})) or "none yet"
         raise StoreError(f"{self._path}: no profile of {model}; measured: {known}; `dunlin profile` makes one")
 
-    def timing_of(self, key: Key) -> EngineTiming:
+    def timing_of(self, key: ProfileKey) -> EngineTiming:
         """One profile. Raises StoreError."""
         row = self._connection.execute(
             "select timing from profile where (model, device, parallelism) = (?, ?, ?)", astuple(key)
@@ -139,27 +139,27 @@ class Store:
         if row is None:
             raise StoreError(f"{self._path}: no profile of {key}")
         try:
-            return timing_of(json.loads(row[0]))
+            return parse_timing(json.loads(row[0]))
         except (KeyError, TypeError, ValueError) as error:
             raise StoreError(f"{self._path}: the profile of {key} is damaged: {error!r}") from error
 
-    def step_points(self, key: Key) -> list[StepPoint]:
+    def step_points(self, key: ProfileKey) -> list[StepPoint]:
         """The steps of a profile, in the order of measurement."""
         rows = self._connection.execute(
             f"select regime, {', '.join(_COUNTS)}, seconds, gap_s from step_point join profile on id = profile"
             " where (model, device, parallelism) = (?, ?, ?) order by step_point.rowid",
             astuple(key),
         )
-        return [StepPoint(regime, Batch(*counts), seconds, gap_s) for regime, *counts, seconds, gap_s in rows]
+        return [StepPoint(regime, BatchCounts(*counts), seconds, gap_s) for regime, *counts, seconds, gap_s in rows]
 
-    def move_points(self, key: Key) -> list[MovePoint]:
+    def transfer_points(self, key: ProfileKey) -> list[TransferPoint]:
         """The moves of a profile, in the order of measurement."""
         rows = self._connection.execute(
             "select kind, bytes, seconds from move_point join profile on id = profile"
             " where (model, device, parallelism) = (?, ?, ?) order by move_point.rowid",
             astuple(key),
         )
-        return [MovePoint(MoveKind[kind], byte_count, seconds) for kind, byte_count, seconds in rows]
+        return [TransferPoint(MoveKind[kind], byte_count, seconds) for kind, byte_count, seconds in rows]
 
     def save_strategy(self, model: str, device: str, strategy: Strategy, prefill: PrefillModel) -> None:
         """Keep equation 7 of a strategy."""

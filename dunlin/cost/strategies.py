@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from dunlin.cost.models import Batch, Overhead
+from dunlin.cost.models import BatchCounts, EngineOverhead
 
 if TYPE_CHECKING:
     from dunlin.cost.device import Source
@@ -47,7 +47,7 @@ class PrefillModel:
         if min(self.fixed_s, self.token_s, self.square_s) < 0:
             raise ValueError(f"no price of a prefill may be negative: {self}")
 
-    def step_s(self, batch: Batch) -> float:
+    def step_s(self, batch: BatchCounts) -> float:
         """Seconds to prefill the batch.
 
         A chunk of n tokens after p computed ones is its share of the whole's square: (n + p)² − p² = n² + 2·n·p.
@@ -69,7 +69,7 @@ class Strategies:
     title: str
     shape: str
     prefill: Mapping[Strategy, PrefillModel]
-    overhead: Overhead
+    overhead: EngineOverhead
     sources: "tuple[Source, ...]" = ()
     notes: Mapping[str, str] = field(default_factory=dict)
 
@@ -77,7 +77,7 @@ class Strategies:
         """The measured strategies, by (sp, tp)."""
         return sorted(self.prefill)
 
-    def step_s(self, strategy: Strategy, batch: Batch) -> float:
+    def step_s(self, strategy: Strategy, batch: BatchCounts) -> float:
         """Seconds for a prefill. Raises StrategyError for one that was not measured, ValueError for decode rows."""
         model = self.prefill.get(strategy)
         if model is None:
@@ -86,7 +86,7 @@ class Strategies:
         return model.step_s(batch)
 
     def as_json(self) -> dict[str, Any]:
-        """The fits as JSON, which `strategies_of` reads back."""
+        """The fits as JSON, which `parse_strategies` reads back."""
         plain = asdict(self)
         plain["prefill"] = {f"{s.sp}x{s.tp}": asdict(model) for s, model in sorted(self.prefill.items())}
         return plain

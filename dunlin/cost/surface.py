@@ -36,7 +36,7 @@ class Surface:
             cells = [
                 (index * len(axis) + knot, weight * part)
                 for index, weight in cells
-                for knot, part in hats(axis, log2(coordinate))
+                for knot, part in linear_weights(axis, log2(coordinate))
             ]
         total = 0.0
         for index, weight in cells:
@@ -53,7 +53,7 @@ class Surface:
         return cls(tuple(data["axes"]), tuple(map(tuple, data["knots"])), tuple(data["log2_values"]))
 
 
-def hats(axis: Sequence[float], x: float) -> list[tuple[int, float]]:
+def linear_weights(axis: Sequence[float], x: float) -> list[tuple[int, float]]:
     """The knots next to x and their weights, which sum to 1; beyond the ends the last piece goes on."""
     if len(axis) == 1:
         return [(0, 1.0)]

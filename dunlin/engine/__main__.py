@@ -3,15 +3,15 @@
 import importlib
 import sys
 
-from dunlin.engine.background import in_background
-from dunlin.engine.options import parse_options
+from dunlin.engine.process.background import run_at_low_priority
+from dunlin.engine.process.options import parse_options
 
 
 def main() -> int:
     options = parse_options(sys.argv[1:])
     if options.standby:  # seconds of work, beside an engine that serves
-        in_background(lambda: importlib.import_module("dunlin.engine.process"))
-    from dunlin.engine.process import run  # after the options were found good: this loads torch
+        run_at_low_priority(lambda: importlib.import_module("dunlin.engine.process.main"))
+    from dunlin.engine.process.main import run  # after the options were found good: this loads torch
 
     return run(options)
 

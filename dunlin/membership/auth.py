@@ -14,27 +14,27 @@ from dunlin.v1 import etcd_pb2 as pb
 
 _log = logging.getLogger(__name__)
 
-Metadata = tuple[tuple[str, str], ...]
+CallMetadata = tuple[tuple[str, str], ...]
 
 
 @dataclass(frozen=True, slots=True)
-class User:
+class EtcdUser:
     """The etcd user that calls are made as. An empty name: calls carry no user, for an etcd without authentication."""
 
     name: str = ""
     password: str = field(default="", repr=False)
 
 
-class Token:
+class AuthToken:
     """Owns the token of one user. Every member of the etcd cluster takes it, until the member forgets it."""
 
-    def __init__(self, user: User, timeout_s: float) -> None:
+    def __init__(self, user: EtcdUser, timeout_s: float) -> None:
         self._user = user
         self._timeout_s = timeout_s
-        self._metadata: Metadata | None = () if not user.name else None
+        self._metadata: CallMetadata | None = () if not user.name else None
         self._asking = asyncio.Lock()
 
-    async def metadata(self, channel: grpc.aio.Channel) -> Metadata:
+    async def metadata(self, channel: grpc.aio.Channel) -> CallMetadata:
         """The metadata that authenticates a call; asks for a token over `channel` when there is none.
 
         Raises grpc.aio.AioRpcError.
@@ -44,7 +44,7 @@ class Token:
                 self._metadata = await self._ask(channel)
             return self._metadata
 
-    def refused(self, metadata: Metadata) -> bool:
+    def refused(self, metadata: CallMetadata) -> bool:
         """A call with this metadata was refused. Returns whether another try may fare better."""
         if not self._user.name:
             return False
@@ -52,7 +52,7 @@ class Token:
             self._metadata = None
         return True
 
-    async def _ask(self, channel: grpc.aio.Channel) -> Metadata:
+    async def _ask(self, channel: grpc.aio.Channel) -> CallMetadata:
         authenticate = channel.unary_unary(
             "/etcdserverpb.Auth/Authenticate",
             request_serializer=pb.AuthenticateRequest.SerializeToString,

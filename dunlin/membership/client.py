@@ -11,8 +11,8 @@ import grpc
 import grpc.aio
 from google.protobuf.message import Message
 
-from dunlin.membership.auth import Metadata, User
-from dunlin.membership.connection import Connection, Timeouts
+from dunlin.membership.auth import CallMetadata, EtcdUser
+from dunlin.membership.connection import EtcdConnection, Timeouts
 from dunlin.membership.errors import EtcdError, EtcdUnavailable, LeaseLost
 from dunlin.membership.txn import Compare, Operation
 from dunlin.membership.values import KeyValue, Snapshot, key_bytes, prefix_end
@@ -62,9 +62,9 @@ class EtcdClient:
         *,
         timeouts: Timeouts | None = None,
         credentials: grpc.ChannelCredentials | None = None,
-        user: User | None = None,
+        user: EtcdUser | None = None,
     ) -> None:
-        self.connection = Connection(endpoints, timeouts or Timeouts(), credentials, user)
+        self.connection = EtcdConnection(endpoints, timeouts or Timeouts(), credentials, user)
 
     async def close(self) -> None:
         """Close the connection. End the tasks that use the client first."""
@@ -124,7 +124,7 @@ class EtcdClient:
         """Extend a lease to its full TTL, which is returned in seconds. Raises LeaseLost when it is gone."""
         deadline_s = timeout_s or self.connection.timeouts.call_s
 
-        async def attempt(channel: grpc.aio.Channel, metadata: Metadata) -> float:
+        async def attempt(channel: grpc.aio.Channel, metadata: CallMetadata) -> float:
             return await _extend(channel, metadata, lease_id, deadline_s)
 
         return await self.connection.call(attempt, repeatable=True)
@@ -149,7 +149,7 @@ class EtcdClient:
     async def _unary(self, method: str, request: Message, response: type[R], *, repeatable: bool = False) -> R:
         timeout_s = self.connection.timeouts.call_s
 
-        async def attempt(channel: grpc.aio.Channel, metadata: Metadata) -> R:
+        async def attempt(channel: grpc.aio.Channel, metadata: CallMetadata) -> R:
             stub = channel.unary_unary(
                 f"/etcdserverpb.{method}",
                 request_serializer=type(request).SerializeToString,
@@ -160,7 +160,7 @@ class EtcdClient:
         return await self.connection.call(attempt, repeatable=repeatable)
 
 
-async def _extend(channel: grpc.aio.Channel, metadata: Metadata, lease_id: int, timeout_s: float) -> float:
+async def _extend(channel: grpc.aio.Channel, metadata: CallMetadata, lease_id: int, timeout_s: float) -> float:
     # One short stream per sign of life: a second or so apart, simple, and it fails over like any call.
     call = channel.stream_stream(
         "/etcdserverpb.Lease/LeaseKeepAlive",

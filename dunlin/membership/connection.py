@@ -11,7 +11,7 @@ from typing import NoReturn, TypeVar
 import grpc
 import grpc.aio
 
-from dunlin.membership.auth import Metadata, Token, User
+from dunlin.membership.auth import AuthToken, CallMetadata, EtcdUser
 from dunlin.membership.endpoints import check_endpoint
 from dunlin.membership.errors import Compacted, EtcdError, EtcdUnavailable, LeaseLost, TokenRefused
 
@@ -32,12 +32,12 @@ _CHANNEL_OPTIONS: list[tuple[str, int]] = [
     ("grpc.max_send_message_length", 2 << 20),
 ]
 
-Attempt = Callable[[grpc.aio.Channel, Metadata], Awaitable[T]]
+EtcdCall = Callable[[grpc.aio.Channel, CallMetadata], Awaitable[T]]
 
 # etcd's words for "who are you?": the token is unknown (members forget them), outdated, or missing.
 _REFUSED = ("invalid auth token", "revision of auth store is old", "user name is empty")
 
-_AWAY = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
+_UNAVAILABLE = (grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED, grpc.StatusCode.CANCELLED)
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +51,7 @@ class Timeouts:
 def translate(error: grpc.aio.AioRpcError, endpoint: str) -> EtcdError:
     """The error of ours that says what the caller can do about `error`."""
     details = error.details() or error.code().name
-    if error.code() in _AWAY:
+    if error.code() in _UNAVAILABLE:
         return EtcdUnavailable(f"etcd at {endpoint}: {details}")
     if any(text in details for text in _REFUSED):
         return TokenRefused(f"etcd at {endpoint}: {details} (does it want a user and a password?)")
@@ -78,7 +78,7 @@ async def answer(waiting: Awaitable[T], endpoint: str) -> T:
         raise EtcdUnavailable(f"etcd at {endpoint} cancelled the call") from None
 
 
-class Connection:
+class EtcdConnection:
     """Owns one channel per endpoint, made on first use inside the running event loop."""
 
     def __init__(
@@ -86,13 +86,13 @@ class Connection:
         endpoints: Sequence[str],
         timeouts: Timeouts,
         credentials: grpc.ChannelCredentials | None = None,
-        user: User | None = None,
+        user: EtcdUser | None = None,
     ) -> None:
         if not endpoints:
             raise ValueError("no etcd endpoint given")
         self.endpoints = tuple(check_endpoint(endpoint) for endpoint in endpoints)
         self.timeouts = timeouts
-        self.token = Token(user or User(), timeouts.call_s)
+        self.token = AuthToken(user or EtcdUser(), timeouts.call_s)
         self._credentials = credentials
         self._channels: dict[str, grpc.aio.Channel] = {}
         self._current = 0
@@ -102,7 +102,7 @@ class Connection:
         """The endpoint that the next call tries first."""
         return self.endpoints[self._current]
 
-    async def call(self, attempt: Attempt[T], *, repeatable: bool) -> T:
+    async def call(self, attempt: EtcdCall[T], *, repeatable: bool) -> T:
         """Run `attempt` on the first endpoint that can be reached.
 
         A repeatable call (a read) goes on to the next endpoint when the answer is lost; any other one does not, since
@@ -125,7 +125,7 @@ class Connection:
                 failures.append(str(away))
         self._raise_unavailable(failures)
 
-    async def metadata(self, channel: grpc.aio.Channel, endpoint: str) -> Metadata:
+    async def metadata(self, channel: grpc.aio.Channel, endpoint: str) -> CallMetadata:
         """What a call over `channel` carries to say whose it is. Raises EtcdError; no other call was sent then."""
         try:
             return await answer(self.token.metadata(channel), endpoint)
@@ -133,7 +133,9 @@ class Connection:
             self.rotate(endpoint)
             raise
 
-    async def _with_token(self, attempt: Attempt[T], channel: grpc.aio.Channel, metadata: Metadata, endpoint: str) -> T:
+    async def _with_token(
+        self, attempt: EtcdCall[T], channel: grpc.aio.Channel, metadata: CallMetadata, endpoint: str
+    ) -> T:
         """One call; once more with a new token if etcd did not take this one, which it says before it does anything."""
         try:
             return await answer(attempt(channel, metadata), endpoint)

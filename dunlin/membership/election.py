@@ -12,10 +12,10 @@ from dataclasses import dataclass, field
 
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.errors import EtcdError, LeaseLost
-from dunlin.membership.keeper import Clock, LeaseKeeper, boot_clock_s, first_result
-from dunlin.membership.txn import CreatedAt, Put
-from dunlin.membership.watch import Deleted, PrefixWatch, Reset, WatchEvent
-from dunlin.membership.watch import Put as Written
+from dunlin.membership.lease_keeper import Clock, LeaseKeeper, boot_clock_s, first_result
+from dunlin.membership.txn import CreatedAt, PutOp
+from dunlin.membership.watch import DeletedEvent, PrefixWatch, ResetEvent, WatchEvent
+from dunlin.membership.watch import PutEvent as Written
 from dunlin.messages.membership import Deposed, Elected
 
 _log = logging.getLogger(__name__)
@@ -64,13 +64,13 @@ class Election:
 
     def start(self) -> None:
         """Stand for election from now on. Trouble with etcd only means waiting."""
-        self._task = asyncio.create_task(self._stand_for_ever(), name=f"election {self._prefix}{self._candidate}")
+        self._task = asyncio.create_task(self._campaign_forever(), name=f"election {self._prefix}{self._candidate}")
 
     def epoch(self) -> int | None:
         """The term that this process leads at this moment, or None."""
         if self._term is None:
             return None
-        if self._term.keeper.valid():
+        if self._term.keeper.is_valid():
             return self._term.epoch
         self._depose("its lease may have ended")
         return None
@@ -82,24 +82,24 @@ class Election:
             self._task.cancel()
             await asyncio.wait([self._task])
 
-    async def _stand_for_ever(self) -> None:
+    async def _campaign_forever(self) -> None:
         while True:
             try:
                 await self._clear()
                 keeper = await LeaseKeeper.grant(self._client, self._ttl_s, self._clock)
-                await self._stand(keeper)
+                await self._campaign(keeper)
             except EtcdError as error:
                 _log.debug("%s cannot stand for %s: %s", self._candidate, self._prefix, error)
                 await asyncio.sleep(_RETRY_S)
 
-    async def _stand(self, keeper: LeaseKeeper) -> None:
+    async def _campaign(self, keeper: LeaseKeeper) -> None:
         """One candidacy, from its key to the loss of its lease."""
         key = f"{self._prefix}{keeper.lease_id:016x}"
         why = "it stands anew"
         try:
-            put = Put(key, self._candidate.encode(), keeper.lease_id)
+            put = PutOp(key, self._candidate.encode(), keeper.lease_id)
             revision = (await self._client.txn([CreatedAt(key, 0)], [put])).revision
-            why = await self._until_lost(_Candidacy(key, revision, keeper))
+            why = await self._lead_until_lost(_Candidacy(key, revision, keeper))
         finally:
             self._depose(why)
             if not await keeper.revoke():
@@ -116,10 +116,12 @@ class Election:
                 await self._client.revoke(self._left_over[0])
             del self._left_over[0]
 
-    async def _until_lost(self, ours: _Candidacy) -> str:
-        return await first_result(ours.keeper.keep(), _expired(ours.keeper), _over(ours), self._queue(ours))
+    async def _lead_until_lost(self, ours: _Candidacy) -> str:
+        return await first_result(
+            ours.keeper.keep_alive(), _expired(ours.keeper), _over(ours), self._wait_to_lead(ours)
+        )
 
-    async def _queue(self, ours: _Candidacy) -> str:
+    async def _wait_to_lead(self, ours: _Candidacy) -> str:
         """Lead when no older key is left; returns when our own key is gone.
 
         An old view does no harm: it holds every key older than ours, and later candidates queue behind us.
@@ -134,7 +136,7 @@ class Election:
         raise AssertionError("a watch never ends")
 
     def _lead(self, ours: _Candidacy) -> None:
-        if ours.over.is_set() or not ours.keeper.valid():
+        if ours.over.is_set() or not ours.keeper.is_valid():
             return
         self._term = ours
         _log.info("%s leads %s in epoch %d", self._candidate, self._prefix, ours.epoch)
@@ -151,7 +153,7 @@ class Election:
 
 
 async def _expired(keeper: LeaseKeeper) -> str:
-    await keeper.expired()
+    await keeper.wait_expired()
     return "its lease may have ended"
 
 
@@ -162,10 +164,10 @@ async def _over(candidacy: _Candidacy) -> str:
 
 def _apply(created: dict[str, int], event: WatchEvent) -> None:
     match event:
-        case Reset():
+        case ResetEvent():
             created.clear()
             created.update((item.key, item.create_revision) for item in event.items)
         case Written():
             created[event.item.key] = event.item.create_revision
-        case Deleted():
+        case DeletedEvent():
             created.pop(event.key, None)

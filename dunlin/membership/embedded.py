@@ -15,12 +15,12 @@ from pathlib import Path
 
 import grpc
 
-from dunlin.certificates import CA, CERTIFICATE, KEY
+from dunlin.auth.certificates import CA, CERTIFICATE, KEY
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.connection import Timeouts
 from dunlin.membership.errors import EtcdError, EtcdStartError
-from dunlin.processes import ended
-from dunlin.tether import tethered
+from dunlin.runtime.child_exit import wait_for_exit
+from dunlin.runtime.parent_death import die_with_parent_command
 
 _HOST = "127.0.0.1"
 _LOG_TAIL_BYTES = 2_000
@@ -87,7 +87,7 @@ class EmbeddedEtcd:
 
     async def wait(self) -> int:
         """Return etcd's exit code once it has ended."""
-        return await ended(self._process)
+        return await wait_for_exit(self._process)
 
     async def stop(self, grace_s: float = 5.0) -> None:
         """SIGTERM, and SIGKILL when it is still there after `grace_s` (a stopped process does not heed the first)."""
@@ -95,11 +95,11 @@ class EmbeddedEtcd:
             self._process.terminate()  # both of these do nothing once the process is collected
             try:
                 async with asyncio.timeout(grace_s):
-                    await ended(self._process)
+                    await wait_for_exit(self._process)
             except TimeoutError:
                 pass
         self._process.kill()
-        await ended(self._process)
+        await wait_for_exit(self._process)
 
     async def _ready(self, credentials: grpc.ChannelCredentials | None) -> None:
         timeouts = Timeouts(connect_s=0.5, call_s=1.0)
@@ -166,7 +166,7 @@ def _spawn(binary: str, config: EmbeddedConfig) -> EmbeddedEtcd:
     with log:
         # Not asyncio's own: under uvloop it forks through Python's fork handlers, and gRPC's hang in the child.
         process = subprocess.Popen(
-            tethered([binary, *_flags(config)], os.getpid()),
+            die_with_parent_command([binary, *_flags(config)], os.getpid()),
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=log,

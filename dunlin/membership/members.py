@@ -11,9 +11,9 @@ from dataclasses import dataclass, field, replace
 
 from dunlin.effects import Address
 from dunlin.membership.client import EtcdClient
-from dunlin.membership.lease import OnState, Registration
+from dunlin.membership.registration import OnState, Registration
 from dunlin.membership.values import KeyValue
-from dunlin.membership.watch import Deleted, PrefixWatch, Put, Reset, WatchEvent
+from dunlin.membership.watch import DeletedEvent, PrefixWatch, PutEvent, ResetEvent, WatchEvent
 from dunlin.messages.membership import Member, MemberDown, MemberMessage, MembersReset, MemberUp
 
 _log = logging.getLogger(__name__)
@@ -101,11 +101,11 @@ class MemberTable:
     def apply(self, event: WatchEvent) -> list[MemberMessage]:
         """Take one event in; returns what the cores should hear."""
         match event:
-            case Reset():
+            case ResetEvent():
                 return [self._reset(event.items)]
-            case Put():
+            case PutEvent():
                 return self._put(event.item)
-            case Deleted():
+            case DeletedEvent():
                 gone = self._up.pop(event.key, None)
                 return [MemberDown(gone.address)] if gone else []
 

@@ -64,7 +64,7 @@ class ValueIs:
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PutOp:
     """Write `key`, bound to the lease if one is given."""
 
     key: str
@@ -76,7 +76,7 @@ class Put:
 
 
 @dataclass(frozen=True, slots=True)
-class Get:
+class GetOp:
     """Read `key`, or every key that starts with it when `prefix` is set."""
 
     key: str
@@ -88,7 +88,7 @@ class Get:
 
 
 @dataclass(frozen=True, slots=True)
-class Delete:
+class DeleteOp:
     """Remove `key` if it is there."""
 
     key: str

@@ -21,14 +21,14 @@ _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
-class Put:
+class PutEvent:
     """A key was written."""
 
     item: KeyValue
 
 
 @dataclass(frozen=True, slots=True)
-class Deleted:
+class DeletedEvent:
     """A key was removed (by hand or with its lease) by write `mod_revision`."""
 
     key: str
@@ -36,18 +36,18 @@ class Deleted:
 
 
 @dataclass(frozen=True, slots=True)
-class Reset:
+class ResetEvent:
     """Everything under the prefix as of `revision`: forget what came before. The first event of every watch."""
 
     revision: int
     items: tuple[KeyValue, ...]
 
 
-WatchEvent = Put | Deleted | Reset
+WatchEvent = PutEvent | DeletedEvent | ResetEvent
 
 
 @dataclass(frozen=True, slots=True)
-class Backoff:
+class WatchBackoff:
     """Seconds between attempts: doubles from `first_s` to `most_s` while they fail."""
 
     first_s: float = 0.05
@@ -60,11 +60,11 @@ class PrefixWatch:
     Between two resets no revision is missed and none comes twice. `connected` says whether a stream is open right now.
     """
 
-    def __init__(self, client: EtcdClient, prefix: str, backoff: Backoff | None = None) -> None:
+    def __init__(self, client: EtcdClient, prefix: str, backoff: WatchBackoff | None = None) -> None:
         self.connected = False
         self._client = client
         self._prefix = prefix
-        self._backoff = backoff or Backoff()
+        self._backoff = backoff or WatchBackoff()
         self._next = 0  # the revision to go on from; 0: only a snapshot can tell
 
     async def __aiter__(self) -> AsyncIterator[WatchEvent]:
@@ -85,12 +85,12 @@ class PrefixWatch:
                 await asyncio.sleep(delay_s)
                 delay_s = min(2 * delay_s, self._backoff.most_s)
 
-    async def _snapshot(self) -> Reset:
+    async def _snapshot(self) -> ResetEvent:
         snapshot = await self._client.get_prefix(self._prefix)
         self._next = snapshot.revision + 1
-        return Reset(snapshot.revision, snapshot.items)
+        return ResetEvent(snapshot.revision, snapshot.items)
 
-    async def _follow(self) -> AsyncGenerator[Put | Deleted, None]:
+    async def _follow(self) -> AsyncGenerator[PutEvent | DeletedEvent, None]:
         """Changes from `self._next` on, until the stream breaks. Raises EtcdError then."""
         connection = self._client.connection
         stream, revision = await WatchStream.open(connection, self._prefix, self._next)
@@ -115,7 +115,7 @@ class PrefixWatch:
         if newest < self._next - 1:
             raise Compacted(f"etcd is at revision {newest}, but revision {self._next - 1} was seen: history was lost")
 
-    def _changes(self, response: pb.WatchResponse) -> list[Put | Deleted]:
+    def _changes(self, response: pb.WatchResponse) -> list[PutEvent | DeletedEvent]:
         # etcd sends all changes of one revision in one response, so the last one tells where to go on. The header's
         # revision does not: it may run ahead of changes that are still to come.
         fresh = [event for event in response.events if event.kv.mod_revision >= self._next]
@@ -124,7 +124,7 @@ class PrefixWatch:
         return [_change(event) for event in fresh]
 
 
-def _change(event: pb.Event) -> Put | Deleted:
+def _change(event: pb.Event) -> PutEvent | DeletedEvent:
     if event.type == pb.Event.DELETE:
-        return Deleted(key_text(event.kv.key), event.kv.mod_revision)
-    return Put(KeyValue.of(event.kv))
+        return DeletedEvent(key_text(event.kv.key), event.kv.mod_revision)
+    return PutEvent(KeyValue.of(event.kv))

@@ -9,7 +9,7 @@ import asyncio
 import grpc.aio
 from google.protobuf.message import Message
 
-from dunlin.membership.connection import Connection, answer
+from dunlin.membership.connection import EtcdConnection, answer
 from dunlin.membership.errors import Compacted, EtcdError, EtcdUnavailable, TokenRefused
 from dunlin.membership.values import key_bytes, prefix_end
 from dunlin.v1 import etcd_pb2 as pb
@@ -29,7 +29,7 @@ class WatchStream:
         self._silence_s = silence_s
 
     @staticmethod
-    async def open(connection: Connection, prefix: str, start_revision: int) -> "tuple[WatchStream, int]":
+    async def open(connection: EtcdConnection, prefix: str, start_revision: int) -> "tuple[WatchStream, int]":
         """Watch all keys that start with `prefix` from `start_revision` on; also says at which revision etcd is.
 
         Raises Compacted when etcd has forgotten that much, EtcdUnavailable (after turning away from the endpoint) or

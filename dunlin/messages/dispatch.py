@@ -8,7 +8,7 @@ from enum import IntEnum
 
 from dunlin.effects import Address
 from dunlin.messages.declare import Hold, Parties, Subject, message, number
-from dunlin.messages.types import F32, I8, I32, I64, Finish, RequestClass, Sampling, Why, f32, i32
+from dunlin.messages.types import F32, I8, I32, I64, FinishReason, RequestClass, SamplingParams, Why, f32, i32
 
 PARTIES = Parties("Dispatch", dialers=("dispatcher",), acceptor="instance")
 
@@ -47,7 +47,7 @@ class Place:
     tokens: I32 = number(3)
     prompt_tokens: int = number(4)
     max_tokens: int = number(5)
-    sampling: Sampling = number(6, default_factory=Sampling)
+    sampling: SamplingParams = number(6, default_factory=SamplingParams)
     stop_ids: I32 = number(7, default_factory=i32)
     request_class: RequestClass = number(8, default=RequestClass.INTERACTIVE)
     tenant: str = number(9, default="")
@@ -75,7 +75,8 @@ class Adopt:
     """Whoever runs, or just finished, the request `key` gives it to the sender, as attempt `attempt` of its `request`.
 
     Where `key` is "", the tenant's request named `idempotency` is meant. The client has `length` tokens, prompt
-    included, of which `received` were generated; `chain` is `dunlin.prefix`'s chain of them from the tenant's root
+    included, of which `received` were generated; `chain` is `dunlin.kv.prefix_hash`'s chain of them from the
+    tenant's root
     without weights: proof that it is the request's own client.
     """
 
@@ -132,7 +133,7 @@ class Tokens:
     """New tokens of one step, one message per dispatcher. Columns over rows.
 
     `position[i]` is the token's index in its sequence (prompt included), so that a gap or a repeat cannot hide.
-    `finish[i]` is a `Finish`. `top_count[i]` entries of `top_token` and `top_logprob` belong to row i.
+    `finish[i]` is a `FinishReason`. `top_count[i]` entries of `top_token` and `top_logprob` belong to row i.
     """
 
     request: I64 = number(1)
@@ -233,7 +234,7 @@ class Adopted:
     key: str = number(3)
     tokens: I32 = number(4)
     max_tokens: int = number(5)
-    finish: Finish = number(6, default=Finish.RUNNING)
+    finish: FinishReason = number(6, default=FinishReason.RUNNING)
     sequence: int = number(7, default=0)
     why: Why | None = number(8, default=None)
 
@@ -248,7 +249,7 @@ class NotHeld:
 
 
 @message(event=12, about=Subject.RECEIVERS_REQUEST, hold=Hold.ENDS)
-class Taken:
+class AdoptedElsewhere:
     """Another dispatcher adopted this attempt: it is the receiver's no more."""
 
     request: int = number(1)

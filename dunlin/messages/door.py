@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 
 from dunlin.effects import record
-from dunlin.messages.told import Admitted, Origin
-from dunlin.messages.types import F32, I32, Finish, RequestClass, Sampling, f32, i32
+from dunlin.messages.lifecycle import Admitted, CallOrigin
+from dunlin.messages.types import F32, I32, FinishReason, RequestClass, SamplingParams, f32, i32
 
 
-class Rejection(IntEnum):
+class RejectionCode(IntEnum):
     """Why the door says no, in terms that each door turns into its own status."""
 
     INVALID = 0
@@ -43,7 +43,7 @@ class Submit:
 
     tokens: I32
     max_tokens: int | None
-    sampling: Sampling = field(default_factory=Sampling)
+    sampling: SamplingParams = field(default_factory=SamplingParams)
     stop_ids: I32 = field(default_factory=i32)
     request_class: RequestClass = RequestClass.INTERACTIVE
     tenant: str = ""
@@ -56,24 +56,24 @@ class Submit:
     call_index: int = 0
     call_requests: int = 1
     call_tokens: int = 0
-    origin: Origin | None = None
+    origin: CallOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class TurnedAway:
+class RefusedAtDoor:
     """A door did not take a call, for a reason of its own (`code`, in one word): the core counts and records it."""
 
     code: str
     detail: str
     trace: str = ""
-    origin: Origin | None = None
+    origin: CallOrigin | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Withdraw:
+class Abort:
     """The client went away or cancelled, or (`finish` STOP) the door saw a stop string."""
 
-    finish: Finish = Finish.CANCELLED
+    finish: FinishReason = FinishReason.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,10 +115,10 @@ class CancelResult:
 
 
 @dataclass(frozen=True, slots=True)
-class Rejected:
+class SubmitRejected:
     """The request was not taken; no work was spent on it."""
 
-    code: Rejection
+    code: RejectionCode
     detail: str
     retry_after_s: float = 0.0
 
@@ -136,7 +136,7 @@ class Delta:
     top_count: I32 = field(default_factory=i32)
     top_token: I32 = field(default_factory=i32)
     top_logprob: F32 = field(default_factory=f32)
-    finish: Finish = Finish.RUNNING
+    finish: FinishReason = FinishReason.RUNNING
     detail: str = ""
     cached_tokens: int = 0
 
@@ -144,21 +144,21 @@ class Delta:
 _NO_INTS, _NO_FLOATS = i32(), f32()
 
 
-def plain_delta(token: int, cached_tokens: int, finish: Finish = Finish.RUNNING) -> Delta:
+def single_token_delta(token: int, cached_tokens: int, finish: FinishReason = FinishReason.RUNNING) -> Delta:
     """One token without log-probabilities, as nearly all are: without the cost of columns that stay empty."""
     return Delta(array("i", (token,)), _NO_FLOATS, _NO_INTS, _NO_INTS, _NO_FLOATS, finish, "", cached_tokens)
 
 
 __all__ = [
+    "Abort",
     "Admitted",
     "CancelById",
     "CancelResult",
     "Delta",
     "Quota",
     "Quotas",
-    "Rejected",
-    "Rejection",
+    "RefusedAtDoor",
+    "RejectionCode",
     "Submit",
-    "TurnedAway",
-    "Withdraw",
+    "SubmitRejected",
 ]

@@ -14,14 +14,14 @@ from dunlin.messages.types import (
     I32,
     I64,
     GroupKind,
+    GroupRole,
     HostRegion,
     MoveKind,
     MoveStatus,
-    Part,
     Priority,
     Region,
     RemapPhase,
-    Sampling,
+    SamplingParams,
     Verdict,
     Why,
     f32,
@@ -51,7 +51,7 @@ class Open:
     tokens: I32 = number(2)
     prompt_tokens: int = number(3)
     max_tokens: int = number(4)
-    sampling: Sampling = number(5, default_factory=Sampling)
+    sampling: SamplingParams = number(5, default_factory=SamplingParams)
     stop_ids: I32 = number(6, default_factory=i32)
     extent_start: I64 = number(7, default_factory=i64)
     extent_length: I64 = number(8, default_factory=i64)
@@ -115,7 +115,7 @@ class Step:
     stride: I64 = number(9, default_factory=i64)
     """Empty means stride 1 for every row."""
     group: GroupKind = number(10, default=GroupKind.LOCAL)
-    part: Part = number(11, default=Part.LOCAL)
+    part: GroupRole = number(11, default=GroupRole.LOCAL)
     peers: tuple[Address, ...] = number(12, default=())
     keep: Keep | None = number(13, default=None)
     push: Push | None = number(14, default=None)
@@ -128,7 +128,8 @@ class Step:
 
 @message(event=2, hot=True)
 class StepDone:
-    """One iteration's answer. Columns over the rows that sampled: `sequence`, `token`, `logprob`, `finish` (`Finish`).
+    """One iteration's answer. Columns over the rows that sampled: `sequence`, `token`, `logprob`, `finish`
+    (`FinishReason`).
 
     `dropped` lists sequences whose rows did not run (they had ended); `failed` those whose rows ran and sampled
     nothing, for their logits are not finite: the engine has ended them. `top_count[i]` of the entries of `top_token`
@@ -316,7 +317,7 @@ class EngineExited:
 
 
 @dataclass(frozen=True, slots=True)
-class Progress:
+class EngineProgress:
     """The shared counter of safepoints passed, as the host last read it. Never crosses a wire."""
 
     safepoints: int

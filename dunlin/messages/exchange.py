@@ -42,7 +42,7 @@ class Offer:
 
 
 @message(command=3, event=3)
-class Take:
+class AcceptOffer:
     """Room is set aside and expected to be filled: push the bytes with `token`, to `agent` if there is one, else to
     `endpoint`.
     """
@@ -64,7 +64,7 @@ class OfferRefused:
 
 
 @message(command=5, event=5)
-class Arrived:
+class RegionArrived:
     """The region is whole and entered; `detail` says what went wrong if not."""
 
     ticket: int = number(1)
@@ -79,15 +79,15 @@ class DropCopies:
 
 
 @message(command=7, event=7)
-class Seek:
-    """Send whatever of this request could be claimed here to the asker's kvstore; `Sought` answers."""
+class RequestCopies:
+    """Send whatever of this request could be claimed here to the asker's kvstore; `CopiesSent` answers."""
 
     ticket: int = number(1)
     find: FindRegions = number(2)
 
 
 @message(command=8, event=8)
-class Sought:
+class CopiesSent:
     """So many tokens of it, from the first on, lie at the asker's kvstore now."""
 
     ticket: int = number(1)

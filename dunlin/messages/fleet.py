@@ -5,7 +5,7 @@ A report is also a heartbeat: it says how far the sender is, and the monitor jud
 
 from dunlin.effects import Address
 from dunlin.messages.declare import Method, Parties, Subject, message, number
-from dunlin.messages.types import GroupKind, Part, Why
+from dunlin.messages.types import GroupKind, GroupRole, Why
 
 PARTIES = Parties("Fleet", dialers=("dispatcher", "global_manager", "instance", "kvstore"), acceptor="monitor")
 
@@ -42,7 +42,7 @@ class InstanceReport:
     plan_version: int = number(16, default=0)
     group: int = number(17, default=0)
     kind: GroupKind = number(18, default=GroupKind.LOCAL)
-    part: Part = number(19, default=Part.LOCAL)
+    part: GroupRole = number(19, default=GroupRole.LOCAL)
     model: str = number(20, default="")
     weights_digest: str = number(21, default="")
     kv_dtype: str = number(22, default="")
@@ -152,7 +152,7 @@ class MemberView:
     plan_version: int = number(12, default=0)
     group: int = number(13, default=0)
     kind: GroupKind = number(14, default=GroupKind.LOCAL)
-    part: Part = number(15, default=Part.LOCAL)
+    part: GroupRole = number(15, default=GroupRole.LOCAL)
     why: Why | None = number(16, default=None)
     draining: bool = number(17, default=False)
     head_waiting_tokens: int = number(18, default=0)

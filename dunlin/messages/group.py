@@ -1,6 +1,6 @@
 """Instance ↔ instance: room for somebody else's regions, in bulk, ahead of steps. Cores answer, not engines.
 
-Whoever needs a peer dials it; either side may then ask on the one stream that joins them. `Reach` is local: it asks
+Whoever needs a peer dials it; either side may then ask on the one stream that joins them. `DialPeer` is local: it asks
 this process's own dialing for such a stream and never crosses a wire.
 """
 
@@ -88,7 +88,7 @@ class Release:
 
 
 @message(command=8, event=5, about=Subject.NOTHING)
-class Vacated:
+class ReservationLost:
     """The receiver lost the room (its engine is gone, or nobody filled or used it in time)."""
 
     handle: int = number(1)
@@ -96,7 +96,7 @@ class Vacated:
 
 
 @dataclass(frozen=True, slots=True)
-class Reach:
+class DialPeer:
     """To `Address("dialing", "")`: open a stream to `peer` unless there is one. `Joined` or nothing answers."""
 
     peer: Address

@@ -1,7 +1,7 @@
 """What the etcd watch tells a core: who is registered, and whether this process leads.
 
 These messages stay inside one process (from the watcher in `dunlin/membership` to the core), so no proto file mirrors
-them. A lease is a hint: whoever lost it is probed (`dunlin/membership/confirm.py`) before a core hears of it.
+them. A lease is a hint: whoever lost it is probed (`dunlin/membership/failure_detector.py`) before a core hears of it.
 """
 
 from dataclasses import dataclass

@@ -7,13 +7,13 @@ from enum import IntEnum
 
 from dunlin.effects import Address
 from dunlin.messages.declare import Method, Parties, Subject, message, number
-from dunlin.messages.types import I32, GroupKind, Part, Why, i32
+from dunlin.messages.types import I32, GroupKind, GroupRole, Why, i32
 
 PARTIES = Parties("Plan", dialers=("global_manager",), acceptor="instance")
 
 
 @message(command=2, about=Subject.RECEIVER)
-class Order:
+class GroupOrder:
     """Be `part` of group `group`, whose members step together in this order; the first is the leader.
 
     `layers` empty means: hold every layer.
@@ -23,14 +23,14 @@ class Order:
     plan_version: int = number(2)
     group: int = number(3)
     kind: GroupKind = number(4)
-    part: Part = number(5)
+    part: GroupRole = number(5)
     members: tuple[Address, ...] = number(6)
     layers: I32 = number(7, default_factory=i32)
     why: Why | None = number(8, default=None)
 
 
 @message(event=2)
-class OrderDone:
+class GroupOrderDone:
     """The member is what the order says."""
 
     epoch: int = number(1)
@@ -38,7 +38,7 @@ class OrderDone:
 
 
 @message(event=3, about=Subject.NOTHING)
-class OrderRefused:
+class GroupOrderRefused:
     """The order was stale or asks for what the member cannot do; it stays what it was."""
 
     epoch: int = number(1)
@@ -48,7 +48,7 @@ class OrderRefused:
 
 
 @message(command=3, about=Subject.RECEIVER)
-class Shed:
+class Evacuate:
     """Move sequences that hold (or wait for) about `slots` slots to `target`, while they run.
 
     The instance chooses which: the cheapest to move first. `ticket` numbers the moves of a term.
@@ -62,7 +62,7 @@ class Shed:
 
 
 @message(event=4)
-class ShedDone:
+class EvacuateDone:
     """Every sequence that was chosen has left, ended, or stays after all; `detail` says why those stay."""
 
     epoch: int = number(1)
@@ -75,7 +75,7 @@ class ShedDone:
 
 @message(command=4, about=Subject.RECEIVER)
 class Drain:
-    """Take nothing new from now on, until `Undrain`; what runs goes on, and leaves by `Shed`."""
+    """Take nothing new from now on, until `Undrain`; what runs goes on, and leaves by `Evacuate`."""
 
     epoch: int = number(1)
     ticket: int = number(2)
@@ -92,7 +92,7 @@ class Undrain:
 
 
 @message()
-class Room:
+class HandoffTarget:
     """An instance that may take sequences over, and the slots that were free there when the manager looked."""
 
     address: Address = number(1)
@@ -101,7 +101,7 @@ class Room:
 
 
 @message(command=6, about=Subject.RECEIVER)
-class HandOver:
+class Handoff:
     """Hand sequences over to one of these once they have their first token; a newer one of the term replaces it.
 
     Empty: nobody takes any. It is not answered: what leaves is seen in the reports.
@@ -109,7 +109,7 @@ class HandOver:
 
     epoch: int = number(1)
     ticket: int = number(2)
-    rooms: tuple[Room, ...] = number(3, default=())
+    rooms: tuple[HandoffTarget, ...] = number(3, default=())
     why: Why | None = number(4, default=None)
 
 

@@ -1,7 +1,7 @@
 """Instance ↔ kvstore: room in the node's host tier, and the catalog of what lies there.
 
 The kvstore remembers regions by handle and generation and knows why of none. Bytes never cross this stream: the
-engine copies them into and out of the shared memory that `Tier` names.
+engine copies them into and out of the shared memory that `TierReady` names.
 """
 
 from dunlin.effects import Address
@@ -12,7 +12,7 @@ PARTIES = Parties("Pool", dialers=("instance",), acceptor="kvstore")
 
 
 @message(event=2)
-class Tier:
+class TierReady:
     """The first message to an instance: where the host tier's shared memory is to be mapped."""
 
     path: str = number(1)
@@ -76,7 +76,7 @@ class ReleaseRegion:
 
 
 @message(command=7)
-class Writing:
+class PendingWrites:
     """On a stream that follows a broken one: what the writer still writes from before, by handle and generation.
 
     Whatever else it had reserved then is free: the answer, or its word of the end, was lost with the stream.
@@ -115,7 +115,7 @@ class RegionsFound:
 
 
 @message(event=7)
-class RegionsTaken:
+class RegionsRevoked:
     """To whom they belonged: an attempt claimed them, and these names, by handle and generation, mean nothing now."""
 
     handle: I64 = number(1, default_factory=i64)

@@ -2,7 +2,7 @@
 
 from dataclasses import dataclass, field
 
-from dunlin.messages.types import F32, I32, Finish, RequestClass, f32, i32
+from dunlin.messages.types import F32, I32, FinishReason, RequestClass, f32, i32
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ class GenerateEvent:
     top_count: I32 = field(default_factory=i32)
     top_token: I32 = field(default_factory=i32)
     top_logprob: F32 = field(default_factory=f32)
-    finish: Finish = Finish.RUNNING
+    finish: FinishReason = FinishReason.RUNNING
     prompt_tokens: int = 0
     detail: str = ""
     seed: int | None = None

@@ -58,7 +58,7 @@ class RequestClass(IntEnum):
     BATCH = 1
 
 
-class Finish(IntEnum):
+class FinishReason(IntEnum):
     """Why a sequence produced its last token. RUNNING: it did not yet."""
 
     RUNNING = 0
@@ -78,7 +78,7 @@ class GroupKind(IntEnum):
     PIPELINE = 3
 
 
-class Part(IntEnum):
+class GroupRole(IntEnum):
     """What a member does in its group (`role` in the plan and in a Step).
 
     PREFILL: it computes prompts, and hands each sequence over after its first token; DECODE: it goes on with those.
@@ -145,7 +145,7 @@ class Figure:
 
 
 @message()
-class Rejected:
+class RejectedOption:
     """One alternative that a decision did not take, and why."""
 
     option: str = number(1)
@@ -159,7 +159,7 @@ class Why:
     policy: str = number(1)
     chosen: str = number(2, default="")
     figures: tuple[Figure, ...] = number(3, default=())
-    rejected: tuple[Rejected, ...] = number(4, default=())
+    rejected: tuple[RejectedOption, ...] = number(4, default=())
 
 
 @message()
@@ -177,7 +177,8 @@ class HostRegion:
     """A region in a host tier, named by its handle.
 
     `offset_bytes` and `length_bytes` lie inside the tier's shared memory; `checksum` is xxh3-64 of the region's
-    identity and its bytes (see `dunlin.identity`; as a signed 64-bit integer), 0 until committed; `generation` counts
+    identity and its bytes (see `dunlin.kv.region_identity`; as a signed 64-bit integer), 0 until committed;
+    `generation` counts
     the uses of that room.
     """
 
@@ -192,7 +193,7 @@ class HostRegion:
 class KeptRegion:
     """A committed host region that a sequence can start from.
 
-    `chain` names the tokens `[0, region.stop)` (see `dunlin.prefix`): KV that fits other tokens is of no use.
+    `chain` names the tokens `[0, region.stop)` (see `dunlin.kv.prefix_hash`): KV that fits other tokens is of no use.
     """
 
     region: Region = number(1)
@@ -201,7 +202,7 @@ class KeptRegion:
 
 
 @message()
-class Sampling:
+class SamplingParams:
     """How the next token is chosen: argmax of filtered logits / temperature + Gumbel noise.
 
     The noise is a function of (seed, choice, position, token). `temperature` 0 is greedy. `top_k` 0, `top_p` 1 and

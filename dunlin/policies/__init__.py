@@ -1,0 +1,1 @@
+"""Policies: pure functions that choose, one table per decision point."""

@@ -8,7 +8,7 @@ AdmitPolicy = Callable[[RequestClass], str]
 """Maps the class of a new request to the reason for its refusal; empty: admitted."""
 
 
-def everyone(request_class: RequestClass) -> str:
+def all_classes(request_class: RequestClass) -> str:
     """Admit every class."""
     return ""
 
@@ -20,4 +20,4 @@ def interactive_only(request_class: RequestClass) -> str:
     return "batch requests are not served here: this deployment takes interactive ones only (its preset says so)"
 
 
-ADMIT_POLICIES: dict[str, AdmitPolicy] = {"all": everyone, "interactive_only": interactive_only}
+ADMIT_POLICIES: dict[str, AdmitPolicy] = {"all": all_classes, "interactive_only": interactive_only}

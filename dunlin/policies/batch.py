@@ -5,14 +5,14 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class BatchCandidate:
     """A sequence that could have a row. `remaining_tokens`: the most it could compute next; 1 for a decode row."""
 
     remaining_tokens: int
     is_decode: bool
 
 
-BatchPolicy = Callable[[Sequence[Candidate], int], list[int]]
+BatchPolicy = Callable[[Sequence[BatchCandidate], int], list[int]]
 """(candidates, oldest first; budget in tokens) to tokens per candidate, 0 for no row in this step.
 
 The result depends on nothing else, so it is not asked for again while the candidates stay the same: where all had
@@ -20,7 +20,7 @@ decode rows and none joined or left, the next step holds the same rows.
 """
 
 
-def chunked(candidates: Sequence[Candidate], budget_tokens: int) -> list[int]:
+def chunked_prefill(candidates: Sequence[BatchCandidate], budget_tokens: int) -> list[int]:
     """Every decode row first, then chunks of prompts, oldest first, until the budget is full.
 
     A step never holds a decode row up (Sarathi-Serve's rule). Where decode rows alone fill the budget, the oldest
@@ -38,7 +38,7 @@ def chunked(candidates: Sequence[Candidate], budget_tokens: int) -> list[int]:
     return taken
 
 
-def prefill_first(candidates: Sequence[Candidate], budget_tokens: int) -> list[int]:
+def prefill_first(candidates: Sequence[BatchCandidate], budget_tokens: int) -> list[int]:
     """Whole prompts, oldest first, as many as the budget holds; decode rows only when no prompt waits.
 
     A prompt is never cut, so the first may be longer than the budget; none overtakes an older one that does not fit.
@@ -58,4 +58,4 @@ def prefill_first(candidates: Sequence[Candidate], budget_tokens: int) -> list[i
     return taken
 
 
-BATCH_POLICIES: dict[str, BatchPolicy] = {"chunked": chunked, "prefill_first": prefill_first}
+BATCH_POLICIES: dict[str, BatchPolicy] = {"chunked": chunked_prefill, "prefill_first": prefill_first}

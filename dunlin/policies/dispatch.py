@@ -7,19 +7,20 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from dunlin.messages.types import Figure, Rejected, Why
+from dunlin.messages.types import Figure, RejectedOption, Why
 
-ALTERNATIVES_KEPT = 3
-ROW_TOKENS = 64
+MAX_ALTERNATIVES = 3
+REQUEST_OVERHEAD_TOKENS = 64
 """The cost of one more row in a step, in tokens of context, so that many short requests weigh like one long one."""
 
-SAVED_WEIGHT = 8
+CACHE_HIT_WEIGHT = 8
 """Tokens of load that outweigh one token that need not be computed, which saves slots and time to first token. By
-trial (`benchmarks/affinity.py`): with less, conversations leave the instance that holds them as soon as it is busy."""
+trial (`benchmarks/kv/prefix_affinity.py`): with less, conversations leave the instance that holds them as soon as
+it is busy."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class DispatchCandidate:
     """An instance that may be asked, with the dispatcher's own reservations already counted in.
 
     `free_slots` may be negative: more is promised than is free. `requests` are running or waiting there. `held_tokens`
@@ -32,8 +33,8 @@ class Candidate:
     free_slots: int
     requests: int
     waiting_tokens: int = 0
-    held_tokens: int = 0
-    turn: int = 0
+    cached_tokens: int = 0
+    last_dispatch: int = 0
 
     @property
     def demand_tokens(self) -> int:
@@ -43,7 +44,7 @@ class Candidate:
     @property
     def load_tokens(self) -> int:
         """`demand_tokens`, plus what its rows cost."""
-        return self.demand_tokens + ROW_TOKENS * self.requests
+        return self.demand_tokens + REQUEST_OVERHEAD_TOKENS * self.requests
 
     @property
     def load(self) -> float:
@@ -52,17 +53,17 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Choice:
+class DispatchChoice:
     """The candidate's index, and why."""
 
     index: int
     why: Why
 
 
-class Policy(Protocol):
+class DispatchPolicy(Protocol):
     """A choice among candidates. Ties go to the first."""
 
-    def __call__(self, slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
+    def __call__(self, slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
         """One of them.
 
         Args:
@@ -74,67 +75,67 @@ class Policy(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class CandidateOrder:
     """How a policy orders candidates of one capacity, whatever the request: by `rank`, less `held_weight` for each
     token that they hold. The lowest is its choice, ties go to the first: see `tests/policies/test_dispatch.py`.
     """
 
-    rank: Callable[[Candidate], int]
-    held_weight: int = 0
+    rank: Callable[[DispatchCandidate], int]
+    cached_weight: int = 0
 
 
-def least_loaded(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
+def least_loaded(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
     """The smallest load after the request would be there."""
 
-    def load(candidate: Candidate) -> float:
-        return (candidate.load_tokens + slots + ROW_TOKENS) / max(1, candidate.capacity_slots)
+    def load(candidate: DispatchCandidate) -> float:
+        return (candidate.load_tokens + slots + REQUEST_OVERHEAD_TOKENS) / max(1, candidate.capacity_slots)
 
     return _choose("least_loaded", "load", slots, candidates, among, load)
 
 
-def fewest_requests(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
+def fewest_requests(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
     """The fewest requests, however long: the baseline that counts connections."""
     return _choose("fewest_requests", "requests", slots, candidates, among, lambda candidate: candidate.requests)
 
 
-def fewest_tokens(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
+def fewest_tokens(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
     """The fewest tokens held, promised and waiting: the shortest local queue as PecSched measures it."""
 
     return _choose("fewest_tokens", "tokens", slots, candidates, among, lambda candidate: candidate.demand_tokens)
 
 
-def round_robin(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
+def round_robin(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
     """The one that this dispatcher has asked least lately, whatever its load."""
-    return _choose("round_robin", "turn", slots, candidates, among, lambda candidate: candidate.turn)
+    return _choose("round_robin", "turn", slots, candidates, among, lambda candidate: candidate.last_dispatch)
 
 
-def llumnix(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
+def llumnix(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
     """The least used and queued demand over capacity, the request's own included: the load of Llumnix."""
 
-    def load(candidate: Candidate) -> float:
+    def load(candidate: DispatchCandidate) -> float:
         return (candidate.demand_tokens + slots) / max(1, candidate.capacity_slots)
 
     return _choose("llumnix", "load", slots, candidates, among, load)
 
 
-def prefix_affinity(slots: int, candidates: Sequence[Candidate], among: int = 0) -> Choice:
+def prefix_affinity(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
     """The smallest load after the request would be there, less what it need not compute and hold there anew.
 
-    A token that is saved outweighs `SAVED_WEIGHT` tokens of load: so much busier may an instance be that holds the
+    A token that is saved outweighs `CACHE_HIT_WEIGHT` tokens of load: so much busier may an instance be that holds the
     beginning. What many share is thus soon held by several, each as busy as the others.
     """
 
-    def load(candidate: Candidate) -> float:
-        cost_tokens = slots + ROW_TOKENS - SAVED_WEIGHT * candidate.held_tokens
+    def load(candidate: DispatchCandidate) -> float:
+        cost_tokens = slots + REQUEST_OVERHEAD_TOKENS - CACHE_HIT_WEIGHT * candidate.cached_tokens
         return (candidate.load_tokens + cost_tokens) / max(1, candidate.capacity_slots)
 
     choice = _choose("prefix_affinity", "load_less_saved", slots, candidates, among, load)
     chosen = candidates[choice.index]
-    figures = (Figure("held_tokens", chosen.held_tokens), Figure("load_tokens", chosen.load_tokens))
+    figures = (Figure("held_tokens", chosen.cached_tokens), Figure("load_tokens", chosen.load_tokens))
     return replace(choice, why=replace(choice.why, figures=(*choice.why.figures, *figures)))
 
 
-POLICIES: dict[str, Policy] = {
+DISPATCH_POLICIES: dict[str, DispatchPolicy] = {
     "least_loaded": least_loaded,
     "fewest_requests": fewest_requests,
     "fewest_tokens": fewest_tokens,
@@ -143,25 +144,30 @@ POLICIES: dict[str, Policy] = {
     "prefix_affinity": prefix_affinity,
 }
 
-ORDERS: dict[str, Order] = {
-    "least_loaded": Order(lambda candidate: candidate.load_tokens),
-    "fewest_requests": Order(lambda candidate: candidate.requests),
-    "fewest_tokens": Order(lambda candidate: candidate.demand_tokens),
-    "round_robin": Order(lambda candidate: candidate.turn),
-    "llumnix": Order(lambda candidate: candidate.demand_tokens),
-    "prefix_affinity": Order(lambda candidate: candidate.load_tokens, SAVED_WEIGHT),
+CANDIDATE_ORDERS: dict[str, CandidateOrder] = {
+    "least_loaded": CandidateOrder(lambda candidate: candidate.load_tokens),
+    "fewest_requests": CandidateOrder(lambda candidate: candidate.requests),
+    "fewest_tokens": CandidateOrder(lambda candidate: candidate.demand_tokens),
+    "round_robin": CandidateOrder(lambda candidate: candidate.last_dispatch),
+    "llumnix": CandidateOrder(lambda candidate: candidate.demand_tokens),
+    "prefix_affinity": CandidateOrder(lambda candidate: candidate.load_tokens, CACHE_HIT_WEIGHT),
 }
 """The order behind each policy, for callers that keep many candidates sorted."""
 
 
-def beaten(unit: str, score: float, best: float) -> str:
+def rejection_text(unit: str, score: float, best: float) -> str:
     """The reason against a rejected candidate: how much worse it was, or that it came second among equals."""
     return f"{unit} {score:.4g}" if score > best else f"the same {unit}"
 
 
 def _choose(
-    policy: str, unit: str, slots: int, candidates: Sequence[Candidate], among: int, score: Callable[[Candidate], float]
-) -> Choice:
+    policy: str,
+    unit: str,
+    slots: int,
+    candidates: Sequence[DispatchCandidate],
+    among: int,
+    score: Callable[[DispatchCandidate], float],
+) -> DispatchChoice:
     """The lowest score, explained with the next best few."""
     scores = [score(candidate) for candidate in candidates]
     order = sorted(range(len(candidates)), key=scores.__getitem__)
@@ -174,7 +180,7 @@ def _choose(
         Figure("candidates", among or len(candidates)),
     )
     rejected = tuple(
-        Rejected(candidates[index].name, beaten(unit, scores[index], scores[best]))
-        for index in order[1 : 1 + ALTERNATIVES_KEPT]
+        RejectedOption(candidates[index].name, rejection_text(unit, scores[index], scores[best]))
+        for index in order[1 : 1 + MAX_ALTERNATIVES]
     )
-    return Choice(best, Why(policy, chosen.name, figures, rejected))
+    return DispatchChoice(best, Why(policy, chosen.name, figures, rejected))

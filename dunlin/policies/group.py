@@ -9,14 +9,14 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from dunlin.effects import Address
-from dunlin.messages.types import Figure, GroupKind, Part, Rejected, Why
+from dunlin.messages.types import Figure, GroupKind, GroupRole, RejectedOption, Why
 
 SLACK = 1
 """A split may be off by so many instances: one that joins or is lost for a while makes no other change sides."""
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class GroupCandidate:
     """An instance that may be grouped. `group` is the group that it is in, 0 for none, and `part` what it does there.
 
     `serves`: it can do its part now. `requests` run or wait there.
@@ -25,7 +25,7 @@ class Candidate:
     address: Address
     capacity_slots: int = 0
     group: int = 0
-    part: Part = Part.LOCAL
+    role: GroupRole = GroupRole.LOCAL
     serves: bool = True
     requests: int = 0
 
@@ -40,7 +40,7 @@ class Group:
     number: int
     kind: GroupKind
     members: tuple[Address, ...]
-    parts: tuple[Part, ...]
+    roles: tuple[GroupRole, ...]
     explain: Callable[[], Why] = field(compare=False, repr=False)
 
     @property
@@ -50,22 +50,22 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class GroupConstraints:
     """What an operator says about groups: of the instances, `prefill_share` compute prompts where work is split."""
 
     prefill_share: float = 0.5
 
 
-GroupPolicy = Callable[[Sequence[Candidate], Terms], list[Group]]
-EVEN = Terms()
+GroupPolicy = Callable[[Sequence[GroupCandidate], GroupConstraints], list[Group]]
+EVEN_SPLIT = GroupConstraints()
 
 
-def local_groups(candidates: Sequence[Candidate], terms: Terms = EVEN) -> list[Group]:
+def local_groups(candidates: Sequence[GroupCandidate], terms: GroupConstraints = EVEN_SPLIT) -> list[Group]:
     """Every instance for itself, and all of them do all."""
     return [_local(number, candidate, len(candidates)) for number, candidate in _numbered(candidates)]
 
 
-def prefill_decode(candidates: Sequence[Candidate], terms: Terms = EVEN) -> list[Group]:
+def prefill_decode(candidates: Sequence[GroupCandidate], terms: GroupConstraints = EVEN_SPLIT) -> list[Group]:
     """Every instance for itself; some compute prompts, the others go on after the first token (DistServe).
 
     The split is static: members keep their side, new ones join the side that is short. Only when a side is empty, or
@@ -73,13 +73,13 @@ def prefill_decode(candidates: Sequence[Candidate], terms: Terms = EVEN) -> list
     """
     ordered = sorted(candidates, key=lambda one: one.address)
     able = [one for one in ordered if one.serves]
-    parts = {one.address: one.part for one in ordered}
+    parts = {one.address: one.role for one in ordered}
     if len(able) < 2:
-        parts.update((one.address, Part.LOCAL) for one in able)
+        parts.update((one.address, GroupRole.LOCAL) for one in able)
     else:
-        parts.update(_sides(able, _prefills(len(able), terms.prefill_share)))
+        parts.update(_choose_roles(able, _prefills(len(able), terms.prefill_share)))
     counts = _counted([parts[one.address] for one in able])
-    return [_side(number, one, parts[one.address], len(able), counts) for number, one in _numbered(candidates)]
+    return [_role_group(number, one, parts[one.address], len(able), counts) for number, one in _numbered(candidates)]
 
 
 def _prefills(instances: int, share: float) -> int:
@@ -87,36 +87,36 @@ def _prefills(instances: int, share: float) -> int:
     return min(instances - 1, max(1, int(share * instances + 0.5)))
 
 
-def _sides(able: Sequence[Candidate], wanted: int) -> dict[Address, Part]:
-    sides: dict[Address, Part] = {}
+def _choose_roles(able: Sequence[GroupCandidate], wanted: int) -> dict[Address, GroupRole]:
+    sides: dict[Address, GroupRole] = {}
     for one in able:
-        if one.part in (Part.PREFILL, Part.DECODE):
-            sides[one.address] = one.part
+        if one.role in (GroupRole.PREFILL, GroupRole.DECODE):
+            sides[one.address] = one.role
     counts = _counted(list(sides.values()))
     for one in able:
         if one.address not in sides:
-            side = sides[one.address] = Part.PREFILL if counts[Part.PREFILL] < wanted else Part.DECODE
+            side = sides[one.address] = GroupRole.PREFILL if counts[GroupRole.PREFILL] < wanted else GroupRole.DECODE
             counts[side] += 1
-    goals = ((Part.DECODE, len(able) - wanted), (Part.PREFILL, wanted))
+    goals = ((GroupRole.DECODE, len(able) - wanted), (GroupRole.PREFILL, wanted))
     for (side, goal), (other, _) in zip(goals, reversed(goals), strict=True):
         missing = max(counts[side] == 0, goal - counts[side] - SLACK)
         if missing > 0:
-            others = sorted((one for one in able if sides[one.address] is other), key=_reluctance)
+            others = sorted((one for one in able if sides[one.address] is other), key=_cost_of_change)
             sides.update((one.address, side) for one in others[:missing])
             counts[side] += missing
             counts[other] -= missing
     return sides
 
 
-def _reluctance(candidate: Candidate) -> tuple[int, Address]:
+def _cost_of_change(candidate: GroupCandidate) -> tuple[int, Address]:
     return candidate.requests, candidate.address
 
 
-def _counted(parts: Sequence[Part]) -> dict[Part, int]:
-    return {side: parts.count(side) for side in (Part.PREFILL, Part.DECODE)}
+def _counted(parts: Sequence[GroupRole]) -> dict[GroupRole, int]:
+    return {side: parts.count(side) for side in (GroupRole.PREFILL, GroupRole.DECODE)}
 
 
-def _numbered(candidates: Sequence[Candidate]) -> list[tuple[int, Candidate]]:
+def _numbered(candidates: Sequence[GroupCandidate]) -> list[tuple[int, GroupCandidate]]:
     """A number for each. One held twice stays with the first; newcomers get the lowest unheld."""
     holders: dict[int, Address] = {}
     ordered = sorted(candidates, key=lambda one: one.address)
@@ -136,23 +136,27 @@ def _numbered(candidates: Sequence[Candidate]) -> list[tuple[int, Candidate]]:
     return numbered
 
 
-def _local(number: int, candidate: Candidate, ready: int) -> Group:
+def _local(number: int, candidate: GroupCandidate, ready: int) -> Group:
     explain = partial(_why_local, number, candidate, ready)
-    return Group(number, GroupKind.LOCAL, (candidate.address,), (Part.LOCAL,), explain)
+    return Group(number, GroupKind.LOCAL, (candidate.address,), (GroupRole.LOCAL,), explain)
 
 
-def _why_local(number: int, candidate: Candidate, ready: int) -> Why:
+def _why_local(number: int, candidate: GroupCandidate, ready: int) -> Why:
     figures = (Figure("ready_instances", ready), Figure("capacity_slots", candidate.capacity_slots))
     return Why("local_groups", f"{candidate.address.name} alone in group {number}", figures)
 
 
-def _side(number: int, candidate: Candidate, part: Part, serving: int, counts: dict[Part, int]) -> Group:
-    explain = partial(_why_side, number, candidate, part, serving, counts)
+def _role_group(
+    number: int, candidate: GroupCandidate, part: GroupRole, serving: int, counts: dict[GroupRole, int]
+) -> Group:
+    explain = partial(_why_role, number, candidate, part, serving, counts)
     return Group(number, GroupKind.LOCAL, (candidate.address,), (part,), explain)
 
 
-def _why_side(number: int, candidate: Candidate, part: Part, serving: int, counts: dict[Part, int]) -> Why:
-    prefills, decodes = counts[Part.PREFILL], counts[Part.DECODE]
+def _why_role(
+    number: int, candidate: GroupCandidate, part: GroupRole, serving: int, counts: dict[GroupRole, int]
+) -> Why:
+    prefills, decodes = counts[GroupRole.PREFILL], counts[GroupRole.DECODE]
     figures = (
         Figure("serving_instances", serving),
         Figure("prefill_instances", prefills),
@@ -160,14 +164,14 @@ def _why_side(number: int, candidate: Candidate, part: Part, serving: int, count
         Figure("requests", candidate.requests),
     )
     others = {
-        Part.PREFILL: (Rejected("decode", f"{decodes} instances do"),),
-        Part.DECODE: (Rejected("prefill", f"{prefills} instances do"),),
+        GroupRole.PREFILL: (RejectedOption("decode", f"{decodes} instances do"),),
+        GroupRole.DECODE: (RejectedOption("prefill", f"{prefills} instances do"),),
     }
     return Why(
         "prefill_decode",
         f"{candidate.address.name} does {part.name.lower()} in group {number}",
         figures,
-        others.get(part, (Rejected("split", "it serves alone"),)),
+        others.get(part, (RejectedOption("split", "it serves alone"),)),
     )
 
 

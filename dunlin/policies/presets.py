@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.batch import BATCH_POLICIES
-from dunlin.policies.dispatch import POLICIES as DISPATCH_POLICIES
-from dunlin.policies.evict import EVICT_POLICIES
+from dunlin.policies.dispatch import DISPATCH_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
-from dunlin.policies.handover import HANDOVER_POLICIES
-from dunlin.policies.pressure import PRESSURE_POLICIES
+from dunlin.policies.handoff import HANDOFF_POLICIES
+from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.rebalance import REBALANCE_POLICIES
+from dunlin.policies.victim import VICTIM_POLICIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,12 +37,12 @@ class Preset:
         tables: dict[str, Collection[str]] = {
             "dispatch": DISPATCH_POLICIES,
             "batch": BATCH_POLICIES,
-            "victim": EVICT_POLICIES,
+            "victim": VICTIM_POLICIES,
             "group": GROUP_POLICIES,
             "rebalance": REBALANCE_POLICIES,
-            "preemption": PRESSURE_POLICIES,
+            "preemption": PREEMPTION_MODES,
             "admit": ADMIT_POLICIES,
-            "handoff": HANDOVER_POLICIES,
+            "handoff": HANDOFF_POLICIES,
         }
         for point, table in tables.items():
             if getattr(self, point) not in table:

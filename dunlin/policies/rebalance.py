@@ -9,19 +9,19 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 
-from dunlin.messages.types import Figure, Rejected, Why
-from dunlin.policies.dispatch import beaten
+from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.policies.dispatch import rejection_text
 
 START_GAP = 0.25
 """Loads must differ by this much before anything moves, and then half of the difference does: what moved once has no
 reason to move back."""
-BUSY = 0.5
+BUSY_LOAD = 0.5
 """Below this load an instance gives nothing away: moving work between idle instances gains nothing."""
-ALTERNATIVES_KEPT = 3
+MAX_ALTERNATIVES = 3
 
 
 @dataclass(frozen=True, slots=True)
-class Candidate:
+class RebalanceCandidate:
     """An instance that takes part. `demand_slots` is what waits there, `head_slots` what the first of those needs.
 
     `movable`: it may give, no move of its own is under way; `takes`: it may receive, it is healthy and not draining.
@@ -33,8 +33,8 @@ class Candidate:
     demand_slots: int = 0
     head_slots: int = 0
     running: int = 0
-    movable: bool = True
-    takes: bool = True
+    may_give: bool = True
+    may_receive: bool = True
 
     @property
     def load(self) -> float:
@@ -43,7 +43,7 @@ class Candidate:
 
 
 @dataclass(frozen=True, slots=True)
-class Move:
+class RebalanceMove:
     """About `slots` slots' worth of sequences from the candidate at `source` to the one at `target` (indices)."""
 
     source: int
@@ -52,26 +52,26 @@ class Move:
     why: Why
 
 
-RebalancePolicy = Callable[[Sequence[Candidate], int, float], list[Move]]
+RebalancePolicy = Callable[[Sequence[RebalanceCandidate], int, float], list[RebalanceMove]]
 """(candidates, moves that may begin now, by how much loads must differ) to moves; a candidate is in one at most."""
 
 
 @dataclass(frozen=True, slots=True)
-class Movable:
+class MovableSequence:
     """A sequence that could leave. `slots` is what it holds, or needs while it waits."""
 
     slots: int
     order: int
 
 
-def none(candidates: Sequence[Candidate], most: int, gap: float = START_GAP) -> list[Move]:
+def none(candidates: Sequence[RebalanceCandidate], most: int, gap: float = START_GAP) -> list[RebalanceMove]:
     """Everything stays where it was placed."""
     return []
 
 
-def llumnix(candidates: Sequence[Candidate], most: int, gap: float = START_GAP) -> list[Move]:
+def llumnix(candidates: Sequence[RebalanceCandidate], most: int, gap: float = START_GAP) -> list[RebalanceMove]:
     """Room for large prompts first, then pairs from most to least loaded."""
-    moves: list[Move] = []
+    moves: list[RebalanceMove] = []
     taken: set[int] = set()
     for propose in (_make_room, partial(_pair, least_gap=gap)):
         while len(moves) < most and (move := propose(candidates, taken)) is not None:
@@ -80,7 +80,7 @@ def llumnix(candidates: Sequence[Candidate], most: int, gap: float = START_GAP) 
     return moves
 
 
-def least_loaded(candidates: Sequence[Candidate], source: int, slots: int, rule: str) -> Move | None:
+def least_loaded(candidates: Sequence[RebalanceCandidate], source: int, slots: int, rule: str) -> RebalanceMove | None:
     """Where a drained instance's work goes next: to the taker with the lowest load, as much as is free there."""
     order = _takers(candidates, {source})
     if not order:
@@ -88,20 +88,20 @@ def least_loaded(candidates: Sequence[Candidate], source: int, slots: int, rule:
     target = candidates[order[0]]
     share = max(1, min(slots, target.free_slots))
     figures = (Figure("slots", share), Figure("load", target.load), Figure("takers", len(order)))
-    return Move(source, order[0], share, Why(rule, f"to {target.name}", figures, _rejected(candidates, order)))
+    return RebalanceMove(source, order[0], share, Why(rule, f"to {target.name}", figures, _rejected(candidates, order)))
 
 
-def cheapest_first(movables: Sequence[Movable]) -> list[int]:
+def cheapest_first(movables: Sequence[MovableSequence]) -> list[int]:
     """The order in which sequences leave: what is quickest to move first, the youngest of equals (Llumnix's rule)."""
     return sorted(range(len(movables)), key=lambda index: (movables[index].slots, -movables[index].order))
 
 
-def _make_room(candidates: Sequence[Candidate], taken: set[int]) -> Move | None:
+def _make_room(candidates: Sequence[RebalanceCandidate], taken: set[int]) -> RebalanceMove | None:
     """The instance that needs least to start the prompt that waits there gives that much, if another can take it."""
     wanting = [
         (one.head_slots - one.free_slots, index)
         for index, one in enumerate(candidates)
-        if index not in taken and one.movable and one.running and one.head_slots > max(0, one.free_slots)
+        if index not in taken and one.may_give and one.running and one.head_slots > max(0, one.free_slots)
     ]
     takers = _takers(candidates, taken) if wanting else []
     most_free = max((candidates[index].free_slots for index in takers), default=0)
@@ -110,20 +110,20 @@ def _make_room(candidates: Sequence[Candidate], taken: set[int]) -> Move | None:
             return None  # as for all that come after: they miss more
         target = next((one for one in takers if one != source and candidates[one].free_slots >= missing), None)
         if target is not None:
-            return _room(candidates, source, target, missing)
+            return _room_for_prompt(candidates, source, target, missing)
     return None
 
 
-def _room(candidates: Sequence[Candidate], source: int, target: int, missing: int) -> Move:
+def _room_for_prompt(candidates: Sequence[RebalanceCandidate], source: int, target: int, missing: int) -> RebalanceMove:
     one = candidates[source]
     figures = (Figure("head_slots", one.head_slots), Figure("free_slots", one.free_slots), Figure("slots", missing))
-    rejected = (Rejected("preempt", "what runs would wait and come back later"),)
-    return Move(source, target, missing, Why("llumnix", f"make room at {one.name}", figures, rejected))
+    rejected = (RejectedOption("preempt", "what runs would wait and come back later"),)
+    return RebalanceMove(source, target, missing, Why("llumnix", f"make room at {one.name}", figures, rejected))
 
 
-def _pair(candidates: Sequence[Candidate], taken: set[int], least_gap: float) -> Move | None:
+def _pair(candidates: Sequence[RebalanceCandidate], taken: set[int], least_gap: float) -> RebalanceMove | None:
     """From the most to the least loaded, half of what is between them."""
-    givers = [index for index, one in enumerate(candidates) if index not in taken and one.movable and one.running > 0]
+    givers = [index for index, one in enumerate(candidates) if index not in taken and one.may_give and one.running > 0]
     takers = _takers(candidates, taken)
     if not givers or not takers:
         return None
@@ -133,28 +133,28 @@ def _pair(candidates: Sequence[Candidate], taken: set[int], least_gap: float) ->
         return None
     giver, target = candidates[source], candidates[takers[0]]
     gap = giver.load - target.load
-    if gap < least_gap or giver.load < BUSY or target.free_slots <= 0 or target.demand_slots > 0:
+    if gap < least_gap or giver.load < BUSY_LOAD or target.free_slots <= 0 or target.demand_slots > 0:
         return None
     slots = min(int(gap / 2 * min(giver.capacity_slots, target.capacity_slots)), target.free_slots)
     if slots < 1:
         return None
     figures = (Figure("load", giver.load), Figure("target_load", target.load), Figure("slots", slots))
     why = Why("llumnix", f"from {giver.name} to {target.name}", figures, _rejected(candidates, takers))
-    return Move(source, takers[0], slots, why)
+    return RebalanceMove(source, takers[0], slots, why)
 
 
-def _takers(candidates: Sequence[Candidate], but: set[int]) -> list[int]:
+def _takers(candidates: Sequence[RebalanceCandidate], but: set[int]) -> list[int]:
     """The candidates that may receive, the least loaded first."""
-    able = [index for index, one in enumerate(candidates) if index not in but and one.takes]
+    able = [index for index, one in enumerate(candidates) if index not in but and one.may_receive]
     return sorted(able, key=lambda index: (candidates[index].load, index))
 
 
-def _rejected(candidates: Sequence[Candidate], order: Sequence[int]) -> tuple[Rejected, ...]:
+def _rejected(candidates: Sequence[RebalanceCandidate], order: Sequence[int]) -> tuple[RejectedOption, ...]:
     """The next best candidates, for the reason."""
     least = candidates[order[0]].load
     return tuple(
-        Rejected(candidates[index].name, beaten("load", candidates[index].load, least))
-        for index in order[1 : 1 + ALTERNATIVES_KEPT]
+        RejectedOption(candidates[index].name, rejection_text("load", candidates[index].load, least))
+        for index in order[1 : 1 + MAX_ALTERNATIVES]
     )
 
 

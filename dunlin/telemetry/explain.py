@@ -14,6 +14,7 @@ from dunlin.effects import Address, Message
 from dunlin.messages.dispatch import (
     Accepted,
     Adopted,
+    AdoptedElsewhere,
     Cancel,
     Continued,
     Failed,
@@ -25,30 +26,29 @@ from dunlin.messages.dispatch import (
     Refused,
     Returned,
     Reused,
-    Taken,
 )
 from dunlin.messages.engine import Step, StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.group import Reserve
-from dunlin.messages.plan import Drain, HandOver, Order, Shed, Undrain
+from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
+from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
 from dunlin.messages.subjects import RequestKey, parse_request, references_of
-from dunlin.messages.told import Admitted, Closed, FirstToken
-from dunlin.messages.types import Figure, Finish, GroupKind, Part, Why
+from dunlin.messages.types import Figure, FinishReason, GroupKind, GroupRole, Why
 
 FINISHES = {
-    Finish.RUNNING: "it ended",
-    Finish.STOP: "it stopped by itself (stop: an end token, or a stop text of the request)",
-    Finish.LENGTH: "it had as many tokens as it may (length: max_tokens, or what the model holds)",
-    Finish.CANCELLED: "it was cancelled",
-    Finish.DEADLINE: "its time was up (deadline)",
-    Finish.ERROR: "it failed (error)",
+    FinishReason.RUNNING: "it ended",
+    FinishReason.STOP: "it stopped by itself (stop: an end token, or a stop text of the request)",
+    FinishReason.LENGTH: "it had as many tokens as it may (length: max_tokens, or what the model holds)",
+    FinishReason.CANCELLED: "it was cancelled",
+    FinishReason.DEADLINE: "its time was up (deadline)",
+    FinishReason.ERROR: "it failed (error)",
 }
 _FIRST = "first_token_s"
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class DecisionRecord:
     """One decision message as it was sent; `at_s` in seconds since 1970."""
 
     at_s: float
@@ -57,7 +57,7 @@ class Record:
     message: Message
 
 
-def explain(records: Sequence[Record], request: str) -> list[str]:
+def explain(records: Sequence[DecisionRecord], request: str) -> list[str]:
     """One sentence per record, in the given order, with the seconds since the first that names the request itself.
 
     Args:
@@ -72,10 +72,10 @@ def explain(records: Sequence[Record], request: str) -> list[str]:
     names = {key, *(named for record, named in mine if _key_of(record.message) == request)}
     mine = [(record, named) for record, named in mine if named is None or named in names]
     starts = [record.at_s for record, named in mine if named] or [record.at_s for record, _ in mine]
-    return [f"{record.at_s - starts[0]:+.3f} s  {sentence(record)}" for record, _ in mine]
+    return [f"{record.at_s - starts[0]:+.3f} s  {describe_record(record)}" for record, _ in mine]
 
 
-def to_its_end(records: Sequence[Record], request: str) -> list[Record]:
+def until_request_end(records: Sequence[DecisionRecord], request: str) -> list[DecisionRecord]:
     """The records up to the request's end, without what other processes did afterwards.
 
     Raises:
@@ -88,7 +88,7 @@ def to_its_end(records: Sequence[Record], request: str) -> list[Record]:
     return [record for index, record in enumerate(records) if index <= closed[-1] or _names(record) is not None]
 
 
-def outcome(records: Sequence[Record], request: str) -> str:
+def request_outcome(records: Sequence[DecisionRecord], request: str) -> str:
     """One sentence on how the request ended."""
     closed = [record.message for record in records if _ends(record.message, request)]
     if not closed:
@@ -130,18 +130,18 @@ def _key_of(message: Message) -> str:
     return key.rpartition("/")[2]
 
 
-def sentence(record: Record) -> str:
+def describe_record(record: DecisionRecord) -> str:
     """The sentence for one record, without its time. A message type without a sentence of its own is named."""
-    return f"{words(record.message, record)}{because(getattr(record.message, 'why', None))}."
+    return f"{words(record.message, record)}{describe_reason(getattr(record.message, 'why', None))}."
 
 
 @singledispatch
-def words(message: Any, record: Record) -> str:
+def words(message: Any, record: DecisionRecord) -> str:
     """A sentence about a message without its reason; the functions below have those of the kinds that they name."""
     return f"{record.sender.name} sent {record.to.name} {type(message).__name__}"
 
 
-def because(why: Why | None) -> str:
+def describe_reason(why: Why | None) -> str:
     """The reason in words: policy and choice, the numbers compared, the alternatives rejected. Empty without one."""
     if why is None:
         return ""
@@ -158,88 +158,88 @@ def _figure(figure: Figure) -> str:
     return f"{figure.name} {int(figure.value)}" if whole else f"{figure.name} {figure.value:.4g}"
 
 
-def _names(record: Record) -> RequestKey | None:
+def _names(record: DecisionRecord) -> RequestKey | None:
     """The request that a record names itself, if any."""
     return references_of(record.sender, record.to, record.message).request
 
 
 @words.register
-def _admitted(message: Admitted, record: Record) -> str:
+def _admitted(message: Admitted, record: DecisionRecord) -> str:
     return f"{record.sender.name} admitted it" + (f" into the trace {message.trace}" if message.trace else "")
 
 
 @words.register
-def _first_token(message: FirstToken, record: Record) -> str:
+def _first_token(message: FirstToken, record: DecisionRecord) -> str:
     return f"the first token of attempt {message.attempt} came from {message.instance.name}"
 
 
 @words.register
-def _closed(message: Closed, record: Record) -> str:
-    finish = Finish(message.finish).name.lower()
+def _closed(message: Closed, record: DecisionRecord) -> str:
+    finish = FinishReason(message.finish).name.lower()
     return f"{record.sender.name} ended it ({finish}) after {_count(message.tokens, 'token', 'tokens')}"
 
 
 @words.register
-def _place(message: Place, record: Record) -> str:
+def _place(message: Place, record: DecisionRecord) -> str:
     known = len(message.tokens) - message.prompt_tokens
     tokens = f"{message.prompt_tokens} prompt tokens" + (f" and {known} generated before" if known else "")
     return f"{record.sender.name} handed it to {record.to.name} as attempt {message.attempt}, with {tokens}"
 
 
 @words.register
-def _cancel(message: Cancel, record: Record) -> str:
+def _cancel(message: Cancel, record: DecisionRecord) -> str:
     return f"{record.sender.name} cancelled attempt {message.attempt} at {record.to.name}"
 
 
 @words.register
-def _accepted(message: Accepted, record: Record) -> str:
+def _accepted(message: Accepted, record: DecisionRecord) -> str:
     return f"{record.sender.name} accepted attempt {message.attempt} as its sequence {message.sequence}"
 
 
 @words.register
-def _reused(message: Reused, record: Record) -> str:
+def _reused(message: Reused, record: DecisionRecord) -> str:
     return f"{record.sender.name} began attempt {message.attempt} after its first {message.tokens} tokens"
 
 
 @words.register
-def _refused(message: Refused, record: Record) -> str:
+def _refused(message: Refused, record: DecisionRecord) -> str:
     reason = Refusal(message.reason).name.lower().replace("_", " ")
     return f"{record.sender.name} refused attempt {message.attempt} ({reason})"
 
 
 @words.register
-def _adopted(message: Adopted, record: Record) -> str:
+def _adopted(message: Adopted, record: DecisionRecord) -> str:
     beyond = f"{len(message.tokens)} tokens more than its client has"
     return f"{record.to.name} adopted it from {record.sender.name} as attempt {message.attempt}, with {beyond}"
 
 
 @words.register
-def _taken(message: Taken, record: Record) -> str:
+def _taken(message: AdoptedElsewhere, record: DecisionRecord) -> str:
     return f"{record.sender.name} told {record.to.name} that {message.by.name} goes on with attempt {message.attempt}"
 
 
 @words.register
-def _returned(message: Returned, record: Record) -> str:
+def _returned(message: Returned, record: DecisionRecord) -> str:
     return f"{record.sender.name} gave attempt {message.attempt} back"
 
 
 @words.register
-def _poisoned(message: Poisoned, record: Record) -> str:
+def _poisoned(message: Poisoned, record: DecisionRecord) -> str:
     return f"{record.sender.name} stopped attempt {message.attempt} as poison: it crashes engines"
 
 
 @words.register
-def _failed(message: Failed, record: Record) -> str:
+def _failed(message: Failed, record: DecisionRecord) -> str:
     return f"{record.sender.name} could not go on with attempt {message.attempt}"
 
 
 @words.register
-def _preempted(message: Preempted, record: Record) -> str:
+def _preempted(message: Preempted, record: DecisionRecord) -> str:
     return f"{record.sender.name} took the slots of attempt {message.attempt} away, to go on with it later"
 
 
 @words.register
-def _continued(message: Continued, record: Record) -> str:
+def _continued(message: Continued, record: DecisionRecord) -> str:
     ways = f"{message.restored_tokens} tokens restored from the host tier, {message.recomputed_tokens} to compute again"
     if message.revived_tokens:
         ways = f"{message.revived_tokens} tokens found in the slab by its new engine, {ways}"
@@ -247,49 +247,49 @@ def _continued(message: Continued, record: Record) -> str:
 
 
 @words.register
-def _ready(message: Ready, record: Record) -> str:
+def _ready(message: Ready, record: DecisionRecord) -> str:
     return f"{record.sender.name} copied {message.tokens} tokens of attempt {message.attempt} to {message.target.name}"
 
 
 @words.register
-def _reserve_region(message: ReserveRegion, record: Record) -> str:
+def _reserve_region(message: ReserveRegion, record: DecisionRecord) -> str:
     span = f"tokens {message.region.start} to {message.region.stop}"
     return f"{record.sender.name} asked {record.to.name} for {message.length_bytes} bytes of host tier for {span}"
 
 
 @words.register
-def _find_regions(message: FindRegions, record: Record) -> str:
+def _find_regions(message: FindRegions, record: DecisionRecord) -> str:
     return f"{record.sender.name} asked {record.to.name} for KV of the request in the host tier"
 
 
 @words.register
-def _reserve(message: Reserve, record: Record) -> str:
+def _reserve(message: Reserve, record: DecisionRecord) -> str:
     return f"{record.sender.name} asked {record.to.name} for room for attempt {message.attempt}, to move it there"
 
 
 @words.register
-def _shed(message: Shed, record: Record) -> str:
+def _shed(message: Evacuate, record: DecisionRecord) -> str:
     asked = f"{record.sender.name} asked {record.to.name} to move about {message.slots} slots of sequences"
     return f"{asked} to {message.target.name}"
 
 
 @words.register
-def _drain(message: Drain, record: Record) -> str:
+def _drain(message: Drain, record: DecisionRecord) -> str:
     return f"{record.sender.name} asked {record.to.name} to move all of its sequences away"
 
 
 @words.register
-def _undrain(message: Undrain, record: Record) -> str:
+def _undrain(message: Undrain, record: DecisionRecord) -> str:
     return f"{record.sender.name} let {record.to.name} take requests again"
 
 
 @words.register
-def _region_refused(message: RegionRefused, record: Record) -> str:
+def _region_refused(message: RegionRefused, record: DecisionRecord) -> str:
     return f"{record.sender.name} refused {record.to.name} room in the host tier"
 
 
 @words.register
-def _step(message: Step, record: Record) -> str:
+def _step(message: Step, record: DecisionRecord) -> str:
     lengths = [stop - start for start, stop in zip(message.start, message.stop, strict=True)]
     longer = [length for length in lengths if length > 1]
     single = len(lengths) - len(longer)
@@ -304,26 +304,26 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 @words.register
-def _hand_over(message: HandOver, record: Record) -> str:
+def _hand_over(message: Handoff, record: DecisionRecord) -> str:
     names = [room.address.name for room in message.rooms]
     return f"{record.sender.name} told {record.to.name} to hand over to {' or '.join(names) or 'nobody'}"
 
 
 @words.register
-def _order(message: Order, record: Record) -> str:
+def _order(message: GroupOrder, record: DecisionRecord) -> str:
     kind = GroupKind(message.kind).name.lower()
-    part = "" if message.part is Part.LOCAL else f" as {Part(message.part).name.lower()}"
+    part = "" if message.part is GroupRole.LOCAL else f" as {GroupRole(message.part).name.lower()}"
     place = f"{kind} group {message.group}{part}, plan {message.plan_version} of epoch {message.epoch}"
     return f"{record.sender.name} ordered {record.to.name} into {place}"
 
 
 @words.register
-def _fleet_view(message: FleetView, record: Record) -> str:
+def _fleet_view(message: FleetView, record: DecisionRecord) -> str:
     told = [f"{view.address.name} {'suspect' if view.suspect else 'trusted'}" for view in message.members]
-    whys = "".join(because(view.why) for view in message.members)
+    whys = "".join(describe_reason(view.why) for view in message.members)
     return f"{record.sender.name} called {' and '.join(told) or 'nobody suspect'}{whys}"
 
 
 @words.register
-def _stop_engine(message: StopEngine, record: Record) -> str:
+def _stop_engine(message: StopEngine, record: DecisionRecord) -> str:
     return f"{record.sender.name} stopped its engine"

@@ -11,7 +11,7 @@ from dunlin.messages.fleet import FleetStatus, MemberStatus
 
 
 @dataclass(frozen=True, slots=True)
-class Sample:
+class MetricSample:
     """One number of a family, with its labels in order."""
 
     labels: tuple[tuple[str, str], ...]
@@ -19,13 +19,13 @@ class Sample:
 
 
 @dataclass(frozen=True, slots=True)
-class Family:
+class MetricFamily:
     """One metric. `kind` is `gauge` or `counter`; a counter's name ends in `_total`."""
 
     name: str
     help: str
     kind: str
-    samples: tuple[Sample, ...]
+    samples: tuple[MetricSample, ...]
 
 
 FIELDS: dict[str, dict[str, str]] = {
@@ -122,13 +122,13 @@ TRACES = {
 }
 
 
-def traces(exported: int, dropped: int) -> list[Family]:
+def exporter_metrics(exported: int, dropped: int) -> list[MetricFamily]:
     """The families of the span exporter."""
     values = zip(TRACES.items(), (exported, dropped), strict=True)
-    return [Family(name, text, _kind(name), (Sample((), float(value)),)) for (name, text), value in values]
+    return [MetricFamily(name, text, _kind(name), (MetricSample((), float(value)),)) for (name, text), value in values]
 
 
-def documented() -> list[tuple[str, str, str]]:
+def documented_metrics() -> list[tuple[str, str, str]]:
     """Name, kind and meaning of every family there can be; `docs/metrics.md` holds this table."""
     names = FLEET | TRACES | MEMBER
     for role, fields in FIELDS.items():
@@ -136,7 +136,7 @@ def documented() -> list[tuple[str, str, str]]:
     return [(name, _kind(name), text) for name, text in names.items()]
 
 
-def families(status: FleetStatus) -> list[Family]:
+def metric_families(status: FleetStatus) -> list[MetricFamily]:
     """Every family, in a fixed order; one without a sample is left out."""
     found = [*_monitor(status), *_members(status.members)]
     for role, fields in FIELDS.items():
@@ -144,28 +144,30 @@ def families(status: FleetStatus) -> list[Family]:
     return [family for family in found if family.samples]
 
 
-def _monitor(status: FleetStatus) -> list[Family]:
+def _monitor(status: FleetStatus) -> list[MetricFamily]:
     values = (status.version, status.suspicions_total, status.reasons_held, status.reasons_lost)
     return [
-        Family(name, text, _kind(name), (Sample((), float(value)),))
+        MetricFamily(name, text, _kind(name), (MetricSample((), float(value)),))
         for (name, text), value in zip(FLEET.items(), values, strict=True)
     ]
 
 
-def _members(members: Iterable[MemberStatus]) -> list[Family]:
+def _members(members: Iterable[MemberStatus]) -> list[MetricFamily]:
     labelled = [((("role", one.address.role), *_labels(one)), one) for one in members]
     return [
-        Family(name, text, _kind(name), tuple(Sample(labels, float(getattr(one, field))) for labels, one in labelled))
+        MetricFamily(
+            name, text, _kind(name), tuple(MetricSample(labels, float(getattr(one, field))) for labels, one in labelled)
+        )
         for (name, text), field in zip(MEMBER.items(), ("connected", "suspect", "silent_s"), strict=True)
     ]
 
 
-def _reported(role: str, field: str, text: str, members: Iterable[MemberStatus]) -> Family:
+def _reported(role: str, field: str, text: str, members: Iterable[MemberStatus]) -> MetricFamily:
     reports = [(one, getattr(one, role)) for one in members]
     samples = tuple(
-        Sample(_labels(one), float(getattr(report, field))) for one, report in reports if report is not None
+        MetricSample(_labels(one), float(getattr(report, field))) for one, report in reports if report is not None
     )
-    return Family(_name(role, field), text, _kind(field), samples)
+    return MetricFamily(_name(role, field), text, _kind(field), samples)
 
 
 def _name(role: str, field: str) -> str:

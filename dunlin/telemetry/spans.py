@@ -22,11 +22,11 @@ from dunlin.messages.dispatch import (
     Returned,
     Reused,
 )
-from dunlin.messages.told import Admitted, Closed, FirstToken
-from dunlin.messages.types import Finish, Why
-from dunlin.telemetry import semantics
-from dunlin.telemetry.context import TraceContext, span_id
-from dunlin.telemetry.explain import Record
+from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
+from dunlin.messages.types import FinishReason, Why
+from dunlin.telemetry import genai_semantics
+from dunlin.telemetry.explain import DecisionRecord
+from dunlin.telemetry.trace_context import TraceContext, span_id
 
 Value = str | int | float | tuple[str, ...]
 Attributes = dict[str, Value]
@@ -36,7 +36,7 @@ MOST_EVENTS = 128
 
 
 @dataclass(frozen=True, slots=True)
-class Event:
+class SpanEvent:
     """A decision inside a span."""
 
     at_s: float
@@ -59,11 +59,11 @@ class Span:
     start_s: float
     end_s: float = 0.0
     attributes: Attributes = field(default_factory=dict)
-    events: list[Event] = field(default_factory=list)
+    events: list[SpanEvent] = field(default_factory=list)
     error: str = ""
     serves: bool = False
 
-    def add(self, event: Event) -> None:
+    def add(self, event: SpanEvent) -> None:
         """Add a decision as an event, up to `MOST_EVENTS`."""
         if len(self.events) < MOST_EVENTS:
             self.events.append(event)
@@ -73,7 +73,7 @@ class Span:
             self.attributes["dunlin.events_left_out"] = left_out + 1
 
 
-def attributes_of(why: Why | None) -> Attributes:
+def reason_attributes(why: Why | None) -> Attributes:
     """A reason as attributes: policy, choice, each figure, each alternative that was rejected."""
     if why is None:
         return {}
@@ -82,7 +82,7 @@ def attributes_of(why: Why | None) -> Attributes:
     return found | {f"dunlin.why.rejected.{other.option}": other.reason for other in why.rejected}
 
 
-class Story:
+class RequestTrace:
     """The spans of one request while it runs. Records come in the order of time."""
 
     def __init__(self, key: str, context: TraceContext, owner: Address, at_s: float) -> None:
@@ -93,9 +93,9 @@ class Story:
         self._produced = self._has_tokens = False
         self._root = self._open("request", owner, at_s, context.parent, owner.incarnation)
         self._root.serves = True
-        self._root.attributes |= {"dunlin.request": key, semantics.RESPONSE_ID: key}
+        self._root.attributes |= {"dunlin.request": key, genai_semantics.RESPONSE_ID: key}
         self._attempt: Span | None = None
-        self._phase: Span | None = self._below("queue", owner, at_s)
+        self._phase: Span | None = self._child_span("queue", owner, at_s)
         self._done: list[Span] = []
 
     @property
@@ -103,126 +103,126 @@ class Story:
         """The dispatcher that owns the request now."""
         return self._root.process
 
-    def take(self, record: Record) -> list[Span]:
+    def add(self, record: DecisionRecord) -> list[Span]:
         """Take the next record in; returns the spans that ended with it."""
         self._done = []
         turn = _TURNS.get(type(record.message))
         if turn is None:
-            self._note(record)
+            self._add_event(record)
         else:
             turn(self, record, record.message)
         return self._done
 
-    def cut(self, at_s: float, why: str) -> list[Span]:
+    def truncate(self, at_s: float, why: str) -> list[Span]:
         """End all open spans: no more records will come."""
         self._done = []
-        self._leave(at_s, error=why)
-        self._leave_attempt(at_s, why)
+        self._end_phase(at_s, error=why)
+        self._end_attempt(at_s, why)
         self._finish(self._root, at_s, why)
         return self._done
 
     # --- turns ---
 
-    def _admitted(self, record: Record, message: Admitted) -> None:
+    def _admitted(self, record: DecisionRecord, message: Admitted) -> None:
         if record.sender != self.owner:
             self._root.process = record.sender
-            self._note(record)
+            self._add_event(record)
         else:
-            self._root.attributes |= attributes_of(message.why)
+            self._root.attributes |= reason_attributes(message.why)
             if message.origin is not None:
-                self._root.name = semantics.name_of(message.origin)
-                self._root.attributes |= semantics.admitted(message.origin)
+                self._root.name = genai_semantics.span_name(message.origin)
+                self._root.attributes |= genai_semantics.admission_attributes(message.origin)
 
-    def _place(self, record: Record, message: Place) -> None:
-        self._leave(record.at_s)
-        self._leave_attempt(record.at_s, "" if message.handle else "lost")
+    def _place(self, record: DecisionRecord, message: Place) -> None:
+        self._end_phase(record.at_s)
+        self._end_attempt(record.at_s, "" if message.handle else "lost")
         self._attempt_number, self._produced = message.attempt, False
-        self._attempt = self._below("attempt", record.sender, record.at_s)
+        self._attempt = self._child_span("attempt", record.sender, record.at_s)
         self._attempt.attributes |= {
             "dunlin.attempt": message.attempt,
             "dunlin.instance": record.to.name,
             "dunlin.sequence_tokens": len(message.tokens),
             "dunlin.prompt_tokens": message.prompt_tokens,
         }
-        self._root.attributes |= semantics.placed(message)
-        self._enter("migration" if message.handle else "placement", record.sender, record)
+        self._root.attributes |= genai_semantics.sampling_attributes(message)
+        self._begin_phase("migration" if message.handle else "placement", record.sender, record)
 
-    def _accepted(self, record: Record, message: Accepted) -> None:
-        self._leave(record.at_s)
-        self._enter("prefill", record.sender, record)
+    def _accepted(self, record: DecisionRecord, message: Accepted) -> None:
+        self._end_phase(record.at_s)
+        self._begin_phase("prefill", record.sender, record)
 
-    def _reused(self, record: Record, message: Reused) -> None:
+    def _reused(self, record: DecisionRecord, message: Reused) -> None:
         if not self._has_tokens:  # later it finds what it computed itself
-            self._root.attributes[semantics.CACHED_TOKENS] = message.tokens
-        self._note(record)
+            self._root.attributes[genai_semantics.CACHED_TOKENS] = message.tokens
+        self._add_event(record)
 
-    def _first_token(self, record: Record, message: FirstToken) -> None:
+    def _first_token(self, record: DecisionRecord, message: FirstToken) -> None:
         self._produced = self._has_tokens = True
-        self._leave(record.at_s)
-        self._enter("decode", message.instance, record)
+        self._end_phase(record.at_s)
+        self._begin_phase("decode", message.instance, record)
 
-    def _preempted(self, record: Record, message: Preempted) -> None:
-        self._leave(record.at_s)
-        self._enter("preempted", record.sender, record)
+    def _preempted(self, record: DecisionRecord, message: Preempted) -> None:
+        self._end_phase(record.at_s)
+        self._begin_phase("preempted", record.sender, record)
 
-    def _continued(self, record: Record, message: Continued) -> None:
+    def _continued(self, record: DecisionRecord, message: Continued) -> None:
         ways: Attributes = {
             "dunlin.restored_tokens": message.restored_tokens,
             "dunlin.recomputed_tokens": message.recomputed_tokens,
         }
         if self._phase is not None:
             self._phase.attributes |= ways
-            self._note(record)
-        self._leave(record.at_s)
-        self._enter("decode" if self._produced else "prefill", record.sender, record)
+            self._add_event(record)
+        self._end_phase(record.at_s)
+        self._begin_phase("decode" if self._produced else "prefill", record.sender, record)
 
-    def _ready(self, record: Record, message: Ready) -> None:
-        self._leave(record.at_s)
-        self._enter("migration", record.sender, record)
+    def _ready(self, record: DecisionRecord, message: Ready) -> None:
+        self._end_phase(record.at_s)
+        self._begin_phase("migration", record.sender, record)
 
-    def _given_back(self, record: Record, message: Refused | Returned | Poisoned | Failed) -> None:
-        self._note(record)
+    def _returned(self, record: DecisionRecord, message: Refused | Returned | Poisoned | Failed) -> None:
+        self._add_event(record)
         name = type(message).__name__.lower()
-        self._leave(record.at_s, error=name)
-        self._leave_attempt(record.at_s, name)
-        self._phase = self._below("queue", self.owner, record.at_s)
+        self._end_phase(record.at_s, error=name)
+        self._end_attempt(record.at_s, name)
+        self._phase = self._child_span("queue", self.owner, record.at_s)
 
-    def _cancel(self, record: Record, message: Cancel) -> None:
-        self._note(record)
+    def _cancel(self, record: DecisionRecord, message: Cancel) -> None:
+        self._add_event(record)
         if self._attempt is None or message.attempt < self._attempt_number or record.sender != self.owner:
             return
         cause = message.why.chosen if message.why is not None else "cancelled"
-        self._leave(record.at_s, error=cause)
-        self._leave_attempt(record.at_s, cause)
-        self._phase = self._below("queue", self.owner, record.at_s)
+        self._end_phase(record.at_s, error=cause)
+        self._end_attempt(record.at_s, cause)
+        self._phase = self._child_span("queue", self.owner, record.at_s)
 
-    def _closed(self, record: Record, message: Closed) -> None:
+    def _closed(self, record: DecisionRecord, message: Closed) -> None:
         if record.sender != self.owner:
-            return self._note(record)
-        finish = Finish(message.finish).name.lower()
+            return self._add_event(record)
+        finish = FinishReason(message.finish).name.lower()
         cause = message.why.chosen if message.why is not None else finish
-        error = cause if message.finish in (Finish.ERROR, Finish.DEADLINE) else ""
-        self._leave(record.at_s, error=error)
-        self._leave_attempt(record.at_s, error)
+        error = cause if message.finish in (FinishReason.ERROR, FinishReason.DEADLINE) else ""
+        self._end_phase(record.at_s, error=error)
+        self._end_attempt(record.at_s, error)
         attributes: Attributes = {
             "dunlin.finish": finish,
             "dunlin.generated_tokens": message.tokens,
             "dunlin.attempts": self._attempt_number,
         }
-        self._root.attributes |= attributes | semantics.closed(message)
+        self._root.attributes |= attributes | genai_semantics.completion_attributes(message)
         self._root.add(_event(record))
         self._finish(self._root, record.at_s, error)
 
     # --- parts ---
 
-    def _note(self, record: Record) -> None:
+    def _add_event(self, record: DecisionRecord) -> None:
         (self._phase or self._attempt or self._root).add(_event(record))
 
-    def _enter(self, name: str, process: Address, record: Record) -> None:
-        self._phase = self._below(name, process, record.at_s)
+    def _begin_phase(self, name: str, process: Address, record: DecisionRecord) -> None:
+        self._phase = self._child_span(name, process, record.at_s)
         self._phase.attributes |= _why(record)
 
-    def _below(self, name: str, process: Address, at_s: float) -> Span:
+    def _child_span(self, name: str, process: Address, at_s: float) -> Span:
         parent = self._root if name in ("queue", "attempt") or self._attempt is None else self._attempt
         return self._open(name, process, at_s, parent.id)
 
@@ -232,12 +232,12 @@ class Story:
         named = span_id(self.key, name, self._attempt_number, number, *more)
         return Span(self.context.trace, named, parent, name, process, at_s)
 
-    def _leave(self, at_s: float, error: str = "") -> None:
+    def _end_phase(self, at_s: float, error: str = "") -> None:
         phase, self._phase = self._phase, None
         if phase is not None:
             self._finish(phase, at_s, error)
 
-    def _leave_attempt(self, at_s: float, error: str) -> None:
+    def _end_attempt(self, at_s: float, error: str) -> None:
         attempt, self._attempt = self._attempt, None
         if attempt is not None:
             self._finish(attempt, at_s, error)
@@ -248,28 +248,28 @@ class Story:
         self._done.append(span)
 
 
-def _event(record: Record) -> Event:
+def _event(record: DecisionRecord) -> SpanEvent:
     attributes: Attributes = {"dunlin.from": record.sender.name, "dunlin.to": record.to.name}
-    return Event(record.at_s, type(record.message).__name__, attributes | _why(record))
+    return SpanEvent(record.at_s, type(record.message).__name__, attributes | _why(record))
 
 
-def _why(record: Record) -> Attributes:
-    return attributes_of(getattr(record.message, "why", None))
+def _why(record: DecisionRecord) -> Attributes:
+    return reason_attributes(getattr(record.message, "why", None))
 
 
 _TURNS: dict[type[Any], Any] = {
-    Admitted: Story._admitted,
-    Place: Story._place,
-    Accepted: Story._accepted,
-    Reused: Story._reused,
-    FirstToken: Story._first_token,
-    Preempted: Story._preempted,
-    Continued: Story._continued,
-    Ready: Story._ready,
-    Refused: Story._given_back,
-    Returned: Story._given_back,
-    Poisoned: Story._given_back,
-    Failed: Story._given_back,
-    Cancel: Story._cancel,
-    Closed: Story._closed,
+    Admitted: RequestTrace._admitted,
+    Place: RequestTrace._place,
+    Accepted: RequestTrace._accepted,
+    Reused: RequestTrace._reused,
+    FirstToken: RequestTrace._first_token,
+    Preempted: RequestTrace._preempted,
+    Continued: RequestTrace._continued,
+    Ready: RequestTrace._ready,
+    Refused: RequestTrace._returned,
+    Returned: RequestTrace._returned,
+    Poisoned: RequestTrace._returned,
+    Failed: RequestTrace._returned,
+    Cancel: RequestTrace._cancel,
+    Closed: RequestTrace._closed,
 }

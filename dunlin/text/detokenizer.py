@@ -34,7 +34,7 @@ def byte_alphabet() -> dict[str, int]:
     return table
 
 
-class ByteTable:
+class TokenBytes:
     """The bytes of every token of a byte-level vocabulary; special tokens have none. Made once per tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -55,7 +55,7 @@ class ByteTable:
 class ByteDetokenizer:
     """For byte-level vocabularies: bytes go through an incremental UTF-8 decoder."""
 
-    def __init__(self, table: ByteTable) -> None:
+    def __init__(self, table: TokenBytes) -> None:
         self._table = table
         self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
 
@@ -77,23 +77,23 @@ class WindowDetokenizer:
         self._tokenizer = tokenizer
         self._window: list[int] = []
         self._shown = ""
-        self._given = 0
+        self._emitted = 0
 
     def push(self, token: int) -> str:
         self._window.append(token)
         text = self._tokenizer.decode(self._window)
-        pending = len(self._window) - self._given
+        pending = len(self._window) - self._emitted
         if (text.endswith(REPLACEMENT) and pending < WINDOW_TOKENS) or not text.startswith(self._shown):
             return ""
-        return self._hand_out(text)
+        return self._emit(text)
 
     def finish(self) -> str:
-        return self._hand_out(self._tokenizer.decode(self._window))
+        return self._emit(self._tokenizer.decode(self._window))
 
-    def _hand_out(self, text: str) -> str:
+    def _emit(self, text: str) -> str:
         """Return the new text. The next window starts with its tokens: a token's text may depend on the one before."""
         new = text[len(self._shown) :]
-        self._window = self._window[self._given :] if self._given else self._window
-        self._given = len(self._window)
+        self._window = self._window[self._emitted :] if self._emitted else self._window
+        self._emitted = len(self._window)
         self._shown = self._tokenizer.decode(self._window)
         return new

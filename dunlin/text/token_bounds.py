@@ -12,16 +12,16 @@ CUTTING_PRE_TOKENIZERS = ("Split", "Punctuation")
 """They keep all text, unless their behaviour is `Removed`."""
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
-Part = Mapping[str, Any]
+TokenizerComponent = Mapping[str, Any]
 
 
-def longest_token_bytes(described: Part) -> int | None:
+def longest_token_bytes(described: TokenizerComponent) -> int | None:
     """The most UTF-8 bytes of a text that one token of this tokenizer covers, so that n bytes are at least n divided
     by it tokens; None: no such bound can be told.
     """
     normalizers = _parts(described.get("normalizer"), "normalizers")
     pre_tokenizers = _parts(described.get("pre_tokenizer"), "pretokenizers")
-    added: Sequence[Part] = described.get("added_tokens") or ()
+    added: Sequence[TokenizerComponent] = described.get("added_tokens") or ()
     if not all(map(_never_shrinks, normalizers)) or not all(map(_keeps_text, pre_tokenizers)):
         return None
     if any(token.get("lstrip") or token.get("rstrip") for token in added):
@@ -32,7 +32,7 @@ def longest_token_bytes(described: Part) -> int | None:
     return max((*lengths, *(_grown(len(token["content"].encode()), normalizers) for token in added)))
 
 
-def _of_vocabulary(model: Part, is_byte_level: bool) -> list[int] | None:
+def _of_vocabulary(model: TokenizerComponent, is_byte_level: bool) -> list[int] | None:
     """The length of each token, of a model that spells every text by its vocabulary alone."""
     if model.get("type") != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         return None
@@ -48,7 +48,7 @@ def _has(vocabulary: Mapping[str, int], names: Any) -> bool:
     return all(name in vocabulary for name in names)
 
 
-def _parts(part: Part | None, inner: str) -> list[Part]:
+def _parts(part: TokenizerComponent | None, inner: str) -> list[TokenizerComponent]:
     """A part that is a sequence of others, flat."""
     if part is None:
         return []
@@ -57,21 +57,21 @@ def _parts(part: Part | None, inner: str) -> list[Part]:
     return [part]
 
 
-def _never_shrinks(normalizer: Part) -> bool:
+def _never_shrinks(normalizer: TokenizerComponent) -> bool:
     if normalizer["type"] == "Replace":
         pattern = normalizer["pattern"].get("String", "")
         return bool(pattern) and len(normalizer["content"].encode()) >= len(pattern.encode())
     return bool(normalizer["type"] == "Prepend")
 
 
-def _keeps_text(pre_tokenizer: Part) -> bool:
+def _keeps_text(pre_tokenizer: TokenizerComponent) -> bool:
     kind = pre_tokenizer["type"]
     if kind in CUTTING_PRE_TOKENIZERS:
         return bool(pre_tokenizer.get("behavior") != "Removed")
     return kind in KEEPING_PRE_TOKENIZERS
 
 
-def _grown(length: int, normalizers: Sequence[Part]) -> int:
+def _grown(length: int, normalizers: Sequence[TokenizerComponent]) -> int:
     """The most bytes that text of `length` bytes becomes: an added token is looked for in normalised text too."""
     for part in normalizers:
         if part["type"] == "Prepend":

@@ -6,10 +6,10 @@ from typing import Any
 
 from tokenizers import Tokenizer as _Tokenizer
 
-from dunlin.engine.config import read_json
-from dunlin.engine.errors import ModelError
-from dunlin.text.chat import ChatTemplate
-from dunlin.text.detokenizer import ByteDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
+from dunlin.model.config import read_json
+from dunlin.model.errors import ModelError
+from dunlin.text.chat_template import ChatTemplate
+from dunlin.text.detokenizer import ByteDetokenizer, Detokenizer, TokenBytes, WindowDetokenizer
 from dunlin.text.token_bounds import longest_token_bytes
 
 SHORT_CHARACTERS = 4_096
@@ -25,16 +25,16 @@ class Tokenizer:
         inner.no_padding()
         described = json.loads(inner.to_str())
         self._inner = inner
-        self._table = ByteTable(inner) if _is_byte_level(described) else None
+        self._table = TokenBytes(inner) if _is_byte_level(described) else None
         self._longest_bytes = longest_token_bytes(described)
         self._texts: dict[int, str] = {}
 
     @property
-    def vocabulary(self) -> int:
+    def vocab_size(self) -> int:
         """Entries, added ones included."""
         return int(self._inner.get_vocab_size())
 
-    def highest_id(self) -> int:
+    def max_token_id(self) -> int:
         """The greatest token id that a text can become; -1 without any tokens."""
         return max(self._inner.get_vocab().values(), default=-1)
 
@@ -46,7 +46,7 @@ class Tokenizer:
         # interpreter's lock, and costs a short text more than it saves.
         return list(self._inner.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
-    def fewest_tokens(self, text: str) -> int:
+    def min_tokens(self, text: str) -> int:
         """`encode` of `text` makes so many tokens or more; 0 where nothing can be told without encoding."""
         if self._longest_bytes is None:
             return 0
@@ -86,13 +86,13 @@ def load_tokenizer(directory: Path) -> Tokenizer:
         raise ModelError(path, f"is no tokenizer ({error})", "fetch or write the file again") from None
 
 
-def check_vocabulary(tokenizer: Tokenizer, vocab: int, directory: Path) -> None:
+def check_tokenizer_matches_model(tokenizer: Tokenizer, vocab: int, directory: Path) -> None:
     """Whether the model of `directory`, with `vocab` embeddings, knows every token of its tokenizer.
 
     :raises ModelError: the tokenizer has no tokens, or one without an embedding.
     """
     path = directory / "tokenizer.json"
-    highest = tokenizer.highest_id()
+    highest = tokenizer.max_token_id()
     if highest < 0:
         raise ModelError(path, "has no tokens: every text would be empty", "fetch or write the file again")
     if highest >= vocab:

@@ -7,7 +7,7 @@ no socket.
 import struct
 from dataclasses import dataclass
 
-from dunlin.identity import identity
+from dunlin.kv.region_identity import region_identity
 from dunlin.messages.types import Region
 
 MAGIC = b"dkp1"
@@ -25,9 +25,9 @@ class PayloadError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Payload:
+class RegionHeader:
     """One region on its way. `token` proves that the receiver asked for it; `handle` and `generation` are its room
-    there; `checksum` is of `identity` and the bytes.
+    there; `checksum` is of `region_identity` and the bytes.
     """
 
     token: bytes
@@ -42,7 +42,7 @@ class Payload:
     @property
     def identity(self) -> bytes:
         """The identity of the region, which is hashed before its bytes."""
-        return identity(self.region, self.kv_dtype, self.chain)
+        return region_identity(self.region, self.kv_dtype, self.chain)
 
     def encode(self) -> bytes:
         """The header, with its length before it.
@@ -60,7 +60,7 @@ class Payload:
         return LENGTH.pack(len(header)) + header
 
 
-def decode(header: bytes) -> Payload:
+def decode_header(header: bytes) -> RegionHeader:
     """A header without its length.
 
     Raises:
@@ -78,4 +78,4 @@ def decode(header: bytes) -> Payload:
     except UnicodeDecodeError as error:
         raise PayloadError(f"the type's name is no text: {error}") from None
     region = Region(layer_start, layer_stop, start, stop)
-    return Payload(token, handle, generation, region, name, rest[name_bytes:], length_bytes, checksum)
+    return RegionHeader(token, handle, generation, region, name, rest[name_bytes:], length_bytes, checksum)

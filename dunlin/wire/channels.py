@@ -3,7 +3,7 @@
 import grpc
 import grpc.aio
 
-from dunlin.wire.security import Security, server_name
+from dunlin.wire.security import TlsIdentity, server_name
 
 Options = list[tuple[str, int]]
 
@@ -41,7 +41,7 @@ SERVER_OPTIONS: Options = [
 
 
 def open_channel(
-    endpoint: str, security: Security | None = None, role: str = "dispatcher", name: str = ""
+    endpoint: str, security: TlsIdentity | None = None, role: str = "dispatcher", name: str = ""
 ) -> grpc.aio.Channel:
     """A channel to `host:port` for the running event loop. Connects on first use.
 
@@ -53,7 +53,7 @@ def open_channel(
 
 
 def open_blocking_channel(
-    endpoint: str, security: Security | None = None, role: str = "dispatcher", name: str = ""
+    endpoint: str, security: TlsIdentity | None = None, role: str = "dispatcher", name: str = ""
 ) -> grpc.Channel:
     """A channel to `host:port` for threads. Otherwise like `open_channel`."""
     if security is None:

@@ -19,7 +19,7 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
 from dunlin.effects import Address, Message
-from dunlin.messages import dispatch, engine, exchange, fleet, group, plan, pool, public, told
+from dunlin.messages import dispatch, engine, exchange, fleet, group, lifecycle, plan, pool, public
 from dunlin.messages import types as nouns
 from dunlin.v1 import (
     dispatch_pb2,
@@ -27,10 +27,10 @@ from dunlin.v1 import (
     exchange_pb2,
     fleet_pb2,
     group_pb2,
+    lifecycle_pb2,
     plan_pb2,
     pool_pb2,
     public_pb2,
-    told_pb2,
     types_pb2,
 )
 
@@ -44,7 +44,7 @@ PAIRS = (
     (plan, plan_pb2),
     (fleet, fleet_pb2),
     (public, public_pb2),
-    (told, told_pb2),
+    (lifecycle, lifecycle_pb2),
 )
 """Each vocabulary module and the generated module that holds its twins."""
 
@@ -59,7 +59,7 @@ class CodecError(ValueError):
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Coder:
+class MessageCoder:
     """How one message type becomes protobuf (`fill`) and comes back (`read`)."""
 
     kind: type[Any]
@@ -74,7 +74,7 @@ def encode(message: Message) -> bytes:
     Raises:
         CodecError: the type has no protobuf twin, or a field holds what its wire type cannot.
     """
-    coder = coder_of(type(message))
+    coder = message_coder(type(message))
     body = coder.twin()
     try:
         coder.fill(message, body)
@@ -90,7 +90,7 @@ def decode(kind: str, data: bytes) -> Message:
         CodecError: `kind` is unknown, or `data` is malformed (bad protobuf, a column of broken length, an unknown
             enumeration value).
     """
-    coder = coder_of(type_named(kind))
+    coder = message_coder(type_named(kind))
     try:
         return typing.cast(Message, coder.read(coder.twin.FromString(data)))
     except (DecodeError, ValueError, TypeError) as error:
@@ -109,7 +109,7 @@ def type_named(kind: str) -> type[Any]:
     raise CodecError(f"no message type is called {kind!r}")
 
 
-def coder_of(kind: Any) -> Coder:
+def message_coder(kind: Any) -> MessageCoder:
     """The coder of a message type, made on first use.
 
     Raises:
@@ -119,7 +119,7 @@ def coder_of(kind: Any) -> Coder:
 
 
 @cache
-def _make_coder(kind: Any) -> Coder:
+def _make_coder(kind: Any) -> MessageCoder:
     twin = _twin(kind)
     descriptor: Any = twin.DESCRIPTOR
     names = _names(kind)
@@ -138,7 +138,7 @@ def _make_coder(kind: Any) -> Coder:
     def read_all(body: Any) -> Any:
         return kind(*[read(body) for read in reads])
 
-    return Coder(kind, twin, fill_all, read_all)
+    return MessageCoder(kind, twin, fill_all, read_all)
 
 
 def _names(kind: Any) -> tuple[str, ...]:
@@ -222,9 +222,9 @@ def _nested(name: str, kind: type[Any]) -> tuple[Fill, Read]:
     def fill(message: Any, body: Any) -> None:
         part = getattr(body, name)
         part.SetInParent()
-        coder_of(kind).fill(getattr(message, name), part)
+        message_coder(kind).fill(getattr(message, name), part)
 
-    return fill, lambda body: coder_of(kind).read(getattr(body, name))
+    return fill, lambda body: message_coder(kind).read(getattr(body, name))
 
 
 def _optional(name: str, kind: Any) -> tuple[Fill, Read]:
@@ -251,10 +251,10 @@ def _repeated(name: str, kind: Any) -> tuple[Fill, Read]:
     def fill(message: Any, body: Any) -> None:
         parts = getattr(body, name)
         for value in getattr(message, name):
-            coder_of(item).fill(value, parts.add())
+            message_coder(item).fill(value, parts.add())
 
     def read(body: Any) -> Any:
-        reader = coder_of(item).read
+        reader = message_coder(item).read
         return tuple(reader(part) for part in getattr(body, name))
 
     return fill, read

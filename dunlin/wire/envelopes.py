@@ -15,7 +15,7 @@ from dunlin.effects import Address, Message
 from dunlin.messages import dispatch, engine, exchange, fleet, group, plan, pool
 from dunlin.messages.declare import Parties
 from dunlin.messages.types import Header
-from dunlin.wire.codec import CodecError, coder_of, twins_of, type_named
+from dunlin.wire.codec import CodecError, message_coder, twins_of, type_named
 
 
 class Envelope:
@@ -48,7 +48,7 @@ class Envelope:
         body = getattr(envelope, name)
         body.SetInParent()
         try:
-            coder_of(kind).fill(message, body)
+            message_coder(kind).fill(message, body)
         except (TypeError, ValueError) as error:
             raise CodecError(f"cannot encode {kind.__name__}: {error}") from error
         return cast(bytes, envelope.SerializeToString())
@@ -66,13 +66,13 @@ class Envelope:
                 raise CodecError(f"a {self._twin.__name__} of {len(data)} bytes without a message this version knows")
             sender = envelope.header.sender
             header = Header(Address(sender.role, sender.name, sender.incarnation))
-            return header, coder_of(self._kinds[name]).read(getattr(envelope, name))
+            return header, message_coder(self._kinds[name]).read(getattr(envelope, name))
         except (DecodeError, ValueError, TypeError) as error:
             raise CodecError(f"malformed {self._twin.__name__} of {len(data)} bytes: {error}") from error
 
 
 @dataclass(frozen=True, slots=True)
-class Conversation:
+class StreamProtocol:
     """A stream between two services: its method, what the dialer sends and what the acceptor sends.
 
     `callers` are the roles that may dial it.
@@ -89,12 +89,12 @@ class Conversation:
         return f"/dunlin.v1.{self.name}/Attach"
 
 
-def _conversation(vocabulary: ModuleType) -> Conversation:
+def _conversation(vocabulary: ModuleType) -> StreamProtocol:
     """The stream of a vocabulary's `PARTIES`."""
     parties: Parties = vocabulary.PARTIES
     generated = twins_of(vocabulary)
     command, event = (Envelope(getattr(generated, parties.name + side)) for side in ("Command", "Event"))
-    return Conversation(parties.name, command, event, parties.dialers)
+    return StreamProtocol(parties.name, command, event, parties.dialers)
 
 
 _ENGINE = _conversation(engine)
@@ -106,4 +106,4 @@ POOL = _conversation(pool)
 EXCHANGE = _conversation(exchange)
 PLAN = _conversation(plan)
 FLEET = _conversation(fleet)
-CONVERSATIONS = (DISPATCH, GROUP, POOL, EXCHANGE, PLAN, FLEET)
+STREAM_PROTOCOLS = (DISPATCH, GROUP, POOL, EXCHANGE, PLAN, FLEET)

@@ -2,8 +2,9 @@
 
 Connections are mutual: both sides show a certificate of the cluster's own CA. A dialer asks for a name that only the
 wanted process's certificate carries (`server_name`), so the handshake itself refuses another role; an acceptor compares
-the caller's certificate with the address that the caller claims (`is_of`). Knows no conversation and no service; making
-certificates is `dunlin/certificates.py`.
+the caller's certificate with the address that the caller claims (`is_certificate_of`). Knows no conversation and no
+service; making
+certificates is `dunlin/auth/certificates.py`.
 """
 
 import ssl
@@ -15,7 +16,7 @@ from typing import Any
 
 import grpc
 
-from dunlin.certificates import ANY_NAME, CA, CERTIFICATE, KEY, CertificateError, names_of
+from dunlin.auth.certificates import ANY_NAME, CA, CERTIFICATE, KEY, CertificateError, identity_names
 from dunlin.wire.errors import StartError
 
 _NOBODY = "nobody.dunlin"
@@ -23,7 +24,7 @@ _ROUND_TRIPS = 4
 
 
 @dataclass(frozen=True, slots=True)
-class Security:
+class TlsIdentity:
     """The certificates in `directory`: `ca.pem`, `cert.pem` and `key.pem`, checked. Its texts are PEM.
 
     A client that authenticates itself in another way may have only `ca.pem`: then `certificate` and `key` are empty.
@@ -38,7 +39,7 @@ class Security:
     ends_s: float = inf
 
     @staticmethod
-    def load(directory: Path) -> "Security":
+    def load(directory: Path) -> "TlsIdentity":
         """Read and check the files, as a client.
 
         Raises:
@@ -47,23 +48,23 @@ class Security:
         """
         ca = _read(directory / CA)
         if not (directory / CERTIFICATE).exists() and not (directory / KEY).exists():
-            bare = Security(directory, ca)
+            bare = TlsIdentity(directory, ca)
             bare.client_context()
             return bare
         certificate, key = _read(directory / CERTIFICATE), _read(directory / KEY)
-        whole = Security(directory, ca, certificate, key)
+        whole = TlsIdentity(directory, ca, certificate, key)
         seen = _tried(whole)
-        return replace(whole, names=names_in(seen), ends_s=ssl.cert_time_to_seconds(seen["notAfter"]))
+        return replace(whole, names=certificate_names(seen), ends_s=ssl.cert_time_to_seconds(seen["notAfter"]))
 
     @staticmethod
-    def load_for(directory: Path, role: str, name: str) -> "Security":
+    def load_for(directory: Path, role: str, name: str) -> "TlsIdentity":
         """`load`, as the process `name` of `role`: its certificate must say so.
 
         Raises:
             StartError: like `load`; or the certificate is for another role or name.
         """
-        security = Security.load(directory)
-        if not is_of(security.names, role, name):
+        security = TlsIdentity.load(directory)
+        if not is_certificate_of(security.names, role, name):
             path, found = directory / CERTIFICATE, ", ".join(security.names) or "no certificate"
             text = f"{path} is not for the {role} {name!r} (it names {found}); issue one:"
             raise StartError(f"{text} dunlin certs issue CA_DIR --role {role} --name {name} --host HOST")
@@ -89,7 +90,7 @@ class Security:
         return context
 
     def server_context(self, *, demands_certificate: bool = True) -> ssl.SSLContext:
-        """For plain sockets and HTTP: the side that answers. Then check `names_in(socket.getpeercert())`.
+        """For plain sockets and HTTP: the side that answers. Then check `certificate_names(socket.getpeercert())`.
 
         Raises:
             StartError: the files cannot be used.
@@ -117,16 +118,16 @@ class Security:
 def server_name(role: str, name: str = "") -> str:
     """The name that the certificate of process `name` of `role` carries; no name: that of any process of the role."""
     try:
-        of_role, of_name = names_of(role, name or ANY_NAME)
+        of_role, of_name = identity_names(role, name or ANY_NAME)
     except CertificateError:
         return _NOBODY  # no certificate can carry it, so no process passes for it
     return of_name if name else of_role
 
 
-def is_of(names: Collection[str], role: str, name: str) -> bool:
+def is_certificate_of(names: Collection[str], role: str, name: str) -> bool:
     """Whether a certificate with these DNS names is that of process `name` of `role`."""
     try:
-        accepted = (names_of(role, name)[1], names_of(role, ANY_NAME)[1])
+        accepted = (identity_names(role, name)[1], identity_names(role, ANY_NAME)[1])
     except CertificateError:
         return False
     return name != ANY_NAME and any(one in accepted for one in names)
@@ -137,12 +138,12 @@ def has_role(names: Collection[str], roles: Collection[str]) -> bool:
     return any(server_name(role) in names for role in roles)
 
 
-def names_in(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
+def certificate_names(certificate: Mapping[str, Any] | None) -> tuple[str, ...]:
     """The DNS names in what `SSLSocket.getpeercert()` returns."""
     return tuple(value for kind, value in (certificate or {}).get("subjectAltName", ()) if kind == "DNS")
 
 
-def names_of_peer(context: Any) -> tuple[str, ...]:
+def peer_certificate_names(context: Any) -> tuple[str, ...]:
     """The DNS names in the certificate of a gRPC call's peer; none: it showed no certificate."""
     return tuple(name.decode("ascii", "replace") for name in context.auth_context().get("peer_dns", ()))
 
@@ -155,7 +156,7 @@ def _read(path: Path) -> bytes:
         raise StartError(f"cannot read {path}: {error.strerror or error}; the directory {text}") from error
 
 
-def _tried(security: Security) -> dict[str, Any]:
+def _tried(security: TlsIdentity) -> dict[str, Any]:
     """Shake hands with oneself: what a peer would refuse shows here, with its reason. Returns what a peer sees."""
     server, client = security.server_context(), security.client_context()
     client.check_hostname = False

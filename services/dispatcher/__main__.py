@@ -4,14 +4,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dunlin.arguments import Parser
+from dunlin.auth.web_origins import origin_argument
 from dunlin.config.common import ClusterConfig
 from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
 from dunlin.config.resolve import Settings
-from dunlin.origins import origin
-from dunlin.wire.options import add_service_flags, listen_address, service_options
-from dunlin.wire.process import run_service
+from dunlin.runtime.arguments import CommandParser
+from dunlin.wire.service.options import add_service_flags, listen_argument, service_options
+from dunlin.wire.service.process import run_service
 from services.dispatcher.process_config import DispatcherProcessConfig
 from services.dispatcher.server import Dispatcher, DoorOptions
 
@@ -20,7 +20,9 @@ TABLES = {"cluster": ClusterConfig, "dispatcher": DispatcherProcessConfig}
 
 def parser() -> argparse.ArgumentParser:
     """The flags."""
-    made = Parser(prog="dunlin serve dispatcher", description="Take requests over gRPC (--listen) and HTTP (--http).")
+    made = CommandParser(
+        prog="dunlin serve dispatcher", description="Take requests over gRPC (--listen) and HTTP (--http)."
+    )
     add_service_flags(made)
     add_config_flags(made)
     made.add_argument("--http", default="127.0.0.1:8000", type=_host_port, metavar="HOST:PORT", help="port 0: any")
@@ -56,7 +58,7 @@ def _add_doors(made: argparse.ArgumentParser, short: Shorthands) -> None:
     text = "API keys and quotas of tenants, see `dunlin keys`"
     short.add(made, "--keys", "dispatcher.tenants.keys_file", text, metavar="FILE")
     text = "web pages that may ask; *: all"
-    short.add(made, "--cors", "dispatcher.http.origins", text, several=True, type=origin, metavar="ORIGIN")
+    short.add(made, "--cors", "dispatcher.http.origins", text, several=True, type=origin_argument, metavar="ORIGIN")
     text = "of HTTP; one more gets 503"
     short.add(made, "--max-connections", "dispatcher.http.max_connections", text, metavar="N")
     for name, text in (
@@ -88,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def _host_port(text: str) -> tuple[str, int]:
-    host, _, port = listen_address(text).rpartition(":")
+    host, _, port = listen_argument(text).rpartition(":")
     return host, int(port)
 
 

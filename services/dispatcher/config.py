@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from dunlin.config.common import ReportsConfig
 from dunlin.config.fields import check, section, setting
 from dunlin.policies.admit import ADMIT_POLICIES
-from dunlin.policies.dispatch import POLICIES
+from dunlin.policies.dispatch import DISPATCH_POLICIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,7 +15,7 @@ class PlacementConfig:
     policy: str = setting(
         "least_loaded",
         "How an instance is chosen (docs/presets.md).",
-        choices=tuple(POLICIES),
+        choices=tuple(DISPATCH_POLICIES),
         why="the plainest; the default preset chooses prefix_affinity",
     )
     max_waiting_per_instance: int = setting(

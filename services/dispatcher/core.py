@@ -6,31 +6,31 @@ more) and the admission (what is taken at all). Knows no text, no tensor and no 
 
 from collections.abc import Sequence
 
+from dunlin.cores.handlers import handlers_of, handles
+from dunlin.cores.reporting import Heartbeat
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.handlers import handlers_of, handles
-from dunlin.messages.door import CancelById, CancelResult, Quotas, Rejected, Rejection, Submit, Withdraw
+from dunlin.messages.door import Abort, CancelById, CancelResult, Quotas, RejectionCode, Submit, SubmitRejected
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
-from dunlin.messages.types import Finish
-from dunlin.policies.dispatch import ORDERS, POLICIES
-from dunlin.reporting import Heartbeat
-from services.dispatcher.admission import Admission
-from services.dispatcher.adoption import Adoption
-from services.dispatcher.affinity import Affinity
-from services.dispatcher.attempts import Attempts
+from dunlin.messages.types import FinishReason
+from dunlin.policies.dispatch import CANDIDATE_ORDERS, DISPATCH_POLICIES
+from services.dispatcher.admission.controller import AdmissionController
+from services.dispatcher.admission.quotas import TenantQuotas
 from services.dispatcher.config import DispatcherConfig
-from services.dispatcher.directory import Directory
-from services.dispatcher.endings import Endings, Totals
-from services.dispatcher.fences import Fences
-from services.dispatcher.fleet import Fleet
-from services.dispatcher.joining import Joining
-from services.dispatcher.journal import Journal
-from services.dispatcher.moves import Moves
-from services.dispatcher.placement import Placement
-from services.dispatcher.quotas import TenantQuotas
-from services.dispatcher.replays import Replays
-from services.dispatcher.telling import Telling
-from services.dispatcher.timers import AbandonedDue, DeadlineDue, DroughtOver
+from services.dispatcher.lifecycle.adoption import RequestAdoption
+from services.dispatcher.lifecycle.attempts import AttemptEvents
+from services.dispatcher.lifecycle.completion import RequestCompletion, RequestTotals
+from services.dispatcher.lifecycle.events import LifecycleEvents
+from services.dispatcher.lifecycle.joining import RequestJoins
+from services.dispatcher.lifecycle.migrations import Migrations
+from services.dispatcher.placement.fleet_state import FleetState
+from services.dispatcher.placement.monitor_directory import MonitorDirectory
+from services.dispatcher.placement.placer import RequestPlacer
+from services.dispatcher.placement.prefix_affinity import PrefixAffinity
+from services.dispatcher.requests.fences import AttemptFences
+from services.dispatcher.requests.journal import Journal
+from services.dispatcher.requests.replay_cache import ReplayCache
+from services.dispatcher.requests.timers import AbandonTimeout, DeadlineDue, OutageTimeout
 
 
 class DispatcherCore:
@@ -40,42 +40,48 @@ class DispatcherCore:
         self.address = address
         self.journal = Journal(address.incarnation)
         placement, keep = config.placement, config.idempotency
-        self.fleet = Fleet(placement.max_waiting_per_instance, placement.view_lag_s, ORDERS[placement.policy])
-        self.directory = Directory()
-        self.totals = Totals()
+        self.fleet = FleetState(
+            placement.max_waiting_per_instance, placement.view_lag_s, CANDIDATE_ORDERS[placement.policy]
+        )
+        self.directory = MonitorDirectory()
+        self.totals = RequestTotals()
         self._outage, self._idempotency = config.outage, keep
-        self._fences = Fences()
-        self._admission = Admission(config.admission, config.max_positions)
-        self._affinity = Affinity()
-        self._placement = Placement(self.journal, self.fleet, self._affinity, POLICIES[placement.policy])
-        self._telling = Telling()
-        replays = Replays(keep.replay_s, keep.max_replays, keep.max_replay_tokens)
-        self._endings = Endings(
+        self._fences = AttemptFences()
+        self._admission = AdmissionController(config.admission, config.max_positions)
+        self._affinity = PrefixAffinity()
+        self._placement = RequestPlacer(self.journal, self.fleet, self._affinity, DISPATCH_POLICIES[placement.policy])
+        self._events = LifecycleEvents()
+        replays = ReplayCache(keep.replay_s, keep.max_replays, keep.max_replay_tokens)
+        self._completion = RequestCompletion(
             self.journal,
             self.fleet,
             self._fences,
             self._admission,
             self.totals,
             replays,
-            self._telling,
+            self._events,
             placement.max_lost_attempts,
         )
-        self._moves = Moves(self.journal, self.fleet, self._fences, self._placement, self.totals)
-        attempts = Attempts(
+        self._migrations = Migrations(self.journal, self.fleet, self._fences, self._placement, self.totals)
+        attempts = AttemptEvents(
             self.journal,
             self.fleet,
             self._fences,
-            self._endings,
+            self._completion,
             self.totals,
-            self._telling,
+            self._events,
             placement.refusal_pause_s,
-            self._moves,
+            self._migrations,
             self._affinity,
         )
-        self._joining = Joining(self.journal, self._endings, replays)
-        self._adoption = Adoption(self.journal, self.fleet, self._fences, self._endings, self.totals, config.adoption)
+        self._joining = RequestJoins(self.journal, self._completion, replays)
+        self._adoption = RequestAdoption(
+            self.journal, self.fleet, self._fences, self._completion, self.totals, config.adoption
+        )
         self._heartbeat = Heartbeat(self.report, config.reports.interval_s)
-        self._handlers = handlers_of(self, attempts, self._moves, self._adoption, self._endings, self._heartbeat)
+        self._handlers = handlers_of(
+            self, attempts, self._migrations, self._adoption, self._completion, self._heartbeat
+        )
 
     @property
     def quotas(self) -> TenantQuotas:
@@ -89,7 +95,7 @@ class DispatcherCore:
             return []
         effects = handler(now_s, sender, message)
         if self.journal.queued:
-            effects += self._settle(now_s)
+            effects += self._dispatch_waiting(now_s)
         return effects
 
     def report(self) -> DispatcherReport:
@@ -112,67 +118,72 @@ class DispatcherCore:
 
     @handles
     def _on_submit(self, now_s: float, sender: Address, submit: Submit) -> list[Effect]:
-        effects = self._watch_drought(now_s)
-        if self.journal.of_client(sender) is not None:
-            refusal: Rejected | None = Rejected(Rejection.INVALID, "this client address has a request already")
+        effects = self._watch_outage(now_s)
+        if self.journal.by_reader(sender) is not None:
+            refusal: SubmitRejected | None = SubmitRejected(
+                RejectionCode.INVALID, "this client address has a request already"
+            )
         else:
             is_known, joined = self._joining.join(now_s, sender, submit)
             effects += joined
             if is_known:
                 return effects
-            limit = self.fleet.limit_of_all([])
-            submit = self._admission.bounded(submit, limit)
+            limit = self.fleet.fleet_max_length([])
+            submit = self._admission.cap_max_tokens(submit, limit)
             refusal = self._admission.refusal(submit, self.journal.queued, limit, now_s, self.fleet.waiting)
         if refusal is not None:
-            return [*effects, *self._endings.reject(now_s, sender, submit, refusal)]
+            return [*effects, *self._completion.reject(now_s, sender, submit, refusal)]
         return effects + self._open(now_s, sender, submit)
 
     def _open(self, now_s: float, sender: Address, submit: Submit) -> list[Effect]:
         asks = self._adoption.is_needed(submit)
-        request = self.journal.open(sender, submit, now_s, asks)
-        self._admission.admitted(request.number, submit)
+        request = self.journal.add(sender, submit, now_s, asks)
+        self._admission.on_admitted(request.number, submit)
         effects: list[Effect] = []
         if submit.timeout_s is not None:
             effects.append(After(submit.timeout_s, DeadlineDue(request.number)))
         if asks:
-            return effects + self._adoption.ask(request)
-        return [*effects, self._telling.admitted(request, self.journal.queued, self.fleet.placeable_count)]
+            return effects + self._adoption.query_instances(request)
+        return [*effects, self._events.admitted(request, self.journal.queued, self.fleet.serving_count)]
 
     @handles
-    def _on_withdraw(self, now_s: float, sender: Address, message: Withdraw) -> list[Effect]:
-        request = self.journal.of_client(sender)
+    def _on_abort(self, now_s: float, sender: Address, message: Abort) -> list[Effect]:
+        request = self.journal.by_reader(sender)
         if request is None:
             return []
-        if message.finish is Finish.CANCELLED:
-            self.journal.leave(sender)
+        if message.finish is FinishReason.CANCELLED:
+            self.journal.remove_reader(sender)
             if request.readers:
                 return []
             if request.submit.idempotency:
-                return [After(self._idempotency.grace_s, AbandonedDue(request.number, request.absence))]
-        cause = "a stop string came" if message.finish is Finish.STOP else "the client is gone"
-        return self._endings.stop(now_s, request, message.finish, cause)
+                return [After(self._idempotency.grace_s, AbandonTimeout(request.number, request.reader_absence))]
+        cause = "a stop string came" if message.finish is FinishReason.STOP else "the client is gone"
+        return self._completion.abort(now_s, request, message.finish, cause)
 
     @handles
-    def _on_abandoned_due(self, now_s: float, sender: Address, message: AbandonedDue) -> list[Effect]:
+    def _on_abandon_timeout(self, now_s: float, sender: Address, message: AbandonTimeout) -> list[Effect]:
         request = self.journal.get(message.request)
-        if request is None or request.readers or request.absence != message.absence:
+        if request is None or request.readers or request.reader_absence != message.reader_absence:
             return []
         text = f"no client came back for it within {self._idempotency.grace_s:g} s"
-        return self._endings.stop(now_s, request, Finish.CANCELLED, text)
+        return self._completion.abort(now_s, request, FinishReason.CANCELLED, text)
 
     @handles
     def _on_cancel_by_id(self, now_s: float, sender: Address, message: CancelById) -> list[Effect]:
-        request = self.journal.of_key(message.request)
+        request = self.journal.by_key(message.request)
         if request is not None and message.tenant not in (None, request.submit.tenant):
             request = None  # another tenant's: not even that there is one is told
         answer = Send(sender, CancelResult(message.request, request is not None))
         if request is None:
             return [answer]
-        return [*self._endings.tell(now_s, request, Finish.CANCELLED, "cancelled by its id"), answer]
+        return [
+            *self._completion.abort_and_notify(now_s, request, FinishReason.CANCELLED, "cancelled by its id"),
+            answer,
+        ]
 
     @handles
     def _on_quotas(self, now_s: float, sender: Address, message: Quotas) -> list[Effect]:
-        self._admission.quotas.take(message, now_s)
+        self._admission.quotas.replace(message, now_s)
         return []
 
     @handles
@@ -181,75 +192,75 @@ class DispatcherCore:
         if request is None:
             return []
         of = f" of {request.max_tokens}" if request.max_tokens else ""
-        text = f"{request.submit.timeout_s:g} s are over: {request.generated}{of} tokens were generated"
-        return self._endings.tell(now_s, request, Finish.DEADLINE, text)
+        text = f"{request.submit.timeout_s:g} s are over: {request.generated_tokens}{of} tokens were generated"
+        return self._completion.abort_and_notify(now_s, request, FinishReason.DEADLINE, text)
 
     # --- the fleet ---
 
     @handles
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "instance":
-            self.fleet.join(sender)
-            return [*self._adoption.joined(sender), *self._watch_drought(now_s)]
+            self.fleet.add_instance(sender)
+            return [*self._adoption.on_instance_joined(sender), *self._watch_outage(now_s)]
         if sender.role == "monitor":
             return self._heartbeat.joined(now_s, sender)
-        return self._watch_drought(now_s)
+        return self._watch_outage(now_s)
 
     @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         if sender.role == "client":
-            return self._on_withdraw(now_s, sender, Withdraw())
+            return self._on_abort(now_s, sender, Abort())
         self._heartbeat.gone(sender)
         self.fleet.forget_monitor(sender)
-        self.fleet.leave(sender)
-        self._fences.forget(sender)
-        self._affinity.forget(sender)
+        self.fleet.remove_instance(sender)
+        self._fences.forget_instance(sender)
+        self._affinity.forget_instance(sender)
         effects: list[Effect] = []
-        for request in self.journal.held_by(sender):
-            effects += self._endings.lost(now_s, request, f"lost: {message.reason or 'the stream ended'}")
-        return effects + self._adoption.gone(sender) + self._watch_drought(now_s)
+        for request in self.journal.ordered_requests_at(sender):
+            effects += self._completion.requeue_lost(now_s, request, f"lost: {message.reason or 'the stream ended'}")
+        return effects + self._adoption.on_instance_gone(sender) + self._watch_outage(now_s)
 
     @handles
     def _on_view(self, now_s: float, sender: Address, view: FleetView) -> list[Effect]:
         effects: list[Effect] = []
         for member in view.members:
             if not member.ready:
-                self._affinity.forget(member.address)
-        for suspect in self.fleet.take(sender, view, now_s):
-            for request in self.journal.held_by(suspect):
+                self._affinity.forget_instance(member.address)
+        for suspect in self.fleet.apply_view(sender, view, now_s):
+            for request in self.journal.ordered_requests_at(suspect):
                 effects += self._fences.cancel(suspect, request.number, request.attempt, "the instance is suspect")
-                effects += self._endings.lost(now_s, request, "suspect: no sign of progress")
-        return effects + self._adoption.look() + self._watch_drought(now_s)
+                effects += self._completion.requeue_lost(now_s, request, "suspect: no sign of progress")
+        return effects + self._adoption.recheck() + self._watch_outage(now_s)
 
     @handles
     def _on_membership(
         self, now_s: float, sender: Address, message: MembersReset | MemberUp | MemberDown
     ) -> list[Effect]:
-        self.directory.take(message)
+        self.directory.apply(message)
         return []
 
-    def _watch_drought(self, now_s: float) -> list[Effect]:
-        if not self._admission.rain(self.fleet.placeable_count > 0, now_s):
+    def _watch_outage(self, now_s: float) -> list[Effect]:
+        if not self._admission.update_outage(self.fleet.serving_count > 0, now_s):
             return []
-        return [After(self._outage.give_up_after_s, DroughtOver(self._admission.droughts))]
+        return [After(self._outage.give_up_after_s, OutageTimeout(self._admission.outages))]
 
     @handles
-    def _on_drought_over(self, now_s: float, sender: Address, message: DroughtOver) -> list[Effect]:
-        if not self._admission.is_drought(message.drought):
+    def _on_outage_timeout(self, now_s: float, sender: Address, message: OutageTimeout) -> list[Effect]:
+        if not self._admission.is_outage(message.outage):
             return []
         effects: list[Effect] = [After(self._outage.give_up_after_s, message)]
         text = f"no instance has been able to serve for {self._outage.give_up_after_s:g} s or more"
         for request in self.journal.waiting(self.journal.queued):
-            effects += self._endings.tell(now_s, request, Finish.ERROR, text)
+            effects += self._completion.abort_and_notify(now_s, request, FinishReason.ERROR, text)
         return effects
 
     # --- what happens to a request ---
 
-    def _settle(self, now_s: float) -> list[Effect]:
-        effects = self._moves.homeward()
-        placed, hopeless = self._placement.settle(now_s)
+    def _dispatch_waiting(self, now_s: float) -> list[Effect]:
+        effects = self._migrations.return_to_source()
+        placed, hopeless = self._placement.dispatch_waiting(now_s)
         effects += placed
         for request in hopeless:
-            text = f"{request.longest} tokens are more than any instance can hold"
-            effects += self._endings.tell(now_s, request, Finish.ERROR, text)
+            text = f"{request.max_length} tokens are more than any instance can hold"
+            effects += self._completion.abort_and_notify(now_s, request, FinishReason.ERROR, text)
         return effects

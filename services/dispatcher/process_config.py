@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from dunlin.config.fields import check, section, setting
 from services.dispatcher.config import DispatcherConfig
-from services.dispatcher.http_config import HttpConfig
+from services.dispatcher.doors.http.config import HttpConfig
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,35 +7,35 @@ import socket
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dunlin.auth.tenants import Tenant
 from dunlin.effects import Address
-from dunlin.engine.builtin import models_folder
-from dunlin.engine.errors import ModelError
-from dunlin.host import Host
 from dunlin.messages.door import Quotas
-from dunlin.tenants import Tenant
+from dunlin.model.builtin import models_folder
+from dunlin.model.errors import ModelError
+from dunlin.runtime.core_host import CoreHost
 from dunlin.wire.envelopes import DISPATCH
 from dunlin.wire.errors import StartError
-from dunlin.wire.methods import DISPATCHER_SERVICE, Methods
-from dunlin.wire.options import ServiceOptions
-from dunlin.wire.service import Service
-from services.dispatcher.access_log import AccessLog
-from services.dispatcher.callers import Callers
+from dunlin.wire.rpc.methods import DISPATCHER_SERVICE, Methods
+from dunlin.wire.service.options import ServiceOptions
+from dunlin.wire.service.service import ServiceProcess
+from services.dispatcher.admission.quotas import QuotaUsage
 from services.dispatcher.core import DispatcherCore
-from services.dispatcher.descriptors import room_for
-from services.dispatcher.door import Door
-from services.dispatcher.http import HttpConfig, HttpDoor, bind
-from services.dispatcher.http_access import NAME as HTTP
-from services.dispatcher.keys_file import KeysFile
-from services.dispatcher.metrics import LogLines, Metrics
-from services.dispatcher.model import Model, load_model
+from services.dispatcher.doors.access_log import AccessLog
+from services.dispatcher.doors.authentication import Authenticator
+from services.dispatcher.doors.gateway import RequestGateway
+from services.dispatcher.doors.generation.served_model import ServedModel, load_served_model
+from services.dispatcher.doors.grpc_server import DOOR_NAME as GRPC
+from services.dispatcher.doors.grpc_server import GrpcDoor
+from services.dispatcher.doors.http.app import HttpConfig, HttpDoor, bind
+from services.dispatcher.doors.http.call_middleware import DOOR_NAME as HTTP
+from services.dispatcher.doors.http.open_files import raise_open_file_limit
+from services.dispatcher.doors.metrics import AccessLogCollector, DoorMetrics
+from services.dispatcher.doors.tenants_file import TenantsFile
 from services.dispatcher.process_config import DispatcherProcessConfig
-from services.dispatcher.quotas import Usage
-from services.dispatcher.server_public import NAME as GRPC
-from services.dispatcher.server_public import PublicDoor
 
 _log = logging.getLogger(__name__)
 
-MOST_MESSAGE_BYTES = 16 << 20
+MAX_MESSAGE_BYTES = 16 << 20
 """Twice the longest request that is taken, so that its sender hears why; gRPC refuses more without reading it."""
 
 
@@ -53,17 +53,17 @@ class Dispatcher:
     """One dispatcher process. Parts exist once `start` has returned."""
 
     core: DispatcherCore
-    door: Door
+    gateway: RequestGateway
     http: HttpDoor
 
     def __init__(self, options: ServiceOptions, doors: DoorOptions, config: DispatcherProcessConfig) -> None:
         keys = config.tenants.keys_file
-        self.service = Service(options)
-        self.callers = Callers()
+        self.service = ServiceProcess(options)
+        self.callers = Authenticator()
         self.http_port = 0
-        self._keys = KeysFile(Path(keys), self._take) if keys else None
+        self._keys = TenantsFile(Path(keys), self._set_tenants) if keys else None
         self._quotas: Quotas | None = None
-        self._host: Host | None = None
+        self._host: CoreHost | None = None
         self._following: asyncio.Task[None] | None = None
         self._log: AccessLog | None = None
         self._doors = doors
@@ -86,17 +86,17 @@ class Dispatcher:
         await self.service.start(
             self._make_core,
             dials={"instance": DISPATCH},
-            make_handlers=lambda host: [self._open(host, model)],
+            make_handlers=lambda host: [self._make_doors(host, model)],
             services=[DISPATCHER_SERVICE],
             extra={"http": f"{self._doors.http_host}:{self.http_port}"},
             # At one port one thing says who a client is: its key where keys are asked for, else its certificate.
             demands_certificate=self._keys is None,
-            most_message_bytes=MOST_MESSAGE_BYTES,
+            most_message_bytes=MAX_MESSAGE_BYTES,
         )
         await self._open_http(listening)
         if self._keys is not None:
             self._following = asyncio.create_task(self._keys.follow(), name="the file of tenants")
-            self._following.add_done_callback(self.service.host.guard)
+            self._following.add_done_callback(self.service.host.crash_on_error)
 
     async def run(self) -> int:
         """Serve until told to stop; the exit code."""
@@ -107,7 +107,7 @@ class Dispatcher:
         await self.service.wait_for_stop()
         if self._following is not None:
             self._following.cancel()
-        self.door.shut(GRPC)
+        self.gateway.shut_down(GRPC)
         await self.http.stop()
         exit_code = await self.service.run_until_stopped()
         if self._log is not None:
@@ -120,10 +120,10 @@ class Dispatcher:
         tls = security.server_context(demands_certificate=False) if security is not None else None
         if security is not None and self._keys is None:
             _log.warning("the HTTP door takes anybody who reaches it: give API keys with --keys")
-        can_serve, clock = lambda: self.core.fleet.placeable_count > 0, self.service.host.clock
+        can_serve, clock = lambda: self.core.fleet.serving_count > 0, self.service.host.clock
         config = _with_room(self._config.http)
         self.http = HttpDoor(
-            self.door,
+            self.gateway,
             self.callers,
             listening,
             can_serve,
@@ -131,45 +131,45 @@ class Dispatcher:
             config,
             tls,
             self._usage,
-            self.door.metrics.connection_refused,
+            self.gateway.metrics.count_refused_connection,
         )
         await self.http.start()
 
-    def _usage(self, tenant: str) -> Usage:
+    def _usage(self, tenant: str) -> QuotaUsage:
         return self.core.quotas.usage(tenant, self.service.host.clock())
 
     def _make_core(self, address: Address) -> DispatcherCore:
         self.core = DispatcherCore(address, self._config)
         return self.core
 
-    def _open(self, host: Host, model: Model) -> Methods:
-        metrics = Metrics(self.callers.knows)
+    def _make_doors(self, host: CoreHost, model: ServedModel) -> Methods:
+        metrics = DoorMetrics(self.callers.knows)
         log = self._log
         if log is not None:
-            metrics.registry.register(LogLines(lambda: (log.lines_total, log.dropped_total)))
+            metrics.registry.register(AccessLogCollector(lambda: (log.lines_total, log.dropped_total)))
         servers = {HTTP: f"{self._doors.http_host}:{self.http_port}", GRPC: self.service.endpoint}
-        self.door = Door(host, model, metrics, log=log, servers=servers)
+        self.gateway = RequestGateway(host, model, metrics, log=log, servers=servers)
         self._host = host
         if self._quotas is not None:
             host.deliver(host.address, self._quotas)
-        return PublicDoor(self.door, self.callers, lambda: self.core.directory.monitor_endpoint).methods()
+        return GrpcDoor(self.gateway, self.callers, lambda: self.core.directory.monitor_endpoint).methods()
 
-    def _take(self, tenants: tuple[Tenant, ...]) -> None:
-        self._quotas = self.callers.take(tenants)
+    def _set_tenants(self, tenants: tuple[Tenant, ...]) -> None:
+        self._quotas = self.callers.set_tenants(tenants)
         if self._host is not None:
             self._host.deliver(self._host.address, self._quotas)
 
 
 def _with_room(config: HttpConfig) -> HttpConfig:
-    most = room_for(config.max_connections)
+    most = raise_open_file_limit(config.max_connections)
     if most < config.max_connections:
         text = "the limit of open files (ulimit -n) leaves room for %d HTTP connections, not for %d: raise it"
         _log.warning(text, most, config.max_connections)
     return replace(config, max_connections=most)
 
 
-async def _load(doors: DoorOptions, data_dir: Path) -> Model:
+async def _load(doors: DoorOptions, data_dir: Path) -> ServedModel:
     try:
-        return await asyncio.to_thread(load_model, doors.model, models_folder(data_dir), doors.model_name)
+        return await asyncio.to_thread(load_served_model, doors.model, models_folder(data_dir), doors.model_name)
     except ModelError as error:
         raise StartError(str(error)) from error

@@ -6,8 +6,9 @@ Knows the fleet from the monitor's views alone; not a request, not a token.
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from dunlin.cores.handlers import handlers_of, handles
+from dunlin.cores.reporting import Heartbeat
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.handlers import handlers_of, handles
 from dunlin.messages.fleet import FleetView, ManagerReport, MemberView
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import (
@@ -15,19 +16,18 @@ from dunlin.messages.plan import (
     DrainOutcome,
     DrainReply,
     DrainRequest,
-    OrderDone,
-    OrderRefused,
-    ShedDone,
+    EvacuateDone,
+    GroupOrderDone,
+    GroupOrderRefused,
 )
-from dunlin.policies.group import GROUP_POLICIES, Candidate, Terms
+from dunlin.policies.group import GROUP_POLICIES, GroupCandidate, GroupConstraints
 from dunlin.policies.rebalance import REBALANCE_POLICIES
-from dunlin.reporting import Heartbeat
 from services.global_manager.config import GlobalManagerConfig
-from services.global_manager.fleet import Fleet
-from services.global_manager.handovers import Handovers
-from services.global_manager.moves import Moves
-from services.global_manager.pace import Pace, PlanDue
-from services.global_manager.plan import Answer, Term
+from services.global_manager.fleet_mirror import FleetMirror
+from services.global_manager.handoff_assignments import HandoffAssignments
+from services.global_manager.move_orders import MoveOrders
+from services.global_manager.plan_term import OrderStatus, PlanTerm
+from services.global_manager.plan_throttle import PlanDue, PlanThrottle
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,26 +52,26 @@ class GlobalManagerCore:
 
     def __init__(self, address: Address, config: GlobalManagerConfig) -> None:
         self.address = address
-        self.fleet = Fleet()
-        self.term: Term | None = None
-        self.moves: Moves | None = None
-        self.handovers: Handovers | None = None
+        self.fleet = FleetMirror()
+        self.term: PlanTerm | None = None
+        self.move_orders: MoveOrders | None = None
+        self.handoff_assignments: HandoffAssignments | None = None
         self.stale_total = 0
         self.refused_total = 0
         self._groups = config.groups
         self._rebalance = config.rebalance
         self._rooms_interval_s = config.kv_handoff.rooms_interval_s
         self._policy = GROUP_POLICIES[config.groups.policy]
-        self._terms = Terms(config.groups.prefill_share)
+        self._constraints = GroupConstraints(config.groups.prefill_share)
         self._instances: dict[Address, None] = {}
         self._heartbeat = Heartbeat(self.report, config.reports.interval_s)
-        self._pace = Pace(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
-        self._moves_pace = Pace(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
+        self._plan_throttle = PlanThrottle(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
+        self._moves_throttle = PlanThrottle(config.plan_pace.per_instance_s, config.plan_pace.small_fleet)
         self._is_reshaped = False
         self._last_epoch = 0
         self._retries = 0
         self._retrying = False
-        self._looks = 0
+        self._moves_timers = 0
         self._handlers = handlers_of(self, self._heartbeat)
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
@@ -92,8 +92,8 @@ class GlobalManagerCore:
         self._instances[sender] = None
         order = self.term.order_of(sender) if self.term is not None else None
         again: list[Effect] = [Send(sender, order)] if order is not None else []
-        moves = self.moves.joined(sender) if self.moves is not None else []
-        rooms = self.handovers.joined(sender) if self.handovers is not None else []
+        moves = self.move_orders.on_instance_joined(sender) if self.move_orders is not None else []
+        rooms = self.handoff_assignments.on_instance_joined(sender) if self.handoff_assignments is not None else []
         member = self.fleet.members.get(sender)
         # Who is not known as ready has no place in a plan: the view that says so will make one.
         return again + moves + rooms + (self._replan_soon(now_s) if member is not None and member.ready else [])
@@ -111,11 +111,11 @@ class GlobalManagerCore:
         if not self.fleet.apply(sender, message):
             self.stale_total += 1
             return []
-        if self.moves is not None:
-            self.moves.forget(self.fleet.members)
+        if self.move_orders is not None:
+            self.move_orders.forget_unknown(self.fleet.members)
         is_new, self._is_reshaped = self.fleet.is_reshaped or self._is_reshaped, False
         plan = self._replan_soon(now_s) if is_new else []
-        return plan + ([] if self._may_wait(now_s) else self._move(now_s))
+        return plan + ([] if self._can_wait_for_timer(now_s) else self._order_moves(now_s))
 
     @handles
     def _on_elected(self, now_s: float, sender: Address, message: Elected) -> list[Effect]:
@@ -123,11 +123,11 @@ class GlobalManagerCore:
             self.stale_total += 1
             return []
         self._last_epoch = message.epoch
-        self.term = Term(message.epoch)
-        self.moves = Moves(message.epoch, REBALANCE_POLICIES[self._rebalance.policy], self._rebalance)
-        self.handovers = Handovers(message.epoch, self._rooms_interval_s)
-        self._looks += 1
-        looks = After(self._rebalance.interval_s, MovesDue(self._looks))
+        self.term = PlanTerm(message.epoch)
+        self.move_orders = MoveOrders(message.epoch, REBALANCE_POLICIES[self._rebalance.policy], self._rebalance)
+        self.handoff_assignments = HandoffAssignments(message.epoch, self._rooms_interval_s)
+        self._moves_timers += 1
+        looks = After(self._rebalance.interval_s, MovesDue(self._moves_timers))
         return [*(self._replan(now_s) or self._heartbeat.sends()), looks]
 
     @handles
@@ -135,17 +135,17 @@ class GlobalManagerCore:
         if self.term is None or message.epoch != self.term.epoch:
             self.stale_total += 1
             return []
-        self.term = self.moves = self.handovers = None
+        self.term = self.move_orders = self.handoff_assignments = None
         return self._heartbeat.sends()
 
     @handles
-    def _on_done(self, now_s: float, sender: Address, message: OrderDone) -> list[Effect]:
-        self._take_answer(sender, message.epoch, message.plan_version, Answer.DONE)
+    def _on_done(self, now_s: float, sender: Address, message: GroupOrderDone) -> list[Effect]:
+        self._record_answer(sender, message.epoch, message.plan_version, OrderStatus.DONE)
         return []
 
     @handles
-    def _on_refused(self, now_s: float, sender: Address, message: OrderRefused) -> list[Effect]:
-        if not self._take_answer(sender, message.epoch, message.plan_version, Answer.REFUSED):
+    def _on_refused(self, now_s: float, sender: Address, message: GroupOrderRefused) -> list[Effect]:
+        if not self._record_answer(sender, message.epoch, message.plan_version, OrderStatus.REFUSED):
             return []
         self.refused_total += 1
         return self._retry_later()
@@ -165,50 +165,50 @@ class GlobalManagerCore:
 
     @handles
     def _on_moves_due(self, now_s: float, sender: Address, message: MovesDue) -> list[Effect]:
-        if message.counter != self._looks or self.moves is None:
+        if message.counter != self._moves_timers or self.move_orders is None:
             return []
-        again = [effect for effect in self.moves.again() if effect.to in self._instances]
-        return [*again, *self._move(now_s), After(self._rebalance.interval_s, message)]
+        again = [effect for effect in self.move_orders.resend_drains() if effect.to in self._instances]
+        return [*again, *self._order_moves(now_s), After(self._rebalance.interval_s, message)]
 
     @handles
-    def _on_shed_done(self, now_s: float, sender: Address, message: ShedDone) -> list[Effect]:
-        taken = self.moves is not None and self.moves.shed_done(now_s, sender, message)
+    def _on_evacuate_done(self, now_s: float, sender: Address, message: EvacuateDone) -> list[Effect]:
+        taken = self.move_orders is not None and self.move_orders.on_evacuate_done(now_s, sender, message)
         self.stale_total += not taken
         return []
 
     @handles
     def _on_drain_done(self, now_s: float, sender: Address, message: DrainDone) -> list[Effect]:
-        taken = self.moves is not None and self.moves.drain_done(sender, message)
+        taken = self.move_orders is not None and self.move_orders.on_drain_done(sender, message)
         self.stale_total += not taken
         return []
 
     @handles
     def _on_drain_request(self, now_s: float, sender: Address, message: DrainRequest) -> list[Effect]:
-        if self.moves is None:
+        if self.move_orders is None:
             return [Send(sender, DrainReply(DrainOutcome.NOT_LEADER, f"{self.address.name} does not lead"))]
-        reply, effects = self.moves.ask(message, self._reachable())
+        reply, effects = self.move_orders.request_drain(message, self._reachable())
         return [Send(sender, reply), *effects]
 
-    def _move(self, now_s: float) -> list[Effect]:
-        if self.moves is None or self.handovers is None:
+    def _order_moves(self, now_s: float) -> list[Effect]:
+        if self.move_orders is None or self.handoff_assignments is None:
             return []
         is_still = self._rebalance.policy == "none" and not self.fleet.has_moves
-        if is_still and not self.moves.is_waiting and not self.handovers.is_waiting:
+        if is_still and not self.move_orders.has_open_drains and not self.handoff_assignments.has_assignments:
             return []
-        self._moves_pace.made(now_s)
+        self._moves_throttle.plan_made(now_s)
         members = self._reachable()
-        return [*self.handovers.decide(now_s, members), *self.moves.decide(now_s, members)]
+        return [*self.handoff_assignments.assign(now_s, members), *self.move_orders.order_moves(now_s, members)]
 
-    def _may_wait(self, now_s: float) -> bool:
+    def _can_wait_for_timer(self, now_s: float) -> bool:
         """In a large fleet the next look at moves, which comes anyway, is soon enough; not for an operator's wish."""
-        is_asked = self.moves is not None and self.moves.is_waiting
-        return not is_asked and self._moves_pace.is_early(now_s, len(self.fleet.members))
+        is_asked = self.move_orders is not None and self.move_orders.has_open_drains
+        return not is_asked and self._moves_throttle.is_too_soon(now_s, len(self.fleet.members))
 
     def _reachable(self) -> list[MemberView]:
         return [member for member in self.fleet.members.values() if member.address in self._instances]
 
-    def _take_answer(self, sender: Address, epoch: int, plan_version: int, answer: Answer) -> bool:
-        taken = self.term is not None and self.term.answer(sender, epoch, plan_version, answer)
+    def _record_answer(self, sender: Address, epoch: int, plan_version: int, answer: OrderStatus) -> bool:
+        taken = self.term is not None and self.term.record_answer(sender, epoch, plan_version, answer)
         self.stale_total += not taken
         return taken
 
@@ -216,25 +216,25 @@ class GlobalManagerCore:
         """At once, or when the last plan of a large fleet is old enough."""
         if self.term is None:
             return []
-        timer = self._pace.delay(now_s, len(self.fleet.members))
+        timer = self._plan_throttle.delay(now_s, len(self.fleet.members))
         return self._replan(now_s) if timer is None else [*timer]
 
     @handles
     def _on_plan_due(self, now_s: float, sender: Address, message: PlanDue) -> list[Effect]:
-        return self._replan(now_s) if self._pace.is_due(message) else []
+        return self._replan(now_s) if self._plan_throttle.is_due(message) else []
 
     def _replan(self, now_s: float) -> list[Effect]:
         """Order whoever's place in the plan is new. An instance that is not ready now keeps the order that it has."""
         if self.term is None:
             return []
-        self._pace.made(now_s)
-        orders = self.term.revise(self._policy(self._candidates(self.term), self._terms))
+        self._plan_throttle.plan_made(now_s)
+        orders = self.term.update_groups(self._policy(self._candidates(self.term), self._constraints))
         if not orders:
             return []
         effects: list[Effect] = [Send(member, order) for member, order in orders.items()]
         return effects + self._heartbeat.sends() + self._retry_later()
 
-    def _candidates(self, term: Term) -> list[Candidate]:
+    def _candidates(self, term: PlanTerm) -> list[GroupCandidate]:
         """Who may be grouped: known to the monitor, and either in the plan already or ready with a stream to here."""
         candidates = []
         for member in self.fleet.members.values():
@@ -246,7 +246,7 @@ class GlobalManagerCore:
             serves = is_there and not member.suspect and not member.draining
             requests = member.running + member.waiting
             candidates.append(
-                Candidate(member.address, member.capacity_slots, place.group, place.part, serves, requests)
+                GroupCandidate(member.address, member.capacity_slots, place.group, place.part, serves, requests)
             )
         return candidates
 

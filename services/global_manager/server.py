@@ -5,15 +5,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dunlin.effects import Address, Core, Effect, Message
-from dunlin.host import Host
 from dunlin.membership.election import Election
 from dunlin.messages.membership import Deposed, Elected
 from dunlin.messages.plan import DRAIN, MANAGER_SERVICE, DrainReply, DrainRequest
-from dunlin.wire.asking import Asking
+from dunlin.runtime.core_host import CoreHost
 from dunlin.wire.envelopes import PLAN
-from dunlin.wire.methods import Methods
-from dunlin.wire.options import ServiceOptions
-from dunlin.wire.service import ETCD, Service
+from dunlin.wire.rpc.core_query import CoreQueries
+from dunlin.wire.rpc.methods import Methods
+from dunlin.wire.service.options import ServiceOptions
+from dunlin.wire.service.service import ETCD, ServiceProcess
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.core import GlobalManagerCore
 
@@ -35,9 +35,9 @@ class TermGuard:
         self._core = core
         self._changes: deque[Elected | Deposed] = deque()
         self._election: Election | None = None
-        self._host: Host | None = None
+        self._host: CoreHost | None = None
 
-    def follow(self, election: Election, host: Host) -> None:
+    def follow(self, election: Election, host: CoreHost) -> None:
         """Ask this election from now on."""
         self._election, self._host = election, host
 
@@ -64,15 +64,15 @@ async def serve(options: ServiceOptions, config: GlobalManagerConfig) -> int:
     Raises:
         StartError: the port is taken, or no etcd.
     """
-    service = Service(options)
+    service = ServiceProcess(options)
     guards: list[TermGuard] = []
 
     def make_core(address: Address) -> TermGuard:
         guards.append(TermGuard(GlobalManagerCore(address, config)))
         return guards[0]
 
-    def make_handlers(host: Host) -> list[Methods]:
-        asking = Asking(host)
+    def make_handlers(host: CoreHost) -> list[Methods]:
+        asking = CoreQueries(host)
 
         async def drain(request: DrainRequest, context: object) -> DrainReply:
             return await asking.ask(request, DrainReply)

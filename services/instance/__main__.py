@@ -5,20 +5,20 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from dunlin.arguments import Parser
 from dunlin.config.common import ClusterConfig
 from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
 from dunlin.config.resolve import Settings
-from dunlin.engine.builtin import models_folder, resolve_model
-from dunlin.engine.config import load_config
-from dunlin.engine.errors import ModelError
-from dunlin.engine.options import ENGINE_MODULE
-from dunlin.wire.options import add_service_flags, service_options
-from dunlin.wire.process import run_service
+from dunlin.engine.process.options import ENGINE_MODULE
+from dunlin.model.builtin import models_folder, resolve_model
+from dunlin.model.config import load_config
+from dunlin.model.errors import ModelError
+from dunlin.runtime.arguments import CommandParser
+from dunlin.wire.service.options import add_service_flags, service_options
+from dunlin.wire.service.process import run_service
 from services.instance.process_config import InstanceProcessConfig
 from services.instance.server import serve
-from services.instance.server_engine import EngineSettings
+from services.instance.server_engine_supervisor import EngineLaunchSettings
 
 TABLES = {"cluster": ClusterConfig, "instance": InstanceProcessConfig}
 DTYPES = {"fp32": ("float32", 4), "bf16": ("bfloat16", 2)}
@@ -26,7 +26,7 @@ DTYPES = {"fp32": ("float32", 4), "bf16": ("bfloat16", 2)}
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    flags = Parser(prog="dunlin serve instance", description="One engine, its slots and its batch.")
+    flags = CommandParser(prog="dunlin serve instance", description="One engine, its slots and its batch.")
     add_service_flags(flags)
     add_config_flags(flags)
     short = Shorthands(TABLES)
@@ -88,7 +88,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     return run_service(options, lambda: serve(options, config, engine), settings.told())
 
 
-def engine_settings(config: InstanceProcessConfig, data_dir: Path, module: str = ENGINE_MODULE) -> EngineSettings:
+def engine_settings(config: InstanceProcessConfig, data_dir: Path, module: str = ENGINE_MODULE) -> EngineLaunchSettings:
     """What the engine is told.
 
     Raises:
@@ -102,7 +102,7 @@ def engine_settings(config: InstanceProcessConfig, data_dir: Path, module: str =
         # A granule more per layer than the slots fill: the engine rounds down, the core caps at max_slots.
         kv_bytes = shape.layers * (slots * shape.slot_bytes(item_bytes) + (1 << 16))
     engine = config.engine
-    return EngineSettings(model, kv_bytes, dtype, engine.deterministic, engine.threads, engine.standby, module)
+    return EngineLaunchSettings(model, kv_bytes, dtype, engine.deterministic, engine.threads, engine.standby, module)
 
 
 if __name__ == "__main__":

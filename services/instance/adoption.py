@@ -6,31 +6,31 @@ that the asker speaks for the request's own client, the chain of the tokens that
 
 from dataclasses import replace
 
-from dunlin import prefix
+from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect, Send
-from dunlin.handlers import handles
-from dunlin.messages.dispatch import Adopt, Adopted, NotHeld, Place, Preempted, Taken
-from dunlin.messages.types import I32, Figure, Finish, Why, i32
-from services.instance.lives import Lives
-from services.instance.retained import Retained
-from services.instance.sequences import Sequence, Sequences, State
+from dunlin.kv import prefix_hash
+from dunlin.messages.dispatch import Adopt, Adopted, AdoptedElsewhere, NotHeld, Place, Preempted
+from dunlin.messages.types import I32, Figure, FinishReason, Why, i32
+from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.sequence.finished_answers import FinishedAnswers
+from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
 
-class Adoption:
+class SequenceAdoption:
     """Answers `Adopt`."""
 
-    def __init__(self, sequences: Sequences, lives: Lives, retained: Retained) -> None:
+    def __init__(self, sequences: SequenceTable, lives: SequenceLifecycle, retained: FinishedAnswers) -> None:
         self._sequences = sequences
-        self._lives = lives
-        self._retained = retained
+        self._lifecycle = lives
+        self._finished_answers = retained
 
     @handles
-    def ask(self, now_s: float, sender: Address, adopt: Adopt) -> list[Effect]:
+    def adopt(self, now_s: float, sender: Address, adopt: Adopt) -> list[Effect]:
         """Give the request to the sender, or say that it is not here."""
-        sequence = self._running(adopt)
+        sequence = self._find_running(adopt)
         if sequence is not None:
-            return self._hand_over(sender, adopt, sequence)
-        answer = self._retained.find(now_s, adopt.key, adopt.tenant, adopt.idempotency)
+            return self._reassign(sender, adopt, sequence)
+        answer = self._finished_answers.lookup(now_s, adopt.key, adopt.tenant, adopt.idempotency)
         if answer is None:
             return [_not_held(sender, adopt)]
         if _conflicts(adopt, answer.place):
@@ -39,16 +39,16 @@ class Adoption:
             return [_not_held(sender, adopt)]
         return [_adopted(sender, adopt, answer.place, answer.tokens, answer.finish)]
 
-    def _running(self, adopt: Adopt) -> Sequence | None:
+    def _find_running(self, adopt: Adopt) -> Sequence | None:
         """The newest attempt that still runs; an older one of the same request may be ending."""
         found = [
             sequence
-            for sequence in self._sequences.all()
-            if sequence.state not in (State.ENDING, State.ENDED) and _is_named(adopt, sequence.place)
+            for sequence in self._sequences.by_arrival()
+            if sequence.state not in (SequenceState.ENDING, SequenceState.ENDED) and _is_named(adopt, sequence.place)
         ]
         return found[-1] if found else None
 
-    def _hand_over(self, sender: Address, adopt: Adopt, sequence: Sequence) -> list[Effect]:
+    def _reassign(self, sender: Address, adopt: Adopt, sequence: Sequence) -> list[Effect]:
         place, tokens = sequence.place, i32(sequence.tokens)
         if _conflicts(adopt, place):
             return [_not_held(sender, adopt, conflict=True)]
@@ -56,21 +56,21 @@ class Adoption:
             return [_not_held(sender, adopt)]
         if place.sampling.logprobs is not None and len(tokens) > adopt.length:
             # The log-probabilities of the tokens in between went out with them, and nobody has them.
-            return [*self._taken(sender, sequence), *self._lives.stop(sequence), _not_held(sender, adopt)]
-        effects = self._taken(sender, sequence)
-        self._sequences.rename(sequence, sender, replace(place, request=adopt.request, attempt=adopt.attempt))
-        effects.append(_adopted(sender, adopt, place, tokens, Finish.RUNNING, sequence.number))
+            return [*self._notify_former(sender, sequence), *self._lifecycle.stop(sequence), _not_held(sender, adopt)]
+        effects = self._notify_former(sender, sequence)
+        self._sequences.reassign(sequence, sender, replace(place, request=adopt.request, attempt=adopt.attempt))
+        effects.append(_adopted(sender, adopt, place, tokens, FinishReason.RUNNING, sequence.number))
         if sequence.preempted:
             effects.append(Send(sender, Preempted(adopt.request, adopt.attempt)))
         return effects
 
-    def _taken(self, sender: Address, sequence: Sequence) -> list[Effect]:
+    def _notify_former(self, sender: Address, sequence: Sequence) -> list[Effect]:
         if sequence.dispatcher == sender:
             return []
         place = sequence.place
         figures = (Figure("tokens", len(sequence.tokens)),)
         why = Why("adoption", f"given to {sender}", figures)
-        return [Send(sequence.dispatcher, Taken(place.request, place.attempt, sender, why))]
+        return [Send(sequence.dispatcher, AdoptedElsewhere(place.request, place.attempt, sender, why))]
 
 
 def _is_named(adopt: Adopt, place: Place) -> bool:
@@ -90,16 +90,18 @@ def _fits(adopt: Adopt, place: Place, tokens: I32) -> bool:
         return False
     if adopt.length - adopt.received != place.prompt_tokens:
         return False
-    return prefix.begins(prefix.root(adopt.tenant, ""), tokens, adopt.length, adopt.chain)
+    return prefix_hash.has_prefix(prefix_hash.chain_root(adopt.tenant, ""), tokens, adopt.length, adopt.chain)
 
 
-def _adopted(sender: Address, adopt: Adopt, place: Place, tokens: I32, finish: Finish, sequence: int = 0) -> Effect:
+def _adopted(
+    sender: Address, adopt: Adopt, place: Place, tokens: I32, finish: FinishReason, sequence: int = 0
+) -> Effect:
     figures = (
         Figure("tokens", len(tokens)),
         Figure("client_has", adopt.length),
         Figure("attempt_before", place.attempt),
     )
-    chosen = "go on under another dispatcher" if finish is Finish.RUNNING else "deliver what ended here"
+    chosen = "go on under another dispatcher" if finish is FinishReason.RUNNING else "deliver what ended here"
     why = Why("adoption", chosen, figures)
     rest = tokens[adopt.length :]
     held = Adopted(adopt.request, adopt.attempt, place.key, rest, place.max_tokens, finish, sequence, why)

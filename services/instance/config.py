@@ -4,9 +4,9 @@ from dataclasses import dataclass
 
 from dunlin.config.fields import check, section, setting
 from dunlin.policies.batch import BATCH_POLICIES
-from dunlin.policies.evict import EVICT_POLICIES
-from dunlin.policies.handover import HANDOVER_POLICIES
-from dunlin.policies.pressure import PRESSURE_POLICIES
+from dunlin.policies.handoff import HANDOFF_POLICIES
+from dunlin.policies.preemption import PREEMPTION_MODES
+from dunlin.policies.victim import VICTIM_POLICIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,13 +61,13 @@ class PreemptionConfig:
     victim_policy: str = setting(
         "youngest",
         "Which running sequence is preempted.",
-        choices=tuple(EVICT_POLICIES),
+        choices=tuple(VICTIM_POLICIES),
         why="the youngest has the least KV to lose, and the oldest always ends",
     )
     mode: str = setting(
         "spill",
         "What becomes of the victim's KV: `spill` copies it to the host tier, `recompute` drops it.",
-        choices=tuple(PRESSURE_POLICIES),
+        choices=tuple(PREEMPTION_MODES),
         why="copying back is faster than computing again; without room in the host tier it is computed again anyway",
     )
 
@@ -196,7 +196,7 @@ class KvHandoffConfig:
     policy: str = setting(
         "none",
         "Whether a sequence is handed over after its first token: `none`, or to the decode instance with `most_room`.",
-        choices=tuple(HANDOVER_POLICIES),
+        choices=tuple(HANDOFF_POLICIES),
         why="instances do both unless the preset splits them",
     )
     max_concurrent: int = setting(

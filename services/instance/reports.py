@@ -3,36 +3,36 @@
 from typing import Any
 
 from dunlin.messages.fleet import InstanceReport
-from services.instance.engine_side import EngineSide
-from services.instance.lives import Lives
-from services.instance.revival import Revival
-from services.instance.sequences import Sequences
-from services.instance.slots import Use
-from services.instance.steps import Steps
-from services.instance.tier import HostTier
+from services.instance.engine.client import EngineClient
+from services.instance.engine.recovery import EngineRecovery
+from services.instance.kv.host_cache import HostCacheClient
+from services.instance.kv.slot_table import SlotUse
+from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.scheduling.steps import OutstandingSteps
+from services.instance.sequence.table import SequenceTable
 
 
 def build_report(
     model: str,
-    engine: EngineSide,
-    revival: Revival,
-    sequences: Sequences,
-    lives: Lives,
-    steps: Steps,
-    tier: HostTier,
+    engine: EngineClient,
+    revival: EngineRecovery,
+    sequences: SequenceTable,
+    lives: SequenceLifecycle,
+    steps: OutstandingSteps,
+    tier: HostCacheClient,
     stale_total: int,
     more: dict[str, Any],
 ) -> InstanceReport:
     """The whole report; `more` are fields that only others know. Made at once: reports are many in a large fleet."""
-    slots, ready = lives.slots, engine.ready
+    slots, ready = lives.slot_table, engine.ready
     return InstanceReport(
         ready=ready is not None,
         capacity_slots=slots.capacity,
         free_slots=slots.free,
-        owned_slots=slots.count(Use.OWNED),
-        reserved_slots=slots.count(Use.RESERVED),
-        moving_slots=slots.count(Use.MOVING),
-        quarantined_slots=slots.count(Use.QUARANTINED),
+        owned_slots=slots.count(SlotUse.OWNED),
+        reserved_slots=slots.count(SlotUse.RESERVED),
+        moving_slots=slots.count(SlotUse.MOVING),
+        quarantined_slots=slots.count(SlotUse.QUARANTINED),
         max_positions=ready.max_positions if ready else 0,
         running=len(sequences) - sequences.waiting_count,
         waiting=sequences.waiting_count,
@@ -56,7 +56,7 @@ def build_report(
         corrupt_regions_total=tier.corrupt_total,
         engine_restarts_total=engine.restarts_total,
         stale_total=stale_total,
-        cached_slots=lives.slab.cached,
+        cached_slots=lives.kv_cache.cached_slots,
         prefix_hit_tokens_total=lives.prefix_hit_tokens_total,
         prefix_query_tokens_total=lives.prefix_query_tokens_total,
         claimed_tokens_total=lives.claimed_tokens_total,

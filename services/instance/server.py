@@ -3,20 +3,20 @@
 import asyncio
 import logging
 
-from dunlin.engine.config import load_config
-from dunlin.engine.errors import ModelError
+from dunlin.model.config import load_config
+from dunlin.model.errors import ModelError
 from dunlin.wire.envelopes import DISPATCH, GROUP, PLAN, POOL
 from dunlin.wire.errors import StartError
-from dunlin.wire.options import ServiceOptions
-from dunlin.wire.service import Service
+from dunlin.wire.service.options import ServiceOptions
+from dunlin.wire.service.service import ServiceProcess
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
-from services.instance.server_engine import EngineKeeper, EngineSettings
+from services.instance.server_engine_supervisor import EngineLaunchSettings, EngineProcessSupervisor
 
 _log = logging.getLogger(__name__)
 
 
-async def serve(options: ServiceOptions, config: InstanceConfig, settings: EngineSettings) -> int:
+async def serve(options: ServiceOptions, config: InstanceConfig, settings: EngineLaunchSettings) -> int:
     """Serve until told to stop; returns the exit code.
 
     Raises:
@@ -26,7 +26,7 @@ async def serve(options: ServiceOptions, config: InstanceConfig, settings: Engin
         load_config(settings.model)
     except ModelError as error:
         raise StartError(str(error)) from error
-    service = Service(options)
+    service = ServiceProcess(options)
     failures: list[str] = []
 
     def cannot_start(reason: str) -> None:
@@ -40,10 +40,10 @@ async def serve(options: ServiceOptions, config: InstanceConfig, settings: Engin
         same_node=["kvstore"],
         on_demand={"instance": GROUP},
     )
-    keeper = EngineKeeper(service.host, settings, cannot_start)
+    keeper = EngineProcessSupervisor(service.host, settings, cannot_start)
     tasks = [asyncio.create_task(keeper.run()), asyncio.create_task(keeper.report_progress())]
     for task in tasks:
-        task.add_done_callback(service.host.guard)
+        task.add_done_callback(service.host.crash_on_error)
     await service.wait_for_stop()
     for task in tasks:
         task.cancel()

@@ -4,13 +4,13 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from dunlin.arguments import Parser
 from dunlin.config.common import ClusterConfig
 from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
 from dunlin.config.resolve import Settings
-from dunlin.wire.options import add_service_flags, service_options
-from dunlin.wire.process import run_service
+from dunlin.runtime.arguments import CommandParser
+from dunlin.wire.service.options import add_service_flags, service_options
+from dunlin.wire.service.process import run_service
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.server import serve
 
@@ -19,7 +19,7 @@ TABLES = {"cluster": ClusterConfig, "kvstore": KvstoreConfig}
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    flags = Parser(
+    flags = CommandParser(
         prog="dunlin serve kvstore", description="The host-memory tier of one node's KV pool, and its catalog."
     )
     add_service_flags(flags)

@@ -6,8 +6,9 @@ Knows handles, generations and writers; not what a region is good for, not a sin
 from collections.abc import Sequence
 from typing import Any
 
+from dunlin.cores.handlers import handlers_of, handles
+from dunlin.cores.reporting import Heartbeat
 from dunlin.effects import Address, After, Effect, Gone, Handler, Joined, Message, Send
-from dunlin.handlers import handlers_of, handles
 from dunlin.messages.declare import declaration_of
 from dunlin.messages.exchange import Offer
 from dunlin.messages.fleet import KvstoreReport
@@ -15,23 +16,29 @@ from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.pool import (
     CommitRegion,
     FindRegions,
+    PendingWrites,
     RegionRefused,
     RegionReserved,
     RegionsFound,
-    RegionsTaken,
+    RegionsRevoked,
     ReleaseRegion,
     ReserveRegion,
     SendRegions,
-    Tier,
-    Writing,
+    TierReady,
 )
-from dunlin.messages.types import Figure, Priority, Rejected, Why
-from dunlin.reporting import Heartbeat
-from services.kvstore.catalog import Catalog, Entry, State, may_claim
+from dunlin.messages.types import Figure, Priority, RejectedOption, Why
 from services.kvstore.config import KvstoreConfig
-from services.kvstore.exchange import Exchange
-from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, Orphans, ProcessEnded, Writers
-from services.kvstore.room import Room
+from services.kvstore.regions.allocator import RangeAllocator
+from services.kvstore.regions.catalog import RegionCatalog, RegionEntry, RegionState, may_claim
+from services.kvstore.regions.writer_absences import (
+    PROCESSES,
+    AwaitProcessEnd,
+    ConnectedWriters,
+    ProcessEnded,
+    WriterAbsences,
+    WriterGraceOver,
+)
+from services.kvstore.transfer.exchange import RegionExchange
 
 WRITERS = ("instance", "kvstore")
 """Whose processes may have regions here."""
@@ -53,17 +60,17 @@ class KvstoreCore:
     def __init__(self, address: Address, config: KvstoreConfig) -> None:
         self.address = address
         self._tier = tier = config.tier
-        self.catalog = Catalog(Room(tier.capacity_bytes, tier.alignment_bytes, tier.max_regions))
+        self.catalog = RegionCatalog(RangeAllocator(tier.capacity_bytes, tier.alignment_bytes, tier.max_regions))
         self.stale_total = 0
         self._tier_path = config.tier_path
-        self.orphans = Orphans(config.node)
-        self._writers = Writers()
+        self.absences = WriterAbsences(config.node)
+        self._writers = ConnectedWriters()
         self._heartbeat = Heartbeat(self.report, config.reports.interval_s)
         self._reserved_total = self._refused_total = 0
         self._corrupt_total = 0
         self._claimed_total = 0
         place = (address, config.node, config.agent)
-        self.exchange = Exchange(*place, config.exchange, self.catalog, self._why_not_offered)
+        self.exchange = RegionExchange(*place, config.exchange, self.catalog, self._why_not_offered)
         own = handlers_of(self, self._heartbeat)
         own = {kind: self._from_writers(do) if declaration_of(kind) else do for kind, do in own.items()}
         self._handlers = own | self.exchange.handlers
@@ -72,13 +79,13 @@ class KvstoreCore:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
         handler = self._handlers.get(type(message))
         effects = handler(now_s, sender, message) if handler is not None else []
-        for key in self.catalog.take_freed():
-            effects += self.exchange.outgoing.released(key)
+        for key in self.catalog.pop_freed_keys():
+            effects += self.exchange.outgoing.on_region_released(key)
         return effects
 
     def report(self) -> KvstoreReport:
         """What this kvstore says of its tier. `used_bytes` counts padding and quarantined room."""
-        room = self.catalog.room
+        room = self.catalog.allocator
         return KvstoreReport(
             capacity_bytes=room.capacity_bytes,
             used_bytes=room.capacity_bytes - room.free_bytes,
@@ -111,11 +118,11 @@ class KvstoreCore:
         for other in self.catalog.incarnations(sender) + self._writers.incarnations(sender):
             if other.incarnation < sender.incarnation:
                 effects += self._on_gone(now_s, other, Gone("another incarnation"))
-                self._bury(other)
+                self._process_ended(other)
         self._writers.add(sender)
         if sender.role == "kvstore":
-            return [*effects, *self.exchange.joined(sender)]
-        return [*effects, Send(sender, Tier(self._tier_path, self._tier.capacity_bytes))]
+            return [*effects, *self.exchange.on_peer_joined(sender)]
+        return [*effects, Send(sender, TierReady(self._tier_path, self._tier.capacity_bytes))]
 
     @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
@@ -123,13 +130,13 @@ class KvstoreCore:
         if sender not in self._writers:
             return []
         self._writers.remove(sender)
-        effects = (self.exchange.gone if sender.role == "kvstore" else self.exchange.withdraw)(sender)
+        effects = (self.exchange.on_peer_gone if sender.role == "kvstore" else self.exchange.cancel_for)(sender)
         if not self.catalog.entries_of(sender):
             self._forget_if_over(sender)
             return effects
-        absence = self.orphans.next_absence()
-        effects.append(After(self._tier.orphan_grace_s, GraceOver(sender, absence)))
-        if self.catalog.orphan(sender, absence):
+        absence = self.absences.next_absence()
+        effects.append(After(self._tier.orphan_grace_s, WriterGraceOver(sender, absence)))
+        if self.catalog.orphan_writer(sender, absence):
             effects += self._await_end(sender)
         return effects
 
@@ -147,7 +154,7 @@ class KvstoreCore:
         taken = self.catalog.commit(sender, message.handle, message.generation, message.checksum)
         self.stale_total += not taken
         entry = self.catalog.find(sender, message.handle, message.generation) if taken else None
-        return self.exchange.committed(entry) if entry is not None else []
+        return self.exchange.replicate(entry) if entry is not None else []
 
     @handles
     def _on_release(self, now_s: float, sender: Address, message: ReleaseRegion) -> list[Effect]:
@@ -159,38 +166,38 @@ class KvstoreCore:
     @handles
     def _on_find(self, now_s: float, sender: Address, message: FindRegions) -> list[Effect]:
         if any(may_claim(entry, message) for entry in self.catalog.entries_of_key(message.key)):
-            return self._hand_over(sender, message)
-        return self.exchange.search(sender, message, lambda: self._hand_over(sender, message))
+            return self._claim(sender, message)
+        return self.exchange.search_peers(sender, message, lambda: self._claim(sender, message))
 
-    def _hand_over(self, asker: Address, message: FindRegions) -> list[Effect]:
+    def _claim(self, asker: Address, message: FindRegions) -> list[Effect]:
         """What can be claimed here."""
         before = {entry.host.handle: entry for entry in self.catalog.entries_of_key(message.key)}
         claimed = self.catalog.claim(asker, message)
         self._claimed_total += len(claimed)
-        taken = self._tell_taken([before[entry.host.handle] for entry in claimed])
-        return [*taken, Send(asker, RegionsFound(message.ticket, tuple(entry.kept for entry in claimed)))]
+        taken = self._revoke([before[entry.host.handle] for entry in claimed])
+        return [*taken, Send(asker, RegionsFound(message.ticket, tuple(entry.kept_region for entry in claimed)))]
 
-    def _tell_taken(self, entries: list[Entry]) -> list[Effect]:
+    def _revoke(self, entries: list[RegionEntry]) -> list[Effect]:
         """Whose they were may run an older attempt still, the asker too: it must not read them by the old names.
 
         A writer whose stream ended after the commit gave the names up then: it hears nothing, also if it is back.
         """
-        taken: dict[Address, RegionsTaken] = {}
+        taken: dict[Address, RegionsRevoked] = {}
         for entry in entries:
             if entry.writer.role == "instance" and not entry.absence:
-                names = taken.setdefault(entry.writer, RegionsTaken())
+                names = taken.setdefault(entry.writer, RegionsRevoked())
                 names.handle.append(entry.host.handle)
                 names.generation.append(entry.host.generation)
         return [Send(writer, names) for writer, names in taken.items()]
 
     @handles
-    def _on_writing(self, now_s: float, sender: Address, message: Writing) -> list[Effect]:
+    def _on_writing(self, now_s: float, sender: Address, message: PendingWrites) -> list[Effect]:
         self.catalog.free_quarantined(sender, but=list(zip(message.handle, message.generation, strict=False)))
         return []
 
     @handles
     def _on_send(self, now_s: float, sender: Address, message: SendRegions) -> list[Effect]:
-        return self.exchange.send(now_s, sender, message)
+        return self.exchange.send_regions(now_s, sender, message)
 
     def _why_not_offered(self, offer: Offer) -> Why | None:
         return None if self._may_reserve(offer.region) else self._why_refused(offer.region)
@@ -199,11 +206,11 @@ class KvstoreCore:
         """Checkpoints, which nobody waits for, leave room for what is preempted."""
         if asked.priority is not Priority.CHECKPOINT:
             return True
-        room = self.catalog.room
+        room = self.catalog.allocator
         return room.free_bytes - asked.length_bytes >= self._tier.spill_share * room.capacity_bytes
 
     @handles
-    def _on_grace_over(self, now_s: float, sender: Address, message: GraceOver) -> list[Effect]:
+    def _on_grace_over(self, now_s: float, sender: Address, message: WriterGraceOver) -> list[Effect]:
         self.catalog.free_orphans(message.writer, message.absence)
         self._forget_if_over(message.writer)
         return []
@@ -211,61 +218,65 @@ class KvstoreCore:
     @handles
     def _on_process_ended(self, now_s: float, sender: Address, message: ProcessEnded) -> list[Effect]:
         if message.writer not in self._writers:
-            self._bury(message.writer)
+            self._process_ended(message.writer)
         return []
 
     @handles
     def _on_members_reset(self, now_s: float, sender: Address, message: MembersReset) -> list[Effect]:
         effects: list[Effect] = []
         present = {member.address: None for member in message.members}
-        for writer in self.catalog.writers() + self.orphans.known():
+        for writer in self.catalog.known_writers() + self.absences.with_process_id():
             if writer not in present:
-                effects += self._deregistered(writer)
-        for known in self.exchange.known():
+                effects += self._registration_ended(writer)
+        for known in self.exchange.registered_peers():
             if known not in present:
-                self.exchange.forget(known)
+                self.exchange.remove_peer(known)
         for member in message.members:
-            self.orphans.learn(member)
-            self.exchange.learn(member)
+            self.absences.record_member(member)
+            self.exchange.add_peer(member)
         return effects
 
     @handles
     def _on_member_up(self, now_s: float, sender: Address, message: MemberUp) -> list[Effect]:
-        self.orphans.learn(message.member)
-        self.exchange.learn(message.member)
+        self.absences.record_member(message.member)
+        self.exchange.add_peer(message.member)
         return []
 
     @handles
     def _on_member_down(self, now_s: float, sender: Address, message: MemberDown) -> list[Effect]:
-        self.exchange.forget(message.address)
-        return self._deregistered(message.address)
+        self.exchange.remove_peer(message.address)
+        return self._registration_ended(message.address)
 
-    def _deregistered(self, writer: Address) -> list[Effect]:
+    def _registration_ended(self, writer: Address) -> list[Effect]:
         """Its registration ended. A live stream counts for more; committed regions have their own time."""
-        self.orphans.lapse(writer)
+        self.absences.registration_ended(writer)
         if writer in self._writers:
             return []
-        if any(entry.state is State.QUARANTINED for entry in self.catalog.entries_of(writer)):
+        if any(entry.state is RegionState.QUARANTINED for entry in self.catalog.entries_of(writer)):
             return self._await_end(writer)
         self._forget_if_over(writer)
         return []
 
     def _await_end(self, writer: Address) -> list[Effect]:
         """Have the silent writer's process watched; without a process id a lapsed registration must do."""
-        pid = self.orphans.pid_of(writer)
+        pid = self.absences.pid_of(writer)
         if pid is not None:
-            return [Send(PROCESSES, AwaitEnd(writer, pid))]
-        if self.orphans.has_lapsed(writer):
-            self._bury(writer)
+            return [Send(PROCESSES, AwaitProcessEnd(writer, pid))]
+        if self.absences.has_registration_ended(writer):
+            self._process_ended(writer)
         return []
 
     def _forget_if_over(self, writer: Address) -> None:
-        if writer not in self._writers and self.orphans.has_lapsed(writer) and not self.catalog.entries_of(writer):
-            self.orphans.forget(writer)
+        if (
+            writer not in self._writers
+            and self.absences.has_registration_ended(writer)
+            and not self.catalog.entries_of(writer)
+        ):
+            self.absences.forget(writer)
 
-    def _bury(self, writer: Address) -> None:
+    def _process_ended(self, writer: Address) -> None:
         """Its process surely ended: it writes nowhere any more. What it committed waits for its grace."""
-        self.orphans.forget(writer)
+        self.absences.forget(writer)
         if writer.role != "kvstore":  # what it sends, our own side writes
             self.catalog.free_unwritten(writer)
 
@@ -273,7 +284,7 @@ class KvstoreCore:
         return any(writer.incarnation < other.incarnation for other in self._writers.incarnations(writer))
 
     def _why_refused(self, asked: ReserveRegion) -> Why:
-        room = self.catalog.room
+        room = self.catalog.allocator
         figures = (
             Figure("asked_bytes", asked.length_bytes),
             Figure("free_bytes", room.free_bytes),
@@ -281,5 +292,5 @@ class KvstoreCore:
             Figure("regions", len(self.catalog)),
             Figure("max_regions", self._tier.max_regions),
         )
-        rejected = Rejected("reserve", "no free range is long enough, or no handle is left")
+        rejected = RejectedOption("reserve", "no free range is long enough, or no handle is left")
         return Why("best_fit", "refuse", figures, (rejected,))

@@ -5,19 +5,19 @@ from dataclasses import replace
 
 import grpc
 
-from dunlin.host import Host
-from dunlin.transport.agent import Agent, AgentError
+from dunlin.runtime.core_host import CoreHost
+from dunlin.transport.one_sided.agent import Agent, AgentError
 from dunlin.wire.envelopes import EXCHANGE, POOL
 from dunlin.wire.errors import StartError
-from dunlin.wire.options import ServiceOptions
-from dunlin.wire.service import Service
-from services.kvstore.carriage import TRANSPORT
+from dunlin.wire.service.options import ServiceOptions
+from dunlin.wire.service.service import ServiceProcess
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
-from services.kvstore.orphans import PROCESSES
+from services.kvstore.regions.writer_absences import PROCESSES
+from services.kvstore.server_host_memory import HostMemoryError, SharedHostMemory
 from services.kvstore.server_processes import ProcessWatcher
-from services.kvstore.server_tier import HostTier, TierError
-from services.kvstore.server_transport import Carrier, choose_agent
+from services.kvstore.server_transport import RegionTransport, choose_agent
+from services.kvstore.transfer.transport_commands import TRANSPORT
 
 
 async def serve(options: ServiceOptions, config: KvstoreConfig) -> int:
@@ -31,13 +31,13 @@ async def serve(options: ServiceOptions, config: KvstoreConfig) -> int:
         StartError: no memory for the tier, no NIXL where it is asked for, port taken, no etcd.
     """
     try:
-        tier = HostTier(config.tier.capacity_bytes)
-    except TierError as error:
+        tier = SharedHostMemory(config.tier.capacity_bytes)
+    except HostMemoryError as error:
         raise StartError(str(error)) from error
-    service = Service(options)
+    service = ServiceProcess(options)
     try:
         agent = _agent(options, config)
-        about = agent.about if agent is not None else None
+        about = agent.descriptor if agent is not None else None
         config = replace(config, tier_path=tier.path, node=options.node, agent=about)
         await service.start(
             lambda address: KvstoreCore(address, config),
@@ -58,13 +58,13 @@ def _agent(options: ServiceOptions, config: KvstoreConfig) -> Agent | None:
 
 
 def _attach(
-    host: Host, service: Service, tier: HostTier, agent: Agent | None, transport: str
+    host: CoreHost, service: ServiceProcess, tier: SharedHostMemory, agent: Agent | None, transport: str
 ) -> Sequence[grpc.GenericRpcHandler]:
     """What the core needs from its first message on."""
     options = service.options
     host.attach(PROCESSES, ProcessWatcher(host))
     listen = options.listen.rpartition(":")[0].strip("[]") or "127.0.0.1"
-    carrier = Carrier(
+    carrier = RegionTransport(
         host, tier.view(), listen, options.endpoint, service.security, agent, may_shun=transport == "auto"
     )
     host.attach(TRANSPORT, carrier)

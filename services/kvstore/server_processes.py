@@ -1,12 +1,12 @@
-"""Watches processes of this node for the core: an outlet that takes `AwaitEnd` and answers `ProcessEnded`."""
+"""Watches processes of this node for the core: an outlet that takes `AwaitProcessEnd` and answers `ProcessEnded`."""
 
 import asyncio
 import logging
 import os
 
 from dunlin.effects import Message
-from dunlin.host import Host
-from services.kvstore.orphans import PROCESSES, AwaitEnd, ProcessEnded
+from dunlin.runtime.core_host import CoreHost
+from services.kvstore.regions.writer_absences import PROCESSES, AwaitProcessEnd, ProcessEnded
 
 _log = logging.getLogger(__name__)
 
@@ -18,14 +18,14 @@ class ProcessWatcher:
     until another incarnation of the writer joins.
     """
 
-    def __init__(self, host: Host) -> None:
+    def __init__(self, host: CoreHost) -> None:
         self._host = host
         self._loop = asyncio.get_running_loop()
-        self._watched: dict[AwaitEnd, int] = {}
+        self._watched: dict[AwaitProcessEnd, int] = {}
 
     def send(self, message: Message) -> bool:
         """Watch the process that `message` names. Never full: there is one per writer."""
-        if isinstance(message, AwaitEnd) and message not in self._watched:
+        if isinstance(message, AwaitProcessEnd) and message not in self._watched:
             self._watch(message)
         return True
 
@@ -34,7 +34,7 @@ class ProcessWatcher:
         for wanted in list(self._watched):
             self._forget(wanted)
 
-    def _watch(self, wanted: AwaitEnd) -> None:
+    def _watch(self, wanted: AwaitProcessEnd) -> None:
         try:
             descriptor = os.pidfd_open(wanted.pid)
         except ProcessLookupError:
@@ -45,11 +45,11 @@ class ProcessWatcher:
             self._watched[wanted] = descriptor
             self._loop.add_reader(descriptor, self._ended, wanted)
 
-    def _ended(self, wanted: AwaitEnd) -> None:
+    def _ended(self, wanted: AwaitProcessEnd) -> None:
         self._forget(wanted)
         self._host.deliver(PROCESSES, ProcessEnded(wanted.writer))
 
-    def _forget(self, wanted: AwaitEnd) -> None:
+    def _forget(self, wanted: AwaitProcessEnd) -> None:
         descriptor = self._watched.pop(wanted)
         self._loop.remove_reader(descriptor)
         os.close(descriptor)

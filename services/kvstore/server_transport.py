@@ -9,19 +9,29 @@ import logging
 from collections.abc import Callable
 
 from dunlin.effects import Address, Message
-from dunlin.host import Host
 from dunlin.messages.exchange import TransferAgent
-from dunlin.transport.agent import Agent, AgentError
-from dunlin.transport.courier import Courier
-from dunlin.transport.nixl_agent import has_fast_network, is_installed, open_agent
-from dunlin.transport.outbound import Consignment
-from dunlin.transport.payload import Payload
-from dunlin.transport.receiver import Receiver
-from dunlin.transport.sender import Parcel, Sender
-from dunlin.wire.security import Security, server_name
-from services.kvstore.carriage import TRANSPORT, Abandon, Expect, Expecting, Forget, Goods, Push, Pushed, Received
+from dunlin.runtime.core_host import CoreHost
+from dunlin.transport.one_sided.agent import Agent, AgentError
+from dunlin.transport.one_sided.nixl_agent import has_fast_network, is_installed, open_nixl_agent
+from dunlin.transport.one_sided.outbound import OneSidedSend
+from dunlin.transport.one_sided.transfer_loop import TransferLoop
+from dunlin.transport.payload import RegionHeader
+from dunlin.transport.sockets.receiver import RegionReceiver
+from dunlin.transport.sockets.sender import RegionSend, RegionSender
+from dunlin.wire.security import TlsIdentity, server_name
+from services.kvstore.transfer.transport_commands import (
+    TRANSPORT,
+    CancelReceive,
+    ExpectRegion,
+    ForgetPeer,
+    PushRegion,
+    ReceiveReady,
+    RegionPayload,
+    RegionPushed,
+    RegionReceived,
+)
 
-SHUN_S = 30.0
+AGENT_BAN_S = 30.0
 """A peer whose one-sided writes did not come is asked to use sockets for so long."""
 _FAULTS = ("nothing came", "stalled")
 
@@ -44,7 +54,7 @@ def choose_agent(transport: str, name: str, is_secured: bool) -> Agent | None:
     if transport == "sockets" or (transport == "auto" and not pays):
         return None
     try:
-        return open_agent(name)
+        return open_nixl_agent(name)
     except AgentError as error:
         if transport == "nixl":
             raise
@@ -52,16 +62,16 @@ def choose_agent(transport: str, name: str, is_secured: bool) -> Agent | None:
         return None
 
 
-class Carrier:
+class RegionTransport:
     """Owns the sender and the receiver of this process, and the courier if there is an agent."""
 
     def __init__(
         self,
-        host: Host,
+        host: CoreHost,
         room: memoryview,
         listen: str,
         endpoint: Callable[[int], str],
-        security: Security | None,
+        security: TlsIdentity | None,
         agent: Agent | None = None,
         *,
         may_shun: bool = True,
@@ -77,24 +87,24 @@ class Carrier:
         self._loop = asyncio.get_running_loop()
         self._expected: dict[tuple[int, int], tuple[bytes, str]] = {}
         self._agents: dict[Address, str] = {}
-        self._shunned: dict[str, float] = {}
-        self._may_shun = may_shun
+        self._banned: dict[str, float] = {}
+        self._may_ban = may_shun
         server, client = (security.server_context(), security.client_context()) if security else (None, None)
-        self._receiver = Receiver(room, self._received, host=listen, tls=server)
-        self._sender = Sender(room, self._pushed, tls=client)
-        self._courier = Courier(room, agent, self._received, self._pushed) if agent is not None else None
+        self._receiver = RegionReceiver(room, self._received, host=listen, tls=server)
+        self._sender = RegionSender(room, self._pushed, tls=client)
+        self._courier = TransferLoop(room, agent, self._received, self._pushed) if agent is not None else None
         self._endpoint = endpoint(self._receiver.port)
 
     def send(self, message: Message) -> bool:
         """What the core wants carried. Never full: what cannot be queued is answered at once."""
         match message:
-            case Expect():
+            case ExpectRegion():
                 self._expect(message)
-            case Abandon():
+            case CancelReceive():
                 self._abandon(message)
-            case Push():
+            case PushRegion():
                 self._push(message)
-            case Forget():
+            case ForgetPeer():
                 self._forget(message.peer)
         return True
 
@@ -105,20 +115,20 @@ class Carrier:
         if self._courier is not None:
             self._courier.close()
 
-    def _expect(self, message: Expect) -> None:
-        host = message.goods.host
+    def _expect(self, message: ExpectRegion) -> None:
+        host = message.payload.host
         name = (host.handle, host.generation)
-        payload = _payload(message.goods, *name)
+        payload = _payload(message.payload, *name)
         token = self._expect_written(payload, host.offset_bytes, message)
-        about = self._courier.about if self._courier is not None and token else None
+        about = self._courier.descriptor if self._courier is not None and token else None
         token = token or self._receiver.expect(payload, host.offset_bytes)
         self._expected[name] = (token, message.agent.name if message.agent is not None and about is not None else "")
-        self._host.deliver(TRANSPORT, Expecting(*name, self._endpoint, token, about))
+        self._host.deliver(TRANSPORT, ReceiveReady(*name, self._endpoint, token, about))
 
-    def _expect_written(self, payload: Payload, offset_bytes: int, message: Expect) -> bytes:
+    def _expect_written(self, payload: RegionHeader, offset_bytes: int, message: ExpectRegion) -> bytes:
         """The token, if the region is to come by one-sided writes; nothing if it is not."""
         agent = message.agent
-        if self._courier is None or agent is None or self._is_shunned(agent):
+        if self._courier is None or agent is None or self._is_banned(agent):
             return b""
         try:
             token = self._courier.expect(payload, offset_bytes, agent)
@@ -129,65 +139,67 @@ class Carrier:
         self._agents[message.peer] = agent.name
         return token
 
-    def _abandon(self, message: Abandon) -> None:
+    def _abandon(self, message: CancelReceive) -> None:
         token, agent = self._expected.get((message.handle, message.generation), (b"", ""))
         if self._courier is not None and agent:
             self._courier.abandon(token)
         elif token:
             self._receiver.abandon(token)
 
-    def _push(self, push: Push) -> None:
-        payload = _payload(push.goods, push.handle, push.generation, push.token)
-        offset_bytes = push.goods.host.offset_bytes
+    def _push(self, push: PushRegion) -> None:
+        payload = _payload(push.payload, push.handle, push.generation, push.token)
+        offset_bytes = push.payload.host.offset_bytes
         if push.agent is not None and self._courier is not None:
             self._agents[push.peer] = push.agent.name
-            taken = self._courier.submit(Consignment(push.ticket, push.agent, payload, offset_bytes), push.priority)
+            taken = self._courier.submit(OneSidedSend(push.ticket, push.agent, payload, offset_bytes), push.priority)
         else:
             name = server_name(push.peer.role, push.peer.name)
-            taken = self._sender.submit(Parcel(push.ticket, push.endpoint, name, payload, offset_bytes), push.priority)
+            taken = self._sender.submit(
+                RegionSend(push.ticket, push.endpoint, name, payload, offset_bytes), push.priority
+            )
         if not taken:
-            self._host.deliver(TRANSPORT, Pushed(push.ticket, "too many regions wait to be sent"))
+            self._host.deliver(TRANSPORT, RegionPushed(push.ticket, "too many regions wait to be sent"))
 
     def _forget(self, peer: Address) -> None:
         name = self._agents.pop(peer, None)
         if self._courier is not None and name is not None:
-            self._courier.forget(name)
+            self._courier.peer_gone(name)
 
-    def _is_shunned(self, agent: TransferAgent) -> bool:
-        until_s = self._shunned.get(agent.name)
+    def _is_banned(self, agent: TransferAgent) -> bool:
+        until_s = self._banned.get(agent.name)
         if until_s is not None and until_s < self._loop.time():
-            del self._shunned[agent.name]
+            del self._banned[agent.name]
             return False
         return until_s is not None
 
     def _received(self, handle: int, generation: int, detail: str) -> None:
-        self._later(Received(handle, generation, detail))
+        self._post(RegionReceived(handle, generation, detail))
 
     def _pushed(self, ticket: int, detail: str) -> None:
-        self._later(Pushed(ticket, detail))
+        self._post(RegionPushed(ticket, detail))
 
-    def _later(self, message: Message) -> None:
+    def _post(self, message: Message) -> None:
         """From a thread to the loop; a loop that is over needs no news."""
         try:
-            self._loop.call_soon_threadsafe(self._tell, message)
+            self._loop.call_soon_threadsafe(self._deliver, message)
         except RuntimeError:
             pass
 
-    def _tell(self, message: Message) -> None:
-        if isinstance(message, Received):
+    def _deliver(self, message: Message) -> None:
+        if isinstance(message, RegionReceived):
             _, agent = self._expected.pop((message.handle, message.generation), (b"", ""))
-            if agent and self._may_shun and message.detail.startswith(_FAULTS):
-                self._shun(agent, message.detail)
+            if agent and self._may_ban and message.detail.startswith(_FAULTS):
+                self._ban(agent, message.detail)
         self._host.deliver(TRANSPORT, message)
 
-    def _shun(self, agent: str, detail: str) -> None:
+    def _ban(self, agent: str, detail: str) -> None:
         now_s = self._loop.time()
-        self._shunned = {name: until_s for name, until_s in self._shunned.items() if until_s > now_s}
-        self._shunned[agent] = now_s + SHUN_S
-        _log.warning("%s writes no regions (%s): sockets for %g s", agent, detail, SHUN_S)
+        self._banned = {name: until_s for name, until_s in self._banned.items() if until_s > now_s}
+        self._banned[agent] = now_s + AGENT_BAN_S
+        _log.warning("%s writes no regions (%s): sockets for %g s", agent, detail, AGENT_BAN_S)
 
 
-def _payload(goods: Goods, handle: int, generation: int, token: bytes = b"") -> Payload:
+def _payload(goods: RegionPayload, handle: int, generation: int, token: bytes = b"") -> RegionHeader:
     host = goods.host
     names = (goods.region, goods.kv_dtype, goods.chain)
-    return Payload(token, handle, generation, *names, host.length_bytes, host.checksum)
+    return RegionHeader(token, handle, generation, *names, host.length_bytes, host.checksum)

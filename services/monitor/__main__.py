@@ -5,13 +5,13 @@ import sys
 from collections.abc import Sequence
 from functools import partial
 
-from dunlin.arguments import Parser
 from dunlin.config.common import ClusterConfig
 from dunlin.config.errors import ConfigError
 from dunlin.config.flags import Shorthands, add_config_flags, read_settings
 from dunlin.config.resolve import Settings
-from dunlin.wire.options import add_service_flags, service_options
-from dunlin.wire.process import run_service
+from dunlin.runtime.arguments import CommandParser
+from dunlin.wire.service.options import add_service_flags, service_options
+from dunlin.wire.service.process import run_service
 from services.monitor.process_config import MonitorProcessConfig
 from services.monitor.server import serve
 
@@ -20,7 +20,7 @@ TABLES = {"cluster": ClusterConfig, "monitor": MonitorProcessConfig}
 
 def parser() -> argparse.ArgumentParser:
     """The command line."""
-    flags = Parser(
+    flags = CommandParser(
         prog="dunlin serve monitor", description="Watches the fleet, publishes its views, keeps the recorded reasons."
     )
     add_service_flags(flags)

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
+from dunlin.cores.handlers import handlers_of, handles
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.handlers import handlers_of, handles
 from dunlin.messages.fleet import (
     DispatcherReport,
     ExplainQuery,
@@ -25,10 +25,10 @@ from dunlin.messages.fleet import (
 )
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from services.monitor.config import MonitorConfig
-from services.monitor.reasons import ReasonRing
+from services.monitor.fleet_views import FleetViews, member_view
+from services.monitor.reason_ring import ReasonRing
 from services.monitor.registry import Registry, Report
-from services.monitor.views import Views, member_view
-from services.monitor.watch import Watch
+from services.monitor.watchdog import InstanceWatchdog
 
 SUBSCRIBERS = ("dispatcher", "global_manager")
 TRACES = Address("traces", "")
@@ -44,7 +44,7 @@ class Codec(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Tick:
+class WatchdogTick:
     """Time to judge."""
 
 
@@ -64,7 +64,7 @@ class MonitorCore:
     def __init__(self, address: Address, config: MonitorConfig, codec: Codec) -> None:
         self.address = address
         self.registry = Registry(address)
-        self.views = Views()
+        self.fleet_views = FleetViews()
         self.reasons = ReasonRing(config.reasons.ring_records, config.reasons.ring_bytes, codec.decode)
         self.suspicions_total = 0
         self.stale_total = 0
@@ -72,8 +72,8 @@ class MonitorCore:
         self._max_explained = config.reasons.max_explained
         self._traces = config.traces
         self._codec = codec
-        self._watches: dict[Address, Watch] = {}
-        self._unheard: dict[Address, None] = {}
+        self._watchdogs: dict[Address, InstanceWatchdog] = {}
+        self._without_report: dict[Address, None] = {}
         self._published_s = float("-inf")
         self._due_version = 0
         self._due_s = 0.0
@@ -87,7 +87,7 @@ class MonitorCore:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
         is_first = self._tick_due_s is None
         if self._tick_due_s is not None and now_s - self._tick_due_s > self._liveness.slept_s:
-            self._wake(now_s)
+            self._after_sleep(now_s)
         handler = self._handlers.get(type(message))
         effects = handler(now_s, sender, message) if handler is not None else []
         if is_first:
@@ -98,41 +98,43 @@ class MonitorCore:
     def status(self, now_s: float) -> FleetStatus:
         """Everybody who is there, and how the monitor itself fares."""
         members = tuple(
-            self.registry.status(now_s, address, address in self._watches and self._watches[address].suspect)
+            self.registry.status(now_s, address, address in self._watchdogs and self._watchdogs[address].suspect)
             for address in self.registry.present()
         )
-        return FleetStatus(self.views.version, members, self.suspicions_total, len(self.reasons), self.reasons.lost)
+        return FleetStatus(
+            self.fleet_views.version, members, self.suspicions_total, len(self.reasons), self.reasons.lost
+        )
 
     @handles
     def _on_joined(self, now_s: float, sender: Address, message: Joined) -> list[Effect]:
         if sender.role == "client":
             return []
-        self.registry.join(sender)
+        self.registry.stream_opened(sender)
         self._refresh_process(now_s, sender)
-        return [Send(sender, self.views.full())] if sender.role in SUBSCRIBERS and self._warm else []
+        return [Send(sender, self.fleet_views.snapshot())] if sender.role in SUBSCRIBERS and self._warm else []
 
     @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
-        self.registry.leave(sender)
+        self.registry.stream_closed(sender)
         self._refresh_process(now_s, sender)
         return []
 
     @handles
     def _on_instance_report(self, now_s: float, sender: Address, message: InstanceReport) -> list[Effect]:
-        if not self._take_report(now_s, sender, message) or sender not in self._watches:
+        if not self._record_report(now_s, sender, message) or sender not in self._watchdogs:
             return []
-        self._watches[sender].hear(now_s, message)
+        self._watchdogs[sender].observe(now_s, message)
         self._judge(now_s, sender)
         self._refresh(sender)
-        if not self._watches[sender].suspect:
-            self._unheard.pop(sender, None)
+        if not self._watchdogs[sender].suspect:
+            self._without_report.pop(sender, None)
         return []
 
     @handles
     def _on_report(
         self, now_s: float, sender: Address, message: DispatcherReport | KvstoreReport | ManagerReport
     ) -> list[Effect]:
-        self._take_report(now_s, sender, message)
+        self._record_report(now_s, sender, message)
         return []
 
     @handles
@@ -169,19 +171,19 @@ class MonitorCore:
         return []
 
     @handles
-    def _on_tick(self, now_s: float, sender: Address, message: Tick) -> list[Effect]:
-        for address in self._watches:
+    def _on_tick(self, now_s: float, sender: Address, message: WatchdogTick) -> list[Effect]:
+        for address in self._watchdogs:
             self._judge(now_s, address)
         return [self._next_tick(now_s)]
 
     @handles
     def _on_publish_due(self, now_s: float, sender: Address, message: PublishDue) -> list[Effect]:
-        is_due = self._warm and message.version == self.views.version and self.views.changed
+        is_due = self._warm and message.version == self.fleet_views.version and self.fleet_views.changed
         return self._publish_now(now_s) if is_due else []
 
     @handles
     def _on_explain(self, now_s: float, sender: Address, message: ExplainQuery) -> list[Effect]:
-        return [Send(sender, Explanation(self.reasons.about(message.request, self._max_explained)))]
+        return [Send(sender, Explanation(self.reasons.records_of(message.request, self._max_explained)))]
 
     @handles
     def _on_status(self, now_s: float, sender: Address, message: StatusQuery) -> list[Effect]:
@@ -189,89 +191,91 @@ class MonitorCore:
 
     def _next_tick(self, now_s: float) -> After:
         self._tick_due_s = now_s + self._liveness.tick_s
-        return After(self._liveness.tick_s, Tick())
+        return After(self._liveness.tick_s, WatchdogTick())
 
-    def _wake(self, now_s: float) -> None:
+    def _after_sleep(self, now_s: float) -> None:
         """This process slept: nobody answers for that time, and old suspicions are not told before another look.
 
         Whoever was suspect may be well since; what it has said meanwhile waits behind what is heard first.
         """
         self._tick_due_s = now_s
-        for address, watch in self._watches.items():
-            watch.forgive(now_s)
+        for address, watch in self._watchdogs.items():
+            watch.restart_clocks(now_s)
             if watch.suspect:
-                self._unheard[address] = None
-        if self._unheard:
+                self._without_report[address] = None
+        if self._without_report:
             self._warm, self._warm_by_s = False, now_s + self._view_pace.warm_up_s
 
-    def _take_report(self, now_s: float, sender: Address, report: Report) -> bool:
-        if not self.registry.is_connected(sender) or self.registry.is_outlived(sender):
+    def _record_report(self, now_s: float, sender: Address, report: Report) -> bool:
+        if not self.registry.is_connected(sender) or self.registry.is_superseded(sender):
             self.stale_total += 1
             return False
-        self.registry.hear(now_s, sender, report)
+        self.registry.record_report(now_s, sender, report)
         return True
 
     def _refresh_process(self, now_s: float, address: Address) -> None:
         """Something about the presence of `address` changed; a newer incarnation drives older ones out."""
-        for known in self.views.named(address.name):
+        for known in self.fleet_views.incarnations(address.name):
             if not self.registry.is_present(known):
-                self.views.drop(known)
-                self._watches.pop(known, None)
-                self._unheard.pop(known, None)
+                self.fleet_views.remove(known)
+                self._watchdogs.pop(known, None)
+                self._without_report.pop(known, None)
         if address.role == "instance" and self.registry.is_present(address):
-            if address not in self._watches:
-                self._watches[address] = Watch(now_s, self._liveness)
+            if address not in self._watchdogs:
+                self._watchdogs[address] = InstanceWatchdog(now_s, self._liveness)
                 if not self._warm:
-                    self._unheard[address] = None
+                    self._without_report[address] = None
             self._refresh(address)
 
     def _refresh(self, address: Address) -> None:
-        self.views.put(self._view_of(address))
+        self.fleet_views.put(self._view_of(address))
 
     def _view_of(self, address: Address) -> MemberView:
-        watch = self._watches[address]
+        watch = self._watchdogs[address]
         report = self.registry.report_of(address)
         instance = report if isinstance(report, InstanceReport) else None
         return member_view(address, self.registry.node_of(address), instance, watch.suspect, watch.why)
 
     def _judge(self, now_s: float, address: Address) -> None:
         """Judge one instance; a changed suspicion is recorded as the part of the next FleetView that says so."""
-        watch = self._watches[address]
-        if not watch.judge(now_s):
+        watch = self._watchdogs[address]
+        if not watch.update_suspicion(now_s):
             return
         self.suspicions_total += watch.suspect
         self._refresh(address)
-        said = FleetView(self.views.version + 1, (self._view_of(address),), self.views.version)
+        said = FleetView(self.fleet_views.version + 1, (self._view_of(address),), self.fleet_views.version)
         self.reasons.add(Reason(now_s, self.address, address, FleetView.__name__, self._codec.encode(said)))
 
     def _warm_up(self, now_s: float) -> list[Effect]:
         """Begin to publish as soon as nobody who is registered is still unheard, or the time is up."""
-        if now_s < self._warm_by_s and (not self._members_known or self._unheard):
+        if now_s < self._warm_by_s and (not self._members_known or self._without_report):
             return []
         self._warm = True
-        self._unheard.clear()
+        self._without_report.clear()
         self._published_s = now_s
-        if self.views.changed:
-            self.views.publish()
-        return [Send(peer, self.views.full()) for peer in self.registry.connected(*SUBSCRIBERS)]
+        if self.fleet_views.changed:
+            self.fleet_views.publish()
+        return [Send(peer, self.fleet_views.snapshot()) for peer in self.registry.connected(*SUBSCRIBERS)]
 
     def _publish(self, now_s: float) -> list[Effect]:
         """What changed goes out when the last version is old enough: for changes of note that is nearly always now."""
-        if not self.views.changed:
+        if not self.fleet_views.changed:
             return []
         config = self._view_pace
         interval_s = config.publish_interval_s
-        if self.views.urgent:
-            interval_s = min(interval_s, config.urgent_per_instance_s * max(0, len(self._watches) - config.small_fleet))
+        if self.fleet_views.urgent:
+            interval_s = min(
+                interval_s, config.urgent_per_instance_s * max(0, len(self._watchdogs) - config.small_fleet)
+            )
         due_s = self._published_s + interval_s
         if due_s <= now_s:
             return self._publish_now(now_s)
-        if self._due_version == self.views.version and self._due_s <= due_s:
+        if self._due_version == self.fleet_views.version and self._due_s <= due_s:
             return []
-        self._due_version, self._due_s = self.views.version, due_s
-        return [After(due_s - now_s, PublishDue(self.views.version))]
+        self._due_version, self._due_s = self.fleet_views.version, due_s
+        return [After(due_s - now_s, PublishDue(self.fleet_views.version))]
 
     def _publish_now(self, now_s: float) -> list[Effect]:
         self._published_s = now_s
-        view = self.views.publish()
+        view = self.fleet_views.publish()
         return [Send(peer, view) for peer in self.registry.connected(*SUBSCRIBERS)]

@@ -20,33 +20,33 @@ class Registry:
         self._heard_s: dict[Address, float] = {}
         # A process once outlived by a newer incarnation stays so, whatever becomes of the newer one.
         self._newest: dict[tuple[str, str], int] = {}
-        self._note(own)
+        self._remember_incarnation(own)
 
     def register(self, member: Member) -> None:
         """It is a member, or its record changed."""
         self._members[member.address] = member
-        self._note(member.address)
+        self._remember_incarnation(member.address)
 
     def deregister(self, address: Address) -> None:
         """It is no member any more: a probe found nobody, or its name was taken. It may still have a stream."""
         self._members.pop(address, None)
-        self._tidy(address)
+        self._forget_if_absent(address)
 
-    def join(self, address: Address) -> None:
+    def stream_opened(self, address: Address) -> None:
         """A stream to it is open."""
         if address not in self._streams:
             self._joins += 1
             self._streams[address] = None
             self._by_role.setdefault(address.role, {})[address] = self._joins
-        self._note(address)
+        self._remember_incarnation(address)
 
-    def leave(self, address: Address) -> None:
+    def stream_closed(self, address: Address) -> None:
         """Its stream ended."""
         self._streams.pop(address, None)
         self._by_role.get(address.role, {}).pop(address, None)
-        self._tidy(address)
+        self._forget_if_absent(address)
 
-    def hear(self, now_s: float, address: Address, report: Report) -> None:
+    def record_report(self, now_s: float, address: Address, report: Report) -> None:
         """Keep its newest report."""
         self._reports[address] = report
         self._heard_s[address] = now_s
@@ -59,18 +59,18 @@ class Registry:
         """Whether it has a stream, or is this process."""
         return address in self._streams or address == self._own
 
-    def is_outlived(self, address: Address) -> bool:
+    def is_superseded(self, address: Address) -> bool:
         """Whether a newer incarnation of the same process was seen."""
         return address.incarnation < self._newest.get((address.role, address.name), 0)
 
     def is_present(self, address: Address) -> bool:
         """Whether it is there and not outlived."""
-        return (address in self._members or self.is_connected(address)) and not self.is_outlived(address)
+        return (address in self._members or self.is_connected(address)) and not self.is_superseded(address)
 
     def present(self) -> list[Address]:
         """Everybody who is there, by role, name and incarnation."""
         known = {self._own: None} | dict.fromkeys(self._members) | dict.fromkeys(self._streams)
-        return sorted(address for address in known if not self.is_outlived(address))
+        return sorted(address for address in known if not self.is_superseded(address))
 
     def connected(self, *roles: str) -> list[Address]:
         """Those of these roles who have a stream, in the order of joining."""
@@ -104,11 +104,11 @@ class Registry:
             manager=report if isinstance(report, ManagerReport) else None,
         )
 
-    def _note(self, address: Address) -> None:
+    def _remember_incarnation(self, address: Address) -> None:
         key = (address.role, address.name)
         self._newest[key] = max(address.incarnation, self._newest.get(key, 0))
 
-    def _tidy(self, address: Address) -> None:
+    def _forget_if_absent(self, address: Address) -> None:
         if address not in self._members and address not in self._streams:
             self._reports.pop(address, None)
             self._heard_s.pop(address, None)

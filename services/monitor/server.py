@@ -6,17 +6,17 @@ from dataclasses import replace
 
 import grpc
 
-from dunlin.host import Host
 from dunlin.messages.fleet import EXPLAIN, MONITOR_SERVICE, STATUS
+from dunlin.runtime.core_host import CoreHost
 from dunlin.wire import codec
 from dunlin.wire.envelopes import FLEET
-from dunlin.wire.methods import Methods
-from dunlin.wire.options import ServiceOptions
-from dunlin.wire.service import Service
+from dunlin.wire.rpc.methods import Methods
+from dunlin.wire.service.options import ServiceOptions
+from dunlin.wire.service.service import ServiceProcess
 from services.monitor.config import MonitorConfig
 from services.monitor.core import TRACES, MonitorCore
-from services.monitor.server_desk import Desk
-from services.monitor.server_metrics import MetricsDoor
+from services.monitor.server_metrics import MetricsServer
+from services.monitor.server_queries import QueryServicer
 from services.monitor.server_traces import open_traces
 
 
@@ -32,10 +32,10 @@ async def serve(options: ServiceOptions, config: MonitorConfig, metrics: str = "
     Raises:
         StartError: a port is taken, no etcd, or `otlp` is wanted and cannot be.
     """
-    service = Service(options)
+    service = ServiceProcess(options)
     traces = open_traces(otlp, options.node) if otlp else None
     pump: asyncio.Task[None] | None = None
-    door = await MetricsDoor.open(metrics) if metrics else None
+    door = await MetricsServer.open(metrics) if metrics else None
     try:
         await service.start(
             lambda address: MonitorCore(address, replace(config, traces=bool(otlp)), codec),
@@ -47,9 +47,9 @@ async def serve(options: ServiceOptions, config: MonitorConfig, metrics: str = "
         if traces:
             service.host.attach(TRACES, traces)
             pump = asyncio.create_task(traces.run(service.host.clock))
-            pump.add_done_callback(service.host.guard)
+            pump.add_done_callback(service.host.crash_on_error)
         if door:
-            door.answer_from(Desk(service.host).now, traces.families if traces else tuple)
+            door.set_source(QueryServicer(service.host).fleet_status, traces.families if traces else tuple)
         return await service.run_until_stopped()
     finally:
         if pump:
@@ -58,6 +58,6 @@ async def serve(options: ServiceOptions, config: MonitorConfig, metrics: str = "
             await door.close()
 
 
-def _handlers(host: Host) -> Sequence[grpc.GenericRpcHandler]:
-    desk = Desk(host)
+def _handlers(host: CoreHost) -> Sequence[grpc.GenericRpcHandler]:
+    desk = QueryServicer(host)
     return [Methods({EXPLAIN: desk.explain, STATUS: desk.status})]

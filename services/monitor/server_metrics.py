@@ -8,13 +8,13 @@ from aiohttp import web
 from aiohttp.http import HttpProcessingError
 
 from dunlin.messages.fleet import FleetStatus
-from dunlin.telemetry.exposition import CONTENT_TYPE, render
-from dunlin.telemetry.metrics import Family, families
+from dunlin.telemetry.metrics import MetricFamily, metric_families
+from dunlin.telemetry.prometheus import CONTENT_TYPE, render_metrics
 from dunlin.wire.errors import StartError
 
 CONNECTION_S = 10.0
 """The longest life of a connection: its request, the page, and the peer's reading of it."""
-MOST_CONNECTIONS = 64
+MAX_CONNECTIONS = 64
 SHUTDOWN_S = 1.0
 """For pages that are being made when the service stops."""
 REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: close\r\nContent-Length: 0\r\n\r\n"
@@ -22,15 +22,15 @@ REFUSAL = b"HTTP/1.1 503 Service Unavailable\r\nRetry-After: 1\r\nConnection: cl
 Source = Callable[[], Awaitable[FleetStatus]]
 
 
-class MetricsDoor:
+class MetricsServer:
     """Answers `GET /metrics`, one request per connection. Owns the listening socket.
 
-    A connection is cut after `CONNECTION_S`, whatever its peer does; above `MOST_CONNECTIONS` one is told 503 at once.
+    A connection is cut after `CONNECTION_S`, whatever its peer does; above `MAX_CONNECTIONS` one is told 503 at once.
     """
 
     def __init__(self) -> None:
         self._source: Source | None = None
-        self._more: Callable[[], Sequence[Family]] = tuple
+        self._more: Callable[[], Sequence[MetricFamily]] = tuple
         application = web.Application()
         application.router.add_get("/metrics", self._page)
         application.on_response_prepare.append(_close_after)
@@ -39,7 +39,7 @@ class MetricsDoor:
         self._listener: asyncio.Server
 
     @classmethod
-    async def open(cls, listen: str) -> "MetricsDoor":
+    async def open(cls, listen: str) -> "MetricsServer":
         """Listen on `host:port`; port 0 means any.
 
         Raises:
@@ -66,7 +66,7 @@ class MetricsDoor:
         """How many are open, those above the limit left out."""
         return len(self._server.connections)
 
-    def answer_from(self, source: Source, more: Callable[[], Sequence[Family]] = tuple) -> None:
+    def set_source(self, source: Source, more: Callable[[], Sequence[MetricFamily]] = tuple) -> None:
         """From now on pages are made from what `source` returns, and `more`; until then the answer is 503."""
         self._source = source
         self._more = more
@@ -82,12 +82,12 @@ class MetricsDoor:
         return self._runner.server
 
     def _accept(self) -> asyncio.Protocol:
-        return _Connection(self._server) if self.connections < MOST_CONNECTIONS else _Refusal()
+        return _Connection(self._server) if self.connections < MAX_CONNECTIONS else _Refusal()
 
     async def _page(self, request: web.Request) -> web.Response:
         if self._source is None:
             return web.Response(status=503, text="starting\n")
-        page = render([*families(await self._source()), *self._more()])
+        page = render_metrics([*metric_families(await self._source()), *self._more()])
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field, replace
 from functools import partial
 
 from dunlin.effects import Address, Effect, Gone, Message
-from dunlin.messages.door import Admitted, Delta, Rejected, Rejection, Submit
-from dunlin.messages.types import Finish, Sampling, i32
+from dunlin.messages.door import Admitted, Delta, RejectionCode, Submit, SubmitRejected
+from dunlin.messages.types import FinishReason, SamplingParams, i32
 from simulator.campaign.plans import PlannedRequest
 from simulator.campaign.violation import Violation
 from simulator.cluster.simulated import SimulatedCluster
@@ -37,9 +37,9 @@ class CampaignClient:
     address: Address = field(init=False)
     request: str = ""
     tokens: list[int] = field(default_factory=list)
-    finish: Finish = Finish.RUNNING
+    finish: FinishReason = FinishReason.RUNNING
     detail: str = ""
-    rejected: Rejected | None = None
+    rejected: SubmitRejected | None = None
     attempts: int = 0
     disconnected: bool = False
     connected_s: float = 0.0
@@ -55,7 +55,7 @@ class CampaignClient:
     @property
     def is_done(self) -> bool:
         """Whether it awaits nothing more: the stream ended, it was rejected, or it disconnected."""
-        return self.disconnected or self.finish is not Finish.RUNNING or self.rejected is not None
+        return self.disconnected or self.finish is not FinishReason.RUNNING or self.rejected is not None
 
     def connect(self) -> None:
         """Submit to its dispatcher, or to the next one; a request that was admitted before is resumed."""
@@ -104,7 +104,7 @@ class CampaignClient:
             self._on_delta(now_s, message)
         elif isinstance(message, Admitted):
             self._on_admitted(now_s, message)
-        elif isinstance(message, Rejected):
+        elif isinstance(message, SubmitRejected):
             self._on_rejected(message)
         elif isinstance(message, Gone) and not self.is_done:
             # As the SDK does, it resumes at another dispatcher a moment later.
@@ -119,7 +119,7 @@ class CampaignClient:
         self.request = self.request or message.request
 
     def _on_delta(self, now_s: float, delta: Delta) -> None:
-        if self.finish is not Finish.RUNNING:
+        if self.finish is not FinishReason.RUNNING:
             raise Violation("I1", now_s, f"{self!r} gets {list(delta.tokens)} after its end")
         at = len(self.tokens)
         if list(delta.tokens) != self.expected[at : at + len(delta.tokens)]:
@@ -130,8 +130,10 @@ class CampaignClient:
         if self.is_done:
             self.ended_s = self.cluster.world.now_s
 
-    def _on_rejected(self, rejected: Rejected) -> None:
-        is_passing = rejected.code is Rejection.UNAVAILABLE or (self.request and rejected.code is Rejection.FULL)
+    def _on_rejected(self, rejected: SubmitRejected) -> None:
+        is_passing = rejected.code is RejectionCode.UNAVAILABLE or (
+            self.request and rejected.code is RejectionCode.FULL
+        )
         if is_passing and self.attempts < MOST_TRIES:
             self.door = None
             return self.cluster.world.call_later(max(RETRY_S, rejected.retry_after_s or 0.0), self.connect)
@@ -177,7 +179,7 @@ class CampaignClients:
         submit = Submit(
             i32(ask.tokens),
             ask.max_tokens,
-            Sampling(seed=ask.number),
+            SamplingParams(seed=ask.number),
             timeout_s=ask.timeout_s,
             tenant=ask.tenant,
             **name,  # type: ignore[arg-type]

@@ -7,7 +7,7 @@ from collections import Counter
 from typing import Any
 
 from dunlin.effects import Address
-from services.instance.sequences import LEGAL
+from services.instance.sequence.table import TRANSITIONS
 from simulator.cluster.process import Delivery
 from simulator.cluster.simulated import SimulatedCluster
 
@@ -60,7 +60,7 @@ class Coverage:
 
     def report(self) -> str:
         """The counts as a page of text, with the state transitions and the phases that were never reached."""
-        known = {(before.value, after.value) for before, targets in LEGAL.items() for after in targets}
+        known = {(before.value, after.value) for before, targets in TRANSITIONS.items() for after in targets}
         missing = sorted(turn for turn in known - set(self.transitions) if turn[1] != "ended")
         lines = ["messages delivered, by role:"]
         for role in sorted({role for role, _ in self.messages}):
@@ -98,16 +98,16 @@ def phase_of(address: Address, cluster: SimulatedCluster) -> str:
         return client(core)
     if role == "global_manager":
         return "leading" if core.term is not None else "standing by"
-    return "publishing" if core.views.version else "warming up"
+    return "publishing" if core.fleet_views.version else "warming up"
 
 
 def _of_instance(core: Any) -> str:
     found = _first_of("instance", {sequence.state.value for sequence in core.sequences})
     if found in INSTANCE_STATES:
         return found
-    if len(core.migration.arrivals):
+    if len(core.migration.migrate_in):
         return "receiving"
-    if core.tier.moves:
+    if core.host_cache.pending_moves:
         return "copying"
     if not len(core.sequences):
         return "idle"
@@ -120,7 +120,7 @@ def _of_dispatcher(core: Any) -> str:
 
 def _of_kvstore(core: Any) -> str:
     catalog = core.catalog
-    entries = (entry for writer in catalog.writers() for entry in catalog.entries_of(writer))
+    entries = (entry for writer in catalog.known_writers() for entry in catalog.entries_of(writer))
     return _first_of("kvstore", {entry.state.name.lower() for entry in entries})
 
 

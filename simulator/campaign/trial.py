@@ -11,9 +11,9 @@ from random import Random
 from zlib import crc32
 
 from dunlin.effects import Address
-from dunlin.messages.door import Quota, Rejection
-from dunlin.messages.types import Finish
-from services.instance.sequences import Sequence
+from dunlin.messages.door import Quota, RejectionCode
+from dunlin.messages.types import FinishReason
+from services.instance.sequence.table import Sequence
 from simulator.campaign.clients import CampaignClient, CampaignClients
 from simulator.campaign.cluster_shape import cluster_of
 from simulator.campaign.coverage import Coverage, phase_of
@@ -37,7 +37,8 @@ SETTLED_S = 200.0
 AIM_S, AIM_STEP_S = 1.0, 0.003
 """Seconds for which a fault waits for its phase, and between two looks."""
 MOST_ALONE = 2
-"""Engines that a request may crash while it runs alone, in one attempt (services/instance/suspects.py)."""
+"""Engines that a request may crash while it runs alone, in one attempt
+(services/instance/sequence/crash_suspects.py)."""
 LEGAL_ERRORS = ("given up after", "no instance has been able to serve")
 
 
@@ -164,7 +165,7 @@ class CampaignTrial:
         core = self.cluster.core(event.to)
         if core is None or self.cluster.world.is_paused(event.to) or not self.cluster.has_engine(event.to):
             return
-        rows = [sequence for sequence, _ in core.steps.executing()]
+        rows = [sequence for sequence, _ in core.steps.executing_rows()]
         if any(sequence.place.sampling.seed in self._poison for sequence in rows):
             self.cluster.engine_supervisors[event.to].crash(signal=11)
             self.outcome.done["bite"] += 1
@@ -204,17 +205,17 @@ class CampaignTrial:
         if client.disconnected:
             return True
         if client.rejected is not None:
-            passing = (Rejection.FULL, Rejection.QUOTA, Rejection.UNAVAILABLE)
+            passing = (RejectionCode.FULL, RejectionCode.QUOTA, RejectionCode.UNAVAILABLE)
             return client.rejected.code in passing or bool(client.submit.timeout_s)
         if client.planned.number in self._poison:
-            is_late = client.finish is Finish.DEADLINE and client.submit.timeout_s is not None
-            return (client.finish is Finish.ERROR or is_late) and not client.tokens
-        if client.finish is Finish.ERROR:
+            is_late = client.finish is FinishReason.DEADLINE and client.submit.timeout_s is not None
+            return (client.finish is FinishReason.ERROR or is_late) and not client.tokens
+        if client.finish is FinishReason.ERROR:
             is_blamed = "poison" in client.detail and self._faults.engines.crashes >= 2
             return is_blamed or client.detail.startswith(LEGAL_ERRORS)
-        if client.finish is Finish.DEADLINE:
+        if client.finish is FinishReason.DEADLINE:
             return client.submit.timeout_s is not None
-        return client.finish is Finish.LENGTH and client.tokens == client.expected
+        return client.finish is FinishReason.LENGTH and client.tokens == client.expected
 
     def _drain_and_audit(self) -> None:
         for watcher in self._watchers:
@@ -231,7 +232,10 @@ class CampaignTrial:
             not any(len(core.sequences) for core in instances)
             and not any(len(core.journal) for core in self.cluster.dispatchers.values())
             and not any(len(core.catalog) for core in kvstores)
-            and all(core.slots.free + core.lives.slab.cached == core.slots.capacity for core in instances)
+            and all(
+                core.slot_table.free + core.lifecycle.kv_cache.cached_slots == core.slot_table.capacity
+                for core in instances
+            )
         )
 
 

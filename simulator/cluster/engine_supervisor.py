@@ -19,7 +19,7 @@ def tenant_lookup(core: InstanceCore) -> Callable[[int], str]:
     """A function from an engine's sequence number to its tenant."""
 
     def tenant_of(number: int) -> str:
-        sequence = core.sequences.get(number)
+        sequence = core.sequences.by_number(number)
         return sequence.place.tenant if sequence is not None else ""
 
     return tenant_of
@@ -29,7 +29,7 @@ class SimulatedEngineSupervisor:
     """Stands at the engine's address and forwards messages to the engine that runs there now.
 
     `engine` is the newest engine, `ended` holds its predecessors. The KV cache and its `audit` outlive engines.
-    `is_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
+    `is_kv_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
     None: the mapping stays.
     """
 

@@ -3,7 +3,7 @@
 It assigns processors and prices messages. Prices are measured (`dunlin profile --host`).
 """
 
-from dunlin.cost.models import HostCosts, MessageCosts
+from dunlin.cost.models import MessageCosts, ProcessCosts
 from dunlin.effects import Address, Message
 from dunlin.messages.dispatch import Place, Tokens
 from dunlin.messages.door import Submit
@@ -13,7 +13,7 @@ from simulator.cluster.process import Processor
 from simulator.cluster.simulated import SimulatedCluster
 
 
-def assign_processors(cluster: SimulatedCluster, costs: HostCosts) -> None:
+def assign_processors(cluster: SimulatedCluster, costs: ProcessCosts) -> None:
     """Give each instance a processor, its engine's if `costs.shares_core`, and all dispatchers a common one."""
     door = Processor(lambda to, message: message_cost_s(costs.door, message))
     for core in cluster.dispatchers.values():

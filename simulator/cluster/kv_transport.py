@@ -1,6 +1,7 @@
 """The transport of all kvstores: it copies regions between the host tiers of nodes.
 
-As the live one (`dunlin/transport/receiver.py`), it reports the outcome of each expected region exactly once; a region
+As the live one (`dunlin/transport/sockets/receiver.py`), it reports the outcome of each expected region exactly
+once; a region
 that is never pushed is reported as lost.
 """
 
@@ -8,7 +9,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Message, Send
-from services.kvstore.carriage import TRANSPORT, Abandon, Expect, Expecting, Goods, Push, Pushed, Received
+from services.kvstore.transfer.transport_commands import (
+    TRANSPORT,
+    CancelReceive,
+    ExpectRegion,
+    PushRegion,
+    ReceiveReady,
+    RegionPayload,
+    RegionPushed,
+    RegionReceived,
+)
 from simulator.cluster.network import NetworkLinks
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
@@ -38,33 +48,33 @@ class SimulatedKvTransport:
         self._world = world
         self._links = links
         self._node_of = node_of
-        self._expected: dict[bytes, tuple[Address, Goods]] = {}
+        self._expected: dict[bytes, tuple[Address, RegionPayload]] = {}
         self._numbers = 0
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """Handle a message of a kvstore's core, or a timer."""
-        if isinstance(message, Expect):
-            return self._expect(sender, message.goods)
+        if isinstance(message, ExpectRegion):
+            return self._expect(sender, message.payload)
         if isinstance(message, PushDue):
             return self._lost(message.token, "nothing came")
-        if isinstance(message, Abandon):
+        if isinstance(message, CancelReceive):
             return [effect for token in self._tokens(sender, message) for effect in self._lost(token, "abandoned")]
-        return self._push(sender, message) if isinstance(message, Push) else []
+        return self._push(sender, message) if isinstance(message, PushRegion) else []
 
-    def _expect(self, sender: Address, goods: Goods) -> list[Effect]:
+    def _expect(self, sender: Address, goods: RegionPayload) -> list[Effect]:
         self._numbers += 1
         token, host = self._numbers.to_bytes(16, "little"), goods.host
         self._expected[token] = (sender, goods)
-        expecting = Expecting(host.handle, host.generation, sender.name, token)
+        expecting = ReceiveReady(host.handle, host.generation, sender.name, token)
         return [Send(sender, expecting), After(PATIENCE_S, PushDue(token))]
 
     def _lost(self, token: bytes, detail: str) -> list[Effect]:
         to, goods = self._expected.pop(token, (None, None))
         if to is None or goods is None:
             return []
-        return [Send(to, Received(goods.host.handle, goods.host.generation, detail))]
+        return [Send(to, RegionReceived(goods.host.handle, goods.host.generation, detail))]
 
-    def _tokens(self, sender: Address, abandoned: Abandon) -> list[bytes]:
+    def _tokens(self, sender: Address, abandoned: CancelReceive) -> list[bytes]:
         name = (abandoned.handle, abandoned.generation)
         return [
             token
@@ -72,22 +82,22 @@ class SimulatedKvTransport:
             if to == sender and (goods.host.handle, goods.host.generation) == name
         ]
 
-    def _push(self, sender: Address, push: Push) -> list[Effect]:
+    def _push(self, sender: Address, push: PushRegion) -> list[Effect]:
         if push.token not in self._expected:
-            return [Send(sender, Pushed(push.ticket, "it is not expected"))]
+            return [Send(sender, RegionPushed(push.ticket, "it is not expected"))]
         to, _ = self._expected[push.token]
-        size = push.goods.host.length_bytes
+        size = push.payload.host.length_bytes
         here, there = self._node_of[sender], self._node_of[to]
         self._links.transfer(here, there, size, push.priority, lambda now_s: self._arrived(sender, push))
         return []
 
-    def _arrived(self, sender: Address, push: Push) -> None:
+    def _arrived(self, sender: Address, push: PushRegion) -> None:
         """The last byte arrived: store the region, unless it is no longer expected or its sender died meanwhile."""
         to, goods = self._expected.pop(push.token, (None, None))
         if to is None or goods is None:
-            return self._world.post(TRANSPORT, sender, Pushed(push.ticket, "it is not expected"))
+            return self._world.post(TRANSPORT, sender, RegionPushed(push.ticket, "it is not expected"))
         if not self._world.is_up(sender):
-            return self._world.post(TRANSPORT, to, Received(push.handle, push.generation, "the sender is gone"))
-        self._memories[to].write(goods.host, self._memories[sender].read(push.goods.host))
-        self._world.post(TRANSPORT, sender, Pushed(push.ticket))
-        return self._world.post(TRANSPORT, to, Received(push.handle, push.generation))
+            return self._world.post(TRANSPORT, to, RegionReceived(push.handle, push.generation, "the sender is gone"))
+        self._memories[to].write(goods.host, self._memories[sender].read(push.payload.host))
+        self._world.post(TRANSPORT, sender, RegionPushed(push.ticket))
+        return self._world.post(TRANSPORT, to, RegionReceived(push.handle, push.generation))

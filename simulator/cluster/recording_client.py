@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from dunlin.effects import Address, Effect, Message
-from dunlin.messages.door import Admitted, Delta, Rejected, Submit
-from dunlin.messages.types import Finish
+from dunlin.messages.door import Admitted, Delta, Submit, SubmitRejected
+from dunlin.messages.types import FinishReason
 from simulator.engine.errors import ContractBroken
 from simulator.engine.token_model import VOCABULARY, PrefixTokenModel, TokenModel, expected_tokens
 
@@ -18,10 +18,10 @@ class RecordingClient:
     dispatcher: str = ""
     door: Address | None = None
     request: str = ""
-    rejected: Rejected | None = None
+    rejected: SubmitRejected | None = None
     tokens: list[int] = field(default_factory=list)
     times_s: list[float] = field(default_factory=list)
-    finish: Finish = Finish.RUNNING
+    finish: FinishReason = FinishReason.RUNNING
     detail: str = ""
     voice: TokenModel = field(default_factory=PrefixTokenModel)
     vocabulary: int = VOCABULARY
@@ -38,10 +38,10 @@ class RecordingClient:
             if not (is_same or self.submit.idempotency):
                 raise ContractBroken(f"request {self.request} is called {message.request} now")
             self.request = self.request or message.request
-        elif isinstance(message, Rejected):
+        elif isinstance(message, SubmitRejected):
             self.rejected = message
         elif isinstance(message, Delta):
-            if self.finish is not Finish.RUNNING:
+            if self.finish is not FinishReason.RUNNING:
                 raise ContractBroken(f"request {self.request}: tokens after the end")
             self.tokens += message.tokens
             self.times_s += [now_s] * len(message.tokens)
@@ -57,4 +57,4 @@ class RecordingClient:
     @property
     def is_exact(self) -> bool:
         """Whether every token came, once and in order, and the stream ended by its length."""
-        return self.tokens == self.expected and self.finish is Finish.LENGTH
+        return self.tokens == self.expected and self.finish is FinishReason.LENGTH

@@ -8,10 +8,10 @@ from itertools import count
 from typing import Any
 
 from dunlin.effects import Address, Effect, Gone, Message
-from dunlin.messages.door import Submit, Withdraw
+from dunlin.messages.door import Abort, Submit
 from dunlin.messages.fleet import Reason, Reasons
 from dunlin.messages.plan import DrainRequest
-from dunlin.messages.types import Sampling, i32
+from dunlin.messages.types import SamplingParams, i32
 from services.dispatcher.core import DispatcherCore
 from services.global_manager.core import GlobalManagerCore
 from services.instance.core import InstanceCore
@@ -132,7 +132,7 @@ class ScriptedCluster(SimulatedCluster):
         **settings: Any,
     ) -> RecordingClient:
         """Connect a client to dispatcher `at` and submit its request."""
-        submit = Submit(i32(tokens), max_tokens, Sampling(seed=seed), timeout_s=timeout_s, **settings)
+        submit = Submit(i32(tokens), max_tokens, SamplingParams(seed=seed), timeout_s=timeout_s, **settings)
         address = Address("client", f"client-{next(self._client_numbers)}")
         engine = self.spec.engine
         client = RecordingClient(address, submit, voice=engine.token_model, vocabulary=engine.ready.vocabulary)
@@ -161,7 +161,7 @@ class ScriptedCluster(SimulatedCluster):
 
     def cancel(self, client: RecordingClient) -> None:
         """Cancel the client's request."""
-        self._say(client, Withdraw())
+        self._say(client, Abort())
 
     def _say(self, client: RecordingClient, message: Message) -> None:
         if client.door is not None:
@@ -195,7 +195,7 @@ class ScriptedCluster(SimulatedCluster):
     def check_conservation(self) -> None:
         """Check that slots add up in every instance (invariant I8). Raises ContractBroken."""
         for core in self.instances.values():
-            core.slots.check_integrity()
+            core.slot_table.check_integrity()
             report = core.report()
             held = report.owned_slots + report.reserved_slots + report.moving_slots + report.quarantined_slots
             if report.free_slots + held != report.capacity_slots:

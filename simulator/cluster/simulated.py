@@ -10,13 +10,13 @@ from typing import Any
 
 from dunlin.effects import Address, Effect, Gone, Message
 from dunlin.messages.engine import MapHost
-from dunlin.messages.group import Reach
-from dunlin.messages.types import Part
+from dunlin.messages.group import DialPeer
+from dunlin.messages.types import GroupRole
 from services.dispatcher.core import DispatcherCore
 from services.global_manager.core import GlobalManagerCore
 from services.instance.core import InstanceCore
-from services.kvstore.carriage import TRANSPORT
 from services.kvstore.core import KvstoreCore
+from services.kvstore.transfer.transport_commands import TRANSPORT
 from services.monitor.core import MonitorCore
 from simulator.cluster.codec import InMemoryCodec
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor, tenant_lookup
@@ -40,8 +40,8 @@ class SimulatedDialer:
         self._world = world
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
-        """Open the stream that a core asks for (`Reach`), if the peer is up."""
-        if isinstance(message, Reach) and self._world.is_up(message.peer):
+        """Open the stream that a core asks for (`DialPeer`), if the peer is up."""
+        if isinstance(message, DialPeer) and self._world.is_up(message.peer):
             self._world.connect(sender, message.peer)
         return []
 
@@ -110,10 +110,10 @@ class SimulatedCluster:
     @property
     def is_ready(self) -> bool:
         """Whether every instance follows an order, and each dispatcher can place requests on all that take new ones."""
-        parts = [core.followed.part for core in self.instances.values() if core.followed is not None]
-        begin = len(parts) - parts.count(Part.DECODE)
+        parts = [core.group_order.part for core in self.instances.values() if core.group_order is not None]
+        begin = len(parts) - parts.count(GroupRole.DECODE)
         cores = self.dispatchers.values()
-        return len(parts) == len(self.instances) and all(len(core.fleet.placeable) == begin for core in cores)
+        return len(parts) == len(self.instances) and all(len(core.fleet.serving) == begin for core in cores)
 
     # --- starting and ending ---
 

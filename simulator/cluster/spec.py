@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.config.fields import build
-from dunlin.cost.models import HostCosts
+from dunlin.cost.models import ProcessCosts
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, preset_settings
 from services.dispatcher.config import DispatcherConfig
 from services.global_manager.config import GlobalManagerConfig
@@ -41,7 +41,7 @@ class ClusterSpec:
     engine: SimulatedEngineSettings = field(default_factory=lambda: engine_settings(progress_s=0.25))
     network: NetworkSpec = field(default_factory=NetworkSpec)
     skews_s: tuple[float, ...] = ()
-    host: HostCosts | None = None
+    host: ProcessCosts | None = None
     instance: Overrides = field(default_factory=dict)
     dispatcher: Overrides = field(default_factory=dict)
     manager: Overrides = field(default_factory=dict)

@@ -2,7 +2,8 @@
 
 An address holds any object with a core's `receive`: a service's core, a modelled engine, a recording client. A stream
 keeps the order of each direction, as gRPC's does, and loses what is in flight when it ends. A process sends on a stream
-only after it has received `Joined` for it, as with `dunlin/host.py`. The end of a stream or a process removes no event
+only after it has received `Joined` for it, as with `dunlin/runtime/core_host.py`. The end of a stream or a process
+removes no event
 from the heap: stale events are skipped when their time comes. The world injects no fault by itself.
 """
 

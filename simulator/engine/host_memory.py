@@ -2,7 +2,7 @@
 
 from hashlib import blake2b
 
-from dunlin.identity import identity
+from dunlin.kv.region_identity import region_identity
 from dunlin.messages.types import HostRegion, Region, i64
 
 
@@ -27,5 +27,5 @@ class SimulatedHostMemory:
 
 def checksum_of(region: Region, kv_dtype: str, chain: bytes, content: list[int]) -> int:
     """The 64-bit checksum of a region's identity and of `content`, as the live one covers both."""
-    said = identity(region, kv_dtype, chain) + i64(content).tobytes()
+    said = region_identity(region, kv_dtype, chain) + i64(content).tobytes()
     return int.from_bytes(blake2b(said, digest_size=8).digest(), "little", signed=True)

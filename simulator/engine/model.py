@@ -14,12 +14,12 @@ from dunlin.messages.engine import (
     CancelMove,
     Close,
     Discard,
+    EngineProgress,
     EngineReady,
     Interrupt,
     MapHost,
     Move,
     Open,
-    Progress,
     Remap,
     Resume,
     Step,
@@ -195,7 +195,7 @@ class SimulatedEngine:
         if self._settings.progress_s is None:
             return []
         passed = self.safepoints + (0 if self.is_stuck else self.runner.progress(now_s))
-        return [Send(self._instance, Progress(passed)), After(self._settings.progress_s, ProgressPoll())]
+        return [Send(self._instance, EngineProgress(passed)), After(self._settings.progress_s, ProgressPoll())]
 
     def _on_open(self, now_s: float, message: Open) -> list[Effect]:
         self._sequences.open(message)

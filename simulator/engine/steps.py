@@ -9,17 +9,17 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from math import ceil
 
-from dunlin.cost.models import Batch
+from dunlin.cost.models import BatchCounts
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import Interrupt, Step, StepDone, StepInterrupted
-from dunlin.messages.types import Finish, GroupKind, Part, Verdict, f32, i8, i32, i64
+from dunlin.messages.types import FinishReason, GroupKind, GroupRole, Verdict, f32, i8, i32, i64
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
 from simulator.engine.timing import Timing
 from simulator.engine.token_model import TokenModel
 
-RUNNING = Finish.RUNNING
+RUNNING = FinishReason.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,7 +66,7 @@ class IterationResult:
     step: int
     numbers: list[int] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    finishes: list[Finish] = field(default_factory=list)
+    finishes: list[FinishReason] = field(default_factory=list)
     tops: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
@@ -246,7 +246,7 @@ class SimulatedStepRunner:
 
     # --- one iteration ---
 
-    def _batch(self, queued: QueuedSimStep) -> Batch:
+    def _batch(self, queued: QueuedSimStep) -> BatchCounts:
         """The counts of the iteration's work, for the timing."""
         prefill_rows = new = prefix = squares = decode_rows = context = 0
         step, sequences = queued.step, self._sequences.by_number
@@ -265,7 +265,7 @@ class SimulatedStepRunner:
                 new += tokens
                 prefix += tokens * start
                 squares += tokens * tokens
-        return Batch(prefill_rows, new, prefix, squares, decode_rows, context)
+        return BatchCounts(prefill_rows, new, prefix, squares, decode_rows, context)
 
     def _compute(self, queued: QueuedSimStep) -> IterationResult:
         """Compute all rows. Hot path: it makes no object per row or token."""
@@ -321,9 +321,9 @@ class SimulatedStepRunner:
             self._audit.sampled(sequence.number, token)
         finish = RUNNING
         if sequence.stop_ids and token in sequence.stop_ids:
-            finish = Finish.STOP
+            finish = FinishReason.STOP
         elif stop + 1 >= sequence.tokens_max:
-            finish = Finish.LENGTH
+            finish = FinishReason.LENGTH
         if finish is not RUNNING:
             sequence.ended = tally.finished = True
         tally.numbers.append(sequence.number)
@@ -378,7 +378,7 @@ def _check(step: Step) -> None:
 
 def is_unsupported(step: Step) -> bool:
     """Whether the step needs what this model lacks: members of a group, retention, pushes, stripes."""
-    with_others = step.group is not GroupKind.LOCAL or step.part is not Part.LOCAL or bool(step.peers)
+    with_others = step.group is not GroupKind.LOCAL or step.part is not GroupRole.LOCAL or bool(step.peers)
     return with_others or step.keep is not None or step.push is not None or any(one != 1 for one in step.stride)
 
 

@@ -3,7 +3,7 @@
 from dataclasses import dataclass
 from typing import Protocol
 
-from dunlin.cost.models import UNSTEADY_S, Batch, EngineTiming
+from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, EngineTiming
 from dunlin.messages.types import MoveKind
 
 
@@ -15,7 +15,7 @@ class Timing(Protocol):
         """Seconds from the start of the process until it is ready."""
         ...
 
-    def step_s(self, batch: Batch) -> float:
+    def step_s(self, batch: BatchCounts) -> float:
         """Seconds for a step of these counts."""
         ...
 
@@ -34,7 +34,7 @@ class LinearTiming:
     move_byte_s: float = 0.0
     load_s: float = 0.0
 
-    def step_s(self, batch: Batch) -> float:
+    def step_s(self, batch: BatchCounts) -> float:
         """See `Timing`."""
         return self.fixed_s + self.token_s * (batch.prefill_tokens + batch.decode_rows)
 
@@ -56,10 +56,10 @@ class UnsteadyTiming:
         self._ratios = timing.unsteadiness or (1.0,)
         self._at = start * len(self._ratios)
 
-    def step_s(self, batch: Batch) -> float:
+    def step_s(self, batch: BatchCounts) -> float:
         """See `Timing`."""
-        pieces = self._timing.step_s(batch) / UNSTEADY_S
-        return self._taken(pieces) * UNSTEADY_S * self._slowness
+        pieces = self._timing.step_s(batch) / UNSTEADINESS_PIECE_S
+        return self._taken(pieces) * UNSTEADINESS_PIECE_S * self._slowness
 
     def move_s(self, kind: MoveKind, byte_count: int) -> float:
         """See `Timing`."""

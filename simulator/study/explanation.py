@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from dunlin.effects import Address, Message
 from dunlin.messages.fleet import Reason
-from dunlin.telemetry.explain import Record, explain
-from services.monitor.reasons import ReasonRing
+from dunlin.telemetry.explain import DecisionRecord, explain
+from services.monitor.reason_ring import ReasonRing
 from simulator.cluster.codec import InMemoryCodec
 
 _MOST_RECORDS = 1000
@@ -21,9 +21,9 @@ def explain_request(decisions: Sequence[tuple[float, Address, Address, Message]]
     ring = ReasonRing(len(decisions) + 1, 1 << 62, codec.decode)
     for at_s, sender, to, message in decisions:
         ring.add(Reason(at_s, sender, to, type(message).__name__, codec.encode(message)))
-    found = ring.about(request, _MOST_RECORDS)
+    found = ring.records_of(request, _MOST_RECORDS)
     return tuple(explain([_record(one, codec) for one in found], request))
 
 
-def _record(reason: Reason, codec: InMemoryCodec) -> Record:
-    return Record(reason.at_s, reason.sender, reason.to, codec.decode(reason.kind, reason.payload))
+def _record(reason: Reason, codec: InMemoryCodec) -> DecisionRecord:
+    return DecisionRecord(reason.at_s, reason.sender, reason.to, codec.decode(reason.kind, reason.payload))

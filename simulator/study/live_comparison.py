@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from dunlin.cost.models import EngineTiming
 from dunlin.policies.presets import DEFAULT_PRESET
-from dunlin.workload.prompts import make_jobs
-from dunlin.workload.runs import Run
-from dunlin.workload.stats import Record, Report, report
+from dunlin.workload.loadgen.run_record import RecordedRun
+from dunlin.workload.loadgen.stats import RequestRecord, RunReport, summarize
+from dunlin.workload.traffic.prompts import make_jobs
 from simulator.cluster.network import NetworkSpec
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.model import SimulatedEngineSettings, engine_ready_of
@@ -42,7 +42,7 @@ class Difference:
         return self.simulated_s / self.live_s - 1.0 if self.live_s else 0.0
 
 
-def resimulate(run: Run, timing: EngineTiming, start: float = 0.0) -> list[Record]:
+def resimulate(run: RecordedRun, timing: EngineTiming, start: float = 0.0) -> list[RequestRecord]:
     """Simulate the run's requests at their times, with as many instances under the same preset.
 
     `start` (0 to 1): where in the record of the machine's variation the steps begin.
@@ -76,12 +76,12 @@ def resimulate(run: Run, timing: EngineTiming, start: float = 0.0) -> list[Recor
     return simulate(SimSpec(cluster, jobs, sample_s=0.0)).records
 
 
-def differences(live: Sequence[Record], simulated: Sequence[Record]) -> list[Difference]:
+def differences(live: Sequence[RequestRecord], simulated: Sequence[RequestRecord]) -> list[Difference]:
     """The differences of TTFT and TPOT, each at p50 and p99."""
-    ours, theirs = report(simulated), report(live)
+    ours, theirs = summarize(simulated), summarize(live)
     return [_difference(theirs, ours, measure, quantile) for measure in MEASURES for quantile in QUANTILES]
 
 
-def _difference(live: Report, simulated: Report, measure: str, quantile: str) -> Difference:
+def _difference(live: RunReport, simulated: RunReport, measure: str, quantile: str) -> Difference:
     values = (getattr(getattr(each, measure), quantile) for each in (live, simulated))
     return Difference(measure.removesuffix("_s"), quantile, *values)

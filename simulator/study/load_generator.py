@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
-from dunlin.messages.door import Admitted, Delta, Rejected, Rejection, Submit
-from dunlin.messages.types import Finish, Ints, RequestClass, Sampling, i32
-from dunlin.workload.prompts import Job
-from dunlin.workload.stats import Record
+from dunlin.messages.door import Admitted, Delta, RejectionCode, Submit, SubmitRejected
+from dunlin.messages.types import FinishReason, Ints, RequestClass, SamplingParams, i32
+from dunlin.workload.loadgen.stats import RequestRecord
+from dunlin.workload.traffic.prompts import Job
 from simulator.cluster.world import World
 
 LOAD = Address("load", "")
@@ -38,7 +38,7 @@ class ClientRetryDue:
 class LoadClient:
     """The client of one request; it completes the request's `record`."""
 
-    def __init__(self, load: "SimulatedLoad", address: Address, submit: Submit, record: Record) -> None:
+    def __init__(self, load: "SimulatedLoad", address: Address, submit: Submit, record: RequestRecord) -> None:
         self._load = load
         self._address = address
         self._submit = submit
@@ -55,7 +55,7 @@ class LoadClient:
             self._record.request = self._record.request or message.request
             self._patience_s = 0.0
             return []
-        if isinstance(message, Rejected):
+        if isinstance(message, SubmitRejected):
             return self._on_rejected(now_s, message)
         if isinstance(message, Joined):
             return [Send(sender, self._make_submit())]
@@ -85,15 +85,15 @@ class LoadClient:
         self._received += delta.tokens
         for _ in delta.tokens:
             record.token_s.append(now_s - self._load.start_s)
-        if delta.finish is not Finish.RUNNING:
-            is_good = delta.finish in (Finish.LENGTH, Finish.STOP)
+        if delta.finish is not FinishReason.RUNNING:
+            is_good = delta.finish in (FinishReason.LENGTH, FinishReason.STOP)
             self._end(now_s, "ok" if is_good else "error", delta.detail or ("" if is_good else delta.finish.name))
         return []
 
-    def _on_rejected(self, now_s: float, rejected: Rejected) -> list[Effect]:
-        if rejected.code is Rejection.UNAVAILABLE:
+    def _on_rejected(self, now_s: float, rejected: SubmitRejected) -> list[Effect]:
+        if rejected.code is RejectionCode.UNAVAILABLE:
             return self._pause(now_s, rejected.retry_after_s or RETRY_S, rejected.detail)
-        self._end(now_s, "refused" if rejected.code is Rejection.FULL else "error", rejected.detail)
+        self._end(now_s, "refused" if rejected.code is RejectionCode.FULL else "error", rejected.detail)
         return []
 
     def _pause(self, now_s: float, pause_s: float, why: str) -> list[Effect]:
@@ -131,7 +131,7 @@ class SimulatedLoad:
         keep_tokens: bool = False,
         on_end: Callable[[], None] | None = None,
     ) -> None:
-        self.records: list[Record] = []
+        self.records: list[RequestRecord] = []
         self.start_s = 0.0
         self.open = 0
         self.ended_total = 0
@@ -186,7 +186,7 @@ class SimulatedLoad:
 
     def _send(self, now_s: float, job: Job) -> None:
         sent_s, times = now_s - self.start_s, array("d")
-        record = Record(job.at_s, len(job.prompt), job.max_tokens, job.clipped, sent_s, times)
+        record = RequestRecord(job.at_s, len(job.prompt), job.max_tokens, job.clipped, sent_s, times)
         number = len(self.records)
         self.records.append(record)
         client = Address("client", f"client-{number}")
@@ -201,7 +201,7 @@ def _submit(job: Job, number: int) -> Submit:
     seed = number if job.seed is None else job.seed
     is_batch = getattr(job, "label", "") == "batch"
     request_class = RequestClass.BATCH if is_batch else RequestClass.INTERACTIVE
-    return Submit(_tokens(job.prompt), job.max_tokens, Sampling(seed=seed), request_class=request_class)
+    return Submit(_tokens(job.prompt), job.max_tokens, SamplingParams(seed=seed), request_class=request_class)
 
 
 def _tokens(prompt: Ints) -> Ints:

@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from dunlin.workload.slo import Slo, Slos
-from dunlin.workload.stats import per_token_s
-from dunlin.workload.trace import Arrival
+from dunlin.workload.loadgen.slo import Slo, Slos
+from dunlin.workload.loadgen.stats import request_tpot_s
+from dunlin.workload.traffic.trace import Arrival
 from simulator.study.plots import cdfs, over_time, timeline
 from simulator.study.report import SimulationOutcome
 
@@ -36,7 +36,7 @@ def _measures(outcomes: Sequence[SimulationOutcome]) -> dict[str, dict[str, list
         done = [record for record in outcome.records if record.outcome == "ok" and record.token_s]
         preset = outcome.preset
         found["TTFT"][preset] = [record.token_s[0] - record.at_s for record in done]
-        found["TPOT"][preset] = [per_token_s(record) for record in done if len(record.token_s) > 1]
+        found["TPOT"][preset] = [request_tpot_s(record) for record in done if len(record.token_s) > 1]
         found["queueing"][preset] = [waited for waited in outcome.queued_s if waited >= 0]
         found["JCT"][preset] = [record.token_s[-1] - record.at_s for record in done]
     return found

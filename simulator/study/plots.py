@@ -8,7 +8,7 @@ from math import ceil, floor, log10
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from dunlin.messages.types import Part
+from dunlin.messages.types import GroupRole
 from simulator.study.samples import InstanceTrack
 from simulator.study.track_stats import column_sums, counter_rises, full_height, kv_usage, role_intervals
 
@@ -180,7 +180,7 @@ def _legend(colours: Mapping[tuple[int, int], str], full: float) -> list[Any]:
 
 
 def _part(part: int) -> str:
-    return Part(part).name.lower().replace("_", " ")
+    return GroupRole(part).name.lower().replace("_", " ")
 
 
 def _marks(axis: "Axes", track: InstanceTrack, lane: int) -> None:

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import TextIO
 
-from dunlin.workload.progress import ProgressLine, bar
+from dunlin.workload.loadgen.progress_line import ProgressLine, bar
 
 Progress = Callable[[float], None]
 """Called with the share of the requests that ended, 0 to 1."""

@@ -3,8 +3,8 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from dunlin.workload.slo import Slos, met
-from dunlin.workload.stats import Record, Report, Spread, report, spread
+from dunlin.workload.loadgen.slo import Slos, meets_slo
+from dunlin.workload.loadgen.stats import Percentiles, RequestRecord, RunReport, percentiles, summarize
 from simulator.study.samples import InstanceTrack
 from simulator.study.track_stats import kv_usage, last_value, mean_over_time
 
@@ -21,8 +21,8 @@ class PresetFigures:
 
     preset: str
     instances: int
-    report: Report
-    queueing_s: Spread
+    report: RunReport
+    queueing_s: Percentiles
     utilisation: float
     memory_mean: float
     memory_max: float
@@ -31,7 +31,7 @@ class PresetFigures:
     moved_bytes: int
     cached_share: float
     wall_s: float = 0.0
-    classes: Mapping[str, Report] = field(default_factory=dict)
+    classes: Mapping[str, RunReport] = field(default_factory=dict)
     slowest: tuple[str, ...] = ()
 
 
@@ -44,7 +44,7 @@ class SimulationOutcome:
     """
 
     preset: str
-    records: Sequence[Record]
+    records: Sequence[RequestRecord]
     queued_s: Sequence[float]
     tracks: Mapping[str, InstanceTrack]
     wall_s: float = 0.0
@@ -55,8 +55,8 @@ class SimulationOutcome:
 def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
     """The figures of one run."""
     records, tracks = outcome.records, list(outcome.tracks.values())
-    met_it = met(records, slos) if slos else None
-    whole = report(records, met_it)
+    met_it = meets_slo(records, slos) if slos else None
+    whole = summarize(records, met_it)
     start_s = min((record.at_s for record in records), default=0.0)
     stop_s = start_s + whole.span_s
     used = [kv_usage(track) for track in tracks]
@@ -65,7 +65,7 @@ def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
         preset=outcome.preset,
         instances=len(tracks),
         report=whole,
-        queueing_s=spread(waited for waited in outcome.queued_s if waited >= 0),
+        queueing_s=percentiles(waited for waited in outcome.queued_s if waited >= 0),
         utilisation=sum(last_value(track.step_busy_s) for track in tracks) / (len(tracks) * whole.span_s or 1.0),
         memory_mean=sum(means) / (len(means) or 1),
         memory_max=max((max(shares, default=0.0) for shares in used), default=0.0),
@@ -79,12 +79,12 @@ def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
     )
 
 
-def _cached(records: Sequence[Record], tracks: Sequence[InstanceTrack]) -> float:
+def _cached(records: Sequence[RequestRecord], tracks: Sequence[InstanceTrack]) -> float:
     asked = sum(record.input_tokens for record in records)
     return sum(last_value(track.prefix_hit_tokens_total) for track in tracks) / (asked or 1)
 
 
-def _classes(records: Sequence[Record], met_it: Sequence[bool] | None) -> dict[str, Report]:
+def _classes(records: Sequence[RequestRecord], met_it: Sequence[bool] | None) -> dict[str, RunReport]:
     labels = sorted({record.label for record in records})
     if len(labels) < 2:
         return {}
@@ -92,11 +92,11 @@ def _classes(records: Sequence[Record], met_it: Sequence[bool] | None) -> dict[s
     for label in labels:
         rows = [index for index, record in enumerate(records) if record.label == label]
         mine = None if met_it is None else [met_it[row] for row in rows]
-        found[label] = report([records[row] for row in rows], mine)
+        found[label] = summarize([records[row] for row in rows], mine)
     return found
 
 
-def slowest(records: Sequence[Record]) -> list[Record]:
+def slowest(records: Sequence[RequestRecord]) -> list[RequestRecord]:
     """The requests that got a token, by time to the first one, longest first."""
     answered = [record for record in records if record.token_s]
     return sorted(answered, key=lambda record: record.at_s - record.token_s[0])

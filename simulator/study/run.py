@@ -7,8 +7,8 @@ from dataclasses import dataclass, field
 
 from dunlin.effects import Address, Message
 from dunlin.messages.engine import Open
-from dunlin.workload.prompts import Job
-from dunlin.workload.stats import Record
+from dunlin.workload.loadgen.stats import RequestRecord
+from dunlin.workload.traffic.prompts import Job
 from services.instance.core import InstanceCore
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
 from simulator.cluster.host_cpu import assign_processors
@@ -50,7 +50,7 @@ class SimResult:
     those of the world, where the load started at `start_s`. `is_complete`: every request ended.
     """
 
-    records: list[Record]
+    records: list[RequestRecord]
     tracks: dict[str, InstanceTrack]
     start_s: float
     span_s: float
@@ -72,7 +72,7 @@ class FirstScheduled:
         if type(event.message) is not Open:
             return
         core = self._instances.get(event.sender.name)
-        sequence = core.sequences.get(event.message.sequence) if core is not None else None
+        sequence = core.sequences.by_number(event.message.sequence) if core is not None else None
         if sequence is not None:
             self.at_s.setdefault(sequence.place.key, event.at_s)
 

@@ -5,11 +5,11 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
-from dunlin.cost.load import load_timing
 from dunlin.cost.models import EngineTiming
-from dunlin.cost.shipped import find_overhead
-from dunlin.workload.prompts import each_job
-from dunlin.workload.trace import Arrival
+from dunlin.cost.strategy_files import parse_overhead
+from dunlin.cost.timing_loader import load_timing
+from dunlin.workload.traffic.prompts import iter_jobs
+from dunlin.workload.traffic.trace import Arrival
 from services.settings import CORES
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.model import SimulatedEngineSettings, engine_ready_of
@@ -40,7 +40,7 @@ def run_case(
     start_s = time.perf_counter()
     cluster = cluster_of(case)
     ready = cluster.engine.ready
-    jobs = each_job(arrivals, case.max_positions or ready.max_positions, _VOCABULARY, case.seed)
+    jobs = iter_jobs(arrivals, case.max_positions or ready.max_positions, _VOCABULARY, case.seed)
     sample_s = case.sample_s or max(0.1, arrivals[-1].at_s / _SAMPLES)
     spec = SimSpec(cluster, jobs, sample_s, keep_decisions=bool(case.story_of), keep_starts=True)
     told = None if progress is None else (lambda ended, _: progress(ended / len(arrivals)))
@@ -80,7 +80,7 @@ def _story(request: str, result: SimResult) -> tuple[str, ...]:
 def cluster_of(case: Case) -> ClusterSpec:
     """The specification of a case's cluster. Raises SimError as `run_case`."""
     try:
-        overhead = find_overhead(case.overhead) if case.overhead else None
+        overhead = parse_overhead(case.overhead) if case.overhead else None
         timing = load_timing(case.device, case.shape, case.tp, overhead)
         if timing.slots < _QUANTUM:
             raise ValueError(f"{case.shape} leaves no memory for KV on {case.tp} {case.device}: take more GPUs (--tp)")

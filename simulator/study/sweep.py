@@ -9,8 +9,8 @@ from dataclasses import dataclass, replace
 from multiprocessing import get_context
 from typing import Any
 
-from dunlin.workload.slo import Slos
-from dunlin.workload.trace import Arrival
+from dunlin.workload.loadgen.slo import Slos
+from dunlin.workload.traffic.trace import Arrival
 from simulator.study.report import SimulationOutcome
 
 MOST_INSTANCES = 1 << 13
@@ -23,7 +23,7 @@ class Case:
     `tier_bytes` is the host memory for KV of each node, `max_positions` the longest request (0: what the memory holds),
     `sample_s` the time between samples of the instances (0: a two-hundredth of the workload), `story_of` the request to
     explain ("slowest": the one that waited longest for its first token), `overhead` what the engine's host adds to
-    steps (as `dunlin.cost.shipped.find_overhead` reads it; empty: nothing), `settings` names and
+    steps (as `dunlin.cost.strategy_files.parse_overhead` reads it; empty: nothing), `settings` names and
     values of those that differ from the defaults and the preset's.
     """
 
@@ -122,10 +122,10 @@ def smallest_cluster(
 
 def attainment_of(slos: Slos) -> Callable[[SimulationOutcome], float]:
     """A function to the share (0 to 1) of an outcome's requests that meet their objective."""
-    from dunlin.workload.slo import met
+    from dunlin.workload.loadgen.slo import meets_slo
 
     def share(outcome: SimulationOutcome) -> float:
-        flags = met(outcome.records, slos)
+        flags = meets_slo(outcome.records, slos)
         return sum(flags) / len(flags) if flags else 0.0
 
     return share

@@ -9,22 +9,30 @@ from typing import Any
 
 import pytest
 
-from benchmarks import doors, fuzz, roles
-from benchmarks.chorus import Chorus, make_songs
-from benchmarks.explaining import HandOut, hand_outs
-from benchmarks.failover import Plan, faults, longest_pause_s
-from benchmarks.fleet import Unsettled, occupied, placeable_count, settle, unbalanced
-from benchmarks.parsers import PARSERS
-from benchmarks.stage import gap_s
-from benchmarks.victims import ROLES, epoch_of, pid_of
+from benchmarks.doors import door_fuzz
+from benchmarks.faults import fault_matrix
+from benchmarks.faults.failover import FailoverPlan, faults, longest_pause_s
+from benchmarks.fuzzing import parser_fuzz
+from benchmarks.fuzzing.parsers import PARSERS
+from benchmarks.harness.decisions import DispatchedAttempt, dispatched_attempts
+from benchmarks.harness.fault_targets import ROLES, epoch_of, pid_of
+from benchmarks.harness.fleet_status import (
+    NotReached,
+    instances_with_used_slots,
+    placeable_count,
+    unbalanced,
+    wait_until,
+)
+from benchmarks.harness.phase_load import gap_s
+from benchmarks.harness.verified_load import VerifiedLoad, make_jobs
+from cli.launch.cluster_process import ClusterProcess
 from dunlin.effects import Address
-from dunlin.launch.process import ClusterProcess
 from dunlin.messages.dispatch import Cancel, Place
 from dunlin.messages.fleet import FleetStatus, InstanceReport, ManagerReport, MemberStatus, Reason
 from dunlin.messages.types import i32
-from dunlin.workload.generator import Arrived, DoorFailed
-from dunlin.workload.prompts import Job
-from dunlin.workload.stats import Record
+from dunlin.workload.loadgen.load_generator import RequestFailed, StreamedTokens
+from dunlin.workload.loadgen.stats import RequestRecord
+from dunlin.workload.traffic.prompts import Job
 
 
 def status(**changes: Any) -> FleetStatus:
@@ -42,23 +50,23 @@ def test_lost_and_doubled_slots_are_found() -> None:
 
 
 def test_slots_that_are_not_free_are_found() -> None:
-    assert occupied(status(free_slots=10, owned_slots=0)) == []
-    assert occupied(status(cached_slots=4)) == []
-    assert occupied(status()) == ["i: 6 of 10 free"]
+    assert instances_with_used_slots(status(free_slots=10, owned_slots=0)) == []
+    assert instances_with_used_slots(status(cached_slots=4)) == []
+    assert instances_with_used_slots(status()) == ["i: 6 of 10 free"]
 
 
 def test_settle_gives_up_and_says_on_what() -> None:
     async def look() -> FleetStatus:
         return status()
 
-    assert placeable_count(asyncio.run(settle(look, lambda s: True, "x"))) == 1
-    with pytest.raises(Unsettled, match=r"still waiting for the moon"):
-        asyncio.run(settle(look, lambda s: False, "the moon", limit_s=0.1))
+    assert placeable_count(asyncio.run(wait_until(look, lambda s: True, "x"))) == 1
+    with pytest.raises(NotReached, match=r"still waiting for the moon"):
+        asyncio.run(wait_until(look, lambda s: False, "the moon", limit_s=0.1))
 
 
 @pytest.mark.parametrize(("kills", "stops"), [(30, 10), (3, 1), (0, 2), (5, 0), (1, 1)])
 def test_faults_are_as_many_as_planned_of_each_part_in_turn(kills: int, stops: int) -> None:
-    found = list(faults(Plan(kills=kills, stops=stops)))
+    found = list(faults(FailoverPlan(kills=kills, stops=stops)))
     count = Counter(kind for kind, _ in found)
     assert (count["kill"], count["stop"]) == (kills, stops)
     for kind in ("kill", "stop"):
@@ -78,9 +86,9 @@ def reason(attempt: int, at_s: float, to: str, tokens: int = 3) -> tuple[Reason,
 
 def test_hand_outs_are_the_places_in_order_of_attempt() -> None:
     cancel = (reason(1, 5, "a")[0], Cancel(1, 1))
-    assert hand_outs([reason(2, 9, "b", tokens=5), cancel, reason(1, 1, "a")]) == [
-        HandOut(1, "a", 1, 0),
-        HandOut(2, "b", 9, 2),
+    assert dispatched_attempts([reason(2, 9, "b", tokens=5), cancel, reason(1, 1, "a")]) == [
+        DispatchedAttempt(1, "a", 1, 0),
+        DispatchedAttempt(2, "b", 9, 2),
     ]
 
 
@@ -92,23 +100,23 @@ class Choir:
         self.spoil_from = spoil_from
         self.sung = 0
 
-    async def stream(self, job: Job) -> AsyncGenerator[Arrived, None]:
+    async def stream(self, job: Job) -> AsyncGenerator[StreamedTokens, None]:
         self.sung += 1
         spoil = self.spoil if self.sung > self.spoil_from else None
-        yield Arrived((), f"req-{self.sung}")
+        yield StreamedTokens((), f"req-{self.sung}")
         await asyncio.sleep(0)
         if isinstance(spoil, Exception):
             raise spoil
-        yield Arrived(spoil or [job.prompt[0] + i for i in range(job.max_tokens)])
+        yield StreamedTokens(spoil or [job.prompt[0] + i for i in range(job.max_tokens)])
 
 
-def sing(choir: Choir, goal: int = 8) -> Chorus:
-    async def run() -> Chorus:
-        chorus = Chorus(choir, make_songs(4, 3, 5, vocabulary=50), width=2)
-        await chorus.learn()
+def sing(choir: Choir, goal: int = 8) -> VerifiedLoad:
+    async def run() -> VerifiedLoad:
+        chorus = VerifiedLoad(choir, make_jobs(4, 3, 5, vocabulary=50), width=2)
+        await chorus.record_references()
         singing = asyncio.create_task(chorus.run())
         await chorus.until_finished(goal)
-        chorus.finish()
+        chorus.stop()
         await singing
         return chorus
 
@@ -127,7 +135,7 @@ def test_right_songs_are_no_failures() -> None:
     [
         ([-1] * 5, "another text from token"),
         ([1, 2], "error: 2 of 5 tokens"),
-        (DoorFailed("lost"), "error: lost"),
+        (RequestFailed("lost"), "error: lost"),
     ],
 )
 def test_a_wrong_a_short_and_a_failed_song_are_failures(spoil: list[int] | Exception, complaint: str) -> None:
@@ -136,8 +144,8 @@ def test_a_wrong_a_short_and_a_failed_song_are_failures(spoil: list[int] | Excep
     assert chorus.failures[0].startswith("req-8")
 
 
-def sung(*token_s: float, at_s: float = 0.0) -> Record:
-    return Record(at_s, 1, len(token_s), token_s=list(token_s))
+def sung(*token_s: float, at_s: float = 0.0) -> RequestRecord:
+    return RequestRecord(at_s, 1, len(token_s), token_s=list(token_s))
 
 
 @pytest.mark.parametrize(
@@ -151,14 +159,14 @@ def sung(*token_s: float, at_s: float = 0.0) -> Record:
         (sung(), None),
     ],
 )
-def test_a_faults_gap_is_what_a_stream_waited_for_its_sake(record: Record, gap: float | None) -> None:
+def test_a_faults_gap_is_what_a_stream_waited_for_its_sake(record: RequestRecord, gap: float | None) -> None:
     assert gap_s(record, at_s=2.5, undisturbed_s=1.0) == gap
 
 
 def test_the_table_of_faults_names_every_cell_but_the_void_ones() -> None:
-    cells = roles.table(list(ROLES), list(roles.PHASES), ["kill", "stop"])
-    assert len(cells) == len(set(cells)) == (len(ROLES) * len(roles.PHASES) - len(roles.VOID)) * 2
-    assert not {(role, phase) for role, phase, _ in cells} & set(roles.VOID)
+    cells = fault_matrix.table(list(ROLES), list(fault_matrix.PHASES), ["kill", "stop"])
+    assert len(cells) == len(set(cells)) == (len(ROLES) * len(fault_matrix.PHASES) - len(fault_matrix.EMPTY_CELLS)) * 2
+    assert not {(role, phase) for role, phase, _ in cells} & set(fault_matrix.EMPTY_CELLS)
 
 
 def test_a_victim_is_found_by_its_role() -> None:
@@ -189,12 +197,14 @@ def test_a_parser_takes_its_seeds_and_nonsense(name: str) -> None:
 def test_a_crash_and_a_leak_of_a_parser_are_seen() -> None:
     said = "#1 cov: 3\n#2 NEW cov: 17 ft: 2\nValueError: bad\nat x\nstat::number_of_executed_units: 512\n"
     flat, growing = [100] * 8, [100, 100, 100, 100, 200, 200, 300, 300]
-    assert fuzz.judge(0, said, flat) == fuzz.Verdict(512, 17, 0, "")
-    assert fuzz.judge(77, said, growing) == fuzz.Verdict(512, 17, 200, "exit code 77: ValueError: bad")
+    assert parser_fuzz.judge(0, said, flat) == parser_fuzz.FuzzVerdict(512, 17, 0, "")
+    assert parser_fuzz.judge(77, said, growing) == parser_fuzz.FuzzVerdict(
+        512, 17, 200, "exit code 77: ValueError: bad"
+    )
 
 
 def test_mutations_depend_on_their_seed_and_leave_some_messages_whole() -> None:
-    made = [[doors.mutate(b"a message", draw) for draw in [random.Random(5)] for _ in range(50)] for _ in range(2)]
+    made = [[door_fuzz.mutate(b"a message", draw) for draw in [random.Random(5)] for _ in range(50)] for _ in range(2)]
     assert made[0] == made[1]
     assert b"a message" in made[0]
     assert len(set(made[0])) > 20

@@ -1,7 +1,7 @@
 """How a trace is stretched to a load, from made-up rows."""
 
-from benchmarks.throughput import Steps, scaled
-from dunlin.workload.trace import Arrival
+from benchmarks.engine.throughput import StepCounts, scaled
+from dunlin.workload.traffic.trace import Arrival
 
 
 def test_a_trace_is_cut_and_stretched_to_the_load_wanted() -> None:
@@ -23,4 +23,4 @@ def test_a_trace_too_short_for_the_load_is_taken_whole() -> None:
 
 
 def test_counters_are_compared() -> None:
-    assert Steps(10, 5, 8).since(Steps(4, 1, 2)) == Steps(6, 4, 6)
+    assert StepCounts(10, 5, 8).since(StepCounts(4, 1, 2)) == StepCounts(6, 4, 6)

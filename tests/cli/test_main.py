@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.cli.main import main, make_parser
+from cli.main import main, make_parser
 from services.dispatcher.config import DispatcherConfig
 from services.instance.config import InstanceConfig
 from services.instance.process_config import EngineConfig
@@ -155,7 +155,7 @@ def parsers(top: argparse.ArgumentParser) -> Iterator[argparse.ArgumentParser]:
 
 
 def test_importing_the_command_line_is_cheap() -> None:
-    code = "import sys, dunlin.cli.main; print(*sorted({name.split('.')[0] for name in sys.modules}))"
+    code = "import sys, cli.main; print(*sorted({name.split('.')[0] for name in sys.modules}))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"torch", "numpy", "grpc", "google", "services", "aiohttp"} & set(done.stdout.split())
 

@@ -15,7 +15,7 @@ from dunlin.client import (
     Client,
     DeadlineExceeded,
     DunlinError,
-    Finish,
+    FinishReason,
     GenerationFailed,
     InvalidRequest,
     PromptTooLong,
@@ -36,11 +36,11 @@ from dunlin.messages.fleet import (
     StatusQuery,
 )
 from dunlin.messages.public import InfoReply
-from dunlin.wire.calls import CallFailed
-from dunlin.wire.methods import Methods
-from dunlin.wire.server import Server
-from tests.services.dispatcher.doors import Doors, doors
+from dunlin.wire.rpc.calls import CallFailed
+from dunlin.wire.rpc.methods import Methods
+from dunlin.wire.rpc.server import GrpcServer
 from tests.services.dispatcher.factories import A
+from tests.services.dispatcher.running_doors import Doors, doors
 
 
 def with_client(test: Callable[[Doors, AsyncClient], Awaitable[None]], **options: Any) -> None:
@@ -73,7 +73,7 @@ def test_it_is_found_in_the_package() -> None:
 def test_generate() -> None:
     async def test(cluster: Doors, client: AsyncClient) -> None:
         done = await client.generate("Hello there", max_tokens=30)
-        assert (done.request, done.text, done.finish) == ("req-2a-1", cluster.text(30), Finish.LENGTH)
+        assert (done.request, done.text, done.finish) == ("req-2a-1", cluster.text(30), FinishReason.LENGTH)
         assert done.tokens == tuple((cluster.instance.text * 30)[:30])
         assert done.prompt_tokens == len(cluster.instance.placed[0].tokens)
         assert (done.logprobs, done.top_logprobs) == ((), ())
@@ -120,8 +120,8 @@ def test_a_stream_names_its_request_first_and_ends_with_its_finish() -> None:
         events = [event async for event in client.stream("x", max_tokens=50)]
         assert (events[0].request, events[0].text, len(events[0].tokens)) == ("req-2a-1", "", 0)
         assert "".join(event.text for event in events) == cluster.text(50)
-        assert [event.finish for event in events[:-1]] == [Finish.RUNNING] * (len(events) - 1)
-        assert events[-1].finish is Finish.LENGTH
+        assert [event.finish for event in events[:-1]] == [FinishReason.RUNNING] * (len(events) - 1)
+        assert events[-1].finish is FinishReason.LENGTH
         assert all(event.text.isprintable() and "\ufffd" not in event.text for event in events)
 
     with_client(test)
@@ -138,7 +138,7 @@ def test_a_chat_goes_through_the_models_template(messages: Sequence[Any]) -> Non
     async def test(cluster: Doors, client: AsyncClient) -> None:
         cluster.instance.end_after = 5
         done = await client.chat(messages)
-        assert (done.text, done.finish) == (cluster.text(5), Finish.STOP)
+        assert (done.text, done.finish) == (cluster.text(5), FinishReason.STOP)
         assert done.tokens[-1] == cluster.door.model.eos_ids[0]
         expected = cluster.door.model.render((ChatMessage("system", "Be brief"), ChatMessage("user", "Hi")))
         encoded = cluster.door.model.tokenizer.encode(expected, add_special_tokens=False)
@@ -155,7 +155,7 @@ def test_both_doors_say_the_same() -> None:
         answer = await http.completions.create(model="builtin:tiny", prompt="x", max_tokens=200, stop=["🐦"])
         done = await client.generate("x", max_tokens=200, stop=["🐦"])
         assert answer.choices[0].text == done.text != ""
-        assert done.finish is Finish.STOP
+        assert done.finish is FinishReason.STOP
 
     with_client(test)
 
@@ -352,7 +352,7 @@ def test_every_error_is_a_dunlin_error() -> None:
 # --- what tools ask ---
 
 
-async def monitor() -> tuple[Server, str]:
+async def monitor() -> tuple[GrpcServer, str]:
     status = FleetStatus(3, (MemberStatus(Address("instance", "a", 7), pid=12),))
 
     async def tell(query: StatusQuery, context: Any) -> FleetStatus:
@@ -361,7 +361,7 @@ async def monitor() -> tuple[Server, str]:
     async def explain(query: ExplainQuery, context: Any) -> Explanation:
         return Explanation((Reason(1.5, A, A, query.request, b"x"),))
 
-    server = Server("127.0.0.1:0")
+    server = GrpcServer("127.0.0.1:0")
     await server.start([Methods({STATUS: tell, EXPLAIN: explain})], [])
     return server, f"127.0.0.1:{server.port}"
 

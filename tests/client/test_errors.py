@@ -2,8 +2,8 @@
 
 import pytest
 
-from dunlin.client.errors import InvalidRequest, PromptTooLong, QueueFull, ServerError, error_of
-from dunlin.wire.calls import CallFailed
+from dunlin.client.errors import InvalidRequest, PromptTooLong, QueueFull, ServerError, error_from_call
+from dunlin.wire.rpc.calls import CallFailed
 
 
 @pytest.mark.parametrize(
@@ -17,4 +17,4 @@ from dunlin.wire.calls import CallFailed
     ],
 )
 def test_a_status_becomes_the_error_that_says_what_to_do(failed: CallFailed, kind: type[Exception]) -> None:
-    assert type(error_of(failed, "h:1")) is kind
+    assert type(error_from_call(failed, "h:1")) is kind

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.processes import ROOT
-from dunlin.launch.process import ClusterProcess, dunlin
+from benchmarks.harness.processes import ROOT
+from cli.launch.cluster_process import ClusterProcess, dunlin_command
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 SHARED = pytest.StashKey[ClusterProcess]()
@@ -50,12 +50,18 @@ def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> 
 
 @pytest.fixture(scope="session")
 def command() -> Command:
-    """Runs the `dunlin` command to its end."""
+    """Runs the `dunlin_command` command to its end."""
 
     def run(*arguments: str, limit_s: float = 100) -> "subprocess.CompletedProcess[str]":
         environment = {name: value for name, value in os.environ.items() if name != "DUNLIN_DATA_DIR"}
         return subprocess.run(
-            dunlin(*arguments), capture_output=True, text=True, timeout=limit_s, cwd=ROOT, env=environment, check=False
+            dunlin_command(*arguments),
+            capture_output=True,
+            text=True,
+            timeout=limit_s,
+            cwd=ROOT,
+            env=environment,
+            check=False,
         )
 
     return run

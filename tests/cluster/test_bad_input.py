@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import dunlin
-from dunlin.launch.process import ClusterProcess
+from cli.launch.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -6,35 +6,37 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import disconnects, etcd_away, failover, long_step, pressure, roles, throughput
-from benchmarks.output import Outcome
-from dunlin.launch.process import ClusterProcess
-from dunlin.workload.arrivals import gamma, until
+from benchmarks.engine import throughput
+from benchmarks.faults import disconnects, etcd_outage, failover, fault_matrix, slow_step
+from benchmarks.harness.report import BenchmarkResult
+from benchmarks.kv import preemption
+from cli.launch.cluster_process import ClusterProcess
+from dunlin.workload.traffic.arrival_processes import arrivals_until, gamma_arrivals
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
 
-def held(outcome: Outcome) -> Outcome:
-    assert outcome.broken == []
+def held(outcome: BenchmarkResult) -> BenchmarkResult:
+    assert outcome.failures == []
     return outcome
 
 
 def test_kills_and_a_stop_in_mid_sequence_fail_no_request(cluster: ClusterProcess) -> None:
-    plan = failover.Plan(kills=3, stops=1, songs=6)
+    plan = failover.FailoverPlan(kills=3, stops=1, distinct_prompts=6)
     figures = held(asyncio.run(failover.run(plan, cluster))).figures
     assert figures["faults"] == 4
     assert figures["requests finished"] > 4
 
 
 def test_disconnects_lose_no_slot(cluster: ClusterProcess) -> None:
-    figures = held(asyncio.run(disconnects.run(disconnects.Plan(count=100), cluster))).figures
+    figures = held(asyncio.run(disconnects.run(disconnects.DisconnectPlan(count=100), cluster))).figures
     assert (figures["left through grpc"], figures["left through http"]) == (50, 50)
 
 
 def test_a_bursty_trace_is_served_whole_and_in_batches(cluster: ClusterProcess, tmp_path: Path) -> None:
-    rows = "".join(f"{at_s},96,24\n" for at_s in until(gamma(6, 2, seed=1), 30))
+    rows = "".join(f"{at_s},96,24\n" for at_s in arrivals_until(gamma_arrivals(6, 2, seed=1), 30))
     (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows)
-    plan = throughput.Plan(tmp_path / "trace.csv", duration_s=10, capacity_s=5, width=16, stream_tokens=48)
+    plan = throughput.ThroughputPlan(tmp_path / "trace.csv", duration_s=10, capacity_s=5, width=16, stream_tokens=48)
     figures = asyncio.run(throughput.run(plan, cluster)).figures
     assert (figures["errors"], figures["refused"]) == (0, 0)
     assert figures["completed"] == figures["requests"] > 0
@@ -44,20 +46,20 @@ def test_a_bursty_trace_is_served_whole_and_in_batches(cluster: ClusterProcess, 
 
 @pytest.mark.parametrize("corrupt", [False, True], ids=["restored", "flipped byte"])
 def test_under_pressure_the_tier_brings_sequences_back(corrupt: bool) -> None:
-    plan = pressure.Plan(rounds=1)
-    with ClusterProcess(*pressure.cluster_flags(plan)) as own:
-        held(asyncio.run(pressure.run(plan, own, corrupt)))
+    plan = preemption.PreemptionPlan(rounds=1)
+    with ClusterProcess(*preemption.cluster_flags(plan)) as own:
+        held(asyncio.run(preemption.run(plan, own, corrupt)))
 
 
 @pytest.mark.parametrize("members", [1, 3])
 def test_etcd_away_fails_no_request(members: int) -> None:
-    plan = etcd_away.Plan(away_s=7, calm_s=3, instances=2, members=members)
+    plan = etcd_outage.EtcdOutagePlan(away_s=7, calm_s=3, instances=2, members=members)
     with tempfile.TemporaryDirectory() as folder:
-        etcd = etcd_away.make_etcd(plan, Path(folder))
+        etcd = etcd_outage.make_etcd(plan, Path(folder))
         etcd.start()
         try:
             with ClusterProcess("--instances", "2", "--deterministic", "--etcd", etcd.endpoint) as own:
-                figures = held(asyncio.run(etcd_away.run(plan, own, etcd))).figures
+                figures = held(asyncio.run(etcd_outage.run(plan, own, etcd))).figures
         finally:
             etcd.kill()
     assert figures["requests finished while etcd was stopped"] > 0
@@ -65,19 +67,19 @@ def test_etcd_away_fails_no_request(members: int) -> None:
 
 
 def test_a_long_step_is_no_hang(tmp_path: Path) -> None:
-    from dunlin.engine.checkpoint import Shape, init_checkpoint
+    from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 
-    plan = long_step.Plan(layers=32)
-    init_checkpoint(tmp_path / "model", "llama", Shape(layers=plan.layers))
-    with ClusterProcess(*long_step.cluster_flags(str(tmp_path / "model"))) as own:
-        held(asyncio.run(long_step.run(plan, own)))
+    plan = slow_step.SlowStepPlan(layers=32)
+    write_random_checkpoint(tmp_path / "model", "llama", CheckpointShape(layers=plan.layers))
+    with ClusterProcess(*slow_step.cluster_flags(str(tmp_path / "model"))) as own:
+        held(asyncio.run(slow_step.run(plan, own)))
 
 
 def test_faults_of_any_role_in_any_phase_are_only_a_pause() -> None:
     cells = [("dispatcher", "decode", "kill"), ("kvstore", "migration", "kill"), ("leader", "drain", "kill")]
-    plan = roles.Plan(width=3)
+    plan = fault_matrix.FaultMatrixPlan(width=3)
     with ClusterProcess(*plan.flags()) as own:
-        figures = held(asyncio.run(roles.run(plan, own, cells))).figures
+        figures = held(asyncio.run(fault_matrix.run(plan, own, cells))).figures
     assert figures["faults done"] == len(cells)
     assert figures["streams that a fault met"] > 0
     assert figures["faults while a sequence moved"] > 0

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.launch.process import ClusterProcess
-from dunlin.workload.arrivals import poisson, until
-from dunlin.workload.runs import read_run
+from cli.launch.cluster_process import ClusterProcess
+from dunlin.workload.loadgen.run_record import read_run
+from dunlin.workload.traffic.arrival_processes import arrivals_until, poisson_arrivals
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -75,7 +75,7 @@ def test_nothing_is_known_of_a_request_that_never_was(cluster: ClusterProcess, c
 
 @pytest.mark.parametrize("door", ["grpc", "http"])
 def test_replay_reports(cluster: ClusterProcess, command: Command, tmp_path: Path, door: str) -> None:
-    rows = "".join(f"{at_s},{20 + i % 40},6\n" for i, at_s in enumerate(until(poisson(8, seed=2), 4)))
+    rows = "".join(f"{at_s},{20 + i % 40},6\n" for i, at_s in enumerate(arrivals_until(poisson_arrivals(8, seed=2), 4)))
     (tmp_path / "trace.csv").write_text("arrival_s,input_tokens,output_tokens\n" + rows + "60,1,1\n")
     line = ("replay", str(tmp_path / "trace.csv"), "--duration", "4", "--door", door, *here(cluster))
     kept = ("--save", str(tmp_path / "run.json"), "--record", str(tmp_path / "run.jsonl"), "--slo", "ttft=60")

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import dunlin
-from benchmarks.processes import wait_gone
-from dunlin.launch.process import ClusterProcess
+from benchmarks.harness.processes import wait_gone
+from cli.launch.cluster_process import ClusterProcess
 from tests.cluster.conftest import Command
 
 PROMPT = "a disk that is full"

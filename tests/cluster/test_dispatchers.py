@@ -14,11 +14,11 @@ import aiohttp
 import pytest
 
 import dunlin
-from benchmarks.processes import gone
+from benchmarks.harness.processes import gone
+from cli.launch.cluster_process import ClusterProcess
 from dunlin.client import Cancelled, DunlinError
-from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import FleetStatus
-from dunlin.messages.types import Finish
+from dunlin.messages.types import FinishReason
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -78,7 +78,7 @@ class Singers:
         self.tokens: list[list[int]] = [[] for _ in PROMPTS]
         self.times_s: list[list[float]] = [[] for _ in PROMPTS]
         self.names: list[set[str]] = [set() for _ in PROMPTS]
-        self.ends: list[Finish] = [Finish.RUNNING for _ in PROMPTS]
+        self.ends: list[FinishReason] = [FinishReason.RUNNING for _ in PROMPTS]
         self._client = client
 
     def start(self) -> "asyncio.Future[list[None]]":
@@ -94,7 +94,7 @@ class Singers:
 
     async def _sing(self, index: int) -> None:
         async for event in self._client.stream(PROMPTS[index], **options(index)):
-            assert self.ends[index] is Finish.RUNNING
+            assert self.ends[index] is FinishReason.RUNNING
             self.names[index].add(event.request)
             self.tokens[index] += event.tokens
             self.times_s[index] += [time.monotonic()] * len(event.tokens)
@@ -112,7 +112,7 @@ def test_a_dispatcher_killed_under_load_costs_nobody_a_token(pair: ClusterProces
                 os.kill(pid_at(status, client.endpoint), signal.SIGKILL)
                 await singing
                 assert [tuple(tokens) for tokens in singers.tokens] == texts
-                assert set(singers.ends) == {Finish.LENGTH}
+                assert set(singers.ends) == {FinishReason.LENGTH}
                 assert [len(names) for names in singers.names] == [1] * WIDTH
                 assert singers.longest_silence_s() < 3.0
                 # Under load some may have begun at the other one.

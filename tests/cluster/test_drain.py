@@ -8,8 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
+from cli.launch.cluster_process import ClusterProcess
 from dunlin.client import Client
-from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import InstanceReport
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import dunlin
-from benchmarks.etcd_away import OwnEtcd
-from dunlin.launch.process import ClusterError, ClusterProcess
+from benchmarks.faults.etcd_outage import SingleEtcd
+from cli.launch.cluster_process import ClusterError, ClusterProcess
 from tests.membership.helpers import demand_users
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
@@ -15,7 +15,7 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(200)]
 
 @pytest.fixture(scope="module")
 def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    etcd = OwnEtcd(tmp_path_factory.mktemp("etcd"))
+    etcd = SingleEtcd(tmp_path_factory.mktemp("etcd"))
     etcd.start()
     try:
         demand_users(etcd.endpoint)

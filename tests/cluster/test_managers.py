@@ -4,17 +4,17 @@ import asyncio
 
 import pytest
 
-from benchmarks import managers
-from dunlin.launch.process import ClusterProcess
+from benchmarks.faults import manager_failover
+from cli.launch.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 
 def test_the_next_manager_leads_and_no_stream_notices() -> None:
-    plan = managers.Plan(rounds=1)
-    with ClusterProcess(*managers.cluster_flags(plan)) as own:
-        outcome = asyncio.run(managers.run(plan, own))
-    assert outcome.broken == []
+    plan = manager_failover.ManagerFailoverPlan(rounds=1)
+    with ClusterProcess(*manager_failover.cluster_flags(plan)) as own:
+        outcome = asyncio.run(manager_failover.run(plan, own))
+    assert outcome.failures == []
     assert outcome.figures["terms"] == 3
     assert outcome.figures["requests under a fault"] >= 2 * plan.width
     assert outcome.figures["requests finished"] > 0

@@ -4,19 +4,19 @@ import asyncio
 
 import pytest
 
-from benchmarks.migration import Plan, run
-from benchmarks.namespaces import NoNamespaces, cable, two_nodes
-from dunlin.transport.nixl_agent import is_installed
+from benchmarks.harness.namespaces import NoNamespaces, namespace_link, two_nodes
+from benchmarks.kv.migration import MigrationPlan, run
+from dunlin.transport.one_sided.nixl_agent import is_installed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-PLAN = Plan(moves=6, instances=2, width=4, songs=4, output_tokens=160)
+PLAN = MigrationPlan(moves=6, instances=2, width=4, distinct_prompts=4, output_tokens=160)
 
 
 @pytest.fixture(scope="module", autouse=True)
 def _namespaces() -> None:
     try:
-        with cable():
+        with namespace_link():
             pass
     except NoNamespaces as error:
         pytest.skip(f"no network namespaces here: {error}")
@@ -30,7 +30,7 @@ def test_a_loaded_instance_is_drained_across_a_cable(transport: str) -> None:
         outcome = asyncio.run(run(PLAN, cluster))
         said = cluster.log("kvstore-0") + (cluster.data_dir / "kvstore-far.log").read_text()
     assert ("come by one-sided writes" in said) == (transport == "nixl")
-    assert outcome.broken == []
+    assert outcome.failures == []
     assert outcome.figures["requests failed or with another text"] == 0
     moves, failed = outcome.figures["migrations"], outcome.figures["migrations failed"]
     assert isinstance(moves, int)

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
+from cli.launch.cluster_process import ClusterProcess
 from dunlin.client import Client
-from dunlin.client.aio import AsyncClient
+from dunlin.client.async_client import AsyncClient
 from dunlin.client.results import Generation
-from dunlin.launch.process import ClusterProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 

@@ -5,8 +5,8 @@ import time
 from dataclasses import dataclass, field
 
 import dunlin
+from cli.launch.cluster_process import ClusterProcess
 from dunlin.client.errors import QueueFull
-from dunlin.launch.process import ClusterProcess
 
 PROMPTS = [f"request {number}: tell me about the sea, and then about the mountains beyond it" for number in range(4)]
 TOKENS = 80

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.launch.process import ClusterProcess
+from cli.launch.cluster_process import ClusterProcess
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(120)]
 

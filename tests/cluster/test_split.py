@@ -7,10 +7,10 @@ from threading import Barrier
 
 import pytest
 
+from cli.launch.cluster_process import ClusterProcess
 from dunlin.client import Client
-from dunlin.launch.process import ClusterProcess
 from dunlin.messages.fleet import InstanceReport
-from dunlin.messages.types import Part
+from dunlin.messages.types import GroupRole
 from tests.cluster.conftest import eventually
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -19,15 +19,15 @@ PROMPTS = [[5 + number, *range(20, 110)] for number in range(4)]
 TOKENS = 48
 
 
-def reports(client: Client, part: Part) -> list[InstanceReport]:
+def reports(client: Client, part: GroupRole) -> list[InstanceReport]:
     found = [one.instance for one in client.status().members if one.instance is not None]
     return [report for report in found if report.part is part]
 
 
 def all_moved(client: Client) -> bool:
     """Whether the monitor has heard, from reports that come after the deeds, that every sequence left and arrived."""
-    left = sum(report.migrations_total for report in reports(client, Part.PREFILL))
-    arrived = sum(report.arrivals_total for report in reports(client, Part.DECODE))
+    left = sum(report.migrations_total for report in reports(client, GroupRole.PREFILL))
+    arrived = sum(report.arrivals_total for report in reports(client, GroupRole.DECODE))
     return left == arrived == len(PROMPTS)
 
 
@@ -49,7 +49,7 @@ def test_each_side_does_its_part_and_the_death_of_one_changes_no_text() -> None:
     with ClusterProcess(*flags) as cluster, Client(cluster.grpc) as client:
         texts = [ask(client, prompt, TOKENS) for prompt in PROMPTS]
         eventually(lambda: all_moved(client))
-        prefills, decodes = reports(client, Part.PREFILL), reports(client, Part.DECODE)
+        prefills, decodes = reports(client, GroupRole.PREFILL), reports(client, GroupRole.DECODE)
         assert (len(prefills), len(decodes)) == (2, 1)
         assert sum(report.migrations_total for report in prefills) == len(PROMPTS)
         assert sum(report.tokens_total for report in prefills) == len(PROMPTS)
@@ -61,6 +61,6 @@ def test_each_side_does_its_part_and_the_death_of_one_changes_no_text() -> None:
         with ThreadPoolExecutor(len(PROMPTS)) as pool:
             streams = [pool.submit(read, client, prompt, begun) for prompt in PROMPTS]
             begun.wait(60)
-            (lost,) = [one for one in client.status().members if one.instance and one.instance.part is Part.DECODE]
+            (lost,) = [one for one in client.status().members if one.instance and one.instance.part is GroupRole.DECODE]
             os.kill(lost.pid, signal.SIGKILL)
             assert [stream.result(120) for stream in streams] == texts

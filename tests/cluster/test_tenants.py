@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 import dunlin
-from dunlin.cli.main import main
+from cli.launch.cluster_process import ClusterProcess
+from cli.main import main
+from dunlin.auth.tenants import Tenant, format_tenants, hash_key, parse_tenants
 from dunlin.client import DunlinError, NotAuthenticated, QuotaExceeded
-from dunlin.launch.process import ClusterProcess
-from dunlin.tenants import Tenant, described, hash_of, parse
 from tests.cluster.conftest import Command, eventually
 
 pytestmark = pytest.mark.cluster
@@ -28,8 +28,8 @@ KEYS = {"acme": "dk-acme-0123456789", "small": "dk-small-0123456789"}
 def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("keys") / "keys.json"
     tenants = {
-        "acme": {"keys": [hash_of(KEYS["acme"])]},
-        "small": {"keys": [hash_of(KEYS["small"])], "running": 2, "tokens_per_minute": 200},
+        "acme": {"keys": [hash_key(KEYS["acme"])]},
+        "small": {"keys": [hash_key(KEYS["small"])], "running": 2, "tokens_per_minute": 200},
     }
     path.write_text(json.dumps({"tenants": tenants}))
     return path
@@ -138,8 +138,8 @@ def test_the_file_is_read_anew_and_a_bad_one_changes_nothing(
     log = cluster.data_dir / "logs" / "dispatcher-0.log"
     eventually(lambda: "line 1: no JSON" in log.read_text())
     assert answers(cluster, bare, late)
-    left: tuple[Tenant, ...] = tuple(one for one in parse(good, is_toml=False) if one.name != "late")
-    keys.write_text(described(left))
+    left: tuple[Tenant, ...] = tuple(one for one in parse_tenants(good, is_toml=False) if one.name != "late")
+    keys.write_text(format_tenants(left))
     eventually(lambda: not answers(cluster, bare, late))
     assert answers(cluster, bare, KEYS["acme"])
     assert late not in log.read_text()

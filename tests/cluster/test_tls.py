@@ -15,20 +15,20 @@ from typing import Any
 import pytest
 
 import dunlin
-from dunlin.certificates import Leaf, issue, make_ca
+from cli.launch.cluster_process import ClusterProcess
+from cli.launch.cluster_state import ClusterState, read_state
+from dunlin.auth.certificates import CertificateRequest, issue_certificate, make_ca
 from dunlin.client import Unavailable
 from dunlin.effects import Address
-from dunlin.launch.process import ClusterProcess
-from dunlin.launch.state import ClusterState, read_state
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.connection import Timeouts
 from dunlin.membership.errors import EtcdUnavailable
 from dunlin.membership.members import MemberWatch
 from dunlin.messages.membership import Member, MembersReset
 from dunlin.wire.channels import open_channel
-from dunlin.wire.envelopes import DISPATCH, FLEET, POOL, Conversation
-from dunlin.wire.security import Security
-from dunlin.wire.streams import identity
+from dunlin.wire.envelopes import DISPATCH, FLEET, POOL, StreamProtocol
+from dunlin.wire.security import TlsIdentity
+from dunlin.wire.streams.stream import identity_metadata
 from tests.cluster.conftest import Command
 
 pytestmark = pytest.mark.cluster
@@ -59,7 +59,7 @@ def members(state: ClusterState, client_dir: Path) -> Members:
     """Every registered process, by name, read from etcd over TLS."""
 
     async def read() -> Members:
-        etcd = EtcdClient([state.etcd], credentials=Security.load(client_dir).channel_credentials())
+        etcd = EtcdClient([state.etcd], credentials=TlsIdentity.load(client_dir).channel_credentials())
         try:
             async for message in MemberWatch(etcd):
                 assert isinstance(message, MembersReset)
@@ -123,14 +123,14 @@ def test_a_client_without_a_certificate_is_refused(secured: ClusterProcess, clie
             client.info()
 
 
-def attach(member: Member, conversation: Conversation, security: Security | None, caller: Address) -> str:
+def attach(member: Member, conversation: StreamProtocol, security: TlsIdentity | None, caller: Address) -> str:
     """Dial one process as `caller`; how that ends. Empty: it was taken."""
 
     async def dial() -> str:
         address = member.address
         async with open_channel(member.endpoint, security, address.role, address.name) as channel:
             make: Any = channel.stream_stream(conversation.method)
-            call = make(metadata=identity(caller, address), timeout=10)
+            call = make(metadata=identity_metadata(caller, address), timeout=10)
             reading = asyncio.create_task(call.initial_metadata())
             await asyncio.wait([reading, asyncio.create_task(call.code())], return_when=asyncio.FIRST_COMPLETED)
             if call.done():
@@ -150,16 +150,16 @@ TARGETS = (
 
 @pytest.mark.parametrize(("name", "conversation", "role"), TARGETS)
 def test_only_who_has_the_certificate_of_its_role_is_taken(
-    members: Members, state: ClusterState, tmp_path: Path, name: str, conversation: Conversation, role: str
+    members: Members, state: ClusterState, tmp_path: Path, name: str, conversation: StreamProtocol, role: str
 ) -> None:
     ours = Path(state.data_dir) / "tls" / "ca"
     make_ca(tmp_path / "theirs")
-    issue(tmp_path / "theirs", tmp_path / "foreign", Leaf(role, "impostor"))
-    issue(ours, tmp_path / "right", Leaf(role, "newcomer"))
+    issue_certificate(tmp_path / "theirs", tmp_path / "foreign", CertificateRequest(role, "impostor"))
+    issue_certificate(ours, tmp_path / "right", CertificateRequest(role, "newcomer"))
     (tmp_path / "foreign" / "ca.pem").write_bytes((ours / "ca.pem").read_bytes())
     ca, leaf, key = ((tmp_path / "foreign" / one).read_bytes() for one in ("ca.pem", "cert.pem", "key.pem"))
-    foreign = Security(tmp_path / "foreign", ca, leaf, key)
-    client, right = Security.load(Path(state.tls_dir)), Security.load(tmp_path / "right")
+    foreign = TlsIdentity(tmp_path / "foreign", ca, leaf, key)
+    client, right = TlsIdentity.load(Path(state.tls_dir)), TlsIdentity.load(tmp_path / "right")
     newcomer = Address(role, "newcomer", 1)
     target = members[name]
     assert attach(target, conversation, None, newcomer).startswith("UNAVAILABLE")

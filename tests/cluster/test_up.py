@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 import dunlin
-from benchmarks.processes import wait_gone
-from dunlin.launch.proc import descendants
-from dunlin.launch.process import ClusterProcess
-from dunlin.launch.readiness import placeable
-from dunlin.launch.state import read_state
+from benchmarks.harness.processes import wait_gone
+from cli.launch.cluster_process import ClusterProcess
+from cli.launch.cluster_state import read_state
+from cli.launch.readiness import placeable
 from dunlin.messages.fleet import FleetStatus, MemberStatus
+from dunlin.runtime.procfs import descendants
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -96,10 +96,10 @@ def break_architecture(model: Path) -> None:
 def test_a_broken_model_is_named_in_one_line(
     harm: Callable[[Path], None], complaint: str, command: Command, tmp_path: Path
 ) -> None:
-    from dunlin.engine.checkpoint import Shape, init_checkpoint
+    from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 
     model = tmp_path / "model"
-    init_checkpoint(model, "llama", Shape(layers=1))
+    write_random_checkpoint(model, "llama", CheckpointShape(layers=1))
     harm(model)
     flags = ("--http-port", "0", "--grpc-port", "0", "--data-dir", str(tmp_path / "data"), "--instances", "1")
     done = command("up", "--model", str(model), *flags)

@@ -4,10 +4,10 @@ from dataclasses import dataclass
 
 import pytest
 
-from dunlin.arguments import Parser
 from dunlin.config.fields import check, section, setting
 from dunlin.config.flags import Shorthands, add_config_flags
 from dunlin.config.sources import Given
+from dunlin.runtime.arguments import CommandParser
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +27,8 @@ class Kitchen:
     oven: Oven = section(Oven)
 
 
-def parser() -> Parser:
-    made = Parser(prog="cook")
+def parser() -> CommandParser:
+    made = CommandParser(prog="cook")
     add_config_flags(made)
     short = Shorthands({"kitchen": Kitchen})
     short.add(made, "--racks", "kitchen.oven.racks", "how many", metavar="N")

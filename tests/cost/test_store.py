@@ -6,71 +6,84 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.cost.load import load_timing
-from dunlin.cost.models import Batch, Curve, EngineTiming, MoveModel, MoveModels, Quality, StepModel
-from dunlin.cost.store import Key, MovePoint, StepPoint, Store, StoreError
+from dunlin.cost.models import (
+    BatchCounts,
+    EngineTiming,
+    PiecewiseCurve,
+    ProfileQuality,
+    StepModel,
+    TransferModel,
+    TransferModels,
+)
+from dunlin.cost.store import ProfileKey, ProfileStore, StepPoint, StoreError, TransferPoint
 from dunlin.cost.strategies import PrefillModel, Strategy
+from dunlin.cost.timing_loader import load_timing
 from dunlin.messages.types import MoveKind
 
-KEY = Key("tiny", "cpu", "threads=1")
+KEY = ProfileKey("tiny", "cpu", "threads=1")
 
 
 def timing(slots: int = 1000) -> EngineTiming:
-    step = StepModel(Curve((1.0, 8.0), (1e-3, 2e-3)), Curve((1.0,), (1e-4,)), 1e-5, 1e-9, 0.0, 1e-6, 2e-6, 3e-9)
-    moves = MoveModels(MoveModel(1e-4, 1e9), {MoveKind.SLAB_TO_HOST: MoveModel(2e-4, 3e9)})
+    step = StepModel(
+        PiecewiseCurve((1.0, 8.0), (1e-3, 2e-3)), PiecewiseCurve((1.0,), (1e-4,)), 1e-5, 1e-9, 0.0, 1e-6, 2e-6, 3e-9
+    )
+    moves = TransferModels(TransferModel(1e-4, 1e9), {MoveKind.SLAB_TO_HOST: TransferModel(2e-4, 3e9)})
     return EngineTiming(step, moves, 1.5, slots, 256)
 
 
 def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
-    steps = [StepPoint("decode", Batch(0, 0, 0, 0, 3, 99), 0.01, 0.001), StepPoint("prefill", Batch(1, 2, 3, 4), 0.02)]
-    moves = [MovePoint(MoveKind.HOST_TO_SLAB, 4096, 0.003)]
-    with Store(tmp_path / "db") as store:
+    steps = [
+        StepPoint("decode", BatchCounts(0, 0, 0, 0, 3, 99), 0.01, 0.001),
+        StepPoint("prefill", BatchCounts(1, 2, 3, 4), 0.02),
+    ]
+    moves = [TransferPoint(MoveKind.HOST_TO_SLAB, 4096, 0.003)]
+    with ProfileStore(tmp_path / "db") as store:
         store.save(KEY, "2026-01-01", timing(), steps, moves)
-    with Store(tmp_path / "db") as store:
+    with ProfileStore(tmp_path / "db") as store:
         assert store.keys() == [KEY]
-        assert (store.timing("tiny"), store.step_points(KEY), store.move_points(KEY)) == (timing(), steps, moves)
+        assert (store.timing("tiny"), store.step_points(KEY), store.transfer_points(KEY)) == (timing(), steps, moves)
 
 
 def test_how_well_it_was_measured_comes_back_too(tmp_path: Path) -> None:
-    quality = Quality(True, 1, (("decode", 0.25),), (("host_to_slab", 0.5),))
-    with Store(tmp_path / "db") as store:
+    quality = ProfileQuality(True, 1, (("decode", 0.25),), (("host_to_slab", 0.5),))
+    with ProfileStore(tmp_path / "db") as store:
         store.save(KEY, "2026-01-01", replace(timing(), quality=quality))
         assert store.timing("tiny").quality == quality
 
 
 def test_a_profile_of_an_older_version_still_loads(tmp_path: Path) -> None:
-    with Store(tmp_path / "db") as store:
+    with ProfileStore(tmp_path / "db") as store:
         store.save(KEY, "2026-01-01", timing())
     with sqlite3.connect(tmp_path / "db") as connection:
         connection.execute("update profile set timing = json_remove(timing, '$.quality', '$.layers', '$.host')")
-    with Store(tmp_path / "db") as store:
+    with ProfileStore(tmp_path / "db") as store:
         assert store.timing("tiny") == timing()
 
 
 def test_a_later_profile_takes_an_earlier_ones_place(tmp_path: Path) -> None:
-    with Store(tmp_path / "db") as store:
-        store.save(KEY, "2026-01-01", timing(), [StepPoint("decode", Batch(), 1.0)])
+    with ProfileStore(tmp_path / "db") as store:
+        store.save(KEY, "2026-01-01", timing(), [StepPoint("decode", BatchCounts(), 1.0)])
         store.save(KEY, "2026-01-02", timing(slots=7))
         assert store.timing("tiny").slots == 7
         assert store.step_points(KEY) == []
 
 
 def test_of_several_devices_the_latest_is_meant(tmp_path: Path) -> None:
-    with Store(tmp_path / "db") as store:
-        store.save(Key("tiny", "new", ""), "2026-01-02", timing(slots=2))
-        store.save(Key("tiny", "old", ""), "2026-01-01", timing(slots=1))
+    with ProfileStore(tmp_path / "db") as store:
+        store.save(ProfileKey("tiny", "new", ""), "2026-01-02", timing(slots=2))
+        store.save(ProfileKey("tiny", "old", ""), "2026-01-01", timing(slots=1))
         assert store.timing("tiny").slots == 2
 
 
 def test_strategies_come_back_per_degree(tmp_path: Path) -> None:
-    with Store(tmp_path / "db") as store:
+    with ProfileStore(tmp_path / "db") as store:
         store.save_strategy("m", "d", Strategy(4, 2), PrefillModel(1.0, 2.0, 3.0))
         store.save_strategy("m", "d", Strategy(1, 8), PrefillModel(4.0, 5.0, 6.0))
         assert store.strategies("m", "d") == {(1, 8): PrefillModel(4.0, 5.0, 6.0), (4, 2): PrefillModel(1.0, 2.0, 3.0)}
 
 
 def test_an_unknown_model_is_refused_with_what_is_known(tmp_path: Path) -> None:
-    with Store(tmp_path / "db") as store:
+    with ProfileStore(tmp_path / "db") as store:
         store.save(KEY, "2026-01-01", timing())
         with pytest.raises(StoreError, match="no profile of other; measured: tiny"):
             store.timing("other")
@@ -79,26 +92,26 @@ def test_an_unknown_model_is_refused_with_what_is_known(tmp_path: Path) -> None:
 def test_what_is_no_store_is_refused(tmp_path: Path) -> None:
     (tmp_path / "db").write_bytes(b"no database, but long enough to be read as one" * 9)
     with pytest.raises(StoreError, match="db: cannot be used"):
-        Store(tmp_path / "db")
+        ProfileStore(tmp_path / "db")
 
 
 def test_another_versions_store_is_refused(tmp_path: Path) -> None:
     with sqlite3.connect(tmp_path / "db") as connection:
         connection.execute("pragma user_version = 99")
     with pytest.raises(StoreError, match="another version"):
-        Store(tmp_path / "db")
+        ProfileStore(tmp_path / "db")
 
 
 def test_a_damaged_profile_is_refused(tmp_path: Path) -> None:
-    with Store(tmp_path / "db") as store:
+    with ProfileStore(tmp_path / "db") as store:
         store.save(KEY, "2026-01-01", timing())
     with sqlite3.connect(tmp_path / "db") as connection:
         connection.execute("update profile set timing = '{}'")
-    with Store(tmp_path / "db") as store, pytest.raises(StoreError, match="damaged"):
+    with ProfileStore(tmp_path / "db") as store, pytest.raises(StoreError, match="damaged"):
         store.timing("tiny")
 
 
 def test_the_timing_of_a_store_is_loaded_by_its_path(tmp_path: Path) -> None:
-    with Store(tmp_path / "db") as store:
+    with ProfileStore(tmp_path / "db") as store:
         store.save(KEY, "2026-01-01", timing())
     assert load_timing(str(tmp_path / "db"), "tiny") == timing()

@@ -6,15 +6,15 @@ from typing import Any
 import pytest
 
 from dunlin.cost.device import DeviceError
-from dunlin.cost.models import Batch, Overhead
-from dunlin.cost.shipped import find_overhead, find_strategies, known_strategies, strategies_of
+from dunlin.cost.models import BatchCounts, EngineOverhead
 from dunlin.cost.strategies import PrefillModel, Strategies, Strategy, StrategyError
+from dunlin.cost.strategy_files import find_strategies, known_strategies, parse_overhead, parse_strategies
 
 LOONGSERVE = find_strategies("a800-lwm-7b")
 
 
-def prefill(*lengths: int, prefix: int = 0) -> Batch:
-    batch = Batch()
+def prefill(*lengths: int, prefix: int = 0) -> BatchCounts:
+    batch = BatchCounts()
     for length in lengths:
         batch.add_prefill(length, prefix)
     return batch
@@ -22,12 +22,14 @@ def prefill(*lengths: int, prefix: int = 0) -> Batch:
 
 def strategies(**changes: Any) -> Strategies:
     prices = {Strategy(1, 2): PrefillModel(1.0, 0.5, 0.25)}
-    return Strategies(**{"name": "m", "title": "", "shape": "s", "prefill": prices, "overhead": Overhead(), **changes})
+    return Strategies(
+        **{"name": "m", "title": "", "shape": "s", "prefill": prices, "overhead": EngineOverhead(), **changes}
+    )
 
 
 def test_lengths_and_squares_are_priced() -> None:
     assert strategies().step_s(Strategy(1, 2), prefill(2, 4)) == 1.0 + 0.5 * 6 + 0.25 * 20
-    assert strategies().step_s(Strategy(1, 2), Batch()) == 0.0
+    assert strategies().step_s(Strategy(1, 2), BatchCounts()) == 0.0
 
 
 def test_chunks_add_up_to_the_whole_but_for_what_each_costs_anew() -> None:
@@ -40,7 +42,7 @@ def test_an_unknown_strategy_and_decode_rows_are_refused() -> None:
     with pytest.raises(StrategyError, match="m was not measured as sp2-tp2; known: sp1-tp2"):
         strategies().step_s(Strategy(2, 2), prefill(1))
     with pytest.raises(ValueError, match="3 decode rows"):
-        strategies().step_s(Strategy(1, 2), Batch(1, 5, 0, 25, 3, 9))
+        strategies().step_s(Strategy(1, 2), BatchCounts(1, 5, 0, 25, 3, 9))
 
 
 def test_a_negative_price_is_refused() -> None:
@@ -63,20 +65,20 @@ def test_many_short_prompts_want_sequence_and_one_long_one_tensor_parallelism() 
 
 def test_strategies_survive_json_and_damage_is_named() -> None:
     plain = json.loads(json.dumps(LOONGSERVE.as_json()))
-    assert strategies_of(plain) == LOONGSERVE
+    assert parse_strategies(plain) == LOONGSERVE
     with pytest.raises(DeviceError, match="strategies of a800-lwm-7b are damaged"):
-        strategies_of({**plain, "prefill": {"1-8": {}}})
+        parse_strategies({**plain, "prefill": {"1-8": {}}})
     with pytest.raises(DeviceError, match="no strategies are called 'b300'; known: a800-lwm-7b"):
         find_strategies("b300")
 
 
 def test_an_overhead_is_named_or_said_in_milliseconds() -> None:
-    assert find_overhead("A800-LWM-7B") == LOONGSERVE.overhead
-    assert find_overhead("1.5") == Overhead(0.0015)
-    assert find_overhead("1.5,6") == Overhead(0.0015, 0.006)
+    assert parse_overhead("A800-LWM-7B") == LOONGSERVE.overhead
+    assert parse_overhead("1.5") == EngineOverhead(0.0015)
+    assert parse_overhead("1.5,6") == EngineOverhead(0.0015, 0.006)
 
 
 @pytest.mark.parametrize("text", ["", "fast", "1,2,3", "-1", "nan", "1;2"])
 def test_what_is_no_overhead_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match=r"is no overhead: give MS, MS,MS .* or a name \(a800-lwm-7b\)"):
-        find_overhead(text)
+        parse_overhead(text)

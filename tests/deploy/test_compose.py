@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from dunlin.cli.main import make_parser
-from dunlin.cli.serve import ROLES
-from dunlin.wire.security import Security, is_of
+from cli.commands.operate.serve import ROLES
+from cli.main import make_parser
+from dunlin.wire.security import TlsIdentity, is_certificate_of
 from tests.deploy.commands import parsed
 
 SAME_NODE = ("kvstore", "instance-0", "instance-1")
@@ -147,12 +147,12 @@ def test_the_head_of_the_file_issues_the_certificates_that_it_mounts(
     lines = (root / "deploy/compose.tls.yaml").read_text().splitlines()
     comment = [line[4:] for line in lines if line.startswith("#   ")]
     script = "\n".join(line for line in comment if not re.match(r"(sudo|DUNLIN_TLS|dunlin generate)", line))
-    shim = 'dunlin() { "$PYTHON" -m dunlin.cli.main "$@"; }'
+    shim = 'dunlin() { "$PYTHON" -m cli.main "$@"; }'
     environment = {**os.environ, "PYTHON": sys.executable, "PYTHONPATH": str(root)}
     command = ["bash", "-euc", f"{shim}\n{script}"]
     subprocess.run(command, cwd=tmp_path, env=environment, check=True, capture_output=True, timeout=110)
     for role, arguments in compose_commands(tls).values():
-        assert is_of(Security.load(tmp_path / "tls" / arguments.name).names, role, arguments.name)
+        assert is_certificate_of(TlsIdentity.load(tmp_path / "tls" / arguments.name).names, role, arguments.name)
     assert {path.name for path in (tmp_path / "tls").iterdir()} > {"etcd", "me"}
     assert not list((tmp_path / "tls").rglob("ca-key.pem"))
 

@@ -18,9 +18,9 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.cli.main import make_parser
-from dunlin.cli.serve import ROLES
-from dunlin.cli.sim import _cases
+from cli.commands.operate.serve import ROLES
+from cli.commands.simulate.sim import _cases
+from cli.main import make_parser
 from dunlin.config.resolve import resolve
 from dunlin.config.sources import from_all, from_file
 from services.settings import TABLES
@@ -141,7 +141,7 @@ def test_what_cannot_start_is_not_started_again(root: Path) -> None:
 
 
 def test_a_unit_has_time_to_take_its_leave(root: Path) -> None:
-    from dunlin.wire.options import ServiceOptions
+    from dunlin.wire.service.options import ServiceOptions
 
     common = settings((root / UNITS / COMMON).read_text())
     assert float(common["TimeoutStopSec"][0]) > 2 * ServiceOptions("monitor", "m", ()).stop_timeout_s

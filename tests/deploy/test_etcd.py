@@ -14,11 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.certificates import Leaf, issue, make_ca
+from dunlin.auth.certificates import CertificateRequest, issue_certificate, make_ca
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.embedded import find_binary
 from dunlin.membership.errors import EtcdError
-from dunlin.wire.security import Security
+from dunlin.wire.security import TlsIdentity
 
 FOLDER = "deploy/etcd"
 UNIT = "etcd-dunlin.service"
@@ -66,7 +66,7 @@ def member(root: Path, number: int, ports: dict[str, int], folder: Path) -> "Ite
         process.wait()
 
 
-async def serves(endpoints: list[str], security: Security, value: bytes) -> None:
+async def serves(endpoints: list[str], security: TlsIdentity, value: bytes) -> None:
     """Write and read at the cluster, for as long as it takes to elect a leader."""
     client = EtcdClient(endpoints, credentials=security.channel_credentials())
     try:
@@ -88,9 +88,9 @@ async def serves(endpoints: list[str], security: Security, value: bytes) -> None
 @pytest.mark.cluster
 def test_three_members_of_the_unit_serve_and_outlive_one(root: Path, tmp_path: Path) -> None:
     make_ca(tmp_path / "ca")
-    issue(tmp_path / "ca", tmp_path / "certificates", Leaf("etcd", "*", ("127.0.0.1",)))
-    issue(tmp_path / "ca", tmp_path / "client", Leaf("client", "me"))
-    security = Security.load(tmp_path / "client")
+    issue_certificate(tmp_path / "ca", tmp_path / "certificates", CertificateRequest("etcd", "*", ("127.0.0.1",)))
+    issue_certificate(tmp_path / "ca", tmp_path / "client", CertificateRequest("client", "me"))
+    security = TlsIdentity.load(tmp_path / "client")
     places = [f"10.0.0.{number}:{port}" for number in MEMBERS for port in (2379, 2380)]
     ports = dict(zip(places, free_ports(len(places)), strict=True))
     endpoints = [f"127.0.0.1:{ports[f'10.0.0.{number}:2379']}" for number in MEMBERS]

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from dunlin.telemetry.metrics import FIELDS, MEMBER
-from dunlin.telemetry.metrics import documented as on_the_monitor
-from services.dispatcher.metrics import documented as at_the_door
+from dunlin.telemetry.metrics import documented_metrics as on_the_monitor
+from services.dispatcher.doors.metrics import documented_metrics as at_the_door
 
 FOLDER = "deploy/watching"
 # What prometheus_client tells of its own process, what Prometheus adds, and its names in alarms.
@@ -120,13 +120,13 @@ def test_alarms_name_labels_that_they_keep(root: Path) -> None:
 
 
 def test_alarms_name_flags_and_reasons_that_exist(root: Path) -> None:
-    from dunlin.messages.door import Rejection
+    from dunlin.messages.door import RejectionCode
 
     text = (root / FOLDER / "dunlin.rules.yml").read_text()
     manual = (root / "docs/operating.md").read_text()
     assert all(flag in manual for flag in re.findall(r"--[a-z][a-z-]+", text))
     codes = {word for found in re.findall(r'code=~?"([^"]*)"', text) for word in found.split("|")}
-    assert codes <= {one.name.lower() for one in Rejection} | {"internal", "quota", "forbidden"}
+    assert codes <= {one.name.lower() for one in RejectionCode} | {"internal", "quota", "forbidden"}
 
 
 def test_the_dashboard_is_one_that_grafana_imports(root: Path) -> None:

@@ -9,11 +9,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from dunlin.engine import numerics
-from dunlin.engine.attention.base import Past, Row
-from dunlin.engine.checkpoint import Shape, init_checkpoint
-from dunlin.engine.load import Loaded, load_model
-from dunlin.engine.model import Batch, Decoder
+from dunlin.engine.attention.base import BatchRow, KvLocation
+from dunlin.engine.decoder import numerics
+from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 
 torch.set_num_threads(1)
 
@@ -24,14 +24,14 @@ SHAPES = {
 }
 
 
-def make_shape(**overrides: Any) -> Shape:
+def make_shape(**overrides: Any) -> CheckpointShape:
     values = {"layers": 3, "hidden": 96, "heads": 6, "kv_heads": 2, "head_dim": 16, "intermediate": 160, "vocab": 512}
-    return Shape(**{**values, "max_positions": 4096, **overrides})
+    return CheckpointShape(**{**values, "max_positions": 4096, **overrides})
 
 
 def make_checkpoint(folder: Path, family: str = "llama", seed: int = 0, **overrides: Any) -> Path:
     directory = folder / f"{family}-{seed}"
-    init_checkpoint(directory, family, make_shape(**overrides), seed)
+    write_random_checkpoint(directory, family, make_shape(**overrides), seed)
     return directory
 
 
@@ -44,8 +44,8 @@ def damage(directory: Path, token: int, value: float = float("nan")) -> Path:
     return directory
 
 
-def load(directory: Path, deterministic: bool = False, dtype: str = "float32", kv_bytes: int = 8 << 20) -> Loaded:
-    chosen = numerics.deterministic() if deterministic else numerics.fast()
+def load(directory: Path, deterministic: bool = False, dtype: str = "float32", kv_bytes: int = 8 << 20) -> LoadedModel:
+    chosen = numerics.deterministic_numerics() if deterministic else numerics.fast_numerics()
     return load_model(directory, dtype, kv_bytes, chosen, os.memfd_create("test-arena"))
 
 
@@ -67,19 +67,30 @@ class Sequences:
         tokens: list[int] = []
         positions: list[int] = []
         slots: list[int] = []
-        rows: list[Row] = []
+        rows: list[BatchRow] = []
         for sequence, new, before in parts:
             start = len(tokens)
             tokens += new
             positions += range(before, before + len(new))
             slots += self.slots[sequence][before : before + len(new)]
-            rows.append(Row(start, len(tokens), self._past(sequence, before + len(new))))
+            rows.append(BatchRow(start, len(tokens), self._past(sequence, before + len(new))))
         sampled = torch.tensor([row.stop - 1 for row in rows])
-        batch = Batch(torch.tensor(tokens), torch.tensor(positions), torch.tensor(slots), rows, sampled)
+        batch = DecoderBatch(torch.tensor(tokens), torch.tensor(positions), torch.tensor(slots), rows, sampled)
         return self.decoder.forward(batch, safepoint)
 
-    def _past(self, sequence: int, length: int) -> Past:
+    def _past(self, sequence: int, length: int) -> KvLocation:
         slots = self.slots[sequence][:length]
         if slots == list(range(slots[0], slots[0] + length)):
-            return Past(length, slots[0], None)
-        return Past(length, 0, torch.tensor(slots))
+            return KvLocation(length, slots[0], None)
+        return KvLocation(length, 0, torch.tensor(slots))
+
+
+class SteppingClock:
+    """Each reading is a second later than the one before."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        self.now_s += 1.0
+        return self.now_s

@@ -5,13 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 from dunlin.messages.engine import Open, Step
-from dunlin.messages.types import Sampling, i8, i32, i64
+from dunlin.messages.types import SamplingParams, i8, i32, i64
 
 PROMPT = [7, 300, 42, 111, 5, 260, 33, 90, 12, 401]
 
 
 def make_open(sequence: int = 1, tokens: Sequence[int] = PROMPT, **overrides: Any) -> Open:
-    sampling = overrides.pop("sampling", Sampling(temperature=0.0))
+    sampling = overrides.pop("sampling", SamplingParams(temperature=0.0))
     stop_ids = i32(overrides.pop("stop_ids", ()))
     values = {"prompt_tokens": len(tokens), "max_tokens": 20, **overrides}
     return Open(sequence=sequence, tokens=i32(list(tokens)), sampling=sampling, stop_ids=stop_ids, **values)

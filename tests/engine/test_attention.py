@@ -5,9 +5,9 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.attention import fused
-from dunlin.engine.attention.base import Past, Row, merge
+from dunlin.engine.attention.base import BatchRow, KvLocation, merge_partial_attention
 from dunlin.engine.attention.fused import partial
-from dunlin.engine.attention.table import BACKENDS
+from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 
 HEAD_DIM = 16
 GROUPS = [(4, 4), (6, 2), (8, 1), (40, 2)]
@@ -35,7 +35,7 @@ def close(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor], atol: floa
     return all(torch.allclose(a.double(), b.double(), atol=atol, rtol=1e-5) for a, b in zip(ours, theirs, strict=True))
 
 
-@pytest.mark.parametrize("backend", sorted(BACKENDS))
+@pytest.mark.parametrize("backend", sorted(ATTENTION_BACKENDS))
 @pytest.mark.parametrize(("heads", "kv_heads"), GROUPS)
 @pytest.mark.parametrize("scattered", [False, True])
 def test_ragged_rows_agree_with_the_reference(backend: str, heads: int, kv_heads: int, scattered: bool) -> None:
@@ -49,18 +49,18 @@ def test_ragged_rows_agree_with_the_reference(backend: str, heads: int, kv_heads
         slots = torch.arange(first, first + length)
         if scattered:
             slots = slots[torch.randperm(length, generator=torch.Generator().manual_seed(first))]
-        rows.append(Row(start, start + tokens, Past(length, first, slots if scattered else None)))
+        rows.append(BatchRow(start, start + tokens, KvLocation(length, first, slots if scattered else None)))
         wanted.append(reference(query[start : start + tokens], kv[slots], before))
         start, first = start + tokens, first + length
     passed: list[int] = []
-    ours = BACKENDS[backend](rows)(query, kv, lambda: passed.append(1))
+    ours = ATTENTION_BACKENDS[backend](rows)(query, kv, lambda: passed.append(1))
     assert close(ours, (torch.cat([out for out, _ in wanted]), torch.cat([lse for _, lse in wanted])))
 
 
 @pytest.mark.parametrize("cut", [1, 64, 99])
 def test_parts_merge_into_the_whole(cut: int) -> None:
     kv, query = make_kv(100, 2), make_query(3, 6)
-    merged = merge(partial(query, kv[:cut]), partial(query, kv[cut:]))
+    merged = merge_partial_attention(partial(query, kv[:cut]), partial(query, kv[cut:]))
     whole = partial(query, kv)
     assert close(merged, whole)
     assert close(whole, reference(query, kv, before=len(kv)))
@@ -71,14 +71,14 @@ def test_long_pasts_are_computed_in_pieces_with_safepoints_between(monkeypatch: 
     monkeypatch.setattr(fused, "PIECE_PAIRS", 256)
     kv, query = make_kv(1000, 2), make_query(10, 6)
     passed: list[int] = []
-    ours = fused.plan([Row(0, 10, Past(1000, 0, None))])(query, kv, lambda: passed.append(1))
+    ours = fused.plan([BatchRow(0, 10, KvLocation(1000, 0, None))])(query, kv, lambda: passed.append(1))
     assert close(ours, reference(query, kv, before=990))
     assert len(passed) == 3, "990 keys in pieces of 256"
 
 
 def test_bf16_keeps_its_dtype_and_an_exact_lse() -> None:
     kv, query = make_kv(200, 2).bfloat16(), make_query(20, 6).bfloat16()
-    out, lse = fused.plan([Row(0, 20, Past(200, 0, None))])(query, kv, lambda: None)
+    out, lse = fused.plan([BatchRow(0, 20, KvLocation(200, 0, None))])(query, kv, lambda: None)
     wanted = reference(query, kv, before=180)
     assert (out.dtype, lse.dtype) == (torch.bfloat16, torch.float32)
     assert torch.allclose(out.double(), wanted[0], atol=0.02)
@@ -89,6 +89,6 @@ def test_a_deterministic_row_ignores_garbage_in_slots_it_does_not_own() -> None:
     kv, query = make_kv(300, 2), make_query(1, 6)
     kv[100:] = float("nan")
     kv[200:270] = make_kv(70, 2)
-    row = Row(0, 1, Past(70, 0, torch.arange(200, 270)))
-    ours = BACKENDS["deterministic"]([row])(query, kv, lambda: None)
+    row = BatchRow(0, 1, KvLocation(70, 0, torch.arange(200, 270)))
+    ours = ATTENTION_BACKENDS["deterministic"]([row])(query, kv, lambda: None)
     assert close(ours, reference(query, kv[200:270], before=69))

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from dunlin.engine.load import Loaded
-from dunlin.engine.selftest import self_test
+from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.process.selftest import determinism_self_test
 from tests.engine.build import SHAPES, Sequences, load, make_checkpoint
 
 LENGTH = 150
@@ -20,13 +20,13 @@ TARGET = 9
 
 
 @pytest.fixture(scope="module", params=sorted(SHAPES))
-def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Loaded:
+def loaded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     family, overrides = SHAPES[request.param]
     return load(make_checkpoint(tmp_path_factory.mktemp("model"), family, seed=4, **overrides), deterministic=True)
 
 
 @pytest.fixture(scope="module")
-def alone(loaded: Loaded) -> list[Tensor]:
+def alone(loaded: LoadedModel) -> list[Tensor]:
     """Logits after every token, computed token by token with nobody else there."""
     sequences = Sequences(loaded.decoder, {TARGET: list(range(LENGTH))})
     return [sequences.compute([(TARGET, [token], at)])[0] for at, token in enumerate(TOKENS)]
@@ -58,7 +58,9 @@ companies = st.builds(
 
 @settings(max_examples=25)
 @given(company=companies)
-def test_a_sequence_has_the_same_bits_in_any_company(loaded: Loaded, alone: list[Tensor], company: Company) -> None:
+def test_a_sequence_has_the_same_bits_in_any_company(
+    loaded: LoadedModel, alone: list[Tensor], company: Company
+) -> None:
     table = {TARGET: company.slots, **{i: list(range(2000 + 400 * i, 2400 + 400 * i)) for i in range(4)}}
     sequences = Sequences(loaded.decoder, table)
     start = 0
@@ -79,7 +81,7 @@ def test_the_fast_way_has_other_bits_so_the_property_is_not_vacuous(tmp_path: Pa
     assert not torch.equal(singly, whole)
 
 
-def test_the_self_test_passes_a_deterministic_decoder_and_fails_a_fast_one(loaded: Loaded, tmp_path: Path) -> None:
-    assert self_test(loaded.decoder) is not None
+def test_the_self_test_passes_a_deterministic_decoder_and_fails_a_fast_one(loaded: LoadedModel, tmp_path: Path) -> None:
+    assert determinism_self_test(loaded.decoder) is not None
     fast = load(make_checkpoint(tmp_path, seed=4))
-    assert self_test(fast.decoder) is None
+    assert determinism_self_test(fast.decoder) is None

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.engine.builtin import models_folder
+from dunlin.model.builtin import models_folder
 
 
 def test_clusters_may_share_a_folder_of_models(monkeypatch: pytest.MonkeyPatch) -> None:

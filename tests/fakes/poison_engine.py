@@ -8,15 +8,15 @@ import signal
 import sys
 from typing import Any
 
-from dunlin.engine.options import parse_options
+from dunlin.engine.process.options import parse_options
 
 POISON = 66
 
 
 def main() -> int:
     options = parse_options(sys.argv[1:])
-    from dunlin.engine import process
-    from dunlin.engine.model import Decoder
+    from dunlin.engine.decoder.decoder import Decoder
+    from dunlin.engine.process import main
 
     forward = Decoder.forward
 
@@ -26,7 +26,7 @@ def main() -> int:
         return forward(self, batch, safepoint)
 
     Decoder.forward = bitten  # type: ignore[method-assign]
-    return process.run(options)
+    return main.run(options)
 
 
 if __name__ == "__main__":

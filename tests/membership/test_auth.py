@@ -6,19 +6,19 @@ from pathlib import Path
 import pytest
 
 from dunlin.effects import Address
-from dunlin.membership.auth import User
+from dunlin.membership.auth import EtcdUser
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.election import Election
 from dunlin.membership.errors import EtcdError, TokenRefused
-from dunlin.membership.lease import RegistrationState
 from dunlin.membership.members import MemberRecord, MemberWatch, register
-from dunlin.membership.watch import PrefixWatch, Put, Reset, WatchEvent
+from dunlin.membership.registration import RegistrationState
+from dunlin.membership.watch import PrefixWatch, PutEvent, ResetEvent, WatchEvent
 from dunlin.messages.membership import Deposed, Elected, MemberDown
 from tests.membership.helpers import PrivateEtcd, demand_users, private_etcd, until
 
 pytestmark = pytest.mark.cluster
 
-ROOT, DUNLIN = User("root", "secret"), User("dunlin", "hello")
+ROOT, DUNLIN = EtcdUser("root", "secret"), EtcdUser("dunlin", "hello")
 
 
 @asynccontextmanager
@@ -29,7 +29,7 @@ async def guarded_etcd(data_dir: Path) -> AsyncIterator[PrivateEtcd]:
 
 
 @asynccontextmanager
-async def client_as(etcd: PrivateEtcd, user: User) -> AsyncIterator[EtcdClient]:
+async def client_as(etcd: PrivateEtcd, user: EtcdUser) -> AsyncIterator[EtcdClient]:
     client = EtcdClient([etcd.endpoint], user=user)
     try:
         yield client
@@ -47,10 +47,10 @@ def test_a_user_with_the_password_may_and_others_may_not(tmp_path: Path) -> None
                 found = await client.get("/a")
                 assert found is not None
                 assert found.value == b"1"
-            async with client_as(etcd, User()) as nobody:
+            async with client_as(etcd, EtcdUser()) as nobody:
                 with pytest.raises(TokenRefused, match="does it want a user and a password"):
                     await nobody.get("/a")
-            async with client_as(etcd, User("root", "wrong")) as wrong:
+            async with client_as(etcd, EtcdUser("root", "wrong")) as wrong:
                 with pytest.raises(EtcdError, match="invalid user ID or password"):
                     await wrong.get("/a")
             async with client_as(etcd, DUNLIN) as guest:
@@ -79,9 +79,9 @@ def test_a_token_that_etcd_forgot_is_asked_for_again(tmp_path: Path) -> None:
                 await etcd.restart()
                 await client.get("/k/n")  # not a write: the loss of the connection may show only here
                 await client.put("/k/n", number)
-            await until(lambda: isinstance(seen[-1], Put) and seen[-1].item.value == b"3")
-            assert sum(isinstance(event, Reset) for event in seen) == 1
-            assert [event.item.value for event in seen if isinstance(event, Put)][-2:] == [b"2", b"3"]
+            await until(lambda: isinstance(seen[-1], PutEvent) and seen[-1].item.value == b"3")
+            assert sum(isinstance(event, ResetEvent) for event in seen) == 1
+            assert [event.item.value for event in seen if isinstance(event, PutEvent)][-2:] == [b"2", b"3"]
             watching.cancel()
 
     asyncio.run(scenario())

@@ -4,7 +4,7 @@ import pytest
 
 from dunlin.membership.connection import Timeouts
 from dunlin.membership.errors import Compacted, EtcdError, EtcdUnavailable, LeaseLost
-from dunlin.membership.txn import CreatedAt, Delete, Get, ModifiedAt, Put, ValueIs
+from dunlin.membership.txn import CreatedAt, DeleteOp, GetOp, ModifiedAt, PutOp, ValueIs
 from dunlin.membership.values import KeyValue, key_bytes, key_text, prefix_end
 from tests.membership.helpers import QUICK, client_of
 from tests.membership.relay import relay_to
@@ -57,16 +57,18 @@ def test_transactions_compare_revisions_and_values(etcd_endpoint: str) -> None:
     async def scenario() -> None:
         async with client_of(etcd_endpoint) as client:
             key = "/txn/a"
-            made = await client.txn([CreatedAt(key, 0)], [Put(key, b"one")])
+            made = await client.txn([CreatedAt(key, 0)], [PutOp(key, b"one")])
             assert made.succeeded
-            refused = await client.txn([CreatedAt(key, 0)], [Put(key, b"two")], [Get(key), Get("/txn/", prefix=True)])
+            refused = await client.txn(
+                [CreatedAt(key, 0)], [PutOp(key, b"two")], [GetOp(key), GetOp("/txn/", prefix=True)]
+            )
             assert not refused.succeeded
             assert refused.reads == ((KeyValue(key, b"one", made.revision, made.revision),),) * 2
-            changed = await client.txn([ModifiedAt(key, made.revision), ValueIs(key, b"one")], [Put(key, b"two")])
+            changed = await client.txn([ModifiedAt(key, made.revision), ValueIs(key, b"one")], [PutOp(key, b"two")])
             assert changed.succeeded
-            assert not (await client.txn([ModifiedAt(key, made.revision)], [Delete(key)])).succeeded
-            assert not (await client.txn([ValueIs(key, b"one")], [Delete(key)])).succeeded
-            assert (await client.txn([CreatedAt(key, made.revision), ValueIs(key, b"two")], [Delete(key)])).succeeded
+            assert not (await client.txn([ModifiedAt(key, made.revision)], [DeleteOp(key)])).succeeded
+            assert not (await client.txn([ValueIs(key, b"one")], [DeleteOp(key)])).succeeded
+            assert (await client.txn([CreatedAt(key, made.revision), ValueIs(key, b"two")], [DeleteOp(key)])).succeeded
             assert await client.get(key) is None
 
     asyncio.run(scenario())

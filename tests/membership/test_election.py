@@ -9,7 +9,7 @@ import pytest
 
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.election import Election
-from dunlin.membership.keeper import Clock, boot_clock_s
+from dunlin.membership.lease_keeper import Clock, boot_clock_s
 from dunlin.messages.membership import Deposed, Elected
 from tests.membership.helpers import QUICK, client_of, private_etcd, until
 from tests.membership.relay import relay_to

@@ -6,7 +6,7 @@ import pytest
 from dunlin.effects import Address
 from dunlin.membership.members import MemberRecord, MemberTable, MemberWatch, register
 from dunlin.membership.values import KeyValue
-from dunlin.membership.watch import Deleted, Put, Reset
+from dunlin.membership.watch import DeletedEvent, PutEvent, ResetEvent
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
 from tests.membership.helpers import client_of, until
 
@@ -51,25 +51,25 @@ def test_names_that_would_not_be_one_key_are_refused(role: str, name: str) -> No
 
 def test_a_table_turns_events_into_messages() -> None:
     table = MemberTable()
-    assert table.apply(Reset(1, (item(record(name="i0")), item(record(name="i1"))))) == [
+    assert table.apply(ResetEvent(1, (item(record(name="i0")), item(record(name="i1"))))) == [
         MembersReset((member(name="i0"), member(name="i1")))
     ]
-    assert table.apply(Put(item(record(name="i2")))) == [MemberUp(member(name="i2"))]
-    assert table.apply(Deleted(record(name="i1").key, 9)) == [MemberDown(member(name="i1").address)]
-    assert table.apply(Deleted(record(name="i1").key, 9)) == []
-    assert table.apply(Reset(9, (item(record(name="i3")),))) == [MembersReset((member(name="i3"),))]
-    assert table.apply(Deleted(record(name="i0").key, 10)) == []
+    assert table.apply(PutEvent(item(record(name="i2")))) == [MemberUp(member(name="i2"))]
+    assert table.apply(DeletedEvent(record(name="i1").key, 9)) == [MemberDown(member(name="i1").address)]
+    assert table.apply(DeletedEvent(record(name="i1").key, 9)) == []
+    assert table.apply(ResetEvent(9, (item(record(name="i3")),))) == [MembersReset((member(name="i3"),))]
+    assert table.apply(DeletedEvent(record(name="i0").key, 10)) == []
 
 
 def test_a_newer_incarnation_takes_the_older_one_down() -> None:
     table = MemberTable()
-    table.apply(Put(item(record(incarnation=5))))
-    assert table.apply(Put(item(record(incarnation=0)))) == []
-    assert table.apply(Put(item(record(incarnation=8)))) == [
+    table.apply(PutEvent(item(record(incarnation=5))))
+    assert table.apply(PutEvent(item(record(incarnation=0)))) == []
+    assert table.apply(PutEvent(item(record(incarnation=8)))) == [
         MemberDown(member(incarnation=5).address),
         MemberUp(member(incarnation=8)),
     ]
-    assert table.apply(Put(item(record(incarnation=8, endpoint="h:2")))) == [
+    assert table.apply(PutEvent(item(record(incarnation=8, endpoint="h:2")))) == [
         MemberUp(member(incarnation=8, endpoint="h:2"))
     ]
 
@@ -78,10 +78,10 @@ def test_records_that_cannot_be_read_hide_nobody() -> None:
     table = MemberTable()
     bad = KeyValue("/dunlin/members/instance/bad", b"{", 1, 1)
     stranger = KeyValue("/dunlin/members/instance/liar", record(name="i0").encode(), 1, 1)
-    reset = Reset(1, (bad, item(record()), stranger, item(record(name="new", incarnation=0))))
+    reset = ResetEvent(1, (bad, item(record()), stranger, item(record(name="new", incarnation=0))))
     assert table.apply(reset) == [MembersReset((member(),))]
-    assert table.apply(Put(bad)) == []
-    assert table.apply(Deleted(bad.key, 4)) == []
+    assert table.apply(PutEvent(bad)) == []
+    assert table.apply(DeletedEvent(bad.key, 4)) == []
 
 
 @pytest.mark.cluster

@@ -1,4 +1,4 @@
-"""An etcd of three that loses its leader, members and history; `benchmarks/etcd_chaos.py` is the longer one."""
+"""An etcd of three that loses its leader, members and history; `benchmarks/faults/etcd_chaos.py` is the longer one."""
 
 import asyncio
 import time
@@ -6,29 +6,31 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks.etcd_chaos import COUNTER, Plan, Tale, forget, read_tale, run
-from benchmarks.etcd_cluster import EtcdCluster, etcd_cluster
-from benchmarks.processes import stopped
+from benchmarks.faults.etcd_chaos import COUNTER, EtcdChaosPlan, WatchHistory, check_history, forget, run
+from benchmarks.harness.etcd_cluster import EtcdCluster, etcd_cluster
+from benchmarks.harness.processes import stopped
 from dunlin.membership.errors import EtcdUnavailable
 from dunlin.membership.values import KeyValue
-from dunlin.membership.watch import Deleted, PrefixWatch, Put, Reset, WatchEvent
+from dunlin.membership.watch import DeletedEvent, PrefixWatch, PutEvent, ResetEvent, WatchEvent
 from tests.membership.helpers import QUICK, client_of, until
 
 
-def put(number: int, revision: int | None = None) -> Put:
-    return Put(KeyValue("/chaos/counter", b"%d" % number, 1, number + 10 if revision is None else revision))
+def put(number: int, revision: int | None = None) -> PutEvent:
+    return PutEvent(KeyValue("/chaos/counter", b"%d" % number, 1, number + 10 if revision is None else revision))
 
 
-def reset(*numbers: int) -> Reset:
-    return Reset(99, tuple(put(number).item for number in numbers))
+def reset(*numbers: int) -> ResetEvent:
+    return ResetEvent(99, tuple(put(number).item for number in numbers))
 
 
-def tale(*events: WatchEvent, written: int) -> Tale:
-    return Tale({number: (number + 10, 0.0) for number in range(1, written + 1)}, [(0.0, event) for event in events])
+def tale(*events: WatchEvent, written: int) -> WatchHistory:
+    return WatchHistory(
+        {number: (number + 10, 0.0) for number in range(1, written + 1)}, [(0.0, event) for event in events]
+    )
 
 
 def test_a_tale_without_gaps_is_right() -> None:
-    reading = read_tale(tale(reset(0), put(1), put(2), reset(2), put(3), reset(5), put(6), written=6))
+    reading = check_history(tale(reset(0), put(1), put(2), reset(2), put(3), reset(5), put(6), written=6))
     assert (reading.wrong, reading.as_changes, reading.under_snapshots) == ([], 4, 2)
 
 
@@ -40,11 +42,11 @@ def test_a_tale_without_gaps_is_right() -> None:
         ([reset(0), put(1), put(2)], "the last one seen is 2, the last one written 3"),
         ([reset(0), put(1), put(2), put(3, 99)], "3 came with revision 99, not its own"),
         ([reset(0), put(1), put(2), reset(1), put(2), put(3)], "a snapshot with 1 came after 2"),
-        ([reset(0), put(1), Deleted("/chaos/counter", 12), put(2), put(3)], "the counter was deleted after 1"),
+        ([reset(0), put(1), DeletedEvent("/chaos/counter", 12), put(2), put(3)], "the counter was deleted after 1"),
     ],
 )
 def test_a_tale_with_a_fault_is_told(events: list[WatchEvent], wrong: str) -> None:
-    assert wrong in read_tale(tale(*events, written=3)).wrong
+    assert wrong in check_history(tale(*events, written=3)).wrong
 
 
 def test_history_that_was_forgotten_already_is_no_trouble(etcd_endpoint: str) -> None:
@@ -58,9 +60,11 @@ def test_history_that_was_forgotten_already_is_no_trouble(etcd_endpoint: str) ->
 
 @pytest.mark.cluster
 def test_a_counter_is_seen_once_and_in_order_through_all_troubles(tmp_path: Path) -> None:
-    plan = Plan(values=150, pace_s=0.2, away_s=3.5, kinds=("kill leader", "compact behind", "stop leader", "compact"))
+    plan = EtcdChaosPlan(
+        values=150, pace_s=0.2, away_s=3.5, kinds=("kill leader", "compact behind", "stop leader", "compact")
+    )
     outcome = asyncio.run(run(plan, tmp_path))
-    assert outcome.broken == []
+    assert outcome.failures == []
     assert outcome.figures["resets"] >= 1
     assert outcome.figures["covered by a snapshot"] >= 1
 
@@ -94,7 +98,7 @@ def test_a_member_that_hangs_is_left_within_the_time_of_one_call(tmp_path: Path)
                 with pytest.raises(EtcdUnavailable):  # a write may have happened: that is for the caller to find out
                     await writer.put("/hang/a", b"1")
                 await writer.put("/hang/a", b"2")
-                await until(lambda: isinstance(seen[-1], Put) and seen[-1].item.value == b"2")
+                await until(lambda: isinstance(seen[-1], PutEvent) and seen[-1].item.value == b"2")
                 assert time.monotonic() - began_s < 6.0
             watching.cancel()
 

@@ -7,7 +7,7 @@ import pytest
 
 from dunlin.membership.client import EtcdClient
 from dunlin.membership.errors import EtcdUnavailable
-from dunlin.membership.watch import Deleted, PrefixWatch, Put, Reset, WatchEvent
+from dunlin.membership.watch import DeletedEvent, PrefixWatch, PutEvent, ResetEvent, WatchEvent
 from tests.membership.helpers import QUICK, PrivateEtcd, client_of, private_etcd, until
 from tests.membership.relay import relay_to
 
@@ -57,15 +57,15 @@ def numbers_between_resets(seen: list[WatchEvent]) -> list[list[int]]:
     runs: list[list[int]] = []
     for event in seen:
         match event:
-            case Reset():
+            case ResetEvent():
                 runs.append([int(item.value) for item in event.items])
-            case Put():
+            case PutEvent():
                 runs[-1].append(int(event.item.value))
     return runs
 
 
 def has(seen: list[WatchEvent], number: int) -> bool:
-    return any(isinstance(event, Put) and event.item.value == b"%d" % number for event in seen)
+    return any(isinstance(event, PutEvent) and event.item.value == b"%d" % number for event in seen)
 
 
 def test_a_watch_tells_the_snapshot_then_every_change(etcd_endpoint: str) -> None:
@@ -78,11 +78,11 @@ def test_a_watch_tells_the_snapshot_then_every_change(etcd_endpoint: str) -> Non
                 await client.delete("/w/a")
                 await until(lambda: len(seen) == 3)
                 reset, put, deleted = seen
-                assert isinstance(reset, Reset)
+                assert isinstance(reset, ResetEvent)
                 assert [(item.key, item.value, item.mod_revision) for item in reset.items] == [("/w/a", b"1", before)]
-                assert isinstance(put, Put)
+                assert isinstance(put, PutEvent)
                 assert (put.item.value, put.item.create_revision, put.item.mod_revision) == (b"2", before, revision)
-                assert deleted == Deleted("/w/a", revision + 2)
+                assert deleted == DeletedEvent("/w/a", revision + 2)
 
     asyncio.run(scenario())
 
@@ -95,7 +95,7 @@ def test_several_changes_of_one_revision_all_come(etcd_endpoint: str) -> None:
                 await client.put(f"/many/{name}", b"", lease.lease_id)
             await client.revoke(lease.lease_id)
             await until(lambda: len(seen) == 7)
-            deleted = [event for event in seen if isinstance(event, Deleted)]
+            deleted = [event for event in seen if isinstance(event, DeletedEvent)]
             assert sorted(event.key for event in deleted) == ["/many/a", "/many/b", "/many/c"]
             assert len({event.mod_revision for event in deleted}) == 1
 
@@ -160,7 +160,7 @@ def test_a_cut_watch_resumes_and_a_compacted_one_starts_over_once(etcd_endpoint:
             await count(writer, range(200, 250))
             await writer.compact(await writer.put("/elsewhere", b""))
             relay.mend()
-            await until(lambda: sum(isinstance(event, Reset) for event in seen) > 1)
+            await until(lambda: sum(isinstance(event, ResetEvent) for event in seen) > 1)
             await count(writer, range(250, 300))
             await until(lambda: has(seen, 299))
             # Compacted events are gone for good: 200 to 248 were never seen, 249 came with the snapshot.
@@ -200,7 +200,7 @@ def test_a_watch_waits_for_an_etcd_that_is_not_there_yet(etcd_endpoint: str) -> 
             assert not first.done()
             assert not watch.connected
             relay.mend()
-            assert isinstance(await asyncio.wait_for(first, 5.0), Reset)
+            assert isinstance(await asyncio.wait_for(first, 5.0), ResetEvent)
 
     asyncio.run(scenario())
 

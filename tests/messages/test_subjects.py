@@ -10,11 +10,11 @@ from dunlin.messages.dispatch import Accepted, Cancel, Place, Preempted
 from dunlin.messages.engine import Close, Remap, Step
 from dunlin.messages.fleet import MemberView
 from dunlin.messages.group import Reserve
-from dunlin.messages.plan import Drain, OrderRefused
+from dunlin.messages.lifecycle import Closed
+from dunlin.messages.plan import Drain, GroupOrderRefused
 from dunlin.messages.pool import FindRegions, RegionRefused
 from dunlin.messages.subjects import References, parse_request, references_of
-from dunlin.messages.told import Closed
-from dunlin.messages.types import Finish, RemapPhase, Why, i8, i32, i64
+from dunlin.messages.types import FinishReason, RemapPhase, Why, i8, i32, i64
 from dunlin.wire.protos import VOCABULARIES
 
 D = Address("dispatcher", "d0", 0xC)
@@ -38,8 +38,8 @@ def step(*sequences: int) -> Step:
         (I0, D, Preempted(7, 2), References((0xC, 7), None, I0, 2, hold=Hold.WAITS)),
         (I0, KV, FindRegions(9, "t/req-c-7", D, 7, 2, "w", "fp32"), References((0xC, 7), None, I0, 2, ticket=9)),
         (I0, I0, Reserve(1, 8, 0, 2, 50, 1), References(None, None, I0)),
-        (D, Address("client", "c"), Closed("req-c-7", Finish.STOP), References((0xC, 7), (0xC, 7))),
-        (D, Address("client", "c"), Closed("", Finish.ERROR), References()),
+        (D, Address("client", "c"), Closed("req-c-7", FinishReason.STOP), References((0xC, 7), (0xC, 7))),
+        (D, Address("client", "c"), Closed("", FinishReason.ERROR), References()),
         (KV, I0, RegionRefused(9), References(instance=I0, ticket=9)),
         (I0, Address("engine", "i0"), step(4, 5), References(instance=I0, sequences=i64([4, 5]))),
         (Address("global_manager", "g"), I0, Drain(50, 1), References(instance=I0, whole_instance=True)),
@@ -49,7 +49,7 @@ def step(*sequences: int) -> Step:
             Remap(1, RemapPhase.PREPARE, i32()),
             References(instance=I0, whole_instance=True),
         ),
-        (I0, D, OrderRefused(50, 1, "stale", WHY), References()),
+        (I0, D, GroupOrderRefused(50, 1, "stale", WHY), References()),
         (I0, Address("engine", "i0"), Close(4), References()),
     ],
 )

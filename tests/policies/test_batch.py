@@ -4,37 +4,37 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dunlin.policies.batch import BATCH_POLICIES, Candidate, chunked, prefill_first
+from dunlin.policies.batch import BATCH_POLICIES, BatchCandidate, chunked_prefill, prefill_first
 
-DECODE = Candidate(1, is_decode=True)
+DECODE = BatchCandidate(1, is_decode=True)
 
 
-def prompt(tokens: int) -> Candidate:
-    return Candidate(tokens, is_decode=False)
+def prompt(tokens: int) -> BatchCandidate:
+    return BatchCandidate(tokens, is_decode=False)
 
 
 def test_decode_rows_come_first_wherever_they_stand() -> None:
-    assert chunked([prompt(10), DECODE, prompt(10), DECODE], 8) == [6, 1, 0, 1]
+    assert chunked_prefill([prompt(10), DECODE, prompt(10), DECODE], 8) == [6, 1, 0, 1]
 
 
 def test_the_oldest_prompt_gets_the_budget_and_the_next_what_is_left() -> None:
-    assert chunked([prompt(5), prompt(100), prompt(3)], 12) == [5, 7, 0]
+    assert chunked_prefill([prompt(5), prompt(100), prompt(3)], 12) == [5, 7, 0]
 
 
 def test_a_prompt_is_never_given_more_than_it_has() -> None:
-    assert chunked([prompt(5)], 512) == [5]
+    assert chunked_prefill([prompt(5)], 512) == [5]
 
 
 def test_the_last_token_of_a_prompt_costs_budget_and_waits_like_any_other() -> None:
-    assert chunked([prompt(4), prompt(1)], 4) == [4, 0]
+    assert chunked_prefill([prompt(4), prompt(1)], 4) == [4, 0]
 
 
 def test_no_decode_row_is_held_up_and_the_oldest_prompt_does_not_starve() -> None:
-    assert chunked([DECODE, DECODE, DECODE, prompt(9), prompt(9)], 2) == [1, 1, 1, 1, 0]
+    assert chunked_prefill([DECODE, DECODE, DECODE, prompt(9), prompt(9)], 2) == [1, 1, 1, 1, 0]
 
 
 def test_nobody_means_nothing() -> None:
-    assert chunked([], 8) == []
+    assert chunked_prefill([], 8) == []
 
 
 candidates = st.lists(st.one_of(st.just(DECODE), st.integers(1, 300).map(prompt)), max_size=20)
@@ -43,7 +43,7 @@ candidates = st.lists(st.one_of(st.just(DECODE), st.integers(1, 300).map(prompt)
 @pytest.mark.parametrize("policy", BATCH_POLICIES.values(), ids=BATCH_POLICIES)
 @given(candidates=candidates, budget=st.integers(1, 400))
 def test_any_policy_gets_on_and_gives_nobody_more_than_it_has(
-    policy: object, candidates: list[Candidate], budget: int
+    policy: object, candidates: list[BatchCandidate], budget: int
 ) -> None:
     assert callable(policy)
     taken = policy(candidates, budget)
@@ -53,8 +53,8 @@ def test_any_policy_gets_on_and_gives_nobody_more_than_it_has(
 
 
 @given(candidates=candidates, budget=st.integers(1, 400))
-def test_chunks_keep_to_the_budget(candidates: list[Candidate], budget: int) -> None:
-    assert sum(chunked(candidates, budget)) <= max(budget, 1 + sum(one.is_decode for one in candidates))
+def test_chunks_keep_to_the_budget(candidates: list[BatchCandidate], budget: int) -> None:
+    assert sum(chunked_prefill(candidates, budget)) <= max(budget, 1 + sum(one.is_decode for one in candidates))
 
 
 def test_while_a_prompt_waits_no_decode_row_runs() -> None:
@@ -73,7 +73,7 @@ def test_the_last_token_of_the_budget_is_used() -> None:
 
 @given(candidates=candidates, budget=st.integers(1, 400))
 def test_whole_prompts_are_the_oldest_and_only_the_first_exceeds_the_budget(
-    candidates: list[Candidate], budget: int
+    candidates: list[BatchCandidate], budget: int
 ) -> None:
     taken = prefill_first(candidates, budget)
     prompts = [(one, tokens) for one, tokens in zip(candidates, taken, strict=True) if not one.is_decode]

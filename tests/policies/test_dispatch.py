@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from dunlin.messages.types import Figure
 from dunlin.policies.dispatch import (
-    ALTERNATIVES_KEPT,
-    POLICIES,
-    ROW_TOKENS,
-    Candidate,
+    DISPATCH_POLICIES,
+    MAX_ALTERNATIVES,
+    REQUEST_OVERHEAD_TOKENS,
+    DispatchCandidate,
     fewest_requests,
     fewest_tokens,
     least_loaded,
@@ -20,8 +20,8 @@ from dunlin.policies.dispatch import (
 )
 
 
-def candidate(name: str = "a", **overrides: Any) -> Candidate:
-    return Candidate(**{"name": name, "capacity_slots": 1000, "free_slots": 1000, "requests": 0, **overrides})
+def candidate(name: str = "a", **overrides: Any) -> DispatchCandidate:
+    return DispatchCandidate(**{"name": name, "capacity_slots": 1000, "free_slots": 1000, "requests": 0, **overrides})
 
 
 @pytest.mark.parametrize("busier", [{"free_slots": 999}, {"requests": 1}, {"waiting_tokens": 1}])
@@ -44,7 +44,7 @@ def test_the_request_itself_weighs_more_on_a_small_instance() -> None:
 
 def test_a_row_weighs_as_much_as_its_tokens_of_context() -> None:
     rows = candidate("rows", requests=2)
-    tokens = candidate("tokens", free_slots=1000 - 2 * ROW_TOKENS)
+    tokens = candidate("tokens", free_slots=1000 - 2 * REQUEST_OVERHEAD_TOKENS)
     assert rows.load_tokens == tokens.load_tokens
 
 
@@ -64,12 +64,12 @@ def test_a_queue_is_as_long_on_a_big_instance_as_on_a_small_one() -> None:
 
 
 def test_the_one_asked_least_lately_is_next_whatever_its_load() -> None:
-    busy = candidate("busy", turn=3, free_slots=-500, requests=90, waiting_tokens=900)
-    assert round_robin(10, [candidate("a", turn=5), busy, candidate("c", turn=4)]).index == 1
+    busy = candidate("busy", last_dispatch=3, free_slots=-500, requests=90, waiting_tokens=900)
+    assert round_robin(10, [candidate("a", last_dispatch=5), busy, candidate("c", last_dispatch=4)]).index == 1
     assert round_robin(10, [busy, candidate("new")]).index == 1
 
 
-@pytest.mark.parametrize("policy", POLICIES.values())
+@pytest.mark.parametrize("policy", DISPATCH_POLICIES.values())
 def test_ties_go_to_the_first(policy: Any) -> None:
     assert policy(3, [candidate("a"), candidate("b")]).index == 0
 
@@ -81,7 +81,7 @@ def test_the_reason_names_figures_and_the_next_best() -> None:
     assert choice.why.figures == figures
     assert [other.option for other in choice.why.rejected] == ["2", "3", "4"]
     assert choice.why.rejected[0].reason == "requests 2"
-    assert len(choice.why.rejected) == ALTERNATIVES_KEPT
+    assert len(choice.why.rejected) == MAX_ALTERNATIVES
 
 
 def test_who_came_second_among_equals_is_called_the_same() -> None:
@@ -91,7 +91,7 @@ def test_who_came_second_among_equals_is_called_the_same() -> None:
 
 CANDIDATES = st.lists(
     st.builds(
-        Candidate,
+        DispatchCandidate,
         st.just("x"),
         st.integers(0, 10_000),
         st.integers(-10_000, 10_000),
@@ -104,13 +104,13 @@ CANDIDATES = st.lists(
 
 
 @given(st.integers(1, 5_000), CANDIDATES)
-def test_the_least_loaded_of_equal_size_is_the_least_loaded(slots: int, candidates: list[Candidate]) -> None:
+def test_the_least_loaded_of_equal_size_is_the_least_loaded(slots: int, candidates: list[DispatchCandidate]) -> None:
     best = candidates[least_loaded(slots, candidates).index]
     same_size = [other for other in candidates if other.capacity_slots == best.capacity_slots]
     assert all(best.load_tokens <= other.load_tokens for other in same_size)
 
 
 @given(CANDIDATES)
-def test_a_policy_is_a_function_of_its_input(candidates: list[Candidate]) -> None:
-    for policy in POLICIES.values():
+def test_a_policy_is_a_function_of_its_input(candidates: list[DispatchCandidate]) -> None:
+    for policy in DISPATCH_POLICIES.values():
         assert all(one == other for one, other in pairwise(policy(1, candidates) for _ in range(3)))

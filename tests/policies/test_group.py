@@ -8,23 +8,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dunlin.effects import Address
-from dunlin.messages.types import GroupKind, Part
+from dunlin.messages.types import GroupKind, GroupRole
 from dunlin.policies import group
-from dunlin.policies.group import SLACK, Candidate, Terms, local_groups, prefill_decode
+from dunlin.policies.group import SLACK, GroupCandidate, GroupConstraints, local_groups, prefill_decode
 
 
-def candidate(name: str, *, incarnation: int = 1, **overrides: Any) -> Candidate:
-    return Candidate(**{"address": Address("instance", name, incarnation), "capacity_slots": 10, **overrides})
+def candidate(name: str, *, incarnation: int = 1, **overrides: Any) -> GroupCandidate:
+    return GroupCandidate(**{"address": Address("instance", name, incarnation), "capacity_slots": 10, **overrides})
 
 
-def numbers(*candidates: Candidate) -> dict[str, int]:
+def numbers(*candidates: GroupCandidate) -> dict[str, int]:
     return {group.members[0].name: group.number for group in local_groups(candidates)}
 
 
 def test_everybody_is_alone_in_a_group_of_their_own() -> None:
     groups = local_groups([candidate("b"), candidate("a")])
     assert [(group.number, [member.name for member in group.members]) for group in groups] == [(1, ["a"]), (2, ["b"])]
-    assert all((group.kind, group.parts) == (GroupKind.LOCAL, (Part.LOCAL,)) for group in groups)
+    assert all((group.kind, group.roles) == (GroupKind.LOCAL, (GroupRole.LOCAL,)) for group in groups)
 
 
 def test_numbers_do_not_depend_on_the_order_of_candidates() -> None:
@@ -57,15 +57,15 @@ def test_the_reason_names_what_was_counted() -> None:
 # --- prefill and decode instances ---
 
 
-def side(part: Part, name: str, **overrides: Any) -> Candidate:
-    return candidate(name, part=part, **overrides)
+def side(part: GroupRole, name: str, **overrides: Any) -> GroupCandidate:
+    return candidate(name, role=part, **overrides)
 
 
-def parts(*candidates: Candidate, share: float = 0.5) -> str:
+def parts(*candidates: GroupCandidate, share: float = 0.5) -> str:
     """The first letter of each one's part, in the order of names."""
-    groups = prefill_decode(candidates, Terms(share))
+    groups = prefill_decode(candidates, GroupConstraints(share))
     assert all(group.kind is GroupKind.LOCAL and len(group.members) == 1 for group in groups)
-    return "".join(group.parts[0].name[0] for group in sorted(groups, key=lambda group: group.members))
+    return "".join(group.roles[0].name[0] for group in sorted(groups, key=lambda group: group.members))
 
 
 @pytest.mark.parametrize(
@@ -87,42 +87,52 @@ def test_newcomers_are_split_as_the_share_says(instances: int, share: float, exp
 
 
 def test_the_split_is_the_same_when_instances_come_one_by_one() -> None:
-    known: list[Candidate] = []
+    known: list[GroupCandidate] = []
     for name in "abcdef":
-        groups = prefill_decode([*known, candidate(name)], Terms(0.5))
-        known = [candidate(group.members[0].name, part=group.parts[0], group=group.number) for group in groups]
-    assert [one.part.name[0] for one in known] == ["P", "D", "P", "D", "P", "D"]
+        groups = prefill_decode([*known, candidate(name)], GroupConstraints(0.5))
+        known = [candidate(group.members[0].name, role=group.roles[0], group=group.number) for group in groups]
+    assert [one.role.name[0] for one in known] == ["P", "D", "P", "D", "P", "D"]
 
 
 def test_a_newcomer_joins_the_side_that_is_short() -> None:
-    assert parts(side(Part.DECODE, "a"), side(Part.DECODE, "b"), side(Part.PREFILL, "c"), candidate("d")) == "DDPP"
+    assert (
+        parts(side(GroupRole.DECODE, "a"), side(GroupRole.DECODE, "b"), side(GroupRole.PREFILL, "c"), candidate("d"))
+        == "DDPP"
+    )
 
 
 def test_who_has_a_side_keeps_it_while_the_split_is_nearly_right() -> None:
-    two_to_one = (side(Part.PREFILL, "a"), side(Part.PREFILL, "b"), side(Part.DECODE, "c"))
+    two_to_one = (side(GroupRole.PREFILL, "a"), side(GroupRole.PREFILL, "b"), side(GroupRole.DECODE, "c"))
     assert parts(*two_to_one) == "PPD"
     assert parts(*two_to_one, share=0.34) == "PPD"
 
 
 def test_a_split_that_is_far_off_is_mended_by_those_with_the_fewest_requests() -> None:
-    four = [side(Part.PREFILL, name, requests=requests) for name, requests in zip("abcd", (5, 1, 3, 2), strict=True)]
-    assert parts(*four, side(Part.DECODE, "e")) == "PPPPD"
-    assert parts(*four, side(Part.DECODE, "e"), share=0.4) == "PDPPD"
-    assert parts(*(replace(one, part=Part.DECODE) for one in four), side(Part.PREFILL, "e"), share=0.7) == "DPDPP"
+    four = [
+        side(GroupRole.PREFILL, name, requests=requests) for name, requests in zip("abcd", (5, 1, 3, 2), strict=True)
+    ]
+    assert parts(*four, side(GroupRole.DECODE, "e")) == "PPPPD"
+    assert parts(*four, side(GroupRole.DECODE, "e"), share=0.4) == "PDPPD"
+    assert (
+        parts(*(replace(one, role=GroupRole.DECODE) for one in four), side(GroupRole.PREFILL, "e"), share=0.7)
+        == "DPDPP"
+    )
 
 
-@pytest.mark.parametrize(("empty", "other"), [(Part.DECODE, Part.PREFILL), (Part.PREFILL, Part.DECODE)])
-def test_an_empty_side_is_filled_at_once(empty: Part, other: Part) -> None:
+@pytest.mark.parametrize(
+    ("empty", "other"), [(GroupRole.DECODE, GroupRole.PREFILL), (GroupRole.PREFILL, GroupRole.DECODE)]
+)
+def test_an_empty_side_is_filled_at_once(empty: GroupRole, other: GroupRole) -> None:
     lost = side(empty, "a", serves=False)
-    groups = prefill_decode([lost, side(other, "b", requests=2), side(other, "c", requests=1)], Terms(0.5))
-    assert [group.parts[0] for group in groups] == [empty, other, empty]
+    groups = prefill_decode([lost, side(other, "b", requests=2), side(other, "c", requests=1)], GroupConstraints(0.5))
+    assert [group.roles[0] for group in groups] == [empty, other, empty]
 
 
 def test_one_that_serves_alone_does_all_and_the_others_keep_their_sides() -> None:
-    groups = prefill_decode([side(Part.PREFILL, "a"), side(Part.DECODE, "b", serves=False)])
-    assert [group.parts[0] for group in groups] == [Part.LOCAL, Part.DECODE]
-    groups = prefill_decode([side(Part.LOCAL, "a"), side(Part.DECODE, "b")])
-    assert [group.parts[0] for group in groups] == [Part.PREFILL, Part.DECODE]
+    groups = prefill_decode([side(GroupRole.PREFILL, "a"), side(GroupRole.DECODE, "b", serves=False)])
+    assert [group.roles[0] for group in groups] == [GroupRole.LOCAL, GroupRole.DECODE]
+    groups = prefill_decode([side(GroupRole.LOCAL, "a"), side(GroupRole.DECODE, "b")])
+    assert [group.roles[0] for group in groups] == [GroupRole.PREFILL, GroupRole.DECODE]
 
 
 def test_the_reason_of_a_side_counts_both() -> None:
@@ -140,7 +150,7 @@ def test_the_reason_of_a_side_counts_both() -> None:
 members = st.lists(
     st.builds(
         lambda part, serves, requests, group: (part, serves, requests, group),
-        st.sampled_from([Part.LOCAL, Part.PREFILL, Part.DECODE]),
+        st.sampled_from([GroupRole.LOCAL, GroupRole.PREFILL, GroupRole.DECODE]),
         st.booleans(),
         st.integers(0, 3),
         st.integers(0, 4),
@@ -152,29 +162,29 @@ members = st.lists(
 @given(members=members, share=st.floats(0.01, 0.99))
 def test_any_split_has_both_sides_is_nearly_right_and_settles(members: list[Any], share: float) -> None:
     given = [
-        candidate(str(number), part=part, serves=serves, requests=requests, group=group)
+        candidate(str(number), role=part, serves=serves, requests=requests, group=group)
         for number, (part, serves, requests, group) in enumerate(members)
     ]
-    groups = prefill_decode(given, Terms(share))
+    groups = prefill_decode(given, GroupConstraints(share))
     assert len({group.number for group in groups}) == len(given)
     decided = {group.members[0]: group for group in groups}
-    assert all(decided[one.address].parts[0] is one.part for one in given if not one.serves)
-    sides = [decided[one.address].parts[0] for one in given if one.serves]
+    assert all(decided[one.address].roles[0] is one.role for one in given if not one.serves)
+    sides = [decided[one.address].roles[0] for one in given if one.serves]
     if len(sides) >= 2:
         wanted = min(len(sides) - 1, max(1, int(share * len(sides) + 0.5)))
-        assert 0 < sides.count(Part.PREFILL) < len(sides)
-        assert sides.count(Part.PREFILL) + sides.count(Part.DECODE) == len(sides)
-        assert abs(sides.count(Part.PREFILL) - wanted) <= SLACK
+        assert 0 < sides.count(GroupRole.PREFILL) < len(sides)
+        assert sides.count(GroupRole.PREFILL) + sides.count(GroupRole.DECODE) == len(sides)
+        assert abs(sides.count(GroupRole.PREFILL) - wanted) <= SLACK
     again = [
-        replace(one, part=decided[one.address].parts[0], group=decided[one.address].number, requests=0) for one in given
+        replace(one, role=decided[one.address].roles[0], group=decided[one.address].number, requests=0) for one in given
     ]
-    second = prefill_decode(again, Terms(share))
-    assert {group.members[0]: (group.number, group.parts) for group in second} == {
-        address: (group.number, group.parts) for address, group in decided.items()
+    second = prefill_decode(again, GroupConstraints(share))
+    assert {group.members[0]: (group.number, group.roles) for group in second} == {
+        address: (group.number, group.roles) for address, group in decided.items()
     }
 
 
-class Watched(list[Part]):
+class Watched(list[GroupRole]):
     """Counts how often it is looked through."""
 
     counted = 0
@@ -189,7 +199,7 @@ def test_a_large_split_is_counted_once_not_for_each_member(monkeypatch: pytest.M
     monkeypatch.setattr(group, "_counted", lambda parts, counted=group._counted: counted(Watched(parts)))
     fleet = [candidate(f"{n:03}") for n in range(300)]
     split = prefill_decode(fleet)
-    assert [one.parts[0] for one in split].count(Part.PREFILL) == 150
-    prefilling = [replace(one, part=Part.PREFILL) for one in fleet]
-    assert [one.parts[0] for one in prefill_decode(prefilling)].count(Part.DECODE) == 150 - SLACK
+    assert [one.roles[0] for one in split].count(GroupRole.PREFILL) == 150
+    prefilling = [replace(one, role=GroupRole.PREFILL) for one in fleet]
+    assert [one.roles[0] for one in prefill_decode(prefilling)].count(GroupRole.DECODE) == 150 - SLACK
     assert Watched.counted <= 8

@@ -6,13 +6,13 @@ import pytest
 
 from dunlin.policies.admit import ADMIT_POLICIES
 from dunlin.policies.batch import BATCH_POLICIES
-from dunlin.policies.dispatch import POLICIES
-from dunlin.policies.evict import EVICT_POLICIES
+from dunlin.policies.dispatch import DISPATCH_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
-from dunlin.policies.handover import HANDOVER_POLICIES
+from dunlin.policies.handoff import HANDOFF_POLICIES
+from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, SETTING_OF, Preset, preset_settings
-from dunlin.policies.pressure import PRESSURE_POLICIES
 from dunlin.policies.rebalance import REBALANCE_POLICIES
+from dunlin.policies.victim import VICTIM_POLICIES
 
 CHUNKED = {
     "dispatch": "prefix_affinity",
@@ -33,14 +33,14 @@ def test_the_default_exists_and_is_what_it_says() -> None:
 @pytest.mark.parametrize("name", PRESETS)
 def test_every_preset_names_policies_of_the_tables(name: str) -> None:
     preset = PRESETS[name]
-    assert preset.dispatch in POLICIES
+    assert preset.dispatch in DISPATCH_POLICIES
     assert preset.batch in BATCH_POLICIES
-    assert preset.victim in EVICT_POLICIES
+    assert preset.victim in VICTIM_POLICIES
     assert preset.group in GROUP_POLICIES
     assert preset.rebalance in REBALANCE_POLICIES
-    assert preset.preemption in PRESSURE_POLICIES
+    assert preset.preemption in PREEMPTION_MODES
     assert preset.admit in ADMIT_POLICIES
-    assert preset.handoff in HANDOVER_POLICIES
+    assert preset.handoff in HANDOFF_POLICIES
     assert (preset.group == "prefill_decode") is (preset.handoff != "none"), "who splits work hands it over"
 
 

@@ -7,10 +7,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dunlin.policies.rebalance import (
-    BUSY,
+    BUSY_LOAD,
     START_GAP,
-    Candidate,
-    Movable,
+    MovableSequence,
+    RebalanceCandidate,
     cheapest_first,
     least_loaded,
     llumnix,
@@ -18,9 +18,9 @@ from dunlin.policies.rebalance import (
 )
 
 
-def one(name: str = "i", used: int = 0, **fields: Any) -> Candidate:
+def one(name: str = "i", used: int = 0, **fields: Any) -> RebalanceCandidate:
     values = {"capacity_slots": 100, "free_slots": 100 - used, "running": int(used > 0)}
-    return Candidate(name, **(values | fields))
+    return RebalanceCandidate(name, **(values | fields))
 
 
 def test_none_moves_nothing() -> None:
@@ -55,14 +55,14 @@ def test_pairs_are_disjoint_and_bounded() -> None:
     [
         pytest.param([one("a", 60), one("b", 40)], id="too close"),
         pytest.param([one("a", 40), one("b", 0)], id="not busy"),
-        pytest.param([one("a", 100, movable=False), one("b", 0)], id="may not give"),
+        pytest.param([one("a", 100, may_give=False), one("b", 0)], id="may not give"),
         pytest.param([one("a", 100, running=0, free_slots=0), one("b", 0)], id="nothing runs"),
-        pytest.param([one("a", 100), one("b", 0, takes=False)], id="may not take"),
+        pytest.param([one("a", 100), one("b", 0, may_receive=False)], id="may not take"),
         pytest.param([one("a", 100, demand_slots=300), one("b", 50, demand_slots=60)], id="the target has a queue"),
         pytest.param([one("a", 100)], id="alone"),
     ],
 )
-def test_nothing_moves(fleet: list[Candidate]) -> None:
+def test_nothing_moves(fleet: list[RebalanceCandidate]) -> None:
     assert llumnix(fleet, 4) == []
 
 
@@ -76,7 +76,7 @@ def test_what_moved_does_not_move_back(used: list[int]) -> None:
         for move in moves:
             source, target = fleet[move.source], fleet[move.target]
             assert source.load - target.load >= START_GAP
-            assert source.load >= BUSY
+            assert source.load >= BUSY_LOAD
             assert 0 < move.slots <= target.free_slots
             fleet[move.source] = one(source.name, 100 - source.free_slots - move.slots)
             fleet[move.target] = one(target.name, 100 - target.free_slots + move.slots)
@@ -102,7 +102,7 @@ def test_no_room_is_made_where_nobody_can_take_it() -> None:
 
 
 def test_a_drain_goes_to_the_least_loaded_taker_as_far_as_there_is_room() -> None:
-    fleet = [one("a", 90), one("b", 50), one("c", 30), one("d", 0, takes=False)]
+    fleet = [one("a", 90), one("b", 50), one("c", 30), one("d", 0, may_receive=False)]
     move = least_loaded(fleet, 0, 90, "operator")
     assert move is not None
     assert (move.source, move.target, move.slots) == (0, 2, 70)
@@ -110,10 +110,10 @@ def test_a_drain_goes_to_the_least_loaded_taker_as_far_as_there_is_room() -> Non
 
 
 def test_the_cheapest_leave_first_and_the_youngest_of_equals() -> None:
-    assert cheapest_first([Movable(30, 1), Movable(10, 2), Movable(10, 3)]) == [2, 1, 0]
+    assert cheapest_first([MovableSequence(30, 1), MovableSequence(10, 2), MovableSequence(10, 3)]) == [2, 1, 0]
 
 
-class Watched(list[Candidate]):
+class Watched(list[RebalanceCandidate]):
     """Counts how often one of it is looked up."""
 
     looked_up = 0
@@ -139,7 +139,15 @@ needs = st.lists(
 @given(needs)
 def test_room_is_made_as_if_every_pair_was_compared(needs: list[tuple[int, int, bool, bool, int]]) -> None:
     fleet = [
-        one(f"i{n}", used=100 - free, running=running, demand_slots=head, head_slots=head, movable=movable, takes=takes)
+        one(
+            f"i{n}",
+            used=100 - free,
+            running=running,
+            demand_slots=head,
+            head_slots=head,
+            may_give=movable,
+            may_receive=takes,
+        )
         for n, (free, head, movable, takes, running) in enumerate(needs)
     ]
     pairs = [
@@ -147,9 +155,9 @@ def test_room_is_made_as_if_every_pair_was_compared(needs: list[tuple[int, int, 
         for source, giver in enumerate(fleet)
         for target, taker in enumerate(fleet)
         if source != target
-        and giver.movable
+        and giver.may_give
         and giver.running
-        and taker.takes
+        and taker.may_receive
         and giver.head_slots > 0
         and 0 < giver.head_slots - giver.free_slots <= taker.free_slots
     ]

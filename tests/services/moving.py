@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.effects import Address, Effect, Joined, Message
-from dunlin.messages.plan import DrainReply, DrainRequest, Shed
+from dunlin.messages.plan import DrainReply, DrainRequest, Evacuate
 from simulator.cluster.recording_client import RecordingClient
 from simulator.cluster.scripted import ScriptedCluster
 
@@ -55,10 +55,10 @@ def other(cluster: ScriptedCluster, name: str) -> str:
 
 def shed(
     cluster: ScriptedCluster, source: str, target: str, slots: int = 1, ticket: int = 1, epoch: int | None = None
-) -> Shed:
+) -> Evacuate:
     term = cluster.manager.term
     assert term is not None
-    order = Shed(epoch or term.epoch, ticket, cluster.instances[target].address, slots)
+    order = Evacuate(epoch or term.epoch, ticket, cluster.instances[target].address, slots)
     cluster.world.post(cluster.manager.address, cluster.instances[source].address, order)
     return order
 

@@ -29,16 +29,16 @@ from dunlin.messages.fleet import (
     InstanceReport,
     StatusQuery,
 )
-from dunlin.messages.plan import Order, OrderDone
-from dunlin.messages.pool import CommitRegion, RegionReserved, ReserveRegion, Tier
+from dunlin.messages.plan import GroupOrder, GroupOrderDone
+from dunlin.messages.pool import CommitRegion, RegionReserved, ReserveRegion, TierReady
 from dunlin.messages.types import Figure, Region, Why
-from dunlin.telemetry.explain import Record, explain
+from dunlin.telemetry.explain import DecisionRecord, explain
 from dunlin.wire.channels import open_channel
 from dunlin.wire.codec import decode
 from dunlin.wire.envelopes import PLAN, POOL
-from dunlin.wire.methods import stub
-from dunlin.wire.options import ServiceOptions
-from dunlin.wire.service import Service
+from dunlin.wire.rpc.methods import stub
+from dunlin.wire.service.options import ServiceOptions
+from dunlin.wire.service.service import ServiceProcess
 
 pytestmark = pytest.mark.cluster
 
@@ -68,8 +68,8 @@ class InstanceStandIn:
         self.address = address
         self.report = InstanceReport(ready=True, capacity_slots=100, free_slots=100)
         self.reports = True
-        self.orders: list[Order] = []
-        self.tier: Tier | None = None
+        self.orders: list[GroupOrder] = []
+        self.tier: TierReady | None = None
         self.reserved: RegionReserved | None = None
         self.monitors: dict[Address, None] = {}
 
@@ -82,16 +82,16 @@ class InstanceStandIn:
                 self.monitors.pop(sender, None)
             case Beat():
                 return [*self._reports(), After(0.1, Beat())] if self.monitors else []
-            case Order():
+            case GroupOrder():
                 self.orders.append(message)
                 order = replace(
                     self.report, epoch=message.epoch, plan_version=message.plan_version, group=message.group
                 )
                 self.report = order
-                return [Send(sender, OrderDone(message.epoch, message.plan_version)), *self._reports()]
+                return [Send(sender, GroupOrderDone(message.epoch, message.plan_version)), *self._reports()]
             case Decide():
                 return [Send(DISPATCHER, Accepted(5, 1, 9, why=message.why))]
-            case Tier():
+            case TierReady():
                 self.tier = message
                 asked = ReserveRegion(1, Address("dispatcher", "d", 1), 1, 1, Region(0, 1, 0, 4), 4096, "fp32", "w")
                 return [Send(sender, asked)]
@@ -167,7 +167,7 @@ def processes(etcd: str, folder: Path) -> Iterator[Processes]:
 
 @asynccontextmanager
 async def stand_in(role: str, name: str, etcd: str, make: Callable[[Address], Any], **roles: Any) -> AsyncIterator[Any]:
-    service = Service(ServiceOptions(role, name, (etcd,), node=NODE, lease_ttl_s=2))
+    service = ServiceProcess(ServiceOptions(role, name, (etcd,), node=NODE, lease_ttl_s=2))
     cores: list[Any] = []
 
     def make_core(address: Address) -> Any:
@@ -244,7 +244,7 @@ def test_views_orders_tier_and_tools(etcd_endpoint: str, tmp_path: Path) -> None
         assert started.stop() == [0, 0, 0]
 
 
-def check_tier(instance: InstanceStandIn) -> Tier:
+def check_tier(instance: InstanceStandIn) -> TierReady:
     """What an engine does: map the tier by its path and write where the room is."""
     assert instance.tier is not None
     assert instance.reserved is not None
@@ -261,7 +261,7 @@ def check_tier(instance: InstanceStandIn) -> Tier:
     return instance.tier
 
 
-async def check_tools(port: int, metrics_port: int, service: Service) -> None:
+async def check_tools(port: int, metrics_port: int, service: ServiceProcess) -> None:
     status = await ask(port, STATUS, StatusQuery())
     assert isinstance(status, FleetStatus)
     lines = {line.address.role: line for line in status.members}
@@ -284,10 +284,10 @@ async def until_explained(port: int, request: str) -> None:
         answer = await ask(port, EXPLAIN, ExplainQuery(request))
         assert isinstance(answer, Explanation)
         kinds = [reason.kind for reason in answer.reasons]
-        if kinds == ["Order", "Accepted"]:
+        if kinds == ["GroupOrder", "Accepted"]:
             break
         await asyncio.sleep(0.05)
-    records = [Record(one.at_s, one.sender, one.to, decode(one.kind, one.payload)) for one in answer.reasons]
+    records = [DecisionRecord(one.at_s, one.sender, one.to, decode(one.kind, one.payload)) for one in answer.reasons]
     told = explain(records, request)
     assert "g0 ordered i0 into local group 1" in told[0]
     assert told[1].endswith("i0 accepted attempt 1 as its sequence 9, because test chose yes with slots 3.")

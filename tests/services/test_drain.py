@@ -5,7 +5,7 @@ from random import Random
 import pytest
 
 from dunlin.messages.plan import DrainOutcome
-from dunlin.messages.types import Finish
+from dunlin.messages.types import FinishReason
 from simulator.cluster.recording_client import RecordingClient
 from tests.services.moving import (
     drain,
@@ -31,7 +31,7 @@ def test_a_drained_instance_is_emptied_under_load_and_takes_nothing_until_told_t
     assert len(core.sequences) == 0
     assert core.report().draining
     assert drain(cluster, name, undo=True).outcome is DrainOutcome.ORDERED
-    assert cluster.world.run(lambda: len(cluster.dispatcher.fleet.placeable) == 3, for_s=2.0)
+    assert cluster.world.run(lambda: len(cluster.dispatcher.fleet.serving) == 3, for_s=2.0)
     finish(cluster)
 
 
@@ -72,7 +72,7 @@ class Campaign:
         for client in self.cluster.clients:
             if client in self.left:
                 assert client.tokens == client.expected[: len(client.tokens)]
-                client.finish = client.finish or Finish.CANCELLED
+                client.finish = client.finish or FinishReason.CANCELLED
         self.cluster.run_until_done()
         wrong = [client for client in self.cluster.clients if client not in self.left and not client.is_exact]
         assert not wrong
@@ -88,7 +88,7 @@ class Campaign:
 
     def shed(self) -> None:
         source, target = self.name(), self.name()
-        moves = self.cluster.manager.moves
+        moves = self.cluster.manager.move_orders
         if source != target and moves is not None:
             moves.tickets += 1
             shed(self.cluster, source, target, self.random.choice((1, 100, 1000)), moves.tickets)

@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from dunlin.messages.dispatch import Accepted, Ready
-from dunlin.messages.group import Fill, Filled, Reach, Reserve, Reserved
-from dunlin.messages.plan import Drain, DrainDone, ShedDone
+from dunlin.messages.group import DialPeer, Fill, Filled, Reserve, Reserved
+from dunlin.messages.plan import Drain, DrainDone, EvacuateDone
 from simulator.cluster.scripted import ScriptedCluster
 from tests.services.moving import (
     finish,
@@ -34,7 +34,7 @@ def test_a_running_sequence_moves_and_its_client_sees_nothing(tier: bool) -> Non
     shed(cluster, source, target)
     ready = until_sent(cluster, Ready)
     assert cluster.world.run(lambda: len(cluster.instances[source].sequences) == 0, for_s=1.0)
-    done = until_sent(cluster, ShedDone)
+    done = until_sent(cluster, EvacuateDone)
     assert (done.moved, done.stayed) == (1, 0)
     switched = len(client.tokens)
     assert ready.tokens == (99 + switched - 1 if tier else 0)
@@ -47,7 +47,7 @@ def test_a_running_sequence_moves_and_its_client_sees_nothing(tier: bool) -> Non
 
 def test_the_pause_is_a_step_and_the_last_copy() -> None:
     cluster, client, _, _ = moving(prompt_tokens=299, tokens=20)
-    until_sent(cluster, ShedDone)
+    until_sent(cluster, EvacuateDone)
     assert cluster.world.run(lambda: len(client.tokens) >= 60, for_s=2.0)
     gaps = [later - earlier for earlier, later in pairwise(client.times_s)]
     # Out and in again, 5 ms each and a hop about every message, besides the step that computes the next token.
@@ -76,7 +76,7 @@ def test_what_a_move_copied_stays_as_a_checkpoint_and_saves_the_next_failover(no
     names = [*cluster.instances]
     target = names[(names.index(source) + 1) % 3]
     shed(cluster, source, target)
-    until_sent(cluster, ShedDone)
+    until_sent(cluster, EvacuateDone)
     assert cluster.world.run(lambda: cluster.instances[target].sequences.running_count == 1, for_s=1.0)
     cluster.world.run(for_s=0.02)
     (sequence,) = cluster.instances[target].sequences.running
@@ -90,7 +90,7 @@ def test_what_a_move_copied_stays_as_a_checkpoint_and_saves_the_next_failover(no
 
 def stays(cluster: ScriptedCluster, source: str, detail: str) -> None:
     """The migration failed and its sequence goes on at the source."""
-    done = until_sent(cluster, ShedDone)
+    done = until_sent(cluster, EvacuateDone)
     assert (done.moved, done.stayed) == (0, 1)
     assert detail in done.detail
     assert cluster.instances[source].sequences.running_count == 1
@@ -118,19 +118,19 @@ def test_a_full_target_refuses() -> None:
     assert cluster.world.run(lambda: all(client.tokens for client in long), for_s=5.0)
     source = cluster.instance_running(long[0])
     shed(cluster, source, other(cluster, source))
-    done = until_sent(cluster, ShedDone)
+    done = until_sent(cluster, EvacuateDone)
     assert (done.moved, done.stayed) == (0, 1)
     assert "too few free slots" in done.detail
     cluster.run_until_done()
     finish(cluster)
 
 
-@pytest.mark.parametrize("kind", [Reach, Reserve, Reserved, Fill, Filled])
+@pytest.mark.parametrize("kind", [DialPeer, Reserve, Reserved, Fill, Filled])
 def test_a_target_that_dies_before_the_switch_leaves_it_where_it_is(kind: type[Any]) -> None:
     cluster, _, source, target = moving(instance={"migration.stage_timeout_s": 0.3})
     until_sent(cluster, kind)
     cluster.kill_instance(target)
-    stays(cluster, source, "gone" if kind is not Reach else "no stream")
+    stays(cluster, source, "gone" if kind is not DialPeer else "no stream")
 
 
 def test_a_target_that_dies_with_the_sequence_ready_gives_it_back_to_the_source() -> None:
@@ -173,7 +173,7 @@ def test_a_kvstore_that_dies_on_the_way_costs_time_alone(kind: type[Any]) -> Non
     cluster, client, _, target = moving()
     until_sent(cluster, kind)
     cluster.world.kill(cluster.kvstore.address)
-    done = until_sent(cluster, ShedDone)
+    done = until_sent(cluster, EvacuateDone)
     assert (done.moved, done.stayed) == (1, 0)
     assert cluster.instance_running(client) == target
     finish(cluster)
@@ -195,7 +195,7 @@ def test_a_client_that_leaves_on_the_way_frees_both_ends(kind: type[Any]) -> Non
     cluster.disconnect(client)
     cluster.world.run(for_s=1.0)
     assert cluster.all_free(), "at once, not when somebody's patience ends"
-    assert until_sent(cluster, ShedDone).moved in (0, 1)
+    assert until_sent(cluster, EvacuateDone).moved in (0, 1)
 
 
 def test_a_damaged_region_is_not_used() -> None:
@@ -212,7 +212,7 @@ def test_a_damaged_region_is_not_used() -> None:
 def test_a_sequence_that_ends_on_the_way_is_left_alone(left: int) -> None:
     cluster, _, _, _ = moving(max_tokens=10 + left, tokens=10)
     finish(cluster)
-    assert until_sent(cluster, ShedDone).moved + until_sent(cluster, ShedDone).stayed == 1
+    assert until_sent(cluster, EvacuateDone).moved + until_sent(cluster, EvacuateDone).stayed == 1
 
 
 def test_an_engine_that_dies_at_the_source_or_the_target_costs_time_alone() -> None:
@@ -232,7 +232,7 @@ def test_a_deposed_managers_orders_change_nothing() -> None:
     client = cluster.submit(list(range(1, 100)), max_tokens=100)
     source = running(cluster, client)
     shed(cluster, source, other(cluster, source), epoch=1)
-    done = until_sent(cluster, ShedDone)
+    done = until_sent(cluster, EvacuateDone)
     assert (done.moved, done.stayed) == (0, 0)
     assert "stale" in done.detail
     term = cluster.manager.term
@@ -252,9 +252,9 @@ def test_an_order_that_comes_again_is_done_once() -> None:
     held = len(cluster.instances[source].sequences)
     order = shed(cluster, source, other(cluster, source))
     shed(cluster, source, other(cluster, source))
-    done = until_sent(cluster, ShedDone)
+    done = until_sent(cluster, EvacuateDone)
     cluster.world.post(cluster.manager.address, cluster.instances[source].address, order)
-    assert until_sent(cluster, ShedDone, 2) == done
+    assert until_sent(cluster, EvacuateDone, 2) == done
     assert len(cluster.instances[source].sequences) == held - 1
     finish(cluster)
 

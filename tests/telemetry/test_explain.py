@@ -8,6 +8,7 @@ from dunlin.effects import Address
 from dunlin.messages.dispatch import (
     Accepted,
     Adopted,
+    AdoptedElsewhere,
     Cancel,
     Continued,
     Failed,
@@ -19,24 +20,35 @@ from dunlin.messages.dispatch import (
     Refused,
     Returned,
     Reused,
-    Taken,
 )
 from dunlin.messages.engine import Remap, Step, StopEngine
 from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.group import Reserve
-from dunlin.messages.plan import Drain, HandOver, Order, Room, Shed, Undrain
+from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
+from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Handoff, HandoffTarget, Undrain
 from dunlin.messages.pool import FindRegions, RegionRefused, ReserveRegion
-from dunlin.messages.told import Admitted, Closed, FirstToken
-from dunlin.messages.types import Figure, Finish, GroupKind, Part, Region, Rejected, RemapPhase, Why, i8, i32, i64
+from dunlin.messages.types import (
+    Figure,
+    FinishReason,
+    GroupKind,
+    GroupRole,
+    Region,
+    RejectedOption,
+    RemapPhase,
+    Why,
+    i8,
+    i32,
+    i64,
+)
 from dunlin.telemetry.explain import (
     FINISHES,
-    Record,
-    because,
+    DecisionRecord,
+    describe_reason,
+    describe_record,
     explain,
-    outcome,
     request_key,
-    sentence,
-    to_its_end,
+    request_outcome,
+    until_request_end,
     words,
 )
 
@@ -48,7 +60,7 @@ CLIENT = Address("client", "http-1")
 MONITOR = Address("monitor", "m", 4)
 MANAGER = Address("global_manager", "g", 6)
 ENGINE = Address("engine", "i0")
-WHY = Why("least_loaded", "i0", (Figure("load", 0.25), Figure("slots", 12)), (Rejected("i1", "load 0.5"),))
+WHY = Why("least_loaded", "i0", (Figure("load", 0.25), Figure("slots", 12)), (RejectedOption("i1", "load 0.5"),))
 SAID = ", because least_loaded chose i0 with load 0.25, slots 12 rather than i1 (load 0.5)."
 
 
@@ -70,8 +82,8 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
     (D, CLIENT, Admitted("req-c-1", why=WHY), "d0 admitted it"),
     (D, CLIENT, Admitted("req-c-1", "00-aa-bb-01", WHY), "d0 admitted it into the trace 00-aa-bb-01"),
     (D, CLIENT, FirstToken("req-c-1", 2, I1, WHY), "the first token of attempt 2 came from i1"),
-    (D, CLIENT, Closed("req-c-1", Finish.DEADLINE, why=WHY), "d0 ended it (deadline) after 0 tokens"),
-    (D, CLIENT, Closed("req-c-1", Finish.STOP, 1, why=WHY), "d0 ended it (stop) after 1 token"),
+    (D, CLIENT, Closed("req-c-1", FinishReason.DEADLINE, why=WHY), "d0 ended it (deadline) after 0 tokens"),
+    (D, CLIENT, Closed("req-c-1", FinishReason.STOP, 1, why=WHY), "d0 ended it (stop) after 1 token"),
     (D, I0, place(), "d0 handed it to i0 as attempt 1, with 8 prompt tokens"),
     (
         D,
@@ -99,7 +111,7 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
         Adopted(1, 1, "req-9-1", i32((5, 6)), 8, why=WHY),
         "d0 adopted it from i0 as attempt 1, with 2 tokens more than its client has",
     ),
-    (I0, D, Taken(1, 1, Address("dispatcher", "d1", 9), WHY), "i0 told d0 that d1 goes on with attempt 1"),
+    (I0, D, AdoptedElsewhere(1, 1, Address("dispatcher", "d1", 9), WHY), "i0 told d0 that d1 goes on with attempt 1"),
     (I0, D, Preempted(1, 1, WHY), "i0 took the slots of attempt 1 away, to go on with it later"),
     (
         I0,
@@ -121,7 +133,7 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
         Reserve(5, 10, 0, 2, 1, 1, WHY, "req-c-1", D, 1, 2),
         "i0 asked i1 for room for attempt 2, to move it there",
     ),
-    (MANAGER, I0, Shed(50, 1, I1, 64, WHY), "g asked i0 to move about 64 slots of sequences to i1"),
+    (MANAGER, I0, Evacuate(50, 1, I1, 64, WHY), "g asked i0 to move about 64 slots of sequences to i1"),
     (MANAGER, I0, Drain(50, 1, WHY), "g asked i0 to move all of its sequences away"),
     (MANAGER, I0, Undrain(50, 1, WHY), "g let i0 take requests again"),
     (KV, I0, RegionRefused(3, WHY), "kv refused i0 room in the host tier"),
@@ -132,17 +144,17 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
     (
         MANAGER,
         I0,
-        Order(50, 2, 3, GroupKind.LOCAL, Part.LOCAL, (I0,), why=WHY),
+        GroupOrder(50, 2, 3, GroupKind.LOCAL, GroupRole.LOCAL, (I0,), why=WHY),
         "g ordered i0 into local group 3, plan 2 of epoch 50",
     ),
     (
         MANAGER,
         I0,
-        Order(50, 2, 3, GroupKind.LOCAL, Part.PREFILL, (I0,), why=WHY),
+        GroupOrder(50, 2, 3, GroupKind.LOCAL, GroupRole.PREFILL, (I0,), why=WHY),
         "g ordered i0 into local group 3 as prefill, plan 2 of epoch 50",
     ),
-    (MANAGER, I0, HandOver(50, 1, (Room(I1, 9, 10),), WHY), "g told i0 to hand over to i1"),
-    (MANAGER, I0, HandOver(50, 1, (), WHY), "g told i0 to hand over to nobody"),
+    (MANAGER, I0, Handoff(50, 1, (HandoffTarget(I1, 9, 10),), WHY), "g told i0 to hand over to i1"),
+    (MANAGER, I0, Handoff(50, 1, (), WHY), "g told i0 to hand over to nobody"),
     (MONITOR, I0, FleetView(2, (MemberView(I0, suspect=True, why=WHY),), 1), "m called i0 suspect"),
     (MONITOR, I0, FleetView(2, (MemberView(I0, why=WHY),), 1), "m called i0 trusted"),
     (I0, ENGINE, StopEngine(WHY), "i0 stopped its engine"),
@@ -152,7 +164,7 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
 
 @pytest.mark.parametrize(("sender", "to", "message", "said"), ONE_OF_EACH)
 def test_each_kind_of_record_has_its_sentence(sender: Address, to: Address, message: Any, said: str) -> None:
-    assert sentence(Record(0.0, sender, to, message)) == said + SAID
+    assert describe_record(DecisionRecord(0.0, sender, to, message)) == said + SAID
 
 
 def test_every_kind_with_words_is_tested() -> None:
@@ -166,7 +178,7 @@ FINISHED = [
     (I0, ENGINE, step(64)),
     (D, CLIENT, FirstToken("req-c-1", 1, I0, WHY)),
     (I0, ENGINE, step(1)),
-    (D, CLIENT, Closed("req-c-1", Finish.STOP, 2, why=WHY)),
+    (D, CLIENT, Closed("req-c-1", FinishReason.STOP, 2, why=WHY)),
 ]
 RUNNING = [*FINISHED[:4], (I0, D, Preempted(1, 1, WHY)), (I0, KV, region_asked())]
 FAILED_OVER = [
@@ -178,8 +190,8 @@ FAILED_OVER = [
 ]
 
 
-def records(messages: list[Any]) -> list[Record]:
-    return [Record(1000.0 + 0.25 * index, *parts) for index, parts in enumerate(messages)]
+def records(messages: list[Any]) -> list[DecisionRecord]:
+    return [DecisionRecord(1000.0 + 0.25 * index, *parts) for index, parts in enumerate(messages)]
 
 
 @pytest.mark.parametrize("story", [FINISHED, RUNNING, FAILED_OVER], ids=["finished", "running", "failed-over"])
@@ -194,7 +206,7 @@ def test_a_record_that_is_removed_takes_exactly_its_sentence_along(story: list[A
 
 
 def test_times_count_from_the_first_record_that_names_the_request() -> None:
-    order = (MANAGER, I0, Order(50, 2, 3, GroupKind.LOCAL, Part.LOCAL, (I0,), why=WHY))
+    order = (MANAGER, I0, GroupOrder(50, 2, 3, GroupKind.LOCAL, GroupRole.LOCAL, (I0,), why=WHY))
     told = explain(records([order, *FAILED_OVER]), "req-c-1")
     assert [line.split()[0] for line in told[:4]] == ["-0.250", "+0.000", "+0.250", "+0.500"]
     assert [line.split()[0] for line in explain(records([order, order]), "req-c-1")] == ["+0.000", "+0.250"]
@@ -253,26 +265,26 @@ def test_a_request_id_is_hexadecimal() -> None:
     ],
 )
 def test_a_reason_says_what_it_holds_and_no_more(why: Why | None, said: str) -> None:
-    assert because(why) == said
+    assert describe_reason(why) == said
 
 
 def test_the_story_ends_where_the_request_ended() -> None:
-    order = (MANAGER, I0, Order(50, 2, 3, GroupKind.LOCAL, Part.LOCAL, (I0,), why=WHY))
+    order = (MANAGER, I0, GroupOrder(50, 2, 3, GroupKind.LOCAL, GroupRole.LOCAL, (I0,), why=WHY))
     late = (D, I0, Cancel(1, 1, WHY))
     whole = records([order, *FINISHED, order, late, (I0, ENGINE, step(1))])
-    kept = to_its_end(whole, "req-c-1")
+    kept = until_request_end(whole, "req-c-1")
     assert kept == [*whole[: 1 + len(FINISHED)], whole[-2]]
-    assert to_its_end(records(RUNNING), "req-c-1") == records(RUNNING)
+    assert until_request_end(records(RUNNING), "req-c-1") == records(RUNNING)
 
 
 def test_the_outcome_says_how_and_how_long() -> None:
     figures = (Figure("attempts", 2), Figure("lost_in_a_row", 0), Figure("seconds", 1.25))
     first = FirstToken("req-c-1", 1, I0, Why("prefill", "done", (Figure("first_token_s", 0.5),)))
-    closed = Closed("req-c-1", Finish.LENGTH, 20, why=Why("end", "length", figures))
-    told = outcome(records([*FINISHED[:4], (D, CLIENT, first), (D, CLIENT, closed)]), "req-c-1")
+    closed = Closed("req-c-1", FinishReason.LENGTH, 20, why=Why("end", "length", figures))
+    told = request_outcome(records([*FINISHED[:4], (D, CLIENT, first), (D, CLIENT, closed)]), "req-c-1")
     assert told == (
         "it had as many tokens as it may (length: max_tokens, or what the model holds), after 20 tokens; "
         "1.250 s from its arrival to its end; 0.500 s to its first token; 2 attempts"
     )
-    assert outcome(records(RUNNING), "req-c-1").startswith("no end is recorded")
-    assert set(FINISHES) == set(Finish)
+    assert request_outcome(records(RUNNING), "req-c-1").startswith("no end is recorded")
+    assert set(FINISHES) == set(FinishReason)

@@ -15,8 +15,8 @@ from dunlin.messages.fleet import (
     ManagerReport,
     MemberStatus,
 )
-from dunlin.telemetry.exposition import render
-from dunlin.telemetry.metrics import FIELDS, Family, documented, families
+from dunlin.telemetry.metrics import FIELDS, MetricFamily, documented_metrics, metric_families
+from dunlin.telemetry.prometheus import render_metrics
 
 REPORTS = {
     "instance": InstanceReport,
@@ -41,8 +41,8 @@ def status() -> FleetStatus:
     return FleetStatus(12, (i0, i1, kv), suspicions_total=2, reasons_held=3, reasons_lost=1)
 
 
-def found() -> dict[str, Family]:
-    return {family.name: family for family in families(status())}
+def found() -> dict[str, MetricFamily]:
+    return {family.name: family for family in metric_families(status())}
 
 
 @pytest.mark.parametrize("role", REPORTS)
@@ -52,14 +52,14 @@ def test_every_number_of_a_report_is_documented(role: str) -> None:
 
 def test_the_page_of_documentation_lists_every_family(root: Path) -> None:
     lines = (root / "docs/metrics.md").read_text().partition("## The monitor's page")[2].splitlines()
-    assert [f"| `{name}` | {kind} | {text} |" for name, kind, text in documented()] == [
+    assert [f"| `{name}` | {kind} | {text} |" for name, kind, text in documented_metrics()] == [
         line for line in lines if line.startswith("| `dunlin_")
     ]
-    assert {family.name for family in families(status())} <= {name for name, _, _ in documented()}
+    assert {family.name for family in metric_families(status())} <= {name for name, _, _ in documented_metrics()}
 
 
 def test_names_and_kinds() -> None:
-    for family in families(status()):
+    for family in metric_families(status()):
         assert family.name.startswith("dunlin_")
         assert (family.kind == "counter") == family.name.endswith("_total")
         assert family.help
@@ -80,7 +80,7 @@ def test_the_fleet_itself() -> None:
 
 
 def test_the_page_says_the_same_to_a_parser() -> None:
-    page = render(families(status())).decode()
+    page = render_metrics(metric_families(status())).decode()
     read = {
         (sample.name, sample.labels.get("name", "")): sample.value
         for family in text_string_to_metric_families(page)
@@ -89,7 +89,7 @@ def test_the_page_says_the_same_to_a_parser() -> None:
     }
     expected = {
         (family.name, dict(sample.labels).get("name", "")): sample.value
-        for family in families(status())
+        for family in metric_families(status())
         for sample in family.samples
     }
     assert read == expected
@@ -97,4 +97,4 @@ def test_the_page_says_the_same_to_a_parser() -> None:
 
 
 def test_a_fleet_without_members_has_a_page_too() -> None:
-    assert b"dunlin_fleet_view_version 1.0" in render(families(FleetStatus(1, ())))
+    assert b"dunlin_fleet_view_version 1.0" in render_metrics(metric_families(FleetStatus(1, ())))

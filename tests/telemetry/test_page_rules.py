@@ -16,11 +16,11 @@ from prometheus_client.parser import text_string_to_metric_families
 from dunlin.effects import Address
 from dunlin.messages.fleet import DispatcherReport, FleetStatus, InstanceReport, KvstoreReport, ManagerReport
 from dunlin.messages.fleet import MemberStatus as Member
-from dunlin.messages.types import Finish
-from dunlin.telemetry.exposition import render
-from dunlin.telemetry.metrics import families, traces
-from services.dispatcher.calls import DoorCall, Watch
-from services.dispatcher.metrics import LogLines, Metrics
+from dunlin.messages.types import FinishReason
+from dunlin.telemetry.metrics import exporter_metrics, metric_families
+from dunlin.telemetry.prometheus import render_metrics
+from services.dispatcher.doors.calls import DoorCall, RequestMetrics
+from services.dispatcher.doors.metrics import AccessLogCollector, DoorMetrics
 
 NOT_BASE = re.compile(
     r"_(s|ms|us|ns|sec|secs|m|min|mins|h|d|kb|mb|gb|kib|mib|gib|milliseconds|minutes|hours|percent)(_|$)"
@@ -36,21 +36,21 @@ def monitors() -> str:
         Member(Address("kvstore", "kv", 4), kvstore=KvstoreReport()),
         Member(Address("global_manager", "manager", 5), manager=ManagerReport()),
     )
-    return render([*families(FleetStatus(1, members)), *traces(1, 2)]).decode()
+    return render_metrics([*metric_families(FleetStatus(1, members)), *exporter_metrics(1, 2)]).decode()
 
 
 def doors() -> str:
-    metrics = Metrics()
-    metrics.registry.register(LogLines(lambda: (1, 0)))
+    metrics = DoorMetrics()
+    metrics.registry.register(AccessLogCollector(lambda: (1, 0)))
     times = iter((0.0, 1.0, 2.0))
-    watch = Watch(metrics, DoorCall("http", "/v1/completions", 0.0), 4, lambda: next(times))
-    watch.placed(0.5)
-    watch.tokens(1)
-    watch.tokens(1)
-    watch.finished(Finish.LENGTH)
-    metrics.refused("grpc", "too_long", "")
-    metrics.called("http", "other", "404")
-    return metrics.text().decode()
+    watch = RequestMetrics(metrics, DoorCall("http", "/v1/completions", 0.0), 4, lambda: next(times))
+    watch.on_dispatched(0.5)
+    watch.on_tokens(1)
+    watch.on_tokens(1)
+    watch.on_finished(FinishReason.LENGTH)
+    metrics.count_refusal("grpc", "too_long", "")
+    metrics.count_call("http", "other", "404")
+    return metrics.page().decode()
 
 
 PAGES = {"the monitor's": monitors, "a dispatcher's": doors}

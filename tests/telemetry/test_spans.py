@@ -18,13 +18,13 @@ from dunlin.messages.dispatch import (
     Returned,
     Reused,
 )
+from dunlin.messages.lifecycle import Admitted, CallOrigin, Closed, FirstToken
 from dunlin.messages.pool import ReserveRegion
-from dunlin.messages.told import Admitted, Closed, FirstToken, Origin
-from dunlin.messages.types import Figure, Finish, Region, Rejected, Why, i32
-from dunlin.telemetry.context import context_of, span_id
-from dunlin.telemetry.explain import Record
+from dunlin.messages.types import Figure, FinishReason, Region, RejectedOption, Why, i32
+from dunlin.telemetry.explain import DecisionRecord
+from dunlin.telemetry.request_tracer import RequestTracer
 from dunlin.telemetry.spans import MOST_EVENTS, Span
-from dunlin.telemetry.tracer import Tracer
+from dunlin.telemetry.trace_context import span_id, trace_context
 
 D = Address("dispatcher", "d0", 0xC)
 D1 = Address("dispatcher", "d1", 0xD)
@@ -34,7 +34,7 @@ KV = Address("kvstore", "kv", 5)
 CLIENT = Address("client", "http-1")
 KEY = "req-c-1"
 GIVEN = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
-WHY = Why("least_loaded", "i0", (Figure("load", 0.25),), (Rejected("i1", "load 0.5"),))
+WHY = Why("least_loaded", "i0", (Figure("load", 0.25),), (RejectedOption("i1", "load 0.5"),))
 STOPPED = Why("end", "stop")
 
 Said = tuple[Address, Address, Any]
@@ -56,16 +56,16 @@ def first(attempt: int = 1, instance: Address = I0) -> Said:
     return D, CLIENT, FirstToken(KEY, attempt, instance, WHY)
 
 
-def closed(finish: Finish = Finish.STOP, why: Why = STOPPED) -> Said:
+def closed(finish: FinishReason = FinishReason.STOP, why: Why = STOPPED) -> Said:
     return D, CLIENT, Closed(KEY, finish, 5, why=why)
 
 
-def told(said: Iterable[Said], tracer: Tracer | None = None) -> list[Span]:
+def told(said: Iterable[Said], tracer: RequestTracer | None = None) -> list[Span]:
     """The spans of records that are one second apart, from second 100 on."""
-    tracer = Tracer() if tracer is None else tracer
+    tracer = RequestTracer() if tracer is None else tracer
     for index, parts in enumerate(said):
-        tracer.add(Record(100.0 + index, *parts))
-    return tracer.due(1e9)
+        tracer.add(DecisionRecord(100.0 + index, *parts))
+    return tracer.take_finished(1e9)
 
 
 def outline(spans: list[Span]) -> list[tuple[str, str, str, float, float]]:
@@ -88,7 +88,7 @@ def test_a_request_that_runs_through() -> None:
         ("prefill", "attempt", "i0", 2, 3),
         ("decode", "attempt", "i0", 3, 4),
     ]
-    assert {span.trace for span in spans} == {context_of("", KEY).trace}
+    assert {span.trace for span in spans} == {trace_context("", KEY).trace}
     assert [span.error for span in spans] == [""] * 6
     by_name = {span.name: span for span in spans}
     assert by_name["placement"].attributes == {
@@ -168,22 +168,23 @@ def test_a_migration_is_a_phase_between_two_attempts() -> None:
 
 
 @pytest.mark.parametrize(
-    ("finish", "error"), [(Finish.DEADLINE, "2 s are over"), (Finish.ERROR, "2 s are over"), (Finish.CANCELLED, "")]
+    ("finish", "error"),
+    [(FinishReason.DEADLINE, "2 s are over"), (FinishReason.ERROR, "2 s are over"), (FinishReason.CANCELLED, "")],
 )
-def test_how_it_ended(finish: Finish, error: str) -> None:
+def test_how_it_ended(finish: FinishReason, error: str) -> None:
     spans = told([admitted(), closed(finish, Why("end", "2 s are over"))])
     assert [(span.name, span.error) for span in spans] == [("queue", error), ("request", error)]
 
 
 def test_a_refusal_at_the_door_is_one_span_of_its_clients_trace() -> None:
-    (span,) = told([(D, CLIENT, Closed("", Finish.ERROR, 0, GIVEN, Why("door admission", "refuse: FULL")))])
+    (span,) = told([(D, CLIENT, Closed("", FinishReason.ERROR, 0, GIVEN, Why("door admission", "refuse: FULL")))])
     assert (span.name, span.parent, span.error) == ("request", 0xB7AD6B7169203331, "refuse: FULL")
 
 
 def test_a_refused_request_is_not_named_by_what_its_client_made_up() -> None:
-    origin = Origin("http", "chat", "no-such-model", "acme", "[::1]:8000")
+    origin = CallOrigin("http", "chat", "no-such-model", "acme", "[::1]:8000")
     refused = Closed(
-        "", Finish.ERROR, why=Why("door admission", "refuse: unknown_model"), origin=origin, error="unknown_model"
+        "", FinishReason.ERROR, why=Why("door admission", "refuse: unknown_model"), origin=origin, error="unknown_model"
     )
     (span,) = told([(D, CLIENT, refused)])
     assert (span.name, span.serves) == ("chat", True)
@@ -200,24 +201,24 @@ def test_the_prompts_cached_tokens_are_those_that_were_found_before_its_first_to
 
 def test_records_of_several_processes_are_put_in_order_first() -> None:
     records = [
-        Record(100.0 + index, *parts)
+        DecisionRecord(100.0 + index, *parts)
         for index, parts in enumerate([admitted(), place(), accepted(), first(), closed()])
     ]
-    tracer = Tracer(patience_s=0.5)
+    tracer = RequestTracer(patience_s=0.5)
     for index in (2, 0, 3, 1, 4):
         tracer.add(records[index])
-    assert tracer.due(100.4) == []
-    early = tracer.due(101.5)
+    assert tracer.take_finished(100.4) == []
+    early = tracer.take_finished(101.5)
     assert outline(early) == [("queue", "", "d0", 0, 1)]
     assert len(tracer) == 1
-    assert len(early + tracer.due(200.0)) == 6
+    assert len(early + tracer.take_finished(200.0)) == 6
     assert len(tracer) == 0
 
 
 def test_another_dispatcher_that_adopts_it_goes_on_with_the_trace() -> None:
     taken_over = [(D1, CLIENT, Admitted(KEY, "", Why("adoption", "go on here")))]
-    old_end = (D, CLIENT, Closed(KEY, Finish.CANCELLED, 2, why=Why("end", "d1 goes on with this request")))
-    end = (D1, CLIENT, Closed(KEY, Finish.STOP, 5, why=STOPPED))
+    old_end = (D, CLIENT, Closed(KEY, FinishReason.CANCELLED, 2, why=Why("end", "d1 goes on with this request")))
+    end = (D1, CLIENT, Closed(KEY, FinishReason.STOP, 5, why=STOPPED))
     spans = told([admitted(), place(), accepted(), first(), *taken_over, old_end, end])
     root = next(span for span in spans if span.name == "request")
     assert (root.process, root.end_s, root.attributes["dunlin.finish"]) == (D1, 106.0, "stop")
@@ -232,10 +233,10 @@ def test_names_are_the_same_when_the_records_are_read_again() -> None:
 
 
 def test_stories_and_events_are_bounded() -> None:
-    tracer = Tracer(most_stories=2)
+    tracer = RequestTracer(most_stories=2)
     said = [(D, CLIENT, Admitted(f"req-c-{number}", "", WHY)) for number in range(1, 5)]
     spans = told(said, tracer)
-    assert (len(tracer), tracer.cut_total) == (2, 2)
+    assert (len(tracer), tracer.truncated_total) == (2, 2)
     assert [(span.name, span.error) for span in spans] == [
         ("queue", "no end was recorded"),
         ("request", "no end was recorded"),
@@ -246,7 +247,7 @@ def test_stories_and_events_are_bounded() -> None:
 
 
 def test_clocks_that_disagree_make_no_negative_span() -> None:
-    tracer = Tracer()
+    tracer = RequestTracer()
     for at_s, parts in ((100.0, admitted()), (101.0, place()), (100.5, accepted()), (102.0, closed())):
-        tracer.add(Record(at_s, *parts))
-    assert all(span.end_s >= span.start_s for span in tracer.due(1e9))
+        tracer.add(DecisionRecord(at_s, *parts))
+    assert all(span.end_s >= span.start_s for span in tracer.take_finished(1e9))

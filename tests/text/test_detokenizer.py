@@ -6,12 +6,12 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer as Inner
 from tokenizers import decoders, models, pre_tokenizers
 
-from dunlin.text.detokenizer import ByteDetokenizer, ByteTable, Detokenizer, WindowDetokenizer
+from dunlin.text.detokenizer import ByteDetokenizer, Detokenizer, TokenBytes, WindowDetokenizer
 from dunlin.text.tokenizer import Tokenizer
 from tests.text.builtin import BUILTIN, EMOJI
 
 INNER = Inner.from_file(str(BUILTIN / "tokenizer.json"))
-TABLE = ByteTable(INNER)
+TABLE = TokenBytes(INNER)
 
 
 def pieces_of(detokenizer: Detokenizer, tokens: list[int]) -> list[str]:

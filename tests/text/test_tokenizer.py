@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.engine.errors import ModelError
-from dunlin.text.chat import ChatError, ChatTemplate
+from dunlin.model.errors import ModelError
+from dunlin.text.chat_template import ChatTemplate, ChatTemplateError
 from dunlin.text.tokenizer import load_chat_template, load_tokenizer
 from tests.text.builtin import BUILTIN, EMOJI
 
@@ -18,7 +18,7 @@ def test_text_comes_back() -> None:
     tokenizer = load_tokenizer(BUILTIN)
     text = f"Hello, wörld! {EMOJI}\n\tdef f(x): return 1234567"
     assert tokenizer.decode(tokenizer.encode(text)) == text
-    assert tokenizer.vocabulary == 4096
+    assert tokenizer.vocab_size == 4096
 
 
 def test_common_words_are_single_tokens() -> None:
@@ -56,13 +56,13 @@ def test_without_a_template_a_plain_one_serves(tmp_path: Path) -> None:
     "messages", [[{"role": "robot", "content": "x"}], [{"role": "user"}], [{"role": "user", "content": None}]]
 )
 def test_messages_that_do_not_fit_are_refused(messages: list[dict[str, str]]) -> None:
-    with pytest.raises(ChatError, match="chat template cannot take"):
+    with pytest.raises(ChatTemplateError, match="chat template cannot take"):
         load_chat_template(BUILTIN).render(messages)
 
 
 def test_a_template_cannot_reach_out_of_its_sandbox() -> None:
     template = ChatTemplate("{{ messages.__class__.__mro__[1].__subclasses__() }}", {}, Path("x"))
-    with pytest.raises(ChatError):
+    with pytest.raises(ChatTemplateError):
         template.render([])
 
 

@@ -3,8 +3,8 @@
 from dataclasses import dataclass, field
 
 from dunlin.messages.exchange import TransferAgent
-from dunlin.transport.agent import AgentError, WriteState
-from dunlin.transport.staging import Cut
+from dunlin.transport.one_sided.agent import AgentError, WriteState
+from dunlin.transport.one_sided.staging import StagingLayout
 
 BASE = 1 << 40
 
@@ -27,11 +27,13 @@ class Hub:
 
 
 class FakeAgent:
-    """See `dunlin.transport.agent.Agent`."""
+    """See `dunlin.transport.one_sided.agent.Agent`."""
 
-    def __init__(self, hub: Hub, name: str, cut: Cut) -> None:
+    def __init__(self, hub: Hub, name: str, cut: StagingLayout) -> None:
         self.hub = hub
-        self.about = TransferAgent(name, b"metadata of " + name.encode(), BASE, cut.lanes, cut.depth, cut.chunk_bytes)
+        self.descriptor = TransferAgent(
+            name, b"metadata of " + name.encode(), BASE, cut.lanes, cut.depth, cut.chunk_bytes
+        )
         self._memory = bytearray(cut.total_bytes)
         self.staging = memoryview(self._memory)
         self.peers: dict[str, None] = {}
@@ -42,17 +44,17 @@ class FakeAgent:
         self.breaks = False
         hub.agents[name] = self
 
-    def meet(self, other: TransferAgent) -> None:
+    def add_peer(self, other: TransferAgent) -> None:
         if other.metadata != b"metadata of " + other.name.encode():
             raise AgentError("no such metadata")
         self.peers[other.name] = None
 
-    def leave(self, name: str) -> None:
+    def remove_peer(self, name: str) -> None:
         if self.peers.pop(name, 0) is None:
             self.left.append(name)
 
     def notify(self, name: str, notice: bytes) -> None:
-        self._to(name).arriving.append((self.about.name, None, 0, b"", notice))
+        self._to(name).arriving.append((self.descriptor.name, None, 0, b"", notice))
 
     def write(self, name: str, offset_bytes: int, address: int, length_bytes: int, notice: bytes) -> FakeWrite:
         there, write = self._to(name), FakeWrite()
@@ -60,7 +62,7 @@ class FakeAgent:
         assert 0 <= at <= len(there.staging) // 2 - length_bytes, "outside what comes in"
         assert offset_bytes >= len(self.staging) // 2, "from what comes in"
         content = bytes(self.staging[offset_bytes : offset_bytes + length_bytes])
-        there.arriving.append((self.about.name, write, at, content, notice))
+        there.arriving.append((self.descriptor.name, write, at, content, notice))
         self.writes.append(write)
         pending = [one for one in self.writes if one.state is WriteState.PENDING]
         self.most_at_once = max(self.most_at_once, len(pending))
@@ -86,7 +88,7 @@ class FakeAgent:
         return found
 
     def close(self) -> None:
-        self.hub.agents.pop(self.about.name, None)
+        self.hub.agents.pop(self.descriptor.name, None)
 
     def _to(self, name: str) -> "FakeAgent":
         if name not in self.peers or name in self.hub.cut_off or name not in self.hub.agents:

@@ -10,37 +10,47 @@ import xxhash
 
 from dunlin.messages.exchange import TransferAgent
 from dunlin.messages.types import Priority, Region
-from dunlin.transport.inbound import Inbound
-from dunlin.transport.notices import Begin, Chunk, Granted, Left, Notice, Over, Taken, from_bytes, to_bytes
-from dunlin.transport.outbound import PER_PEER, Consignment, Outbound
-from dunlin.transport.payload import Payload, PayloadError
-from dunlin.transport.sockets import signed
-from dunlin.transport.staging import Cut, cut_of
+from dunlin.transport.one_sided.inbound import InboundTransfers
+from dunlin.transport.one_sided.notices import (
+    ChunksDrained,
+    ChunkWritten,
+    LaneGranted,
+    Notice,
+    RegionFinished,
+    WriteAbandoned,
+    WriteRequested,
+    decode_notice,
+    encode_notice,
+)
+from dunlin.transport.one_sided.outbound import PER_PEER, OneSidedSend, OutboundTransfers
+from dunlin.transport.one_sided.staging import StagingLayout, staging_layout
+from dunlin.transport.payload import PayloadError, RegionHeader
+from dunlin.transport.sockets.blocking import signed_digest
 from tests.transport.fake_agent import FakeAgent, Hub
 
 ROOM = 4096
-CUT = Cut(lanes=2, depth=2, chunk_bytes=64)
-RECEIVERS = (Begin, Chunk, Left)
+CUT = StagingLayout(lanes=2, depth=2, chunk_bytes=64)
+RECEIVERS = (WriteRequested, ChunkWritten, WriteAbandoned)
 
 
 class End:
     """One process: an agent, a tier, both machines; what they told."""
 
-    def __init__(self, hub: Hub, name: str, seed: int, cut: Cut = CUT) -> None:
+    def __init__(self, hub: Hub, name: str, seed: int, cut: StagingLayout = CUT) -> None:
         self.room = bytearray(random.Random(seed).randbytes(ROOM))
         self.agent = FakeAgent(hub, name, cut)
         self.received: list[tuple[int, int, str]] = []
         self.sent: list[tuple[int, str]] = []
         self.heard: list[Notice] = []
         view = memoryview(self.room)
-        self.inbound = Inbound(view, self.agent, lambda *news: self.received.append(news))
-        self.outbound = Outbound(view, self.agent, lambda *news: self.sent.append(news))
+        self.inbound = InboundTransfers(view, self.agent, lambda *news: self.received.append(news))
+        self.outbound = OutboundTransfers(view, self.agent, lambda *news: self.sent.append(news))
 
     def look(self, now_s: float) -> None:
         for name, data in self.agent.notices():
-            notice = from_bytes(data)
+            notice = decode_notice(data)
             self.heard.append(notice)
-            (self.inbound if isinstance(notice, RECEIVERS) else self.outbound).hear(name, notice, now_s)
+            (self.inbound if isinstance(notice, RECEIVERS) else self.outbound).on_notice(name, notice, now_s)
         self.inbound.tick(now_s)
         self.outbound.tick(now_s)
 
@@ -48,7 +58,7 @@ class End:
 class Net:
     """Ends that look in turn."""
 
-    def __init__(self, *names: str, cut: Cut = CUT) -> None:
+    def __init__(self, *names: str, cut: StagingLayout = CUT) -> None:
         self.hub = Hub()
         self.ends = {name: End(self.hub, name, seed, cut) for seed, name in enumerate(names)}
         self.now_s = 0.0
@@ -63,22 +73,26 @@ class Net:
             for end in self.ends.values():
                 end.look(self.now_s)
 
-    def payload(self, source: str, offset: int, length: int, **overrides: Any) -> Payload:
+    def payload(self, source: str, offset: int, length: int, **overrides: Any) -> RegionHeader:
         self.tickets += 1
-        plain = Payload(bytes([self.tickets]) * 16, self.tickets, 1, Region(0, 2, 0, 9), "float32", b"c", length, 0)
+        plain = RegionHeader(
+            bytes([self.tickets]) * 16, self.tickets, 1, Region(0, 2, 0, 9), "float32", b"c", length, 0
+        )
         content = bytes(self[source].room[offset : offset + length])
-        checksum = signed(xxhash.xxh3_64_intdigest(plain.identity + content))
+        checksum = signed_digest(xxhash.xxh3_64_intdigest(plain.identity + content))
         return replace(plain, **{"checksum": checksum, **overrides})
 
-    def send(self, source: str, target: str, length: int, at: int = 0, offset: int = 0, **lies: Any) -> Payload:
+    def send(self, source: str, target: str, length: int, at: int = 0, offset: int = 0, **lies: Any) -> RegionHeader:
         """Announce a region and submit it, with `lies` in what is sent."""
         payload = self.payload(source, offset, length)
-        self[target].inbound.expect(payload, at, self[source].agent.about, self.now_s)
+        self[target].inbound.expect(payload, at, self[source].agent.descriptor, self.now_s)
         self.submit(source, target, replace(payload, **lies), offset)
         return payload
 
-    def submit(self, source: str, target: str, payload: Payload, offset: int = 0, priority: Any = Priority.KV) -> None:
-        what = Consignment(payload.handle, self[target].agent.about, payload, offset)
+    def submit(
+        self, source: str, target: str, payload: RegionHeader, offset: int = 0, priority: Any = Priority.KV
+    ) -> None:
+        what = OneSidedSend(payload.handle, self[target].agent.descriptor, payload, offset)
         self[source].outbound.submit(what, priority, self.now_s)
 
 
@@ -115,16 +129,16 @@ def test_the_urgent_ones_go_first() -> None:
     both_lanes = [net.send("a", "b", 500).handle for _ in range(CUT.lanes)]
     late = [net.payload("a", 0, 10) for _ in range(3)]
     for payload, priority in zip(late, (Priority.CHECKPOINT, Priority.KV, Priority.CHECKPOINT), strict=True):
-        net["b"].inbound.expect(payload, 600, net["a"].agent.about, 0.0)
+        net["b"].inbound.expect(payload, 600, net["a"].agent.descriptor, 0.0)
         net.submit("a", "b", payload, priority=priority)
     net.run(100)
-    began = [notice.token for notice in net["b"].heard if isinstance(notice, Begin)]
+    began = [notice.token for notice in net["b"].heard if isinstance(notice, WriteRequested)]
     assert began[len(both_lanes) :] == [late[1].token, late[0].token, late[2].token]
     assert Counter(detail for _, detail in net["a"].sent) == {"": 5}
 
 
 def test_a_peer_has_no_more_under_way_than_its_share_and_others_are_not_kept_waiting() -> None:
-    net = Net("a", "b", "c", cut=Cut(lanes=6, depth=2, chunk_bytes=64))
+    net = Net("a", "b", "c", cut=StagingLayout(lanes=6, depth=2, chunk_bytes=64))
     for _ in range(7):
         net.send("a", "b", 100)
     net.send("a", "c", 100)
@@ -176,7 +190,7 @@ def test_a_writer_that_scribbles_over_another_ones_lane_spoils_the_transfer_and_
     while not any(content for _, _, _, content, _ in target.arriving):
         net["b"].look(0.0)
         net["a"].look(0.0)
-    scribble = ("mad", None, 0, bytes(CUT.lane_bytes), to_bytes(Chunk(b"?" * 16, 0)))
+    scribble = ("mad", None, 0, bytes(CUT.lane_bytes), encode_notice(ChunkWritten(b"?" * 16, 0)))
     first = next(at for at, (_, _, _, content, _) in enumerate(target.arriving) if content)
     target.arriving.insert(first + 1, scribble)
     net.run()
@@ -201,8 +215,8 @@ def test_a_token_that_nobody_gave_opens_nothing_and_one_serves_once() -> None:
 def test_a_token_serves_only_the_peer_it_was_given_to() -> None:
     net = Net("a", "b", "thief")
     payload = net.payload("a", 0, 100)
-    net["b"].inbound.expect(payload, 0, net["a"].agent.about, 0.0)
-    net["b"].agent.meet(net["thief"].agent.about)
+    net["b"].inbound.expect(payload, 0, net["a"].agent.descriptor, 0.0)
+    net["b"].agent.add_peer(net["thief"].agent.descriptor)
     net.submit("thief", "b", payload)
     net.run()
     assert net["thief"].sent == [(1, "b refused it")]
@@ -214,7 +228,7 @@ def test_a_token_serves_only_the_peer_it_was_given_to() -> None:
 
 def test_what_never_comes_is_told_after_its_time_and_not_before() -> None:
     net = Net("a", "b")
-    net["b"].inbound.expect(net.payload("a", 0, 10), 0, net["a"].agent.about, 0.0)
+    net["b"].inbound.expect(net.payload("a", 0, 10), 0, net["a"].agent.descriptor, 0.0)
     net["b"].look(10.0)
     assert net["b"].received == []
     net["b"].look(10.1)
@@ -266,8 +280,8 @@ def test_a_peer_that_is_gone_takes_everything_of_it_along() -> None:
     for _ in range(3):
         net.send("a", "b", 300)
     net.run(2)
-    net["a"].outbound.forget("b", "b is gone", 0.0)
-    net["b"].inbound.forget("a", "a is gone", 0.0)
+    net["a"].outbound.peer_gone("b", "b is gone", 0.0)
+    net["b"].inbound.peer_gone("a", "a is gone", 0.0)
     assert net["a"].sent == [(1, "b is gone"), (2, "b is gone"), (3, "b is gone")]
     assert sorted(net["b"].received) == [(1, 1, "a is gone"), (2, 1, "a is gone"), (3, 1, "a is gone")]
     assert not net["a"].outbound.is_moving
@@ -277,7 +291,7 @@ def test_a_peer_that_is_gone_takes_everything_of_it_along() -> None:
 def test_abandoned_before_and_in_the_midst() -> None:
     net = Net("a", "b")
     before = net.payload("a", 0, 10)
-    net["b"].inbound.expect(before, 0, net["a"].agent.about, 0.0)
+    net["b"].inbound.expect(before, 0, net["a"].agent.descriptor, 0.0)
     net["b"].inbound.abandon(before.token, 0.0)
     midst = net.send("a", "b", 1000)
     net.run(3)
@@ -294,8 +308,8 @@ def test_abandoned_before_and_in_the_midst() -> None:
 def test_a_peer_whose_chunks_are_longer_than_ours_is_refused() -> None:
     net = Net("a", "b")
     payload = net.payload("a", 0, 10)
-    longer = replace(net["b"].agent.about, chunk_bytes=65)
-    net["a"].outbound.submit(Consignment(1, longer, payload, 0), Priority.KV, 0.0)
+    longer = replace(net["b"].agent.descriptor, chunk_bytes=65)
+    net["a"].outbound.submit(OneSidedSend(1, longer, payload, 0), Priority.KV, 0.0)
     assert "longer than ours" in net["a"].sent[0][1]
 
 
@@ -304,35 +318,35 @@ def test_a_peer_whose_chunks_are_longer_than_ours_is_refused() -> None:
 def test_memory_that_nobody_cuts_so_is_refused(field: str, value: int) -> None:
     sizes: Any = {"lanes": 1, "depth": 1, "chunk_bytes": 1, field: value}
     with pytest.raises(ValueError, match="lanes of"):
-        cut_of(TransferAgent("a", b"", 0, **sizes))
+        staging_layout(TransferAgent("a", b"", 0, **sizes))
 
 
 def test_notices_survive_their_bytes_and_damage_never_makes_one_of_another_token() -> None:
     token = bytes(range(16))
-    payload = Payload(token, 3, 9, Region(1, 2, 3, 4), "bfloat16", b"c" * 16, 77, -5)
+    payload = RegionHeader(token, 3, 9, Region(1, 2, 3, 4), "bfloat16", b"c" * 16, 77, -5)
     short: list[Notice] = [
-        Granted(token, 3),
-        Chunk(token, 9),
-        Taken(token, 4),
-        Over(token, 1),
-        Left(token),
+        LaneGranted(token, 3),
+        ChunkWritten(token, 9),
+        ChunksDrained(token, 4),
+        RegionFinished(token, 1),
+        WriteAbandoned(token),
     ]
     draw = random.Random(5)
-    for notice in [Begin(payload), *short]:
-        data = to_bytes(notice)
-        assert from_bytes(data) == notice
+    for notice in [WriteRequested(payload), *short]:
+        data = encode_notice(notice)
+        assert decode_notice(data) == notice
         for _ in range(300):
             damaged = bytearray(data[: draw.choice((len(data), len(data), draw.randrange(len(data))))])
             if damaged:
                 damaged[draw.randrange(len(damaged))] ^= 1 << draw.randrange(8)
             try:
-                found = from_bytes(bytes(damaged))
+                found = decode_notice(bytes(damaged))
             except PayloadError:
                 continue
-            assert to_bytes(found)[: len(damaged)] == bytes(damaged)
+            assert encode_notice(found)[: len(damaged)] == bytes(damaged)
     for data in (b"", b"z" * 25, b"b", b"g" + token):
         with pytest.raises(PayloadError):
-            from_bytes(data)
+            decode_notice(data)
 
 
 def test_lost_and_repeated_notices_never_make_a_wrong_region() -> None:
@@ -352,7 +366,7 @@ def test_lost_and_repeated_notices_never_make_a_wrong_region() -> None:
         assert len(net["b"].received) == len(sent), f"seed {seed}"
         for number, payload in enumerate(sent):
             content = bytes(net["b"].room[700 * number : 700 * number + payload.length_bytes])
-            matches = signed(xxhash.xxh3_64_intdigest(payload.identity + content)) == payload.checksum
+            matches = signed_digest(xxhash.xxh3_64_intdigest(payload.identity + content)) == payload.checksum
             assert matches or payload.handle not in whole, f"seed {seed}"
         assert len(net["a"].sent) + len(net["c"].sent) == len(sent), f"seed {seed}"
         assert not any(end.inbound.is_moving or end.outbound.is_moving for end in net.ends.values()), f"seed {seed}"

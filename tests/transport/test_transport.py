@@ -13,10 +13,10 @@ import pytest
 import xxhash
 
 from dunlin.messages.types import Priority, Region
-from dunlin.transport.payload import LENGTH, TAKEN, Payload, PayloadError, decode
-from dunlin.transport.receiver import Receiver
-from dunlin.transport.sender import Parcel, Sender
-from dunlin.transport.sockets import signed
+from dunlin.transport.payload import LENGTH, TAKEN, PayloadError, RegionHeader, decode_header
+from dunlin.transport.sockets.blocking import signed_digest
+from dunlin.transport.sockets.receiver import RegionReceiver
+from dunlin.transport.sockets.sender import RegionSend, RegionSender
 from tests.ipv6 import needs_ipv6
 from tests.transport.told import Told
 
@@ -30,20 +30,20 @@ class Pair:
     def __init__(self, **settings: Any) -> None:
         self.source, self.target = bytearray(random.Random(1).randbytes(ROOM)), bytearray(ROOM)
         self.sent, self.received = Told(), Told()
-        self.receiver = Receiver(memoryview(self.target), self.received, **settings)
-        self.sender = Sender(memoryview(self.source), self.sent, stall_s=2.0)
+        self.receiver = RegionReceiver(memoryview(self.target), self.received, **settings)
+        self.sender = RegionSender(memoryview(self.source), self.sent, stall_s=2.0)
 
-    def payload(self, offset: int = 0, length: int = SIZE, **overrides: Any) -> Payload:
-        plain = Payload(b"", 3, 1, Region(0, 2, 16, 64), "float32", b"chain", length, 0)
+    def payload(self, offset: int = 0, length: int = SIZE, **overrides: Any) -> RegionHeader:
+        plain = RegionHeader(b"", 3, 1, Region(0, 2, 16, 64), "float32", b"chain", length, 0)
         content = bytes(self.source[offset : offset + length])
-        checksum = signed(xxhash.xxh3_64_intdigest(plain.identity + content))
+        checksum = signed_digest(xxhash.xxh3_64_intdigest(plain.identity + content))
         return replace(plain, **{"checksum": checksum, **overrides})
 
-    def announce(self, payload: Payload, at: int = 0) -> Payload:
+    def announce(self, payload: RegionHeader, at: int = 0) -> RegionHeader:
         return replace(payload, token=self.receiver.expect(payload, at))
 
-    def parcel(self, payload: Payload, ticket: int = 1, offset: int = 0) -> Parcel:
-        return Parcel(ticket, f"127.0.0.1:{self.receiver.port}", "", payload, offset)
+    def parcel(self, payload: RegionHeader, ticket: int = 1, offset: int = 0) -> RegionSend:
+        return RegionSend(ticket, f"127.0.0.1:{self.receiver.port}", "", payload, offset)
 
     def connect(self) -> socket.socket:
         return socket.create_connection(("127.0.0.1", self.receiver.port), timeout=5)
@@ -219,13 +219,13 @@ def test_no_more_connections_than_allowed() -> None:
 @pytest.mark.parametrize("data", [b"", b"x" * 40, bytes(120), b"dkp1" + bytes(300)])
 def test_what_is_no_header_is_refused(data: bytes) -> None:
     with pytest.raises(PayloadError):
-        decode(data)
+        decode_header(data)
 
 
 def test_a_header_says_what_it_was_made_of() -> None:
-    payload = Payload(b"t" * 16, 3, 9, Region(1, 2, 3, 4), "bfloat16", b"c" * 16, 77, -5)
+    payload = RegionHeader(b"t" * 16, 3, 9, Region(1, 2, 3, 4), "bfloat16", b"c" * 16, 77, -5)
     data = payload.encode()
-    assert decode(data[LENGTH.size :]) == payload
+    assert decode_header(data[LENGTH.size :]) == payload
     with pytest.raises(PayloadError):
         replace(payload, token=b"short").encode()
 

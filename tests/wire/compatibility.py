@@ -15,7 +15,31 @@ from google.protobuf.descriptor_pb2 import (
     ServiceDescriptorProto,
 )
 
-RENAMED: dict[str, str] = {}
+RENAMED: dict[str, str] = {
+    "Arrived": "RegionArrived",
+    "Finish": "FinishReason",
+    "HandOver": "Handoff",
+    "Order": "GroupOrder",
+    "OrderDone": "GroupOrderDone",
+    "OrderRefused": "GroupOrderRefused",
+    "Origin": "CallOrigin",
+    "Part": "GroupRole",
+    "Progress": "EngineProgress",
+    "Reach": "DialPeer",
+    "RegionsTaken": "RegionsRevoked",
+    "Rejected": "RejectedOption",
+    "Room": "HandoffTarget",
+    "Sampling": "SamplingParams",
+    "Seek": "RequestCopies",
+    "Shed": "Evacuate",
+    "ShedDone": "EvacuateDone",
+    "Sought": "CopiesSent",
+    "Take": "AcceptOffer",
+    "Taken": "AdoptedElsewhere",
+    "Tier": "TierReady",
+    "Vacated": "ReservationLost",
+    "Writing": "PendingWrites",
+}
 """Types that have another name since the last release, by the old one. The monitor of that release cannot read a
 recorded reason under its new name, and counts it as lost: the changelog says so. Emptied at a release."""
 

@@ -10,17 +10,17 @@ import grpc
 import grpc.aio
 
 from dunlin.effects import Address, Effect, Message
-from dunlin.host import Host, wall_clock
-from dunlin.wire.acceptor import Acceptor
+from dunlin.runtime.core_host import CoreHost, wall_clock
 from dunlin.wire.channels import SERVER_OPTIONS, open_channel
-from dunlin.wire.dialer import Backoff, Dialer
 from dunlin.wire.envelopes import DISPATCH
-from dunlin.wire.security import Security
-from dunlin.wire.streams import Limits, identity
+from dunlin.wire.security import TlsIdentity
+from dunlin.wire.streams.acceptor import StreamAcceptor
+from dunlin.wire.streams.dialer import DialBackoff, StreamDialer
+from dunlin.wire.streams.stream import StreamLimits, identity_metadata
 
 DISPATCHER = Address("dispatcher", "d 1/ü", 7)
 INSTANCE = Address("instance", "i", 3)
-QUICK = Backoff(first_s=0.02, most_s=0.1, connect_s=2.0)
+QUICK = DialBackoff(first_s=0.02, most_s=0.1, connect_s=2.0)
 PATIENCE_S = 20.0
 
 
@@ -59,17 +59,17 @@ class End:
     def __init__(self, address: Address) -> None:
         self.core = Ear()
         self.errors = Errors()
-        self.host = Host(self.core, address, wall_clock(), on_crash=self.errors.append)
+        self.host = CoreHost(self.core, address, wall_clock(), on_crash=self.errors.append)
 
 
 class Acceptance(End):
     """The answering process."""
 
     def __init__(
-        self, address: Address = INSTANCE, limits: Limits | None = None, security: Security | None = None
+        self, address: Address = INSTANCE, limits: StreamLimits | None = None, security: TlsIdentity | None = None
     ) -> None:
         super().__init__(address)
-        self.acceptor = Acceptor(self.host, [DISPATCH], limits=limits, security=security)
+        self.acceptor = StreamAcceptor(self.host, [DISPATCH], limits=limits, security=security)
         self._security = security
         self.server = grpc.aio.server(options=SERVER_OPTIONS)
         self.server.add_generic_rpc_handlers((self.acceptor,))
@@ -86,7 +86,9 @@ class Acceptance(End):
 
 
 @asynccontextmanager
-async def accepting(limits: Limits | None = None, address: Address = INSTANCE) -> AsyncIterator[tuple[Acceptance, str]]:
+async def accepting(
+    limits: StreamLimits | None = None, address: Address = INSTANCE
+) -> AsyncIterator[tuple[Acceptance, str]]:
     side = Acceptance(address, limits)
     try:
         yield side, await side.start()
@@ -97,10 +99,10 @@ async def accepting(limits: Limits | None = None, address: Address = INSTANCE) -
 
 @asynccontextmanager
 async def dialing(
-    endpoint: str, peer: Address = INSTANCE, limits: Limits | None = None, address: Address = DISPATCHER
-) -> AsyncIterator[tuple[End, Dialer]]:
+    endpoint: str, peer: Address = INSTANCE, limits: StreamLimits | None = None, address: Address = DISPATCHER
+) -> AsyncIterator[tuple[End, StreamDialer]]:
     side = End(address)
-    dialer = Dialer(side.host, peer, endpoint, DISPATCH, limits=limits, backoff=QUICK)
+    dialer = StreamDialer(side.host, peer, endpoint, DISPATCH, limits=limits, backoff=QUICK)
     try:
         yield side, dialer
     finally:
@@ -113,7 +115,7 @@ async def raw_call(endpoint: str, sender: Address = DISPATCHER, meant: Address =
     """A dialer that the test plays itself."""
     async with open_channel(endpoint) as channel:
         attach: Any = channel.stream_stream(DISPATCH.method)
-        call = attach(metadata=identity(sender, meant))
+        call = attach(metadata=identity_metadata(sender, meant))
         yield call
         call.cancel()
 

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from dunlin.effects import Address, Effect, Message, Send
 from dunlin.messages.dispatch import Cancel, Ended
 from dunlin.wire.envelopes import DISPATCH
-from dunlin.wire.options import add_service_flags, service_options
-from dunlin.wire.process import run_service
-from dunlin.wire.service import Service
+from dunlin.wire.service.options import add_service_flags, service_options
+from dunlin.wire.service.process import run_service
+from dunlin.wire.service.service import ServiceProcess
 
 
 class EchoCore:
@@ -35,7 +35,7 @@ def main(arguments: list[str]) -> int:
     options = service_options("instance", parser.parse_args(arguments))
 
     async def serve() -> int:
-        service = Service(options)
+        service = ServiceProcess(options)
         await service.start(EchoCore, accepts=[DISPATCH])
         print(service.address.incarnation, service.endpoint, flush=True)
         return await service.run_until_stopped()

@@ -15,9 +15,9 @@ from dunlin.effects import Address
 from dunlin.messages import dispatch, engine, exchange, fleet, group, plan, pool, public
 from dunlin.messages.declare import declaration_of
 from dunlin.messages.dispatch import Cancel, Tokens
-from dunlin.messages.types import Finish, Header, f32, i8, i32, i64
-from dunlin.wire.codec import PAIRS, CodecError, coder_of, decode, encode
-from dunlin.wire.envelopes import CONVERSATIONS, DISPATCH, ENGINE_COMMAND, ENGINE_EVENT, Envelope
+from dunlin.messages.types import FinishReason, Header, f32, i8, i32, i64
+from dunlin.wire.codec import PAIRS, CodecError, decode, encode, message_coder
+from dunlin.wire.envelopes import DISPATCH, ENGINE_COMMAND, ENGINE_EVENT, STREAM_PROTOCOLS, Envelope
 
 BITS = {"b": 8, "i": 32, "q": 64}
 
@@ -100,7 +100,7 @@ def test_every_message_comes_back_as_it_was(kind: type[Any]) -> None:
 
 def test_no_message_of_the_proto_files_lacks_a_dataclass() -> None:
     envelopes = {"EngineCommand", "EngineEvent"}
-    envelopes |= {f"{conversation.name}{side}" for conversation in CONVERSATIONS for side in ("Command", "Event")}
+    envelopes |= {f"{conversation.name}{side}" for conversation in STREAM_PROTOCOLS for side in ("Command", "Event")}
     wired = {name for _, module in PAIRS for name in module.DESCRIPTOR.message_types_by_name}
     assert wired - envelopes == {kind.__name__ for kind in wire_types()}
 
@@ -121,7 +121,7 @@ def test_enumerations_agree_with_the_proto_files(kind: type[IntEnum]) -> None:
         *(
             (vocabulary, conversation.command, conversation.event)
             for vocabulary, conversation in zip(
-                (dispatch, group, pool, exchange, plan, fleet), CONVERSATIONS, strict=True
+                (dispatch, group, pool, exchange, plan, fleet), STREAM_PROTOCOLS, strict=True
             )
         ),
     ],
@@ -147,7 +147,7 @@ def test_a_direction_carries_only_its_own_messages() -> None:
 
 
 def test_a_column_of_the_wrong_type_is_refused() -> None:
-    wrong = Tokens(i32([1]), i32([1]), i64([5]), i32([9]), f32([0.0]), i8([Finish.RUNNING]))
+    wrong = Tokens(i32([1]), i32([1]), i64([5]), i32([9]), f32([0.0]), i8([FinishReason.RUNNING]))
     with pytest.raises(CodecError, match="request is a column of 'i', not 'q'"):
         encode(wrong)
 
@@ -173,7 +173,7 @@ def test_a_field_that_only_one_side_has_is_noticed() -> None:
         attempt: int
 
     with pytest.raises(CodecError, match="the dataclass has the fields"):
-        coder_of(Cancel)
+        message_coder(Cancel)
 
 
 @pytest.mark.parametrize("envelope", [DISPATCH.command, ENGINE_EVENT], ids=["dispatch", "engine"])

@@ -8,7 +8,7 @@ import pytest
 
 from dunlin.messages import dispatch
 from dunlin.messages.declare import Method, Parties, Subject, message, number
-from dunlin.messages.types import I32, Finish, Why
+from dunlin.messages.types import I32, FinishReason, Why
 from dunlin.wire.protos import VOCABULARIES, path_of, text_of, write
 
 
@@ -43,7 +43,7 @@ class AskAgain:
     """
 
     tokens: I32 = number(1)
-    finish: Finish = number(2)
+    finish: FinishReason = number(2)
     limit: int | None = number(7, default=None)
     names: tuple[str, ...] = number(3, default=())
     why: Why | None = number(5, default=None)
@@ -69,7 +69,7 @@ import "dunlin/v1/types.proto";
 // A second paragraph.
 message AskAgain {
   bytes tokens = 1;  // packed int32
-  Finish finish = 2;
+  FinishReason finish = 2;
   optional int64 limit = 7;
   repeated string names = 3;
   Why why = 5;

@@ -9,17 +9,17 @@ import grpc
 import grpc.aio
 import pytest
 
-import dunlin.certificates as certificates
-from dunlin.certificates import Leaf, issue, make_ca
+import dunlin.auth.certificates as certificates
+from dunlin.auth.certificates import CertificateRequest, issue_certificate, make_ca
 from dunlin.effects import Address
 from dunlin.messages.public import InfoReply, InfoRequest
-from dunlin.wire.calls import CallFailed, call_async
 from dunlin.wire.channels import SERVER_OPTIONS, open_channel
-from dunlin.wire.dialer import Dialer
-from dunlin.wire.envelopes import CONVERSATIONS, DISPATCH
+from dunlin.wire.envelopes import DISPATCH, STREAM_PROTOCOLS
 from dunlin.wire.errors import StartError
-from dunlin.wire.methods import INFO, Methods
-from dunlin.wire.security import Security, has_role, is_of, server_name
+from dunlin.wire.rpc.calls import CallFailed, call_async
+from dunlin.wire.rpc.methods import INFO, Methods
+from dunlin.wire.security import TlsIdentity, has_role, is_certificate_of, server_name
+from dunlin.wire.streams.dialer import StreamDialer
 from tests.wire.ends import QUICK, Acceptance, End, eventually, run
 
 INSTANCE = Address("instance", "i-1", 3)
@@ -33,22 +33,22 @@ def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for ca in ("ours", "theirs"):
         make_ca(root / ca)
         for role, name in (("instance", "i-1"), ("instance", "i-2"), ("dispatcher", "d-1"), ("client", "me")):
-            issue(root / ca, root / ca / name, Leaf(role, name, ("127.0.0.1",)))
-    issue(root / "ours", root / "ours" / "any", Leaf("instance", "*"))
-    issue(root / "ours", root / "ours" / "bare", Leaf("client", "bare"))
+            issue_certificate(root / ca, root / ca / name, CertificateRequest(role, name, ("127.0.0.1",)))
+    issue_certificate(root / "ours", root / "ours" / "any", CertificateRequest("instance", "*"))
+    issue_certificate(root / "ours", root / "ours" / "bare", CertificateRequest("client", "bare"))
     for name in ("cert.pem", "key.pem"):
         (root / "ours" / "bare" / name).unlink()
     return root
 
 
-def ours(tls: Path, name: str) -> Security:
-    return Security.load(tls / "ours" / name)
+def ours(tls: Path, name: str) -> TlsIdentity:
+    return TlsIdentity.load(tls / "ours" / name)
 
 
 class Meeting:
     """One acceptor, one dialer, each with its certificate; `refused` is why they did not meet."""
 
-    def __init__(self, answers: Security | None, dials: Security | None) -> None:
+    def __init__(self, answers: TlsIdentity | None, dials: TlsIdentity | None) -> None:
         self.answers = answers
         self.dials = dials
         self.peer = INSTANCE
@@ -59,7 +59,7 @@ class Meeting:
         side = Acceptance(self.peer, security=self.answers)
         endpoint = await side.start()
         end = End(self.caller)
-        dialer = Dialer(end.host, self.peer, endpoint, DISPATCH, backoff=QUICK, security=self.dials)
+        dialer = StreamDialer(end.host, self.peer, endpoint, DISPATCH, backoff=QUICK, security=self.dials)
         try:
             await eventually(lambda: bool(end.core.heard or self._said(caplog)))
             return "" if end.core.heard and side.core.heard else self._said(caplog)
@@ -100,14 +100,14 @@ def test_a_plaintext_server_is_refused(tls: Path, caplog: pytest.LogCaptureFixtu
 
 
 def test_a_caller_of_another_ca_is_refused(tls: Path, caplog: pytest.LogCaptureFixture) -> None:
-    theirs = Security.load(tls / "theirs" / "d-1")
-    mixed = Security(theirs.directory, ours(tls, "d-1").ca, theirs.certificate, theirs.key)
+    theirs = TlsIdentity.load(tls / "theirs" / "d-1")
+    mixed = TlsIdentity(theirs.directory, ours(tls, "d-1").ca, theirs.certificate, theirs.key)
     assert "UNAVAILABLE" in meet(caplog, Meeting(ours(tls, "i-1"), mixed))
 
 
 def test_a_server_of_another_ca_is_refused(tls: Path, caplog: pytest.LogCaptureFixture) -> None:
-    theirs = Security.load(tls / "theirs" / "i-1")
-    mixed = Security(theirs.directory, ours(tls, "d-1").ca, theirs.certificate, theirs.key)
+    theirs = TlsIdentity.load(tls / "theirs" / "i-1")
+    mixed = TlsIdentity(theirs.directory, ours(tls, "d-1").ca, theirs.certificate, theirs.key)
     said = meet(caplog, Meeting(mixed, ours(tls, "d-1")))
     assert "CERTIFICATE_VERIFY_FAILED" in said
 
@@ -147,7 +147,7 @@ def test_a_role_that_does_not_dial_this_conversation_is_refused_without_tls_too(
 
 def test_every_conversation_names_who_dials_it() -> None:
     services = {"dispatcher", "global_manager", "instance", "kvstore", "monitor"}
-    assert all(one.callers and set(one.callers) <= services for one in CONVERSATIONS)
+    assert all(one.callers and set(one.callers) <= services for one in STREAM_PROTOCOLS)
 
 
 async def _info(tls: Path, certificate: str) -> InfoReply:
@@ -175,13 +175,13 @@ def test_a_method_is_for_client_certificates(tls: Path) -> None:
 
 def test_what_a_certificate_proves() -> None:
     names = ("instance.dunlin", "i-1.instance.dunlin", "host.example")
-    assert is_of(names, "instance", "i-1")
-    assert not is_of(names, "instance", "I-1")
-    assert not is_of(names, "instance", "i-2")
-    assert not is_of(names, "dispatcher", "i-1")
-    assert not is_of(names, "king", "i-1")
-    assert not is_of(("*.instance.dunlin",), "instance", "*")
-    assert not is_of((), "instance", "i-1")
+    assert is_certificate_of(names, "instance", "i-1")
+    assert not is_certificate_of(names, "instance", "I-1")
+    assert not is_certificate_of(names, "instance", "i-2")
+    assert not is_certificate_of(names, "dispatcher", "i-1")
+    assert not is_certificate_of(names, "king", "i-1")
+    assert not is_certificate_of(("*.instance.dunlin",), "instance", "*")
+    assert not is_certificate_of((), "instance", "i-1")
     assert has_role(names, ("client", "instance"))
     assert not has_role(names, ("client",))
     assert server_name("global_manager", "b") == "b.global-manager.dunlin"
@@ -212,17 +212,17 @@ BROKEN = [
 @pytest.mark.parametrize(("replaced", "text"), BROKEN)
 def test_files_that_are_no_good_are_named(tls: Path, tmp_path: Path, replaced: dict[str, bytes], text: str) -> None:
     with pytest.raises(StartError, match=text):
-        Security.load(copied(tls, tmp_path, **replaced))
+        TlsIdentity.load(copied(tls, tmp_path, **replaced))
 
 
 def test_a_key_or_ca_of_somebody_else_is_named(tls: Path, tmp_path: Path) -> None:
     other_key = (tls / "ours" / "i-2" / "key.pem").read_bytes()
     with pytest.raises(StartError, match="are not a certificate and its key"):
-        Security.load(copied(tls, tmp_path, key=other_key))
+        TlsIdentity.load(copied(tls, tmp_path, key=other_key))
     (tmp_path / "two").mkdir()
     other_ca = (tls / "theirs" / "ca.pem").read_bytes()
     with pytest.raises(StartError, match=r"cert\.pem does not hold against .*ca\.pem"):
-        Security.load(copied(tls, tmp_path / "two", ca=other_ca))
+        TlsIdentity.load(copied(tls, tmp_path / "two", ca=other_ca))
 
 
 def test_a_certificate_that_is_over_is_named(tls: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,23 +232,23 @@ def test_a_certificate_that_is_over_is_named(tls: Path, tmp_path: Path, monkeypa
             return datetime.now(UTC) - timedelta(days=2)
 
     monkeypatch.setattr(certificates, "datetime", Past)
-    issue(tls / "ours", tmp_path, Leaf("instance", "i-1", days=1))
+    issue_certificate(tls / "ours", tmp_path, CertificateRequest("instance", "i-1", days=1))
     with pytest.raises(StartError, match=r"cert\.pem does not hold.*expired"):
-        Security.load(tmp_path)
+        TlsIdentity.load(tmp_path)
 
 
 def test_the_last_day_is_known(tls: Path, tmp_path: Path) -> None:
-    issue(tls / "ours", tmp_path, Leaf("instance", "i-1", days=3))
-    left_s = Security.load(tmp_path).ends_s - datetime.now(UTC).timestamp()
+    issue_certificate(tls / "ours", tmp_path, CertificateRequest("instance", "i-1", days=3))
+    left_s = TlsIdentity.load(tmp_path).ends_s - datetime.now(UTC).timestamp()
     assert 0 <= 3 * 86_400 - left_s < 600
 
 
 def test_a_service_takes_its_own_certificate_alone(tls: Path) -> None:
-    assert Security.load_for(tls / "ours" / "i-1", "instance", "i-1").names[0] == "instance.dunlin"
+    assert TlsIdentity.load_for(tls / "ours" / "i-1", "instance", "i-1").names[0] == "instance.dunlin"
     with pytest.raises(StartError, match=r"is not for the instance 'i-2' .*dunlin certs issue"):
-        Security.load_for(tls / "ours" / "i-1", "instance", "i-2")
+        TlsIdentity.load_for(tls / "ours" / "i-1", "instance", "i-2")
     with pytest.raises(StartError, match="it names no certificate"):
-        Security.load_for(tls / "ours" / "bare", "instance", "i-1")
+        TlsIdentity.load_for(tls / "ours" / "bare", "instance", "i-1")
 
 
 def test_plain_sockets_check_names_as_well(tls: Path) -> None:

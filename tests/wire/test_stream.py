@@ -1,4 +1,4 @@
-"""One `Stream` over a pipe that the test holds: every order of events, exactly."""
+"""One `PeerStream` over a pipe that the test holds: every order of events, exactly."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,8 +10,7 @@ from dunlin.effects import Gone, Joined
 from dunlin.messages.dispatch import Cancel, Ended
 from dunlin.messages.types import Header
 from dunlin.wire.envelopes import DISPATCH
-from dunlin.wire.streams import Counters, Limits, Stream
-from dunlin.wire.streams import End as StreamEnd
+from dunlin.wire.streams.stream import PeerStream, StreamCounters, StreamEnd, StreamLimits
 from tests.wire.ends import DISPATCHER, INSTANCE, End
 
 
@@ -40,12 +39,12 @@ class FakePipe:
 class Bench:
     """An instance's side of one stream with a dispatcher, running."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
+    def __init__(self, limits: StreamLimits | None = None) -> None:
         self.end = End(INSTANCE)
         self.pipe = FakePipe()
-        self.counters = Counters()
-        self.stream = Stream(
-            self.end.host, DISPATCHER, DISPATCH.event, DISPATCH.command, limits or Limits(), self.counters
+        self.counters = StreamCounters()
+        self.stream = PeerStream(
+            self.end.host, DISPATCHER, DISPATCH.event, DISPATCH.command, limits or StreamLimits(), self.counters
         )
         self.running = asyncio.create_task(self.stream.run(self.pipe))
 
@@ -63,7 +62,7 @@ async def settle() -> None:
         await asyncio.sleep(0)
 
 
-def on_bench(scenario: Callable[[Bench], Awaitable[None]], limits: Limits | None = None) -> None:
+def on_bench(scenario: Callable[[Bench], Awaitable[None]], limits: StreamLimits | None = None) -> None:
     async def bounded() -> None:
         async with asyncio.timeout(20):
             bench = Bench(limits)
@@ -100,14 +99,14 @@ def test_a_frame_that_is_being_written_still_takes_room_in_bytes() -> None:
         await settle()
         assert bench.stream.send(Ended(3, 1))
 
-    on_bench(scenario, Limits(size_bytes=2 * size))
+    on_bench(scenario, StreamLimits(size_bytes=2 * size))
 
 
 def test_the_number_of_waiting_frames_is_bounded() -> None:
     async def scenario(bench: Bench) -> None:
         assert [bench.stream.send(Ended(number, 1)) for number in range(4)] == [True, True, True, False]
 
-    on_bench(scenario, Limits(messages=3))
+    on_bench(scenario, StreamLimits(messages=3))
 
 
 def test_nothing_is_heard_of_a_stream_that_was_closed() -> None:
@@ -132,7 +131,7 @@ def test_a_send_after_the_end_is_a_loss_and_no_full_queue() -> None:
         assert bench.end.host.overflowed == 0
         assert bench.heard == [Joined(), Gone("over")]
 
-    on_bench(scenario, Limits(messages=1))
+    on_bench(scenario, StreamLimits(messages=1))
 
 
 def test_no_task_outlives_its_stream() -> None:

@@ -5,46 +5,48 @@ from dataclasses import replace
 
 from dunlin.effects import Address, Effect
 from dunlin.messages.membership import Deposed
-from dunlin.messages.plan import Order
-from dunlin.messages.types import Part, i32
+from dunlin.messages.plan import GroupOrder
+from dunlin.messages.types import GroupRole, i32
 from dunlin.policies.group import Group, local_groups
 from services.global_manager.core import GlobalManagerCore
-from services.global_manager.plan import Term
-from services.instance.orders import Orders
-from services.kvstore.catalog import Catalog, Entry, State, _drop_from, may_claim
+from services.global_manager.plan_term import PlanTerm
+from services.instance.scheduling.group_orders import GroupOrders
 from services.kvstore.core import KvstoreCore
-from services.kvstore.room import Room
+from services.kvstore.regions.allocator import RangeAllocator
+from services.kvstore.regions.catalog import RegionCatalog, RegionEntry, RegionState, _drop_from, may_claim
 from services.monitor.core import MonitorCore
 from services.monitor.registry import Registry
-from services.monitor.watch import Watch
+from services.monitor.watchdog import InstanceWatchdog
 from tests.zoo.plant import Bug, skip, swap
 
 IMPATIENCE = 20
 """By so much the impatient monitor shortens the silence that it bears."""
 
 
-def _free_without_padding(original: Callable[[Room, int, int], bool], self: Room, handle: int, generation: int) -> bool:
+def _free_without_padding(
+    original: Callable[[RangeAllocator, int, int], bool], self: RangeAllocator, handle: int, generation: int
+) -> bool:
     held = self.find(handle, generation)
     if held is not None:
-        self.free_bytes -= held.room_bytes - held.length_bytes
+        self.free_bytes -= held.padded_bytes - held.length_bytes
     return original(self, handle, generation)
 
 
-def _remove_untold(original: object, self: Catalog, entry: Entry) -> None:
-    self._drop(entry)
-    self.room.free(entry.host.handle, entry.host.generation)
+def _remove_untold(original: object, self: RegionCatalog, entry: RegionEntry) -> None:
+    self._unindex(entry)
+    self.allocator.free(entry.host.handle, entry.host.generation)
 
 
 def _orphan_unquarantined(
-    original: Callable[[Catalog, Address, int], int], self: Catalog, writer: Address, absence: int
+    original: Callable[[RegionCatalog, Address, int], int], self: RegionCatalog, writer: Address, absence: int
 ) -> int:
-    unfinished = [entry for entry in self.entries_of(writer) if entry.state is not State.COMMITTED]
+    unfinished = [entry for entry in self.entries_of(writer) if entry.state is not RegionState.COMMITTED]
     for entry in unfinished:
         self._remove(entry)
     return len(unfinished) + original(self, writer, absence)
 
 
-def _drop_unindexed(original: object, self: Catalog, entry: Entry) -> None:
+def _drop_unindexed(original: object, self: RegionCatalog, entry: RegionEntry) -> None:
     del self._entries[entry.host.handle]
     _drop_from(self._of, entry.writer, entry.host.handle)
     if entry.writer not in self._of:
@@ -60,20 +62,22 @@ def _lead_on(
     return self._heartbeat.sends()
 
 
-def _order_of_version_1(original: Callable[[Term, Group, Part], Order], self: Term, group: Group, part: Part) -> Order:
+def _order_of_version_1(
+    original: Callable[[PlanTerm, Group, GroupRole], GroupOrder], self: PlanTerm, group: Group, part: GroupRole
+) -> GroupOrder:
     self.plan_version = 1
     return original(self, group, part)
 
 
 def _wake_sure(original: object, self: MonitorCore, now_s: float) -> None:
     self._tick_due_s = now_s
-    for watch in self._watches.values():
-        watch.forgive(now_s)
-    if self._unheard:
+    for watch in self._watchdogs.values():
+        watch.restart_clocks(now_s)
+    if self._without_report:
         self._warm, self._warm_by_s = False, now_s + self._view_pace.warm_up_s
 
 
-def _judge_soon(original: Callable[[Watch, float], bool], self: Watch, now_s: float) -> bool:
+def _judge_soon(original: Callable[[InstanceWatchdog, float], bool], self: InstanceWatchdog, now_s: float) -> bool:
     config = self._config
     self._config = replace(config, silent_s=config.silent_s / IMPATIENCE)
     try:
@@ -87,56 +91,65 @@ BUGS = (
         "old-generation-obeyed",
         "a region's old name still reaches it",
         ("I7", "I8", "I6"),
-        (swap(Catalog.find, lambda original, self, writer, handle, generation: self._entries.get(handle)),),
+        (swap(RegionCatalog.find, lambda original, self, writer, handle, generation: self._entries.get(handle)),),
         seed=100282,
     ),
     Bug(
         "unwritten-region-claimed",
         "a region is given away before its copy is whole",
         ("I7", "I8", "core"),
-        (swap(may_claim, lambda original, entry, wanted: original(replace(entry, state=State.COMMITTED), wanted)),),
+        (
+            swap(
+                may_claim, lambda original, entry, wanted: original(replace(entry, state=RegionState.COMMITTED), wanted)
+            ),
+        ),
         seed=100497,
     ),
     Bug(
         "claimed-under-its-old-name",
         "a claimed region keeps the name that its writer knows",
         ("I7", "I8", "core"),
-        (swap(Room.rename, lambda original, self, handle, generation: self.find(handle, generation)),),
+        (
+            swap(
+                RangeAllocator.renew_generation,
+                lambda original, self, handle, generation: self.find(handle, generation),
+            ),
+        ),
         seed=100307,
     ),
     Bug(
         "unequal-books",
         "what is freed is counted without its padding",
         ("I8",),
-        (swap(Room.free, _free_without_padding),),
+        (swap(RangeAllocator.free, _free_without_padding),),
         seed=30000,
     ),
     Bug(
         "orphans-never-freed",
         "what a writer that left had kept stays for ever",
         ("I8",),
-        (skip(Catalog.free_orphans, lambda: None, called_by=KvstoreCore._on_grace_over),),
+        (skip(RegionCatalog.free_orphans, lambda: None, called_by=KvstoreCore._on_grace_over),),
         seed=100312,
     ),
     Bug(
         "copies-outlive-their-originals",
         "other nodes are not told that what they keep copies of is gone",
         ("I8",),
-        (swap(Catalog._remove, _remove_untold),),
+        (swap(RegionCatalog._remove, _remove_untold),),
         seed=4206840,
     ),
     Bug(
         "silent-writer-s-room-lost",
         "room that a writer was writing when its stream broke is never used again",
         ("I8",),
-        (skip(Catalog.free_quarantined, lambda: None, called_by=KvstoreCore._on_writing),),
+        (skip(RegionCatalog.free_quarantined, lambda: None, called_by=KvstoreCore._on_writing),),
         seed=100312,
     ),
     Bug(
         "quarantine-skipped",
         "room that a silent writer may still be writing is given to another",
         ("I9", "I7", "I8"),
-        (swap(Catalog.orphan, _orphan_unquarantined),),
+        (swap(RegionCatalog.orphan_writer, _orphan_unquarantined),),
         seed=100324,
     ),
     Bug(
@@ -152,7 +165,7 @@ BUGS = (
         ("I3",),
         (
             swap(
-                Term.__init__,
+                PlanTerm.__init__,
                 lambda original, self, epoch: original(self, epoch + 1),
                 called_by=GlobalManagerCore._on_elected,
             ),
@@ -163,7 +176,7 @@ BUGS = (
         "plan-version-repeated",
         "a changed plan has the version of the one before",
         ("I4",),
-        (swap(Term._order, _order_of_version_1),),
+        (swap(PlanTerm._order, _order_of_version_1),),
         seed=40048,
     ),
     Bug(
@@ -186,9 +199,10 @@ BUGS = (
         ("I5",),
         (
             swap(
-                Term._order, lambda original, self, group, part: replace(original(self, group, part), layers=i32([0]))
+                PlanTerm._order,
+                lambda original, self, group, part: replace(original(self, group, part), layers=i32([0])),
             ),
-            swap(Orders._refusal, lambda original, self, order: original(self, replace(order, layers=i32()))),
+            swap(GroupOrders._refusal, lambda original, self, order: original(self, replace(order, layers=i32()))),
         ),
         seed=30000,
     ),
@@ -196,42 +210,42 @@ BUGS = (
         "monitor-forgives-nothing",
         "a monitor that slept holds every process responsible for that time",
         ("I9",),
-        (skip(Watch.forgive, lambda: None, called_by=MonitorCore._wake),),
+        (skip(InstanceWatchdog.restart_clocks, lambda: None, called_by=MonitorCore._after_sleep),),
         seed=40007,
     ),
     Bug(
         "old-suspicion-told-again",
         "a monitor that slept publishes its old suspicions, of processes that may be well since",
         ("I9",),
-        (swap(MonitorCore._wake, _wake_sure),),
+        (swap(MonitorCore._after_sleep, _wake_sure),),
         seed=4002831,
     ),
     Bug(
         "monitor-never-suspects",
         "an instance that is silent for long is trusted",
         ("I12",),
-        (skip(Watch.judge, bool),),
+        (skip(InstanceWatchdog.update_suspicion, bool),),
         seed=100435,
     ),
     Bug(
         "outlived-process-heard",
         "a process whose successor runs is still there for the monitor",
         ("I2", "I9", "I12"),
-        (skip(Registry.is_outlived, bool),),
+        (skip(Registry.is_superseded, bool),),
         seed=100378,
     ),
     Bug(
         "index-keeps-the-dead",
         "a region that was freed is still entered as one of its request",
         ("I8", "core"),
-        (swap(Catalog._drop, _drop_unindexed),),
+        (swap(RegionCatalog._unindex, _drop_unindexed),),
         seed=50002,
     ),
     Bug(
         "impatient-monitor",
         "an instance is suspected between two of its reports",
         ("I9",),
-        (swap(Watch.judge, _judge_soon),),
+        (swap(InstanceWatchdog.update_suspicion, _judge_soon),),
         seed=50002,
     ),
 )

@@ -5,18 +5,18 @@ from dataclasses import replace
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Tokens
-from dunlin.messages.door import Delta, Rejected, Submit
+from dunlin.messages.door import Delta, Submit, SubmitRejected
 from dunlin.messages.fleet import FleetView
-from dunlin.messages.types import Finish, i32
-from services.dispatcher.admission import Admission
-from services.dispatcher.attempts import Attempts
+from dunlin.messages.types import FinishReason, i32
+from services.dispatcher.admission.controller import AdmissionController
+from services.dispatcher.admission.quotas import TenantAccount, TenantQuotas, _too_soon, _wanted
 from services.dispatcher.core import DispatcherCore
-from services.dispatcher.endings import Endings
-from services.dispatcher.fleet import Fleet
-from services.dispatcher.joining import Joining, rest
-from services.dispatcher.journal import Journal, Request
-from services.dispatcher.quotas import Account, TenantQuotas, _too_soon, _wanted
-from services.dispatcher.tokens import Row
+from services.dispatcher.lifecycle.attempts import AttemptEvents
+from services.dispatcher.lifecycle.completion import RequestCompletion
+from services.dispatcher.lifecycle.joining import RequestJoins, remaining_delta
+from services.dispatcher.placement.fleet_state import FleetState
+from services.dispatcher.requests.journal import Journal, Request
+from services.dispatcher.requests.token_rows import TokenRow
 from tests.zoo.plant import Bug, skip, swap
 
 LOSSES = ("lost", "returned", "suspect")
@@ -24,14 +24,14 @@ LOSSES = ("lost", "returned", "suspect")
 
 
 def _first_token_twice(
-    original: Callable[[Attempts, float, Address, Row], list[Effect]],
-    self: Attempts,
+    original: Callable[[AttemptEvents, float, Address, TokenRow], list[Effect]],
+    self: AttemptEvents,
     now_s: float,
     sender: Address,
-    row: Row,
+    row: TokenRow,
 ) -> list[Effect]:
-    request = self._journal.current(sender, row.request, row.attempt)
-    is_first = request is not None and request.generated == 0
+    request = self._journal.current_attempt(sender, row.request, row.attempt)
+    is_first = request is not None and request.generated_tokens == 0
     effects = original(self, now_s, sender, row)
     if not is_first:
         return effects
@@ -39,8 +39,8 @@ def _first_token_twice(
 
 
 def _without_gaps(
-    original: Callable[[Attempts, float, Address, Tokens], list[Effect]],
-    self: Attempts,
+    original: Callable[[AttemptEvents, float, Address, Tokens], list[Effect]],
+    self: AttemptEvents,
     now_s: float,
     sender: Address,
     message: Tokens,
@@ -48,7 +48,7 @@ def _without_gaps(
     """Tokens behind a gap are given the positions that are due."""
     positions, due = i32(), dict[int, int]()
     for number, attempt, position in zip(message.request, message.attempt, message.position, strict=False):
-        request = self._journal.current(sender, number, attempt)
+        request = self._journal.current_attempt(sender, number, attempt)
         if request is not None:
             position = min(position, due.get(number, len(request.tokens)))
             due[number] = position + 1
@@ -60,14 +60,14 @@ def _take_back_unqueued(
     original: Callable[[Journal, Request, str], None], self: Journal, request: Request, lost: str
 ) -> None:
     original(self, request, lost)
-    self._again.remove(request.number)
+    self._requeued.remove(request.number)
 
 
 def _take_back_short(
     original: Callable[[Journal, Request, str], None], self: Journal, request: Request, lost: str
 ) -> None:
     original(self, request, lost)
-    if request.generated > 1 and lost.startswith(LOSSES):
+    if request.generated_tokens > 1 and lost.startswith(LOSSES):
         del request.tokens[-1]
 
 
@@ -77,8 +77,8 @@ def _any_attempt(original: object, self: Journal, instance: Address, number: int
 
 
 def _too_soon_by_one(
-    original: Callable[[Account, Submit], Rejected | None], account: Account, submit: Submit
-) -> Rejected | None:
+    original: Callable[[TenantAccount, Submit], SubmitRejected | None], account: TenantAccount, submit: Submit
+) -> SubmitRejected | None:
     requests, _ = _wanted(submit)
     account.open -= requests
     try:
@@ -94,7 +94,7 @@ def _settle_nothing(
     generated: int,
     now_s: float,
 ) -> None:
-    hold = self._holds.get(number)
+    hold = self._reservations.get(number)
     original(self, number, generated, now_s)
     if hold is not None:
         hold.account.open += 1
@@ -109,18 +109,18 @@ def _admit_without_prompt(
         account.tokens.level += len(submit.tokens)
 
 
-def _any_monitor(original: object, self: Fleet, monitor: Address, view: FleetView) -> bool:
+def _any_monitor(original: object, self: FleetState, monitor: Address, view: FleetView) -> bool:
     if self._monitor != monitor:
         self._monitor, self._version = monitor, 0
     return view.version > self._version
 
 
 def _tell_twice(
-    original: Callable[[Endings, float, Request, Finish, str], list[Effect]],
-    self: Endings,
+    original: Callable[[RequestCompletion, float, Request, FinishReason, str], list[Effect]],
+    self: RequestCompletion,
     now_s: float,
     request: Request,
-    finish: Finish,
+    finish: FinishReason,
     text: str,
 ) -> list[Effect]:
     readers = len(request.readers)
@@ -133,7 +133,7 @@ BUGS = (
         "double-delivery",
         "a client's first token is sent twice",
         ("I1",),
-        (swap(Attempts._on_row, _first_token_twice),),
+        (swap(AttemptEvents._on_row, _first_token_twice),),
         seed=30000,
     ),
     Bug(
@@ -142,8 +142,8 @@ BUGS = (
         ("I1",),
         (
             # Streams are in order and a broken one ends what it carried: gaps come only where that is not seen.
-            skip(Endings.lost, list, called_by=DispatcherCore._on_gone),
-            swap(Attempts.on_tokens, _without_gaps),
+            skip(RequestCompletion.requeue_lost, list, called_by=DispatcherCore._on_gone),
+            swap(AttemptEvents.on_tokens, _without_gaps),
         ),
         seed=100182,
     ),
@@ -151,49 +151,49 @@ BUGS = (
         "lost-journal-entry",
         "a request whose instance died is not queued again",
         ("I8", "I12"),
-        (swap(Journal.take_back, _take_back_unqueued),),
+        (swap(Journal.requeue, _take_back_unqueued),),
         seed=100169,
     ),
     Bug(
         "lost-token",
         "the last token that was delivered is not in the journal when the request moves on",
         ("I1",),
-        (swap(Journal.take_back, _take_back_short),),
+        (swap(Journal.requeue, _take_back_short),),
         seed=100182,
     ),
     Bug(
         "dropped-fence",
         "what an instance says of an old attempt counts",
         ("I2", "I1", "core"),
-        (swap(Journal.current, _any_attempt),),
+        (swap(Journal.current_attempt, _any_attempt),),
         seed=100182,
     ),
     Bug(
         "loss-unnoticed",
         "the end of an instance's stream is not the end of what it held",
         ("I12",),
-        (skip(Endings.lost, list, called_by=DispatcherCore._on_gone),),
+        (skip(RequestCompletion.requeue_lost, list, called_by=DispatcherCore._on_gone),),
         seed=100193,
     ),
     Bug(
         "suspicion-ignored",
         "a suspect instance keeps its requests",
         ("I12",),
-        (skip(Endings.lost, list, called_by=DispatcherCore._on_view),),
+        (skip(RequestCompletion.requeue_lost, list, called_by=DispatcherCore._on_view),),
         seed=100199,
     ),
     Bug(
         "deadline-ignored",
         "a request's time runs out and nothing happens",
         ("I12", "I1"),
-        (skip(Endings.tell, list, called_by=DispatcherCore._on_deadline_due),),
+        (skip(RequestCompletion.abort_and_notify, list, called_by=DispatcherCore._on_deadline_due),),
         seed=100218,
     ),
     Bug(
         "absent-client-served",
         "a client leaves and its request runs on",
         ("I12",),
-        (skip(Endings.stop, list, called_by=DispatcherCore._on_withdraw),),
+        (skip(RequestCompletion.abort, list, called_by=DispatcherCore._on_abort),),
         seed=100211,
     ),
     Bug(
@@ -216,7 +216,7 @@ BUGS = (
         ("I11",),
         (
             swap(
-                Admission._full,
+                AdmissionController._queue_full,
                 lambda original, self, submit, queued, now_s: original(self, submit, queued // 100, now_s),
             ),
         ),
@@ -233,35 +233,41 @@ BUGS = (
         "quota-never-returned",
         "a request that ended goes on counting",
         ("I11",),
-        (swap(TenantQuotas.settle, _settle_nothing),),
+        (swap(TenantQuotas.refund, _settle_nothing),),
         seed=30000,
     ),
     Bug(
         "old-monitor-believed",
         "a monitor that was replaced is believed again",
         ("I2",),
-        (swap(Fleet._is_news, _any_monitor),),
+        (swap(FleetState._is_newer, _any_monitor),),
         seed=100342,
     ),
     Bug(
         "resumed-from-the-start",
         "a client that comes back with tokens is sent them again",
         ("I1",),
-        (swap(rest, lambda original, request, received, *finish: original(request, 0), called_by=Joining._read),),
+        (
+            swap(
+                remaining_delta,
+                lambda original, request, received, *finish: original(request, 0),
+                called_by=RequestJoins._add_reader,
+            ),
+        ),
         seed=100276,
     ),
     Bug(
         "prompts-are-free",
         "a tenant's tokens are counted without its prompts",
         ("I11",),
-        (swap(TenantQuotas.admit, _admit_without_prompt),),
+        (swap(TenantQuotas.reserve, _admit_without_prompt),),
         seed=100837,
     ),
     Bug(
         "end-told-twice",
         "a client whose time is over hears so twice",
         ("I1",),
-        (swap(Endings.tell, _tell_twice),),
+        (swap(RequestCompletion.abort_and_notify, _tell_twice),),
         seed=100267,
     ),
 )

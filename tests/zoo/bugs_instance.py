@@ -4,28 +4,28 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from dunlin.effects import Address, Effect, Send
+from dunlin.kv.prefix_hash import BLOCK_TOKENS, chain_of, chain_root, has_prefix
 from dunlin.messages.dispatch import Cancel
 from dunlin.messages.engine import Close, MoveDone
-from dunlin.messages.plan import Order
+from dunlin.messages.plan import GroupOrder
 from dunlin.messages.pool import CommitRegion
 from dunlin.messages.types import HostRegion, MoveStatus
-from dunlin.prefix import BLOCK_TOKENS, begins, chain_of, root
-from services.instance.admission import Admission
+from services.instance.admission import AttemptAdmission
 from services.instance.adoption import _adopted
-from services.instance.arrivals import Arrivals
-from services.instance.checkpointer import Checkpointer, _is_next
+from services.instance.checkpoint.checkpointer import Checkpointer, _continues_kept
 from services.instance.core import InstanceCore
-from services.instance.lives import Lives
-from services.instance.orders import Orders
-from services.instance.prefixes import Link, Prefixes
-from services.instance.revival import Revival, is_trusted
-from services.instance.sequences import Kept, Sequence, State
-from services.instance.slab import Slab
-from services.instance.slots import Holding, SlotTable
-from services.instance.suspects import is_poison
-from services.instance.tickets import PendingMove
-from services.instance.tier import HostTier
-from services.instance.watch import EngineWatch
+from services.instance.engine.recovery import EngineRecovery, is_kv_trusted
+from services.instance.engine.watchdog import EngineWatchdog
+from services.instance.kv.host_cache import HostCacheClient
+from services.instance.kv.kv_cache import KvCache
+from services.instance.kv.prefix_cache import ChainOf, PrefixCache
+from services.instance.kv.slot_table import Holding, SlotTable
+from services.instance.kv.tickets import PendingMove
+from services.instance.migration.migrate_in import MigrateIn
+from services.instance.scheduling.group_orders import GroupOrders
+from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.sequence.crash_suspects import is_poison
+from services.instance.sequence.table import KeptHostRegion, Sequence, SequenceState
 from tests.zoo.plant import Bug, skip, swap
 
 
@@ -36,35 +36,38 @@ def _release_but_the_last(original: object, self: SlotTable, owner: int) -> int:
     self._counts[holding.use] -= holding.slots
     self.free += holding.slots
     for extent in holding.extents[: max(1, len(holding.extents) - 1)]:
-        self._put_back(extent)
+        self._return_extent(extent)
     return holding.slots
 
 
-def _stop_in_use(original: object, self: Lives, sequence: Sequence) -> list[Effect]:
-    if sequence.state is State.ENDING:
+def _stop_in_use(original: object, self: SequenceLifecycle, sequence: Sequence) -> list[Effect]:
+    if sequence.state is SequenceState.ENDING:
         return []
-    if sequence.state not in (State.SPILLING, State.RESTORING):
-        self._tier.withdraw(sequence)
+    if sequence.state not in (SequenceState.SPILLING, SequenceState.RESTORING):
+        self._host_cache.cancel_requests(sequence)
         return self.end(sequence)
-    self._sequences.go(sequence, State.ENDING)
+    self._sequences.transition(sequence, SequenceState.ENDING)
     return [Send(self._engine, Close(sequence.number))]
 
 
-def _drain_in_use(original: object, self: Lives, sequence: Sequence) -> list[Effect]:
-    if sequence.state is State.ENDING:
+def _drain_in_use(original: object, self: SequenceLifecycle, sequence: Sequence) -> list[Effect]:
+    if sequence.state is SequenceState.ENDING:
         return [] if sequence.in_steps > 0 else self.end(sequence)
-    return self._leave_slab(sequence) if sequence.state is State.DRAINING else []
+    return self._release_or_spill(sequence) if sequence.state is SequenceState.DRAINING else []
 
 
-def _link_of_any_tenant(original: object, self: Slab, sequence: Sequence) -> Link:
-    start = root("", self._weights_digest or "")
-    return lambda count: sequence.chains.at(start, sequence.tokens, count * BLOCK_TOKENS)
+def _link_of_any_tenant(original: object, self: KvCache, sequence: Sequence) -> ChainOf:
+    start = chain_root("", self._weights_digest or "")
+    return lambda count: sequence.chains.chain_at(start, sequence.tokens, count * BLOCK_TOKENS)
 
 
 def _came_back_whole(
-    original: Callable[[Lives, PendingMove, MoveDone], list[Effect]], self: Lives, flight: PendingMove, done: MoveDone
+    original: Callable[[SequenceLifecycle, PendingMove, MoveDone], list[Effect]],
+    self: SequenceLifecycle,
+    flight: PendingMove,
+    done: MoveDone,
 ) -> list[Effect]:
-    is_next = flight.sequence.answered == flight.kept.region.start
+    is_next = flight.sequence.confirmed == flight.kept.region.start
     return original(self, flight, replace(done, status=MoveStatus.OK) if is_next else done)
 
 
@@ -78,39 +81,44 @@ def _landed_for_any_life(
     return original(self, now_s, replace(flight, number=flight.sequence.number), done)
 
 
-def _commit_for_the_dead(original: object, self: HostTier, flight: PendingMove, checksum: int) -> list[Effect]:
+def _commit_for_the_dead(original: object, self: HostCacheClient, flight: PendingMove, checksum: int) -> list[Effect]:
     kept, sequence = flight.kept, flight.sequence
     if self._kvstore is None:
         return []
     host = kept.host
     host = HostRegion(host.handle, host.generation, host.offset_bytes, host.length_bytes, checksum)
-    sequence.kept.append(Kept(kept.region, host, kept.keeper, kept.chain))
+    sequence.kept.append(KeptHostRegion(kept.region, host, kept.keeper, kept.chain))
     return [Send(self._kvstore, CommitRegion(host.handle, host.generation, checksum))]
 
 
-def _never_stale(original: Callable[[Orders, Order], str | None], self: Orders, order: Order) -> str | None:
+def _never_stale(
+    original: Callable[[GroupOrders, GroupOrder], str | None], self: GroupOrders, order: GroupOrder
+) -> str | None:
     epoch, version = self.version
     return original(self, replace(order, epoch=epoch, plan_version=version))
 
 
 def _cancel_the_newest(
-    original: Callable[[Admission, float, Address, Cancel], list[Effect]],
-    self: Admission,
+    original: Callable[[AttemptAdmission, float, Address, Cancel], list[Effect]],
+    self: AttemptAdmission,
     now_s: float,
     sender: Address,
     cancel: Cancel,
 ) -> list[Effect]:
-    newest = self._sequences.of_key((sender, cancel.request))
+    newest = self._sequences.by_key((sender, cancel.request))
     if newest is not None:
         cancel = replace(cancel, attempt=max(cancel.attempt, newest.place.attempt))
     return original(self, now_s, sender, cancel)
 
 
 def _hold_unanswered(
-    original: Callable[[Revival, Sequence, bool], list[Effect]], self: Revival, sequence: Sequence, trusted: bool
+    original: Callable[[EngineRecovery, Sequence, bool], list[Effect]],
+    self: EngineRecovery,
+    sequence: Sequence,
+    trusted: bool,
 ) -> list[Effect]:
-    passing = (State.WAITING, State.ENDING, State.RESTORING)
-    goes_on = trusted and sequence.state not in passing and self._lives.slab.held(sequence)
+    passing = (SequenceState.WAITING, SequenceState.ENDING, SequenceState.RESTORING)
+    goes_on = trusted and sequence.state not in passing and self._lifecycle.kv_cache.held_positions(sequence)
     computed = sequence.computed
     effects = original(self, sequence, trusted)
     if goes_on:
@@ -119,18 +127,18 @@ def _hold_unanswered(
 
 
 def _look_unforgiving(
-    original: Callable[[EngineWatch, float, int, int], object],
-    self: EngineWatch,
+    original: Callable[[EngineWatchdog, float, int, int], object],
+    self: EngineWatchdog,
     now_s: float,
     safepoints: int,
     outstanding: int,
 ) -> object:
-    self._looked_s = now_s
+    self._checked_s = now_s
     return original(self, now_s, safepoints, outstanding)
 
 
 def _landed_anyhow(
-    original: Callable[[Arrivals, int, MoveDone], list[Effect]], self: Arrivals, handle: int, done: MoveDone
+    original: Callable[[MigrateIn, int, MoveDone], list[Effect]], self: MigrateIn, handle: int, done: MoveDone
 ) -> list[Effect]:
     is_cancelled = done.status is MoveStatus.CANCELLED
     return original(self, handle, done if is_cancelled else replace(done, status=MoveStatus.OK))
@@ -143,7 +151,7 @@ BUGS = (
         ("I6", "I8", "I1"),
         (
             swap(
-                Holding.span,
+                Holding.slots_of,
                 lambda original, self, start, stop: [
                     (first + (stop > 40), length) for first, length in original(self, start, stop)
                 ],
@@ -155,7 +163,7 @@ BUGS = (
         "leaked-slots",
         "the slots of a sequence that ends are not given back",
         ("I8",),
-        (skip(Slab.retire, lambda: None, called_by=Lives.end),),
+        (skip(KvCache.release_to_prefix_cache, lambda: None, called_by=SequenceLifecycle.end),),
         seed=100017,
     ),
     Bug(
@@ -169,42 +177,47 @@ BUGS = (
         "slots-freed-while-in-use",
         "a sequence that ends gives its slots back while outstanding steps still write them",
         ("I6", "I8", "core"),
-        (swap(Lives.stop, _stop_in_use),),
+        (swap(SequenceLifecycle.stop, _stop_in_use),),
         seed=100049,
     ),
     Bug(
         "preempted-while-in-use",
         "a preempted sequence leaves the slab while outstanding steps still name it",
         ("I6", "I7", "I8", "I1", "core", "I12"),
-        (swap(Lives.settle, _drain_in_use),),
+        (swap(SequenceLifecycle.complete_deferred, _drain_in_use),),
         seed=30008,
     ),
     Bug(
         "pinned-block-evicted",
         "a prefix that a running sequence uses is given away",
         ("I6", "I8"),
-        (swap(Prefixes._is_loose, lambda original, self, block: block.is_held and block.children == 0),),
+        (swap(PrefixCache._is_evictable, lambda original, self, block: block.is_cached and block.children == 0),),
         seed=100039,
     ),
     Bug(
         "prefix-shared-by-tenants",
         "a prefix is found by its tokens, whichever tenant's it is",
         ("I6",),
-        (swap(Slab._link, _link_of_any_tenant),),
+        (swap(KvCache._chain_of, _link_of_any_tenant),),
         seed=30000,
     ),
     Bug(
         "donated-too-much",
         "blocks are shared before they have KV",
         ("I6", "I7", "I8", "core"),
-        (swap(Slab.donate, lambda original, self, sequence, tokens: original(self, sequence, len(sequence.tokens))),),
+        (
+            swap(
+                KvCache.share_prefix,
+                lambda original, self, sequence, tokens: original(self, sequence, len(sequence.tokens)),
+            ),
+        ),
         seed=100129,
     ),
     Bug(
         "checksum-skipped",
         "a region that came back damaged is used all the same",
         ("I6", "I7"),
-        (swap(Lives._came_back, _came_back_whole),),
+        (swap(SequenceLifecycle._region_restored, _came_back_whole),),
         seed=100099,
     ),
     Bug(
@@ -212,13 +225,13 @@ BUGS = (
         "a checkpoint counts although its sequence has left those slots meanwhile",
         ("I6", "I7"),
         (
-            swap(Checkpointer.landed, _landed_for_any_life),
+            swap(Checkpointer.on_move_done, _landed_for_any_life),
             swap(
-                _is_next,
+                _continues_kept,
                 lambda original, sequence, start, stop: sequence.kept_tokens == start,
-                called_by=Checkpointer.landed,
+                called_by=Checkpointer.on_move_done,
             ),
-            skip(HostTier.cancel, list, called_by=Lives._leave_slab),
+            skip(HostCacheClient.cancel_moves, list, called_by=SequenceLifecycle._release_or_spill),
         ),
         seed=40025,
     ),
@@ -226,49 +239,49 @@ BUGS = (
         "outlived-kvstore-obeyed",
         "a kvstore that slept and was replaced takes an instance back when it wakes",
         ("I8", "I7"),
-        (skip(HostTier.is_outlived, bool, called_by=InstanceCore._on_tier),),
+        (skip(HostCacheClient.is_superseded, bool, called_by=InstanceCore._on_tier),),
         seed=4402163,
     ),
     Bug(
         "room-with-more-than-is-known",
         "an attempt of fewer tokens than lie in the room that it takes over ends the instance",
         ("I8", "core"),
-        (swap(begins, lambda original, start, tokens, stop, chain: chain_of(start, tokens, stop) == chain),),
+        (swap(has_prefix, lambda original, start, tokens, stop, chain: chain_of(start, tokens, stop) == chain),),
         seed=4602299,
     ),
     Bug(
         "answer-of-a-dead-kvstore",
         "room in a kvstore's memory is used after that kvstore was replaced",
         ("I7", "I12", "I8", "core"),
-        (swap(HostTier.commit, _commit_for_the_dead),),
+        (swap(HostCacheClient.commit, _commit_for_the_dead),),
         seed=100310,
     ),
     Bug(
         "stale-epoch-obeyed",
         "an order of an older epoch or plan version is followed",
         ("I2",),
-        (swap(Orders._refusal, _never_stale),),
+        (swap(GroupOrders._refusal, _never_stale),),
         seed=100079,
     ),
     Bug(
         "old-cancel-obeyed",
         "the cancellation of an old attempt ends the new one",
         ("I12", "I1"),
-        (swap(Admission.cancel, _cancel_the_newest),),
+        (swap(AttemptAdmission.cancel, _cancel_the_newest),),
         seed=101734,
     ),
     Bug(
         "wild-slab-trusted",
         "after an engine's wild write its slab is used again",
         ("I6",),
-        (swap(is_trusted, lambda original, exited: exited is not None),),
+        (swap(is_kv_trusted, lambda original, exited: exited is not None),),
         seed=30010,
     ),
     Bug(
         "unanswered-rows-count",
         "after an engine's end a sequence goes on behind rows that were never answered",
         ("I6", "I1", "I12", "core"),
-        (swap(Revival._hold, _hold_unanswered),),
+        (swap(EngineRecovery._roll_back, _hold_unanswered),),
         seed=100099,
     ),
     Bug(
@@ -282,7 +295,7 @@ BUGS = (
         "sleep-taken-for-a-hang",
         "an instance that slept holds its engine responsible for the time",
         ("I9",),
-        (swap(EngineWatch.look, _look_unforgiving),),
+        (swap(EngineWatchdog.check, _look_unforgiving),),
         seed=100218,
     ),
     Bug(
@@ -303,28 +316,28 @@ BUGS = (
         "arrival-not-given-up",
         "room for a sequence that never arrives is kept",
         ("I8",),
-        (skip(Arrivals._free, list, called_by=Arrivals._give_up),),
+        (skip(MigrateIn._free, list, called_by=MigrateIn._cancel),),
         seed=30015,
     ),
     Bug(
         "arrival-says-too-much",
         "a region that was not copied counts as filled",
         ("I6", "I7", "core"),
-        (swap(Arrivals.landed, _landed_anyhow),),
+        (swap(MigrateIn.on_move_done, _landed_anyhow),),
         seed=100249,
     ),
     Bug(
         "orphans-kept",
         "a client's end does not reach the instance: cancelled sequences run on",
         ("I12", "I1"),
-        (skip(Lives.stop, list, called_by=Admission.cancel),),
+        (skip(SequenceLifecycle.stop, list, called_by=AttemptAdmission.cancel),),
         seed=100209,
     ),
     Bug(
         "kept-room-never-returned",
         "what was kept in the host tier stays there when it is not needed any more",
         ("I8",),
-        (skip(HostTier.release, list, called_by=HostTier.cut),),
+        (skip(HostCacheClient.release, list, called_by=HostCacheClient.truncate),),
         seed=50002,
     ),
 )

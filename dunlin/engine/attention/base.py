@@ -13,7 +13,7 @@ from torch import Tensor
 
 
 @dataclass(frozen=True, slots=True)
-class Past:
+class KvLocation:
     """Where the KV of a sequence's tokens `[0, length)` lies: one run of slots from `first`, or the slots listed in
     `slots` `[length]`.
     """
@@ -36,23 +36,23 @@ class Past:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class BatchRow:
     """One sequence's part of a batch: packed tokens `[start, stop)`, the last of which is token `past.length - 1` of
     the sequence.
     """
 
     start: int
     stop: int
-    past: Past
+    kv_location: KvLocation
 
     @property
     def tokens(self) -> int:
         return self.stop - self.start
 
     @property
-    def before(self) -> int:
+    def context_tokens(self) -> int:
         """How many tokens of the sequence precede the row."""
-        return self.past.length - self.tokens
+        return self.kv_location.length - self.tokens
 
 
 Safepoint = Callable[[], None]
@@ -78,12 +78,12 @@ class AttendLayer(Protocol):
 class Attention(Protocol):
     """A backend: plans a batch once, for all its layers."""
 
-    def __call__(self, rows: Sequence[Row]) -> AttendLayer:
+    def __call__(self, rows: Sequence[BatchRow]) -> AttendLayer:
         """`rows` cover the packed tokens in order, without gaps."""
         ...
 
 
-def merge(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
+def merge_partial_attention(first: tuple[Tensor, Tensor], second: tuple[Tensor, Tensor]) -> tuple[Tensor, Tensor]:
     """Attention over the union of two disjoint sets of keys, from (out, lse) over each."""
     (out_a, lse_a), (out_b, lse_b) = first, second
     lse = torch.logaddexp(lse_a, lse_b)

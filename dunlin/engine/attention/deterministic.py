@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dunlin.engine.attention.base import AttendLayer, Row, Safepoint
+from dunlin.engine.attention.base import AttendLayer, BatchRow, Safepoint
 
 TILE_LEAST = 16
 BLOCK = 64
@@ -24,7 +24,7 @@ Result = tuple[Tensor, Tensor]
 Piece = Callable[[Tensor, Tensor, Tensor, Tensor, Safepoint], None]
 
 
-def plan(rows: Sequence[Row]) -> AttendLayer:
+def plan(rows: Sequence[BatchRow]) -> AttendLayer:
     """See `Attention`."""
     pieces: list[Piece] = [_Shared(group).attend for group in _groups(rows)]
     pieces += [_Long(row).attend for row in rows if row.tokens > 1]
@@ -39,12 +39,12 @@ def plan(rows: Sequence[Row]) -> AttendLayer:
     return attend
 
 
-def _groups(rows: Sequence[Row]) -> list[list[Row]]:
+def _groups(rows: Sequence[BatchRow]) -> list[list[BatchRow]]:
     """Rows of one token, together where they need the same number of leaves."""
-    groups: dict[int, list[list[Row]]] = defaultdict(list)
+    groups: dict[int, list[list[BatchRow]]] = defaultdict(list)
     for row in rows:
         if row.tokens == 1:
-            width = _leaves(row.past.length) * BLOCK
+            width = _leaves(row.kv_location.length) * BLOCK
             if not groups[width] or (len(groups[width][-1]) + 1) * width > SHARED_KEYS:
                 groups[width].append([])
             groups[width][-1].append(row)
@@ -64,13 +64,16 @@ def _leaves(length: int) -> int:
 class _Shared:
     """Rows of one token each: one tile per row, all tiles in one call."""
 
-    def __init__(self, rows: Sequence[Row]) -> None:
-        width = _leaves(rows[0].past.length) * BLOCK
+    def __init__(self, rows: Sequence[BatchRow]) -> None:
+        width = _leaves(rows[0].kv_location.length) * BLOCK
         # A row's padding repeats its own last slot: masked, and always finite.
-        slots = [F.pad(row.past.index()[None], (0, width - row.past.length), mode="replicate")[0] for row in rows]
+        slots = [
+            F.pad(row.kv_location.index()[None], (0, width - row.kv_location.length), mode="replicate")[0]
+            for row in rows
+        ]
         self._slots = torch.cat(slots)
         self._at = torch.tensor([row.start for row in rows])
-        self._positions = torch.tensor([row.past.length - 1 for row in rows])
+        self._positions = torch.tensor([row.kv_location.length - 1 for row in rows])
 
     def attend(self, query: Tensor, layer_kv: Tensor, out: Tensor, lse: Tensor, safepoint: Safepoint) -> None:
         count, (heads, head_dim), kv_heads = len(self._at), query.shape[1:], layer_kv.shape[2]
@@ -87,19 +90,19 @@ class _Shared:
 class _Long:
     """A row of many tokens: its tiles one after another over the same keys."""
 
-    def __init__(self, row: Row) -> None:
+    def __init__(self, row: BatchRow) -> None:
         self._row = row
 
     def attend(self, query: Tensor, layer_kv: Tensor, out: Tensor, lse: Tensor, safepoint: Safepoint) -> None:
         row, (heads, head_dim), kv_heads = self._row, query.shape[1:], layer_kv.shape[2]
         group = heads // kv_heads
         per_tile = _tile_rows(group) // group
-        own = row.past.gather(layer_kv, 0, row.past.length)
-        padded = F.pad(own, (0, 0, 0, 0, 0, 0, 0, _leaves(row.past.length) * BLOCK - row.past.length))
+        own = row.kv_location.gather(layer_kv, 0, row.kv_location.length)
+        padded = F.pad(own, (0, 0, 0, 0, 0, 0, 0, _leaves(row.kv_location.length) * BLOCK - row.kv_location.length))
         keys, values = _blocks(padded[None])
         for start in range(row.start, row.stop, per_tile):
             stop = min(start + per_tile, row.stop)
-            first = row.before + start - row.start
+            first = row.context_tokens + start - row.start
             tile, positions = _fold(query[start:stop], kv_heads, first)
             leaves = _leaves(first + stop - start)
             mixed, sums = _tiles(tile, positions, keys[:, :leaves], values[:, :leaves])

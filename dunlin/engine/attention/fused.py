@@ -10,7 +10,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import AttendLayer, Past, Row, Safepoint, merge
+from dunlin.engine.attention.base import AttendLayer, BatchRow, KvLocation, Safepoint, merge_partial_attention
 
 # Work between safepoints: query rows times keys. A few milliseconds on one core.
 PIECE_PAIRS = 1 << 20
@@ -18,7 +18,7 @@ PIECE_PAIRS = 1 << 20
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 
 
-def plan(rows: Sequence[Row]) -> AttendLayer:
+def plan(rows: Sequence[BatchRow]) -> AttendLayer:
     """See `Attention`."""
 
     def attend(query: Tensor, layer_kv: Tensor, safepoint: Safepoint) -> tuple[Tensor, Tensor]:
@@ -46,21 +46,23 @@ def partial(query: Tensor, keys_values: Tensor) -> tuple[Tensor, Tensor]:
     return out, lse.reshape(heads, tokens).t()
 
 
-def _row(query: Tensor, layer_kv: Tensor, row: Row, safepoint: Safepoint) -> tuple[Tensor, Tensor]:
+def _row(query: Tensor, layer_kv: Tensor, row: BatchRow, safepoint: Safepoint) -> tuple[Tensor, Tensor]:
     if row.tokens == 1:
-        return _over_past(query, layer_kv, row.past, row.past.length, safepoint)
-    own = _causal(query, row.past.gather(layer_kv, row.before, row.past.length))
-    if row.before == 0:
+        return _over_past(query, layer_kv, row.kv_location, row.kv_location.length, safepoint)
+    own = _causal(query, row.kv_location.gather(layer_kv, row.context_tokens, row.kv_location.length))
+    if row.context_tokens == 0:
         return own
-    return merge(_over_past(query, layer_kv, row.past, row.before, safepoint), own)
+    return merge_partial_attention(_over_past(query, layer_kv, row.kv_location, row.context_tokens, safepoint), own)
 
 
-def _over_past(query: Tensor, layer_kv: Tensor, past: Past, stop: int, safepoint: Safepoint) -> tuple[Tensor, Tensor]:
+def _over_past(
+    query: Tensor, layer_kv: Tensor, past: KvLocation, stop: int, safepoint: Safepoint
+) -> tuple[Tensor, Tensor]:
     piece = max(PIECE_PAIRS // query.shape[0], 256)
     result = partial(query, past.gather(layer_kv, 0, min(piece, stop)))
     for start in range(piece, stop, piece):
         safepoint()
-        result = merge(result, partial(query, past.gather(layer_kv, start, min(start + piece, stop))))
+        result = merge_partial_attention(result, partial(query, past.gather(layer_kv, start, min(start + piece, stop))))
     return result
 
 

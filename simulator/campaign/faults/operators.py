@@ -2,7 +2,7 @@
 
 from dunlin.effects import Address, Message
 from dunlin.messages.door import CancelById
-from dunlin.messages.plan import DrainRequest, Shed
+from dunlin.messages.plan import DrainRequest, Evacuate
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.victims import VictimChooser
 from simulator.campaign.plans import Fault
@@ -44,7 +44,7 @@ class OperatorFaults:
         if source is None or target is None or source == target or core is None or core.term is None or leader is None:
             return None
         self._tools += 1
-        shed = Shed(core.term.epoch, 1_000_000 + self._tools, target, int(1 + 80 * fault.amount))
+        shed = Evacuate(core.term.epoch, 1_000_000 + self._tools, target, int(1 + 80 * fault.amount))
         self._world.post(leader, source, shed)
         return source
 

@@ -1,7 +1,7 @@
 """Faults of host tiers: damaged regions, no room."""
 
 from dunlin.effects import Address, Effect, Gone, Message, Send
-from dunlin.messages.pool import RegionReserved, ReleaseRegion, ReserveRegion, Tier
+from dunlin.messages.pool import RegionReserved, ReleaseRegion, ReserveRegion, TierReady
 from dunlin.messages.types import HostRegion, Region
 from simulator.campaign.faults.victims import VictimChooser
 from simulator.campaign.plans import Fault
@@ -43,7 +43,7 @@ class StorageFaults:
     def _end_hog(self, hog: Address, kvstore: Address) -> None:
         """Let the hog release its room, and kill it when the kvstore has heard that."""
         core = self._cluster.core(kvstore)
-        if core is None or hog not in core.catalog.writers():
+        if core is None or hog not in core.catalog.known_writers():
             return self._world.kill(hog)
         self._world.post(hog, hog, Gone("enough"), 0.0)
         return self._world.call_later(0.5, lambda: self._end_hog(hog, kvstore))
@@ -60,7 +60,7 @@ class SpaceHog:
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """Handle the kvstore's answers, and its own `Gone`, which makes it release its room."""
-        if isinstance(message, Tier):
+        if isinstance(message, TierReady):
             return [Send(self._kvstore, self._wish(ticket)) for ticket in range(7)]
         if isinstance(message, RegionReserved):
             self._held.append(message.host)

@@ -7,7 +7,7 @@ from dunlin.messages.dispatch import Accepted, Failed, Poisoned, Refused, Return
 from dunlin.messages.engine import StopEngine
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.membership import Deposed
-from dunlin.messages.plan import Drain, Order, Shed, Undrain
+from dunlin.messages.plan import Drain, Evacuate, GroupOrder, Undrain
 from dunlin.messages.types import GroupKind
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
@@ -46,13 +46,13 @@ class FencingWatcher(InvariantWatcher):
             if now != before:
                 raise self.fail(f"{event} is of an old attempt and made {before} of {now}")
         role, core = event.to.role, self.cluster.core(event.to)
-        if role == "instance" and isinstance(event.message, Order) and core is not None:
+        if role == "instance" and isinstance(event.message, GroupOrder) and core is not None:
             before, now = self._versions.get(event.to, (0, 0)), core.plan
             if now < before:
                 raise self.fail(f"{event.to} went from plan {before} back to {now} by {event.message}")
             self._versions[event.to] = now
         if role == "dispatcher" and isinstance(event.message, FleetView) and core is not None:
-            self._view_taken(event, core.fleet.source)
+            self._view_taken(event, core.fleet.view_source)
 
     def audit(self) -> None:
         """Check that a monitor counts one process of each name."""
@@ -95,12 +95,12 @@ class LeadershipWatcher(InvariantWatcher):
         super().__init__(cluster, clients, faults)
         self._leads: dict[Address, int] = {}
         self._over_s: dict[Address, tuple[int, float]] = {}
-        self._orders: dict[tuple[int, int, Address], Order] = {}
+        self._orders: dict[tuple[int, int, Address], GroupOrder] = {}
 
     def after(self, event: Delivery) -> None:
         if event.to.role == "global_manager":
             self._manager(event)
-        elif event.to.role == "instance" and isinstance(event.message, Order | Shed | Drain | Undrain):
+        elif event.to.role == "instance" and isinstance(event.message, GroupOrder | Evacuate | Drain | Undrain):
             self._ordered(event, event.message)
 
     def _manager(self, event: Delivery) -> None:
@@ -116,20 +116,20 @@ class LeadershipWatcher(InvariantWatcher):
         elif event.to in self._leads:
             self._over_s[event.to] = (self._leads.pop(event.to), event.at_s)
 
-    def _ordered(self, event: Delivery, message: Order | Shed | Drain | Undrain) -> None:
+    def _ordered(self, event: Delivery, message: GroupOrder | Evacuate | Drain | Undrain) -> None:
         epoch, over_s = self._over_s.get(event.sender, (0, 0.0))
         lag_s = 2 * self.cluster.spec.network.link_s + self.faults.processes.lag_s.get(event.to, 0.0)
         is_late = message.epoch <= epoch and event.at_s > over_s + lag_s + 10.0
         if is_late:
             raise self.fail(f"{event.sender} lost epoch {epoch} at {over_s} and says {message}", "I9")
-        if isinstance(message, Order):
+        if isinstance(message, GroupOrder):
             key = (message.epoch, message.plan_version, event.to)
             first = self._orders.setdefault(key, message)
             if _plan_of(first) != _plan_of(message):
                 raise self.fail(f"{key} means {first} and {message}", "I4")
 
 
-def _plan_of(order: Order) -> tuple[object, ...]:
+def _plan_of(order: GroupOrder) -> tuple[object, ...]:
     return (order.group, order.kind, order.part, order.members, list(order.layers))
 
 
@@ -140,7 +140,7 @@ class GroupWatcher(InvariantWatcher):
 
     def audit(self) -> None:
         followed = {
-            core.address: core.followed for core in self.cluster.instances.values() if core.followed is not None
+            core.address: core.group_order for core in self.cluster.instances.values() if core.group_order is not None
         }
         leads: dict[tuple[int, int], tuple[Address, ...]] = {}
         for address, order in followed.items():
@@ -153,11 +153,11 @@ class GroupWatcher(InvariantWatcher):
             self._agree(address, order, followed)
             self._cover(order, followed)
         for core in self.cluster.instances.values():
-            is_planned = core.followed is not None or not len(core.sequences)
+            is_planned = core.group_order is not None or not len(core.sequences)
             if not is_planned:
                 raise self.fail(f"{core.address} runs {core.sequences!r} and follows no order")
 
-    def _agree(self, address: Address, order: Order, followed: dict[Address, Order]) -> None:
+    def _agree(self, address: Address, order: GroupOrder, followed: dict[Address, GroupOrder]) -> None:
         for member in order.members:
             theirs = followed.get(member)
             if theirs is not None and (theirs.epoch, theirs.plan_version) == (order.epoch, order.plan_version):
@@ -165,7 +165,7 @@ class GroupWatcher(InvariantWatcher):
                 if not same:
                     raise self.fail(f"{address} follows {order} and its fellow {theirs}")
 
-    def _cover(self, order: Order, followed: dict[Address, Order]) -> None:
+    def _cover(self, order: GroupOrder, followed: dict[Address, GroupOrder]) -> None:
         orders = [followed[member] for member in order.members if member in followed]
         if len(orders) < len(order.members) or order.kind is not GroupKind.LOCAL:
             return

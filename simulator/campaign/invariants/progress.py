@@ -3,8 +3,8 @@
 from typing import Any
 
 from dunlin.effects import Address, Gone
-from dunlin.messages.door import Submit, Withdraw
-from dunlin.messages.types import Finish
+from dunlin.messages.door import Abort, Submit
+from dunlin.messages.types import FinishReason
 from simulator.campaign.clients import CampaignClient, CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.invariants.watcher import InvariantWatcher
@@ -84,12 +84,12 @@ class ProgressWatcher(InvariantWatcher):
         self._left = None
         if event.to.role != "dispatcher":
             return
-        is_withdrawn = isinstance(event.message, Withdraw) and event.message.finish is Finish.CANCELLED
+        is_withdrawn = isinstance(event.message, Abort) and event.message.finish is FinishReason.CANCELLED
         is_gone = isinstance(event.message, Gone) and event.sender.role == "client"
         if is_gone:
             self._heard.add(event.sender)
         if is_withdrawn or is_gone:
-            self._left = self.cluster.core(event.to).journal.of_client(event.sender)
+            self._left = self.cluster.core(event.to).journal.by_reader(event.sender)
 
     def after(self, event: Delivery) -> None:
         request, self._left = self._left, None
@@ -140,6 +140,6 @@ class ProgressWatcher(InvariantWatcher):
             judges = (core.address, *self.cluster.of_role("monitor"))
             watched_s = max(since_s, *(self.cluster.started_s[judge] for judge in judges))
             if self.cluster.world.now_s - watched_s > STUCK_S and not self.faults.was_disturbed(*judges):
-                held = core.journal.held_by(instance)
+                held = core.journal.ordered_requests_at(instance)
                 if held:
                     raise self.fail(f"{core.address} waits for {instance}, which sleeps: {held}")

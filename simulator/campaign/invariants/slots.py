@@ -25,7 +25,7 @@ class SlotWatcher(InvariantWatcher):
         super().__init__(cluster, clients, faults)
         self._seen: dict[Address, int] = {}
         self._checks: dict[str, Callable[[Any], None]] = {
-            "instance": lambda core: core.lives.slab.check_integrity(),
+            "instance": lambda core: core.lifecycle.kv_cache.check_integrity(),
             "dispatcher": lambda core: core.journal.check_integrity(),
             "kvstore": lambda core: core.catalog.check_integrity(),
         }
@@ -40,8 +40,8 @@ class SlotWatcher(InvariantWatcher):
         seen = self._seen[event.to] = self._seen.get(event.to, 0) + 1
         if seen % FULL_EVERY == 0:
             self._check(role, core)
-        elif role == "instance" and not core.slots.is_conserved:
-            raise self.fail(f"{event.to}: {core.slots!r} after {event}")
+        elif role == "instance" and not core.slot_table.is_conserved:
+            raise self.fail(f"{event.to}: {core.slot_table!r} after {event}")
 
     def audit(self) -> None:
         for address in sorted(self.cluster.cores):
@@ -50,7 +50,7 @@ class SlotWatcher(InvariantWatcher):
 
     def at_end(self) -> None:
         for core in self.cluster.instances.values():
-            held = core.slots.capacity - core.slots.free - core.lives.slab.cached
+            held = core.slot_table.capacity - core.slot_table.free - core.lifecycle.kv_cache.cached_slots
             if held:
                 raise self.fail(f"{core.address} keeps {held} slots without an owner: {core!r}")
             if len(core.sequences):

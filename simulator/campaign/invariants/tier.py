@@ -10,7 +10,7 @@ from typing import Any
 
 from dunlin.effects import Address
 from dunlin.messages.engine import EngineExited, Move, MoveDone
-from dunlin.messages.pool import CommitRegion, RegionReserved, RegionsFound, RegionsTaken, ReleaseRegion
+from dunlin.messages.pool import CommitRegion, RegionReserved, RegionsFound, RegionsRevoked, ReleaseRegion
 from dunlin.messages.types import HostRegion, MoveKind, MoveStatus
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
@@ -46,7 +46,7 @@ class RegionWatcher(InvariantWatcher):
             self._ended(event.to, message)
         elif isinstance(message, EngineExited):
             self._moves.pop(event.to, None)
-        elif isinstance(message, RegionsTaken):
+        elif isinstance(message, RegionsRevoked):
             for handle, generation in zip(message.handle, message.generation, strict=True):
                 self._dead[event.to, event.sender, handle, generation] = event.at_s
                 self._unheard.pop((event.to, event.sender, handle, generation), None)
@@ -60,9 +60,9 @@ class RegionWatcher(InvariantWatcher):
         self._are_told()
         for core in self.cluster.instances.values():
             for sequence in core.sequences:
-                strange = [kept for kept in sequence.kept if kept.keeper != core.tier.kvstore]
+                strange = [kept for kept in sequence.kept if kept.keeper != core.host_cache.kvstore]
                 if strange:
-                    raise self.fail(f"{core.address} has {core.tier.kvstore} and counts on {strange}")
+                    raise self.fail(f"{core.address} has {core.host_cache.kvstore} and counts on {strange}")
 
     def _are_told(self) -> None:
         """Check that an instance that read under an old name was told so in time, unless a fault hit either side."""
@@ -86,7 +86,7 @@ class RegionWatcher(InvariantWatcher):
         catalog = self._catalog(instance)
         if catalog is None or not self.cluster.world.is_connected(instance, keeper):
             return
-        held = catalog.room.find(move.host.handle, move.host.generation)
+        held = catalog.allocator.find(move.host.handle, move.host.generation)
         if held is None:
             del self._moves[instance][move.move]
             name = (instance, keeper, move.host.handle, move.host.generation)
@@ -110,7 +110,7 @@ class RegionWatcher(InvariantWatcher):
     def _is_released(self, instance: Address, host: HostRegion) -> bool:
         """Whether the owner released the region while it was read, as after a cancelled migration."""
         catalog = self._catalog(instance)
-        return catalog is None or catalog.room.find(host.handle, host.generation) is None
+        return catalog is None or catalog.allocator.find(host.handle, host.generation) is None
 
     def _catalog(self, instance: Address) -> Any:
         """The catalog of the kvstore whose memory the instance's engine has mapped; None if that is gone."""
@@ -121,7 +121,7 @@ class RegionWatcher(InvariantWatcher):
     def _written(self, instance: Address, host: HostRegion) -> None:
         """Check that a write ended in the writer's own region or in free room."""
         catalog = self._catalog(instance)
-        if catalog is None or catalog.room.find(host.handle, host.generation) is not None:
+        if catalog is None or catalog.allocator.find(host.handle, host.generation) is not None:
             return
         for entry in _entries(catalog):
             theirs = entry.host
@@ -140,7 +140,7 @@ class RegionWatcher(InvariantWatcher):
                 is_here = move.kind is MoveKind.SLAB_TO_HOST and self._keeper_of.get((instance, move.move)) == event.to
                 if not is_here or move.host is None:
                     continue
-                if core.catalog.room.find(move.host.handle, move.host.generation) is None:
+                if core.catalog.allocator.find(move.host.handle, move.host.generation) is None:
                     raise self.fail(f"{instance} writes {move.host}, which is free after {event}", "I9")
 
 
@@ -189,5 +189,5 @@ def _hosts(message: RegionReserved | RegionsFound) -> list[HostRegion]:
 
 
 def _entries(catalog: Any) -> Iterator[Any]:
-    for writer in catalog.writers():
+    for writer in catalog.known_writers():
         yield from catalog.entries_of(writer)

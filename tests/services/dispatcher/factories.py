@@ -8,8 +8,8 @@ from dunlin.effects import Address, After, Effect, Joined, Message, Send
 from dunlin.messages.dispatch import Accepted, Place, Tokens
 from dunlin.messages.door import Submit
 from dunlin.messages.fleet import FleetView, MemberView
-from dunlin.messages.told import Closed, FirstToken
-from dunlin.messages.types import Finish, i32
+from dunlin.messages.lifecycle import Closed, FirstToken
+from dunlin.messages.types import FinishReason, i32
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
 from tests.settings import configured
@@ -35,7 +35,7 @@ def member(address: Address, **overrides: Any) -> MemberView:
     return MemberView(address, **{**values, **overrides})
 
 
-def rows(*entries: tuple[int, int, int, int], finish: Finish = Finish.RUNNING) -> Tokens:
+def rows(*entries: tuple[int, int, int, int], finish: FinishReason = FinishReason.RUNNING) -> Tokens:
     """A batch of (request, attempt, position, token)."""
     request, attempt, position, token = zip(*entries, strict=True)
     return Tokens(

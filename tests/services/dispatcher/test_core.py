@@ -5,6 +5,7 @@ from typing import Any
 
 import pytest
 
+from dunlin.cores.reporting import ReportDue
 from dunlin.effects import Address, Gone, Joined, Send
 from dunlin.messages.dispatch import (
     Accepted,
@@ -12,20 +13,11 @@ from dunlin.messages.dispatch import (
     Place,
     Tokens,
 )
-from dunlin.messages.door import (
-    Admitted,
-    CancelById,
-    CancelResult,
-    Delta,
-    Rejected,
-    Rejection,
-    Withdraw,
-)
+from dunlin.messages.door import Abort, Admitted, CancelById, CancelResult, Delta, RejectionCode, SubmitRejected
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import Member, MemberDown, MembersReset
-from dunlin.messages.types import Finish, GroupKind, Part, RequestClass, Sampling, f32, i8, i32, i64
-from dunlin.reporting import ReportDue
-from services.dispatcher.timers import DeadlineDue, DroughtOver
+from dunlin.messages.types import FinishReason, GroupKind, GroupRole, RequestClass, SamplingParams, f32, i8, i32, i64
+from services.dispatcher.requests.timers import DeadlineDue, OutageTimeout
 from tests.services.dispatcher.factories import (
     MONITOR,
     SELF,
@@ -52,8 +44,8 @@ def test_a_request_is_named_placed_and_streamed_to_its_end() -> None:
     assert place.why.chosen == str(A)
     assert bench.give(A, Accepted(1, 1, 9)) == []
     assert bench.give(A, rows((1, 1, 3, 70))) == [Send(client("c"), Delta(i32([70])))]
-    last = bench.give(A, rows((1, 1, 4, 71), finish=Finish.LENGTH))
-    assert last == [Send(client("c"), Delta(i32([71]), finish=Finish.LENGTH))]
+    last = bench.give(A, rows((1, 1, 4, 71), finish=FinishReason.LENGTH))
+    assert last == [Send(client("c"), Delta(i32([71]), finish=FinishReason.LENGTH))]
     assert len(bench.core.journal) == 0
     assert bench.core.report() == DispatcherReport(finished_total=1, tokens_total=2)
 
@@ -68,7 +60,7 @@ def test_the_journal_and_the_wire_share_no_array() -> None:
 
 def test_one_batch_reaches_each_client_with_its_own_logprobs() -> None:
     bench = Bench().fleet(member(A))
-    bench.run("c", sampling=Sampling(logprobs=2))
+    bench.run("c", sampling=SamplingParams(logprobs=2))
     bench.run("d")
     batch = rows((1, 1, 3, 70), (2, 1, 3, 80))
     batch = replace(batch, top_count=i32([2, 0]), top_token=i32([70, 1]), top_logprob=f32([-0.5, -2.0]))
@@ -84,7 +76,7 @@ def test_one_batch_reaches_each_client_with_its_own_logprobs() -> None:
         {"suspect": True},
         {"plan_version": 0},
         {"kind": GroupKind.RING},
-        {"part": Part.MASTER},
+        {"part": GroupRole.MASTER},
         {"address": Address("instance", "a", 10)},
     ],
 )
@@ -184,11 +176,11 @@ def test_what_only_a_busy_instance_could_hold_keeps_no_other_waiting() -> None:
 def test_a_withdrawn_request_is_forgotten_and_cancelled_where_it_runs() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")
-    sent = bench.give(client("c"), Withdraw())
+    sent = bench.give(client("c"), Abort())
     assert target(sent, Cancel) == [A]
     assert bench.core.report() == DispatcherReport(cancelled_total=1)
     assert bench.give(A, rows((1, 1, 3, 70))) == []
-    assert bench.give(client("c"), Withdraw()) == []
+    assert bench.give(client("c"), Abort()) == []
 
 
 def test_a_client_that_is_gone_counts_as_withdrawn() -> None:
@@ -201,14 +193,14 @@ def test_a_client_that_is_gone_counts_as_withdrawn() -> None:
 def test_a_stop_string_ends_a_request_well() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")
-    assert target(bench.give(client("c"), Withdraw(Finish.STOP)), Cancel) == [A]
+    assert target(bench.give(client("c"), Abort(FinishReason.STOP)), Cancel) == [A]
     assert bench.core.report() == DispatcherReport(finished_total=1)
 
 
 def test_a_queued_request_is_withdrawn_without_a_word_to_anybody() -> None:
     bench = Bench()
     bench.give(client("c"), submit())
-    assert bench.give(client("c"), Withdraw()) == []
+    assert bench.give(client("c"), Abort()) == []
     bench.give(A, Joined())
     assert bench.view(member(A)) == []
     assert bench.core.report() == DispatcherReport(cancelled_total=1)
@@ -220,7 +212,7 @@ def test_anybody_may_cancel_by_id() -> None:
     sent = bench.give(client("tool"), CancelById("req-2a-1"))
     assert only(sent, CancelResult) == CancelResult("req-2a-1", found=True)
     assert [(send.to, send.message.finish) for send in sent if isinstance(send.message, Delta)] == [
-        (client("c"), Finish.CANCELLED)
+        (client("c"), FinishReason.CANCELLED)
     ]
     assert target(sent, Cancel) == [A]
 
@@ -241,7 +233,7 @@ def test_a_deadline_ends_a_request_exactly_when_it_is_due() -> None:
     sent = bench.fire(DeadlineDue)
     assert bench.now_s == 12.5
     delta = only(sent, Delta)
-    assert (delta.finish, delta.detail) == (Finish.DEADLINE, "2.5 s are over: 1 of 4 tokens were generated")
+    assert (delta.finish, delta.detail) == (FinishReason.DEADLINE, "2.5 s are over: 1 of 4 tokens were generated")
     assert target(sent, Cancel) == [A]
     assert bench.core.report().failed_total == 1
 
@@ -249,7 +241,7 @@ def test_a_deadline_ends_a_request_exactly_when_it_is_due() -> None:
 def test_a_deadline_of_a_finished_request_is_ignored() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c", timeout_s=2.5)
-    bench.give(A, rows((1, 1, 3, 70), finish=Finish.STOP))
+    bench.give(A, rows((1, 1, 3, 70), finish=FinishReason.STOP))
     bench.run("d")
     assert bench.fire(DeadlineDue) == []
 
@@ -257,17 +249,17 @@ def test_a_deadline_of_a_finished_request_is_ignored() -> None:
 def test_a_second_request_of_one_address_is_refused() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")
-    assert only(bench.give(client("c"), submit()), Rejected).code is Rejection.INVALID
+    assert only(bench.give(client("c"), submit()), SubmitRejected).code is RejectionCode.INVALID
 
 
 def test_a_full_queue_refuses_with_the_time_to_come_back() -> None:
     bench = Bench(admission__max_queued=2)
     for name in range(2):
         bench.give(client(name), submit())
-    rejected = only(bench.give(client("late"), submit()), Rejected)
-    assert (rejected.code, rejected.retry_after_s) == (Rejection.FULL, 0.5)
+    rejected = only(bench.give(client("late"), submit()), SubmitRejected)
+    assert (rejected.code, rejected.retry_after_s) == (RejectionCode.FULL, 0.5)
     assert bench.core.report() == DispatcherReport(queued=2, refused_total=1)
-    bench.give(client(0), Withdraw())
+    bench.give(client(0), Abort())
     assert messages(bench.give(client("late"), submit()), Admitted)[0].request == "req-2a-3"
 
 
@@ -277,13 +269,13 @@ def test_the_time_to_come_back_follows_the_pace() -> None:
     )
     for number in range(1, 5):
         bench.run(number)
-        bench.give(A, rows((number, 1, 3, 70), finish=Finish.STOP), at_s=10.0 * number)
+        bench.give(A, rows((number, 1, 3, 70), finish=FinishReason.STOP), at_s=10.0 * number)
     for name in range(9):
         bench.give(client(f"wait {name}"), submit())
-    rejected = only(bench.give(client("late"), submit(), at_s=50.0), Rejected)
+    rejected = only(bench.give(client("late"), submit(), at_s=50.0), SubmitRejected)
     assert rejected.retry_after_s == 30.0  # eight queued, ten seconds each, half of it, at most 30
     bench.core._admission._ends_s.extend([49.0, 49.5, 50.0] * 11)
-    rejected = only(bench.give(client("late"), submit(), at_s=50.0), Rejected)
+    rejected = only(bench.give(client("late"), submit(), at_s=50.0), SubmitRejected)
     assert rejected.retry_after_s == 0.5
 
 
@@ -296,41 +288,44 @@ def pressed(**config: Any) -> Bench:
     for name in range(3):
         bench.give(client(f"wait {name}"), submit())
     for number in range(1, 5):
-        bench.give(A, rows((number, 1, 3, 70), finish=Finish.STOP), at_s=10.0 + number)
+        bench.give(A, rows((number, 1, 3, 70), finish=FinishReason.STOP), at_s=10.0 + number)
     assert bench.core.report().queued == 3
     return bench
 
 
 def test_whose_turn_would_come_too_late_is_refused_at_once() -> None:
-    assert not messages(pressed(admission__max_wait_s=5.0).give(client("c"), submit(), at_s=14.0), Rejected)
-    rejected = only(pressed(admission__max_wait_s=4.9).give(client("c"), submit(), at_s=14.0), Rejected)
-    assert rejected.code is Rejection.FULL
+    assert not messages(pressed(admission__max_wait_s=5.0).give(client("c"), submit(), at_s=14.0), SubmitRejected)
+    rejected = only(pressed(admission__max_wait_s=4.9).give(client("c"), submit(), at_s=14.0), SubmitRejected)
+    assert rejected.code is RejectionCode.FULL
     assert rejected.detail == "5 requests wait already: its turn would come in 5.0 s, more than the 4.9 s allowed"
     assert rejected.retry_after_s == 0.5
     assert (
-        only(pressed(admission__max_wait_s=2.0).give(client("c"), submit(), at_s=14.0), Rejected).retry_after_s == 3.0
+        only(pressed(admission__max_wait_s=2.0).give(client("c"), submit(), at_s=14.0), SubmitRejected).retry_after_s
+        == 3.0
     )
 
 
 def test_whose_deadline_comes_before_its_turn_is_refused_at_once() -> None:
-    assert not messages(pressed().give(client("c"), submit(timeout_s=5.5), at_s=14.0), Rejected)
-    rejected = only(pressed().give(client("c"), submit(timeout_s=4.5), at_s=14.0), Rejected)
+    assert not messages(pressed().give(client("c"), submit(timeout_s=5.5), at_s=14.0), SubmitRejected)
+    rejected = only(pressed().give(client("c"), submit(timeout_s=4.5), at_s=14.0), SubmitRejected)
     assert rejected.detail == "its turn would come in 5.0 s, and it is given up after 4.5 s"
 
 
 def test_batch_work_may_wait_as_long_as_there_is_room() -> None:
     batch = submit(request_class=RequestClass.BATCH)
-    assert not messages(pressed(admission__max_wait_s=1.0).give(client("c"), batch, at_s=14.0), Rejected)
+    assert not messages(pressed(admission__max_wait_s=1.0).give(client("c"), batch, at_s=14.0), SubmitRejected)
 
 
 def test_where_only_interactive_work_is_served_batch_work_is_turned_away() -> None:
     bench = Bench(admission__policy="interactive_only").fleet(member(A))
     batch = submit(request_class=RequestClass.BATCH)
-    rejected = only(bench.give(client("b"), batch), Rejected)
-    assert (rejected.code, rejected.retry_after_s) == (Rejection.FORBIDDEN, 0.0)
+    rejected = only(bench.give(client("b"), batch), SubmitRejected)
+    assert (rejected.code, rejected.retry_after_s) == (RejectionCode.FORBIDDEN, 0.0)
     assert "interactive ones only" in rejected.detail
     assert target(bench.give(client("i"), submit()), Place) == [A]
-    assert not messages(bench.give(client("e"), replace(batch, key="req-5-1")), Rejected), "it was let in elsewhere"
+    assert not messages(bench.give(client("e"), replace(batch, key="req-5-1")), SubmitRejected), (
+        "it was let in elsewhere"
+    )
 
 
 def test_nobody_is_refused_while_nobody_waits() -> None:
@@ -338,8 +333,8 @@ def test_nobody_is_refused_while_nobody_waits() -> None:
     for number in range(1, 5):
         bench.run(number)
     for number in range(1, 5):
-        bench.give(A, rows((number, 1, 3, 70), finish=Finish.STOP), at_s=100.0 * number)
-    assert only(bench.give(client("c"), submit(), at_s=400.0), Rejected).code is Rejection.FULL
+        bench.give(A, rows((number, 1, 3, 70), finish=FinishReason.STOP), at_s=100.0 * number)
+    assert only(bench.give(client("c"), submit(), at_s=400.0), SubmitRejected).code is RejectionCode.FULL
     bench.view(member(A, waiting=0))
     assert only(bench.give(client("c"), submit(), at_s=400.0), Place)
 
@@ -347,27 +342,27 @@ def test_nobody_is_refused_while_nobody_waits() -> None:
 @pytest.mark.parametrize(
     ("overrides", "code"),
     [
-        ({"tokens": ()}, Rejection.INVALID),
-        ({"max_tokens": 0}, Rejection.INVALID),
-        ({"max_tokens": -1}, Rejection.INVALID),
-        ({"timeout_s": 0.0}, Rejection.INVALID),
-        ({"timeout_s": float("nan")}, Rejection.INVALID),
-        ({"timeout_s": float("inf")}, Rejection.INVALID),
-        ({"max_tokens": 998}, Rejection.TOO_LONG),
-        ({"tokens": range(1000), "max_tokens": None}, Rejection.TOO_LONG),
+        ({"tokens": ()}, RejectionCode.INVALID),
+        ({"max_tokens": 0}, RejectionCode.INVALID),
+        ({"max_tokens": -1}, RejectionCode.INVALID),
+        ({"timeout_s": 0.0}, RejectionCode.INVALID),
+        ({"timeout_s": float("nan")}, RejectionCode.INVALID),
+        ({"timeout_s": float("inf")}, RejectionCode.INVALID),
+        ({"max_tokens": 998}, RejectionCode.TOO_LONG),
+        ({"tokens": range(1000), "max_tokens": None}, RejectionCode.TOO_LONG),
     ],
 )
-def test_bad_requests_cost_no_work(overrides: dict[str, Any], code: Rejection) -> None:
+def test_bad_requests_cost_no_work(overrides: dict[str, Any], code: RejectionCode) -> None:
     bench = Bench().fleet(member(A))
     sent = bench.give(client("c"), submit(**overrides))
-    assert only(sent, Rejected).code is code
+    assert only(sent, SubmitRejected).code is code
     assert messages(sent, Place) == []
     assert bench.core.report() == DispatcherReport(refused_total=1)
 
 
 def test_the_models_limit_holds_before_any_instance_is_known() -> None:
     bench = Bench(max_positions=6)
-    assert only(bench.give(client("c"), submit()), Rejected).code is Rejection.TOO_LONG
+    assert only(bench.give(client("c"), submit()), SubmitRejected).code is RejectionCode.TOO_LONG
     assert messages(bench.give(client("d"), submit(max_tokens=3)), Admitted)[0].request == "req-2a-1"
 
 
@@ -400,20 +395,20 @@ def test_when_nobody_can_serve_new_requests_are_turned_away_and_old_ones_end() -
     bench = Bench(admission__unavailable_after_s=10.0, outage__give_up_after_s=60.0)
     bench.give(client("early"), submit(), at_s=5.0)
     assert messages(bench.give(client("later"), submit(), at_s=14.9), Admitted) != []
-    rejected = only(bench.give(client("late"), submit(), at_s=15.0), Rejected)
-    assert (rejected.code, rejected.retry_after_s) == (Rejection.UNAVAILABLE, 10.0)
-    sent = bench.fire(DroughtOver)
+    rejected = only(bench.give(client("late"), submit(), at_s=15.0), SubmitRejected)
+    assert (rejected.code, rejected.retry_after_s) == (RejectionCode.UNAVAILABLE, 10.0)
+    sent = bench.fire(OutageTimeout)
     assert bench.now_s == 65.0
-    assert [delta.finish for delta in messages(sent, Delta)] == [Finish.ERROR, Finish.ERROR]
+    assert [delta.finish for delta in messages(sent, Delta)] == [FinishReason.ERROR, FinishReason.ERROR]
 
 
 def test_an_old_drought_ends_nothing() -> None:
     bench = Bench().fleet(member(A))
     bench.give(A, Gone())
     bench.give(client("c"), submit())
-    assert bench.fire(DroughtOver) == []  # the drought before the first view
+    assert bench.fire(OutageTimeout) == []  # the drought before the first view
     assert bench.core.report().queued == 1
-    assert messages(bench.fire(DroughtOver), Delta) != []
+    assert messages(bench.fire(OutageTimeout), Delta) != []
 
 
 def test_old_views_change_nothing() -> None:

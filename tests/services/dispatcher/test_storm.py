@@ -15,9 +15,9 @@ import pytest
 
 from dunlin.effects import Address, After, Effect, Gone, Message, Send
 from dunlin.messages.dispatch import Accepted, Cancel, Ended, Place, Refusal, Refused, Returned, Tokens
-from dunlin.messages.door import Admitted, Delta, Rejected, Withdraw
+from dunlin.messages.door import Abort, Admitted, Delta, SubmitRejected
 from dunlin.messages.fleet import FleetView
-from dunlin.messages.types import Finish, i32
+from dunlin.messages.types import FinishReason, i32
 from services.dispatcher.config import DispatcherConfig
 from services.dispatcher.core import DispatcherCore
 from simulator.cluster.world import World
@@ -115,7 +115,13 @@ class StormyInstance:
         done = len(tokens) - place.prompt_tokens == place.max_tokens
         if done:
             del self.running[place.request]
-        return place.request, place.attempt, len(tokens) - 1, token, Finish.LENGTH if done else Finish.RUNNING
+        return (
+            place.request,
+            place.attempt,
+            len(tokens) - 1,
+            token,
+            FinishReason.LENGTH if done else FinishReason.RUNNING,
+        )
 
 
 @dataclass
@@ -123,16 +129,16 @@ class Listener:
     """A client: what it was told."""
 
     tokens: list[int] = field(default_factory=list)
-    finish: Finish = Finish.RUNNING
+    finish: FinishReason = FinishReason.RUNNING
     rejected: bool = False
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         match message:
             case Delta():
-                assert self.finish is Finish.RUNNING, "a word after the end"
+                assert self.finish is FinishReason.RUNNING, "a word after the end"
                 self.tokens.extend(message.tokens)
                 self.finish = message.finish
-            case Rejected():
+            case SubmitRejected():
                 self.rejected = True
             case Admitted():
                 pass
@@ -217,11 +223,11 @@ class Storm:
     def leave(self, address: Address) -> None:
         if address not in self.left:
             self.left.append(address)
-            self.world.post(address, SELF, Withdraw())
+            self.world.post(address, SELF, Abort())
 
     def settled(self) -> bool:
         return all(
-            listener.finish is not Finish.RUNNING or listener.rejected or address in self.left
+            listener.finish is not FinishReason.RUNNING or listener.rejected or address in self.left
             for address, listener in self.listeners.items()
         )
 
@@ -250,10 +256,10 @@ def test_every_stream_is_exact_in_a_storm(seed: int) -> None:
     for address, (prompt, most) in storm.asked.items():
         told = storm.listeners[address]
         expected = oracle(prompt, most)
-        if address in storm.left and told.finish is not Finish.LENGTH:
+        if address in storm.left and told.finish is not FinishReason.LENGTH:
             assert told.tokens == expected[: len(told.tokens)]
         else:
-            assert (told.finish, told.tokens) == (Finish.LENGTH, expected)
+            assert (told.finish, told.tokens) == (FinishReason.LENGTH, expected)
     report = storm.core.report()
     assert len(storm.core.journal) == 0
     assert (report.failed_total, report.refused_total) == (0, 0)
@@ -262,7 +268,7 @@ def test_every_stream_is_exact_in_a_storm(seed: int) -> None:
     storm.world.run(for_s=5.0)
     assert all(not instance.running for instance in storm.instances.values()), "an instance works for nobody"
     assert len(storm.core._fences) == 0
-    assert all(not instance.reserved for instance in storm.core.fleet._joined.values())
+    assert all(not instance.reserved for instance in storm.core.fleet._connected.values())
 
 
 def test_the_storms_hold_what_they_promise() -> None:

@@ -4,12 +4,12 @@ from typing import Any
 
 import pytest
 
+from dunlin.cores.reporting import ReportDue
 from dunlin.effects import Address, After, Effect, Gone, Joined, Send, sends
 from dunlin.messages.fleet import FleetView, ManagerReport, MemberView
 from dunlin.messages.membership import Deposed, Elected
-from dunlin.messages.plan import Order, OrderDone, OrderRefused
-from dunlin.messages.types import GroupKind, Part
-from dunlin.reporting import ReportDue
+from dunlin.messages.plan import GroupOrder, GroupOrderDone, GroupOrderRefused
+from dunlin.messages.types import GroupKind, GroupRole
 from services.global_manager.config import GlobalManagerConfig
 from services.global_manager.core import GlobalManagerCore, MovesDue, RetryDue
 from tests.settings import configured
@@ -41,14 +41,14 @@ def leading(*instances: Address, epoch: int = 50) -> GlobalManagerCore:
         core.receive(0.0, instance, Joined())
     core.receive(0.0, MONITOR, view(*(ready(instance) for instance in instances)))
     for send in sends(core.receive(0.0, ETCD, Elected(epoch))):
-        if isinstance(send.message, Order):
-            core.receive(0.0, send.to, OrderDone(send.message.epoch, send.message.plan_version))
+        if isinstance(send.message, GroupOrder):
+            core.receive(0.0, send.to, GroupOrderDone(send.message.epoch, send.message.plan_version))
     return core
 
 
 def orders(effects: "list[Effect] | Any") -> dict[Address, tuple[int, int, int]]:
     """Whom `effects` order: (epoch, plan version, group)."""
-    found = {send.to: send.message for send in sends(effects) if isinstance(send.message, Order)}
+    found = {send.to: send.message for send in sends(effects) if isinstance(send.message, GroupOrder)}
     return {to: (order.epoch, order.plan_version, order.group) for to, order in found.items()}
 
 
@@ -60,8 +60,8 @@ def test_an_elected_manager_orders_each_ready_instance_into_its_own_group() -> N
     effects = core.receive(1.0, ETCD, Elected(50))
     assert orders(effects) == {I0: (50, 1, 1), I1: (50, 1, 2)}
     order = sends(effects)[0].message
-    assert isinstance(order, Order)
-    assert (order.kind, order.part, order.members) == (GroupKind.LOCAL, Part.LOCAL, (I0,))
+    assert isinstance(order, GroupOrder)
+    assert (order.kind, order.part, order.members) == (GroupKind.LOCAL, GroupRole.LOCAL, (I0,))
     assert order.why is not None
     assert order.why.policy == "local_groups"
 
@@ -147,22 +147,24 @@ class TestAnswers:
 
     def test_an_obeyed_order_is_not(self) -> None:
         core = self.open()
-        core.receive(0.5, I0, OrderDone(50, 1))
+        core.receive(0.5, I0, GroupOrderDone(50, 1))
         assert core.receive(1.0, ME, RetryDue(1)) == []
 
     def test_a_refused_order_is_given_again_under_a_new_version(self) -> None:
         core = self.open()
-        core.receive(0.5, I0, OrderRefused(50, 1, "not now"))
+        core.receive(0.5, I0, GroupOrderRefused(50, 1, "not now"))
         assert core.refused_total == 1
         assert orders(core.receive(1.0, ME, RetryDue(1))) == {I0: (50, 2, 1)}
 
     def test_a_refusal_after_the_last_retry_starts_another(self) -> None:
         core = self.open()
-        core.receive(0.5, I0, OrderDone(50, 1))
+        core.receive(0.5, I0, GroupOrderDone(50, 1))
         core.receive(1.0, ME, RetryDue(1))
-        assert core.receive(2.0, I0, OrderRefused(50, 1, "lost it")) == [After(1.0, RetryDue(2))]
+        assert core.receive(2.0, I0, GroupOrderRefused(50, 1, "lost it")) == [After(1.0, RetryDue(2))]
 
-    @pytest.mark.parametrize("answer", [OrderDone(49, 1), OrderDone(50, 2), OrderRefused(50, 0, "stale")])
+    @pytest.mark.parametrize(
+        "answer", [GroupOrderDone(49, 1), GroupOrderDone(50, 2), GroupOrderRefused(50, 0, "stale")]
+    )
     def test_an_answer_about_another_order_changes_nothing(self, answer: Any) -> None:
         core = self.open()
         assert core.receive(0.5, I0, answer) == []

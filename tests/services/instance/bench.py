@@ -6,8 +6,8 @@ After every event the slab is audited; every token is compared with the fake mod
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
 
-from dunlin import prefix
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
+from dunlin.kv import prefix_hash
 from dunlin.messages.dispatch import (
     Accepted,
     Cancel,
@@ -23,12 +23,24 @@ from dunlin.messages.dispatch import (
 )
 from dunlin.messages.engine import StepDone
 from dunlin.messages.fleet import InstanceReport
-from dunlin.messages.plan import Order
+from dunlin.messages.plan import GroupOrder
 from dunlin.messages.pool import CommitRegion, RegionReserved, ReserveRegion
-from dunlin.messages.types import Finish, GroupKind, HostRegion, Part, Region, Sampling, Why, f32, i8, i32, i64
+from dunlin.messages.types import (
+    FinishReason,
+    GroupKind,
+    GroupRole,
+    HostRegion,
+    Region,
+    SamplingParams,
+    Why,
+    f32,
+    i8,
+    i32,
+    i64,
+)
 from services.instance.config import InstanceConfig
 from services.instance.core import InstanceCore
-from services.instance.sequences import name_of
+from services.instance.sequence.table import request_name
 from services.kvstore.config import KvstoreConfig, TierConfig
 from services.kvstore.core import KvstoreCore
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
@@ -54,13 +66,20 @@ M = TypeVar("M")
 def make_place(request: int = 1, tokens: int = 10, **overrides: Any) -> Place:
     """A request whose prompt nobody else has."""
     known = overrides.pop("known", None) or [request % 997, *range(tokens - 1)]
-    values = {"attempt": 1, "prompt_tokens": len(known), "max_tokens": 8, "sampling": Sampling(seed=request)}
+    values = {"attempt": 1, "prompt_tokens": len(known), "max_tokens": 8, "sampling": SamplingParams(seed=request)}
     return Place(request=request, tokens=i32(known), **{**values, **overrides})
 
 
-def make_order(**overrides: Any) -> Order:
-    values = {"epoch": 1, "plan_version": 1, "group": 1, "kind": GroupKind.LOCAL, "part": Part.LOCAL, "members": (ME,)}
-    return Order(**{**values, **overrides})
+def make_order(**overrides: Any) -> GroupOrder:
+    values = {
+        "epoch": 1,
+        "plan_version": 1,
+        "group": 1,
+        "kind": GroupKind.LOCAL,
+        "part": GroupRole.LOCAL,
+        "members": (ME,),
+    }
+    return GroupOrder(**{**values, **overrides})
 
 
 @dataclass(slots=True)
@@ -70,7 +89,7 @@ class Attempt:
     place: Place
     heard: list[Message] = field(default_factory=list)
     tokens: list[int] = field(default_factory=list)
-    finish: Finish = Finish.RUNNING
+    finish: FinishReason = FinishReason.RUNNING
     is_over: bool = False
     is_cut: bool = False
 
@@ -140,8 +159,8 @@ class Dispatcher:
             assert attempt.is_cut or index == len(attempt.tokens), f"token {index} after {len(attempt.tokens)} others"
             assert token == attempt.expected[index], f"request {request}: token {index} is wrong"
             attempt.tokens.append(token)
-            attempt.finish = Finish(finish)
-            attempt.is_over = attempt.finish is not Finish.RUNNING
+            attempt.finish = FinishReason(finish)
+            attempt.is_over = attempt.finish is not FinishReason.RUNNING
             assert attempt.is_over == (index + 1 == len(attempt.expected))
 
 
@@ -241,12 +260,12 @@ class Bench:
         assert self.kvstore is not None
         other, ready = Address("instance", "gone", 99), self.engine.ready
         text = list(tokens if tokens is not None else place.tokens)
-        key = name_of(self.dispatcher.address, place)
+        key = request_name(self.dispatcher.address, place)
         hosts = []
         self.kvstore.receive(self.world.now_s, other, Joined())
         for start, stop in spans:
             region = Region(0, len(ready.layers), start, stop)
-            chain = prefix.chain_of(prefix.root(place.tenant, ready.weights_digest), text, stop)
+            chain = prefix_hash.chain_of(prefix_hash.chain_root(place.tenant, ready.weights_digest), text, stop)
             names = (self.dispatcher.address, place.request, place.attempt - 1, region)
             size = (stop - start) * ready.kv_bytes_per_token
             asked = ReserveRegion(1, *names, size, ready.kv_dtype, ready.weights_digest, None, key, chain)
@@ -277,8 +296,8 @@ class Bench:
 
     def check_empty(self) -> None:
         """Everything was given back."""
-        slots = self.core.slots
-        assert self.core.lives.slab.room == slots.capacity, f"{slots!r}"
+        slots = self.core.slot_table
+        assert self.core.lifecycle.kv_cache.available_slots == slots.capacity, f"{slots!r}"
         assert self.engine.open_sequences == []
         assert self.core.steps.outstanding == 0
         if self.kvstore is not None:
@@ -293,13 +312,13 @@ class Bench:
         return found
 
     def _tenant_of(self, number: int) -> str:
-        sequence = self.core.sequences.get(number)
+        sequence = self.core.sequences.by_number(number)
         return sequence.place.tenant if sequence is not None else ""
 
     def _audit(self, event: Delivery) -> None:
         if event.to != ME:
             return
-        self.core.lives.slab.check_integrity()
+        self.core.lifecycle.kv_cache.check_integrity()
         check_report(self.core.report())
         assert self.core.steps.outstanding <= 2
         if self.kvstore is not None:
@@ -346,7 +365,7 @@ def only(kind: type[Any], sends: list[Any]) -> Any:
 
 
 def done(
-    step: int, *tokens: tuple[int, int], finish: Finish = Finish.RUNNING, dropped: tuple[int, ...] = ()
+    step: int, *tokens: tuple[int, int], finish: FinishReason = FinishReason.RUNNING, dropped: tuple[int, ...] = ()
 ) -> StepDone:
     """An answer of (sequence, token) rows."""
     numbers, values = [number for number, _ in tokens], [token for _, token in tokens]

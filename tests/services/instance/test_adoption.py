@@ -4,12 +4,23 @@ from typing import Any
 
 import pytest
 
-from dunlin import prefix
 from dunlin.effects import Gone, Joined
-from dunlin.messages.dispatch import Adopt, Adopted, Cancel, Ended, NotHeld, Place, Refused, Returned, Taken, Tokens
+from dunlin.kv import prefix_hash
+from dunlin.messages.dispatch import (
+    Adopt,
+    Adopted,
+    AdoptedElsewhere,
+    Cancel,
+    Ended,
+    NotHeld,
+    Place,
+    Refused,
+    Returned,
+    Tokens,
+)
 from dunlin.messages.engine import EngineExited
-from dunlin.messages.types import Finish, Sampling
-from services.instance.core import OrphansDue
+from dunlin.messages.types import FinishReason, SamplingParams
+from services.instance.core import DispatcherGraceOver
 from tests.services.instance.bench import ENGINE, ME, OTHER, Bench, D, Direct, Dispatcher, done, make_place, of, only
 from tests.services.instance.bench import ready_core as make_core
 
@@ -23,7 +34,7 @@ def place(**overrides: Any) -> Place:
 def adopt(tokens: list[int], **overrides: Any) -> Adopt:
     """What a dispatcher asks whose client has `tokens`."""
     tenant = overrides.get("tenant", "t")
-    chain = prefix.chain_of(prefix.root(tenant, ""), tokens, len(tokens))
+    chain = prefix_hash.chain_of(prefix_hash.chain_root(tenant, ""), tokens, len(tokens))
     values = {"request": 41, "attempt": 1, "key": "req-a-1", "tenant": "t", "length": len(tokens)}
     return Adopt(**{**values, "received": len(tokens) - len(PROMPT), "chain": chain, **overrides})
 
@@ -43,8 +54,8 @@ def test_the_sequence_is_the_askers_with_the_tokens_that_the_client_lacks() -> N
     sent = core.give(OTHER, adopt([*PROMPT, 70]))
     adopted = only(Adopted, sent)
     assert (adopted.request, adopted.attempt, adopted.key) == (41, 1, "req-a-1")
-    assert (list(adopted.tokens), adopted.max_tokens, adopted.finish) == ([71, 72], 8, Finish.RUNNING)
-    (to, taken), *_ = [(send.to, send.message) for send in sent if isinstance(send.message, Taken)]
+    assert (list(adopted.tokens), adopted.max_tokens, adopted.finish) == ([71, 72], 8, FinishReason.RUNNING)
+    (to, taken), *_ = [(send.to, send.message) for send in sent if isinstance(send.message, AdoptedElsewhere)]
     assert (to, taken.request, taken.attempt, taken.by) == (D, 1, 1, OTHER)
     (batch,) = core.give(ENGINE, done(4, (1, 73)))[:1]
     assert batch.to == OTHER
@@ -57,20 +68,20 @@ def test_the_old_dispatcher_changes_nothing_any_more() -> None:
     core = running(70)
     core.give(OTHER, adopt([*PROMPT, 70]))
     assert of(Ended, core.give(D, Cancel(1, 9))) == [Ended(1, 9)]
-    assert core.core.sequences.of_key((OTHER, 41)) is not None
+    assert core.core.sequences.by_key((OTHER, 41)) is not None
     core.give(D, Gone("killed"))
-    assert not [timer for timer in core.timers if isinstance(timer.message, OrphansDue)]
+    assert not [timer for timer in core.timers if isinstance(timer.message, DispatcherGraceOver)]
 
 
 def test_the_grace_of_the_old_dispatcher_does_not_end_what_was_adopted() -> None:
     core = running(70)
     core.give(D, Gone("killed"))
-    (due,) = [timer.message for timer in core.timers if isinstance(timer.message, OrphansDue)]
+    (due,) = [timer.message for timer in core.timers if isinstance(timer.message, DispatcherGraceOver)]
     core.give(OTHER, adopt([*PROMPT, 70]))
     core.give(ME, due, 30.0)
-    assert core.core.sequences.of_key((OTHER, 41)) is not None
+    assert core.core.sequences.by_key((OTHER, 41)) is not None
     core.give(OTHER, Gone("killed too"))
-    (_, second) = [timer.message for timer in core.timers if isinstance(timer.message, OrphansDue)]
+    (_, second) = [timer.message for timer in core.timers if isinstance(timer.message, DispatcherGraceOver)]
     core.give(ME, second, 60.0)
     assert len(core.core.sequences) == 1  # its step has not answered
     core.give(ENGINE, done(2, (1, 71)), 60.0)
@@ -81,10 +92,10 @@ def test_the_grace_of_the_old_dispatcher_does_not_end_what_was_adopted() -> None
 def test_an_answer_that_ended_is_kept_for_the_grace_and_no_longer() -> None:
     core = running(70)
     core.give(D, Gone("killed"))
-    core.give(ENGINE, done(2, (1, 71), finish=Finish.STOP), 5.0)
+    core.give(ENGINE, done(2, (1, 71), finish=FinishReason.STOP), 5.0)
     for _ in range(2):  # the adopter may die as well
         adopted = only(Adopted, core.give(OTHER, adopt([*PROMPT, 70]), 34.9))
-        assert (list(adopted.tokens), adopted.finish) == ([71], Finish.STOP)
+        assert (list(adopted.tokens), adopted.finish) == ([71], FinishReason.STOP)
     assert only(NotHeld, core.give(OTHER, adopt([*PROMPT, 70]), 35.0)) == NotHeld(41, 1)
 
 
@@ -109,8 +120,8 @@ def test_only_the_requests_own_client_gets_it() -> None:
     for message in wrong:
         sent = core.give(OTHER, message)
         assert [send.message for send in sent if send.to == OTHER] == [NotHeld(41, 1)]
-        assert of(Taken, sent) == []
-    assert core.core.sequences.of_key((D, 1)) is not None
+        assert of(AdoptedElsewhere, sent) == []
+    assert core.core.sequences.by_key((D, 1)) is not None
 
 
 def test_a_tenants_own_name_finds_it_and_another_body_is_a_conflict() -> None:
@@ -121,19 +132,19 @@ def test_a_tenants_own_name_finds_it_and_another_body_is_a_conflict() -> None:
     assert only(NotHeld, core.give(OTHER, asks)) == NotHeld(41, 1)
     adopted = only(Adopted, core.give(OTHER, adopt(PROMPT, key="", idempotency="k", digest=b"one")))
     assert (adopted.key, list(adopted.tokens)) == ("req-a-1", [70])
-    core.give(ENGINE, done(2, (1, 71), finish=Finish.LENGTH))
+    core.give(ENGINE, done(2, (1, 71), finish=FinishReason.LENGTH))
     third = Dispatcher(D).address
     asks = adopt(PROMPT, key="", idempotency="k", digest=b"two")
     assert only(NotHeld, core.give(third, asks)) == NotHeld(41, 1, conflict=True)
     adopted = only(Adopted, core.give(third, adopt(PROMPT, key="", idempotency="k", digest=b"one")))
-    assert (list(adopted.tokens), adopted.finish) == ([70, 71], Finish.LENGTH)
+    assert (list(adopted.tokens), adopted.finish) == ([70, 71], FinishReason.LENGTH)
 
 
 @pytest.mark.parametrize("has_ended", [False, True])
 def test_one_name_finds_it_under_the_id_of_another_dispatcher(has_ended: bool) -> None:
     core = running(70, idempotency="n/0", digest=b"d", max_tokens=2)
     if has_ended:
-        core.give(ENGINE, done(2, (1, 71), finish=Finish.LENGTH))
+        core.give(ENGINE, done(2, (1, 71), finish=FinishReason.LENGTH))
     named = adopt([*PROMPT, 70], key="req-b-7", idempotency="n/0", digest=b"d")
     assert only(Adopted, core.give(OTHER, named)).key == "req-a-1"
     assert of(NotHeld, core.give(OTHER, adopt([*PROMPT, 70], key="req-b-7"))) == [NotHeld(41, 1)]
@@ -154,10 +165,10 @@ def test_what_waits_can_be_adopted_and_an_engine_that_dies_gives_it_back_to_the_
 
 
 def test_log_probabilities_that_nobody_has_any_more_are_computed_again() -> None:
-    core = running(70, 71, sampling=Sampling(logprobs=0))
+    core = running(70, 71, sampling=SamplingParams(logprobs=0))
     sent = core.give(OTHER, adopt([*PROMPT, 70]))
-    assert (of(NotHeld, sent), len(of(Taken, sent))) == ([NotHeld(41, 1)], 1)
-    core = running(70, 71, sampling=Sampling(logprobs=0))
+    assert (of(NotHeld, sent), len(of(AdoptedElsewhere, sent))) == ([NotHeld(41, 1)], 1)
+    core = running(70, 71, sampling=SamplingParams(logprobs=0))
     assert list(only(Adopted, core.give(OTHER, adopt([*PROMPT, 70, 71]))).tokens) == []
 
 
@@ -165,8 +176,8 @@ def test_a_newer_attempt_is_the_one_that_changes_hands() -> None:
     core = running(70)
     assert of(Refused, core.give(D, place(known=[*PROMPT, 70], attempt=2, prompt_tokens=3))) == []
     core.give(OTHER, adopt([*PROMPT, 70]))
-    assert core.core.sequences.of_key((D, 1)) is None
-    held = core.core.sequences.of_key((OTHER, 41))
+    assert core.core.sequences.by_key((D, 1)) is None
+    held = core.core.sequences.by_key((OTHER, 41))
     assert held is not None
     assert list(held.place.tokens) == [*PROMPT, 70]
 
@@ -177,7 +188,7 @@ def test_answers_kept_are_bounded_by_number_and_tokens() -> None:
         for request in range(1, 7):
             bench.place(request, key=f"req-a-{request}")
         bench.run_until_quiet()
-        retained = bench.core._engine_side._retained
+        retained = bench.core._engine_client._finished_answers
         assert (len(retained), retained.tokens) == (3, 3 * 18)
 
 
@@ -190,4 +201,4 @@ def test_a_preempted_sequence_says_so_to_its_new_dispatcher() -> None:
     known = list(waiting.place.tokens)
     asks = adopt(known, key=waiting.place.key, tenant="", received=0)
     kinds = [type(send.message).__name__ for send in bench.core.receive(bench.world.now_s, OTHER, asks)[:3]]
-    assert kinds == ["Taken", "Adopted", "Preempted"]
+    assert kinds == ["AdoptedElsewhere", "Adopted", "Preempted"]

@@ -23,8 +23,8 @@ from dunlin.messages.engine import (
     Step,
     StepDone,
 )
-from dunlin.messages.types import Finish, Sampling, f32, i8, i32, i64
-from services.instance.sequences import State
+from dunlin.messages.types import FinishReason, SamplingParams, f32, i8, i32, i64
+from services.instance.sequence.table import SequenceState
 from simulator.engine.model import make_engine_ready
 from simulator.engine.token_model import continuation
 from tests.services.instance.bench import (
@@ -66,8 +66,8 @@ def test_what_can_never_fit_is_refused_at_the_door_with_the_figures(place: Place
 def test_what_no_engine_may_be_given_is_refused_in_words() -> None:
     direct = ready_core({"slots": 64})
     faults: list[tuple[dict[str, Any], str]] = [
-        ({"sampling": Sampling(temperature=float("nan"))}, "temperature: must be at least 0"),
-        ({"sampling": Sampling(logprobs=21)}, "logprobs: must be between 0 and 20"),
+        ({"sampling": SamplingParams(temperature=float("nan"))}, "temperature: must be at least 0"),
+        ({"sampling": SamplingParams(logprobs=21)}, "logprobs: must be between 0 and 20"),
         ({"stop_ids": i32(range(400))}, "stop_token_ids: has 400 entries"),
         ({"known": [5, -1, 6]}, "the model has no such token as -1"),
     ]
@@ -135,7 +135,7 @@ def test_no_more_than_max_running_hold_slots_at_once() -> None:
 def test_a_newcomer_leaves_room_for_those_that_run_to_grow() -> None:
     direct = ready_core({"slots": 64}, scheduler__allocate_ahead_tokens=8)
     direct.give(D, make_place(1, tokens=10, max_tokens=40))
-    assert direct.core.slots.free == 46
+    assert direct.core.slot_table.free == 46
     direct.give(D, make_place(2, tokens=35, max_tokens=8))
     direct.give(ENGINE, done(1, (1, 5)))
     assert direct.core.report().waiting == 1, "43 of 46 slots would fit, but leave less than the headroom of 4"
@@ -151,7 +151,7 @@ def test_a_newcomer_leaves_room_for_those_that_run_to_grow() -> None:
 def test_a_newer_attempt_replaces_the_older_and_an_older_one_changes_nothing() -> None:
     direct = ready_core()
     direct.give(D, make_place(attempt=2))
-    number = direct.core.sequences.all()[0].number
+    number = direct.core.sequences.by_arrival()[0].number
     stale = direct.give(D, make_place(attempt=1))
     assert not of(Accepted, stale)
     assert direct.core.report().stale_total == 1
@@ -175,14 +175,14 @@ def test_dispatchers_do_not_fence_each_other() -> None:
     direct.give(D, make_place(1, attempt=5))
     assert of(Accepted, direct.give(OTHER, make_place(1, attempt=1)))
     direct.give(OTHER, Cancel(1, 1))
-    assert direct.core.sequences.of_key((D, 1)) is not None
+    assert direct.core.sequences.by_key((D, 1)) is not None
 
 
 def test_a_cancel_of_an_older_attempt_spares_the_newer() -> None:
     direct = ready_core()
     direct.give(D, make_place(attempt=2))
     direct.give(D, Cancel(1, 1))
-    assert direct.core.sequences.of_key((D, 1)) is not None
+    assert direct.core.sequences.by_key((D, 1)) is not None
 
 
 def test_a_cancel_of_what_is_not_here_is_answered_at_once() -> None:
@@ -217,7 +217,7 @@ def test_tokens_arrive_one_per_step_at_exact_times() -> None:
     first_s = start_s + 4 * LATENCY_S + STEP_S  # place, step, answer, tokens
     times = bench.dispatcher.times(Tokens)
     assert times == pytest.approx([first_s + index * STEP_S for index in range(4)])
-    assert attempt.finish is Finish.LENGTH
+    assert attempt.finish is FinishReason.LENGTH
 
 
 def test_the_engine_always_finds_the_next_step_queued_and_never_a_third() -> None:
@@ -258,7 +258,7 @@ def test_a_stop_in_the_first_step_drops_the_row_of_the_second() -> None:
     attempt = bench.place(tokens=10, max_tokens=8, stop_ids=i32([continuation(make_place().tokens, 4, seed=1)[3]]))
     bench.run_until_quiet()
     bench.check_empty()
-    assert (len(attempt.tokens), attempt.finish) == (4, Finish.STOP)
+    assert (len(attempt.tokens), attempt.finish) == (4, FinishReason.STOP)
     dropped = [message.dropped for _, _, to, message in bench.world.sent if to == ME and isinstance(message, StepDone)]
     assert [len(rows) for rows in dropped] == [0, 0, 0, 0, 1]
 
@@ -390,11 +390,11 @@ def test_nobody_waits_for_slots_of_one_that_leaves_without_any() -> None:
     bench.run(0.02)
     bench.place(3, tokens=60, max_tokens=4)
     bench.run(0.02)
-    (third,) = [one for one in bench.core.sequences.all() if one.place.request == 3]
-    bench.core.sequences.go(third, State.LEAVING)
+    (third,) = [one for one in bench.core.sequences.by_arrival() if one.place.request == 3]
+    bench.core.sequences.transition(third, SequenceState.LEAVING)
     bench.run(1.0)
     assert bench.core.report().preemptions_total == 1
-    assert third.state is State.LEAVING
+    assert third.state is SequenceState.LEAVING
 
 
 def test_a_sequence_without_a_next_token_fails_and_the_others_go_on() -> None:

@@ -10,17 +10,10 @@ from dunlin.messages.dispatch import (
     Ended,
     Returned,
 )
-from dunlin.messages.engine import (
-    EngineExited,
-    EngineFailed,
-    EngineStarted,
-    Progress,
-    StopEngine,
-    Unsupported,
-)
+from dunlin.messages.engine import EngineExited, EngineFailed, EngineProgress, EngineStarted, StopEngine, Unsupported
 from dunlin.messages.fleet import InstanceReport
-from dunlin.messages.plan import Order, OrderDone, OrderRefused
-from dunlin.messages.types import GroupKind, Part, i32
+from dunlin.messages.plan import GroupOrder, GroupOrderDone, GroupOrderRefused
+from dunlin.messages.types import GroupKind, GroupRole, i32
 from tests.services.instance.bench import (
     ENGINE,
     LATENCY_S,
@@ -93,21 +86,21 @@ def test_a_long_step_that_passes_safepoints_is_no_hang() -> None:
     direct = ready_core()
     direct.give(D, make_place())
     for tenth in range(1, 100):
-        assert direct.give(ENGINE, Progress(tenth // 10), tenth / 10) == []
+        assert direct.give(ENGINE, EngineProgress(tenth // 10), tenth / 10) == []
 
 
 def test_an_idle_engine_is_not_stuck() -> None:
     direct = ready_core()
     for tenth in range(1, 100):
-        assert not of(StopEngine, direct.give(ENGINE, Progress(7), tenth / 10))
+        assert not of(StopEngine, direct.give(ENGINE, EngineProgress(7), tenth / 10))
 
 
 def test_an_instance_that_slept_forgives_its_engine() -> None:
     direct = ready_core()
     direct.give(D, make_place())
-    direct.give(ENGINE, Progress(7), 0.1)
+    direct.give(ENGINE, EngineProgress(7), 0.1)
     for now_s in (60.0, 60.1, 62.0):
-        assert not of(StopEngine, direct.give(ENGINE, Progress(7), now_s))
+        assert not of(StopEngine, direct.give(ENGINE, EngineProgress(7), now_s))
 
 
 def test_an_engine_that_refuses_a_step_is_ended() -> None:
@@ -165,11 +158,11 @@ def test_a_grace_ends_when_the_dispatcher_is_back() -> None:
 
 def test_orders_are_fenced_by_epoch_and_plan_version() -> None:
     direct = ready_core()
-    assert only(OrderDone, direct.give(MANAGER, make_order(epoch=3, plan_version=2))) == OrderDone(3, 2)
+    assert only(GroupOrderDone, direct.give(MANAGER, make_order(epoch=3, plan_version=2))) == GroupOrderDone(3, 2)
     for epoch, version in ((3, 1), (2, 9)):
-        refused = only(OrderRefused, direct.give(MANAGER, make_order(epoch=epoch, plan_version=version)))
+        refused = only(GroupOrderRefused, direct.give(MANAGER, make_order(epoch=epoch, plan_version=version)))
         assert "stale" in refused.reason
-    assert only(OrderDone, direct.give(MANAGER, make_order(epoch=3, plan_version=2))) == OrderDone(3, 2)
+    assert only(GroupOrderDone, direct.give(MANAGER, make_order(epoch=3, plan_version=2))) == GroupOrderDone(3, 2)
     report = direct.core.report()
     assert (report.epoch, report.plan_version, report.group, report.stale_total) == (3, 2, 1, 2)
 
@@ -178,7 +171,7 @@ def test_orders_are_fenced_by_epoch_and_plan_version() -> None:
     "wanted",
     [
         {"kind": GroupKind.RING},
-        {"part": Part.MASTER},
+        {"part": GroupRole.MASTER},
         {"members": (ME, Address("instance", "j", 6))},
         {"members": (Address("instance", "i", 4),)},
         {"layers": i32([0])},
@@ -186,15 +179,15 @@ def test_orders_are_fenced_by_epoch_and_plan_version() -> None:
 )
 def test_what_it_cannot_be_it_refuses_and_stays_what_it_was(wanted: dict[str, Any]) -> None:
     direct = ready_core()
-    order: Order = make_order(plan_version=2, **wanted)
-    assert only(OrderRefused, direct.give(MANAGER, order)).plan_version == 2
+    order: GroupOrder = make_order(plan_version=2, **wanted)
+    assert only(GroupOrderRefused, direct.give(MANAGER, order)).plan_version == 2
     assert direct.core.report().plan_version == 1
 
 
-@pytest.mark.parametrize("part", [Part.PREFILL, Part.DECODE])
-def test_a_side_of_a_split_is_obeyed_and_reported(part: Part) -> None:
+@pytest.mark.parametrize("part", [GroupRole.PREFILL, GroupRole.DECODE])
+def test_a_side_of_a_split_is_obeyed_and_reported(part: GroupRole) -> None:
     direct = ready_core()
-    assert only(OrderDone, direct.give(MANAGER, make_order(plan_version=2, part=part))) == OrderDone(1, 2)
+    assert only(GroupOrderDone, direct.give(MANAGER, make_order(plan_version=2, part=part))) == GroupOrderDone(1, 2)
     assert direct.core.report().part is part
 
 
@@ -245,7 +238,7 @@ def test_reports_begin_anew_with_a_second_monitor() -> None:
 def test_a_report_carries_the_engines_process_and_progress() -> None:
     direct = ready_core()
     direct.give(ENGINE, EngineStarted(4711))
-    direct.give(ENGINE, Progress(33), 0.1)
+    direct.give(ENGINE, EngineProgress(33), 0.1)
     report = direct.core.report()
     assert (report.engine_pid, report.safepoints, report.ready, report.capacity_slots) == (4711, 33, True, 256)
 
@@ -253,7 +246,7 @@ def test_a_report_carries_the_engines_process_and_progress() -> None:
 # --- whatever comes ---
 
 
-@pytest.mark.parametrize("message", [Joined(), Gone("x"), Ended(1, 1), Progress(0), done(1), EngineFailed("x")])
+@pytest.mark.parametrize("message", [Joined(), Gone("x"), Ended(1, 1), EngineProgress(0), done(1), EngineFailed("x")])
 def test_nothing_of_its_vocabulary_makes_it_raise(message: Message) -> None:
     for sender in (D, ENGINE, MONITOR, MANAGER, ME, Address("etcd", ""), Address("kvstore", "kv", 4)):
         Direct().give(sender, message)

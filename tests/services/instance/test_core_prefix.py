@@ -6,7 +6,7 @@ import pytest
 
 from dunlin.messages.dispatch import Accepted, Continued, Reused
 from dunlin.messages.engine import Open, Step
-from dunlin.messages.types import Sampling
+from dunlin.messages.types import SamplingParams
 from tests.services.instance.bench import Attempt, Bench, figures
 
 PROMPT = [7 * token % 900 for token in range(40)]
@@ -70,7 +70,7 @@ def test_the_last_token_of_a_prompt_is_always_computed() -> None:
     bench = Bench()
     ask(bench, 1, PROMPT[:32])
     bench.run_until_quiet()
-    again = ask(bench, 2, PROMPT[:32], sampling=Sampling(seed=1))
+    again = ask(bench, 2, PROMPT[:32], sampling=SamplingParams(seed=1))
     bench.run_until_quiet()
     assert reused(bench) == [(2, 16)]
     assert again.tokens == again.expected
@@ -82,11 +82,11 @@ def test_a_running_request_shares_its_prompt_as_soon_as_it_is_computed() -> None
     bench.run(0.1)
     assert first.tokens
     assert not first.is_over
-    held = bench.core.slots.capacity - bench.core.slots.free
+    held = bench.core.slot_table.capacity - bench.core.slot_table.free
     ask(bench, 2, max_tokens=4)
     bench.run(0.02)
     assert reused(bench) == [(2, 32)]
-    assert bench.core.slots.capacity - bench.core.slots.free - held < 32, "the beginning is not there twice"
+    assert bench.core.slot_table.capacity - bench.core.slot_table.free - held < 32, "the beginning is not there twice"
     bench.run_until_quiet()
     bench.check_empty()
 
@@ -132,7 +132,7 @@ def test_nothing_is_kept_where_it_is_switched_off() -> None:
     ask(bench, 2)
     bench.run_until_quiet()
     assert reused(bench) == []
-    assert bench.core.slots.free == bench.core.slots.capacity
+    assert bench.core.slot_table.free == bench.core.slot_table.capacity
 
 
 def test_prefixes_make_room_before_anybody_waits_or_is_preempted() -> None:
@@ -200,4 +200,4 @@ def test_hits_are_counted() -> None:
         bench.run_until_quiet()
     report = bench.core.report()
     assert (report.prefix_query_tokens_total, report.prefix_hit_tokens_total) == (120, 64)
-    assert report.cached_slots == bench.core.slots.capacity - bench.core.slots.free
+    assert report.cached_slots == bench.core.slot_table.capacity - bench.core.slot_table.free

@@ -8,7 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, precondition, rule
 
-from dunlin.messages.types import Finish, i32
+from dunlin.messages.types import FinishReason, i32
 from simulator.engine.model import ProgressPoll
 from tests.services.instance.bench import ENGINE, ME, Attempt, Bench, Dispatcher, make_place
 
@@ -72,7 +72,7 @@ class InstanceMachine(RuleBasedStateMachine):
     @rule(pick=st.integers(0, 100))
     def hand_out_again(self, pick: int) -> None:
         who, attempt = self._pick(pick)
-        if attempt is not None and attempt.finish is Finish.RUNNING and who.address.name not in self.away:
+        if attempt is not None and attempt.finish is FinishReason.RUNNING and who.address.name not in self.away:
             latest = max(number for request, number in who.attempts if request == attempt.place.request)
             if latest == attempt.place.attempt and not attempt.is_cut:
                 self.bench.again(attempt, by=who)
@@ -86,7 +86,7 @@ class InstanceMachine(RuleBasedStateMachine):
         known = [self.requests % 997, *range(tokens - 1)]
         place = make_place(self.requests, known=known, attempt=2)
         text = [*known[:10], *range(500, 500 + tokens)] if wrong else known
-        if self.bench.kvstore.catalog.room.free_bytes >= 48 * 64:
+        if self.bench.kvstore.catalog.allocator.free_bytes >= 48 * 64:
             self.bench.leave_behind(place, *[(16 * i, min(16 * i + 16, tokens)) for i in range(stop)][:2], tokens=text)
         self.bench.place(self.requests, known=known, attempt=2, max_tokens=20)
 
@@ -166,14 +166,14 @@ class InstanceMachine(RuleBasedStateMachine):
         self.bench.run(32.0)
         self.bench.check_empty()
         if not self.is_damaged:
-            assert self.bench.core.tier.corrupt_total == 0, "a region was read that is not the one written"
+            assert self.bench.core.host_cache.corrupt_total == 0, "a region was read that is not the one written"
         if self.bench.kvstore is not None:
             stale, claimed = self.bench.kvstore.stale_total, self.bench.kvstore.report().claimed_total
             assert stale <= claimed, "the kvstore was told of regions that it does not have"
         for dispatcher in self.bench.dispatchers.values():
             for attempt in dispatcher.attempts.values():
                 assert attempt.is_over or attempt.is_cut, f"{attempt.place} was never ended: {attempt.heard}"
-                if attempt.finish is not Finish.RUNNING and not attempt.is_cut:
+                if attempt.finish is not FinishReason.RUNNING and not attempt.is_cut:
                     assert attempt.tokens == attempt.expected
         for who, attempt in self.cancelled:
             assert attempt.is_over or attempt.is_cut, f"{who.address}: no end of {attempt.place}"

@@ -10,28 +10,17 @@ from dunlin.messages.membership import MemberUp
 from dunlin.messages.pool import (
     CommitRegion,
     FindRegions,
+    PendingWrites,
     RegionRefused,
     RegionReserved,
     RegionsFound,
-    RegionsTaken,
+    RegionsRevoked,
     ReleaseRegion,
-    Writing,
 )
 from dunlin.messages.types import HostRegion, KeptRegion, Priority, Region, i64
 from services.kvstore.core import KvstoreCore
-from services.kvstore.orphans import PROCESSES, GraceOver, ProcessEnded
-from tests.services.kvstore.desk import (
-    ETCD,
-    ME,
-    OTHER,
-    RESTARTED,
-    WRITER,
-    ask,
-    free_units,
-    joined,
-    member,
-    reserve,
-)
+from services.kvstore.regions.writer_absences import PROCESSES, ProcessEnded, WriterGraceOver
+from tests.services.kvstore.bench import ETCD, ME, OTHER, RESTARTED, WRITER, ask, free_units, joined, member, reserve
 
 
 class TestClaims:
@@ -69,7 +58,7 @@ class TestClaims:
             core.receive(5.0, RESTARTED, Joined())
         (found,) = self.claim(core)
         assert found == KeptRegion(Region(0, 2, 0, 8), replace(host, generation=2, checksum=5), b"c")
-        core.receive(35.0, ME, GraceOver(WRITER, 1))
+        core.receive(35.0, ME, WriterGraceOver(WRITER, 1))
         assert core.catalog.find(OTHER, found.host.handle, 2) is not None, "it outlives its writer's grace"
         assert core.report().claimed_total == 1
 
@@ -78,7 +67,7 @@ class TestClaims:
         self.kept(core)
         core.receive(5.0, RESTARTED, Joined())
         assert free_units(core) == 3
-        core.receive(35.0, ME, GraceOver(WRITER, 1))
+        core.receive(35.0, ME, WriterGraceOver(WRITER, 1))
         assert free_units(core) == 4
         assert self.claim(core) == []
 
@@ -99,7 +88,7 @@ class TestClaims:
         hosts = [self.kept(core, region=Region(0, 2, start, start + 8)) for start in (0, 8)]
         wanted = FindRegions(9, "k", Address("dispatcher", "d", 1), 1, 2, "w", "fp32")
         told, found = core.receive(6.0, OTHER, wanted)
-        taken = RegionsTaken(i64(host.handle for host in hosts), i64(host.generation for host in hosts))
+        taken = RegionsRevoked(i64(host.handle for host in hosts), i64(host.generation for host in hosts))
         assert told == Send(WRITER, taken)
         assert isinstance(found, Send)
         assert isinstance(found.message, RegionsFound)
@@ -123,9 +112,9 @@ class TestClaims:
         host = self.kept(core)
         core.receive(3.0, WRITER, Gone("reset"))
         core.receive(4.0, WRITER, Joined())
-        core.receive(4.0, WRITER, Writing())
+        core.receive(4.0, WRITER, PendingWrites())
         assert self.claimed(core, 5.0, by) == [self.handed(host, by)]
-        taken = RegionsTaken(i64([host.handle]), i64([host.generation + 1]))
+        taken = RegionsRevoked(i64([host.handle]), i64([host.generation + 1]))
         (told, _) = self.claimed(core, 6.0, WRITER, attempt=3)
         assert told == Send(by, taken), "who claimed it has it by a stream that is open"
 
@@ -133,7 +122,7 @@ class TestClaims:
         """An older attempt there may count on them still."""
         core = joined(WRITER)
         host = self.kept(core)
-        taken = RegionsTaken(i64([host.handle]), i64([host.generation]))
+        taken = RegionsRevoked(i64([host.handle]), i64([host.generation]))
         assert self.claimed(core, 6.0, WRITER) == [Send(WRITER, taken), self.handed(host, WRITER)]
 
     def test_what_is_committed_after_a_stream_broke_is_kept_by_the_new_one(self) -> None:
@@ -144,9 +133,9 @@ class TestClaims:
         host = effect.message.host
         core.receive(2.0, WRITER, Gone("reset"))
         core.receive(3.0, WRITER, Joined())
-        core.receive(3.0, WRITER, Writing(i64([host.handle]), i64([host.generation])))
+        core.receive(3.0, WRITER, PendingWrites(i64([host.handle]), i64([host.generation])))
         core.receive(4.0, WRITER, CommitRegion(host.handle, host.generation, 5))
-        taken = RegionsTaken(i64([host.handle]), i64([host.generation]))
+        taken = RegionsRevoked(i64([host.handle]), i64([host.generation]))
         assert self.claimed(core, 5.0, OTHER) == [Send(WRITER, taken), self.handed(host, OTHER)]
 
     def test_only_the_regions_of_the_open_stream_are_named(self) -> None:
@@ -156,7 +145,7 @@ class TestClaims:
         core.receive(4.0, WRITER, Joined())
         later = self.kept(core, region=Region(0, 2, 8, 16))
         (told, _) = self.claimed(core, 6.0, OTHER)
-        assert told == Send(WRITER, RegionsTaken(i64([later.handle]), i64([later.generation])))
+        assert told == Send(WRITER, RegionsRevoked(i64([later.handle]), i64([later.generation])))
 
     def test_the_successor_of_whose_they_were_hears_nothing(self) -> None:
         core = joined(WRITER)

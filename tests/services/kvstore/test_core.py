@@ -4,23 +4,17 @@ from typing import Any
 
 import pytest
 
+from dunlin.cores.reporting import ReportDue
 from dunlin.effects import After, Effect, Gone, Joined, Send, sends
 from dunlin.messages.fleet import KvstoreReport
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
-from dunlin.messages.pool import (
-    CommitRegion,
-    RegionRefused,
-    ReleaseRegion,
-    Tier,
-    Writing,
-)
+from dunlin.messages.pool import CommitRegion, PendingWrites, RegionRefused, ReleaseRegion, TierReady
 from dunlin.messages.types import HostRegion, i64
-from dunlin.reporting import ReportDue
-from services.kvstore.catalog import CatalogError
 from services.kvstore.core import KvstoreCore
-from services.kvstore.orphans import PROCESSES, AwaitEnd, GraceOver, ProcessEnded
-from services.kvstore.room import RoomError
-from tests.services.kvstore.desk import (
+from services.kvstore.regions.allocator import AllocatorError
+from services.kvstore.regions.catalog import CatalogError
+from services.kvstore.regions.writer_absences import PROCESSES, AwaitProcessEnd, ProcessEnded, WriterGraceOver
+from tests.services.kvstore.bench import (
     ETCD,
     ME,
     MONITOR,
@@ -39,7 +33,7 @@ from tests.services.kvstore.desk import (
 
 def test_a_joining_instance_is_told_where_the_tier_is() -> None:
     effects = make_core().receive(0.0, WRITER, Joined())
-    assert effects == [Send(WRITER, Tier("/proc/1/fd/3", 4 * UNIT))]
+    assert effects == [Send(WRITER, TierReady("/proc/1/fd/3", 4 * UNIT))]
 
 
 def test_room_is_reserved_committed_and_released() -> None:
@@ -161,8 +155,8 @@ def test_a_process_that_is_over_is_forgotten(end: str) -> None:
         core.receive(2.0, ETCD, MemberDown(WRITER))
     if end in ("killed", "lapsed"):
         core.receive(3.0, PROCESSES, ProcessEnded(WRITER))
-    core.receive(40.0, ME, GraceOver(WRITER, 1))
-    assert (len(core.orphans), free_units(core)) == (0, 4)
+    core.receive(40.0, ME, WriterGraceOver(WRITER, 1))
+    assert (len(core.absences), free_units(core)) == (0, 4)
 
 
 @pytest.mark.parametrize("pid", [0, -1])
@@ -195,9 +189,9 @@ class TestSilentWriter:
 
     def test_uncommitted_room_is_used_by_nobody_until_the_process_ended(self) -> None:
         core, effects = self.silent(pid=77)
-        assert effects == [After(30.0, GraceOver(WRITER, 1)), Send(PROCESSES, AwaitEnd(WRITER, 77))]
-        core.receive(35.0, ME, GraceOver(WRITER, 1))
-        assert core.receive(40.0, ETCD, MemberDown(WRITER)) == [Send(PROCESSES, AwaitEnd(WRITER, 77))]
+        assert effects == [After(30.0, WriterGraceOver(WRITER, 1)), Send(PROCESSES, AwaitProcessEnd(WRITER, 77))]
+        core.receive(35.0, ME, WriterGraceOver(WRITER, 1))
+        assert core.receive(40.0, ETCD, MemberDown(WRITER)) == [Send(PROCESSES, AwaitProcessEnd(WRITER, 77))]
         assert free_units(core) == 3
         core.receive(99.0, PROCESSES, ProcessEnded(WRITER))
         assert free_units(core) == 4
@@ -253,12 +247,12 @@ class TestSilentWriter:
         """The end of a copy, or the answer to a question, may have been under way when the stream broke."""
         core, _ = self.silent(pid=77)
         core.receive(6.0, WRITER, Joined())
-        core.receive(6.1, WRITER, Writing(i64([1]), i64([1])))
+        core.receive(6.1, WRITER, PendingWrites(i64([1]), i64([1])))
         assert free_units(core) == 3
         core.receive(7.0, WRITER, Gone())
         core.receive(8.0, WRITER, Joined())
         later = reserve(core)
-        core.receive(8.1, WRITER, Writing())
+        core.receive(8.1, WRITER, PendingWrites())
         assert core.catalog.find(WRITER, 1, 1) is None
         assert core.catalog.find(WRITER, later.handle, later.generation) is not None
         assert (free_units(core), core.stale_total) == (3, 0)
@@ -266,20 +260,20 @@ class TestSilentWriter:
     def test_another_use_of_the_same_handle_is_not_meant(self) -> None:
         core, _ = self.silent(pid=77)
         core.receive(6.0, WRITER, Joined())
-        core.receive(6.1, WRITER, Writing(i64([1]), i64([2])))
+        core.receive(6.1, WRITER, PendingWrites(i64([1]), i64([2])))
         assert free_units(core) == 4
 
     def test_who_is_not_joined_frees_nothing(self) -> None:
         core, _ = self.silent(pid=77)
-        core.receive(6.0, WRITER, Writing())
+        core.receive(6.0, WRITER, PendingWrites())
         assert (free_units(core), core.stale_total) == (3, 1)
 
     def test_committed_regions_live_for_the_grace_and_no_longer(self) -> None:
         core, effects = self.silent(commit=True, pid=77)
-        assert effects == [After(30.0, GraceOver(WRITER, 1))]
+        assert effects == [After(30.0, WriterGraceOver(WRITER, 1))]
         core.receive(6.0, ETCD, MemberDown(WRITER))
         assert free_units(core) == 3
-        core.receive(35.0, ME, GraceOver(WRITER, 1))
+        core.receive(35.0, ME, WriterGraceOver(WRITER, 1))
         assert free_units(core) == 4
 
     def test_each_grace_frees_what_was_committed_before_its_absence(self) -> None:
@@ -287,18 +281,18 @@ class TestSilentWriter:
         core.receive(6.0, WRITER, Joined())
         second = reserve(core)
         core.receive(7.0, WRITER, CommitRegion(second.handle, second.generation, 6))
-        assert After(30.0, GraceOver(WRITER, 2)) in core.receive(8.0, WRITER, Gone())
-        core.receive(35.0, ME, GraceOver(WRITER, 1))
+        assert After(30.0, WriterGraceOver(WRITER, 2)) in core.receive(8.0, WRITER, Gone())
+        core.receive(35.0, ME, WriterGraceOver(WRITER, 1))
         assert core.catalog.find(WRITER, second.handle, second.generation) is not None
         assert free_units(core) == 3
-        core.receive(38.0, ME, GraceOver(WRITER, 2))
+        core.receive(38.0, ME, WriterGraceOver(WRITER, 2))
         assert free_units(core) == 4
 
     def test_a_writer_that_is_back_has_given_up_what_it_kept(self) -> None:
         core, _ = self.silent(commit=True)
         core.receive(6.0, WRITER, Joined())
         assert free_units(core) == 3
-        core.receive(35.0, ME, GraceOver(WRITER, 1))
+        core.receive(35.0, ME, WriterGraceOver(WRITER, 1))
         assert free_units(core) == 4
 
     def test_a_reset_without_the_writer_counts_as_its_end(self) -> None:
@@ -337,16 +331,16 @@ class TestReports:
 def test_the_check_sees_books_that_contradict_each_other() -> None:
     core = joined()
     host = reserve(core)
-    core.catalog.room.free(host.handle, host.generation)
+    core.catalog.allocator.free(host.handle, host.generation)
     with pytest.raises(CatalogError, match="0 ranges and 1 entries"):
         core.catalog.check_integrity()
-    core.catalog.room.take(2 * UNIT)
+    core.catalog.allocator.allocate(2 * UNIT)
     with pytest.raises(CatalogError, match="region 1 is entered as"):
         core.catalog.check_integrity()
     core = joined()
     reserve(core)
-    core.catalog.room.free_bytes -= 1
-    with pytest.raises(RoomError):
+    core.catalog.allocator.free_bytes -= 1
+    with pytest.raises(AllocatorError):
         core.catalog.check_integrity()
 
 

@@ -11,18 +11,18 @@ from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberU
 from dunlin.messages.pool import (
     CommitRegion,
     FindRegions,
+    PendingWrites,
     RegionReserved,
     RegionsFound,
-    RegionsTaken,
+    RegionsRevoked,
     ReleaseRegion,
     ReserveRegion,
-    Writing,
 )
 from dunlin.messages.types import HostRegion, Region, i64
-from services.kvstore.catalog import State
 from services.kvstore.config import KvstoreConfig, TierConfig
 from services.kvstore.core import KvstoreCore
-from services.kvstore.orphans import PROCESSES, AwaitEnd, ProcessEnded
+from services.kvstore.regions.catalog import RegionState
+from services.kvstore.regions.writer_absences import PROCESSES, AwaitProcessEnd, ProcessEnded
 
 ME = Address("kvstore", "kv", 1)
 ETCD = Address("etcd", "")
@@ -52,7 +52,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         self.now_s = 0.0
         self.incarnations = 10
         self.living: dict[str, Process] = {}
-        self.watched: list[AwaitEnd] = []
+        self.watched: list[AwaitProcessEnd] = []
         self.timers: list[Message] = []
         self.dead: list[tuple[Address, HostRegion]] = []
         self.forgotten: dict[str, HostRegion] = {}
@@ -64,7 +64,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         for effect in effects:
             if isinstance(effect, After):
                 self.timers.append(effect.message)
-            elif effect.to == PROCESSES and isinstance(effect.message, AwaitEnd):
+            elif effect.to == PROCESSES and isinstance(effect.message, AwaitProcessEnd):
                 self.watched.append(effect.message)
         return effects
 
@@ -92,7 +92,7 @@ class KvstoreMachine(RuleBasedStateMachine):
             self.give(process.address, Joined())
             self.unheard = [one for one in self.unheard if one.address.name != name]  # a successor is proof
             handles, generations = [one.handle for one in process.writes], [one.generation for one in process.writes]
-            self.give(process.address, Writing(i64(handles), i64(generations)))
+            self.give(process.address, PendingWrites(i64(handles), i64(generations)))
             self.forgotten.pop(name, None)
 
     @precondition(lambda self: any(one.joined for one in self.living.values()))
@@ -145,7 +145,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         for name, process in self.living.items():
             if process.joined and name not in self.forgotten:
                 entries = self.core.catalog.entries_of(process.address)
-                waiting = [entry.host.handle for entry in entries if entry.state is not State.COMMITTED]
+                waiting = [entry.host.handle for entry in entries if entry.state is not RegionState.COMMITTED]
                 assert sorted(waiting) == sorted(host.handle for host in process.writes)
 
     @precondition(lambda self: any(one.joined and one.writes for one in self.living.values()))
@@ -173,7 +173,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         found = [kept.host for kept in effect.message.regions]
         handles = [host.handle for host in found]
         words = [(one.to, one.message) for one in told if isinstance(one, Send)]
-        taken = [(to, word) for to, word in words if isinstance(word, RegionsTaken)]
+        taken = [(to, word) for to, word in words if isinstance(word, RegionsRevoked)]
         names = [(to, *name) for to, each in taken for name in zip(each.handle, each.generation, strict=True)]
         there = [other for other in self.living.values() if other.joined] + self.unheard
         kept = [(other.address, host.handle, host.generation) for other in there for host in other.keeps]
@@ -267,7 +267,7 @@ class KvstoreMachine(RuleBasedStateMachine):
         self.give(ETCD, MembersReset(()))
         for timer in self.timers:
             self.give(ME, timer)
-        assert self.core.catalog.room.free_bytes == self.core.catalog.room.capacity_bytes
+        assert self.core.catalog.allocator.free_bytes == self.core.catalog.allocator.capacity_bytes
 
 
 TestKvstoreMachine = KvstoreMachine.TestCase

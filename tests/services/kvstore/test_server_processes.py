@@ -6,8 +6,8 @@ import sys
 from collections.abc import Sequence
 
 from dunlin.effects import Address, Effect, Joined, Message
-from dunlin.host import Host
-from services.kvstore.orphans import PROCESSES, AwaitEnd, ProcessEnded
+from dunlin.runtime.core_host import CoreHost
+from services.kvstore.regions.writer_absences import PROCESSES, AwaitProcessEnd, ProcessEnded
 from services.kvstore.server_processes import ProcessWatcher
 
 WRITER = Address("instance", "i0", 1)
@@ -27,9 +27,9 @@ def sleeper() -> "subprocess.Popen[bytes]":
     return subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
 
 
-def watching() -> tuple[Ear, Host, ProcessWatcher]:
+def watching() -> tuple[Ear, CoreHost, ProcessWatcher]:
     ear = Ear()
-    host = Host(ear, Address("kvstore", "kv", 2), asyncio.get_running_loop().time)
+    host = CoreHost(ear, Address("kvstore", "kv", 2), asyncio.get_running_loop().time)
     watcher = ProcessWatcher(host)
     host.attach(PROCESSES, watcher)
     return ear, host, watcher
@@ -41,7 +41,7 @@ def test_the_end_of_a_process_is_told_once_and_not_before() -> None:
         process = sleeper()
         try:
             for _ in range(2):
-                assert watcher.send(AwaitEnd(WRITER, process.pid))
+                assert watcher.send(AwaitProcessEnd(WRITER, process.pid))
             await asyncio.sleep(0.2)
             assert ear.heard == []
         finally:
@@ -52,7 +52,7 @@ def test_the_end_of_a_process_is_told_once_and_not_before() -> None:
         await asyncio.sleep(0.05)
         assert ear.heard == [ProcessEnded(WRITER)]
         process.wait()
-        watcher.send(AwaitEnd(WRITER, process.pid))
+        watcher.send(AwaitProcessEnd(WRITER, process.pid))
         assert ear.heard == [ProcessEnded(WRITER)] * 2
         host.close()
 
@@ -63,7 +63,7 @@ def test_a_closed_watcher_lets_go_of_the_process() -> None:
     async def scenario() -> None:
         ear, host, watcher = watching()
         process = sleeper()
-        watcher.send(AwaitEnd(WRITER, process.pid))
+        watcher.send(AwaitProcessEnd(WRITER, process.pid))
         host.close()
         process.kill()
         process.wait()

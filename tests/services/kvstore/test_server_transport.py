@@ -12,18 +12,27 @@ import xxhash
 from dunlin.effects import Address, Message
 from dunlin.messages.exchange import TransferAgent
 from dunlin.messages.types import HostRegion, Priority, Region
-from dunlin.transport.agent import AgentError
-from dunlin.transport.nixl_agent import has_fast_network
-from dunlin.transport.payload import Payload
-from dunlin.transport.sockets import signed
-from dunlin.transport.staging import Cut
+from dunlin.transport.one_sided.agent import AgentError
+from dunlin.transport.one_sided.nixl_agent import has_fast_network
+from dunlin.transport.one_sided.staging import StagingLayout
+from dunlin.transport.payload import RegionHeader
+from dunlin.transport.sockets.blocking import signed_digest
 from services.kvstore import server_transport
-from services.kvstore.carriage import Abandon, Expect, Expecting, Forget, Goods, Push, Pushed, Received
-from services.kvstore.server_transport import Carrier, choose_agent
+from services.kvstore.server_transport import RegionTransport, choose_agent
+from services.kvstore.transfer.transport_commands import (
+    CancelReceive,
+    ExpectRegion,
+    ForgetPeer,
+    PushRegion,
+    ReceiveReady,
+    RegionPayload,
+    RegionPushed,
+    RegionReceived,
+)
 from tests.transport.fake_agent import FakeAgent, Hub
 
 ROOM = 1 << 20
-CUT = Cut(lanes=2, depth=2, chunk_bytes=1 << 12)
+CUT = StagingLayout(lanes=2, depth=2, chunk_bytes=1 << 12)
 LENGTH = 50_000
 
 
@@ -34,20 +43,20 @@ class Side:
         self.address = Address("kvstore", name, 1)
         self.room = bytearray(name.encode() * (ROOM // len(name)))
         self.agent = FakeAgent(hub, name, CUT) if has_agent else None
-        self.about: TransferAgent | None = self.agent.about if self.agent is not None else None
+        self.about: TransferAgent | None = self.agent.descriptor if self.agent is not None else None
         self.heard: list[Message] = []
         host: Any = self
         view = memoryview(self.room)
-        self.carrier = Carrier(
+        self.carrier = RegionTransport(
             host, view, "127.0.0.1", lambda port: f"127.0.0.1:{port}", None, self.agent, may_shun=may_shun
         )
 
     def deliver(self, sender: Address, message: Message) -> None:
         self.heard.append(message)
 
-    def goods(self, handle: int, offset: int, checksum: int) -> Goods:
+    def goods(self, handle: int, offset: int, checksum: int) -> RegionPayload:
         host = HostRegion(handle, 1, offset, LENGTH, checksum)
-        return Goods(host, Region(0, 2, 0, 9), "fp32", b"c")
+        return RegionPayload(host, Region(0, 2, 0, 9), "fp32", b"c")
 
     async def until(self, kind: type[Any]) -> Any:
         async with asyncio.timeout(20):
@@ -57,19 +66,19 @@ class Side:
         return found[0]
 
 
-def expect(source: Side, target: Side, handle: int = 5) -> tuple[Expecting, int]:
-    plain = Payload(b"", handle, 1, Region(0, 2, 0, 9), "fp32", b"c", LENGTH, 0)
-    checksum = signed(xxhash.xxh3_64_intdigest(plain.identity + bytes(source.room[:LENGTH])))
-    target.carrier.send(Expect(target.goods(handle, 4096, checksum), source.address, source.about))
+def expect(source: Side, target: Side, handle: int = 5) -> tuple[ReceiveReady, int]:
+    plain = RegionHeader(b"", handle, 1, Region(0, 2, 0, 9), "fp32", b"c", LENGTH, 0)
+    checksum = signed_digest(xxhash.xxh3_64_intdigest(plain.identity + bytes(source.room[:LENGTH])))
+    target.carrier.send(ExpectRegion(target.goods(handle, 4096, checksum), source.address, source.about))
     ready = target.heard.pop()
-    assert isinstance(ready, Expecting)
+    assert isinstance(ready, ReceiveReady)
     return ready, checksum
 
 
-def push(source: Side, target: Side, ready: Expecting, checksum: int) -> None:
+def push(source: Side, target: Side, ready: ReceiveReady, checksum: int) -> None:
     place = (ready.endpoint, ready.token, ready.handle, ready.generation)
     goods = source.goods(9, 0, checksum)
-    source.carrier.send(Push(7, target.address, *place, goods, Priority.KV, ready.agent))
+    source.carrier.send(PushRegion(7, target.address, *place, goods, Priority.KV, ready.agent))
 
 
 async def between(source: Side, target: Side, do: Callable[[], Any]) -> None:
@@ -91,8 +100,8 @@ def test_writes_where_both_have_an_agent_and_sockets_otherwise(sender_has_one: b
             ready, checksum = expect(source, target)
             assert (ready.agent is not None) == (sender_has_one and receiver_has_one)
             push(source, target, ready, checksum)
-            assert await source.until(Pushed) == Pushed(7)
-            assert await target.until(Received) == Received(5, 1)
+            assert await source.until(RegionPushed) == RegionPushed(7)
+            assert await target.until(RegionReceived) == RegionReceived(5, 1)
             assert target.room[4096 : 4096 + LENGTH] == source.room[:LENGTH]
             assert bool(source.agent and source.agent.writes) == (sender_has_one and receiver_has_one)
 
@@ -111,10 +120,10 @@ def test_a_peer_whose_writes_do_not_come_is_asked_for_sockets_a_while(may_shun: 
             ready, _ = expect(source, target)
             assert ready.agent is not None
             target.carrier._received(5, 1, "nothing came")
-            assert (await target.until(Received)).detail == "nothing came"
+            assert (await target.until(RegionReceived)).detail == "nothing came"
             assert (expect(source, target, 6)[0].agent is None) == may_shun
-            target.carrier._shunned = {
-                name: until_s - server_transport.SHUN_S for name, until_s in target.carrier._shunned.items()
+            target.carrier._banned = {
+                name: until_s - server_transport.AGENT_BAN_S for name, until_s in target.carrier._banned.items()
             }
             assert expect(source, target, 7)[0].agent is not None
 
@@ -132,7 +141,7 @@ def test_damage_and_what_the_core_gave_up_shun_nobody() -> None:
             for handle, detail in enumerate(("abandoned", "the bytes do not match their checksum", "a is gone")):
                 expect(source, target, handle)
                 target.carrier._received(handle, 1, detail)
-                await target.until(Received)
+                await target.until(RegionReceived)
             assert expect(source, target, 7)[0].agent is not None
 
         await between(source, target, do)
@@ -148,8 +157,8 @@ def test_abandoned_is_told_whichever_way(has_agent: bool) -> None:
 
         async def do() -> None:
             expect(source, target)
-            target.carrier.send(Abandon(5, 1))
-            assert await target.until(Received) == Received(5, 1, "abandoned")
+            target.carrier.send(CancelReceive(5, 1))
+            assert await target.until(RegionReceived) == RegionReceived(5, 1, "abandoned")
 
         await between(source, target, do)
 
@@ -164,13 +173,13 @@ def test_a_peer_that_is_gone_is_left_and_what_it_was_to_send_is_told() -> None:
         async def do() -> None:
             ready, checksum = expect(source, target)
             push(source, target, ready, checksum)
-            await target.until(Received)
+            await target.until(RegionReceived)
             expect(source, target, 6)
-            target.carrier.send(Forget(source.address))
-            assert await target.until(Received) == Received(6, 1, "a is gone")
+            target.carrier.send(ForgetPeer(source.address))
+            assert await target.until(RegionReceived) == RegionReceived(6, 1, "a is gone")
             assert target.agent is not None
             assert target.agent.left == ["a"]
-            source.carrier.send(Forget(Address("kvstore", "unknown", 3)))
+            source.carrier.send(ForgetPeer(Address("kvstore", "unknown", 3)))
 
         await between(source, target, do)
 
@@ -195,7 +204,7 @@ def test_auto_takes_what_pays_and_sockets_where_there_are_certificates(
             raise AgentError("no UCX")
         return name
 
-    monkeypatch.setattr(server_transport, "open_agent", open_agent)
+    monkeypatch.setattr(server_transport, "open_nixl_agent", open_agent)
     for is_installed, is_fast in product((True, False), repeat=2):
         is_there = is_installed and is_fast
         monkeypatch.setattr(server_transport, "is_installed", lambda found=is_installed: found)

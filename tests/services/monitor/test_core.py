@@ -19,7 +19,7 @@ from dunlin.messages.fleet import (
 from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.wire import codec
 from services.monitor.config import MonitorConfig
-from services.monitor.core import PublishDue, Tick
+from services.monitor.core import PublishDue, WatchdogTick
 from tests.services.monitor.bench import (
     DISPATCHER,
     ETCD,
@@ -131,7 +131,7 @@ class TestSuspicion:
         for _ in range(20):
             bench.give(DISPATCHER, DispatcherReport())
         bench.run(10.0)
-        assert [(at_s, timer) for at_s, _, timer in bench.timers] == [(110.25, Tick())]
+        assert [(at_s, timer) for at_s, _, timer in bench.timers] == [(110.25, WatchdogTick())]
 
 
 class TestViews:
@@ -189,9 +189,9 @@ class TestViews:
     def test_a_heartbeat_without_news_makes_no_version(self) -> None:
         bench = make_bench()
         bench.give(INSTANCE, report(safepoints=1))
-        version = bench.core.views.version
+        version = bench.core.fleet_views.version
         heartbeat(bench, 5.0, safepoints=2)
-        assert bench.core.views.version == version
+        assert bench.core.fleet_views.version == version
 
     def test_versions_follow_each_other_without_gaps(self) -> None:
         bench = make_bench()
@@ -301,13 +301,13 @@ class TestPresence:
 
     def test_an_old_incarnation_that_wakes_changes_nothing(self) -> None:
         bench = make_bench(DISPATCHER, RESTARTED, INSTANCE)
-        version = bench.core.views.version
+        version = bench.core.fleet_views.version
         bench.give(INSTANCE, report(outstanding_steps=1))
-        assert (bench.core.stale_total, bench.core.views.version) == (1, version)
+        assert (bench.core.stale_total, bench.core.fleet_views.version) == (1, version)
         bench.give(RESTARTED, Gone())
         bench.give(INSTANCE, report())
         assert bench.core.stale_total == 2
-        assert INSTANCE not in [view.address for view in bench.core.views.full().members]
+        assert INSTANCE not in [view.address for view in bench.core.fleet_views.snapshot().members]
 
     def test_a_report_without_a_stream_is_stale(self) -> None:
         bench = make_bench(DISPATCHER)
@@ -317,7 +317,7 @@ class TestPresence:
     def test_an_instance_report_of_somebody_else_fails_nothing(self) -> None:
         bench = make_bench(DISPATCHER)
         bench.give(DISPATCHER, report())
-        assert bench.core.views.full().members == ()
+        assert bench.core.fleet_views.snapshot().members == ()
 
 
 class TestQueries:

@@ -8,10 +8,10 @@ from contextlib import suppress
 import pytest
 
 from dunlin.messages.fleet import FleetStatus
-from dunlin.telemetry.metrics import Family, Sample
+from dunlin.telemetry.metrics import MetricFamily, MetricSample
 from dunlin.wire.errors import StartError
 from services.monitor import server_metrics
-from services.monitor.server_metrics import MetricsDoor
+from services.monitor.server_metrics import MetricsServer
 from tests.ipv6 import needs_ipv6
 
 
@@ -22,9 +22,9 @@ async def status() -> FleetStatus:
 def talk(request: bytes, *, ready: bool = True) -> bytes:
     """What the door answers to these bytes."""
 
-    async def scenario(door: MetricsDoor) -> bytes:
+    async def scenario(door: MetricsServer) -> bytes:
         if ready:
-            door.answer_from(status)
+            door.set_source(status)
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         writer.write(request)
         try:
@@ -35,8 +35,8 @@ def talk(request: bytes, *, ready: bool = True) -> bytes:
     return asyncio.run(with_door(scenario))
 
 
-async def with_door(scenario: Callable[[MetricsDoor], Awaitable[bytes]]) -> bytes:
-    door = await MetricsDoor.open("127.0.0.1:0")
+async def with_door(scenario: Callable[[MetricsServer], Awaitable[bytes]]) -> bytes:
+    door = await MetricsServer.open("127.0.0.1:0")
     try:
         return await scenario(door)
     finally:
@@ -86,9 +86,9 @@ def whole(sock: socket.socket) -> bytes:
 
 
 def test_above_the_limit_a_connection_is_told_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(server_metrics, "MOST_CONNECTIONS", 1)
+    monkeypatch.setattr(server_metrics, "MAX_CONNECTIONS", 1)
 
-    async def scenario(door: MetricsDoor) -> bytes:
+    async def scenario(door: MetricsServer) -> bytes:
         _, silent = await asyncio.open_connection("127.0.0.1", door.port)
         reader, writer = await asyncio.open_connection("127.0.0.1", door.port)
         refused = await reader.read()
@@ -104,8 +104,8 @@ def test_above_the_limit_a_connection_is_told_at_once(monkeypatch: pytest.Monkey
 def test_peers_that_fall_silent_and_peers_that_never_read_are_cut(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(server_metrics, "CONNECTION_S", 1.0)
 
-    async def scenario(door: MetricsDoor) -> bytes:
-        door.answer_from(status, lambda: [Family("dunlin_x", "x" * PAGE_BYTES, "gauge", (Sample((), 1.0),))])
+    async def scenario(door: MetricsServer) -> bytes:
+        door.set_source(status, lambda: [MetricFamily("dunlin_x", "x" * PAGE_BYTES, "gauge", (MetricSample((), 1.0),))])
         _, silent = await asyncio.open_connection("127.0.0.1", door.port)
         silent.write(b"GET /met")
         never_reads = socket.create_connection(("127.0.0.1", door.port))
@@ -124,7 +124,7 @@ def test_peers_that_fall_silent_and_peers_that_never_read_are_cut(monkeypatch: p
 @needs_ipv6
 def test_the_address_may_be_ipv6() -> None:
     async def scenario() -> None:
-        door = await MetricsDoor.open("[::1]:0")
+        door = await MetricsServer.open("[::1]:0")
         _, writer = await asyncio.open_connection("::1", door.port)
         writer.close()
         await door.close()
@@ -133,9 +133,9 @@ def test_the_address_may_be_ipv6() -> None:
 
 
 def test_a_taken_port_is_named() -> None:
-    async def scenario(door: MetricsDoor) -> bytes:
+    async def scenario(door: MetricsServer) -> bytes:
         with pytest.raises(StartError, match=rf"127\.0\.0\.1:{door.port}.*choose another --metrics-port"):
-            await MetricsDoor.open(f"127.0.0.1:{door.port}")
+            await MetricsServer.open(f"127.0.0.1:{door.port}")
         return b""
 
     asyncio.run(with_door(scenario))

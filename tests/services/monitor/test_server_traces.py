@@ -7,14 +7,14 @@ import pytest
 
 from dunlin.effects import Address, Message, Send
 from dunlin.messages.fleet import Reason, Reasons
-from dunlin.messages.told import Admitted, Closed
-from dunlin.messages.types import Finish, Why
+from dunlin.messages.lifecycle import Admitted, Closed
+from dunlin.messages.types import FinishReason, Why
 from dunlin.telemetry.spans import Span
 from dunlin.wire import codec
 from dunlin.wire.errors import StartError
 from services.monitor.config import MonitorConfig
 from services.monitor.core import TRACES, MonitorCore
-from services.monitor.server_traces import Traces, open_traces
+from services.monitor.server_traces import TraceOutlet, open_traces
 
 D = Address("dispatcher", "d0", 0xC)
 CLIENT = Address("client", "http-1")
@@ -40,12 +40,12 @@ def reasons(*messages: Message) -> Reasons:
     return Reasons(tuple(Reason(10.0 + i, D, CLIENT, kind, data) for i, (kind, data) in enumerate(encoded)))
 
 
-STORY = reasons(Admitted("req-c-1", why=WHY), Closed("req-c-1", Finish.STOP, 5, why=WHY))
+STORY = reasons(Admitted("req-c-1", why=WHY), Closed("req-c-1", FinishReason.STOP, 5, why=WHY))
 
 
 def test_reasons_become_spans_once_they_are_old_enough() -> None:
     exporter: Any = FakeExporter()
-    traces = Traces(exporter)
+    traces = TraceOutlet(exporter)
     assert traces.send(STORY)
     assert traces.send(Reasons((Reason(1.0, D, CLIENT, "Nonsense", b"\xff"),)))
     traces.flush(11.0)
@@ -56,7 +56,7 @@ def test_reasons_become_spans_once_they_are_old_enough() -> None:
 
 def test_the_end_passes_on_what_has_come() -> None:
     exporter: Any = FakeExporter()
-    traces = Traces(exporter)
+    traces = TraceOutlet(exporter)
     traces.send(STORY)
     traces.close("stopping")
     assert ([span.name for span in exporter.spans], exporter.closed) == (["queue", "request"], True)
@@ -74,7 +74,7 @@ def test_the_core_passes_reasons_on_when_traces_are_wanted(wanted: bool) -> None
 
 
 def test_a_start_without_opentelemetry_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "dunlin.telemetry.otlp", raising=False)
+    monkeypatch.delitem(sys.modules, "dunlin.telemetry.otlp_exporter", raising=False)
     monkeypatch.setitem(sys.modules, "opentelemetry.sdk.trace", None)
     with pytest.raises(StartError, match=r"dunlin\[server,otel\]"):
         open_traces("http://127.0.0.1:4317", "node")

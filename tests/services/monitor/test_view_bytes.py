@@ -65,9 +65,9 @@ def test_one_change_costs_the_same_bytes_at_3_and_at_300_instances(changed: Inst
 
 def test_a_report_that_changes_nothing_costs_no_version() -> None:
     core = running(3)
-    version = core.views.version
+    version = core.fleet_views.version
     assert views(list(core.receive(5.0, instances(3)[1], REPORT))) == []
-    assert core.views.version == version
+    assert core.fleet_views.version == version
 
 
 def test_who_comes_late_gets_everything_once() -> None:

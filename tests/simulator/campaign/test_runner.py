@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from dunlin.cli.main import main
+from cli.main import main
 from services.instance.core import InstanceCore
 from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
@@ -135,7 +135,7 @@ def test_who_left_a_door_that_never_heard_of_it_is_served_as_an_orphan_and_no_lo
     """Its instance knows only that its dispatcher is gone, and keeps for 30 s what another may adopt (FAULTS)."""
     outcome = CampaignTrial(left_while_the_door_slept()).run()
     assert (outcome.violation, outcome.done.total(), outcome.ends) == (None, 2, Counter({"left": 1}))
-    monkeypatch.setattr(InstanceCore, "_on_orphans_due", lambda *_: [])
+    monkeypatch.setattr(InstanceCore, "_on_dispatcher_grace_over", lambda *_: [])
     violation = CampaignTrial(left_while_the_door_slept()).run().violation
     assert violation is not None
     assert "which left" in str(violation)

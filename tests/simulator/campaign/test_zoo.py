@@ -5,9 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.prefix import begins, chain_of, root
-from services.dispatcher.tokens import is_whole
-from services.instance.slots import Holding, Use
+from dunlin.kv.prefix_hash import chain_of, chain_root, has_prefix
+from services.dispatcher.requests.token_rows import is_consistent
+from services.instance.kv.slot_table import Holding, SlotUse
 from tests.zoo.hunt import BUGS, hunt, names, search
 from tests.zoo.plant import Bug, Swap, planted, skip, swap
 from tests.zoo.restore import restore, write
@@ -31,7 +31,7 @@ def test_it_can_be_planted(bug: Bug) -> None:
 
 
 def held() -> Holding:
-    holding = Holding(1, Use.OWNED)
+    holding = Holding(1, SlotUse.OWNED)
     holding.append((10, 5))
     return holding
 
@@ -41,25 +41,25 @@ def bug(*swaps: Swap) -> Bug:
 
 
 SHIFTED = swap(
-    Holding.span,
+    Holding.slots_of,
     lambda original, self, start, stop: [(first + 1, length) for first, length in original(self, start, stop)],
 )
 
 
 def test_it_is_there_and_gone_again_whatever_happens() -> None:
     with planted(bug(SHIFTED)):
-        assert held().span(0, 2) == [(11, 2)]
+        assert held().slots_of(0, 2) == [(11, 2)]
     with pytest.raises(ValueError, match="positions 0 to 9"), planted(bug(SHIFTED)):
-        held().span(0, 9)
-    assert held().span(0, 2) == [(10, 2)]
+        held().slots_of(0, 9)
+    assert held().slots_of(0, 2) == [(10, 2)]
 
 
 def test_a_bound_method_and_a_function_imported_by_name_have_it_too() -> None:
-    span = held().span
-    with planted(bug(SHIFTED, skip(begins, bool))):
+    span = held().slots_of
+    with planted(bug(SHIFTED, skip(has_prefix, bool))):
         assert span(0, 2) == [(11, 2)]
-        assert not begins(root("", ""), [1], 1, chain_of(root("", ""), [1], 1))
-    assert begins(root("", ""), [1], 1, chain_of(root("", ""), [1], 1))
+        assert not has_prefix(chain_root("", ""), [1], 1, chain_of(chain_root("", ""), [1], 1))
+    assert has_prefix(chain_root("", ""), [1], 1, chain_of(chain_root("", ""), [1], 1))
 
 
 def spoken(word: str, times: int = 2, *, end: str = ".") -> str:
@@ -73,25 +73,25 @@ def test_arguments_by_name_and_by_default_reach_the_original() -> None:
 
 
 def test_only_the_calls_of_one_function_change() -> None:
-    with planted(bug(skip(chain_of, bytes, called_by=begins))):
-        assert begins(b"", [1], 1, b"")
-        assert chain_of(root("", ""), [1], 1) != b""
+    with planted(bug(skip(chain_of, bytes, called_by=has_prefix))):
+        assert has_prefix(b"", [1], 1, b"")
+        assert chain_of(chain_root("", ""), [1], 1) != b""
 
 
 def test_two_bugs_of_one_function_are_undone_in_turn() -> None:
     with planted(bug(SHIFTED, SHIFTED)):
-        assert held().span(0, 2) == [(12, 2)]
-    assert held().span(0, 2) == [(10, 2)]
+        assert held().slots_of(0, 2) == [(12, 2)]
+    assert held().slots_of(0, 2) == [(10, 2)]
 
 
-@pytest.mark.parametrize("target", [Holding, held().span, Holding.slots])
+@pytest.mark.parametrize("target", [Holding, held().slots_of, Holding.slots])
 def test_only_functions_can_be_swapped(target: Callable[..., object]) -> None:
     with pytest.raises(TypeError, match="is no function"):
         skip(target, lambda: None)
 
 
 def test_what_breaks_nothing_is_not_caught() -> None:
-    result = search(bug(skip(is_whole, lambda: True)), most=1)
+    result = search(bug(skip(is_consistent, lambda: True)), most=1)
     assert not result.is_caught
     assert str(result).startswith("b: NOT CAUGHT after 1 seeds")
 

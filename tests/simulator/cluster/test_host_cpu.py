@@ -5,9 +5,9 @@ from itertools import pairwise
 
 import pytest
 
-from dunlin.cost.models import ZERO, EngineTiming, HostCosts, MessageCosts, MoveModel, MoveModels, StepModel
-from dunlin.workload.prompts import make_jobs
-from dunlin.workload.trace import Arrival
+from dunlin.cost.models import ZERO, EngineTiming, MessageCosts, ProcessCosts, StepModel, TransferModel, TransferModels
+from dunlin.workload.traffic.prompts import make_jobs
+from dunlin.workload.traffic.trace import Arrival
 from simulator.cluster.network import NetworkSpec
 from simulator.cluster.spec import ClusterSpec
 from simulator.engine.model import SimulatedEngineSettings, make_engine_ready
@@ -16,11 +16,11 @@ from simulator.study.run import SimSpec, simulate
 
 STEP_S = 0.010
 NOTHING = MessageCosts()
-TIMING = EngineTiming(StepModel(ZERO, fixed_s=STEP_S), MoveModels(MoveModel(0.001, 1e9)), 0.0, 4096, 1024)
+TIMING = EngineTiming(StepModel(ZERO, fixed_s=STEP_S), TransferModels(TransferModel(0.001, 1e9)), 0.0, 4096, 1024)
 
 
 def token_times(
-    host: HostCosts | None, requests: int = 1, tokens: int = 20, ratios: tuple[float, ...] = ()
+    host: ProcessCosts | None, requests: int = 1, tokens: int = 20, ratios: tuple[float, ...] = ()
 ) -> list[list[float]]:
     ready = make_engine_ready(slots=TIMING.slots, kv_bytes_per_token=1024)
     timing = UnsteadyTiming(replace(TIMING, unsteadiness=ratios))
@@ -31,8 +31,8 @@ def token_times(
     return [list(record.token_s) for record in simulate(SimSpec(cluster, jobs, sample_s=0.0)).records]
 
 
-def costs(instance: MessageCosts = NOTHING, door: MessageCosts = NOTHING, shares: bool = True) -> HostCosts:
-    return HostCosts(instance, door, 1e-6, shares)
+def costs(instance: MessageCosts = NOTHING, door: MessageCosts = NOTHING, shares: bool = True) -> ProcessCosts:
+    return ProcessCosts(instance, door, 1e-6, shares)
 
 
 def period_s(times: list[float]) -> float:

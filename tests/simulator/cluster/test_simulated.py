@@ -6,7 +6,13 @@ from dunlin.effects import Address
 from dunlin.messages.door import Quota
 from dunlin.messages.membership import MembersReset
 from dunlin.messages.types import HostRegion, Region
-from services.kvstore.carriage import TRANSPORT, Expect, Expecting, Goods, Received
+from services.kvstore.transfer.transport_commands import (
+    TRANSPORT,
+    ExpectRegion,
+    ReceiveReady,
+    RegionPayload,
+    RegionReceived,
+)
 from simulator.cluster.etcd import LEASE_S
 from simulator.cluster.kv_transport import PATIENCE_S
 from simulator.cluster.process import Delivery
@@ -94,9 +100,9 @@ def test_a_broken_stream_is_dialled_again() -> None:
     one, other = cluster.dispatcher.address, cluster.instances["instance-0"].address
     cluster.reset_stream(one, other, after_s=2.0)
     cluster.world.run(for_s=1.9)
-    assert len(cluster.dispatcher.fleet.placeable) == 1
+    assert len(cluster.dispatcher.fleet.serving) == 1
     cluster.world.run(for_s=1.0)
-    assert len(cluster.dispatcher.fleet.placeable) == 2
+    assert len(cluster.dispatcher.fleet.serving) == 2
 
 
 def test_who_did_not_notice_that_its_peer_died_hears_so_when_it_would_be_dialled() -> None:
@@ -107,7 +113,7 @@ def test_who_did_not_notice_that_its_peer_died_hears_so_when_it_would_be_dialled
     cluster.redial(one, other, unaware=one)
     cluster.world.run(for_s=0.1)
     assert not cluster.world.is_connected(one, other)
-    assert other not in cluster.dispatcher.fleet.placeable
+    assert other not in cluster.dispatcher.fleet.serving
 
 
 def test_an_engine_maps_the_memory_of_the_kvstore_that_is_there() -> None:
@@ -125,15 +131,15 @@ def test_a_region_that_nobody_pushes_is_told_to_be_lost() -> None:
     cluster = ready(nodes=2)
     ear = Ear()
     waiting = Address("kvstore", "waiting", 99)
-    goods = Goods(HostRegion(1, 2, 0, 64), Region(0, 2, 0, 1), "float32", b"")
+    goods = RegionPayload(HostRegion(1, 2, 0, 64), Region(0, 2, 0, 1), "float32", b"")
     cluster.world.add(waiting, ear)
     cluster.world.connect(waiting, TRANSPORT)
-    cluster.world.post(waiting, TRANSPORT, Expect(goods, cluster.kvstore.address))
+    cluster.world.post(waiting, TRANSPORT, ExpectRegion(goods, cluster.kvstore.address))
     asked_s = cluster.world.now_s
     cluster.world.run(for_s=2 * PATIENCE_S)
-    said = [(at_s, message) for at_s, _, message in ear.heard if isinstance(message, Expecting | Received)]
-    assert isinstance(said[0][1], Expecting)
-    assert said[1][1] == Received(1, 2, "nothing came")
+    said = [(at_s, message) for at_s, _, message in ear.heard if isinstance(message, ReceiveReady | RegionReceived)]
+    assert isinstance(said[0][1], ReceiveReady)
+    assert said[1][1] == RegionReceived(1, 2, "nothing came")
     assert PATIENCE_S <= said[1][0] - asked_s < PATIENCE_S + 0.01
 
 

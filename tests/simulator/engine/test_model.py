@@ -24,7 +24,7 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import (
-    Finish,
+    FinishReason,
     GroupKind,
     HostRegion,
     MoveKind,
@@ -32,7 +32,7 @@ from dunlin.messages.types import (
     Priority,
     Region,
     RemapPhase,
-    Sampling,
+    SamplingParams,
     Verdict,
     i8,
     i32,
@@ -89,7 +89,7 @@ class Bench:
 
 
 def open_of(number: int, length: int = 10, **fields: Any) -> Open:
-    values = {"max_tokens": 5, "sampling": Sampling(seed=number), "prompt_tokens": length}
+    values = {"max_tokens": 5, "sampling": SamplingParams(seed=number), "prompt_tokens": length}
     return Open(number, **{"tokens": i32(range(length)), **values, **fields})
 
 
@@ -116,7 +116,7 @@ def move_of(number: int, sequence: int = 1, start: int = 0, stop: int = 10, **fi
 
 
 def test_a_row_without_a_next_token_ends_alone() -> None:
-    """As the engine's own runner does: tests/engine/test_runner.py."""
+    """As the engine's own runner does: tests/engine/execution/test_runner.py."""
     bench = Bench(failing_token=77)
     bench.tell(open_of(1, tokens=i32([5, 77, 7]), prompt_tokens=3), open_of(2, 8))
     bench.tell(step_of(1, (1, 0, 2), (2, 0, 8), sample=i8([0, 1])))
@@ -145,7 +145,7 @@ def test_a_row_that_ended_is_dropped_from_the_step_queued_behind_and_a_closed_on
     bench.tell(open_of(1, max_tokens=1), open_of(2), step_of(1, (1, 0, 10), (2, 0, 10)))
     bench.tell(step_of(2, (1, 10, 11), (2, 10, 11)), Close(2))
     (_, first), (_, second) = bench.of(StepDone)
-    assert list(first.finish) == [Finish.LENGTH]
+    assert list(first.finish) == [FinishReason.LENGTH]
     assert (list(first.dropped), list(second.dropped)) == ([2], [1, 2])
 
 
@@ -163,7 +163,7 @@ def test_a_token_named_by_stop_ids_ends_the_row() -> None:
     bench = Bench()
     said = continuation(range(10), 3, seed=1)
     bench.tell(open_of(1, stop_ids=i32([said[1]])), step_of(1, (1, 0, 10), repeat=4))
-    assert [list(done.finish) for _, done in bench.of(StepDone)] == [[Finish.RUNNING], [Finish.STOP]]
+    assert [list(done.finish) for _, done in bench.of(StepDone)] == [[FinishReason.RUNNING], [FinishReason.STOP]]
 
 
 @pytest.mark.parametrize(

@@ -5,15 +5,15 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.cli.main import main
-from dunlin.cost.models import Curve, EngineTiming, MoveModel, MoveModels, Quality, StepModel
-from dunlin.cost.store import Key, Store
-from dunlin.workload.runs import Run, write_run
-from dunlin.workload.trace import Arrival
+from cli.main import main
+from dunlin.cost.models import EngineTiming, PiecewiseCurve, ProfileQuality, StepModel, TransferModel, TransferModels
+from dunlin.cost.store import ProfileKey, ProfileStore
+from dunlin.workload.loadgen.run_record import RecordedRun, write_run
+from dunlin.workload.traffic.trace import Arrival
 from simulator.study.live_comparison import Difference, RunError, differences, resimulate
 
-STEP = StepModel(tokens=Curve((1.0, 64.0), (2e-3, 4e-3)), fixed_s=1e-3)
-TIMING = EngineTiming(STEP, MoveModels(MoveModel(1e-3, 1e9)), 1.0, 4096, 256)
+STEP = StepModel(tokens=PiecewiseCurve((1.0, 64.0), (2e-3, 4e-3)), fixed_s=1e-3)
+TIMING = EngineTiming(STEP, TransferModels(TransferModel(1e-3, 1e9)), 1.0, 4096, 256)
 FACTS = {
     "info": {"max_positions": 2048, "vocabulary": 1000},
     "asked": {"seed": 0, "speed": 1.0},
@@ -21,10 +21,10 @@ FACTS = {
 }
 
 
-def live_run() -> Run:
+def live_run() -> RecordedRun:
     """A recorded run: simulated once, as if it had been live."""
     arrivals = [Arrival(0.05 * index, 20 + index, 10) for index in range(20)]
-    return Run(FACTS, arrivals, resimulate(Run(FACTS, arrivals, []), TIMING))
+    return RecordedRun(FACTS, arrivals, resimulate(RecordedRun(FACTS, arrivals, []), TIMING))
 
 
 def test_the_same_timing_gives_the_same_figures() -> None:
@@ -49,7 +49,7 @@ def test_what_was_not_measured_differs_by_nothing() -> None:
 
 def test_a_record_without_facts_is_refused() -> None:
     with pytest.raises(RunError, match="record it with"):
-        resimulate(Run({}, [], []), TIMING)
+        resimulate(RecordedRun({}, [], []), TIMING)
 
 
 @pytest.mark.parametrize(("factor", "code"), [(1.0, 0), (6.0, 1)])
@@ -58,8 +58,8 @@ def test_the_command_compares_with_a_profile(
 ) -> None:
     write_run(tmp_path / "run.jsonl", live_run())
     step = replace(STEP, fixed_s=factor * STEP.fixed_s)
-    with Store(tmp_path / "db") as store:
-        store.save(Key("builtin:tiny", "cpu", ""), "2026-01-01", replace(TIMING, step=step))
+    with ProfileStore(tmp_path / "db") as store:
+        store.save(ProfileKey("builtin:tiny", "cpu", ""), "2026-01-01", replace(TIMING, step=step))
     assert main(["sim", "--against", str(tmp_path / "run.jsonl"), "--profile", str(tmp_path / "db")]) == code
     assert "tpot p99" in capsys.readouterr().out
 
@@ -67,18 +67,21 @@ def test_the_command_compares_with_a_profile(
 @pytest.mark.parametrize(
     ("quality", "said"),
     [
-        (Quality(False, 4, (("decode", 0.05),)), ""),
-        (Quality(True, 4, (("decode", 0.21),)), "(--quick: few sizes; its own error is above 10%); its error on steps"),
+        (ProfileQuality(False, 4, (("decode", 0.05),)), ""),
+        (
+            ProfileQuality(True, 4, (("decode", 0.21),)),
+            "(--quick: few sizes; its own error is above 10%); its error on steps",
+        ),
         (None, "is of an older version"),
     ],
 )
 def test_every_table_says_when_the_profile_is_coarse(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], quality: Quality | None, said: str
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], quality: ProfileQuality | None, said: str
 ) -> None:
     write_run(tmp_path / "run.jsonl", live_run())
     store = str(tmp_path / "db")
-    with Store(tmp_path / "db") as opened:
-        opened.save(Key("builtin:tiny", "cpu", ""), "2026-01-01", replace(TIMING, quality=quality))
+    with ProfileStore(tmp_path / "db") as opened:
+        opened.save(ProfileKey("builtin:tiny", "cpu", ""), "2026-01-01", replace(TIMING, quality=quality))
     workload = ("--workload", "poisson:rate=2,duration=3,lengths=fixed(50,5)")
     profiled = ("--device", store, "--model-shape", "builtin:tiny")
     commands = (

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from dunlin.workload.slo import Slo
-from dunlin.workload.stats import Record
-from dunlin.workload.trace import Arrival
+from dunlin.workload.loadgen.slo import Slo
+from dunlin.workload.loadgen.stats import RequestRecord
+from dunlin.workload.traffic.trace import Arrival
 from simulator.study.plot_files import draw_study
 from simulator.study.plots import PlotsMissing, cdf_figure, seconds_text
 from simulator.study.report import SimulationOutcome
@@ -28,7 +28,7 @@ def track() -> InstanceTrack:
 
 
 def outcomes() -> list[SimulationOutcome]:
-    record = Record(0.0, 1, 2, token_s=[0.5, 0.75], outcome="ok")
+    record = RequestRecord(0.0, 1, 2, token_s=[0.5, 0.75], outcome="ok")
     tracks = {f"instance-{index}": track() for index in range(3)}
     return [
         SimulationOutcome("a", [record], [0.1], tracks),

@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from dunlin.workload.slo import Slo
-from dunlin.workload.stats import Record, Spread
+from dunlin.workload.loadgen.slo import Slo
+from dunlin.workload.loadgen.stats import Percentiles, RequestRecord
 from simulator.study.report import SimulationOutcome, figures, slowest
 from simulator.study.samples import InstanceTrack
 
 
-def record(at_s: float = 0.0, first_s: float = 1.0, last_s: float = 3.0, **changes: Any) -> Record:
+def record(at_s: float = 0.0, first_s: float = 1.0, last_s: float = 3.0, **changes: Any) -> RequestRecord:
     values = {"outcome": "ok", "request": f"req-1-{int(at_s)}", "end_s": last_s, **changes}
-    return Record(at_s, 10, 3, sent_s=at_s, token_s=[first_s, 2.0, last_s], **values)
+    return RequestRecord(at_s, 10, 3, sent_s=at_s, token_s=[first_s, 2.0, last_s], **values)
 
 
 def track(used: int = 50, busy_s: float = 2.0, **counters: int) -> InstanceTrack:
@@ -44,7 +44,7 @@ def test_shares_are_of_all_instances_from_the_first_arrival_to_the_last_token() 
     assert found.utilisation == pytest.approx(3.0 / 8.0)
     assert found.memory_mean == pytest.approx((25 + 50) / 200)
     assert found.memory_max == 1.0
-    assert found.queueing_s == Spread(0.25, 0.25, 0.25, 0.25)  # the other never ran
+    assert found.queueing_s == Percentiles(0.25, 0.25, 0.25, 0.25)  # the other never ran
 
 
 def test_counters_are_summed() -> None:
@@ -71,7 +71,7 @@ def test_classes_are_told_apart_where_there_are_some() -> None:
 
 
 def test_the_slowest_waited_longest_for_a_token() -> None:
-    records = [record(first_s=1.0), record(at_s=7.0, first_s=9.5, last_s=10.0), Record(0.0, 1, 1)]
+    records = [record(first_s=1.0), record(at_s=7.0, first_s=9.5, last_s=10.0), RequestRecord(0.0, 1, 1)]
     assert [one.request for one in slowest(records)] == ["req-1-7", "req-1-0"]
     assert figures(outcome(records=records), {}).slowest == ("req-1-7", "req-1-0")
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import pytest
 
-from dunlin.cost.models import Curve, EngineTiming, MoveModel, MoveModels, StepModel
+from dunlin.cost.models import EngineTiming, PiecewiseCurve, StepModel, TransferModel, TransferModels
 from dunlin.messages.types import i32
-from dunlin.workload.prompts import Job
+from dunlin.workload.traffic.prompts import Job
 from simulator.cluster.spec import ClusterSpec, spec_of
 from simulator.engine.model import SimulatedEngineSettings, make_engine_ready
 from simulator.study.run import SimResult, SimSpec, simulate
@@ -79,7 +79,7 @@ def test_a_door_that_is_full_refuses_and_the_record_says_so() -> None:
 def test_decisions_are_kept_when_asked_for() -> None:
     result = run(3, sim={"keep_decisions": True})
     kinds = {type(message).__name__ for *_, message in result.decisions}
-    assert {"Place", "Step", "Order"} <= kinds
+    assert {"Place", "Step", "GroupOrder"} <= kinds
     assert run(3).decisions == []
 
 
@@ -96,8 +96,8 @@ def test_a_run_that_cannot_end_stops_at_its_limit() -> None:
 
 
 def test_a_fitted_timing_drives_the_engine() -> None:
-    step = StepModel(Curve((0.0, 100.0), (0.02, 0.04)), decode_context_s=1e-5)
-    moves = MoveModels(MoveModel(0.001, 1e9))
+    step = StepModel(PiecewiseCurve((0.0, 100.0), (0.02, 0.04)), decode_context_s=1e-5)
+    moves = TransferModels(TransferModel(0.001, 1e9))
     timing = EngineTiming(step, moves, load_s=2.0, slots=1000, kv_bytes_per_token=64)
     settings = SimulatedEngineSettings(make_engine_ready(slots=timing.slots), timing, progress_s=1.0, audit=False)
     spec = ClusterSpec(instances=1, engine=settings)
@@ -110,7 +110,7 @@ OTHER = "python3.11" if sys.version_info >= (3, 12) else "python3.12"
 SCRIPT = """
 import json, sys
 from dunlin.messages.types import i32
-from dunlin.workload.prompts import Job
+from dunlin.workload.traffic.prompts import Job
 from simulator.study.run import SimSpec, simulate
 from simulator.cluster.spec import spec_of
 jobs = [Job(n * 0.01, i32([n % 7, *range(20 + n % 9)]), 9 + n % 6) for n in range(60)]

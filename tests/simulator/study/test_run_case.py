@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from dunlin.cost.load import load_timing
-from dunlin.cost.models import Batch
-from dunlin.workload.kinds import read_workload
+from dunlin.cost.models import BatchCounts
+from dunlin.cost.timing_loader import load_timing
+from dunlin.workload.traffic.workload_spec import read_workload
 from simulator.study.report import figures
 from simulator.study.run_case import SimError, cluster_of, run_case
 from simulator.study.sweep import Case
@@ -58,7 +58,7 @@ def test_more_gpus_are_faster() -> None:
 def test_a_step_of_many_seconds_is_no_hang() -> None:
     arrivals = read_workload("poisson:rate=1,requests=1,lengths=fixed(100000,2)")
     (record,) = run_case(case(preset="vllm"), arrivals).records
-    whole = Batch()
+    whole = BatchCounts()
     whole.add_prefill(100_000)
     step_s = load_timing("a100", "llama-3-8b").step_s(whole)
     assert step_s > 6.0  # an instance waits for 3 s for a sign of life: each of the model's layers gives one

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from dunlin.workload.slo import Slo
-from dunlin.workload.stats import Record
-from dunlin.workload.trace import Arrival
+from dunlin.workload.loadgen.slo import Slo
+from dunlin.workload.loadgen.stats import RequestRecord
+from dunlin.workload.traffic.trace import Arrival
 from simulator.study.report import SimulationOutcome
 from simulator.study.sweep import Case, attainment_of, run_all, smallest_cluster
 
@@ -20,7 +20,7 @@ def echo(one: Case, arrivals: Sequence[Arrival], progress: Callable[[float], Non
     """A runner that says what it was given."""
     if progress is not None:
         progress(1.0)
-    return SimulationOutcome(one.preset, [Record(arrivals[0].at_s, 1, 1)], [], {})
+    return SimulationOutcome(one.preset, [RequestRecord(arrivals[0].at_s, 1, 1)], [], {})
 
 
 @pytest.mark.parametrize("jobs", [1, 2])
@@ -39,7 +39,7 @@ def fake(enough: int, ran: list[int]) -> Callable[[Case], SimulationOutcome]:
     def run(one: Case) -> SimulationOutcome:
         ran.append(one.instances)
         ok = one.instances >= enough
-        record = Record(0.0, 1, 1, token_s=[1.0 if ok else 9.0], outcome="ok")
+        record = RequestRecord(0.0, 1, 1, token_s=[1.0 if ok else 9.0], outcome="ok")
         return SimulationOutcome(str(one.instances), [record], [], {})
 
     return run

@@ -1,0 +1,1 @@
+"""One driver per client library, run in an environment of its own."""

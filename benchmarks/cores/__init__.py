@@ -1,0 +1,1 @@
+"""Cost of decisions and codec without an engine."""

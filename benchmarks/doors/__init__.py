@@ -1,0 +1,1 @@
+"""The public doors: cost per token, pauses, hostile bodies."""

@@ -1,0 +1,1 @@
+"""The engine: throughput, overload, neighbours, matrix products."""

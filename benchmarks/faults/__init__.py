@@ -1,0 +1,1 @@
+"""Faults: kills, pauses, outages, and what clients notice."""

@@ -1,0 +1,1 @@
+"""Fuzzing of parsers and random search of property tests."""

@@ -1,0 +1,1 @@
+"""What benchmarks share: processes, sessions, load, reports."""

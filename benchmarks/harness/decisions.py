@@ -1,0 +1,35 @@
+"""Reading recorded decisions: which instance holds a request, when it was handed out again or went on. Pure."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dunlin.messages.dispatch import Continued, Place
+from dunlin.messages.fleet import Reason
+
+
+@dataclass(frozen=True, slots=True)
+class DispatchedAttempt:
+    """One attempt: given to `instance` at `at_s` (wall clock of the dispatcher), `done` tokens after the prompt."""
+
+    attempt: int
+    instance: str
+    at_s: float
+    done: int
+
+
+def resumed_at(records: Sequence[tuple[Reason, object]], since_s: float) -> DispatchedAttempt | None:
+    """When, after `since_s`, the request went on in its instance's next engine, and with how many tokens."""
+    for reason, message in records:
+        if isinstance(message, Continued) and message.revived_tokens and reason.at_s > since_s:
+            return DispatchedAttempt(message.attempt, reason.sender.name, reason.at_s, message.revived_tokens)
+    return None
+
+
+def dispatched_attempts(records: Sequence[tuple[Reason, object]]) -> list[DispatchedAttempt]:
+    """The attempts of a request, in order, from its recorded messages."""
+    found = [
+        DispatchedAttempt(message.attempt, reason.to.name, reason.at_s, len(message.tokens) - message.prompt_tokens)
+        for reason, message in records
+        if isinstance(message, Place)
+    ]
+    return sorted(found, key=lambda one: one.attempt)

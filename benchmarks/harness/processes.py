@@ -1,0 +1,54 @@
+"""Processes of this machine, as campaigns and cluster tests look at them: by pid, through /proc. Knows no dunlin."""
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@contextlib.contextmanager
+def stopped(pid: int) -> Iterator[None]:
+    """The process stands still inside."""
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGCONT)
+
+
+def resident_bytes(pid: int, kind: str) -> int:
+    """Memory of a process that is there: `kind` names the line of /proc's status, such as VmRSS. 0: it is gone."""
+    try:
+        lines = Path(f"/proc/{pid}/status").read_text().splitlines()
+    except OSError:
+        return 0
+    return next((int(line.split()[1]) << 10 for line in lines if line.startswith(f"{kind}:")), 0)
+
+
+def descriptors(pid: int) -> int:
+    """Files, sockets and the like that a process has open. 0: it is gone."""
+    try:
+        return len(os.listdir(f"/proc/{pid}/fd"))
+    except OSError:
+        return 0
+
+
+def gone(pid: int) -> bool:
+    """Whether a process is no more (a zombie is none)."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
+    except OSError:
+        return True
+
+
+def wait_gone(pids: list[int], limit_s: float = 10.0) -> list[int]:
+    """Wait until none of `pids` is left; those that still are."""
+    deadline_s = time.monotonic() + limit_s
+    while (left := [pid for pid in pids if not gone(pid)]) and time.monotonic() < deadline_s:
+        time.sleep(0.05)
+    return left

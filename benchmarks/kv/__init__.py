@@ -1,0 +1,1 @@
+"""KV: prefix reuse, migration, preemption, restore, transport, isolation, corruption."""

@@ -1,0 +1,1 @@
+"""Subcommands that start, show and change a cluster."""

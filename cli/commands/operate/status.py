@@ -1,0 +1,103 @@
+"""`dunlin status`: every process of the cluster, as the monitor sees it."""
+
+import argparse
+import re
+
+from cli.common.cluster import connect
+from cli.common.options import Subparsers, add_cluster_options, add_json
+from cli.common.output import as_json, table
+from dunlin.messages.fleet import FleetStatus, MemberStatus
+
+_DESCRIPTION = """\
+Print every process of the cluster, as the monitor sees it.
+
+  incarnation   tells one start of a process from the next; part of its address in `dunlin explain`
+  state         up, starting (no engine yet), draining, suspect (silent or stuck), away (not connected)
+  free, slots   token slots of an instance: room for new sequences, and in all (one holds the KV of one token)
+  running, waiting   requests of an instance or a dispatcher
+
+examples:
+  dunlin status
+  dunlin status --json | jq '.members[] | select(.address.role == "instance") | .pid'
+"""
+_HEADER = ("role", "name", "incarnation", "pid", "node", "state", "free", "slots", "running", "waiting", "more")
+
+
+def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
+    """The subcommand."""
+    parser = subparsers.add_parser(
+        "status",
+        help="print every process",
+        description=_DESCRIPTION,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    add_cluster_options(parser)
+    add_json(parser)
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Print it."""
+    with connect(arguments) as client:
+        status = client.status()
+    print(as_json(status) if arguments.json else render(status))
+    return 0
+
+
+def render(status: FleetStatus) -> str:
+    """As a table, with a line below on the view itself."""
+    rows = [_row(member) for member in sorted(status.members, key=_order)]
+    lost = f", {status.reasons_lost} lost" if status.reasons_lost else ""
+    last = f"view {status.version}; {status.suspicions_total} suspicions; {status.reasons_held} reasons held{lost}"
+    return f"{table(_HEADER, rows)}\n{last}"
+
+
+def _order(member: MemberStatus) -> tuple[str, list[tuple[int, str]]]:
+    """By role and name, instance-2 before instance-10."""
+    parts = re.findall(r"\d+|\D+", member.address.name)
+    return member.address.role, [(int(part), "") if part.isdecimal() else (-1, part) for part in parts]
+
+
+def _row(member: MemberStatus) -> tuple[str, ...]:
+    address = member.address
+    whole = (address.role, address.name, str(address.incarnation), str(member.pid), member.node, member_state(member))
+    return (*whole, *_load(member), _more(member))
+
+
+def member_state(member: MemberStatus) -> str:
+    """One word for how a member is."""
+    if not member.connected:
+        return "away"
+    if member.suspect:
+        return "suspect"
+    if member.instance is not None and not member.instance.ready:
+        return "starting"
+    if member.instance is not None and member.instance.draining:
+        return "draining"
+    return "up"
+
+
+def _load(member: MemberStatus) -> tuple[str, str, str, str]:
+    if member.instance is not None:
+        one = member.instance
+        free = one.free_slots + one.cached_slots
+        return str(free), str(one.capacity_slots), str(one.running), str(one.waiting)
+    if member.dispatcher is not None:
+        return "", "", str(member.dispatcher.running), str(member.dispatcher.queued)
+    return "", "", "", ""
+
+
+def _more(member: MemberStatus) -> str:
+    if member.instance is not None:
+        one = member.instance
+        part = f"group {one.group} {one.part.name.lower()}, plan {one.plan_version}"
+        return f"{part}, engine {one.engine_pid}, {one.steps_total} steps"
+    if member.dispatcher is not None:
+        two = member.dispatcher
+        return f"{two.finished_total} finished, {two.failed_total} failed, {two.replaced_total} handed out again"
+    if member.kvstore is not None:
+        used, capacity = (size >> 20 for size in (member.kvstore.used_bytes, member.kvstore.capacity_bytes))
+        return f"{used} of {capacity} MiB in {member.kvstore.regions} regions"
+    if member.manager is not None:
+        return f"leads, epoch {member.manager.epoch}" if member.manager.epoch else "does not lead"
+    return ""

@@ -1,0 +1,1 @@
+"""Subcommands that send requests or explain them."""

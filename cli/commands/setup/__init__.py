@@ -1,0 +1,1 @@
+"""Subcommands that prepare models, keys and certificates."""

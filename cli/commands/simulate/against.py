@@ -1,0 +1,75 @@
+"""`dunlin sim --against RUN`: a recorded live run again in virtual time, and how far the figures are apart."""
+
+import argparse
+from collections.abc import Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+from cli.commands.measure.profile_show import coarse_profile_note
+from cli.common.errors import FAILED, OK, USAGE, CliError
+from cli.common.output import table
+
+MAX_DIFFERENCE = 0.10
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """What it takes."""
+    group = parser.add_argument_group("a live run again")
+    group.add_argument("--against", type=Path, metavar="RUN", help="what `dunlin replay --record` wrote")
+    group.add_argument(
+        "--profile",
+        type=Path,
+        metavar="DB",
+        help="the store of `dunlin profile` (default: profiles.db in the data directory)",
+    )
+
+
+def run_against(arguments: argparse.Namespace) -> int:
+    """Simulate and compare; exit code 1 if a figure differs by more than the limit."""
+    from dunlin.cost.shapes import ShapeError
+    from dunlin.cost.store import StoreError
+    from dunlin.cost.timing_loader import load_timing
+    from dunlin.workload.loadgen.run_record import read_run
+    from dunlin.workload.traffic.trace import TraceError
+
+    # By name: the command line can be installed without the simulator.
+    against = import_module("simulator.study.live_comparison")
+    try:
+        run = read_run(arguments.against)
+        model = str((run.facts.get("launched") or {}).get("model", "builtin:tiny"))
+        store = str(_store(arguments.profile))
+        timing = load_timing(store, model)
+        simulated = against.resimulate(run, timing)
+    except (TraceError, StoreError, ShapeError, against.RunError, OSError) as error:
+        raise CliError(str(error), USAGE) from None
+    found = against.differences(run.records, simulated)
+    print(render(found))
+    said = coarse_profile_note(store, timing)
+    if said:
+        print(f"\n{said}")
+    return OK if all(abs(each.relative) <= MAX_DIFFERENCE for each in found) else FAILED
+
+
+def _store(given: Path | None) -> Path:
+    from cli.commands.measure.profile import FILE
+    from cli.launch.cluster_state import default_data_dir
+
+    store = given or default_data_dir() / FILE
+    if not store.is_file():
+        raise CliError(f"{store}: no profile of this machine; `dunlin profile` makes one, --profile names one", USAGE)
+    return store
+
+
+def render(found: Sequence[Any]) -> str:
+    """Live beside simulated, in milliseconds."""
+    rows = [
+        (
+            f"{each.measure} {each.quantile}",
+            f"{each.live_s * 1e3:.2f}",
+            f"{each.simulated_s * 1e3:.2f}",
+            f"{each.relative:+.1%}",
+        )
+        for each in found
+    ]
+    return table(("ms", "live", "simulated", "difference"), rows)

@@ -1,0 +1,119 @@
+"""`dunlin sim --campaign`: random clusters, loads and faults in virtual time, all invariants checked.
+
+The simulator is loaded when a campaign runs.
+"""
+
+import argparse
+import importlib
+import sys
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from cli.common.errors import USAGE, CliError
+from dunlin.runtime.extras import missing_package_text
+
+if TYPE_CHECKING:
+    from simulator.campaign.plans import TrialPlan
+    from simulator.campaign.runner import FailingSeed
+    from simulator.campaign.trial import TrialOutcome
+
+SHOW_EVERY_S = 5.0
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """The flags of a campaign."""
+    group = parser.add_argument_group("campaigns (--campaign)")
+    group.add_argument("--campaign", action="store_true", help="run seeds of random faults; exit code 1 on a violation")
+    group.add_argument("--seeds", type=_positive, default=100, metavar="N", help="how many seeds (default: 100)")
+    group.add_argument("--first-seed", type=int, default=0, metavar="K", help="the first of them (default: 0)")
+    group.add_argument("--jobs", type=_positive, default=1, metavar="J", help="processes to share them, or the presets")
+    group.add_argument("--only-requests", type=_numbers, metavar="A,B", help="of the plan, these requests alone")
+    group.add_argument("--only-faults", type=_numbers, metavar="A,B", help="of the plan, these faults alone")
+    group.add_argument("--shrink-runs", type=int, default=100, metavar="N", help="runs to shrink a failing seed with")
+    group.add_argument("--coverage", action="store_true", help="print what was exercised")
+
+
+def run_campaign(arguments: argparse.Namespace) -> int:
+    """Run it; the exit code."""
+    _load("simulator.campaign.runner")
+    from simulator.campaign.runner import run_campaign as run
+
+    part = _part(arguments)
+    if arguments.jobs > 1 and part is not None:
+        raise CliError("--only-requests and --only-faults are about one seed: leave --jobs out", USAGE)
+    seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
+    settings: dict[str, Any] = {"part": part} if part is not None else {}
+    summary = run(
+        seeds, on_outcome=_Progress(len(seeds)), jobs=arguments.jobs, shrink_runs=arguments.shrink_runs, **settings
+    )
+    for found in summary.found:
+        print(_report(found))
+    if arguments.coverage:
+        print(summary.coverage.report())
+    print(summary.line())
+    return 1 if summary.found else 0
+
+
+class _Progress:
+    """A progress line on a terminal, at most every `SHOW_EVERY_S` seconds."""
+
+    def __init__(self, seeds: int) -> None:
+        self._seeds = seeds
+        self._done = 0
+        self._violations = 0
+        self._shown_s = time.monotonic()
+
+    def __call__(self, outcome: "TrialOutcome") -> None:
+        self._done += 1
+        self._violations += outcome.violation is not None
+        if sys.stderr.isatty() and time.monotonic() - self._shown_s > SHOW_EVERY_S:
+            self._shown_s = time.monotonic()
+            print(f"\r{self._done} of {self._seeds} seeds, {self._violations} violations", end="", file=sys.stderr)
+
+
+def _report(found: "FailingSeed") -> str:
+    part = found.smallest or found.plan
+    lines = [
+        f"seed {found.outcome.seed}: {found.outcome.violation}",
+        f"  replay:   {found.replay()}",
+        f"  smallest: {found.replay_smallest()}",
+        f"            ({len(part.requests)} requests and {len(part.faults)} faults of {len(found.plan.requests)} and "
+        f"{len(found.plan.faults)}, after {found.runs} runs)",
+    ]
+    return "\n".join([*lines, *(f"            {fault}" for fault in part.faults)])
+
+
+def _part(arguments: argparse.Namespace) -> "Callable[[TrialPlan], TrialPlan] | None":
+    """Which part of the plan to run; None: all of it."""
+    requests, faults = arguments.only_requests, arguments.only_faults
+    if requests is None and faults is None:
+        return None
+
+    def part(plan: "TrialPlan") -> "TrialPlan":
+        some_requests = frozenset(one.number for one in plan.requests) if requests is None else requests
+        some_faults = frozenset(fault.number for fault in plan.faults) if faults is None else faults
+        return plan.subset(some_requests, some_faults)
+
+    return part
+
+
+def _load(module: str) -> None:
+    try:
+        importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        raise CliError(missing_package_text(error.name), USAGE) from None
+
+
+def _positive(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}: at least 1 is needed")
+    return number
+
+
+def _numbers(text: str) -> frozenset[int]:
+    try:
+        return frozenset(int(part) for part in text.split(",") if part.strip())
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: numbers with commas between them are needed") from None

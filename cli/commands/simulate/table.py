@@ -1,0 +1,78 @@
+"""The figures of simulations as a table: a row per measure, a column per preset."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from cli.common.output import table
+
+if TYPE_CHECKING:
+    from dunlin.workload.loadgen.stats import RunReport
+    from simulator.study.report import PresetFigures
+
+_QUANTILES = ("p50", "p90", "p99")
+Row = tuple[str, Callable[[Any], str]]
+"""The name of a measure, and how it is shown of a run's figures or a class's report."""
+
+
+def render(found: "Sequence[PresetFigures]") -> str:
+    """Presets side by side, and after that each class. No run makes no table."""
+    if not found:
+        return ""
+    whole = [one.report for one in found]
+    parts = [_lined(found, [*_cells(_of_reports(whole), whole), *_cells(_OF_RUNS, found)])]
+    for label in found[0].classes:
+        mine = [one.classes[label] for one in found]
+        parts.append(f"\nclass {label or '(none)'}\n" + _lined(found, _cells(_of_reports(mine), mine)))
+    return "\n".join(parts)
+
+
+def _lined(found: "Sequence[PresetFigures]", rows: Sequence[Sequence[str]]) -> str:
+    return table(("", *(one.preset for one in found)), rows)
+
+
+def _cells(rows: Sequence[Row], values: Sequence[Any]) -> list[tuple[str, ...]]:
+    return [(name, *(show(value) for value in values)) for name, show in rows]
+
+
+def _quantiles(title: str, unit: str, field: str, scale: float = 1.0) -> list[Row]:
+    return [(f"{title} {name} {unit}", _quantile(field, name, scale)) for name in _QUANTILES]
+
+
+def _quantile(field: str, name: str, scale: float) -> Callable[[Any], str]:
+    return lambda one: _digits(scale * getattr(getattr(one, field), name))
+
+
+def _digits(value: float) -> str:
+    return f"{value:.3f}" if value < 10 else f"{value:.1f}" if value < 1000 else f"{value:.0f}"
+
+
+_LATENCIES = [
+    *_quantiles("TTFT", "s", "ttft_s"),
+    *_quantiles("TPOT", "ms", "tpot_s", 1000.0),
+    *_quantiles("JCT", "s", "jct_s"),
+]
+_SLO: list[Row] = [
+    ("SLO met", lambda one: f"{one.slo_attainment:.1%}"),
+    ("goodput requests/s", lambda one: f"{one.goodput_per_s:.2f}"),
+]
+_OF_RUNS: list[Row] = [
+    *_quantiles("queueing", "s", "queueing_s"),
+    ("engines busy", lambda one: f"{one.utilisation:.1%}"),
+    ("memory mean / max", lambda one: f"{one.memory_mean:.0%} / {one.memory_max:.0%}"),
+    ("preemptions", lambda one: str(one.preemptions)),
+    ("migrations", lambda one: str(one.migrations)),
+    ("KV moved GB", lambda one: f"{one.moved_bytes / 1e9:.2f}"),
+    ("prompt found cached", lambda one: f"{one.cached_share:.1%}"),
+]
+
+
+def _of_reports(found: "Sequence[RunReport]") -> list[Row]:
+    bad: list[Row] = [("refused", lambda one: str(one.refused)), ("errors", lambda one: str(one.errors))]
+    return [
+        ("completed", lambda one: f"{one.completed} of {one.requests}"),
+        *(row for row in bad if any(getattr(one, row[0]) for one in found)),
+        ("requests/s", lambda one: f"{one.requests_per_s:.2f}"),
+        ("output tokens/s", lambda one: f"{one.output_tokens_per_s:.0f}"),
+        *(_SLO if found[0].slo_attainment is not None else []),
+        *_LATENCIES,
+    ]

@@ -1,0 +1,1 @@
+"""What several subcommands use: options, output, the connection to a cluster."""

@@ -1,0 +1,177 @@
+"""What can be checked before anything is started, so that a mistake costs one line and no process."""
+
+import fcntl
+import importlib.util
+import shutil
+import socket
+import struct
+from collections.abc import Sequence
+from pathlib import Path
+
+from cli.launch.errors import LaunchError
+from cli.launch.options import UpOptions
+from dunlin.config.resolve import Settings
+from dunlin.limits import MOST_NAME_CHARACTERS
+from dunlin.membership.endpoints import parse_endpoints, split_endpoint
+from dunlin.runtime.extras import missing_package_text
+from dunlin.runtime.memory import available_memory_bytes
+
+LEAST_FREE_BYTES = 192 << 20
+"""For etcd's log and database, the built-in model and the services' logs."""
+_OTLP_SCHEMES = ("http://", "https://")
+_SIOCGIFADDR = 0x8915
+"""Linux: ask for the address of a network interface."""
+_NEEDED = ("aiohttp", "grpc_health", "safetensors", "torch", "tokenizers", "xxhash")
+
+
+def check_options(options: UpOptions) -> None:
+    """Raises LaunchError for options that no cluster can start with."""
+    _check_installed((*_NEEDED, "cryptography") if options.tls else _NEEDED)
+    for name in ("instances", "dispatchers", "managers", "nodes"):
+        if getattr(options, name) < 1:
+            raise LaunchError(f"--{name} {getattr(options, name)}: a cluster needs at least 1")
+    if options.nodes > options.instances:
+        raise LaunchError(
+            f"--nodes {options.nodes} with --instances {options.instances}: some nodes would have none; use fewer nodes"
+        )
+    _check_host(options.host)
+    _check_settings(options.settings, options.nodes)
+    if options.tls and options.etcd:
+        raise LaunchError("--tls with --etcd: its CA is made here, and your etcd does not know it; leave one out")
+    if options.etcd:
+        _check_etcd(options.etcd)
+    elif not (options.data_dir / "etcd").exists():
+        _check_disk(options.data_dir)
+
+
+def _check_settings(settings: Settings, nodes: int) -> None:
+    """What each service would refuse, in a log of its own."""
+    if settings["kvstore.exchange.replicate"] and nodes < 2:
+        raise LaunchError("--replicate keeps second copies at another node, and there is one: say --nodes 2")
+    if settings["kvstore.exchange.transport"] == "nixl":
+        _check_nixl()
+    dtype = settings["instance.engine.dtype"]
+    if settings["instance.engine.deterministic"] and dtype != "fp32":
+        raise LaunchError(f"--deterministic computes in fp32, not {dtype}: drop one of the two")
+    _check_model(settings["cluster.model"])
+    _check_name(settings["cluster.model_name"])
+    if settings.is_given("kvstore.tier.capacity_bytes"):
+        _check_tier(settings["kvstore.tier.capacity_bytes"] >> 20, nodes)
+    if settings["monitor.tracing.otlp_url"]:
+        _check_collector(settings["monitor.tracing.otlp_url"])
+    keys = settings["dispatcher.tenants.keys_file"]
+    if keys and not Path(keys).is_file():
+        raise LaunchError(f"--keys {keys}: no such file; `dunlin keys add --keys {keys}` makes one")
+
+
+def _check_host(host: str) -> None:
+    """Listening there is tried: nothing else knows every kind of address that a machine may have."""
+    try:
+        family = socket.getaddrinfo(host, 0, type=socket.SOCK_STREAM)[0][0]
+    except (OSError, UnicodeError) as error:
+        raise LaunchError(f"--host {host}: no such name or address ({getattr(error, 'strerror', error)})") from None
+    try:
+        with socket.socket(family, socket.SOCK_STREAM) as probe:
+            probe.bind((host, 0))
+    except OSError:
+        known = ", ".join(("127.0.0.1 (this machine alone)", *own_addresses(), "0.0.0.0 (all of them)"))
+        raise LaunchError(f"--host {host}: this machine has no such address; choose of {known}") from None
+
+
+def own_addresses() -> list[str]:
+    """The IPv4 addresses of this machine's networks, without the loopback."""
+    found = []
+    with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
+        for _, name in socket.if_nameindex():
+            try:
+                answer = fcntl.ioctl(probe, _SIOCGIFADDR, struct.pack("256s", name.encode()[:15]))
+            except OSError:  # a network without an address
+                continue
+            found.append(socket.inet_ntoa(answer[20:24]))
+    return [address for address in found if not address.startswith("127.")]
+
+
+def _check_name(name: str) -> None:
+    """Clients write it in JSON and paths; operators read it in a line."""
+    if len(name) > MOST_NAME_CHARACTERS or not name.isprintable() or name != name.strip():
+        raise LaunchError(
+            f"--model-name {name!r}: give printable text of at most {MOST_NAME_CHARACTERS} characters, "
+            "no space around it"
+        )
+
+
+def _check_tier(mib: int, nodes: int) -> None:
+    there = available_memory_bytes() >> 20
+    if mib * nodes > there:
+        each = f" for each of {nodes} nodes" if nodes > 1 else ""
+        raise LaunchError(f"--tier-mib {mib}{each}: {there} MiB of memory are available; choose less")
+
+
+def _check_collector(url: str) -> None:
+    if not url.startswith(_OTLP_SCHEMES) or not url.partition("://")[2]:
+        raise LaunchError(f"--otlp {url}: no endpoint of OTLP over gRPC; give http://HOST:4317 or https://HOST:4317")
+    if importlib.util.find_spec("opentelemetry") is None:
+        raise LaunchError(f"--otlp: {missing_package_text('opentelemetry', extra='server,otel')}")
+
+
+def _check_disk(data_dir: Path) -> None:
+    """An embedded etcd sets room aside when it first starts, and says nothing that helps if there is none."""
+    there = next(folder for folder in (data_dir, *data_dir.parents) if folder.exists())
+    free = shutil.disk_usage(there).free
+    if free < LEAST_FREE_BYTES:
+        raise LaunchError(
+            f"--data-dir {data_dir}: {free >> 20} MiB are free there, {LEAST_FREE_BYTES >> 20} are needed; "
+            "make room or name another folder"
+        )
+
+
+def _check_installed(needed: Sequence[str]) -> None:
+    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    if missing:
+        raise LaunchError(missing_package_text(*missing))
+
+
+def _check_nixl() -> None:
+    from dunlin.transport.one_sided.nixl_agent import is_installed
+
+    if not is_installed():
+        raise LaunchError(
+            "--transport nixl: NIXL is not installed: pip install 'dunlin[nodes]', or say --transport sockets"
+        )
+
+
+def _check_model(model: str) -> None:
+    from cli.launch.checkpoint_check import examine_checkpoint
+
+    if model.startswith("builtin:"):
+        if model != "builtin:tiny":
+            raise LaunchError(
+                f"--model {model}: the only built-in model is builtin:tiny; or give a checkpoint's directory"
+            )
+        return
+    faults = examine_checkpoint(Path(model)).faults
+    if faults:
+        more = f" (and {len(faults) - 1} more: dunlin model show {model})" if len(faults) > 1 else ""
+        raise LaunchError(f"--model {faults[0]}{more}")
+
+
+def _check_etcd(text: str) -> None:
+    """One of the endpoints must answer; which of them is the services' own choice."""
+    try:
+        endpoints = parse_endpoints(text)
+    except ValueError as error:
+        raise LaunchError(f"--etcd {text}: {error}") from None
+    problems = [_why_unreachable(endpoint) for endpoint in endpoints]
+    if all(problems):
+        raise LaunchError(
+            f"etcd unreachable ({'; '.join(problems)}): start it, correct --etcd, or leave it out for an embedded one"
+        )
+
+
+def _why_unreachable(endpoint: str) -> str:
+    """Empty when somebody listens there."""
+    try:
+        socket.create_connection(split_endpoint(endpoint), timeout=3).close()
+    except OSError as error:
+        return f"{endpoint}: {(error.strerror or str(error)).lower()}"
+    return ""

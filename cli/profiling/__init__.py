@@ -1,0 +1,1 @@
+"""Measuring an engine and dunlin's own processes for the cost models."""

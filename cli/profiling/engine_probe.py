@@ -1,0 +1,355 @@
+"""A live engine in a child process, asked for single steps and moves as its instance asks: two steps outstanding.
+
+Measures; decides nothing about what to measure (`plan`) or to fit (`profile`). Blocking sockets, one thread.
+"""
+
+import os
+import random
+import socket
+import subprocess
+import time
+from collections import deque
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any
+
+from cli.profiling.service_trace import TracedSequence, TracedStep
+from dunlin.cost.models import BatchCounts
+from dunlin.cost.store import TransferPoint
+from dunlin.effects import Address, Message
+from dunlin.engine.process.frames import FrameReader, frame
+from dunlin.engine.process.options import EngineOptions
+from dunlin.messages.engine import (
+    Close,
+    EngineFailed,
+    EngineReady,
+    MapHost,
+    Move,
+    MoveDone,
+    Open,
+    Step,
+    StepDone,
+    Unsupported,
+)
+from dunlin.messages.types import Header, HostRegion, MoveKind, MoveStatus, Region, SamplingParams, i8, i32, i64
+from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
+
+STEP_TIMEOUT_S = 60.0
+LOAD_TIMEOUT_S = 600.0
+_DISCARDED = 2
+"""Steps at the beginning of a trial that are not counted: caches and the second outstanding step settle."""
+
+
+class ProbeError(Exception):
+    """The engine cannot be measured; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class ProbeOptions:
+    """Which engine to start. `model` is a checkpoint's directory."""
+
+    model: Path
+    kv_bytes: int
+    dtype: str = "float32"
+    threads: int = 1
+    deterministic: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TrialRow:
+    """One row of a trial: `new` tokens after `past` ones whose KV is there. A decode row has one new token."""
+
+    past: int
+    new: int = 1
+    decode: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class StepTrial:
+    """A step to be measured: its rows, and the number of repeats."""
+
+    regime: str
+    rows: tuple[TrialRow, ...]
+    repeats: int = 8
+
+    def batch(self) -> BatchCounts:
+        """The counts of its middle step: the decode rows' contexts grow by one a step."""
+        batch = BatchCounts()
+        for row in self.rows:
+            if row.decode:
+                batch.add_decode(row.past + 1 + _DISCARDED + self.repeats // 2)
+            else:
+                batch.add_prefill(row.new, row.past)
+        return batch
+
+
+@dataclass(frozen=True, slots=True)
+class StepTiming:
+    """One step as it was seen: the engine's time in it, and what else passed since the one before it ended, less what
+    this process computed itself where it shares a core with the engine.
+    """
+
+    compute_s: float
+    gap_s: float
+
+
+@dataclass(slots=True)
+class _Opened:
+    """A text at the engine: its number there, and the first of its slots."""
+
+    sequence: int
+    slot: int
+
+
+class EngineProbe:
+    """Owns the engine's process and its memory. Use as a context manager; raises ProbeError if it does not start."""
+
+    def __init__(self, choice: ProbeOptions, seed: int = 0) -> None:
+        self._random = random.Random(seed)
+        self._fds = os.memfd_create("dunlin-arena"), os.memfd_create("dunlin-progress")
+        self._socket, theirs = socket.socketpair()
+        options = EngineOptions(
+            model=choice.model,
+            name="profile",
+            incarnation=1,
+            parent_pid=os.getpid(),
+            socket_fd=theirs.fileno(),
+            arena_fd=self._fds[0],
+            progress_fd=self._fds[1],
+            kv_bytes=choice.kv_bytes,
+            dtype=choice.dtype,
+            deterministic=choice.deterministic,
+            threads=choice.threads,
+        )
+        began_s = time.perf_counter()
+        environment = options.environment(os.environ)
+        self._process = subprocess.Popen(options.command(), pass_fds=options.fds, env=environment)
+        theirs.close()
+        self._reader = FrameReader()
+        self._events: deque[Message] = deque()
+        self._header = Header(Address("instance", "profile", 1))
+        self._count = 0
+        self._shares_core = len(os.sched_getaffinity(0)) == 1
+        self.ready = self._get_ready()
+        self.load_s = time.perf_counter() - began_s
+
+    def __enter__(self) -> "EngineProbe":
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, at: TracebackType | None) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """End the engine and let its memory go."""
+        self._socket.close()
+        if self._process.poll() is None:
+            self._process.kill()
+        self._process.wait()
+        for fd in self._fds:
+            os.close(fd)
+
+    def measure_step(self, trial: StepTrial) -> list[StepTiming]:
+        """The trial's steps, in order. Raises ProbeError."""
+        steps = list(self._steps(trial))
+        turns: list[StepTiming] = []
+        before_s = 0.0
+        for number, (done, at_s) in enumerate(self._run(steps)):
+            if len(done.sequence) != len(trial.rows):
+                raise ProbeError(f"a step of {len(trial.rows)} rows gave {len(done.sequence)} tokens")
+            if number >= _DISCARDED:
+                turns.append(StepTiming(done.compute_s, max(0.0, at_s - before_s - done.compute_s)))
+            before_s = at_s
+        return turns
+
+    def _now_s(self) -> float:
+        """Seconds on a clock that stands still while this process keeps the engine from its core."""
+        return time.perf_counter() - (time.process_time() if self._shares_core else 0.0)
+
+    def run_trace(self, beats: Sequence[TracedStep]) -> list[StepTiming]:
+        """Run the steps in order, each sent while the one before it runs, but after a pause. Raises ProbeError."""
+        opened: dict[TracedSequence, _Opened] = {}
+        turns: list[StepTiming] = []
+        sent, before_s = 0, self._now_s()
+        for number, beat in enumerate(beats):
+            while sent < len(beats) and (sent == number or (sent == number + 1 and not beats[sent].pause_s)):
+                if beats[sent].pause_s:
+                    time.sleep(beats[sent].pause_s)
+                    before_s = self._now_s()
+                self._send(*self._beat(beats[sent], opened))
+                sent += 1
+            done: StepDone = self._receive(StepDone)
+            ended_s = self._now_s()
+            turns.append(StepTiming(done.compute_s, max(0.0, ended_s - before_s - done.compute_s)))
+            before_s = ended_s
+            over = [part.sequence for part in beat.rows if part.is_last]
+            self._send(*[Close(opened.pop(text).sequence) for text in over])
+        self._send(*[Close(each.sequence) for each in opened.values()])
+        return turns
+
+    def _beat(self, beat: TracedStep, opened: dict[TracedSequence, _Opened]) -> list[Message]:
+        """The step, and before it the texts that it is the first to name."""
+        messages: list[Message] = []
+        for part in beat.rows:
+            if part.sequence not in opened:
+                row = TrialRow(0, part.sequence.prompt, decode=False)
+                sequence, message, slot = self._open(row, part.sequence.answer)
+                opened[part.sequence] = _Opened(sequence, slot)
+                messages.append(message)
+        self._count += 1
+        there = [opened[part.sequence] for part in beat.rows]
+        step = Step(
+            step=self._count,
+            sequence=i64([each.sequence for each in there]),
+            start=i64([part.start for part in beat.rows]),
+            stop=i64([part.stop for part in beat.rows]),
+            sample=i8([part.samples for part in beat.rows]),
+            extent_row=i32(range(len(there))),
+            extent_start=i64([each.slot + part.start for each, part in zip(there, beat.rows, strict=True)]),
+            extent_length=i64([part.stop - part.start for part in beat.rows]),
+        )
+        return [*messages, step]
+
+    def measure_move(self, tokens: int, repeats: int = 5) -> list[TransferPoint]:
+        """The median copy of a sequence of so many tokens to the host tier, and back. Raises ProbeError."""
+        times: dict[MoveKind, list[float]] = {MoveKind.SLAB_TO_HOST: [], MoveKind.HOST_TO_SLAB: []}
+        checksum = 0
+        for _ in range(repeats):
+            for kind, seconds in times.items():
+                began_s = time.perf_counter()
+                checksum = self._move(kind, 0, tokens, checksum)
+                seconds.append(time.perf_counter() - began_s)
+        length = tokens * self.ready.kv_bytes_per_token
+        return [TransferPoint(kind, length, lower_quartile(seconds)) for kind, seconds in times.items()]
+
+    def copy_to_host(self, slot: int, tokens: int) -> None:
+        """Copy the content of so many slots to the beginning of the host tier. Raises ProbeError."""
+        self._move(MoveKind.SLAB_TO_HOST, slot, tokens)
+
+    def _move(self, kind: MoveKind, slot: int, tokens: int, checksum: int = 0) -> int:
+        """Run a move; returns the checksum of its bytes."""
+        self._count += 1
+        region = Region(0, len(self.ready.layers), 0, tokens)
+        host = HostRegion(1, 1, 0, tokens * self.ready.kv_bytes_per_token, checksum)
+        self._send(Move(self._count, kind, 0, region, i64([slot]), i64([tokens]), host))
+        done: MoveDone = self._receive(MoveDone)
+        if done.status is not MoveStatus.OK:
+            raise ProbeError(f"a move of {tokens} tokens failed: {done.detail or done.status.name}")
+        return done.checksum
+
+    def map_host_tier(self, tier: "ProbeHostTier") -> None:
+        """Have the engine map the host tier."""
+        self._send(MapHost(tier.path, tier.size_bytes, 1))
+
+    def _get_ready(self) -> EngineReady:
+        self._socket.settimeout(LOAD_TIMEOUT_S)
+        try:
+            ready: EngineReady = self._receive(EngineReady)
+        except ProbeError:
+            self.close()
+            raise
+        self._socket.settimeout(STEP_TIMEOUT_S)
+        return ready
+
+    def _steps(self, trial: StepTrial) -> Iterator[list[Message]]:
+        """For each repeat what is to be sent: the step, and before it the sequences that it is the first to name."""
+        further = trial.repeats + _DISCARDED
+        opened = [self._open(row, further) for row in trial.rows]
+        closing: list[list[int]] = [[], []]
+        for repeat in range(trial.repeats + _DISCARDED):
+            messages: list[Message] = [message for _, message, _ in opened] if repeat == 0 else []
+            # What a step that has not been answered names must stay open: close what the one before last named.
+            messages += [Close(sequence) for sequence in closing[repeat % 2]]
+            for index, row in enumerate(trial.rows):
+                if repeat and not row.decode:
+                    opened[index] = self._open(row, further, opened[index][2])
+                    messages.append(opened[index][1])
+            closing[repeat % 2] = [
+                sequence for (sequence, _, _), row in zip(opened, trial.rows, strict=True) if not row.decode
+            ]
+            self._count += 1
+            starts = [row.past + (repeat if row.decode else 0) for row in trial.rows]
+            yield [
+                *messages,
+                Step(
+                    step=self._count,
+                    sequence=i64([sequence for sequence, _, _ in opened]),
+                    start=i64(starts),
+                    stop=i64([start + row.new for start, row in zip(starts, trial.rows, strict=True)]),
+                    sample=i8([1] * len(opened)),
+                    extent_row=i32(range(len(opened))),
+                    extent_start=i64([slot + start for (_, _, slot), start in zip(opened, starts, strict=True)]),
+                    extent_length=i64([row.new for row in trial.rows]),
+                ),
+            ]
+        decoding = [sequence for (sequence, _, _), row in zip(opened, trial.rows, strict=True) if row.decode]
+        yield [Close(sequence) for sequence in (*closing[0], *closing[1], *decoding)]
+
+    def _open(self, row: TrialRow, further: int, slot: int = -1) -> tuple[int, Open, int]:
+        """A sequence whose past lies in slots as if computed, with room for `further` tokens; where they begin (rows
+        share some if room is short).
+        """
+        self._count += 1
+        span = row.past + row.new + further + 1
+        if span > self.ready.slots:
+            raise ProbeError(f"a row of {span} tokens does not fit in {self.ready.slots} slots")
+        if slot < 0:
+            slot = self._random.randrange(self.ready.slots - span + 1)
+        tokens = i32(self._random.choices(range(self.ready.vocabulary), k=row.past + row.new))
+        extents = {"extent_start": i64([slot]), "extent_length": i64([row.past])} if row.past else {}
+        sampling = SamplingParams(temperature=1.0, seed=self._count)
+        return self._count, Open(self._count, tokens, len(tokens), 1 << 20, sampling, **extents), slot
+
+    def _run(self, groups: Sequence[list[Message]]) -> Iterator[tuple[StepDone, float]]:
+        """Send and take answers as the instance does, never more than two steps outstanding; when each came."""
+        *steps, last = groups
+        self._send(*steps[0])
+        for following in [*steps[1:], []]:
+            self._send(*following)
+            yield self._receive(StepDone), self._now_s()
+        self._send(*last)
+
+    def _send(self, *messages: Message) -> None:
+        data = b"".join(frame(ENGINE_COMMAND.encode(self._header, message)) for message in messages)
+        try:
+            self._socket.sendall(data)
+        except OSError as error:
+            raise ProbeError(f"the engine is gone: {error}") from error
+
+    def _receive(self, kind: type[Any]) -> Any:
+        while not self._events:
+            try:
+                data = self._socket.recv(1 << 20)
+            except OSError as error:
+                raise ProbeError(f"the engine does not answer: {error}") from error
+            if not data:
+                raise ProbeError("the engine ended")
+            self._events += [ENGINE_EVENT.decode(body)[1] for body in self._reader.feed(data)]
+        event = self._events.popleft()
+        if isinstance(event, EngineFailed):
+            raise ProbeError(event.reason)
+        if isinstance(event, Unsupported):
+            raise ProbeError(f"the engine refuses {event.what}: {event.detail}")
+        if not isinstance(event, kind):
+            raise ProbeError(f"the engine said {type(event).__name__} where {kind.__name__} was due")
+        return event
+
+
+class ProbeHostTier:
+    """A host tier for measuring: shared memory that is there already. Close it after the engine."""
+
+    def __init__(self, size_bytes: int) -> None:
+        self.size_bytes = size_bytes
+        self._fd = os.memfd_create("dunlin-tier")
+        os.posix_fallocate(self._fd, 0, size_bytes)
+        self.path = f"/proc/{os.getpid()}/fd/{self._fd}"
+
+    def close(self) -> None:
+        """Release the memory; every mapping of it must be gone."""
+        os.close(self._fd)
+
+
+def lower_quartile(values: Sequence[float]) -> float:
+    """The lower quartile: the time on a machine that does nothing else, or nearly."""
+    return sorted(values)[len(values) // 4]

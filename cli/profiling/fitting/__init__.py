@@ -1,0 +1,1 @@
+"""Fitting cost models to measurements and tables."""

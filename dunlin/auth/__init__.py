@@ -1,0 +1,1 @@
+"""Certificates, tenants and their keys, allowed web origins."""

@@ -1,0 +1,221 @@
+"""A private CA for one cluster, and the certificates that it gives: made here, read by `dunlin/wire/security.py`.
+
+The package `cryptography` is needed to make them, not to use them. A certificate carries its holder's role and name as
+DNS names under `dunlin` (`identity_names`), so that the dialling side checks them within the TLS handshake itself.
+"""
+
+import ipaddress
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from hashlib import blake2b
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from cryptography.x509 import Certificate, GeneralName
+
+CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
+CA_KEY = "ca-key.pem"
+"""The CA's own key: where certificates are issued, and nowhere else."""
+
+ROLES = ("dispatcher", "global_manager", "instance", "kvstore", "monitor", "etcd", "client")
+ANY_NAME = "*"
+CA_DAYS, LEAF_DAYS = 3650, 825
+
+_LABEL = re.compile(r"[a-z0-9]([a-z0-9-]{0,61}[a-z0-9])?")
+_HASHED = "name-"
+_HOST_PART = re.compile(r"[A-Za-z0-9]([A-Za-z0-9-]{0,61}[A-Za-z0-9])?")
+_CLOCKS_APART = timedelta(minutes=5)
+
+
+class CertificateError(Exception):
+    """A certificate cannot be made; the text says why and what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class CertificateRequest:
+    """Whose certificate it is. `name` `*` is any name of the role; `hosts` are host names and IP addresses."""
+
+    role: str
+    name: str
+    hosts: tuple[str, ...] = ()
+    days: int = LEAF_DAYS
+
+
+def identity_names(role: str, name: str) -> tuple[str, str]:
+    """The DNS names in a certificate that name its holder: `instance.dunlin`, and `instance-0.instance.dunlin`.
+
+    A name that cannot be one label of a DNS name stands there as its hash, and `*` for any name.
+
+    Raises:
+        CertificateError: no such role, or no name.
+    """
+    if role not in ROLES:
+        raise CertificateError(f"no role {role!r}: choose one of {', '.join(ROLES)}")
+    if not name:
+        raise CertificateError("a certificate needs a name, or '*' for any name of the role")
+    of_role = f"{role.replace('_', '-')}.dunlin"
+    is_label = name == ANY_NAME or (_LABEL.fullmatch(name) and not name.startswith(_HASHED))
+    label = name if is_label else _HASHED + blake2b(name.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+    return of_role, f"{label}.{of_role}"
+
+
+def is_host(name: str) -> bool:
+    """Whether a certificate can name this host (`*.` for any below it)."""
+    if len(name) > 253 or name == "dunlin" or name.endswith(".dunlin"):
+        return False
+    return all(_HOST_PART.fullmatch(part) for part in name.removeprefix("*.").split("."))
+
+
+def make_ca(directory: Path, force: bool = False, days: int = CA_DAYS) -> None:
+    """A new CA in `directory`: `ca.pem`, and its key in `ca-key.pem` (mode 0600).
+
+    Raises:
+        CertificateError: there is one already and `force` is not set; or the files cannot be written.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+
+    _free((directory / CA, directory / CA_KEY), force)
+    key = ec.generate_private_key(ec.SECP256R1())
+    subject = _called(f"dunlin CA {os.urandom(4).hex()}")
+    builder = _builder(subject, subject, key.public_key(), days)
+    builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
+    _write(directory, CA_KEY, _private(key), 0o600)
+    _write(directory, CA, _public(_signed(builder, key, key.public_key())), 0o644)
+
+
+def issue_certificate(ca: Path, out: Path, leaf: CertificateRequest, force: bool = False) -> None:
+    """A certificate of the CA in `ca`, with all that its holder needs in `out`: `ca.pem`, `cert.pem`, `key.pem` (0600).
+
+    Raises:
+        CertificateError: no CA there, a wrong role, name or host, files that exist and no `force`, or no way to write.
+    """
+    from cryptography import x509
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.x509.oid import ExtendedKeyUsageOID
+
+    names = [x509.DNSName(name) for name in identity_names(leaf.role, leaf.name)]
+    hosts = [_host(host) for host in leaf.hosts]
+    _free((out / CERTIFICATE, out / KEY), force)
+    authority, authority_key = _load_ca(ca)
+    key = ec.generate_private_key(ec.SECP256R1())
+    builder = _builder(
+        _called(f"dunlin {leaf.role} {leaf.name if leaf.name.isprintable() else names[1].value}"),
+        authority.subject,
+        key.public_key(),
+        leaf.days,
+    )
+    builder = builder.add_extension(x509.SubjectAlternativeName([*names, *hosts]), critical=False)
+    builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
+    builder = builder.add_extension(_usage(signs_certificates=False), critical=True)
+    both = x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH])
+    builder = builder.add_extension(both, critical=False)
+    _write(out, KEY, _private(key), 0o600)
+    _write(out, CERTIFICATE, _public(_signed(builder, authority_key, authority_key.public_key())), 0o644)
+    _write(out, CA, _public(authority), 0o644)
+
+
+def _load_ca(directory: Path) -> "tuple[Certificate, Any]":
+    from cryptography import x509
+    from cryptography.hazmat.primitives.serialization import load_pem_private_key
+
+    try:
+        certificate = x509.load_pem_x509_certificate((directory / CA).read_bytes())
+        return certificate, load_pem_private_key((directory / CA_KEY).read_bytes(), password=None)
+    except FileNotFoundError as error:
+        raise CertificateError(f"no CA in {directory}: {error.filename} is missing; make one first") from error
+    except (OSError, ValueError, TypeError) as error:
+        raise CertificateError(f"cannot read the CA in {directory}: {error}") from error
+
+
+def _free(paths: Sequence[Path], force: bool) -> None:
+    for path in paths:
+        if path.exists() and not force:
+            raise CertificateError(f"{path} exists already: choose another directory, or say --force to replace it")
+
+
+def _host(text: str) -> "GeneralName":
+    from cryptography import x509
+
+    try:
+        return x509.IPAddress(ipaddress.ip_address(text.strip("[]")))
+    except ValueError:
+        pass
+    if not is_host(text):
+        text = f"{text!r} is no host name (those under 'dunlin' say who a holder is) and no IP address"
+        raise CertificateError(text)
+    return x509.DNSName(text)
+
+
+def _called(name: str) -> Any:
+    from cryptography import x509
+    from cryptography.x509.oid import NameOID
+
+    return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name[:64])])
+
+
+def _builder(subject: Any, issuer: Any, public_key: Any, days: int) -> Any:
+    from cryptography import x509
+
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder().subject_name(subject).issuer_name(issuer).public_key(public_key)
+    builder = builder.serial_number(x509.random_serial_number())
+    builder = builder.not_valid_before(now - _CLOCKS_APART).not_valid_after(now + timedelta(days=days))
+    return builder.add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
+
+
+def _signed(builder: Any, key: Any, issuer_key: Any) -> "Certificate":
+    from cryptography import x509
+    from cryptography.hazmat.primitives.hashes import SHA256
+
+    identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key)
+    signed: Certificate = builder.add_extension(identifier, critical=False).sign(key, SHA256())
+    return signed
+
+
+def _usage(signs_certificates: bool) -> Any:
+    from cryptography import x509
+
+    return x509.KeyUsage(
+        digital_signature=True,
+        content_commitment=False,
+        key_encipherment=False,
+        data_encipherment=False,
+        key_agreement=False,
+        key_cert_sign=signs_certificates,
+        crl_sign=signs_certificates,
+        encipher_only=False,
+        decipher_only=False,
+    )
+
+
+def _private(key: Any) -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+
+    text: bytes = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
+    return text
+
+
+def _public(certificate: "Certificate") -> bytes:
+    from cryptography.hazmat.primitives.serialization import Encoding
+
+    return certificate.public_bytes(Encoding.PEM)
+
+
+def _write(directory: Path, name: str, data: bytes, mode: int) -> None:
+    # Beside and moved into place: a service that starts meanwhile reads the old file or the new one.
+    path = directory / name
+    fresh = path.with_name(f".{name}.{os.getpid()}")
+    try:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        fresh.unlink(missing_ok=True)
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode), "wb") as file:
+            file.write(data)
+        os.replace(fresh, path)
+    except OSError as error:
+        raise CertificateError(f"cannot write {path}: {error.strerror or error}") from error

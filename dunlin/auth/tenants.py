@@ -1,0 +1,188 @@
+"""The file of tenants: the users of a cluster, the hashes of their API keys, and their quotas. JSON or TOML.
+
+    {"tenants": {"acme": {"keys": ["<sha256 of a key, hex>"], "requests_per_minute": 600, "running": 8}}}
+
+A key is 256 random bits: a plain hash of it tells nothing, and needs no salt. Knows no door and no core; files are read
+and written elsewhere.
+"""
+
+import hashlib
+import json
+import re
+import tomllib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from dunlin.limits import MOST_TENANT_CHARACTERS
+from dunlin.messages.door import Quota
+
+KEY_PREFIX = "dk-"
+MOST_TENANTS = 10_000
+MOST_KEYS = 100
+MOST_FILE_BYTES = 16 << 20
+LIMITS = ("requests_per_minute", "tokens_per_minute", "running", "max_tokens")
+
+_DIGEST = re.compile(r"[0-9a-f]{64}")
+_MOST = (1 << 31) - 1
+
+
+class TenantsError(ValueError):
+    """The file cannot be taken; the text says what, and in which line."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tenant:
+    """One tenant. `keys` are hashes; a `disabled` one is known and refused."""
+
+    name: str
+    keys: tuple[str, ...] = ()
+    quota: Quota = field(default_factory=lambda: Quota(""))
+    disabled: bool = False
+
+
+def hash_key(key: str) -> str:
+    """How a key stands in the file."""
+    return hashlib.sha256(key.encode()).hexdigest()
+
+
+def parse_tenants(data: bytes, is_toml: bool) -> tuple[Tenant, ...]:
+    """The tenants in the text of a file.
+
+    Raises:
+        TenantsError: it is no such file, or something in it is not as it must be.
+    """
+    if len(data) > MOST_FILE_BYTES:
+        raise TenantsError(f"{len(data)} bytes; at most {MOST_FILE_BYTES} are read")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise TenantsError(f"line {line}: not UTF-8") from error
+    values = _toml(text) if is_toml else _json(text)
+    try:
+        return _tenants(values)
+    except _Wrong as wrong:
+        raise TenantsError(f"line {_line(text, wrong.path)}: {'.'.join(wrong.path)}: {wrong}") from wrong
+
+
+def format_tenants(tenants: tuple[Tenant, ...]) -> str:
+    """The tenants as JSON text that `parse_tenants` reads."""
+    values = {tenant.name: _values(tenant) for tenant in tenants}
+    return json.dumps({"tenants": values}, indent=2, ensure_ascii=False) + "\n"
+
+
+class _Wrong(ValueError):
+    """A value that cannot be taken, and the names that lead to it."""
+
+    def __init__(self, path: tuple[str, ...], text: str) -> None:
+        super().__init__(text)
+        self.path = path
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text, object_pairs_hook=_unique)
+    except json.JSONDecodeError as error:
+        raise TenantsError(f"line {error.lineno}: no JSON: {error.msg}") from error
+    except RecursionError as error:
+        raise TenantsError("line 1: nested too deeply") from error
+    except _Wrong as wrong:
+        raise TenantsError(f"line {_line(text, wrong.path)}: {wrong.path[0]!r} {wrong}") from wrong
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        names = [name for name, _ in pairs]
+        raise _Wrong((next(name for name in names if names.count(name) > 1),), "stands there twice")
+    return found
+
+
+def _toml(text: str) -> Any:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        line = re.search(r"\(at line (\d+)", str(error))
+        where = line.group(1) if line else str(text.count("\n") + 1)
+        raise TenantsError(f"line {where}: no TOML: {error}") from error
+    except RecursionError as error:
+        raise TenantsError("line 1: nested too deeply") from error
+
+
+def _tenants(values: Any) -> tuple[Tenant, ...]:
+    given = _mapping((), values).get("tenants")
+    if given is None or len(values) > 1:
+        raise _Wrong(("tenants",), "the file holds `tenants`, and nothing beside it")
+    named = _mapping(("tenants",), given)
+    if len(named) > MOST_TENANTS:
+        raise _Wrong(("tenants",), f"{len(named)} tenants; at most {MOST_TENANTS} are taken")
+    tenants = tuple(_tenant(name, value) for name, value in named.items())
+    owners: dict[str, str] = {}
+    for tenant in tenants:
+        for digest in tenant.keys:
+            if digest in owners:
+                raise _Wrong(("tenants", tenant.name, "keys"), f"{digest[:12]}… is a key of {owners[digest]!r} already")
+            owners[digest] = tenant.name
+    return tenants
+
+
+def _tenant(name: str, value: Any) -> Tenant:
+    path = ("tenants", name)
+    if not 1 <= len(name) <= MOST_TENANT_CHARACTERS or not name.isprintable():
+        raise _Wrong(path, f"a tenant's name has 1 to {MOST_TENANT_CHARACTERS} printable characters")
+    given = _mapping(path, value)
+    for field_name in given:
+        if field_name not in FIELDS:
+            raise _Wrong((*path, field_name), f"is not known; a tenant has {', '.join(FIELDS)}")
+    read = {field_name: FIELDS[field_name]((*path, field_name), one) for field_name, one in given.items()}
+    limits = {limit: read.get(limit) for limit in LIMITS}
+    return Tenant(name, read.get("keys", ()), Quota(name, **limits), read.get("disabled", False))
+
+
+def _mapping(path: tuple[str, ...], value: Any) -> Mapping[str, Any]:
+    if not isinstance(value, Mapping):
+        raise _Wrong(path, "must be a table of names and values")
+    return value
+
+
+def _limit(path: tuple[str, ...], value: Any) -> int:
+    if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
+        raise _Wrong(path, f"must be a whole number from 1 to {_MOST}; leave it out for no limit")
+    return value
+
+
+def _keys(path: tuple[str, ...], value: Any) -> tuple[str, ...]:
+    if not isinstance(value, list) or not all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in value):
+        raise _Wrong(path, "must be a list of SHA-256 hashes, 64 hexadecimal digits each: `dunlin keys add` makes them")
+    if len(value) > MOST_KEYS:
+        raise _Wrong(path, f"{len(value)} keys; at most {MOST_KEYS} are taken")
+    return tuple(value)
+
+
+def _flag(path: tuple[str, ...], value: Any) -> bool:
+    if not isinstance(value, bool):
+        raise _Wrong(path, "must be true or false")
+    return value
+
+
+FIELDS: dict[str, Callable[[tuple[str, ...], Any], Any]] = {
+    "keys": _keys,
+    **dict.fromkeys(LIMITS, _limit),
+    "disabled": _flag,
+}
+
+
+def _values(tenant: Tenant) -> dict[str, Any]:
+    limits = {limit: getattr(tenant.quota, limit) for limit in LIMITS}
+    values: dict[str, Any] = {name: value for name, value in limits.items() if value is not None}
+    return {"keys": list(tenant.keys), **values, **({"disabled": True} if tenant.disabled else {})}
+
+
+def _line(text: str, path: tuple[str, ...]) -> int:
+    """The line in which the value that `path` leads to begins, as well as names can tell."""
+    at = 0
+    for name in path:
+        found = re.compile(rf'(?<![\w-])"?{re.escape(name)}"?(?=[\s.\]:=])').search(text, at)
+        at = found.start() if found else at
+    return text.count("\n", 0, at) + 1

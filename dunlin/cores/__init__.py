@@ -1,0 +1,1 @@
+"""What the cores of several services have in common: handlers, reports to monitors, kept answers."""

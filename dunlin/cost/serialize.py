@@ -1,0 +1,101 @@
+"""Serializes fitted models to plain JSON values, and back. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from dunlin.cost.models import (
+    EngineTiming,
+    MessageCosts,
+    PiecewiseCurve,
+    ProcessCosts,
+    ProfileQuality,
+    StepModel,
+    TransferModel,
+    TransferModels,
+)
+from dunlin.messages.types import MoveKind
+
+_PRICES = ("fixed_s", "product_s", "prefix_s", "prefill_row_s", "decode_row_s", "decode_context_s")
+
+
+def serialize_timing(timing: EngineTiming) -> dict[str, Any]:
+    """A timing as plain values, which `parse_timing` reads back. Raises TypeError unless its steps are a
+    `StepModel`."""
+    if not isinstance(timing.step, StepModel):
+        raise TypeError(f"only a fitted StepModel is kept, not {type(timing.step).__name__}: compose that one again")
+    return {
+        "step": serialize_step(timing.step),
+        "moves": serialize_transfers(timing.moves),
+        "load_s": timing.load_s,
+        "slots": timing.slots,
+        "kv_bytes_per_token": timing.kv_bytes_per_token,
+        "unsteadiness": [round(ratio, 3) for ratio in timing.unsteadiness],
+        "host": None if timing.host is None else asdict(timing.host),
+        "layers": timing.layers,
+        "quality": None if timing.quality is None else asdict(timing.quality),
+    }
+
+
+def parse_timing(plain: Mapping[str, Any]) -> EngineTiming:
+    """A timing out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
+    moves = parse_transfers(plain["moves"])
+    return EngineTiming(
+        parse_step(plain["step"]),
+        moves,
+        float(plain["load_s"]),
+        int(plain["slots"]),
+        int(plain["kv_bytes_per_token"]),
+        tuple(map(float, plain.get("unsteadiness") or ())),
+        parse_process_costs(plain["host"]) if plain.get("host") else None,
+        int(plain.get("layers") or 2),  # older profiles do not say
+        parse_quality(plain["quality"]) if plain.get("quality") else None,  # nor this
+    )
+
+
+def parse_quality(plain: Mapping[str, Any]) -> ProfileQuality:
+    """The quality out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
+    steps, moves = (tuple((str(name), float(error)) for name, error in plain[part]) for part in ("steps", "moves"))
+    return ProfileQuality(bool(plain["quick"]), int(plain["passes"]), steps, moves)
+
+
+def parse_process_costs(plain: Mapping[str, Any]) -> ProcessCosts:
+    """Host costs out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
+    instance, door = MessageCosts(**plain["instance"]), MessageCosts(**plain["door"])
+    return ProcessCosts(instance, door, float(plain["hop_s"]), bool(plain["shares_core"]))
+
+
+def serialize_step(model: StepModel) -> dict[str, Any]:
+    """A step model as plain values, which `parse_step` reads back."""
+    prices = {name: getattr(model, name) for name in _PRICES}
+    return {"tokens": _curve_to_plain(model.tokens), "rows": _curve_to_plain(model.rows), **prices}
+
+
+def parse_step(plain: Mapping[str, Any]) -> StepModel:
+    """A step model out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
+    prices = {name: float(plain[name]) for name in _PRICES}
+    if min(prices.values()) < 0:
+        raise ValueError(f"no price of a step may be negative: {prices}")
+    return StepModel(tokens=_curve_of(plain["tokens"]), rows=_curve_of(plain["rows"]), **prices)
+
+
+def serialize_transfers(moves: TransferModels) -> dict[str, Any]:
+    """Move models as plain values, which `parse_transfers` reads back."""
+    return {"default": asdict(moves.default)} | {kind.name: asdict(model) for kind, model in moves.by_kind.items()}
+
+
+def parse_transfers(plain: Mapping[str, Any]) -> TransferModels:
+    """Move models out of plain values. Raises KeyError, TypeError or ValueError on a missing or wrong one."""
+    models = {name: TransferModel(**part) for name, part in plain.items()}
+    for name, model in models.items():
+        if model.fixed_s < 0 or not model.bytes_per_s > 0:
+            raise ValueError(f"the moves of kind {name} take no time or a negative one: {model}")
+    return TransferModels(models.pop("default"), {MoveKind[name]: model for name, model in models.items()})
+
+
+def _curve_to_plain(curve: PiecewiseCurve) -> dict[str, Any]:
+    return {"x": list(curve.x), "y": list(curve.y)}
+
+
+def _curve_of(plain: Mapping[str, Any]) -> PiecewiseCurve:
+    return PiecewiseCurve(tuple(map(float, plain["x"])), tuple(map(float, plain["y"])))

@@ -1,0 +1,1 @@
+"""Execution of steps: sequences, batches, KV copies."""

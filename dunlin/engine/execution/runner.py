@@ -1,0 +1,243 @@
+"""Answers the engine's commands with events; commands that it does not support with `Unsupported`.
+
+Owns the sequences, the queue of steps and the moves; computes one iteration per call of `work`. Knows no socket and no
+process; its only clock is the one it is given.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dunlin.engine.attention.base import Safepoint
+from dunlin.engine.decoder.decoder import Decoder
+from dunlin.engine.decoder.sampling import SamplingInput, sample_tokens
+from dunlin.engine.execution.kv_mover import HostMapping, KvMover
+from dunlin.engine.execution.sequence import EngineSequence
+from dunlin.engine.execution.step_batch import (
+    QueuedStep,
+    SampledRows,
+    StepError,
+    apply_samples,
+    build_batch,
+    check_step,
+    step_done,
+)
+from dunlin.messages.engine import (
+    CancelMove,
+    Close,
+    Discard,
+    Interrupt,
+    MapHost,
+    Move,
+    MoveDone,
+    Open,
+    Remap,
+    Resume,
+    Step,
+    Unsupported,
+)
+from dunlin.messages.types import MoveKind, MoveStatus
+
+Event = Any
+HOST_KINDS = (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
+
+
+@dataclass(frozen=True, slots=True)
+class RunnerLimits:
+    """Bounds of the state that the engine keeps, and of the bytes that moves copy before each iteration of a step.
+
+    That is `copied_bytes`, and more as long as it takes no longer than `copy_share` of what the last iteration took:
+    beside steps of one token a large region is copied bit by bit, beside those of a long prompt at once.
+    """
+
+    steps: int = 16
+    copied_bytes: int = 512 << 10
+    copy_share: float = 0.2
+    moves: int = 1024
+    sequences: int = 4096
+
+
+class EngineRunner:
+    """One engine without its process. Feed `receive`, then call `work` while `busy`."""
+
+    def __init__(
+        self, decoder: Decoder, slots: int, clock: Callable[[], float], limits: RunnerLimits | None = None
+    ) -> None:
+        self._decoder = decoder
+        self._slots = slots
+        self._clock = clock
+        self._limits = limits or RunnerLimits()
+        self._sequences: dict[int, EngineSequence] = {}
+        self._steps: deque[QueuedStep] = deque()
+        self._tier = HostMapping()
+        self._mover = KvMover(decoder.kv, slots, self._tier, clock)
+        # Moves that did not land, by number, with the sequence whose rows must not run on them.
+        self._failed: dict[int, int] = {}
+        self._idle_since_s = clock()
+        self._iteration_s = 0.0
+        self._handlers: dict[type[Any], Callable[[Any], list[Event]]] = {
+            Open: self._on_open,
+            Close: self._on_close,
+            Step: self._on_step,
+            Move: self._on_move,
+            CancelMove: self._on_cancel_move,
+            MapHost: self._on_map_host,
+            Interrupt: lambda message: [
+                Unsupported("Interrupt", "rows stay to the end of their step", step=message.step)
+            ],
+            Resume: lambda message: [Unsupported("Resume", "no step is suspended", step=message.step)],
+            Discard: lambda message: [Unsupported("Discard", "no step is suspended", step=message.step)],
+            Remap: lambda message: [Unsupported("Remap", "the layers held are fixed")],
+        }
+
+    def __repr__(self) -> str:
+        return f"[sequences: {len(self._sequences)} | steps: {len(self._steps)} | moves: {len(self._mover)}]"
+
+    @property
+    def busy(self) -> bool:
+        """Whether `work` has something to do."""
+        return bool(self._steps) or len(self._mover) > 0
+
+    def receive(self, message: Any) -> list[Event]:
+        """Take a command in; returns the events that answer it at once."""
+        handler = self._handlers.get(type(message))
+        return handler(message) if handler else [Unsupported(type(message).__name__, "not a command of an engine")]
+
+    def work(self, safepoint: Safepoint) -> list[Event]:
+        """Layers of the most urgent moves, then one iteration of the first step unless it waits for a move."""
+        events = self._advance_moves(safepoint)
+        if self._steps and not any(move in self._mover for move in self._steps[0].step.after):
+            events += self._iterate(safepoint)
+        return events
+
+    def _on_open(self, message: Open) -> list[Event]:
+        positions = self._decoder.config.max_positions
+        vocabulary = self._decoder.config.vocab
+        if len(self._sequences) >= self._limits.sequences:
+            return [Unsupported("Open", f"more than {self._limits.sequences} sequences")]
+        if message.sequence in self._sequences:
+            return [Unsupported("Open", f"sequence {message.sequence} is open already")]
+        if not 0 < len(message.tokens) <= positions:
+            return [Unsupported("Open", f"{len(message.tokens)} tokens, the model takes 1 to {positions}")]
+        if min(message.tokens) < 0 or max(message.tokens) >= vocabulary:
+            return [Unsupported("Open", f"a token outside the vocabulary of {vocabulary}")]
+        wrong = _wrong_extents(message, self._slots)
+        if wrong:
+            return [Unsupported("Open", wrong)]
+        self._sequences[message.sequence] = EngineSequence(message, positions)
+        return []
+
+    def _on_close(self, message: Close) -> list[Event]:
+        self._sequences.pop(message.sequence, None)
+        self._failed = {move: sequence for move, sequence in self._failed.items() if sequence != message.sequence}
+        return []
+
+    def _on_step(self, message: Step) -> list[Event]:
+        if len(self._steps) >= self._limits.steps:
+            return [Unsupported("Step", f"{self._limits.steps} steps are queued", step=message.step)]
+        try:
+            self._steps.append(check_step(message, self._slots))
+        except StepError as error:
+            return [Unsupported("Step", str(error), step=message.step)]
+        return []
+
+    def _on_move(self, message: Move) -> list[Event]:
+        if message.kind not in HOST_KINDS:
+            return [Unsupported("Move", "only between slab and host tier", move=message.move)]
+        if len(self._mover) >= self._limits.moves:
+            return [Unsupported("Move", f"{self._limits.moves} moves are queued", move=message.move)]
+        self._mover.add(message)
+        return []
+
+    def _on_cancel_move(self, message: CancelMove) -> list[Event]:
+        ended = self._mover.cancel(message.move)
+        return [] if ended is None else [self._land(*ended)]
+
+    def _on_map_host(self, message: MapHost) -> list[Event]:
+        try:
+            self._tier.map(message)
+        except (OSError, ValueError) as error:
+            return [Unsupported("MapHost", f"{message.path} of {message.size_bytes} bytes: {error}")]
+        return []
+
+    def _advance_moves(self, safepoint: Safepoint) -> list[Event]:
+        """Advance moves; small regions move whole: the target of a migration waits for a sequence's last region."""
+        events: list[Event] = []
+        if not len(self._mover):
+            return events
+        until_bytes = self._mover.copied_bytes + self._limits.copied_bytes
+        until_s = self._clock() + self._limits.copy_share * self._iteration_s
+        while len(self._mover) and (self._mover.copied_bytes < until_bytes or self._clock() < until_s):
+            ended = self._mover.advance()
+            safepoint()
+            events += [] if ended is None else [self._land(*ended)]
+        return events
+
+    def _land(self, move: Move, done: MoveDone) -> MoveDone:
+        """A region that came back belongs to its sequence from now on; one that did not stops the rows that wait for
+        it.
+        """
+        if move.kind is not MoveKind.HOST_TO_SLAB:
+            return done
+        if done.status is MoveStatus.OK:
+            done = self._adopt(move, done)
+        if done.status is not MoveStatus.OK and move.sequence in self._sequences:
+            self._failed[move.move] = move.sequence
+        return done
+
+    def _adopt(self, move: Move, done: MoveDone) -> MoveDone:
+        if move.sequence == 0:
+            return done  # no sequence has it yet: a later `Open` names the slots
+        state = self._sequences.get(move.sequence)
+        if state is None:
+            return _failed(done, f"sequence {move.sequence} is not open")
+        if (move.region.layer_start, move.region.layer_stop) != (0, len(self._decoder.kv)):
+            return done
+        position = move.region.start
+        try:
+            for start, length in zip(move.extent_start, move.extent_length, strict=True):
+                state.slots.assign(position, start, length)
+                position += length
+        except ValueError as error:
+            return _failed(done, str(error))
+        return done
+
+    def _iterate(self, safepoint: Safepoint) -> list[Event]:
+        """One iteration of the first step."""
+        started_s, queued = self._clock(), self._steps[0]
+        spoiled = {self._failed[move] for move in queued.step.after if move in self._failed}
+        try:
+            plan = build_batch(queued, self._sequences, spoiled)
+        except StepError as error:
+            self._steps.popleft()
+            return [Unsupported("Step", str(error), step=queued.step.step)]
+        samples = SampledRows()
+        if plan.batch is not None:
+            logits = self._decoder.forward(plan.batch, safepoint)
+            draws = [SamplingInput(state.sampling, state.tokens, state.prompt_tokens) for _, state in plan.sampled]
+            samples = apply_samples(plan, sample_tokens(logits, draws))
+        queued.advance(samples.ends or plan.batch is None)
+        if queued.over:
+            self._steps.popleft()
+        ended_s = self._clock()
+        self._iteration_s = ended_s - started_s
+        done = step_done(plan, samples, self._iteration_s, started_s - self._idle_since_s)
+        self._idle_since_s = ended_s
+        return [done]
+
+
+def _wrong_extents(opened: Open, slots: int) -> str:
+    """The fault of the named slots of the first tokens' KV; empty if there is none."""
+    if len(opened.extent_start) != len(opened.extent_length):
+        return "extent columns of different lengths"
+    held = 0
+    for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
+        if start < 0 or length <= 0 or start + length > slots:
+            return f"an extent of {length} slots from {start} in a slab of {slots}"
+        held += length
+    return f"{held} slots for {len(opened.tokens)} tokens" if held > len(opened.tokens) else ""
+
+
+def _failed(done: MoveDone, detail: str) -> MoveDone:
+    return replace(done, status=MoveStatus.FAILED, detail=detail)

@@ -1,0 +1,228 @@
+"""The engine as a process: one thread that reads commands, computes, and writes events, until its parent is gone.
+
+It decides nothing; `EngineRunner` does. Blocking reads when idle, a look at the socket between iterations when busy.
+"""
+
+import ctypes
+import select
+import signal
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Iterator, Sequence
+
+import torch
+
+from dunlin.effects import Address, Message
+from dunlin.engine.attention.base import Safepoint
+from dunlin.engine.decoder import numerics
+from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.execution.runner import EngineRunner
+from dunlin.engine.process.background import run_at_low_priority
+from dunlin.engine.process.compute_threads import ComputeThreadPool
+from dunlin.engine.process.frames import FrameReader, frame
+from dunlin.engine.process.options import EngineOptions
+from dunlin.engine.process.safepoint_counter import SafepointCounter
+from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
+from dunlin.engine.process.warmup import warm_up
+from dunlin.messages.engine import EngineFailed, EngineReady
+from dunlin.messages.types import Header, i32
+from dunlin.model.errors import ModelError
+from dunlin.runtime.parent_death import ParentGone, die_with_parent
+from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
+
+CANNOT_START = 2
+CANNOT_CONTINUE = 3
+_READ_BYTES = 1 << 20
+# glibc's mallopt: keep freed memory, or every large temporary costs its page faults again.
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
+
+
+class ActivationRequested(Exception):
+    """The running engine is gone: the standby engine must start now, without more warm-up."""
+
+
+class ParentChannel:
+    """The socket to the parent, in messages. Owns the socket."""
+
+    def __init__(self, connected: socket.socket, sender: Address) -> None:
+        self._socket = connected
+        self._header = Header(sender)
+        self._reader = FrameReader()
+
+    def send(self, message: Message) -> None:
+        """Send a message; blocks while the parent does not read.
+
+        :raises OSError: the parent is gone.
+        """
+        self._socket.sendall(frame(ENGINE_EVENT.encode(self._header, message)))
+
+    def raise_if_activated(self) -> None:
+        """:raises ActivationRequested: the parent has sent a byte, or is gone."""
+        if select.select([self._socket], [], [], 0)[0]:
+            raise ActivationRequested
+
+    def wait_for_activation(self) -> None:
+        """Report that this process is prepared, and wait until it is to start.
+
+        :raises EOFError: the parent closed the socket.
+        """
+        self._socket.sendall(frame(b""))
+        if not self._socket.recv(1):
+            raise EOFError
+
+    def receive(self, *, wait: bool) -> Iterator[Message]:
+        """The messages that have arrived; with `wait` it blocks for the first bytes.
+
+        :raises EOFError: the parent closed the socket.
+        :raises FrameError, CodecError: the bytes are no messages.
+        """
+        if not wait and not select.select([self._socket], [], [], 0)[0]:
+            return
+        data = self._socket.recv(_READ_BYTES)
+        if not data:
+            raise EOFError
+        for body in self._reader.feed(data):
+            yield ENGINE_COMMAND.decode(body)[1]
+
+
+def run(options: EngineOptions) -> int:
+    """Serve the parent; returns the exit code."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends this process
+    try:
+        die_with_parent(options.parent_pid)
+    except ParentGone as error:
+        print(f"dunlin engine {options.name}: {error}", file=sys.stderr)
+        return CANNOT_START
+    channel = ParentChannel(
+        socket.socket(fileno=options.socket_fd), Address("engine", options.name, options.incarnation)
+    )
+    try:
+        return _start_and_serve(options, channel)
+    except (EOFError, BrokenPipeError, ConnectionResetError):
+        return 0
+
+
+def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
+    progress = SafepointCounter(options.progress_fd)
+    try:
+        _keep_freed_memory()
+        checked = _rehearse(options, channel) if options.standby else None
+        if options.standby:
+            channel.wait_for_activation()
+        threads = ComputeThreadPool(options.threads)
+
+        def safepoint() -> None:
+            progress.pass_safepoint()
+            threads.adjust()
+
+        loaded = _load(options, safepoint)
+        threads.allow(checked or _check(loaded, options, safepoint))
+        safepoint()
+    except (ModelError, ValueError, MemoryError, OSError) as error:
+        channel.send(EngineFailed(f"cannot start: {error}"))
+        return CANNOT_START
+    channel.send(_ready(loaded, options))
+    try:
+        serve(EngineRunner(loaded.decoder, loaded.slots, time.perf_counter), channel, safepoint)
+    except (EOFError, OSError):
+        raise
+    except Exception as error:  # whatever it is, the parent should know before this process ends
+        traceback.print_exc()
+        channel.send(EngineFailed(f"cannot go on: {type(error).__name__}: {error}"))
+        return CANNOT_CONTINUE
+    return 0
+
+
+def serve(runner: EngineRunner, channel: ParentChannel, safepoint: Safepoint) -> None:
+    """Pass commands to the runner and its events back, until the parent closes the socket.
+
+    :raises EOFError: it did.
+    """
+    while True:
+        for message in channel.receive(wait=not runner.busy):
+            for event in runner.receive(message):
+                channel.send(event)
+        if runner.busy:
+            for event in runner.work(safepoint):
+                channel.send(event)
+
+
+def _keep_freed_memory() -> None:
+    libc = ctypes.CDLL(None)
+    for option, value in ((_M_TRIM_THRESHOLD, 1 << 30), (_M_TOP_PAD, 64 << 20), (_M_MMAP_THRESHOLD, 32 << 20)):
+        libc.mallopt(option, value)
+
+
+def _load(options: EngineOptions, safepoint: Safepoint) -> LoadedModel:
+    """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
+    if options.deterministic and options.dtype != "float32":
+        raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
+    chosen = numerics.deterministic_numerics() if options.deterministic else numerics.fast_numerics()
+    return load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
+
+
+def _check(loaded: LoadedModel, options: EngineOptions, safepoint: Safepoint) -> Sequence[int]:
+    """Compute once, with KV of its own; the numbers of threads that may compute from now on.
+
+    :raises ModelError: nothing that it computes is a number.
+    :raises ValueError: the deterministic mode's promise cannot be kept here.
+    """
+    if not has_finite_logits(loaded.decoder):
+        remedy = "fetch it again" if options.dtype == "float32" else "fetch it again, or compute in float32"
+        what = f"the logits are not finite in {options.dtype}: the checkpoint is damaged, or too large for that format"
+        raise ModelError(options.model, what, remedy)
+    if options.deterministic:  # it computes one shape only, so there is nothing to warm up
+        return _deterministic_counts(loaded, options.threads)
+    warm_up(loaded.decoder, safepoint)
+    return range(1, options.threads + 1)
+
+
+def _deterministic_counts(loaded: LoadedModel, most: int) -> Sequence[int]:
+    """`most`, and one thread where that gives the same bits. :raises ValueError: see `_check`."""
+    found = {}
+    for count in sorted({1, most}):
+        torch.set_num_threads(count)
+        found[count] = determinism_self_test(loaded.decoder)
+    bits, alone = found[most], found[1]
+    if bits is None:
+        raise ValueError("this machine's kernels do not keep the deterministic mode's promise: run without it")
+    return [1, most] if alone is not None and torch.equal(alone, bits) else [most]
+
+
+def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] | None:
+    """Warm a standby process up beside the running engine; writes no weights, for they are in the arena already.
+
+    It keeps nothing but a warm process: the arena may change before its turn, so it loads again then. Runs in one
+    thread of low priority, for the cores are the other engine's. None: its turn came before the end.
+    """
+
+    def work() -> Sequence[int]:
+        torch.set_num_threads(1)
+        loaded = _load(options, channel.raise_if_activated)
+        try:
+            return _check(loaded, options, channel.raise_if_activated)
+        finally:
+            loaded.arena.close()
+
+    try:
+        return run_at_low_priority(work)
+    except ActivationRequested:
+        return None
+
+
+def _ready(loaded: LoadedModel, options: EngineOptions) -> EngineReady:
+    config = loaded.config
+    item_bytes = loaded.decoder.kv[0].element_size()
+    return EngineReady(
+        layers=i32(list(range(config.layers))),
+        slots=loaded.slots,
+        quantum=loaded.quantum,
+        weights_digest=loaded.weights_digest,
+        kv_dtype=options.dtype,
+        kv_bytes_per_token=config.layers * config.slot_bytes(item_bytes),
+        max_positions=config.max_positions,
+        vocabulary=config.vocab,
+        deterministic=options.deterministic,
+    )

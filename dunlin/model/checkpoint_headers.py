@@ -1,0 +1,89 @@
+"""The tensors of a checkpoint, read from the headers of its safetensors files: names, dtypes, shapes.
+
+Loads no torch and reads no tensor, so that a checkpoint can be judged before anything is started.
+"""
+
+import math
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from safetensors import SafetensorError, safe_open
+
+from dunlin.model.config import read_json
+from dunlin.model.errors import ModelError
+
+DTYPES = ("F32", "F16", "BF16", "F64")
+"""The dtypes that dunlin reads, as the format names them."""
+REMEDY = "fetch or write the checkpoint again"
+
+
+@dataclass(frozen=True, slots=True)
+class TensorEntry:
+    """One tensor in one file; `dtype` by its name in the format."""
+
+    path: Path
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def size_bytes(self) -> int:
+        """The bytes of its numbers: the name of every dtype but BOOL, a byte each, holds its bits."""
+        bits = re.search(r"\d+", self.dtype)
+        return math.prod(self.shape) * (int(bits[0]) if bits else 8) // 8
+
+
+def checkpoint_files(directory: Path) -> tuple[list[Path], list[ModelError]]:
+    """The files of a checkpoint, `model.safetensors` or those in its index, and the faults of that list."""
+    index = directory / "model.safetensors.index.json"
+    if not index.is_file():
+        single = directory / "model.safetensors"
+        if single.is_file():
+            return [single], []
+        remedy = "give a checkpoint in safetensors format"
+        return [], [ModelError(directory, "holds no model.safetensors and no index of shards", remedy)]
+    try:
+        names = read_json(index).get("weight_map")
+    except ModelError as error:
+        return [], [error]
+    if not isinstance(names, dict) or not names or not all(isinstance(name, str) for name in names.values()):
+        return [], [ModelError(index, "has no `weight_map` from tensors to files", REMEDY)]
+    files = [directory / Path(name).name for name in sorted(set(names.values()))]
+    missing = [file for file in files if not file.is_file()]
+    faults = [ModelError(file, "the index names this shard and it is not there", REMEDY) for file in missing]
+    return [file for file in files if file not in missing], faults
+
+
+def open_file(path: Path, framework: str) -> safe_open:
+    """Map the file at `path` and check its header. `framework` is "pt" for tensors; "np" loads no torch.
+
+    :raises ModelError: it cannot be read, is truncated, or has a corrupt header.
+    """
+    try:
+        return safe_open(path, framework=framework)
+    except OSError as error:
+        raise ModelError(path, f"cannot be read ({error.strerror or error})", REMEDY) from None
+    except SafetensorError as error:
+        raise ModelError(path, f"is truncated or corrupt ({error})", REMEDY) from None
+
+
+def entries_of(path: Path, file: safe_open) -> dict[str, TensorEntry]:
+    """The tensors of `file`, which was opened at `path`."""
+    parts = {name: file.get_slice(name) for name in sorted(file.keys())}
+    return {name: TensorEntry(path, part.get_dtype(), tuple(part.get_shape())) for name, part in parts.items()}
+
+
+def find_entry(entries: Mapping[str, TensorEntry], name: str, directory: Path) -> TensorEntry:
+    """The tensor `name` of the checkpoint in `directory`.
+
+    :raises ModelError: no file of it has that tensor, or its dtype is not a floating one that dunlin reads.
+    """
+    entry = entries.get(name)
+    if entry is None:
+        remedy = "use a complete checkpoint that fits its config.json"
+        raise ModelError(directory, f"tensor `{name}` is missing", remedy)
+    if entry.dtype not in DTYPES:
+        what = f"tensor `{name}` has dtype {entry.dtype}"
+        raise ModelError(entry.path, what, f"dunlin reads {', '.join(DTYPES)}")
+    return entry

@@ -1,0 +1,41 @@
+"""Which sequence gives up its slots when they run out: functions over the holders of slots. Knows no slot table."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from dunlin.messages.types import Figure, RejectedOption, Why
+
+MAX_ALTERNATIVES = 3
+
+
+@dataclass(frozen=True, slots=True)
+class VictimCandidate:
+    """A sequence that holds slots. `order` is greater the later its turn."""
+
+    name: str
+    order: int
+    slots: int
+
+
+@dataclass(frozen=True, slots=True)
+class VictimChoice:
+    """The candidate's index, and why."""
+
+    index: int
+    why: Why
+
+
+VictimPolicy = Callable[[Sequence[VictimCandidate]], VictimChoice]
+"""Maps candidates, at least one, to a choice."""
+
+
+def youngest(candidates: Sequence[VictimCandidate]) -> VictimChoice:
+    """The sequence that arrived last: it has waited least, and older ones end sooner."""
+    order = sorted(range(len(candidates)), key=lambda index: -candidates[index].order)
+    chosen = candidates[order[0]]
+    figures = (Figure("held_slots", chosen.slots),)
+    rejected = tuple(RejectedOption(candidates[index].name, "older") for index in order[1 : 1 + MAX_ALTERNATIVES])
+    return VictimChoice(order[0], Why("youngest", chosen.name, figures, rejected))
+
+
+VICTIM_POLICIES: dict[str, VictimPolicy] = {"youngest": youngest}

@@ -1,0 +1,1 @@
+"""Processes of dunlin: the live host of a core, arguments, children, memory."""

@@ -1,0 +1,120 @@
+"""Chat templates: messages to one prompt. Templates come from checkpoints, so they run in a sandbox."""
+
+from collections.abc import Mapping, Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import Any
+
+from jinja2 import TemplateError, nodes
+from jinja2.ext import Extension, loopcontrols
+from jinja2.parser import Parser
+from jinja2.sandbox import ImmutableSandboxedEnvironment
+
+from dunlin.limits import escape_surrogates
+from dunlin.model.errors import ModelError
+
+# For checkpoints without a template: plain text that any model may continue.
+DEFAULT_TEMPLATE = (
+    "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
+    "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
+)
+
+ABSENT_VARIABLES = {"tools": None, "documents": None}
+"""Templates ask for what is not given here either by `is none` or by `is defined`; they are written for a None."""
+
+MAX_ERROR_CHARACTERS = 500
+"""The most characters of a template's own error message: it may repeat what the client sent."""
+
+
+class ChatTemplateError(ValueError):
+    """Messages that the template refuses; the text is fit for the client. `field` says which of them."""
+
+    def __init__(self, text: str, field: str = "messages") -> None:
+        super().__init__(text)
+        self.field = field
+
+
+class _Named(dict[str, Any]):
+    """A message with a name, as a template sees it: keeps whether the name was read."""
+
+    _is_read = False
+
+    @property
+    def is_unread(self) -> bool:
+        """Whether the name made no difference to the prompt."""
+        return not self._is_read
+
+    def __getitem__(self, key: str) -> Any:
+        self._is_read |= key == "name"
+        return super().__getitem__(key)
+
+    def get(self, key: str, default: Any = None) -> Any:
+        self._is_read |= key == "name"
+        return super().get(key, default)
+
+    def items(self) -> Any:
+        self._is_read = True  # as `tojson` and loops do
+        return super().items()
+
+    def values(self) -> Any:
+        self._is_read = True
+        return super().values()
+
+
+class GenerationTag(Extension):
+    """`{% generation %}`: marks what an assistant said, for training on it. Here its body is all that it is."""
+
+    tags = {"generation"}  # noqa: RUF012 jinja2 declares it so
+
+    def parse(self, parser: Parser) -> nodes.Node:
+        lineno = next(parser.stream).lineno
+        return nodes.Scope(parser.parse_statements(("name:endgeneration",), drop_needle=True), lineno=lineno)
+
+
+class ChatTemplate:
+    """One compiled template. `source` None stands for the plain one."""
+
+    def __init__(self, source: str | None, special_tokens: Mapping[str, str], path: Path) -> None:
+        extensions = [loopcontrols, GenerationTag]
+        environment = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True, extensions=extensions)
+        environment.globals["raise_exception"] = _refuse
+        environment.globals["strftime_now"] = lambda form: datetime.now().strftime(form)
+        self._special_tokens = dict(special_tokens)
+        try:
+            self._template = environment.from_string(DEFAULT_TEMPLATE if source is None else source)
+        except TemplateError as error:
+            raise ModelError(path, f"has a chat template that does not compile ({error})", "correct it") from None
+
+    def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any) -> str:
+        """The prompt for `messages`, each with `role` and `content`, and with `name` where it has one.
+
+        :raises ChatTemplateError: the template refuses the messages, fails on them, or does not read a name.
+        """
+        messages = [_Named(message) if "name" in message else message for message in messages]
+        variables = {
+            **ABSENT_VARIABLES,
+            **self._special_tokens,
+            **extra,
+            "messages": messages,
+            "add_generation_prompt": add_generation_prompt,
+        }
+        try:
+            prompt = self._template.render(variables)
+        except Exception as error:  # whatever a checkpoint's own code may raise over what a client sent
+            said = escape_surrogates(str(error)[:MAX_ERROR_CHARACTERS])
+            raise ChatTemplateError(f"the model's chat template cannot take these messages: {said}") from None
+        _check_names(messages)
+        return prompt
+
+
+def _check_names(messages: Sequence[Mapping[str, Any]]) -> None:
+    for index, message in enumerate(messages):
+        if isinstance(message, _Named) and message.is_unread:
+            field = f"messages.{index}.name"
+            raise ChatTemplateError(
+                f"{field}: the model's chat template does not read the names of such messages", field
+            )
+
+
+def _refuse(reason: str) -> None:
+    raise TemplateError(reason)

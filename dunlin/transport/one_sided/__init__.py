@@ -1,0 +1,1 @@
+"""Regions carried by one-sided reads and writes (NIXL)."""

@@ -1,0 +1,1 @@
+"""Regions carried by sockets."""

@@ -1,0 +1,1 @@
+"""Unary and streaming calls, health, the listening port."""

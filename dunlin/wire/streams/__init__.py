@@ -1,0 +1,1 @@
+"""One conversation between two processes: dialling, accepting, probing."""

@@ -1,0 +1,1 @@
+"""The load generator: targets, records, statistics, objectives."""

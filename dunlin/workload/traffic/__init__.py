@@ -1,0 +1,1 @@
+"""What is to be sent and when: traces, arrival processes, lengths, prompts."""

@@ -1,0 +1,1 @@
+"""Whether a request is taken at all: queue bounds, tenants' quotas, and the texts of refusals."""

@@ -1,0 +1,144 @@
+"""Whether a new request is taken: limits that hold before any work is spent on it.
+
+Knows how long the queue is and how fast it drains, not what is in it; and for how long nobody could be asked.
+"""
+
+from collections import deque
+
+from dunlin.messages.door import RejectionCode, Submit, SubmitRejected
+from dunlin.messages.types import RequestClass
+from dunlin.policies.admit import ADMIT_POLICIES
+from services.dispatcher.admission.quotas import TenantQuotas
+from services.dispatcher.admission.refusals import too_long_text
+from services.dispatcher.admission.wait_estimate import SAMPLES_KEPT, WaitEstimator
+from services.dispatcher.config import AdmissionConfig
+
+MIN_RETRY_S = 0.5
+MAX_RETRY_S = 30.0
+
+
+class AdmissionController:
+    """Owns the pace (when the last requests ended), the drought (since when no instance could be asked), the quotas."""
+
+    def __init__(self, config: AdmissionConfig, max_positions: int = 0) -> None:
+        self.quotas = TenantQuotas()
+        self.wait_estimate = WaitEstimator()
+        self._config = config
+        self._max_positions = max_positions
+        self._ends_s: deque[float] = deque(maxlen=SAMPLES_KEPT)
+        self._outage_since_s: float | None = None
+        self.outages = 0
+
+    def refusal(
+        self, submit: Submit, queued: int, limit: int | None, now_s: float, waiting: int = 0
+    ) -> SubmitRejected | None:
+        """Why this request is not taken; None: it is. `limit` is the longest sequence that any instance can hold;
+        `queued` wait here, `waiting` more at the instances.
+        """
+        return (
+            self._invalid(submit)
+            or self._class_not_admitted(submit)
+            or self._too_long(submit, limit)
+            or self._unavailable(now_s)
+            or self._queue_full(submit, queued, now_s)
+            or self._wait_too_long(submit, queued + waiting)
+            or self.quotas.refusal(submit, now_s)
+        )
+
+    def cap_max_tokens(self, submit: Submit, limit: int | None) -> Submit:
+        """The request as its tenant's quota bounds it; ask `refusal` about that one."""
+        return self.quotas.cap_max_tokens(submit, limit or self._max_positions)
+
+    def on_admitted(self, number: int, submit: Submit) -> None:
+        """The request that `refusal` had nothing against came in under this number."""
+        self.quotas.reserve(number, submit)
+
+    def on_served(self, now_s: float, others_wait: bool) -> None:
+        """A request that an instance had is over; whether others wait for their turn."""
+        self.wait_estimate.on_served(now_s, others_wait)
+
+    def on_ended(self, number: int, generated: int, now_s: float) -> None:
+        """A request left, with so many tokens."""
+        self._ends_s.append(now_s)
+        self.quotas.refund(number, generated, now_s)
+
+    def retry_after_s(self, queued: int, now_s: float) -> float:
+        """When the queue should have drained by half, at the pace of the last requests; seconds, within bounds."""
+        if not self._ends_s:
+            return MIN_RETRY_S
+        each_s = (now_s - self._ends_s[0]) / len(self._ends_s)
+        return _bounded(each_s * queued / 2)
+
+    def update_outage(self, can_serve: bool, now_s: float) -> bool:
+        """Say whether somebody can serve; True if a drought just began."""
+        if can_serve:
+            self._outage_since_s = None
+            return False
+        if self._outage_since_s is not None:
+            return False
+        self._outage_since_s = now_s
+        self.outages += 1
+        return True
+
+    def is_outage(self, drought: int) -> bool:
+        """Whether drought number `drought` lasts."""
+        return self._outage_since_s is not None and drought == self.outages
+
+    def _invalid(self, submit: Submit) -> SubmitRejected | None:
+        if not submit.tokens:
+            return SubmitRejected(RejectionCode.INVALID, "the prompt has no tokens: send at least one")
+        if submit.max_tokens is not None and submit.max_tokens < 1:
+            return SubmitRejected(RejectionCode.INVALID, f"max_tokens is {submit.max_tokens}: at least 1 is needed")
+        if submit.timeout_s is not None and not 0 < submit.timeout_s < float("inf"):
+            return SubmitRejected(
+                RejectionCode.INVALID, f"timeout_s is {submit.timeout_s}: a positive number is needed"
+            )
+        return None
+
+    def _class_not_admitted(self, submit: Submit) -> SubmitRejected | None:
+        if submit.key:
+            return None  # another dispatcher has let it in
+        reason = ADMIT_POLICIES[self._config.policy](submit.request_class)
+        return SubmitRejected(RejectionCode.FORBIDDEN, reason) if reason else None
+
+    def _too_long(self, submit: Submit, limit: int | None) -> SubmitRejected | None:
+        most = min(limit or self._max_positions, self._max_positions or limit or 0)
+        asked = len(submit.tokens) + (submit.max_tokens or 1)
+        if not most or asked <= most:
+            return None
+        return SubmitRejected(RejectionCode.TOO_LONG, too_long_text(len(submit.tokens), submit.max_tokens, most))
+
+    def _unavailable(self, now_s: float) -> SubmitRejected | None:
+        since_s = self._outage_since_s
+        if since_s is None or now_s - since_s < self._config.unavailable_after_s:
+            return None
+        text = f"no instance has been able to serve for {now_s - since_s:.0f} s"
+        return SubmitRejected(RejectionCode.UNAVAILABLE, text, self._config.unavailable_after_s)
+
+    def _queue_full(self, submit: Submit, queued: int, now_s: float) -> SubmitRejected | None:
+        # One that was admitted elsewhere has been promised an answer.
+        most = self._config.max_queued * (2 if submit.key else 1)
+        if queued < most:
+            return None
+        text = f"{queued} requests wait already, as many as may"
+        return SubmitRejected(RejectionCode.FULL, text, self.retry_after_s(queued, now_s))
+
+    def _wait_too_long(self, submit: Submit, ahead: int) -> SubmitRejected | None:
+        """Refused now it can go elsewhere, or come again when there is room; served too late it costs all the same."""
+        if submit.key:
+            return None
+        wait_s = self.wait_estimate.wait_s(ahead)
+        if submit.timeout_s is not None and wait_s > submit.timeout_s:
+            text = f"its turn would come in {wait_s:.1f} s, and it is given up after {submit.timeout_s:g} s"
+            return SubmitRejected(RejectionCode.FULL, text, _bounded(wait_s - submit.timeout_s))
+        most_s = self._config.max_wait_s
+        if wait_s <= most_s or submit.request_class is RequestClass.BATCH:
+            return None
+        text = (
+            f"{ahead} requests wait already: its turn would come in {wait_s:.1f} s, more than the {most_s:g} s allowed"
+        )
+        return SubmitRejected(RejectionCode.FULL, text, _bounded(wait_s - most_s))
+
+
+def _bounded(seconds: float) -> float:
+    return min(MAX_RETRY_S, max(MIN_RETRY_S, seconds))

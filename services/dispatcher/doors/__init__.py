@@ -1,0 +1,1 @@
+"""The public endpoints: gRPC and what both doors share; `http`, `openai`, `generation` and `preprocess` below."""

@@ -1,0 +1,65 @@
+"""Who asks: from the Authorization of a call to the tenant that it counts for. Knows no protocol, no file, no quota."""
+
+from dataclasses import replace
+
+from dunlin.auth.tenants import KEY_PREFIX, Tenant, hash_key
+from dunlin.messages.door import Quotas, RejectionCode
+from services.dispatcher.admission.refusals import DoorError
+from services.dispatcher.doors.generation.settings import RequestSettings
+
+SCHEME = "bearer"
+MAX_KEY_CHARACTERS = 512
+
+
+class Authenticator:
+    """Owns the tenants by the hashes of their keys. Before the first `take` everybody may come, as nobody."""
+
+    def __init__(self) -> None:
+        self._tenants: dict[str, Tenant] | None = None
+        self._names: frozenset[str] = frozenset()
+
+    def set_tenants(self, tenants: tuple[Tenant, ...]) -> Quotas:
+        """From now on these; what the core must know of them."""
+        self._tenants = {digest: tenant for tenant in tenants for digest in tenant.keys}
+        self._names = frozenset(tenant.name for tenant in tenants)
+        return Quotas(tuple(tenant.quota for tenant in tenants))
+
+    def knows(self, tenant: str) -> bool:
+        """Whether the file of tenants names it."""
+        return tenant in self._names
+
+    def authenticate(self, authorization: str | None) -> str | None:
+        """The tenant of this call; None: keys are not asked for.
+
+        Raises:
+            DoorError: no key, an unknown one, or a tenant that is disabled.
+        """
+        if self._tenants is None:
+            return None
+        # Looked up by its hash: how long that takes tells nothing about the keys that there are.
+        tenant = self._tenants.get(hash_key(_key(authorization)))
+        if tenant is None:
+            raise DoorError(RejectionCode.UNAUTHENTICATED, "the API key is not known here")
+        if tenant.disabled:
+            raise DoorError(RejectionCode.FORBIDDEN, f"tenant {tenant.name!r} is disabled")
+        return tenant.name
+
+
+def settings_of_tenant(settings: RequestSettings, tenant: str | None) -> RequestSettings:
+    """The settings of a request that counts for `tenant`, None where keys are not asked for.
+
+    Raises:
+        DoorError: the request names another tenant.
+    """
+    if tenant is None:
+        return settings
+    if settings.tenant not in ("", tenant):
+        raise DoorError(RejectionCode.FORBIDDEN, f"the API key is of tenant {tenant!r}, not of {settings.tenant!r}")
+    return replace(settings, tenant=tenant)
+
+
+def _key(authorization: str | None) -> str:
+    scheme, _, key = (authorization or "").partition(" ")
+    if scheme.lower() != SCHEME or not key.strip() or len(key) > MAX_KEY_CHARACTERS:
+        raise DoorError(RejectionCode.UNAUTHENTICATED, f"an API key is needed: Authorization: Bearer {KEY_PREFIX}…")
+    return key.strip()

@@ -1,0 +1,222 @@
+"""One call of a client at a door, from its arrival to its last byte: what metrics, access log and traces tell of it.
+
+Knows neither HTTP nor gRPC. Each request of the call (a choice, a prompt) is followed by a `RequestMetrics` of its own.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from typing import Protocol
+
+from dunlin.effects import Address
+from dunlin.limits import escape_surrogates
+from dunlin.messages.door import RefusedAtDoor
+from dunlin.messages.lifecycle import CallOrigin
+from dunlin.messages.types import FinishReason, RequestClass
+from dunlin.runtime.core_host import CoreHost
+from services.dispatcher.doors.generation.settings import RequestSettings
+from services.dispatcher.doors.metrics import DoorMetrics
+
+CHAT, COMPLETION = "chat", "text_completion"
+"""What OpenTelemetry calls the two operations that generate."""
+FINISH_ERRORS = {FinishReason.ERROR: "generation_failed", FinishReason.DEADLINE: "deadline_exceeded"}
+PROBE_PATHS = ("/health", "/metrics")
+"""Paths that machines ask for all day: counted, and not logged."""
+MAX_SHOWN_CHARACTERS = 256
+"""Characters of what a client made up (model, path, user agent) that are kept."""
+
+
+@dataclass(slots=True)
+class DoorCall:
+    """What is known of one call so far.
+
+    `path` is one of few (a route, a method), `target` what the client wrote, without its query. `operation` is empty
+    for a call that generates nothing. `began_s` is when its head had come, `arrived_s` when its body had. `code` is the
+    kind of its error in one word, such as `too_long_text`. `is_told`: the core has refused it itself, and recorded
+    that.
+    """
+
+    door: str
+    path: str
+    began_s: float
+    operation: str = ""
+    method: str = ""
+    target: str = ""
+    client: str = ""
+    user_agent: str = ""
+    trace: str = ""
+    arrived_s: float = 0.0
+    tenant: str = ""
+    model: str = ""
+    request_class: RequestClass = RequestClass.INTERACTIVE
+    prompt_tokens: int | None = None
+    request_metrics: list["RequestMetrics"] = field(default_factory=list)
+    code: str = ""
+    detail: str = ""
+    is_recorded: bool = False
+
+    def __post_init__(self) -> None:
+        self.arrived_s = self.arrived_s or self.began_s
+        self.target, self.user_agent = (
+            escape_surrogates(self.target[:MAX_SHOWN_CHARACTERS]),
+            escape_surrogates(self.user_agent[:MAX_SHOWN_CHARACTERS]),
+        )
+
+    def set_request(self, model: str, settings: RequestSettings) -> None:
+        """It was read, and asks for this."""
+        self.model = escape_surrogates(model[:MAX_SHOWN_CHARACTERS])
+        self.tenant, self.request_class = settings.tenant, settings.request_class
+
+    def set_error(self, code: str, detail: str) -> None:
+        """It is answered with an error."""
+        self.code, self.detail = code, escape_surrogates(detail)
+
+    @property
+    def was_admitted(self) -> bool:
+        """Whether all its requests were admitted."""
+        return bool(self.request_metrics) and all(watch.was_admitted for watch in self.request_metrics)
+
+    @property
+    def finish_error(self) -> str:
+        """How the first of its requests that failed did so, after its admission; empty: none failed."""
+        failed = (watch.finish for watch in self.request_metrics if watch.finish in FINISH_ERRORS)
+        return next((FINISH_ERRORS[finish] for finish in failed if finish is not None), "")
+
+
+class RequestMetrics:
+    """The times of one request."""
+
+    def __init__(self, metrics: DoorMetrics, call: DoorCall, prompt_tokens: int, clock: Callable[[], float]) -> None:
+        self.request = ""
+        self.tokens_total = 0
+        self.cached_tokens = 0
+        self.first_s: float | None = None
+        self.queue_s: float | None = None
+        self.finish: FinishReason | None = None
+        self._metrics = metrics
+        self._labels = metrics.labels(call.door, call.request_class, call.tenant)
+        self._generated = metrics.generated_counter(self._labels)
+        self._prompt_tokens = prompt_tokens
+        self._clock = clock
+        self._arrived_s = call.arrived_s
+        self._submitted_s = clock()
+        self._began_s = 0.0
+        call.request_metrics.append(self)
+
+    @property
+    def was_admitted(self) -> bool:
+        """Whether the core admitted it."""
+        return bool(self.request) or self.finish is not None
+
+    def on_dispatched(self, queued_s: float | None) -> None:
+        """It was handed out to an instance for the first time, so long after it was submitted."""
+        if queued_s is not None and self.queue_s is None:
+            self.queue_s = self._submitted_s - self._arrived_s + queued_s
+            self._metrics.observe("queue", self._labels, self.queue_s)
+
+    def on_tokens(self, number: int) -> None:
+        """So many tokens came now."""
+        if not number:
+            return
+        if not self.tokens_total:
+            self._on_first_token()
+        self.tokens_total += number
+        self._generated.inc(number)
+
+    def on_finished(self, finish: FinishReason) -> None:
+        """It ended now; a second time is not counted."""
+        if self.finish is not None:
+            return
+        self.finish = finish
+        now_s = self._clock()
+        metrics, labels = self._metrics, self._labels
+        metrics.count_end(labels, finish)
+        metrics.observe("duration", labels, now_s - self._arrived_s)
+        metrics.observe("prompt", labels, self._prompt_tokens)
+        metrics.observe("generated", labels, self.tokens_total)
+        if self.tokens_total > 1:
+            metrics.observe("each_token", labels, (now_s - self._began_s) / (self.tokens_total - 1))
+
+    def _on_first_token(self) -> None:
+        self._began_s = self._clock()
+        self.first_s = self._began_s - self._arrived_s
+        self._metrics.count_prompt(self._labels, self._prompt_tokens)
+        self._metrics.observe("first_token", self._labels, self.first_s)
+
+
+class CallLogSink(Protocol):
+    """Takes lines without blocking."""
+
+    def write(self, line: Mapping[str, object]) -> None: ...
+
+
+class CallRecorder:
+    """Where calls end: counted, logged, and told to the core where a door refused them.
+
+    `servers` names the HOST:PORT of each door.
+    """
+
+    def __init__(
+        self,
+        host: CoreHost,
+        metrics: DoorMetrics,
+        log: CallLogSink | None = None,
+        servers: Mapping[str, str] | None = None,
+    ) -> None:
+        self._host = host
+        self._metrics = metrics
+        self._log = log
+        self._servers = servers or {}
+        self._numbers = count(1)
+
+    def record_end(self, call: DoorCall, status: int | str) -> None:
+        """The last byte went out, or the client left."""
+        self._metrics.count_call(call.door, call.path, str(status))
+        if call.code and not call.was_admitted:
+            self._record_refusal(call)
+        if self._log is not None and call.path not in PROBE_PATHS:
+            self._log.write(self._log_line(call, status))
+
+    def origin(self, call: DoorCall) -> CallOrigin:
+        """The call as the core passes it on."""
+        return CallOrigin(call.door, call.operation, call.model, call.tenant, self._servers.get(call.door, ""))
+
+    def _record_refusal(self, call: DoorCall) -> None:
+        self._metrics.count_refusal(call.door, call.code, call.tenant)
+        if call.operation and not call.is_recorded:
+            # A name of its own: where no traceparent came, the trace's id follows from it.
+            client = Address("client", f"{call.door}-refused-{next(self._numbers)}")
+            self._host.deliver(client, RefusedAtDoor(call.code, call.detail, call.trace, self.origin(call)))
+
+    def _log_line(self, call: DoorCall, status: int | str) -> dict[str, object]:
+        return {
+            "time_s": call.began_s,
+            "door": call.door,
+            "method": call.method,
+            "path": call.target,
+            "status": status,
+            "error": call.code or call.finish_error or None,
+            "client": call.client,
+            "agent": call.user_agent,
+            "tenant": call.tenant,
+            "duration_s": self._host.clock() - call.began_s,
+            **(_generation_fields(call) if call.operation else {}),
+        }
+
+
+def _generation_fields(call: DoorCall) -> dict[str, object]:
+    """The part of a line that only calls have which want something generated. Nothing of a prompt or an answer."""
+    watches = call.request_metrics
+    first = watches[0] if watches else None
+    return {
+        "model": call.model or None,
+        "class": call.request_class.name.lower(),
+        "requests": [watch.request for watch in watches if watch.request],
+        "finish": [watch.finish.name.lower() for watch in watches if watch.finish is not None],
+        "prompt_tokens": call.prompt_tokens,
+        "cached_tokens": sum(watch.cached_tokens for watch in watches),
+        "output_tokens": sum(watch.tokens_total for watch in watches),
+        "queue_s": first and first.queue_s,
+        "first_token_s": first and first.first_s,
+        "traceparent": call.trace or None,
+    }

@@ -1,0 +1,129 @@
+"""One stream of text out of one stream of tokens: detokenised as it comes, cut at the first stop string.
+
+Merges what nobody has fetched yet into one piece, so that a slow reader costs text and tokens once, and no more.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from dunlin.messages.door import Delta
+from dunlin.messages.types import F32, I32, FinishReason, f32, i32
+from dunlin.text.detokenizer import Detokenizer
+from dunlin.text.stop_strings import StopMatcher
+
+
+@dataclass(slots=True)
+class OutputPiece:
+    """New text and tokens. `offsets[i]` is where token i's characters start in the whole text.
+
+    `top_count[i]` entries of `top_token` and `top_logprob` belong to token i. `finish`, `cached_tokens` as in `Delta`.
+    """
+
+    text: str = ""
+    tokens: I32 = field(default_factory=i32)
+    offsets: I32 = field(default_factory=i32)
+    logprobs: F32 = field(default_factory=f32)
+    top_count: I32 = field(default_factory=i32)
+    top_token: I32 = field(default_factory=i32)
+    top_logprob: F32 = field(default_factory=f32)
+    finish: FinishReason = FinishReason.RUNNING
+    detail: str = ""
+    cached_tokens: int = 0
+
+    def extend(self, later: "OutputPiece") -> None:
+        """Append what came after."""
+        self.text += later.text
+        self.tokens.extend(later.tokens)
+        self.offsets.extend(later.offsets)
+        self.logprobs.extend(later.logprobs)
+        self.top_count.extend(later.top_count)
+        self.top_token.extend(later.top_token)
+        self.top_logprob.extend(later.top_logprob)
+        self.finish, self.detail = later.finish, later.detail
+        self.cached_tokens = max(self.cached_tokens, later.cached_tokens)
+
+
+class OutputProcessor:
+    """Text of one request in the making. Holds at most what `max_tokens` tokens are."""
+
+    def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
+        self._detokenizer = detokenizer
+        self._matcher = StopMatcher(stops)
+        self._characters = 0
+        self._piece = OutputPiece()
+
+    @property
+    def finish(self) -> FinishReason:
+        """How it ended, or RUNNING."""
+        return self._piece.finish
+
+    def push(self, delta: Delta) -> bool:
+        """Take new tokens; True if a stop string ended the text, so that the request must be withdrawn."""
+        if self._piece.finish is not FinishReason.RUNNING:
+            return False
+        self._append(delta)
+        # The token that stopped it (end of text, or one that the client named) is no part of the text.
+        seen = len(delta.tokens) - (1 if delta.finish is FinishReason.STOP else 0)
+        for index, token in enumerate(delta.tokens):
+            self._piece.offsets.append(self._characters)
+            if index < seen and self._push_text(self._detokenizer.push(token)):
+                self._drop_last(len(delta.tokens) - index - 1)
+                self._piece.finish = FinishReason.STOP
+                return True
+        if delta.finish is not FinishReason.RUNNING:
+            self._finish_text(delta.finish, delta.detail)
+        return False
+
+    def skip_received(self, tokens: I32) -> bool:
+        """Take tokens whose text the client has; True as `push`."""
+        stopped = self.push(Delta(tokens))
+        self._piece = OutputPiece(finish=self._piece.finish)
+        return stopped
+
+    def fail(self, detail: str) -> None:
+        """End it from this side."""
+        if self._piece.finish is FinishReason.RUNNING:
+            self._finish_text(FinishReason.ERROR, detail)
+
+    def drain(self) -> OutputPiece | None:
+        """Everything new since the last time; None: nothing worth a message."""
+        piece = self._piece
+        if not piece.text and not piece.tokens and piece.finish is FinishReason.RUNNING:
+            return None
+        self._piece = OutputPiece(finish=piece.finish, detail=piece.detail)
+        return piece
+
+    def _append(self, delta: Delta) -> None:
+        piece = self._piece
+        piece.tokens.extend(delta.tokens)
+        if delta.logprobs:  # few ask for them, and this runs once a token
+            piece.logprobs.extend(delta.logprobs)
+            piece.top_count.extend(delta.top_count)
+            piece.top_token.extend(delta.top_token)
+            piece.top_logprob.extend(delta.top_logprob)
+        piece.cached_tokens = max(piece.cached_tokens, delta.cached_tokens)
+
+    def _drop_last(self, tokens: int) -> None:
+        """The last so many came after the text's end, because many came at once."""
+        piece = self._piece
+        kept = len(piece.tokens) - tokens
+        del piece.tokens[kept:]
+        if piece.logprobs:
+            del piece.logprobs[kept:]
+            del piece.top_count[kept:]
+            tops = sum(piece.top_count)
+            del piece.top_token[tops:], piece.top_logprob[tops:]
+
+    def _push_text(self, text: str) -> bool:
+        self._characters += len(text)
+        matched = self._matcher.push(text)
+        self._piece.text += matched.text
+        return matched.stopped
+
+    def _finish_text(self, finish: FinishReason, detail: str) -> None:
+        self._piece.finish = finish
+        self._piece.detail = detail
+        if self._push_text(self._detokenizer.finish()):
+            self._piece.finish = finish if finish is not FinishReason.LENGTH else FinishReason.STOP
+        else:
+            self._piece.text += self._matcher.finish()

@@ -1,0 +1,81 @@
+"""From what a client sent to the prompt's tokens: what the model can hold, and nothing that it does not have.
+
+Knows no request, no core and no event loop: large prompts are read in another process (`intake.py`).
+"""
+
+from dunlin.limits import MOST_PROMPT_CHARACTERS
+from dunlin.messages.door import RejectionCode
+from dunlin.messages.public import ChatMessage
+from dunlin.messages.types import I32, i32
+from dunlin.text.chat_template import ChatTemplateError
+from services.dispatcher.admission.refusals import DoorError, too_long_text
+from services.dispatcher.doors.generation.served_model import ServedModel
+
+Prompt = str | I32 | tuple[ChatMessage, ...]
+
+
+class PromptEncoder:
+    """Turns prompts into tokens, and refuses what the model cannot take."""
+
+    def __init__(self, model: ServedModel, most_characters: int = MOST_PROMPT_CHARACTERS) -> None:
+        self._model = model
+        self._most_characters = most_characters
+
+    def encode(self, prompt: Prompt) -> I32:
+        """The prompt's tokens.
+
+        Raises:
+            DoorError: no such tokens, messages that the template refuses, or too long.
+        """
+        if isinstance(prompt, str):
+            tokens = self._encode_text(prompt, special=True)
+        elif isinstance(prompt, tuple):
+            tokens = self._encode_text(self._rendered(prompt), special=False)
+        else:
+            self.check_length(prompt, None)
+            tokens = self.checked_tokens(prompt)
+        if not tokens:
+            raise DoorError(RejectionCode.INVALID, "the prompt is empty: send at least one token", "prompt")
+        return tokens
+
+    def check_length(self, tokens: I32, max_tokens: int | None) -> None:
+        """Raises DoorError for what the model cannot hold."""
+        if len(tokens) + (max_tokens or 1) > self._model.max_positions:
+            raise DoorError(RejectionCode.TOO_LONG, too_long_text(len(tokens), max_tokens, self._model.max_positions))
+
+    def check_received(self, tokens: I32, received: I32) -> None:
+        """Raises DoorError for what a client cannot have got after the prompt `tokens`."""
+        if len(tokens) + len(received) > self._model.max_positions:
+            most = self._model.max_positions
+            text = f"resume_tokens: {len(received)} after a prompt of {len(tokens)} are more than the model's {most}"
+            raise DoorError(RejectionCode.INVALID, text, "resume_tokens")
+        self.checked_tokens(received)
+
+    def checked_tokens(self, tokens: I32) -> I32:
+        """The same tokens. Raises DoorError for one that the model does not have."""
+        vocabulary = self._model.vocabulary
+        if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
+            token = next(token for token in tokens if not 0 <= token < vocabulary)
+            text = f"token id {token} is outside the vocabulary of {vocabulary}"
+            raise DoorError(RejectionCode.INVALID, text, "prompt")
+        return tokens
+
+    def _rendered(self, messages: tuple[ChatMessage, ...]) -> str:
+        try:
+            return self._model.render(messages)
+        except ChatTemplateError as error:
+            raise DoorError(RejectionCode.INVALID, str(error), error.field) from error
+
+    def _encode_text(self, text: str, special: bool) -> I32:
+        if len(text) > self._most_characters:
+            text = f"a prompt of {len(text)} characters; at most {self._most_characters} are taken"
+            raise DoorError(RejectionCode.TOO_LONG, text)
+        tokenizer = self._model.tokenizer
+        fewest = tokenizer.min_tokens(text)
+        if fewest >= self._model.max_positions:
+            text = too_long_text(fewest, None, self._model.max_positions, is_least=True)
+            raise DoorError(RejectionCode.TOO_LONG, text)
+        try:
+            return i32(tokenizer.encode(text, add_special_tokens=special))
+        except (UnicodeEncodeError, TypeError) as error:  # lone surrogates, which JSON can spell
+            raise DoorError(RejectionCode.INVALID, "the prompt is not valid Unicode text", "prompt") from error

@@ -1,0 +1,68 @@
+"""What a door knows of the model: its name and limits, its tokens and its chat template. Holds no weights."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dunlin.messages.public import ChatMessage
+from dunlin.model.builtin import resolve_model, served_name
+from dunlin.model.config import load_config
+from dunlin.text.chat_template import ChatTemplate
+from dunlin.text.tokenizer import Tokenizer, check_tokenizer_matches_model, load_chat_template, load_tokenizer
+
+
+@dataclass(frozen=True, slots=True)
+class NamedMessage(ChatMessage):
+    """A turn that names its speaker. Only chat templates that read names take it."""
+
+    name: str
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """One served model. `eos_ids` end a text; `max_positions` holds prompt and generated tokens together.
+
+    `folder` is where tokenizer and template came from: helper processes load their own.
+    """
+
+    name: str
+    max_positions: int
+    vocabulary: int
+    eos_ids: tuple[int, ...]
+    tokenizer: Tokenizer
+    template: ChatTemplate
+    folder: Path
+
+    def render(self, messages: Sequence[ChatMessage]) -> str:
+        """The prompt that the chat template makes.
+
+        Raises:
+            ChatError: the template cannot take them.
+        """
+        return self.template.render([_as_json(one) for one in messages])
+
+
+def _as_json(message: ChatMessage) -> dict[str, str]:
+    shown = {"role": message.role, "content": message.content}
+    return {**shown, "name": message.name} if isinstance(message, NamedMessage) else shown
+
+
+def load_served_model(model: str, cache: Path, name: str = "") -> ServedModel:
+    """The model in a directory, or `builtin:NAME` (made under `cache` on first use).
+
+    Raises:
+        ModelError: what is wrong with which file, and what to do.
+    """
+    directory = resolve_model(model, cache)
+    config = load_config(directory)
+    tokenizer = load_tokenizer(directory)
+    check_tokenizer_matches_model(tokenizer, config.vocab, directory)
+    return ServedModel(
+        name=served_name(model, name),
+        max_positions=config.max_positions,
+        vocabulary=config.vocab,
+        eos_ids=config.eos_ids,
+        tokenizer=tokenizer,
+        template=load_chat_template(directory),
+        folder=directory,
+    )

@@ -1,0 +1,240 @@
+"""The public gRPC door: Generate, Cancel, Info. Translates; what is allowed the door says, what happens the core."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING, Any, TypeVar
+from urllib.parse import unquote
+
+import grpc
+import grpc.aio
+
+import dunlin
+from dunlin.effects import Address
+from dunlin.limits import MOST_BODY_BYTES, InvalidField
+from dunlin.messages.declare import Method
+from dunlin.messages.door import RejectionCode
+from dunlin.messages.public import (
+    CancelReply,
+    CancelRequest,
+    GenerateEvent,
+    InfoReply,
+    InfoRequest,
+)
+from dunlin.messages.types import FinishReason
+from dunlin.telemetry.trace_context import valid_traceparent
+from dunlin.wire.rpc.methods import CANCEL, GENERATE, INFO, REASON, RETRY_AFTER, Answer, Methods, Refusal
+from services.dispatcher.admission.refusals import DoorError
+from services.dispatcher.doors.authentication import Authenticator, settings_of_tenant
+from services.dispatcher.doors.calls import CHAT, COMPLETION, DoorCall
+from services.dispatcher.doors.gateway import CallPart, RequestGateway
+from services.dispatcher.doors.generation.output import OutputPiece
+from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessed
+from services.dispatcher.doors.response_stream import ResponseStream
+
+if TYPE_CHECKING:  # generic for the type checker alone
+    Context = grpc.aio.ServicerContext[Any, Any]
+
+R = TypeVar("R")
+
+DOOR_NAME = "grpc"
+KEEPALIVE_S = 1.0
+"""A client that hears nothing for a few of these takes this process for stuck."""
+TRACEPARENT = "traceparent"
+STATUS_CODES = {
+    RejectionCode.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
+    RejectionCode.TOO_LONG: grpc.StatusCode.OUT_OF_RANGE,
+    RejectionCode.FULL: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    RejectionCode.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    RejectionCode.QUOTA: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    RejectionCode.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
+    RejectionCode.FORBIDDEN: grpc.StatusCode.PERMISSION_DENIED,
+    RejectionCode.CONFLICT: grpc.StatusCode.ALREADY_EXISTS,
+}
+
+
+class GrpcDoor:
+    """Answers clients over gRPC."""
+
+    def __init__(self, door: RequestGateway, callers: Authenticator, monitor_endpoint: Callable[[], str]) -> None:
+        self._gateway = door
+        self._authenticator = callers
+        self._monitor_endpoint = monitor_endpoint
+
+    def methods(self) -> Methods:
+        """The handler to serve."""
+        answers: dict[Method[Any, Any], Answer] = {GENERATE: self.generate, CANCEL: self.cancel, INFO: self.info}
+        return Methods(answers, gate=self._authenticate, refused=self._refused, undecoded=(GENERATE,))
+
+    async def generate(self, data: bytes, context: "Context") -> None:
+        """Stream one request's events; a client that is gone cancels it."""
+        call = self._call(GENERATE.name, context, COMPLETION)
+        async with self._recorded(call, context):
+            call.tenant = self._tenant(context) or ""
+            client, stream, length = await _with_keepalive(context, self._submit(data, call))
+            await self._stream(context, client, stream, length)
+
+    async def _submit(self, data: bytes, call: DoorCall) -> tuple[Address, ResponseStream, int]:
+        read = await self._read(data)
+        call.operation = CHAT if read.is_chat else COMPLETION
+        settings = settings_of_tenant(read.asked.settings, call.tenant or None)
+        call.set_request(self._gateway.model.name, settings)
+        read.raise_if_refused()
+        tokens = read.prompts[0]
+        call.prompt_tokens = len(tokens)
+        return *await self._gateway.submit(
+            tokens, settings, DOOR_NAME, part=CallPart(call=call), again=read.again
+        ), len(tokens)
+
+    async def _read(self, data: bytes) -> Preprocessed:
+        if len(data) > MOST_BODY_BYTES:
+            raise InvalidField("request", f"has {len(data)} bytes; at most {MOST_BODY_BYTES} are taken")
+        with self._gateway.preprocess_pool.reserve_memory(len(data)) as held:
+            held.grow(len(data))
+            return await self._gateway.preprocess_pool.read(BodyKind.GENERATE, data)
+
+    async def cancel(self, request: CancelRequest, context: "Context") -> CancelReply:
+        """Cancel a request of the caller's tenant; without keys, anybody's."""
+        call = self._call(CANCEL.name, context)
+        async with self._recorded(call, context):
+            tenant = self._tenant(context)
+            call.tenant = tenant or ""
+            return CancelReply(await self._gateway.cancel(request.request, tenant))
+
+    async def info(self, request: InfoRequest, context: "Context") -> InfoReply:
+        """What is served here."""
+        call = self._call(INFO.name, context)
+        async with self._recorded(call, context):
+            call.tenant = self._tenant(context) or ""
+            model = self._gateway.model
+            return InfoReply(
+                model.name, model.max_positions, model.vocabulary, dunlin.__version__, self._monitor_endpoint()
+            )
+
+    def _tenant(self, context: "Context") -> str | None:
+        return self._authenticator.authenticate(_authorization(_metadata(context)))
+
+    # --- what becomes of a call ---
+
+    @asynccontextmanager
+    async def _recorded(self, call: DoorCall, context: "Context") -> AsyncIterator[None]:
+        """Say how the call ended (CANCELLED: its client left), and abort it for what a door may raise."""
+        status = grpc.StatusCode.CANCELLED
+        refusal: Refusal | None = None
+        try:
+            yield
+            status = grpc.StatusCode.OK
+        except InvalidField as error:
+            call.set_error("invalid", str(error))
+            status = grpc.StatusCode.INVALID_ARGUMENT
+            refusal = status, str(error), ()
+        except DoorError as error:
+            call.set_error(error.kind, error.detail)
+            status, _, _ = refusal = _refusal(error)
+        except Exception as error:
+            call.set_error("internal", str(error))
+            status = grpc.StatusCode.UNKNOWN
+            raise
+        finally:
+            self._gateway.calls.record_end(call, status.name)
+        if refusal is not None:
+            await context.abort(*refusal)
+
+    def _authenticate(self, method: str, metadata: Mapping[str, Any]) -> Refusal | None:
+        try:
+            self._authenticator.authenticate(_authorization(metadata))
+        except DoorError as error:
+            call = self._call_of(method, metadata, _operation(method))
+            call.set_error(error.code.name.lower(), error.detail)
+            self._gateway.calls.record_end(call, STATUS_CODES[error.code].name)
+            return _refusal(error)
+        return None
+
+    def _refused(self, method: str, context: "Context", status: grpc.StatusCode, detail: str) -> None:
+        """Its certificate is of the wrong role, or its request is none."""
+        call = self._call(method, context, _operation(method))
+        call.set_error("malformed" if status is grpc.StatusCode.INVALID_ARGUMENT else "forbidden", detail)
+        self._gateway.calls.record_end(call, status.name)
+
+    def _call(self, method: str, context: "Context", operation: str = "") -> DoorCall:
+        call = self._call_of(method, _metadata(context), operation)
+        call.client = host_of(context.peer())
+        return call
+
+    def _call_of(self, method: str, metadata: Mapping[str, Any], operation: str) -> DoorCall:
+        return DoorCall(
+            DOOR_NAME,
+            method,
+            self._gateway.clock(),
+            operation,
+            target=method,
+            user_agent=str(metadata.get("user-agent", "")),
+            trace=_trace_of(metadata),
+        )
+
+    async def _stream(self, context: "Context", client: Address, stream: ResponseStream, prompt_tokens: int) -> None:
+        try:
+            await context.write(GenerateEvent(stream.request, prompt_tokens=prompt_tokens, seed=stream.seed))
+            finish = FinishReason.RUNNING
+            while finish is FinishReason.RUNNING:
+                piece = await stream.next_within(KEEPALIVE_S) or OutputPiece()
+                await context.write(_event_of(stream.request, piece, prompt_tokens))
+                finish = piece.finish
+        finally:
+            self._gateway.close(client)
+
+
+async def _with_keepalive(context: "Context", work: Coroutine[Any, Any, R]) -> R:
+    """The work's result, with a sign of life to the client as long as it takes."""
+    task = asyncio.ensure_future(work)
+    try:
+        while not (await asyncio.wait((task,), timeout=KEEPALIVE_S))[0]:
+            await context.write(GenerateEvent(""))
+        return task.result()
+    finally:
+        task.cancel()
+
+
+def _refusal(error: DoorError) -> Refusal:
+    after = ((RETRY_AFTER, f"{error.retry_after_s:g}"),) if error.retry_after_s else ()
+    return STATUS_CODES[error.code], error.detail, (*after, (REASON, error.code.name.lower()))
+
+
+def _metadata(context: "Context") -> dict[str, Any]:
+    return dict(context.invocation_metadata() or ())
+
+
+def _authorization(metadata: Mapping[str, Any]) -> str | None:
+    found = metadata.get("authorization")
+    return found if isinstance(found, str) else None
+
+
+def _operation(method: str) -> str:
+    """What a call generates whose request was not read."""
+    return COMPLETION if method == GENERATE.name else ""
+
+
+def host_of(peer: str) -> str:
+    """The client's host out of gRPC's `ipv4:HOST:PORT`, or `ipv6:%5BHOST%5D:PORT`."""
+    return unquote(peer.partition(":")[2].rpartition(":")[0]).strip("[]")
+
+
+def _trace_of(metadata: Mapping[str, Any]) -> str:
+    given = metadata.get(TRACEPARENT)
+    return valid_traceparent(given) if isinstance(given, str) else ""
+
+
+def _event_of(request: str, piece: OutputPiece, prompt_tokens: int) -> GenerateEvent:
+    return GenerateEvent(
+        request,
+        piece.text,
+        piece.tokens,
+        piece.logprobs,
+        piece.top_count,
+        piece.top_token,
+        piece.top_logprob,
+        piece.finish,
+        prompt_tokens,
+        piece.detail,
+        cached_tokens=piece.cached_tokens,
+    )

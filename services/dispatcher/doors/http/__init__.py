@@ -1,0 +1,1 @@
+"""The HTTP endpoint: sockets, deadlines, middleware, responses."""

@@ -1,0 +1,204 @@
+"""The HTTP door: OpenAI's paths, health and metrics. Routes and reads; `http_answer.py` answers."""
+
+import asyncio
+import socket
+import ssl
+from collections.abc import Awaitable, Callable
+from dataclasses import replace
+from typing import Any
+
+from aiohttp import web
+
+import dunlin
+from dunlin.telemetry.prometheus import CONTENT_TYPE
+from dunlin.wire.errors import StartError
+from services.dispatcher.admission.quotas import QuotaUsage
+from services.dispatcher.doors.authentication import Authenticator, settings_of_tenant
+from services.dispatcher.doors.gateway import RequestGateway
+from services.dispatcher.doors.generation.idempotency import parse_retry_identity
+from services.dispatcher.doors.http.call_middleware import CALL_KEY, CallMiddleware, call_of
+from services.dispatcher.doors.http.config import HttpConfig
+from services.dispatcher.doors.http.connections import Connections, OnConnectionRefused, with_request_hook
+from services.dispatcher.doors.http.cors import CorsOrigins
+from services.dispatcher.doors.http.errors import error_middleware, not_found
+from services.dispatcher.doors.http.listener import Listener
+from services.dispatcher.doors.http.paths import PathGuard
+from services.dispatcher.doors.http.rate_limit_headers import rate_limit_headers
+from services.dispatcher.doors.http.receive import read_body
+from services.dispatcher.doors.http.responder import OpenAIResponder
+from services.dispatcher.doors.openai.openapi import openapi_document
+from services.dispatcher.doors.openai.reply import ChatReply, CompletionReply
+from services.dispatcher.doors.openai.request import ParsedRequest
+from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessed
+
+__all__ = ["HttpConfig", "HttpDoor", "bind"]
+
+SHUTDOWN_S = 0.5
+PUBLIC_PATHS = ("/health", "/metrics", "/openapi.json", "/version")
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket; port 0: any. Made before anything else, so that a taken port is the first thing to show.
+
+    Raises:
+        StartError: the port is taken, or the host is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host.strip("[]"), port), family=family, backlog=1024)
+    except OSError as error:
+        text = f"cannot listen for HTTP on {host}:{port}: {error.strerror or error}; choose another"
+        raise StartError(text) from error
+
+
+class HttpDoor:
+    """Owns the HTTP server on a socket that `bind` made. `tls` makes it HTTPS.
+
+    `usage` tells what a tenant has left of its quotas now; `refused` is called as `Connections` says.
+    """
+
+    connections: Connections
+    _listener: Listener
+
+    def __init__(
+        self,
+        door: RequestGateway,
+        callers: Authenticator,
+        listening: socket.socket,
+        can_serve: Callable[[], bool],
+        clock: Callable[[], float],
+        config: HttpConfig | None = None,
+        tls: ssl.SSLContext | None = None,
+        usage: Callable[[str], QuotaUsage] = lambda tenant: QuotaUsage(),
+        refused: OnConnectionRefused = lambda kind: None,
+    ) -> None:
+        self._gateway = door
+        self._authenticator = callers
+        self._tls = tls
+        self._listening = listening
+        self._config = config or HttpConfig()
+        self._can_serve = can_serve
+        self._clock = clock
+        self._created = int(clock())
+        self._usage = usage
+        self._refused = refused
+        self._runner = web.AppRunner(self._application(), handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
+
+    async def start(self) -> None:
+        """Answer."""
+        await self._runner.setup()
+        assert self._runner.server is not None
+        self.connections = Connections(with_request_hook(self._runner.server), self._config, self._refused)
+        self._listener = Listener(self._listening, self.connections, self._tls)
+        self._listener.start()
+
+    async def stop(self) -> None:
+        """Stop listening and end what runs."""
+        await self._listener.stop()
+        await self._runner.cleanup()
+
+    def _application(self) -> web.Application:
+        access = CallMiddleware(self._gateway)
+        routes = [
+            web.get("/v1/models", self._models),
+            web.get("/v1/models/{model:.+}", self._model),
+            web.post("/v1/completions", self._completions),
+            web.post("/v1/chat/completions", self._chat),
+            web.get("/openapi.json", self._openapi),
+            web.get("/health", self._health),
+            web.get("/metrics", self._metrics),
+            web.get("/version", self._version),
+        ]
+        origins = CorsOrigins(self._config.origins)
+        paths = PathGuard((route.method, route.path.replace(":.+", "")) for route in routes)
+        application = web.Application(
+            middlewares=[
+                access.record_call,
+                error_middleware,
+                access.record_error,
+                origins.guard,
+                self._authenticate,
+                paths.guard,
+            ],
+            client_max_size=self._config.max_body_bytes,
+        )
+        application.on_response_prepare.append(origins.prepare)
+        application.on_response_prepare.append(self._add_rate_limit_headers)
+        application.add_routes(routes)
+        return application
+
+    @web.middleware
+    async def _authenticate(
+        self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
+    ) -> web.StreamResponse:
+        """Ask for the key before a body is read. Health, metrics and documents are for everybody."""
+        if request.path not in PUBLIC_PATHS:
+            call_of(request).tenant = self._tenant(request) or ""
+        return await handler(request)
+
+    async def _add_rate_limit_headers(self, request: web.Request, response: web.StreamResponse) -> None:
+        """Answers to requests that a quota counts say what is left of it, as it is when they begin."""
+        call = request.get(CALL_KEY)
+        if call is not None and call.tenant and request.method == "POST":
+            response.headers.update(rate_limit_headers(self._usage(call.tenant)))
+
+    def _tenant(self, request: web.Request) -> str | None:
+        return self._authenticator.authenticate(request.headers.get("Authorization"))
+
+    def _with_tenant(self, request: web.Request, asked: ParsedRequest) -> ParsedRequest:
+        return replace(asked, settings=settings_of_tenant(asked.settings, self._tenant(request)))
+
+    async def _completions(self, request: web.Request) -> web.StreamResponse:
+        return await self._responder(request, await self._body(request, BodyKind.COMPLETION), CompletionReply).respond(
+            request
+        )
+
+    async def _chat(self, request: web.Request) -> web.StreamResponse:
+        return await self._responder(request, await self._body(request, BodyKind.CHAT), ChatReply).respond(request)
+
+    def _responder(
+        self, request: web.Request, read: Preprocessed, kind: type[CompletionReply] | type[ChatReply]
+    ) -> OpenAIResponder:
+        again = parse_retry_identity(request.headers.get("Idempotency-Key", ""))
+        asked = self._with_tenant(request, read.asked)
+        call_of(request).set_request(asked.model or self._gateway.model.name, asked.settings)
+        read.raise_if_refused()
+        return OpenAIResponder(self._gateway, asked, read.prompts, kind, int(self._clock()), again)
+
+    async def _body(self, request: web.Request, kind: BodyKind) -> Preprocessed:
+        return await read_body(request, kind, self._gateway, self._config.max_body_bytes, self._config.body_timeout_s)
+
+    async def _models(self, request: web.Request) -> web.Response:
+        return web.json_response({"object": "list", "data": [self._model_object()]})
+
+    async def _model(self, request: web.Request) -> web.Response:
+        name = request.match_info["model"]
+        if name != self._gateway.model.name:
+            raise not_found(f"the model {name!r} does not exist here", "model", "model_not_found")
+        return web.json_response(self._model_object())
+
+    def _model_object(self) -> dict[str, Any]:
+        model = self._gateway.model
+        return {
+            "id": model.name,
+            "object": "model",
+            "created": self._created,
+            "owned_by": "dunlin",
+            "max_model_len": model.max_positions,
+        }
+
+    async def _health(self, request: web.Request) -> web.Response:
+        if self._can_serve():
+            return web.json_response({"status": "ok"})
+        return web.json_response({"status": "no instance can serve"}, status=503, headers={"Retry-After": "1"})
+
+    async def _metrics(self, request: web.Request) -> web.Response:
+        # In a thread: a page of many tenants takes a while, and tokens are flowing here.
+        page = await asyncio.to_thread(self._gateway.metrics.page)
+        return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
+
+    async def _openapi(self, request: web.Request) -> web.Response:
+        return web.json_response(openapi_document())
+
+    async def _version(self, request: web.Request) -> web.Response:
+        return web.json_response({"version": dunlin.__version__})

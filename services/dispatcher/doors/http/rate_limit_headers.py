@@ -1,0 +1,30 @@
+"""What a tenant has left of its quotas, as headers that OpenAI's clients read."""
+
+from services.dispatcher.admission.quotas import QuotaUsage, RateLimitStatus
+
+
+def rate_limit_headers(usage: QuotaUsage) -> dict[str, str]:
+    """`x-ratelimit-*` for each quota per minute that the tenant has."""
+    found: dict[str, str] = {}
+    for name, allowance in (("requests", usage.requests), ("tokens", usage.tokens)):
+        if allowance is not None:
+            found |= _headers(name, allowance)
+    return found
+
+
+def _headers(name: str, allowance: RateLimitStatus) -> dict[str, str]:
+    return {
+        f"x-ratelimit-limit-{name}": str(allowance.limit),
+        f"x-ratelimit-remaining-{name}": str(allowance.remaining),
+        f"x-ratelimit-reset-{name}": format_duration(allowance.reset_s),
+    }
+
+
+def format_duration(seconds: float) -> str:
+    """A duration as OpenAI writes it: 17ms, 1.5s, 6m0s."""
+    if 0 < seconds < 1:
+        return f"{max(1, int(seconds * 1000))}ms"
+    if seconds < 60:
+        return f"{seconds:.3f}".rstrip("0").rstrip(".") + "s"
+    minutes, rest = divmod(round(seconds), 60)
+    return f"{minutes}m{rest}s"

@@ -1,0 +1,1 @@
+"""OpenAI's request and reply formats: fields, checks, schemas, usage."""

@@ -1,0 +1,210 @@
+"""OpenAI's requests out of JSON: every field is taken, refused by name, or known to change nothing. Knows no HTTP.
+
+What becomes of which field is declared in `openai_fields.py`.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from dunlin.limits import (
+    MAX_TOKENS,
+    MOST_CHOICES,
+    MOST_LOGPROBS,
+    MOST_NAME_CHARACTERS,
+    InvalidField,
+    WholeNumber,
+    brief_repr,
+)
+from dunlin.messages.public import ChatMessage
+from services.dispatcher.doors.generation.prompts import Prompt
+from services.dispatcher.doors.generation.served_model import NamedMessage
+from services.dispatcher.doors.generation.settings import (
+    SETTING_CHECKS,
+    RequestSettings,
+    flag,
+    parse_settings,
+    token_ids,
+)
+from services.dispatcher.doors.openai.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldSupport, RequestField
+from services.dispatcher.doors.openai.schemas import STREAM_OPTIONS
+
+DEFAULT_COMPLETION_TOKENS = 16
+CHOICES_RANGE = WholeNumber(1, MOST_CHOICES)
+
+
+@dataclass(frozen=True, slots=True)
+class ParsedRequest:
+    """One HTTP request: `choices` of each prompt, streamed or whole. `model` None: whatever is served.
+
+    `wants_usage`: a last chunk with the usage of all; `wants_running_usage`: each chunk with that of its choice so far.
+    """
+
+    prompts: tuple[Prompt, ...]
+    settings: RequestSettings = field(default_factory=RequestSettings)
+    model: str | None = None
+    choices: int = 1
+    streams: bool = False
+    wants_usage: bool = False
+    wants_running_usage: bool = False
+
+
+def parse_completion(body: Mapping[str, Any]) -> ParsedRequest:
+    """A text completion.
+
+    Raises:
+        InvalidField: what cannot be taken, by name.
+    """
+    given = _given(body, COMPLETION_FIELDS)
+    values = _settings(given)
+    values.setdefault("max_tokens", DEFAULT_COMPLETION_TOKENS)
+    if "best_of" in given and CHOICES_RANGE("best_of", given["best_of"]) != given.get("n", 1):
+        raise InvalidField("best_of", "must be equal to n: every text that is generated is sent")
+    return _asked(_prompts(given.get("prompt")), values, given)
+
+
+def parse_chat(body: Mapping[str, Any]) -> ParsedRequest:
+    """A chat completion.
+
+    Raises:
+        InvalidField: what cannot be taken, by name.
+    """
+    given = _given(body, CHAT_FIELDS)
+    values = {**_settings(given), "logprobs": _chat_logprobs(given)}
+    if "max_completion_tokens" in given:
+        values["max_tokens"] = _most_tokens(given)
+    return _asked((_messages(given.get("messages")),), values, given)
+
+
+def _given(body: Any, fields: Mapping[str, RequestField]) -> dict[str, Any]:
+    """The fields that say something. null says nothing, as everywhere in this protocol."""
+    if not isinstance(body, Mapping):
+        raise InvalidField("body", "must be a JSON object")
+    given = {name: value for name, value in body.items() if value is not None}
+    for name, value in given.items():
+        if name not in fields:
+            raise InvalidField(name, "is not a field that is known here")
+        fields[name].check(name, value)
+    return {name: value for name, value in given.items() if fields[name].support is FieldSupport.HONOURED}
+
+
+def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in given.items() if name in SETTING_CHECKS}
+
+
+def _most_tokens(given: Mapping[str, Any]) -> int:
+    """Both names of one limit: which of two that differ is meant, nobody can know."""
+    most = MAX_TOKENS("max_completion_tokens", given["max_completion_tokens"])
+    if MAX_TOKENS("max_tokens", given.get("max_tokens", most)) != most:
+        text = f"is {most}, and max_tokens, its older name, {given['max_tokens']}: give one, or both alike"
+        raise InvalidField("max_completion_tokens", text)
+    return most
+
+
+def _asked(prompts: tuple[Prompt, ...], values: dict[str, Any], given: Mapping[str, Any]) -> ParsedRequest:
+    choices = CHOICES_RANGE("n", given.get("n", 1))
+    if choices * len(prompts) > MOST_CHOICES:
+        raise InvalidField("n", f"{choices} choices of {len(prompts)} prompts are more than {MOST_CHOICES}")
+    model = given.get("model")
+    if model is not None and not isinstance(model, str):
+        raise InvalidField("model", "must be a string")
+    streams = flag("stream", given.get("stream", False))
+    usage, running = _stream_options(given.get("stream_options"), streams)
+    return ParsedRequest(prompts, parse_settings(values), model, choices, streams, usage, running)
+
+
+def _stream_options(options: Any, streams: bool) -> tuple[bool, bool]:
+    """Whether the usage is told at the end, and in every chunk."""
+    if options is None:
+        return False, False
+    if not isinstance(options, Mapping):
+        raise InvalidField("stream_options", "must be an object")
+    if not streams:
+        raise InvalidField("stream_options", "is allowed with stream: true only")
+    for name in options:
+        if name not in STREAM_OPTIONS["properties"]:
+            raise InvalidField(f"stream_options.{name}", "is not a field that is known here")
+    flags = {name: flag(f"stream_options.{name}", value) for name, value in options.items() if value is not None}
+    if flags.get("include_obfuscation"):
+        raise InvalidField("stream_options.include_obfuscation", "is supported only as false: chunks are not padded")
+    running = flags.get("continuous_usage_stats", False)
+    if running and not flags.get("include_usage", True):
+        raise InvalidField("stream_options.continuous_usage_stats", "needs include_usage: true")
+    return running or flags.get("include_usage", False), running
+
+
+def _prompts(prompt: Any) -> tuple[Prompt, ...]:
+    """A text, token ids, or a list of either."""
+    if isinstance(prompt, str):
+        return (prompt,)
+    if not isinstance(prompt, Sequence) or not prompt:
+        raise InvalidField(
+            "prompt", "must be a string, a list of strings, a list of token ids, or a list of such lists"
+        )
+    if isinstance(prompt[0], int):
+        return (token_ids("prompt", prompt),)
+    if len(prompt) > MOST_CHOICES:
+        raise InvalidField("prompt", f"has {len(prompt)} prompts; at most {MOST_CHOICES} are allowed")
+    return tuple(_one_prompt(f"prompt.{index}", one) for index, one in enumerate(prompt))
+
+
+def _one_prompt(name: str, prompt: Any) -> Prompt:
+    return prompt if isinstance(prompt, str) else token_ids(name, prompt)
+
+
+def _messages(messages: Any) -> tuple[ChatMessage, ...]:
+    if not isinstance(messages, Sequence) or isinstance(messages, str) or not messages:
+        raise InvalidField("messages", "must be a list of at least one message")
+    return tuple(_message(f"messages.{index}", one) for index, one in enumerate(messages))
+
+
+def _message(name: str, message: Any) -> ChatMessage:
+    if not isinstance(message, Mapping):
+        raise InvalidField(name, "must be an object with role and content")
+    for key, value in message.items():
+        if key not in ("role", "content", "name") and not _says_nothing(value):
+            raise InvalidField(f"{name}.{key}", "is not supported here")
+    role = message.get("role")
+    if not isinstance(role, str) or not role:
+        raise InvalidField(f"{name}.role", "must be a string such as user")
+    role = "system" if role == "developer" else role
+    content = _content(f"{name}.content", message.get("content"))
+    if message.get("name") is None:
+        return ChatMessage(role, content)
+    return NamedMessage(role, content, _speaker(f"{name}.name", message["name"]))
+
+
+def _says_nothing(value: Any) -> bool:
+    """Clients hand an answer's message back with all its empty fields, such as `tool_calls: []`."""
+    if isinstance(value, Mapping):
+        return bool(value) and all(one is None for one in value.values())
+    return value is None or value == []
+
+
+def _speaker(name: str, value: Any) -> str:
+    if not isinstance(value, str) or not 1 <= len(value) <= MOST_NAME_CHARACTERS:
+        raise InvalidField(name, f"must be a string of 1 to {MOST_NAME_CHARACTERS} characters, not {brief_repr(value)}")
+    return value
+
+
+def _content(name: str, content: Any) -> str:
+    """A string, or parts of text; pictures and sound are not for this model."""
+    if isinstance(content, str):
+        return content
+    if not isinstance(content, Sequence):
+        raise InvalidField(name, "must be a string or a list of text parts")
+    for part in content:
+        if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
+            raise InvalidField(name, 'each part must be {"type": "text", "text": "…"}')
+        for key, value in part.items():
+            if key not in ("type", "text") and not _says_nothing(value):
+                raise InvalidField(f"{name}.{key}", "is not supported here")
+    return "".join(part["text"] for part in content)
+
+
+def _chat_logprobs(given: Mapping[str, Any]) -> int | None:
+    wanted = flag("logprobs", given.get("logprobs", False))
+    best = WholeNumber(0, MOST_LOGPROBS)("top_logprobs", given.get("top_logprobs", 0))
+    if "top_logprobs" in given and not wanted:
+        raise InvalidField("top_logprobs", "is allowed with logprobs: true only")
+    return best if wanted else None

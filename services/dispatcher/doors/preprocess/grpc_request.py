@@ -1,0 +1,46 @@
+"""The gRPC door's request out of its bytes: the same settings and prompts as of OpenAI's. Knows no gRPC."""
+
+from dunlin.limits import InvalidField
+from dunlin.messages.public import GenerateRequest
+from dunlin.wire.codec import CodecError, decode
+from services.dispatcher.admission.refusals import MalformedRequest
+from services.dispatcher.doors.generation.idempotency import RetryIdentity, parse_retry_identity
+from services.dispatcher.doors.generation.prompts import Prompt
+from services.dispatcher.doors.generation.settings import parse_settings
+from services.dispatcher.doors.openai.request import ParsedRequest
+
+SETTING_FIELDS = (
+    "max_tokens", "temperature", "top_p", "top_k", "min_p", "presence_penalty", "frequency_penalty",
+    "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "logprobs", "timeout_s", "request_class",
+    "tenant",
+)  # fmt: skip
+
+
+def parse_generate(data: bytes) -> tuple[ParsedRequest, RetryIdentity]:
+    """A GenerateRequest.
+
+    Raises:
+        InvalidField: what cannot be taken, by name.
+        Malformed: it is no such message.
+    """
+    try:
+        request = decode(GenerateRequest.__name__, data)
+    except CodecError as error:
+        raise MalformedRequest(str(error)) from error
+    assert isinstance(request, GenerateRequest)
+    settings = parse_settings({name: getattr(request, name) for name in SETTING_FIELDS})
+    again = parse_retry_identity(request.idempotency_key, request.resume_request, request.resume_tokens)
+    return ParsedRequest((_prompt_of(request),), settings), again
+
+
+def _prompt_of(request: GenerateRequest) -> Prompt:
+    given: list[Prompt] = []
+    if request.prompt is not None:
+        given.append(request.prompt)
+    if request.prompt_tokens:
+        given.append(request.prompt_tokens)
+    if request.messages:
+        given.append(request.messages)
+    if len(given) != 1:
+        raise InvalidField("prompt", "give exactly one of prompt, prompt_tokens and messages")
+    return given[0]

@@ -1,0 +1,140 @@
+"""A helper process as the dispatcher speaks to it: one call out, its answer back, over a socket pair.
+
+Blocking: a thread of the lane's own waits here. A helper that is too slow, or dies of what it read, is replaced.
+"""
+
+import logging
+import os
+import socket
+import struct
+import subprocess
+import sys
+import threading
+from collections.abc import Sequence
+
+from dunlin.messages.door import RejectionCode
+from services.dispatcher.admission.refusals import STOPPING_TEXT, DoorError
+from services.dispatcher.doors.generation.served_model import ServedModel
+from services.dispatcher.doors.preprocess.codec import decode
+from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessed
+
+_log = logging.getLogger(__name__)
+
+CHILD_MODULE = "services.dispatcher.doors.preprocess.child"
+FRAME_HEADER = struct.Struct("<BQ")
+"""What a frame is (`BodyKind`; 0: an answer), and its length."""
+ANSWER_FRAME = 0
+
+
+def send_frame(connection: socket.socket, what: int, *parts: bytes) -> None:
+    """Write one frame."""
+    connection.sendall(FRAME_HEADER.pack(what, sum(map(len, parts))))
+    for part in parts:
+        connection.sendall(part)
+
+
+def receive_frame(connection: socket.socket) -> tuple[int, bytearray]:
+    """Read one frame.
+
+    Raises:
+        EOFError: the other side has closed.
+    """
+    what, length = FRAME_HEADER.unpack(_receive(connection, FRAME_HEADER.size))
+    return what, _receive(connection, length)
+
+
+def _receive(connection: socket.socket, length: int) -> bytearray:
+    data = bytearray(length)
+    view, filled = memoryview(data), 0
+    while filled < length:
+        received = connection.recv_into(view[filled:])
+        if not received:
+            raise EOFError("the other side has closed the socket")
+        filled += received
+    return data
+
+
+class HelperProcess:
+    """Owns one child process, started for the first call and after its death for the next one.
+
+    `read` is for one thread, which must live as long as the child may: the kernel ties the two. `end` is for any.
+    """
+
+    def __init__(self, model: ServedModel, nice: int, within_s: float) -> None:
+        self._model = model
+        self._nice = nice
+        self._within_s = within_s
+        self._lock = threading.Lock()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._connection: socket.socket | None = None
+        self._is_ended = False
+
+    def read(self, kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
+        """What the bytes ask.
+
+        Raises:
+            BadField, DoorError: see `Preprocessor.read`; also a helper that did not answer.
+        """
+        try:
+            connection = self._started()
+            send_frame(connection, kind, *parts)
+            outcome = decode(receive_frame(connection)[1])
+        except (OSError, EOFError, ValueError, KeyError, TypeError) as error:
+            raise self._on_child_lost(sum(map(len, parts)), error) from error
+        if isinstance(outcome, Preprocessed):
+            return outcome
+        raise outcome
+
+    def kill(self) -> None:
+        """Kill the child; there will be no other one."""
+        with self._lock:
+            self._is_ended = True
+            self._kill_child()
+
+    def _started(self) -> socket.socket:
+        with self._lock:
+            if self._is_ended:
+                raise EOFError(STOPPING_TEXT)
+            if self._process is not None and self._process.poll() is not None:
+                self._kill_child()
+            if self._connection is None:
+                self._connection = self._start()
+            self._connection.settimeout(self._within_s)
+            return self._connection
+
+    def _start(self) -> socket.socket:
+        ours, theirs = socket.socketpair()
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-m", CHILD_MODULE, *self._arguments(theirs.fileno())],
+                pass_fds=[theirs.fileno()],
+                stdin=subprocess.DEVNULL,
+            )
+        return ours
+
+    def _arguments(self, fd: int) -> list[str]:
+        model = self._model
+        return [
+            *("--socket-fd", str(fd), "--parent-pid", str(os.getpid()), "--nice", str(self._nice)),
+            *("--folder", str(model.folder), "--name", model.name),
+            *("--max-positions", str(model.max_positions), "--vocabulary", str(model.vocabulary)),
+        ]
+
+    def _on_child_lost(self, size: int, error: Exception) -> DoorError:
+        with self._lock:
+            self._kill_child()
+            if self._is_ended:
+                return DoorError(RejectionCode.UNAVAILABLE, STOPPING_TEXT, retry_after_s=1.0)
+        why = f"did not answer within {self._within_s:g} s" if isinstance(error, TimeoutError) else "has died"
+        _log.error("a helper process %s over a request of %d bytes (%s); another will be started", why, size, error)
+        text = f"the process that reads large requests {why} over this one of {size} bytes: send a smaller one"
+        return DoorError(RejectionCode.UNAVAILABLE, text, retry_after_s=1.0)
+
+    def _kill_child(self) -> None:
+        process, self._process = self._process, None
+        connection, self._connection = self._connection, None
+        if process is not None:
+            process.kill()
+            process.wait()
+        if connection is not None:
+            connection.close()

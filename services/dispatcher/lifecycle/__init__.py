@@ -1,0 +1,1 @@
+"""What happens to a dispatched request: attempts, completion, migrations, adoption, lifecycle events."""

@@ -1,0 +1,252 @@
+"""What instances say of the attempts that they hold. Only the current attempt passes the fence.
+
+Knows no client, no queue and no policy; a token that is not the very next one of its sequence reaches nobody.
+"""
+
+from dunlin.cores.handlers import handles
+from dunlin.effects import Address, After, Effect, Send
+from dunlin.messages.dispatch import (
+    Accepted,
+    Continued,
+    Ended,
+    Failed,
+    Poisoned,
+    Preempted,
+    Refusal,
+    Refused,
+    Returned,
+    Reused,
+    Tokens,
+)
+from dunlin.messages.door import Delta, single_token_delta
+from dunlin.messages.types import FinishReason, f32, i32
+from services.dispatcher.lifecycle.completion import RequestCompletion, RequestTotals
+from services.dispatcher.lifecycle.events import LifecycleEvents
+from services.dispatcher.lifecycle.migrations import Migrations
+from services.dispatcher.placement.fleet_state import FleetState
+from services.dispatcher.placement.prefix_affinity import PrefixAffinity
+from services.dispatcher.requests.fences import AttemptFences
+from services.dispatcher.requests.journal import Journal, Request, RequestState
+from services.dispatcher.requests.timers import RefusalPauseOver
+from services.dispatcher.requests.token_rows import TokenRow, is_consistent, token_row
+
+
+class AttemptEvents:
+    """Judges each message against the journal."""
+
+    def __init__(
+        self,
+        journal: Journal,
+        fleet: FleetState,
+        fences: AttemptFences,
+        endings: RequestCompletion,
+        totals: RequestTotals,
+        telling: LifecycleEvents,
+        refusal_pause_s: float,
+        moves: Migrations,
+        affinity: PrefixAffinity,
+    ) -> None:
+        self._journal = journal
+        self._fleet = fleet
+        self._fences = fences
+        self._completion = endings
+        self._totals = totals
+        self._events = telling
+        self._refusal_pause_s = refusal_pause_s
+        self._migrations = moves
+        self._affinity = affinity
+
+    @handles
+    def on_tokens(self, now_s: float, sender: Address, message: Tokens) -> list[Effect]:
+        """Append what is due and pass it on, row by row."""
+        if not is_consistent(message):
+            self._totals.stale += 1
+            return []
+        self._fleet.resume(sender)
+        effects: list[Effect] = []
+        steady = 0
+        held = self._journal.requests_at(sender)
+        columns = zip(message.request, message.attempt, message.position, message.token, message.finish, strict=True)
+        for index, (number, attempt, position, token, finish) in enumerate(columns):
+            request = held.get(number)
+            if finish or request is None or attempt != request.attempt or not request.is_plain_decode:
+                effects += self._on_row(now_s, sender, token_row(message, index))
+            elif position != len(request.tokens):
+                effects += self._on_misplaced(now_s, request, position)
+            else:  # nearly all there are, so that this is what a token costs here
+                request.tokens.append(token)
+                steady += 1
+                request.lost_in_a_row = 0
+                delta = single_token_delta(token, request.cached_tokens)
+                for reader in request.readers:
+                    effects.append(Send(reader, delta))
+        self._totals.tokens += steady
+        return effects
+
+    @handles
+    def on_accepted(self, now_s: float, sender: Address, message: Accepted) -> list[Effect]:
+        """It runs, or soon will."""
+        request = self._journal.current_attempt(sender, message.request, message.attempt)
+        if request is None:
+            return self._stale(sender, message.request, message.attempt)
+        self._mark_running(now_s, request)
+        self._affinity.on_accepted(request, sender, message.reused_tokens)
+        return self._migrations.on_accepted(request)
+
+    @handles
+    def on_reused(self, now_s: float, sender: Address, message: Reused) -> list[Effect]:
+        """It starts with KV that was there; what counts for the client is how its prompt was first computed."""
+        request = self._journal.current_attempt(sender, message.request, message.attempt)
+        if request is None:
+            self._totals.stale += 1
+        elif request.generated_tokens == 0:
+            request.cached_tokens = min(message.tokens, request.prompt_tokens)
+        return []
+
+    @handles
+    def on_refused(self, now_s: float, sender: Address, message: Refused) -> list[Effect]:
+        """Back into the queue; the instance is left alone until it moves or a short pause is over."""
+        request = self._journal.current_attempt(sender, message.request, message.attempt)
+        if request is None or request.state is not RequestState.DISPATCHED:
+            self._totals.stale += 1
+            return []
+        self._completion.requeue_refused(request, message.reason.name)
+        self._migrations.on_refused(request, sender)
+        if message.reason is Refusal.TOO_LONG:
+            request.excluded_instances.append(sender)
+            return []
+        if message.reason is Refusal.INVALID:
+            return self._completion.abort_and_notify(
+                now_s, request, FinishReason.ERROR, f"{sender.name} cannot run it: {_refusal_text(message)}"
+            )
+        return [After(self._refusal_pause_s, RefusalPauseOver(sender, self._fleet.pause(sender)))]
+
+    @handles
+    def on_returned(self, now_s: float, sender: Address, message: Returned) -> list[Effect]:
+        """The instance lives and the attempt does not."""
+        request = self._journal.current_attempt(sender, message.request, message.attempt)
+        if request is None:
+            self._totals.stale += 1
+            return []
+        reason = message.why.chosen if message.why else "no reason given"
+        request.suspicion = message.suspicion
+        return self._completion.requeue_lost(now_s, request, f"returned: {reason}")
+
+    @handles
+    def on_poisoned(self, now_s: float, sender: Address, message: Poisoned) -> list[Effect]:
+        """It crashes engines: nobody else shall try it."""
+        return self._end_with_error(now_s, sender, message, "poisoned", f"poison request, stopped by {sender.name}")
+
+    @handles
+    def on_failed(self, now_s: float, sender: Address, message: Failed) -> list[Effect]:
+        """It has no next token, wherever it runs."""
+        return self._end_with_error(now_s, sender, message, "failed", f"{sender.name} cannot go on")
+
+    @handles
+    def on_preempted(self, now_s: float, sender: Address, message: Preempted) -> list[Effect]:
+        """It waits there."""
+        self._advance(sender, message.request, message.attempt, RequestState.PREEMPTED)
+        return []
+
+    @handles
+    def on_continued(self, now_s: float, sender: Address, message: Continued) -> list[Effect]:
+        """It runs there again, after a preemption or in a new engine."""
+        request = self._journal.current_attempt(sender, message.request, message.attempt)
+        if request is None or request.state is not RequestState.RUNNING:
+            self._advance(sender, message.request, message.attempt, RequestState.RUNNING)
+        return []
+
+    @handles
+    def on_ended(self, now_s: float, sender: Address, message: Ended) -> list[Effect]:
+        """A cancelled attempt's slots are free."""
+        self._fences.on_ended(sender, message.request, message.attempt)
+        self._fleet.resume(sender)
+        return []
+
+    @handles
+    def on_pause_over(self, now_s: float, sender: Address, message: RefusalPauseOver) -> list[Effect]:
+        """The instance may be asked again."""
+        self._fleet.resume(message.instance, message.refusal)
+        return []
+
+    def _on_row(self, now_s: float, sender: Address, row: TokenRow) -> list[Effect]:
+        request = self._journal.current_attempt(sender, row.request, row.attempt)
+        if request is None:
+            return self._stale(sender, row.request, row.attempt)
+        if row.position != len(request.tokens):
+            return self._on_misplaced(now_s, request, row.position)
+        if request.state is RequestState.DISPATCHED:
+            self._mark_running(now_s, request)
+        effects: list[Effect] = []
+        if request.awaits_first_token:
+            request.awaits_first_token = False
+            effects.append(self._events.first_token(now_s, request))
+        request.tokens.append(row.token)
+        request.lost_in_a_row = 0
+        _record_logprobs(request, row)
+        self._totals.tokens += 1
+        if request.generated_tokens == 1 or row.finish is not FinishReason.RUNNING:
+            self._affinity.on_computed(request, sender, self._fleet.capacity_slots(sender))
+        delta = _delta(request, row)
+        effects += [Send(reader, delta) for reader in request.readers]
+        if row.finish is not FinishReason.RUNNING:
+            effects += self._completion.complete(now_s, request, row.finish, row.finish.name.lower())
+        return effects
+
+    def _on_misplaced(self, now_s: float, request: Request, position: int) -> list[Effect]:
+        """A repeat is dropped. A gap means tokens are missing for good: this attempt is over, the next one fills it."""
+        self._totals.stale += 1
+        if position < len(request.tokens):
+            return []
+        assert request.instance is not None
+        cancel = self._fences.cancel(request.instance, request.number, request.attempt, "tokens are missing")
+        text = f"token {position} came where {len(request.tokens)} was due"
+        return [*cancel, *self._completion.requeue_lost(now_s, request, text)]
+
+    def _mark_running(self, now_s: float, request: Request) -> None:
+        if self._journal.advance(request, RequestState.RUNNING):
+            assert request.instance is not None
+            self._fleet.on_accepted(request.instance, request.number, now_s)
+
+    def _end_with_error(
+        self, now_s: float, sender: Address, message: Poisoned | Failed, cause: str, text: str
+    ) -> list[Effect]:
+        """End the request with an error that begins with `text`; no other instance gets it."""
+        request = self._journal.current_attempt(sender, message.request, message.attempt)
+        if request is None:
+            self._totals.stale += 1
+            return []
+        self._completion.requeue_refused(request, cause)
+        reason = message.why.chosen if message.why else "no reason given"
+        return self._completion.abort_and_notify(now_s, request, FinishReason.ERROR, f"{text}: {reason}")
+
+    def _advance(self, sender: Address, number: int, attempt: int, state: RequestState) -> None:
+        request = self._journal.current_attempt(sender, number, attempt)
+        if request is None or not self._journal.advance(request, state):
+            self._totals.stale += 1
+
+    def _stale(self, sender: Address, number: int, attempt: int) -> list[Effect]:
+        self._totals.stale += 1
+        return self._fences.cancel(sender, number, attempt, "this attempt is over")
+
+
+def _refusal_text(refused: Refused) -> str:
+    rejected = refused.why.rejected if refused.why is not None else ()
+    return rejected[0].reason if rejected else refused.reason.name
+
+
+def _record_logprobs(request: Request, row: TokenRow) -> None:
+    scores = request.generated_logprobs
+    if scores is not None:
+        scores.logprobs.append(row.logprob)
+        scores.top_count.append(len(row.top_token))
+        scores.top_token.extend(row.top_token)
+        scores.top_logprob.extend(row.top_logprob)
+
+
+def _delta(request: Request, row: TokenRow) -> Delta:
+    if request.generated_logprobs is None:
+        return single_token_delta(row.token, request.cached_tokens, row.finish)
+    count = i32((len(row.top_token),))
+    tops = (row.top_token, row.top_logprob)
+    return Delta(i32((row.token,)), f32((row.logprob,)), count, *tops, row.finish, "", request.cached_tokens)

@@ -1,0 +1,123 @@
+"""A client that asks for what is known here already: it joins the request that runs, or gets the answer that was kept.
+
+Knows no instance. Whose request it is, is settled by tenant and name, or by its public id and the tokens of the client.
+"""
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.door import Admitted, Delta, RejectionCode, Submit, SubmitRejected
+from dunlin.messages.types import FinishReason
+from services.dispatcher.lifecycle.completion import RequestCompletion
+from services.dispatcher.requests.journal import Journal, Request, RequestState
+from services.dispatcher.requests.replay_cache import CachedAnswer, ReplayCache
+
+MAX_READERS = 16
+AHEAD_RETRY_S = 0.5
+
+
+class RequestJoins:
+    """Finds the request that a Submit means, if it is not a new one. `joined_total` counts those that it found."""
+
+    def __init__(self, journal: Journal, endings: RequestCompletion, replays: ReplayCache) -> None:
+        self.joined_total = 0
+        self._journal = journal
+        self._completion = endings
+        self._replay_cache = replays
+
+    def join(self, now_s: float, client: Address, submit: Submit) -> tuple[bool, list[Effect]]:
+        """Let the client read what it means; False: a new request, or one that is not known here."""
+        request = self._journal.by_idempotency(submit.tenant, submit.idempotency) if submit.idempotency else None
+        if request is None and submit.idempotency:
+            replay = self._replay_cache.find(now_s, submit.tenant, submit.idempotency)
+            if replay is not None:
+                return True, self._send_cached(now_s, client, submit, replay)
+        if request is None and submit.key:
+            request = self._journal.by_key(submit.key)  # also one that had no name: a key is one request's alone
+        return (False, []) if request is None else self._add_reader(now_s, client, submit, request)
+
+    def _send_cached(self, now_s: float, client: Address, submit: Submit, replay: CachedAnswer) -> list[Effect]:
+        request = replay.request
+        refusal = self._refusal(submit, request)
+        if refusal is not None:
+            return self._completion.reject(now_s, client, submit, refusal)
+        self.joined_total += 1
+        return [
+            Send(client, Admitted(request.key)),
+            Send(client, remaining_delta(request, len(submit.received), replay.finish)),
+        ]
+
+    def _add_reader(self, now_s: float, client: Address, submit: Submit, request: Request) -> tuple[bool, list[Effect]]:
+        refusal = self._refusal(submit, request)
+        if refusal is not None:
+            return True, self._completion.reject(now_s, client, submit, refusal)
+        if len(submit.received) > request.generated_tokens:
+            if submit.idempotency and request.readers:
+                return True, self._completion.reject(now_s, client, submit, _client_is_ahead(submit, request))
+            # What runs here is behind what another dispatcher has delivered meanwhile.
+            return False, self._completion.abort_and_notify(
+                now_s, request, FinishReason.CANCELLED, "its client has gone on elsewhere"
+            )
+        self.joined_total += 1
+        self._journal.add_reader(request, client)
+        delta = remaining_delta(request, len(submit.received))
+        # While it is asked for, its first name is not known; whoever gets tokens needs one to go on elsewhere.
+        is_named = request.state is not RequestState.ADOPTING or len(delta.tokens) > 0
+        said: list[Effect] = [Send(client, Admitted(request.key))] if is_named else []
+        return True, [*said, Send(client, delta)]
+
+    def _refusal(self, submit: Submit, request: Request) -> SubmitRejected | None:
+        """Why the client may not read it; None: it may."""
+        if submit.idempotency and submit.digest != request.submit.digest:
+            return idempotency_conflict(submit)
+        if submit.key and not _is_own(submit, request):
+            text = f"{submit.key} is no request that these tokens began: send it without resuming"
+            return SubmitRejected(RejectionCode.INVALID, text)
+        if len(request.readers) >= MAX_READERS:
+            text = f"{len(request.readers)} clients read this request already, the most that may"
+            return SubmitRejected(RejectionCode.FULL, text, 1.0)
+        if request.generated_logprobs is not None and len(
+            request.generated_logprobs.logprobs
+        ) < request.generated_tokens - len(submit.received):
+            text = "the log-probabilities of its first tokens are not known any more: send it under another key"
+            return SubmitRejected(RejectionCode.CONFLICT, text)
+        return None
+
+
+def idempotency_conflict(submit: Submit) -> SubmitRejected:
+    """The answer to a name used twice."""
+    text = f"the idempotency key {submit.idempotency.rpartition('/')[0]!r} was used for another request:"
+    return SubmitRejected(RejectionCode.CONFLICT, f"{text} repeat that one exactly, or take a new key")
+
+
+def _client_is_ahead(submit: Submit, request: Request) -> SubmitRejected:
+    """The answer to a client that has more than what runs here, which others read: nobody is cut off."""
+    text = (
+        f"{submit.key} has {request.generated_tokens} tokens here, and its client has {len(submit.received)}: ask again"
+    )
+    return SubmitRejected(RejectionCode.UNAVAILABLE, text, AHEAD_RETRY_S)
+
+
+def remaining_delta(request: Request, received: int, finish: FinishReason = FinishReason.RUNNING) -> Delta:
+    """Its tokens after the first `received` generated ones."""
+    tokens = request.tokens[request.prompt_tokens + received :]
+    scores = request.generated_logprobs
+    if scores is None:
+        return Delta(tokens, finish=finish, cached_tokens=request.cached_tokens)
+    skipped = len(scores.logprobs) - len(tokens)
+    tops = sum(scores.top_count[:skipped])
+    return Delta(
+        tokens,
+        scores.logprobs[skipped:],
+        scores.top_count[skipped:],
+        scores.top_token[tops:],
+        scores.top_logprob[tops:],
+        finish,
+        cached_tokens=request.cached_tokens,
+    )
+
+
+def _is_own(submit: Submit, request: Request) -> bool:
+    """Whether the client's tokens and the request's are the same as far as both go."""
+    if submit.tenant != request.submit.tenant or submit.tokens != request.submit.tokens:
+        return False
+    generated = request.tokens[request.prompt_tokens :]
+    return submit.received[: len(generated)] == generated[: len(submit.received)]

@@ -1,0 +1,1 @@
+"""Which instance gets a request: the fleet's state, ranking, prefix affinity."""

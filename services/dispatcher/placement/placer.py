@@ -1,0 +1,101 @@
+"""One pass that gives waiting requests to instances: run after every change, it returns what to send.
+
+The order is the journal's, the candidates are the fleet's, the choice is the policy's; nothing is remembered here.
+"""
+
+from dataclasses import replace
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.dispatch import Place
+from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.policies.dispatch import DispatchPolicy
+from services.dispatcher.placement.fleet_state import FleetState
+from services.dispatcher.placement.prefix_affinity import PrefixAffinity
+from services.dispatcher.requests.journal import Journal, Request
+
+LOOK_AHEAD = 64
+"""Waiting requests that one round looks at: one that only a busy big instance could hold keeps no other waiting."""
+
+
+class RequestPlacer:
+    """Hands out what waits."""
+
+    def __init__(self, journal: Journal, fleet: FleetState, affinity: PrefixAffinity, policy: DispatchPolicy) -> None:
+        self._journal = journal
+        self._fleet = fleet
+        self._affinity = affinity
+        self._policy = policy
+
+    def dispatch_waiting(self, now_s: float) -> tuple[list[Effect], list[Request]]:
+        """What to send, and the requests that no known instance can ever hold: the caller ends them."""
+        effects: list[Effect] = []
+        hopeless: list[Request] = []
+        placed = True
+        while placed and self._journal.queued and self._fleet.has_room():
+            placed = False
+            hopeless = []
+            for request in self._journal.waiting(LOOK_AHEAD):
+                if self._fits_no_instance(request):
+                    hopeless.append(request)
+                elif offer := self._choose_and_dispatch(now_s, request):
+                    effects.append(offer)
+                    placed = True
+                elif not self._fleet.has_room(len(request.tokens)):
+                    break  # for lack of room: nothing younger or smaller may take what frees up first
+        return effects, hopeless
+
+    def _fits_no_instance(self, request: Request) -> bool:
+        limit = self._fleet.fleet_max_length(request.excluded_instances)
+        return limit is not None and limit < request.max_length
+
+    def _choose_and_dispatch(self, now_s: float, request: Request) -> Effect | None:
+        slots = len(request.tokens)
+        if not self._fleet.has_room(slots):
+            return None
+        asks = self._fleet.candidates(
+            slots, request.max_length, request.excluded_instances, self._affinity.prefix_hits(request)
+        )
+        if not asks:
+            return None
+        candidates = [candidate for _, candidate in asks]
+        choice = self._policy(slots, candidates, self._fleet.candidate_count)
+        request.expected_cached_tokens = candidates[choice.index].cached_tokens
+        if request.first_dispatch_s is None:
+            request.first_dispatch_s = now_s
+        return self.dispatch(request, asks[choice.index][0], choice.why)
+
+    def dispatch(self, request: Request, instance: Address, why: Why, handle: int = 0) -> Effect:
+        """Hand a waiting request out to `instance`; `handle` names room there that holds its KV already."""
+        if request.max_tokens is None:
+            request.max_tokens = self._fleet.max_length(instance) - request.prompt_tokens
+        self._journal.dispatch(request, instance)
+        self._fleet.reserve(instance, request.number, len(request.tokens))
+        submit = request.submit
+        place = Place(
+            request.number,
+            request.attempt,
+            request.tokens[:],
+            request.prompt_tokens,
+            request.max_tokens,
+            submit.sampling,
+            submit.stop_ids,
+            submit.request_class,
+            submit.tenant,
+            handle=handle,
+            why=_with_last_outcome(why, request),
+            key=request.key,
+            idempotency=submit.idempotency,
+            digest=submit.digest,
+            trace=submit.trace,
+            suspicion=request.suspicion,
+        )
+        return Send(instance, place)
+
+
+def _with_last_outcome(why: Why, request: Request) -> Why:
+    """The policy's reason, and what became of the attempt before."""
+    if request.last_outcome is None:
+        return why
+    option, lost = request.last_outcome
+    figures = (*why.figures, Figure("attempt", request.attempt), Figure("tokens_kept", request.generated_tokens))
+    return replace(why, figures=figures, rejected=(RejectedOption(option, lost), *why.rejected))

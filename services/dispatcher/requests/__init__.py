@@ -1,0 +1,1 @@
+"""What a dispatcher keeps of each request: its journal, its timers, its fences, finished answers."""

@@ -1,0 +1,86 @@
+"""Whom the prefill instances hand sequences over to: which decode instances each hears of, and how much room is there.
+
+Owns what was told in this term. A change of who there is goes out at once, a change of how much room at most every
+`rooms_s`. Knows no sequence: the prefill instances choose when each leaves, and for where.
+"""
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.fleet import MemberView
+from dunlin.messages.plan import Handoff, HandoffTarget
+from dunlin.messages.types import Figure, GroupRole, Why
+from dunlin.policies.handoff import assign_targets
+
+
+@dataclass(frozen=True, slots=True)
+class SentAssignment:
+    """The newest word to one prefill instance, and when it was said."""
+
+    order: Handoff
+    at_s: float
+
+
+class HandoffAssignments:
+    """One term's word on who takes over. `tickets` were given out."""
+
+    def __init__(self, epoch: int, rooms_s: float) -> None:
+        self.tickets = 0
+        self._epoch = epoch
+        self._rooms_s = rooms_s
+        self._sent: dict[Address, SentAssignment] = {}
+
+    @property
+    def has_assignments(self) -> bool:
+        """Whether somebody was told anything, who may have to hear more or be forgotten."""
+        return bool(self._sent)
+
+    def assign(self, now_s: float, members: Sequence[MemberView]) -> list[Effect]:
+        """Tell those for whom there is news. `members` have a stream to here."""
+        givers = [member for member in members if member.part is GroupRole.PREFILL]
+        if not givers and not self._sent:
+            return []
+        self._keep_only([giver.address for giver in givers])
+        givers.sort(key=lambda member: member.address)
+        takers = sorted((one for one in members if _may_receive(one)), key=lambda member: member.address)
+        rooms = [
+            HandoffTarget(one.address, max(0, one.free_slots - one.waiting_tokens), one.capacity_slots)
+            for one in takers
+        ]
+        effects: list[Effect] = []
+        for giver, heard_of in zip(givers, assign_targets(len(givers), len(takers)), strict=True):
+            effects += self._send(now_s, giver.address, tuple(rooms[number] for number in heard_of), len(takers))
+        return effects
+
+    def on_instance_joined(self, instance: Address) -> list[Effect]:
+        """A stream opened anew: what was said on the old one may have been lost."""
+        told = self._sent.get(instance)
+        return [Send(instance, told.order)] if told is not None else []
+
+    def _send(self, now_s: float, giver: Address, rooms: tuple[HandoffTarget, ...], takers: int) -> list[Effect]:
+        told = self._sent.get(giver)
+        why = None
+        if told is None or _addresses(told.order.rooms) != _addresses(rooms):
+            names = " or ".join(room.address.name for room in rooms)
+            figures = (Figure("decode_instances", takers), Figure("told_of", len(rooms)))
+            why = Why("prefill_decode", f"hand over to {names or 'nobody'}", figures)
+        elif told.order.rooms == rooms or now_s - told.at_s < self._rooms_s:
+            return []
+        self.tickets += 1
+        order = Handoff(self._epoch, self.tickets, rooms, why)
+        self._sent[giver] = SentAssignment(order, now_s)
+        return [Send(giver, order)]
+
+    def _keep_only(self, givers: Collection[Address]) -> None:
+        known = dict.fromkeys(givers)
+        for address in [address for address in self._sent if address not in known]:
+            del self._sent[address]
+
+
+def _may_receive(member: MemberView) -> bool:
+    return member.part is GroupRole.DECODE and member.ready and not member.suspect and not member.draining
+
+
+def _addresses(rooms: Sequence[HandoffTarget]) -> list[Address]:
+    return [room.address for room in rooms]

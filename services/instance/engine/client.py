@@ -1,0 +1,135 @@
+"""This instance's engine as its core sees it: whether it is ready, what it answers, and what its end means.
+
+Knows no dispatcher's queue, no batch and no stream; what a sequence's turn is, `lives.py` knows.
+"""
+
+from dunlin.cores.handlers import handles
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.engine import (
+    EngineFailed,
+    EngineProgress,
+    EngineReady,
+    EngineStarted,
+    StepDone,
+    StopEngine,
+    Unsupported,
+)
+from dunlin.messages.types import Figure, RejectedOption, Why
+from services.instance.config import EngineWatchConfig
+from services.instance.engine.recovery import EngineRecovery
+from services.instance.engine.watchdog import EngineWatchdog
+from services.instance.kv.host_cache import HostCacheClient
+from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.scheduling.steps import OutstandingSteps, StepOutcome
+from services.instance.scheduling.token_messages import steady_token_messages, token_messages
+from services.instance.sequence import crash_suspects
+from services.instance.sequence.finished_answers import FinishedAnswers
+from services.instance.sequence.table import WANTS_TOKENS, Sequence, SequenceTable
+
+
+class EngineClient:
+    """Owns the engine's state: `ready` is None while none can take a step. `stale_total` counts late answers."""
+
+    def __init__(
+        self,
+        engine: Address,
+        config: EngineWatchConfig,
+        sequences: SequenceTable,
+        lives: SequenceLifecycle,
+        steps: OutstandingSteps,
+        tier: HostCacheClient,
+        retained: FinishedAnswers,
+        revival: EngineRecovery,
+    ) -> None:
+        self.ready: EngineReady | None = None
+        self.pid = 0
+        self.restarts_total = 0
+        self.stale_total = 0
+        self._engine = engine
+        self._sequences = sequences
+        self._lifecycle = lives
+        self._steps = steps
+        self._host_cache = tier
+        self._finished_answers = retained
+        self._recovery = revival
+        self._watchdog = EngineWatchdog(config.stuck_s)
+        self._load_watchdog = EngineWatchdog(config.load_stuck_s)
+
+    @property
+    def safepoints(self) -> int:
+        """Safepoints passed, as last read."""
+        return self._watchdog.safepoints
+
+    @property
+    def outstanding(self) -> int:
+        """Steps and moves that it has not answered."""
+        return self._steps.outstanding + self._host_cache.pending_moves
+
+    @handles
+    def on_engine_started(self, now_s: float, sender: Address, message: EngineStarted) -> list[Effect]:
+        """Its process runs, and loads."""
+        self.pid = message.pid
+        return []
+
+    @handles
+    def failed(self, now_s: float, sender: Address, message: EngineFailed) -> list[Effect]:
+        """It exits now: how, and that it is gone, is said next."""
+        return []
+
+    def on_engine_ready(self, ready: EngineReady) -> list[Effect]:
+        """It can take steps."""
+        self.ready = ready
+        return self._recovery.on_engine_ready(ready)
+
+    def on_engine_lost(self, reason: str) -> list[Effect]:
+        """It was ready and is gone."""
+        self.ready = None
+        self.restarts_total += 1
+        return self._recovery.on_engine_lost(reason)
+
+    @handles
+    def on_step_done(self, now_s: float, sender: Address, done: StepDone) -> list[Effect]:
+        """A step's answer: tokens to those who wait for them, and what follows for each sequence."""
+        if not self._steps.is_outstanding(done.step):
+            self.stale_total += 1
+            return []
+        answer = self._steps.complete(done)
+        if answer.is_plain_decode(self._sequences.running):
+            return steady_token_messages(answer)  # nobody's turn has come
+        effects = token_messages(answer)
+        for sequence in answer.rows:
+            is_over = sequence in answer.finishes or sequence in answer.dropped or sequence in answer.failed
+            if is_over or not sequence.is_plain_decode:
+                effects += self._update_sequence(now_s, answer, sequence)
+        return effects
+
+    def on_unsupported(self, message: Unsupported) -> list[Effect]:
+        """An engine that refuses what it was asked to do no longer agrees with this core about what is where."""
+        rejected = RejectedOption("go on", f"{message.what}: {message.detail}")
+        return [Send(self._engine, StopEngine(Why("engine contract", "end the engine", (), (rejected,))))]
+
+    @handles
+    def on_progress(self, now_s: float, sender: Address, progress: EngineProgress) -> list[Effect]:
+        """The counter as it is now: end an engine that is stuck."""
+        loads = self.ready is None and self.pid > 0
+        stuck = self._load_watchdog.check(now_s, progress.safepoints, int(loads))
+        why = self._watchdog.check(now_s, progress.safepoints, self.outstanding) or stuck
+        return [Send(self._engine, StopEngine(why))] if why is not None else []
+
+    def _update_sequence(self, now_s: float, answer: StepOutcome, sequence: Sequence) -> list[Effect]:
+        effects: list[Effect] = []
+        crash_suspects.clear_if_past_crash(sequence)
+        if sequence.state in WANTS_TOKENS:
+            finish = answer.finishes.get(sequence)
+            if finish is not None:
+                self._finished_answers.store(now_s, sequence, finish)
+                effects += self._lifecycle.stop(sequence)
+            elif sequence in answer.failed:
+                effects += self._lifecycle.fail(sequence)
+            elif sequence in answer.dropped:
+                step = Figure("step", answer.done.step)
+                why = Why("engine contract", "the engine does not know the sequence", (step,))
+                effects += self._lifecycle.return_to_dispatcher(sequence, why)
+            elif sequence.confirmed <= len(sequence.place.tokens):  # its prompt, or a chunk of it, was computed
+                self._lifecycle.kv_cache.share_prefix(sequence, sequence.confirmed)
+        return effects + self._lifecycle.complete_deferred(sequence)

@@ -1,0 +1,198 @@
+"""From one engine to the next: what its end means for the slab, and how the sequences go on in its successor.
+
+The arena outlives the engine. A sequence keeps its slots and goes on where the last answered step left it, unless the
+engine died in a way that makes the slab's content doubtful. Knows no process; how the engine ended it is told.
+"""
+
+from dataclasses import dataclass
+
+from dunlin.cores.handlers import handles
+from dunlin.effects import Address, After, Effect, Send
+from dunlin.messages.dispatch import Continued, Poisoned, Returned
+from dunlin.messages.engine import EngineExited, EngineReady
+from dunlin.messages.types import Figure, RejectedOption, Why
+from services.instance.config import KvCacheConfig, RecoveryConfig
+from services.instance.kv.host_cache import HostCacheClient
+from services.instance.kv.kv_cache import KvCache
+from services.instance.kv.slot_table import SlotUse
+from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.scheduling.steps import OutstandingSteps
+from services.instance.sequence import crash_suspects
+from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+
+CRASH_SIGNALS = {3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
+"""Signals that a process brings upon itself: it may have written anywhere before."""
+MAX_ENGINES_LOST = 3
+"""Engines in a row that a sequence may lose in its steps without one being answered, before others shall try it."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineGraceOver:
+    """The next engine should have been ready by now; `loss` says after which one's end."""
+
+    loss: int
+
+
+def is_kv_trusted(exited: EngineExited | None) -> bool:
+    """Whether the slab holds what the answered steps wrote: not after a wild write, and not when nobody knows."""
+    return exited is not None and (exited.ended_by_us or exited.signal not in CRASH_SIGNALS)
+
+
+def may_be_request_fault(exited: EngineExited | None) -> bool:
+    """Whether what it was computing may have ended it: by a crash signal, or an exit that nobody asked for."""
+    if exited is None or exited.ended_by_us:
+        return False
+    return exited.signal in CRASH_SIGNALS or exited.code != 0
+
+
+class EngineRecovery:
+    """Carries the sequences over. `revived_tokens_total` counts tokens whose KV was found in the slab."""
+
+    def __init__(
+        self,
+        engine: Address,
+        config: RecoveryConfig,
+        kv_cache: KvCacheConfig,
+        sequences: SequenceTable,
+        lives: SequenceLifecycle,
+        steps: OutstandingSteps,
+        tier: HostCacheClient,
+    ) -> None:
+        self.revived_tokens_total = 0
+        self.poisoned_total = 0
+        self._engine = engine
+        self._config = config
+        self._kv_cache = kv_cache
+        self._sequences = sequences
+        self._lifecycle = lives
+        self._steps = steps
+        self._host_cache = tier
+        self._exited: EngineExited | None = None
+        self._last_engine: EngineReady | None = None
+        self._trusted_engine: EngineReady | None = None  # the engine whose slab counts
+        self._losses = 0
+        self._is_waiting = False
+        self._reason = ""
+
+    @handles
+    def on_engine_exited(self, now_s: float, sender: Address, message: EngineExited) -> list[Effect]:
+        """How the engine ended; that it is gone is said next."""
+        self._exited = message
+        if not is_kv_trusted(message):
+            self._trusted_engine = None  # also where it was never ready: it had the slab mapped all the same
+        return []
+
+    def on_engine_lost(self, reason: str) -> list[Effect]:
+        """The engine was ready and is gone: hold what can go on, stop poison, and wait for the next one if it pays."""
+        exited, self._exited = self._exited, None
+        self._losses += 1
+        self._is_waiting, self._reason = True, reason
+        trusted = is_kv_trusted(exited)
+        poison = crash_suspects.blame_crash(self._steps.executing_rows()) if may_be_request_fault(exited) else []
+        hung = [sequence for sequence, _ in self._steps.executing_rows() if self._lost_too_many(sequence)]
+        self._steps.clear()
+        self._trusted_engine = self._trusted_engine if trusted else None
+        effects = self._host_cache.on_engine_lost()
+        for sequence in self._sequences.by_arrival():
+            effects += self._roll_back(sequence, trusted)
+        for sequence in poison:
+            effects += self._stop_poisoned(sequence)
+        for sequence in hung:
+            effects += self._return(sequence, f"{MAX_ENGINES_LOST} engines in a row were lost in its steps")
+        back_in_s = exited.back_in_s if exited is not None else 0.0
+        if back_in_s > self._config.engine_grace_s:
+            return effects + self._return_all(back_in_s)
+        return [*effects, After(self._config.engine_grace_s, EngineGraceOver(self._losses))]
+
+    def on_engine_ready(self, ready: EngineReady) -> list[Effect]:
+        """An engine can take steps: everybody with slots goes on in it, if the slab is the one that they have."""
+        self._is_waiting, self._exited = False, None
+        effects: list[Effect] = []
+        if self._last_engine is not None and ready.weights_digest != self._last_engine.weights_digest:
+            for sequence in self._sequences:
+                effects += self._host_cache.truncate(sequence)
+        if ready != self._trusted_engine:
+            for sequence in self._with_slots():
+                self._lifecycle.discard_kv(sequence)
+            capacity = min(ready.slots, self._kv_cache.max_slots or ready.slots)
+            self._lifecycle.kv_cache = KvCache(
+                capacity, ready.weights_digest if self._kv_cache.prefix_caching else None
+            )
+        self._last_engine = self._trusted_engine = ready
+        effects += self._host_cache.on_engine_ready(ready)
+        for sequence in self._with_slots():
+            effects += self._resume(sequence)
+        return effects
+
+    @handles
+    def on_grace_over(self, now_s: float, sender: Address, due: EngineGraceOver) -> list[Effect]:
+        """No engine has come back in time: others shall serve what waits here."""
+        if not self._is_waiting or due.loss != self._losses:
+            return []
+        return self._return_all(self._config.engine_grace_s)
+
+    def _roll_back(self, sequence: Sequence, trusted: bool) -> list[Effect]:
+        """Back to where the last answered step or landed move left it; nothing is under way any more."""
+        sequence.in_steps = sequence.in_moves = sequence.pending = 0
+        if sequence.state is SequenceState.WAITING:
+            return []
+        self._host_cache.cancel_requests(sequence)
+        if sequence.state is SequenceState.ENDING:
+            return self._lifecycle.end(sequence)
+        if not trusted or sequence.state is SequenceState.RESTORING:
+            self._lifecycle.discard_kv(sequence)
+        elif self._lifecycle.kv_cache.held_positions(sequence):
+            sequence.computed = sequence.confirmed
+            self._lifecycle.kv_cache.set_use(sequence, SlotUse.OWNED)
+            if sequence.state not in (SequenceState.RUNNING, SequenceState.LEAVING):
+                self._sequences.transition(sequence, SequenceState.RUNNING)
+        return []
+
+    def _with_slots(self) -> list[Sequence]:
+        """Those that can go on where they were."""
+        return [
+            sequence for sequence in self._sequences.by_arrival() if self._lifecycle.kv_cache.held_positions(sequence)
+        ]
+
+    def _resume(self, sequence: Sequence) -> list[Effect]:
+        """Make it known to the new engine; one that leaves too, since it may stay after all."""
+        tokens = sequence.confirmed
+        opened = self._lifecycle.open_in_engine(sequence)
+        if sequence.state is SequenceState.LEAVING:
+            return [opened]
+        self.revived_tokens_total += tokens
+        sequence.preempted = False
+        figures = (Figure("revived_tokens", tokens), Figure("engines_lost", self._losses))
+        why = Why("engine lost", f"go on in the next engine ({self._reason})", figures)
+        place = sequence.place
+        said = Continued(place.request, place.attempt, sequence.number, why=why, revived_tokens=tokens)
+        return [opened, Send(sequence.dispatcher, said)]
+
+    def _lost_too_many(self, sequence: Sequence) -> bool:
+        """Whether this is one engine too many that it lost; a poison one is told so instead."""
+        sequence.engines_lost += 1
+        is_over = sequence.state is SequenceState.ENDING or crash_suspects.is_poison(sequence)
+        return sequence.engines_lost >= MAX_ENGINES_LOST and not is_over
+
+    def _stop_poisoned(self, sequence: Sequence) -> list[Effect]:
+        self.poisoned_total += 1
+        place = sequence.place
+        said = Poisoned(place.request, place.attempt, crash_suspects.poison_reason(sequence))
+        return [Send(sequence.dispatcher, said), *self._lifecycle.end(sequence)]
+
+    def _return_all(self, wait_s: float) -> list[Effect]:
+        rejected = RejectedOption(
+            "wait for the next engine", f"{wait_s:.3g} s are more than {self._config.engine_grace_s:g}"
+        )
+        effects: list[Effect] = []
+        for sequence in self._sequences.by_arrival():
+            effects += self._return(sequence, self._reason, rejected)
+        return effects
+
+    def _return(self, sequence: Sequence, reason: str, *rejected: RejectedOption) -> list[Effect]:
+        place = sequence.place
+        figures = (Figure("sequences", len(self._sequences)), Figure("engines_lost", self._losses))
+        why = Why("engine lost", reason, figures, rejected)
+        self._host_cache.cancel_requests(sequence)
+        said = Returned(place.request, place.attempt, why, sequence.suspicion)
+        return [Send(sequence.dispatcher, said), *self._lifecycle.end(sequence)]

@@ -1,0 +1,350 @@
+"""What this instance keeps in the node's host tier: asking the kvstore for room, having the engine copy, committing.
+
+Knows of a sequence only what its regions are about; when it is copied out, back or given up, `lives.py` and
+`checkpointer.py` decide. Who waits for which answer, `tickets.py` knows.
+"""
+
+from dataclasses import dataclass
+
+from dunlin.effects import Address, After, Effect, Send
+from dunlin.kv import prefix_hash
+from dunlin.messages.engine import CancelMove, EngineReady, MapHost, Move
+from dunlin.messages.pool import (
+    CommitRegion,
+    FindRegions,
+    PendingWrites,
+    ReleaseRegion,
+    ReserveRegion,
+    SendRegions,
+    TierReady,
+)
+from dunlin.messages.types import HostRegion, KeptRegion, MoveKind, Priority, Region, Why, i64
+from services.instance.kv.slot_table import Extent
+from services.instance.kv.tickets import (
+    ArrivalClaim,
+    ArrivalMove,
+    HostClaim,
+    HostReservation,
+    MovePurpose,
+    PendingMove,
+    Question,
+    RegionTransfer,
+    Tickets,
+)
+from services.instance.sequence.table import KeptHostRegion, Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class HostCacheTimeout:
+    """The kvstore should have answered this question by now."""
+
+    ticket: int
+
+
+class HostCacheClient:
+    """This instance's side of the Pool conversation. `restored_total` and `corrupt_total` count regions.
+
+    A region belongs to the kvstore process that gave the room: no other hears of it. The engine maps a new tier only
+    when no move is under way, which would go to the wrong memory. A kvstore that is silent is not asked again before it
+    has answered.
+    """
+
+    def __init__(self, engine: Address, answer_s: float) -> None:
+        self.restored_total = 0
+        self.corrupt_total = 0
+        self._engine = engine
+        self._answer_s = answer_s
+        self._kvstore: Address | None = None
+        self._previous_kvstore: Address | None = None
+        self._memory: TierReady | None = None
+        self._ready: EngineReady | None = None
+        self._tickets = Tickets()
+        self._is_engine_there = False
+        self._is_mapped = False
+        self._is_silent = False
+
+    @property
+    def usable(self) -> bool:
+        """Whether a region can be asked for."""
+        return self._is_mapped and not self._is_silent
+
+    @property
+    def kvstore(self) -> Address | None:
+        """Whose tier this is, if there is one."""
+        return self._kvstore
+
+    @property
+    def pending_moves(self) -> int:
+        """Moves that the engine has not answered."""
+        return len([*self._tickets.of(PendingMove), *self._tickets.of(ArrivalMove)])
+
+    # --- who is there ---
+
+    def is_superseded(self, kvstore: Address) -> bool:
+        """Whether a newer process of that name was heard of: this one slept, and the memory is not its own any more."""
+        newer = (one for one in (self._kvstore, self._previous_kvstore) if one is not None and one.name == kvstore.name)
+        return any(kvstore.incarnation < one.incarnation for one in newer)
+
+    def connect(self, kvstore: Address, tier: TierReady) -> list[Effect]:
+        """The kvstore says where its memory is. One that was lost and is back hears what is still written there."""
+        self._kvstore, self._memory = kvstore, tier
+        self._is_mapped = self._is_silent = False
+        writing = [self._pending_writes(kvstore)] if kvstore == self._previous_kvstore else []
+        return [*writing, *self.map_memory()]
+
+    def on_engine_ready(self, ready: EngineReady) -> list[Effect]:
+        """A new engine: nothing is under way in it."""
+        self._ready, self._is_engine_there = ready, True
+        return self.map_memory()
+
+    def on_engine_lost(self) -> list[Effect]:
+        """No move will be answered: what was being copied out is nothing."""
+        self._is_engine_there = False
+        self._is_mapped = False
+        self._tickets.take_all(ArrivalMove)
+        effects: list[Effect] = []
+        for move in self._tickets.take_all(PendingMove):
+            effects += self.release_uncommitted(move) if move.purpose is not MovePurpose.RESTORE else []
+        return effects
+
+    def disconnect(self, kvstore: Address) -> list[Question]:
+        """The kvstore is gone; which questions of sequences it will not answer."""
+        if kvstore != self._kvstore:
+            return []
+        self._kvstore, self._previous_kvstore = None, kvstore
+        return self.on_memory_unmapped()
+
+    def on_memory_unmapped(self) -> list[Question]:
+        """The engine cannot map the tier: do without it; which questions of sequences need no answer."""
+        self._memory, self._is_mapped = None, False
+        self._tickets.take_all(ArrivalClaim)
+        self._tickets.take_all(RegionTransfer)
+        return self._tickets.take_all(Question)
+
+    def map_memory(self) -> list[Effect]:
+        """Have the engine map the tier, once both are there and nothing moves."""
+        if (
+            self._memory is None
+            or self._kvstore is None
+            or not self._is_engine_there
+            or self._is_mapped
+            or self.pending_moves
+        ):
+            return []
+        self._is_mapped = True
+        return [Send(self._engine, MapHost(self._memory.path, self._memory.size_bytes, self._kvstore.incarnation))]
+
+    def is_pending(self, purpose: MovePurpose) -> bool:
+        """Whether room is asked for, or a region is being copied, for that purpose."""
+        asked = any(asked.purpose is purpose for _, asked in self._tickets.of(HostReservation))
+        return asked or any(move.purpose is purpose for _, move in self._tickets.of(PendingMove))
+
+    def is_busy_with(self, sequence: Sequence) -> bool:
+        """Whether a question or a move about it is open."""
+        asks = any(question.sequence is sequence for _, question in self._tickets.of(Question))
+        return asks or any(move.sequence is sequence for _, move in self._tickets.of(PendingMove))
+
+    # --- questions ---
+
+    def size_bytes(self, tokens: int) -> int:
+        """Of the region that holds that many tokens."""
+        return tokens * self._ready.kv_bytes_per_token if self._ready is not None else 0
+
+    def chain_hash(self, sequence: Sequence, stop: int) -> bytes:
+        """The name of its first `stop` tokens."""
+        assert self._ready is not None
+        return sequence.chains.chain_at(
+            prefix_hash.chain_root(sequence.place.tenant, self._ready.weights_digest), sequence.tokens, stop
+        )
+
+    def reserve_region(
+        self, sequence: Sequence, stop: int, purpose: MovePurpose, priority: Priority, why: Why | None
+    ) -> list[Effect]:
+        """Ask for room for the tokens from the end of what is kept up to `stop`."""
+        assert self._ready is not None
+        region = Region(0, len(self._ready.layers), sequence.kept_tokens, stop)
+        chain = self.chain_hash(sequence, stop)
+        ticket = self._tickets.add(HostReservation(sequence, purpose, region, chain, priority))
+        place = sequence.place
+        reserve = ReserveRegion(
+            ticket,
+            sequence.dispatcher,
+            place.request,
+            place.attempt,
+            region,
+            self.size_bytes(region.stop - region.start),
+            self._ready.kv_dtype,
+            self._ready.weights_digest,
+            why,
+            sequence.public_key,
+            chain,
+            priority,
+        )
+        return self._send_request(ticket, reserve)
+
+    def claim_regions(self, sequence: Sequence, why: Why | None) -> list[Effect]:
+        """Claim what earlier attempts of the same request left in the tier."""
+        assert self._ready is not None
+        place, ready = sequence.place, self._ready
+        names = (sequence.public_key, sequence.dispatcher, place.request, place.attempt)
+        ticket = self._tickets.add(HostClaim(sequence))
+        return self._send_request(ticket, FindRegions(ticket, *names, ready.weights_digest, ready.kv_dtype, why))
+
+    def claim_for_reservation(
+        self, handle: int, key: str, dispatcher: Address, request: int, attempt: int
+    ) -> list[Effect]:
+        """Claim what lies here of a request, for the arrival of `handle`."""
+        assert self._kvstore is not None
+        assert self._ready is not None
+        names = (key, dispatcher, request, attempt, self._ready.weights_digest, self._ready.kv_dtype)
+        return [Send(self._kvstore, FindRegions(self._tickets.add(ArrivalClaim(handle)), *names))]
+
+    def send_regions(self, departure: int, key: str, to: Address, why: Why) -> list[Effect]:
+        """Have what is kept of a request copied to another kvstore, for that departure."""
+        assert self._kvstore is not None
+        ticket = self._tickets.add(RegionTransfer(departure))
+        return [Send(self._kvstore, SendRegions(ticket, key, to, Priority.KV, why))]
+
+    def reserved_or_refused(self, ticket: int) -> HostReservation | None:
+        """The kvstore answered: who waits for that room."""
+        self._is_silent = False
+        return self._tickets.take(ticket, HostReservation)
+
+    def found(self, ticket: int) -> HostClaim | ArrivalClaim | None:
+        """The kvstore answered: who waits for those regions."""
+        self._is_silent = False
+        return self._tickets.take(ticket, HostClaim) or self._tickets.take(ticket, ArrivalClaim)
+
+    def resolve_send(self, ticket: int) -> RegionTransfer | None:
+        """The kvstore answered: who waits for that transfer."""
+        return self._tickets.take(ticket, RegionTransfer)
+
+    def time_out(self, ticket: int) -> Question | None:
+        """The time for an answer is over: whose question it was. A late answer finds no waiter."""
+        question = self._tickets.take(ticket, Question)
+        self._is_silent |= question is not None
+        return question
+
+    def cancel_requests(self, sequence: Sequence) -> None:
+        """It does not wait for the kvstore's answers any more."""
+        self._tickets.withdraw(sequence)
+
+    # --- moves ---
+
+    def copy_out(
+        self, asked: HostReservation, host: HostRegion, extents: list[Extent], priority: Priority
+    ) -> list[Effect]:
+        """Copy a region out into the room that was reserved for it."""
+        assert self._kvstore is not None
+        kept = KeptHostRegion(asked.region, host, self._kvstore, asked.chain)
+        return [self._send_move(MoveKind.SLAB_TO_HOST, asked.sequence, asked.purpose, kept, extents, priority)]
+
+    def copy_in(self, sequence: Sequence, kept: KeptHostRegion, extents: list[Extent]) -> list[Effect]:
+        """Copy one of the sequence's regions into new slots."""
+        return [self._send_move(MoveKind.HOST_TO_SLAB, sequence, MovePurpose.RESTORE, kept, extents, Priority.KV)]
+
+    def copy_into_reservation(self, handle: int, kept: KeptRegion, extents: list[Extent]) -> list[Effect]:
+        """Copy a region into slots that no sequence has yet: those of the arrival of `handle`."""
+        ticket = self._tickets.add(ArrivalMove(handle))
+        return [Send(self._engine, _move_message(ticket, MoveKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
+
+    def cancel_moves(self, sequence: Sequence, purpose: MovePurpose) -> list[Effect]:
+        """Stop the sequence's moves of that purpose; the engine still answers them, and touches no slot meanwhile."""
+        moves = self._tickets.of(PendingMove)
+        return [
+            Send(self._engine, CancelMove(ticket))
+            for ticket, move in moves
+            if move.sequence is sequence and move.purpose is purpose
+        ]
+
+    def resolve_move(self, ticket: int) -> PendingMove | ArrivalMove | None:
+        """The engine answered: whose move that was."""
+        return self._tickets.take(ticket, PendingMove) or self._tickets.take(ticket, ArrivalMove)
+
+    # --- what is kept ---
+
+    def commit(self, move: PendingMove, checksum: int) -> list[Effect]:
+        """The copy is whole: the region counts from now on, if its kvstore is still there."""
+        kept, sequence = move.kept, move.sequence
+        if kept.keeper != self._kvstore:
+            return []
+        host = kept.host
+        host = HostRegion(host.handle, host.generation, host.offset_bytes, host.length_bytes, checksum)
+        sequence.kept.append(KeptHostRegion(kept.region, host, kept.keeper, kept.chain))
+        return [Send(self._kvstore, CommitRegion(host.handle, host.generation, checksum))]
+
+    def attach_regions(self, sequence: Sequence, regions: tuple[KeptRegion, ...]) -> list[Effect]:
+        """Keep what of the regions covers the sequence's own tokens from the first on; let the others go."""
+        assert self._kvstore is not None
+        effects: list[Effect] = []
+        for found in regions:
+            region, fits = found.region, found.region.start == sequence.kept_tokens
+            if fits and region.stop <= len(sequence.tokens) and found.chain == self.chain_hash(sequence, region.stop):
+                sequence.kept.append(KeptHostRegion(region, found.host, self._kvstore, found.chain))
+            else:
+                effects += self.release(found.host)
+        return effects
+
+    def truncate(self, sequence: Sequence, start: int = 0, corrupt: bool = False) -> list[Effect]:
+        """Let go of what is kept of the tokens from `start` on; `corrupt`: the first of it was damaged."""
+        effects: list[Effect] = []
+        while sequence.kept and sequence.kept[-1].region.stop > start:
+            kept = sequence.kept.pop()
+            if kept.keeper == self._kvstore:
+                is_first = not sequence.kept or sequence.kept[-1].region.stop <= start
+                self.corrupt_total += corrupt and is_first
+                effects += self.release(kept.host, corrupt and is_first)
+        return effects
+
+    def release_uncommitted(self, move: PendingMove) -> list[Effect]:
+        """Give back room whose copy is not wanted; the engine writes there no more."""
+        return self.release(move.kept.host) if move.kept.keeper == self._kvstore else []
+
+    def release(self, host: HostRegion, corrupt: bool = False) -> list[Effect]:
+        """Give room back to the kvstore."""
+        if self._kvstore is None:
+            return []
+        return [Send(self._kvstore, ReleaseRegion(host.handle, host.generation, corrupt))]
+
+    def release_all(self, regions: tuple[KeptRegion, ...]) -> list[Effect]:
+        """Give the room of all these regions back to the kvstore."""
+        effects: list[Effect] = []
+        for region in regions:
+            effects += self.release(region.host)
+        return effects
+
+    def _pending_writes(self, kvstore: Address) -> Send:
+        """What the engine may still write in that tier."""
+        moves = [move for _, move in self._tickets.of(PendingMove) if move.purpose is not MovePurpose.RESTORE]
+        hosts = [move.kept.host for move in moves if move.kept.keeper == kvstore]
+        return Send(
+            kvstore, PendingWrites(i64([host.handle for host in hosts]), i64([host.generation for host in hosts]))
+        )
+
+    def _send_request(self, ticket: int, message: ReserveRegion | FindRegions) -> list[Effect]:
+        assert self._kvstore is not None
+        return [Send(self._kvstore, message), After(self._answer_s, HostCacheTimeout(ticket))]
+
+    def _send_move(
+        self,
+        kind: MoveKind,
+        sequence: Sequence,
+        purpose: MovePurpose,
+        kept: KeptHostRegion,
+        extents: list[Extent],
+        priority: Priority,
+    ) -> Send:
+        ticket = self._tickets.add(PendingMove(sequence, purpose, kept, sequence.number))
+        return Send(self._engine, _move_message(ticket, kind, sequence.number, kept, extents, priority))
+
+
+def _move_message(
+    number: int,
+    kind: MoveKind,
+    sequence: int,
+    kept: KeptHostRegion | KeptRegion,
+    extents: list[Extent],
+    priority: Priority,
+) -> Move:
+    starts, lengths = i64([first for first, _ in extents]), i64([length for _, length in extents])
+    return Move(number, kind, sequence, kept.region, starts, lengths, kept.host, priority=priority, chain=kept.chain)

@@ -1,0 +1,229 @@
+"""One engine's slots as its sequences see them: which slots hold which positions, whoever else uses them.
+
+The only way from a sequence's positions to slots: rows, spills, checkpoints, restores and migrations all ask here. A
+sequence's first positions may lie in blocks that it shares with others, the rest in its own holding. Knows no state of
+a sequence but its number, its tokens and how many of them have KV; takes no decision.
+"""
+
+from dunlin.kv.prefix_hash import BLOCK_TOKENS, chain_root
+from services.instance.kv.prefix_cache import ChainOf, PrefixBlock, PrefixCache
+from services.instance.kv.slot_table import Extent, Owner, SlotTable, SlotUse, merge_adjacent
+from services.instance.sequence.table import NO_SLOT_RUN, Sequence
+
+SPARE_DIVISOR = 8
+"""Of the slab, one part of so many is freed whenever prefixes must go."""
+
+
+class KvCache:
+    """Owns the slot table of one engine and the tree of the prefixes in it. What gives a sequence slots or takes them
+    goes through here.
+
+    `weights_digest` is part of every prefix's name; None: no prefix is kept.
+    """
+
+    def __init__(self, capacity: int = 0, weights_digest: str | None = None) -> None:
+        self.slot_table = SlotTable(capacity)
+        self.prefix_cache = PrefixCache()
+        self._weights_digest = weights_digest
+        self._shared: dict[int, list[PrefixBlock]] = {}
+
+    def __repr__(self) -> str:
+        return f"{self.slot_table!r} {self.prefix_cache!r}"
+
+    @property
+    def available_slots(self) -> int:
+        """Slots that `grow` can give: those that are free, and those of prefixes that nobody uses."""
+        return self.slot_table.free + self.cached_slots
+
+    @property
+    def cached_slots(self) -> int:
+        """Slots of prefixes that nobody uses."""
+        return self.prefix_cache.unpinned * BLOCK_TOKENS
+
+    def held_positions(self, sequence: Sequence) -> int:
+        """Positions of the sequence that have slots: the first so many."""
+        return self.shared_positions(sequence) + self.slot_table.held(sequence.number)
+
+    def shared_positions(self, sequence: Sequence) -> int:
+        """Positions of the sequence that lie in blocks which others may share: the first so many."""
+        return len(self._shared.get(sequence.number, ())) * BLOCK_TOKENS
+
+    def extents(self, sequence: Sequence, start: int, stop: int) -> list[Extent]:
+        """The slots of the sequence's positions `[start, stop)`, in order.
+
+        Raises:
+            KeyError: it has no slots of its own.
+            ValueError: it has not that many.
+        """
+        first, last, slot = sequence.slot_run
+        if first <= start < stop <= last:  # a row that decodes: most rows there are
+            return [(slot + start - first, stop - start)]
+        shared = self.shared_positions(sequence)
+        found: list[Extent] = []
+        at = start
+        while at < min(stop, shared):
+            block = self._shared[sequence.number][at // BLOCK_TOKENS]
+            first = at % BLOCK_TOKENS
+            last = min(BLOCK_TOKENS, first + stop - at)
+            found += self.slot_table.holding(block).slots_of(first, last)
+            at += last - first
+        if stop > shared:
+            holding = self.slot_table.holding(sequence.number)
+            found += holding.slots_of(at - shared, stop - shared)
+            if stop > start:
+                first, last, slot = holding.extent_around(stop - 1 - shared)
+                sequence.slot_run = (first + shared, last + shared, slot)
+        return merge_adjacent(found) if len(found) > 1 else found
+
+    def reusable_tokens(self, sequence: Sequence) -> int:
+        """How many of its first tokens are here already; never all of them, for the last one must be computed."""
+        if self._weights_digest is None:
+            return 0
+        most = (len(sequence.tokens) - 1) // BLOCK_TOKENS
+        return _up_to_kept_region(
+            self.prefix_cache.cached_blocks(self._chain_of(sequence), most) * BLOCK_TOKENS, sequence
+        )
+
+    def slots_needed(self, sequence: Sequence, positions: int) -> int:
+        """How much of the `room` a start with slots for that many positions would take."""
+        reusable = self.reusable_tokens(sequence) // BLOCK_TOKENS
+        return positions - self.prefix_cache.pinned_blocks(self._chain_of(sequence), reusable) * BLOCK_TOKENS
+
+    def slots_gained_without(self, sequence: Sequence) -> int:
+        """How much more `room` there would be without it."""
+        path, alone = self._shared.get(sequence.number, []), 0
+        while alone < len(path) and path[-1 - alone].pins == 1:
+            alone += 1
+        return self.slot_table.held(sequence.number) + alone * BLOCK_TOKENS
+
+    def attach_prefix(self, sequence: Sequence) -> int:
+        """Let a sequence that has no slots use the blocks of its text that are here; how many tokens that are."""
+        reused = self.reusable_tokens(sequence)
+        if reused:
+            block = self.prefix_cache.find(self._chain_of(sequence)(reused // BLOCK_TOKENS))
+            assert block is not None
+            self._shared[sequence.number] = self.prefix_cache.pin(block)
+        return reused
+
+    def allocate(self, sequence: Sequence, count: int) -> bool:
+        """Give the sequence slots for `count` more positions. False: there is no room for them, none given."""
+        return self.evict_prefixes(count) and self.slot_table.allocate(sequence.number, count)
+
+    def evict_prefixes(self, count: int) -> bool:
+        """Have `count` slots free, at the expense of prefixes that nobody uses. False: it cannot be done.
+
+        More go at once than must: whole old texts, whose slots lie together, so that new extents are as long as in a
+        slab without prefixes.
+        """
+        if count > self.available_slots:
+            return False
+        if self.slot_table.free < count:
+            wanted = min(self.available_slots, count + self.slot_table.capacity // SPARE_DIVISOR)
+            while self.slot_table.free < wanted:
+                block = self.prefix_cache.evict()
+                assert block is not None, f"no prefix to give away: {self!r}"
+                self.slot_table.release(block)
+        return True
+
+    def reserve(self, owner: Owner, count: int) -> bool:
+        """Set `count` slots aside, or so many more, for an owner that is no sequence. False: there is no room."""
+        return self.evict_prefixes(count) and self.slot_table.allocate(owner, count, SlotUse.RESERVED)
+
+    def share_prefix(self, sequence: Sequence, tokens: int) -> None:
+        """Let others share the sequence's first `tokens` tokens, which have KV: its slots become blocks' slots.
+
+        Not if somebody else donated the same meanwhile: the engine goes on to read this sequence's own slots.
+        """
+        if not self._may_share(sequence):
+            return
+        path, link, blocks = self._shared.get(sequence.number, []), self._chain_of(sequence), tokens // BLOCK_TOKENS
+        if self.prefix_cache.cached_blocks(link, blocks) == len(path) < blocks:
+            self._add_blocks(sequence, path, blocks, [])
+
+    def release(self, sequence: Sequence) -> None:
+        """Take everything back from the sequence; the engine uses none of it any more."""
+        sequence.slot_run = NO_SLOT_RUN
+        self.slot_table.release(sequence.number)
+        self.prefix_cache.unpin(self._shared.pop(sequence.number, []))
+
+    def release_to_prefix_cache(self, sequence: Sequence) -> None:
+        """Take everything back from a sequence that ended, and keep the blocks of its text that have KV for others."""
+        if self._may_share(sequence):
+            self._share_all(sequence)
+        self.release(sequence)
+
+    def adopt_reserved(self, sequence: Sequence, owner: Owner) -> None:
+        """Give the sequence, which has none, the slots that were reserved for `owner`.
+
+        Raises:
+            KeyError: nothing was.
+        """
+        self.slot_table.transfer(owner, sequence.number, SlotUse.OWNED)
+
+    def set_use(self, sequence: Sequence, use: SlotUse) -> None:
+        """The sequence's own slots do something else now."""
+        self.slot_table.set_use(sequence.number, use)
+
+    def check_integrity(self) -> None:
+        """Every slot is in one place, and every block has its slots.
+
+        Raises:
+            AssertionError: table and tree contradict each other or themselves.
+        """
+        self.slot_table.check_integrity()
+        self.prefix_cache.check_integrity()
+        pins: dict[PrefixBlock, int] = {}
+        for path in self._shared.values():
+            for block in path:
+                assert self.slot_table.held(block) == BLOCK_TOKENS, f"block {block.number} has no block's slots"
+                pins[block] = pins.get(block, 0) + 1
+                assert block.is_cached, "a block is used and gone"
+                assert block.pins >= pins[block], "a block is used by more than have pinned it"
+
+    def _may_share(self, sequence: Sequence) -> bool:
+        return self._weights_digest is not None and self.slot_table.use(sequence.number) is SlotUse.OWNED
+
+    def _share_all(self, sequence: Sequence) -> None:
+        """Like `donate`, but past blocks that others donated: nobody reads the sequence's own slots any more."""
+        path, link = self._shared.get(sequence.number, []), self._chain_of(sequence)
+        blocks = min(sequence.confirmed, self.held_positions(sequence)) // BLOCK_TOKENS
+        held = self.prefix_cache.cached_blocks(link, blocks)
+        if held > len(path):
+            twins: list[PrefixBlock | None] = [None] * (held - len(path))
+            block = self.prefix_cache.find(link(held))
+            assert block is not None
+            theirs = self.prefix_cache.pin(block)
+            self.prefix_cache.unpin(path)
+            self._add_blocks(sequence, theirs, blocks, twins)
+        elif len(path) < blocks:
+            self._add_blocks(sequence, path, blocks, [])
+
+    def _add_blocks(
+        self, sequence: Sequence, path: list[PrefixBlock], blocks: int, heirs: list[PrefixBlock | None]
+    ) -> None:
+        """Make new blocks of the sequence's own slots, after those that go to `heirs`."""
+        link = self._chain_of(sequence)
+        for count in range(len(path) + 1, blocks + 1):
+            path.append(self.prefix_cache.add(link(count), path[-1] if path else None))
+            heirs.append(path[-1])
+        self._shared[sequence.number] = path
+        self.slot_table.split_off(sequence.number, heirs, BLOCK_TOKENS)
+
+    def _chain_of(self, sequence: Sequence) -> ChainOf:
+        # No rope name: of the kinds that the engine takes, none has frequencies that depend on a sequence's length.
+        start = chain_root(sequence.place.tenant, self._weights_digest or "")
+        return lambda count: sequence.chains.chain_at(start, sequence.tokens, count * BLOCK_TOKENS)
+
+
+def _up_to_kept_region(reusable: int, sequence: Sequence) -> int:
+    """So many tokens that what is kept in the host tier beyond them can be restored: whole regions, whole blocks.
+
+    All of them if less than a block is kept beyond: that is computed sooner than copied.
+    """
+    if sequence.kept_tokens < reusable + BLOCK_TOKENS:
+        return reusable
+    best = 0
+    for kept in sequence.kept:
+        if kept.region.start <= reusable and kept.region.start % BLOCK_TOKENS == 0:
+            best = kept.region.start
+    return best

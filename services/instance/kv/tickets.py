@@ -1,0 +1,118 @@
+"""What this instance waits for from its kvstore and from its engine's copies: one number space, one waiter per ticket.
+
+A waiter says what is waited for, by its class, and for what: a sequence, an arrival's handle or a departure's number.
+Sends nothing and decides nothing.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from dunlin.messages.types import Priority, Region
+from services.instance.sequence.table import KeptHostRegion, Sequence
+
+
+class MovePurpose(Enum):
+    """What a region is copied for."""
+
+    SPILL = "spill"  # a preempted sequence leaves the slab
+    RESTORE = "restore"  # a sequence comes into the slab
+    CHECKPOINT = "checkpoint"  # a running sequence is copied beside its steps
+
+
+@dataclass(frozen=True, slots=True)
+class Question:
+    """Waits for the kvstore's answer about a sequence."""
+
+    sequence: Sequence
+
+
+@dataclass(frozen=True, slots=True)
+class HostReservation(Question):
+    """Waits for room in the host tier: `RegionReserved` or `RegionRefused`."""
+
+    purpose: MovePurpose
+    region: Region
+    chain: bytes
+    priority: Priority
+
+
+@dataclass(frozen=True, slots=True)
+class HostClaim(Question):
+    """Waits for what earlier attempts of the sequence's request left in the host tier: `RegionsFound`."""
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalClaim:
+    """Waits for what was sent to this node for the arrival of that handle: `RegionsFound`."""
+
+    handle: int
+
+
+@dataclass(frozen=True, slots=True)
+class RegionTransfer:
+    """Waits until another kvstore has the regions of departure number `departure`: `RegionsSent`."""
+
+    departure: int
+
+
+@dataclass(frozen=True, slots=True)
+class PendingMove:
+    """Waits for the engine's copy of one region: `MoveDone`. `number` is the sequence's in the engine at its begin."""
+
+    sequence: Sequence
+    purpose: MovePurpose
+    kept: KeptHostRegion
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalMove:
+    """Waits for the engine's copy of one region into the slots of the arrival of that handle: `MoveDone`."""
+
+    handle: int
+
+
+Waiter = Question | ArrivalClaim | RegionTransfer | PendingMove | ArrivalMove
+W = TypeVar("W", bound=Waiter)
+
+
+class Tickets:
+    """Owns the waiters, oldest first."""
+
+    def __init__(self) -> None:
+        self._waiting: dict[int, Waiter] = {}
+        self._last = 0
+
+    def add(self, waiter: Waiter) -> int:
+        """Wait; the new ticket, from 1, which is never used again."""
+        self._last += 1
+        self._waiting[self._last] = waiter
+        return self._last
+
+    def take(self, ticket: int, kind: type[W]) -> W | None:
+        """The waiter of that ticket, which waits no more; None: none of this `kind` waits with it."""
+        waiter = self._waiting.get(ticket)
+        if not isinstance(waiter, kind):
+            return None
+        del self._waiting[ticket]
+        return waiter
+
+    def take_all(self, kind: type[W]) -> list[W]:
+        """All waiters of this `kind`, which wait no more."""
+        taken = dict(self.of(kind))
+        for ticket in taken:
+            del self._waiting[ticket]
+        return list(taken.values())
+
+    def withdraw(self, sequence: Sequence) -> None:
+        """The sequence's questions need no answer any more."""
+        for ticket in [ticket for ticket, question in self.of(Question) if question.sequence is sequence]:
+            del self._waiting[ticket]
+
+    def of(self, kind: type[W]) -> Iterator[tuple[int, W]]:
+        """Each (ticket, waiter) of this `kind`."""
+        for ticket, waiter in self._waiting.items():
+            if isinstance(waiter, kind):
+                yield ticket, waiter

@@ -1,0 +1,159 @@
+"""What the manager has this instance give away: which sequences of a `Evacuate` leave, how far it is, and what came
+of it.
+
+Also whether the instance drains. Orders of an older term, or older than the newest of this term, change nothing; one
+that comes again is answered again. Knows no copy and no slot table: how a sequence leaves, `departures.py` knows.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dunlin.cores.handlers import handles
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.plan import Drain, DrainDone, Evacuate, EvacuateDone, Undrain
+from dunlin.policies.rebalance import MovableSequence, cheapest_first
+from services.instance.migration.migrate_out import MigrateOut
+from services.instance.migration.outgoing import OutgoingMigration
+from services.instance.scheduling.group_orders import GroupOrders
+from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+
+MAX_RESULTS = 64
+MOVABLE_STATES = (
+    SequenceState.RUNNING,
+    SequenceState.WAITING,
+    SequenceState.DRAINING,
+    SequenceState.ASKING,
+    SequenceState.SPILLING,
+    SequenceState.RESTORING,
+)
+
+OrderId = tuple[int, int]
+"""(epoch, ticket)."""
+
+
+@dataclass(slots=True, eq=False)
+class Evacuation:
+    """One `Evacuate`: who has not begun, how many are on their way, and what became of the others."""
+
+    manager: Address
+    order: Evacuate
+    waiting: deque[Sequence] = field(default_factory=deque)
+    migrating: int = 0
+    moved: int = 0
+    moved_slots: int = 0
+    stayed: int = 0
+    detail: str = ""
+
+    def result(self) -> EvacuateDone:
+        """What became of it."""
+        order = self.order
+        return EvacuateDone(order.epoch, order.ticket, self.moved, self.moved_slots, self.stayed, self.detail)
+
+
+class Evacuations:
+    """Owns the jobs, and whether this instance drains. `most` sequences leave at once; `stale_total` were fenced."""
+
+    def __init__(self, sequences: SequenceTable, departures: MigrateOut, orders: GroupOrders, most: int) -> None:
+        self.draining = False
+        self.stale_total = 0
+        self._sequences = sequences
+        self._migrate_out = departures
+        self._orders = orders
+        self._most = most
+        self._evacuations: dict[OrderId, Evacuation] = {}
+        self._results: dict[OrderId, EvacuateDone] = {}
+        self._newest: OrderId = (0, 0)
+
+    @property
+    def waiting(self) -> int:
+        """How many sequences are to leave and have not begun."""
+        total = 0
+        for job in self._evacuations.values():
+            total += len(job.waiting)
+        return total
+
+    @handles
+    def drain(self, now_s: float, sender: Address, order: Drain | Undrain) -> list[Effect]:
+        """Take nothing new any more, or again."""
+        refusal = self._refusal((order.epoch, order.ticket))
+        if not refusal:
+            self._newest = (order.epoch, order.ticket)
+            self.draining = isinstance(order, Drain)
+            if not self.draining:
+                self._forget_waiting()
+        return [Send(sender, DrainDone(order.epoch, order.ticket, self.draining, refusal))]
+
+    @handles
+    def evacuate(self, now_s: float, sender: Address, order: Evacuate) -> list[Effect]:
+        """Choose who leaves, and begin."""
+        name = (order.epoch, order.ticket)
+        if name in self._results:
+            return [Send(sender, self._results[name])]
+        if name in self._evacuations:
+            self._evacuations[name].manager = sender
+            return []
+        refusal = self._refusal(name)
+        if refusal:
+            return [Send(sender, EvacuateDone(order.epoch, order.ticket, detail=refusal))]
+        self._newest = name
+        self._evacuations[name] = Evacuation(sender, order, deque(self._chosen(order.slots)))
+        return self.advance()
+
+    def advance(self) -> list[Effect]:
+        """Begin with whoever may, and answer the jobs that are over."""
+        effects: list[Effect] = []
+        for name, job in list(self._evacuations.items()):
+            while job.waiting and len(self._migrate_out) < self._most:
+                sequence = job.waiting.popleft()
+                if sequence.state in MOVABLE_STATES and not self._migrate_out.is_migrating(sequence):
+                    job.migrating += 1
+                    effects += self._migrate_out.start(sequence, job.order.target, job.order.why, self._count_end(job))
+            if not job.waiting and job.migrating == 0:
+                effects.append(self._finish(name, job))
+        return effects
+
+    def _count_end(self, job: Evacuation) -> Callable[[OutgoingMigration, str], None]:
+        def ended(departure: OutgoingMigration, stays: str) -> None:
+            job.migrating -= 1
+            if stays:
+                job.stayed += 1
+                job.detail = stays
+            else:
+                job.moved += 1
+                job.moved_slots += len(departure.sequence.tokens)
+
+        return ended
+
+    def _chosen(self, slots: int) -> list[Sequence]:
+        able = [
+            one
+            for one in self._sequences.by_arrival()
+            if one.state in MOVABLE_STATES and not self._migrate_out.is_migrating(one)
+        ]
+        chosen: list[Sequence] = []
+        for index in cheapest_first([MovableSequence(len(one.tokens), rank) for rank, one in enumerate(able)]):
+            tokens = len(able[index].tokens)
+            if slots <= 0 or (chosen and tokens > 2 * slots):
+                break  # it would overshoot by more than it brings
+            chosen.append(able[index])
+            slots -= tokens
+        return chosen
+
+    def _finish(self, name: OrderId, job: Evacuation) -> Effect:
+        del self._evacuations[name]
+        answer = self._results[name] = job.result()
+        if len(self._results) > MAX_RESULTS:
+            del self._results[next(iter(self._results))]
+        return Send(job.manager, answer)
+
+    def _forget_waiting(self) -> None:
+        for job in self._evacuations.values():
+            job.waiting.clear()
+
+    def _refusal(self, name: OrderId) -> str:
+        newest = max(self._newest, (self._orders.epoch, 0))
+        if name >= newest:
+            return ""
+        self.stale_total += 1
+        return f"stale: this instance has heard of epoch {newest[0]}, ticket {newest[1]}"

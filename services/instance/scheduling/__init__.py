@@ -1,0 +1,1 @@
+"""Which sequences run, what a step holds, who is preempted, what a step's answer means."""

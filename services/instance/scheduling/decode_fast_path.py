@@ -1,0 +1,144 @@
+"""The step that has the rows of the one before: most are, while nobody comes, ends, leaves or waits.
+
+Where everybody who may run decodes, and each has a slot for its next token already, the next step follows from the last
+one alone: no policy is asked again, for it sees the same candidates, and no slot table. That nobody's turn has come is
+seen by the list of those that run, which is another one after every change. Knows no engine and takes no decision.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dunlin.effects import Address
+from dunlin.messages.types import I8, I32, I64, i32, i64
+from services.instance.sequence.table import Sequence
+
+
+@dataclass(slots=True)
+class DecodeBatch:
+    """Where all that run have decode rows: the list of them, and what their tokens' messages have in common.
+
+    `dispatcher` is None where they are not all one's.
+    """
+
+    running: list[Sequence]
+    dispatcher: Address | None
+    requests: I64
+    attempts: I32
+
+
+@dataclass(slots=True)
+class StepRows:
+    """An outstanding step's rows, in columns: whose, its number then, where the row stops, whether it samples."""
+
+    sequences: list[Sequence]
+    numbers: I64
+    stops: I64
+    samples: I8
+    decode_batch: DecodeBatch | None = None
+
+
+@dataclass(slots=True)
+class SlotExtents:
+    """The slots of a step's rows, in columns."""
+
+    row: I32
+    start: I64
+    length: I64
+
+    def add(self, row: int, start: int, length: int) -> None:
+        """One more, of that row."""
+        self.row.append(row)
+        self.start.append(start)
+        self.length.append(length)
+
+
+def empty_extents() -> SlotExtents:
+    """Columns to be filled."""
+    return SlotExtents(i32(), i64(), i64())
+
+
+NextSlot = Callable[[Sequence], int | None]
+"""The slot of a sequence's next position, which it gets if it has none; None: there is none for it."""
+
+
+class DecodeFastPath:
+    """Owns the last step, as long as it can be followed by its like.
+
+    `_next` are the slots of the next positions of its rows, as long as these lie before `_ends`; so they do in the next
+    `_left` steps for every row.
+    """
+
+    def __init__(self) -> None:
+        self._last_rows: StepRows | None = None
+        self._extents = empty_extents()
+        self._next_slots = i64()
+        self._run_ends: list[int] = []
+        self._remaining_steps = 0
+
+    def clear(self) -> None:
+        """Nothing follows."""
+        self._last_rows = None
+
+    def record(self, running: list[Sequence], rows: StepRows, starts: I64, extents: SlotExtents) -> None:
+        """A step was composed of these, where `running` might have had rows."""
+        self._last_rows = None
+        if not len(running) == len(rows.sequences) == len(extents.row):
+            return
+        for sequence, start, stop in zip(rows.sequences, starts, rows.stops, strict=True):
+            if stop - start != 1 or stop <= len(sequence.place.tokens) or sequence.trial_stop:
+                return
+        rows.decode_batch = _decode_batch(running)
+        self._last_rows, self._extents = rows, extents
+        self._next_slots = i64([slot + 1 for slot in extents.start])
+        self._run_ends = [_run_end(sequence) for sequence in rows.sequences]
+        self._count_remaining()
+
+    def next_rows(self, running: list[Sequence], slot_of: NextSlot) -> tuple[StepRows, I64, SlotExtents] | None:
+        """Rows, starts and slots of the next step, each a token further. None: it must be composed."""
+        before = self._last_rows
+        if before is None or before.decode_batch is None or before.decode_batch.running is not running:
+            return None
+        if self._remaining_steps < 1 and not self._continue_runs(before, slot_of):
+            return None
+        extents = SlotExtents(self._extents.row, self._next_slots, self._extents.length)
+        for sequence in before.sequences:
+            sequence.computed += 1
+            sequence.pending += 1
+            sequence.in_steps += 1
+        stops = i64([stop + 1 for stop in before.stops])
+        self._last_rows = rows = StepRows(before.sequences, before.numbers, stops, before.samples, before.decode_batch)
+        self._next_slots = i64([slot + 1 for slot in self._next_slots])
+        self._remaining_steps -= 1
+        return rows, before.stops, extents
+
+    def _continue_runs(self, rows: StepRows, slot_of: NextSlot) -> bool:
+        """Find slots elsewhere for those that have come to an end of theirs; not if one has come to its own end."""
+        for index, sequence in enumerate(rows.sequences):
+            at = rows.stops[index]
+            if at < self._run_ends[index]:
+                continue
+            slot = slot_of(sequence) if at < sequence.max_length - 1 else None
+            if slot is None:
+                return False
+            self._next_slots[index] = slot
+            self._run_ends[index] = _run_end(sequence)
+        self._count_remaining()
+        return self._remaining_steps > 0
+
+    def _count_remaining(self) -> None:
+        rows = self._last_rows
+        left = [end - stop for end, stop in zip(self._run_ends, rows.stops, strict=True)] if rows is not None else []
+        self._remaining_steps = min(left, default=0)
+
+
+def _run_end(sequence: Sequence) -> int:
+    """Positions before this one have slots in a row, and are not the last token's."""
+    return min(sequence.slot_run[1], sequence.max_length - 1)
+
+
+def _decode_batch(running: list[Sequence]) -> DecodeBatch:
+    first = running[0].dispatcher
+    is_one = all(sequence.dispatcher == first for sequence in running)
+    requests = i64([sequence.place.request for sequence in running])
+    attempts = i32([sequence.place.attempt for sequence in running])
+    return DecodeBatch(running, first if is_one else None, requests, attempts)

@@ -1,0 +1,68 @@
+"""What the global manager has this instance be, and the fence of (epoch, plan version) before it. Knows no slot."""
+
+from typing import Any
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.plan import GroupOrder, GroupOrderDone, GroupOrderRefused
+from dunlin.messages.types import Figure, GroupKind, GroupRole, RejectedOption, Why
+
+LOCAL_ROLES = (GroupRole.LOCAL, GroupRole.PREFILL, GroupRole.DECODE)
+"""What an instance can do in a group of its own."""
+
+
+class GroupOrders:
+    """Holds the order that is followed, `None` before the first. `stale_total` counts those that came too late."""
+
+    def __init__(self, own: Address) -> None:
+        self.current: GroupOrder | None = None
+        self.stale_total = 0
+        self._own = own
+
+    @property
+    def version(self) -> tuple[int, int]:
+        """(epoch, plan version) of the order followed."""
+        return (self.current.epoch, self.current.plan_version) if self.current is not None else (0, 0)
+
+    @property
+    def epoch(self) -> int:
+        """The manager's term of the order followed."""
+        return self.version[0]
+
+    @property
+    def role(self) -> GroupRole:
+        """What this instance does in its group."""
+        return self.current.part if self.current is not None else GroupRole.LOCAL
+
+    def report_fields(self) -> dict[str, Any]:
+        """What a report says of this instance's place in the plan."""
+        order = self.current
+        if order is None:
+            return {}
+        return {
+            "epoch": order.epoch,
+            "plan_version": order.plan_version,
+            "group": order.group,
+            "kind": order.kind,
+            "part": order.part,
+        }
+
+    def apply(self, sender: Address, order: GroupOrder) -> list[Effect]:
+        """Follow the order, or say why not and stay what it was."""
+        refusal = self._refusal(order)
+        if refusal is None:
+            self.current = order
+            return [Send(sender, GroupOrderDone(order.epoch, order.plan_version))]
+        figures = (Figure("epoch", order.epoch), Figure("plan_version", order.plan_version))
+        why = Why("orders", "refuse", figures, (RejectedOption("obey", refusal),))
+        return [Send(sender, GroupOrderRefused(order.epoch, order.plan_version, refusal, why))]
+
+    def _refusal(self, order: GroupOrder) -> str | None:
+        epoch, version = self.version
+        if (order.epoch, order.plan_version) < (epoch, version):
+            self.stale_total += 1
+            return f"stale: this instance follows epoch {epoch}, version {version}"
+        is_local = order.kind is GroupKind.LOCAL and order.part in LOCAL_ROLES and order.members == (self._own,)
+        if is_local and not order.layers:
+            return None
+        what = f"{order.kind.name}, {len(order.members)} members, {len(order.layers) or 'all'} layers"
+        return f"{what}: only a local group of this instance alone with all layers"

@@ -1,0 +1,327 @@
+"""What happens to a sequence: it starts, is preempted, comes back, and ends. One method per turn of its life.
+
+Keeps slots, engine, host tier and dispatcher in step with the state. Knows no batch and no queue's order.
+"""
+
+from collections.abc import Collection
+from dataclasses import replace
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.dispatch import Continued, Ended, Failed, Preempted, Returned, Reused
+from dunlin.messages.engine import Close, MoveDone, Open
+from dunlin.messages.types import Figure, HostRegion, MoveStatus, Priority, RejectedOption, Why, i32, i64
+from dunlin.policies.preemption import PreemptionCandidate, PreemptionMode, spill
+from services.instance.kv.host_cache import HostCacheClient
+from services.instance.kv.kv_cache import KvCache
+from services.instance.kv.slot_table import Owner, SlotTable, SlotUse
+from services.instance.kv.tickets import HostReservation, MovePurpose, PendingMove
+from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+
+
+class SequenceLifecycle:
+    """Carries the turns out. `slab` is another one after each start of the engine.
+
+    `keeps`: a sequence that came back from the host tier leaves its regions there, as checkpoints.
+    """
+
+    def __init__(
+        self,
+        engine: Address,
+        sequences: SequenceTable,
+        tier: HostCacheClient,
+        pressure: PreemptionMode = spill,
+        *,
+        keeps: bool = False,
+    ) -> None:
+        self.kv_cache = KvCache()
+        self.preemptions_total = 0
+        self.restored_tokens_total = 0
+        self.recomputed_tokens_total = 0
+        self.prefix_hit_tokens_total = 0
+        self.prefix_query_tokens_total = 0
+        self.claimed_tokens_total = 0
+        self._engine = engine
+        self._sequences = sequences
+        self._host_cache = tier
+        self._preemption_mode = pressure
+        self._keeps_checkpoints = keeps
+
+    @property
+    def slot_table(self) -> SlotTable:
+        """The slab's table."""
+        return self.kv_cache.slot_table
+
+    def start(self, sequence: Sequence, slots: int) -> list[Effect]:
+        """Give a waiting sequence `slots` slots (the caller knows that they are free) and let it run, or restore it."""
+        reused = self.kv_cache.attach_prefix(sequence)
+        granted = self.kv_cache.allocate(sequence, slots - reused)
+        assert granted, f"{sequence.name}: {slots} slots of {self.kv_cache!r}"
+        sequence.computed = sequence.confirmed = reused
+        opened = self.open_in_engine(sequence)
+        moves = self._start_restore(sequence)
+        if not moves:
+            self._sequences.transition(sequence, SequenceState.RUNNING)
+            return [opened, *self._report_prefix_hit(sequence), *self._report_continued(sequence, 0)]
+        self._sequences.transition(sequence, SequenceState.RESTORING)
+        self.kv_cache.set_use(sequence, SlotUse.MOVING)
+        return [opened, *self._report_prefix_hit(sequence), *moves]
+
+    def open_in_engine(self, sequence: Sequence) -> Send:
+        """Make it known to the engine, with the KV of its first tokens that lies in the slab."""
+        place, extents = sequence.place, self.kv_cache.extents(sequence, 0, sequence.confirmed)
+        opened = Open(
+            sequence.number,
+            i32(sequence.tokens),
+            place.prompt_tokens,
+            place.max_tokens,
+            place.sampling,
+            place.stop_ids,
+            i64([first for first, _ in extents]),
+            i64([length for _, length in extents]),
+        )
+        return Send(self._engine, opened)
+
+    def preempt(self, sequence: Sequence, why: Why) -> list[Effect]:
+        """Take a running sequence's slots, as soon as no step uses them."""
+        self.preemptions_total += 1
+        self._sequences.transition(sequence, SequenceState.DRAINING)
+        choice = self._preemption_mode(PreemptionCandidate(sequence.computed, sequence.kept_tokens))
+        sequence.spills_kv = choice.spills
+        if not choice.spills:
+            why = replace(why, rejected=(*why.rejected, choice.rejected))
+        place = sequence.place
+        said = Send(sequence.dispatcher, Preempted(place.request, place.attempt, why))
+        return [said, *self.complete_deferred(sequence)]
+
+    def complete_deferred(self, sequence: Sequence) -> list[Effect]:
+        """Go on with what waited for outstanding steps, if none names the sequence any more."""
+        if sequence.in_steps > 0:
+            return []
+        if sequence.state is SequenceState.ENDING:
+            return self.end(sequence)
+        if sequence.state is SequenceState.DRAINING:
+            return self._release_or_spill(sequence)
+        return []
+
+    def start_copy_out(self, asked: HostReservation, host: HostRegion) -> list[Effect]:
+        """There is room in the host tier."""
+        sequence = asked.sequence
+        self._sequences.transition(sequence, SequenceState.SPILLING)
+        extents = self.kv_cache.extents(sequence, asked.region.start, asked.region.stop)
+        self.kv_cache.set_use(sequence, SlotUse.MOVING)
+        sequence.in_moves += 1
+        return self._host_cache.copy_out(asked, host, extents, Priority.KV)
+
+    def retry_spill(self, asked: HostReservation) -> list[Effect]:
+        """There is more room than there was."""
+        return self._request_spill(asked.sequence)
+
+    def spill_refused(self, asked: HostReservation) -> list[Effect]:
+        """There is none, or nobody says whether there is: go on without."""
+        return self._close_and_requeue(asked.sequence)
+
+    def on_move_done(self, move: PendingMove, done: MoveDone) -> list[Effect]:
+        """A move that a sequence waits for ended."""
+        sequence = move.sequence
+        sequence.in_moves -= 1
+        if move.purpose is MovePurpose.SPILL:
+            return self._spill_done(move, done)
+        effects = self._region_restored(move, done)
+        if sequence.in_moves:
+            return effects
+        return effects + (
+            self.end(sequence) if sequence.state is SequenceState.ENDING else self._restore_done(sequence)
+        )
+
+    def on_host_cache_lost(self, kvstore: Address | None) -> list[Effect]:
+        """The kvstore is gone: what was kept there is lost."""
+        effects: list[Effect] = []
+        for sequence in self._sequences:
+            if sequence.kept and sequence.kept[0].keeper == kvstore:
+                effects += self._host_cache.truncate(sequence)
+        return effects
+
+    def on_regions_revoked(self, names: Collection[tuple[int, int]]) -> list[Effect]:
+        """Regions, by (handle, generation), were claimed for another attempt: nothing from there on is kept here."""
+        effects: list[Effect] = []
+        for sequence in self._sequences:
+            lost = [kept for kept in sequence.kept if (kept.host.handle, kept.host.generation) in names]
+            if lost:
+                sequence.kept = [kept for kept in sequence.kept if kept not in lost]
+                effects += self._host_cache.truncate(sequence, lost[0].region.start)
+        return effects
+
+    def start_migrated(self, sequence: Sequence, owner: Owner, tokens: int) -> list[Effect]:
+        """Let a waiting sequence run with the slots of `owner`, where the KV of its first `tokens` tokens lies already.
+
+        The last token is computed in any case: its step samples the next one.
+        """
+        self.kv_cache.adopt_reserved(sequence, owner)
+        held = min(tokens, len(sequence.tokens) - 1)
+        sequence.computed = sequence.confirmed = held
+        self._sequences.transition(sequence, SequenceState.RUNNING)
+        return [self.open_in_engine(sequence)]
+
+    def resume(self, sequence: Sequence) -> None:
+        """One that was about to leave stays: it runs, or waits as before."""
+        held = self.kv_cache.held_positions(sequence)
+        self._sequences.transition(sequence, SequenceState.RUNNING if held else SequenceState.WAITING)
+
+    def stop(self, sequence: Sequence) -> list[Effect]:
+        """Nobody wants more of it: it ends, at once or when its slots are out of use."""
+        if sequence.state is SequenceState.ENDING:
+            return []
+        busy = sequence.in_steps > 0 or sequence.state in (SequenceState.SPILLING, SequenceState.RESTORING)
+        if not busy:
+            self._host_cache.cancel_requests(sequence)
+            return self.end(sequence)
+        self._sequences.transition(sequence, SequenceState.ENDING)
+        return [Send(self._engine, Close(sequence.number))]
+
+    def fail(self, sequence: Sequence) -> list[Effect]:
+        """End it: its next token cannot be chosen, and no other instance would find another."""
+        place = sequence.place
+        chosen = f"the model's logits after token {len(sequence.tokens)} are not finite"
+        rejected = RejectedOption("hand it out again", "the same tokens give the same logits")
+        why = Why("engine", chosen, (Figure("tokens", len(sequence.tokens)),), (rejected,))
+        return [Send(sequence.dispatcher, Failed(place.request, place.attempt, why)), *self.stop(sequence)]
+
+    def return_to_dispatcher(self, sequence: Sequence, why: Why) -> list[Effect]:
+        """Hand an accepted attempt back to its dispatcher, which places it anew."""
+        place = sequence.place
+        returned = Send(sequence.dispatcher, Returned(place.request, place.attempt, why))
+        return [returned, *self.stop(sequence)]
+
+    def end(self, sequence: Sequence) -> list[Effect]:
+        """It is over, and nothing uses its slots."""
+        known = sequence.state not in (SequenceState.WAITING, SequenceState.ENDING)
+        effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
+        effects += self._host_cache.cancel_moves(sequence, MovePurpose.CHECKPOINT)
+        self.kv_cache.release_to_prefix_cache(sequence)
+        effects += self._host_cache.truncate(sequence)
+        self._sequences.transition(sequence, SequenceState.ENDED)
+        if sequence.notify_ended:
+            effects.append(Send(sequence.dispatcher, Ended(sequence.place.request, sequence.place.attempt)))
+        return effects
+
+    def discard_kv(self, sequence: Sequence) -> None:
+        """Its slots hold nothing that counts, and no engine knows it: it starts over, from what is kept."""
+        sequence.kv_tokens = sequence.confirmed
+        if sequence.state is SequenceState.LEAVING:
+            self._release_slots(sequence)
+            return
+        self._requeue(sequence)
+
+    def _release_or_spill(self, sequence: Sequence) -> list[Effect]:
+        sequence.kv_tokens = sequence.computed
+        cancelled = self._host_cache.cancel_moves(sequence, MovePurpose.CHECKPOINT)
+        if not sequence.spills_kv:
+            return [*cancelled, *self._host_cache.truncate(sequence), *self._close_and_requeue(sequence)]
+        if not self._host_cache.usable or sequence.computed <= sequence.kept_tokens:
+            return cancelled + self._close_and_requeue(sequence)
+        self._sequences.transition(sequence, SequenceState.ASKING)
+        return cancelled + self._request_spill(sequence)
+
+    def _request_spill(self, sequence: Sequence) -> list[Effect]:
+        tail = sequence.computed - sequence.kept_tokens
+        figures = (
+            Figure("tokens", sequence.computed),
+            Figure("tail", tail),
+            Figure("bytes", self._host_cache.size_bytes(tail)),
+        )
+        rejected = RejectedOption("recompute", f"{tail} tokens would be computed again")
+        why = Why("spill", "host tier", figures, (rejected,))
+        return self._host_cache.reserve_region(sequence, sequence.computed, MovePurpose.SPILL, Priority.KV, why)
+
+    def _spill_done(self, move: PendingMove, done: MoveDone) -> list[Effect]:
+        sequence = move.sequence
+        self.kv_cache.set_use(sequence, SlotUse.OWNED)
+        is_ending = sequence.state is SequenceState.ENDING
+        follows = sequence.kept_tokens == move.kept.region.start  # unless the host tier was lost meanwhile
+        copied = done.status is MoveStatus.OK and follows and not is_ending
+        effects = self._host_cache.commit(move, done.checksum) if copied else self._host_cache.release_uncommitted(move)
+        return effects + (self.end(sequence) if is_ending else self._close_and_requeue(sequence))
+
+    def _close_and_requeue(self, sequence: Sequence) -> list[Effect]:
+        closed = Send(self._engine, Close(sequence.number))
+        self.kv_cache.release_to_prefix_cache(sequence)
+        self._requeue(sequence)
+        return [closed]
+
+    def _requeue(self, sequence: Sequence) -> None:
+        self._release_slots(sequence)
+        self._sequences.transition(sequence, SequenceState.WAITING)
+
+    def _release_slots(self, sequence: Sequence) -> None:
+        self.kv_cache.release(sequence)
+        sequence.computed = sequence.confirmed = 0
+        sequence.preempted = True
+        self._sequences.renumber(sequence)
+
+    def _report_prefix_hit(self, sequence: Sequence) -> list[Effect]:
+        """Tell what of a newcomer's text was here already."""
+        if sequence.preempted:
+            return []
+        place, tokens = sequence.place, sequence.confirmed
+        self.prefix_query_tokens_total += len(sequence.tokens)
+        self.prefix_hit_tokens_total += tokens
+        if not tokens:
+            return []
+        figures = (Figure("reused_tokens", tokens), Figure("tokens", len(sequence.tokens)))
+        rejected = RejectedOption("compute all", f"the KV of the first {tokens} tokens is here")
+        why = Why("prefix reuse", f"start at token {tokens}", figures, (rejected,))
+        return [Send(sequence.dispatcher, Reused(place.request, place.attempt, tokens, why))]
+
+    def _start_restore(self, sequence: Sequence) -> list[Effect]:
+        """Bring back what is kept beyond the tokens whose KV is in the slab already."""
+        effects: list[Effect] = []
+        at = sequence.confirmed
+        for kept in sequence.kept:
+            if kept.region.start != at:
+                continue
+            at = kept.region.stop
+            sequence.in_moves += 1
+            extents = self.kv_cache.extents(sequence, kept.region.start, kept.region.stop)
+            effects += self._host_cache.copy_in(sequence, kept, extents)
+        return effects
+
+    def _region_restored(self, move: PendingMove, done: MoveDone) -> list[Effect]:
+        """One region is in the slab, or is not: then nothing behind it counts either."""
+        sequence, region = move.sequence, move.kept.region
+        if done.status is MoveStatus.OK and sequence.confirmed == region.start:
+            sequence.confirmed = region.stop
+            self._host_cache.restored_total += 1
+            return []
+        corrupt = done.status is MoveStatus.CORRUPT and sequence.state is not SequenceState.ENDING
+        return self._host_cache.truncate(sequence, region.start, corrupt)
+
+    def _restore_done(self, sequence: Sequence) -> list[Effect]:
+        sequence.confirmed = min(sequence.confirmed, len(sequence.tokens) - 1)
+        restored = sequence.confirmed - sequence.computed
+        sequence.computed = sequence.confirmed
+        effects = [] if self._keeps_checkpoints else self._host_cache.truncate(sequence)
+        self.kv_cache.set_use(sequence, SlotUse.OWNED)
+        self._sequences.transition(sequence, SequenceState.RUNNING)
+        return effects + self._report_continued(sequence, restored)
+
+    def _report_continued(self, sequence: Sequence, restored: int) -> list[Effect]:
+        if not sequence.preempted and not sequence.is_claimed:
+            return []
+        if sequence.is_claimed:
+            sequence.kv_tokens = len(sequence.tokens) - 1
+            self.claimed_tokens_total += restored
+        sequence.preempted = sequence.is_claimed = False
+        reused = sequence.confirmed - restored
+        recomputed = max(0, sequence.kv_tokens - sequence.confirmed)
+        self.restored_tokens_total += restored
+        self.recomputed_tokens_total += recomputed
+        place = sequence.place
+        figures = (
+            Figure("restored_tokens", restored),
+            Figure("reused_tokens", reused),
+            Figure("recomputed_tokens", recomputed),
+        )
+        chosen = "restored from the host tier" if restored else "found in the slab" if reused else "recomputed"
+        why = Why("resume", chosen, (*figures, Figure("free_slots", self.kv_cache.available_slots)))
+        said = Continued(place.request, place.attempt, sequence.number, restored, recomputed, why)
+        return [Send(sequence.dispatcher, said)]

@@ -1,0 +1,181 @@
+"""Gives slots to those who wait and to those who run, and composes steps of what has them.
+
+Decides who starts and who is preempted; how a sequence then lives is `lives.py`'s.
+"""
+
+from collections.abc import Callable
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.engine import Step
+from dunlin.policies.victim import VictimCandidate, VictimPolicy
+from services.instance.config import SchedulerConfig
+from services.instance.kv.kv_cache import KvCache
+from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.scheduling.steps import MAX_OUTSTANDING_STEPS, OutstandingSteps
+from services.instance.sequence import crash_suspects
+from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
+
+
+class Scheduler:
+    """Settles everything that can be settled, after every change."""
+
+    def __init__(
+        self,
+        engine: Address,
+        config: SchedulerConfig,
+        sequences: SequenceTable,
+        lives: SequenceLifecycle,
+        steps: OutstandingSteps,
+        evict: VictimPolicy,
+        may_run: Callable[[list[Sequence]], list[Sequence]],
+    ) -> None:
+        self._engine = engine
+        self._config = config
+        self._sequences = sequences
+        self._lifecycle = lives
+        self._steps = steps
+        self._victim_policy = evict
+        self._runnable = may_run
+
+    def schedule(self) -> list[Effect]:
+        """Start who may start, and keep the engine's queue filled."""
+        effects: list[Effect] = []
+        while self._steps.outstanding < MAX_OUTSTANDING_STEPS:
+            step = self._repeat_last_step()
+            if step is None:
+                effects += self._admit()
+                running = crash_suspects.runnable(self._runnable(self._sequences.running))
+                chosen = self._steps.choose_rows(running)
+                if not chosen:
+                    break
+                granted, turns = self._allocate_rows(chosen)
+                effects += turns
+                if not granted:
+                    break
+                step = self._steps.compose(running, granted, self._kv_cache)
+            effects.append(Send(self._engine, step))
+        return effects
+
+    def _repeat_last_step(self) -> Step | None:
+        """The next step, if nobody waits and everybody only decodes on, as in the one before."""
+        if self._sequences.waiting_count:
+            return None
+        running = self._runnable(self._sequences.running)
+        return self._steps.repeat(running, self._next_slot)
+
+    def _next_slot(self, sequence: Sequence) -> int | None:
+        if not self._allocate(sequence, 1):
+            return None
+        ((slot, _),) = self._kv_cache.extents(sequence, sequence.computed, sequence.computed + 1)
+        return slot
+
+    def admit_restorable(self) -> list[Effect]:
+        """Let those first in the queue come back from the host tier now: their copies need no room in a step."""
+        return self._admit(only_kept=True)
+
+    @property
+    def _kv_cache(self) -> KvCache:
+        return self._lifecycle.kv_cache
+
+    @property
+    def _capacity(self) -> int:
+        return self._kv_cache.slot_table.capacity
+
+    def _admit(self, only_kept: bool = False) -> list[Effect]:
+        """Start waiting sequences in their order until one does not fit: nobody overtakes."""
+        effects: list[Effect] = []
+        if not self._sequences.waiting_count:
+            return effects
+        for sequence in self._sequences.waiting():
+            if sequence.is_claiming:
+                continue  # it waits for the kvstore, not for slots
+            if only_kept and not sequence.kept:
+                break
+            wanted = self._initial_slots(sequence)
+            if self._sequences.running_count >= self._config.max_running:
+                break
+            if self._kv_cache.available_slots < self._kv_cache.slots_needed(sequence, wanted) + self._headroom(
+                sequence
+            ):
+                break
+            effects += self._lifecycle.start(sequence, wanted)
+        return effects
+
+    def _initial_slots(self, sequence: Sequence) -> int:
+        """Room for the known tokens and a run ahead, never more than the sequence can need."""
+        return min(len(sequence.tokens) + self._lookahead_slots(), sequence.max_length)
+
+    def _lookahead_slots(self) -> int:
+        """Slots given ahead of need: more in a large slab with much room, where they cost nobody anything."""
+        ahead, plenty = self._config.allocate_ahead_tokens, self._kv_cache.available_slots > self._capacity // 2
+        return max(ahead, min(4 * ahead, self._capacity // 64)) if plenty else ahead
+
+    def _headroom(self, sequence: Sequence) -> int:
+        """Slots kept for those that run, so that a newcomer is not preempted at once. None when the slab is empty.
+
+        More is kept before one that was preempted: its way to the host tier and back costs what many steps do, so those
+        that run should get far, or to their end, before they need its slots again.
+        """
+        if self._kv_cache.available_slots == self._capacity:
+            return 0
+        ahead = self._sequences.running_count * self._config.allocate_ahead_tokens
+        if not sequence.preempted:
+            return min(ahead // 2, self._capacity // 8)
+        to_come = 0
+        for running in self._sequences.running:
+            # One that arrived may have more than it needs.
+            to_come += max(0, running.max_length - self._kv_cache.held_positions(running))
+        return min(to_come, max(ahead, self._capacity // 4))
+
+    def _allocate_rows(self, chosen: list[tuple[Sequence, int]]) -> tuple[list[tuple[Sequence, int]], list[Effect]]:
+        """Find slots for each row, the oldest first; who gets none has no row in this step."""
+        effects: list[Effect] = []
+        without: dict[Sequence, None] = {}
+        for sequence, tokens in chosen:
+            if sequence.computed + tokens <= sequence.slot_run[1]:
+                continue  # it has them already, as nearly every row that decodes
+            if sequence.state is not SequenceState.RUNNING or self._allocate(sequence, tokens):
+                continue
+            effects += self._preempt_one(sequence)
+            if sequence.state is SequenceState.RUNNING and not self._allocate(sequence, tokens):
+                without[sequence] = None
+        if effects or without:  # who was preempted for the sake of an older one has no row either
+            chosen = [
+                (one, tokens) for one, tokens in chosen if one.state is SequenceState.RUNNING and one not in without
+            ]
+        return chosen, effects
+
+    def _allocate(self, sequence: Sequence, tokens: int) -> bool:
+        needed = sequence.computed + tokens - self._kv_cache.held_positions(sequence)
+        if needed <= 0:
+            return True
+        ahead = min(self._lookahead_slots(), sequence.max_length - self._kv_cache.held_positions(sequence))
+        return self._kv_cache.allocate(sequence, max(needed, ahead)) or self._kv_cache.allocate(sequence, needed)
+
+    def _preempt_one(self, sequence: Sequence) -> list[Effect]:
+        """Preempt one, unless slots are on their way back already."""
+        if self._slots_are_coming(sequence):
+            return []
+        running = self._sequences.running
+        candidates = [
+            VictimCandidate(each.name, rank, self._kv_cache.slots_gained_without(each))
+            for rank, each in enumerate(running)
+        ]
+        choice = self._victim_policy(candidates)
+        return self._lifecycle.preempt(running[choice.index], choice.why)
+
+    def _slots_are_coming(self, sequence: Sequence) -> bool:
+        """Whether slots are being given back, or a younger one that could give some is on its way into the slab."""
+        going = (
+            SequenceState.DRAINING,
+            SequenceState.ASKING,
+            SequenceState.SPILLING,
+            SequenceState.LEAVING,
+            SequenceState.ENDING,
+        )
+        for other in self._sequences:
+            if other.state in going and self._kv_cache.held_positions(other):
+                return True
+            if other.state is SequenceState.RESTORING and other.turn > sequence.turn:
+                return True
+        return False

@@ -1,0 +1,1 @@
+"""Sequences of an instance: their states, crash suspects, finished answers."""

@@ -1,0 +1,49 @@
+"""Which requests may have crashed an engine, and which are poison. Pure bookkeeping of blame.
+
+Only the rows of the step that was executing are suspects. They run again alone, one after the other, until each is past
+where the engine crashed; who crashes an engine alone twice is poison. Knows no engine, no slot and no dispatcher.
+"""
+
+from collections.abc import Iterable
+
+from dunlin.messages.types import Figure, RejectedOption, Why
+from services.instance.sequence.table import Sequence, SequenceState
+
+IN_COMPANY = 1
+"""The suspicion of a sequence that was in a step that crashed; each engine that it crashes alone adds one."""
+MAX_CRASHES_ALONE = 2
+
+
+def blame_crash(rows: Iterable[tuple[Sequence, int]]) -> list[Sequence]:
+    """An engine crashed in a step of these (sequence, stop of its row); who of them is poison."""
+    accused = list(rows)
+    for sequence, stop in accused:
+        sequence.suspicion = max(sequence.suspicion, IN_COMPANY) + (len(accused) == 1)
+        sequence.trial_stop = stop
+    return [sequence for sequence, _ in accused if is_poison(sequence) and sequence.state is not SequenceState.ENDING]
+
+
+def is_poison(sequence: Sequence) -> bool:
+    """Whether it crashed engines alone often enough."""
+    return sequence.suspicion >= IN_COMPANY + MAX_CRASHES_ALONE
+
+
+def runnable(running: list[Sequence]) -> list[Sequence]:
+    """Who of them may be in the next step: everyone, or the first that is on trial."""
+    on_trial = [sequence for sequence in running if sequence.trial_stop > 0]
+    return on_trial[:1] or running
+
+
+def clear_if_past_crash(sequence: Sequence) -> None:
+    """Its step was answered: past the place of the crash it goes on in company. Engines crashed alone stay counted."""
+    if 0 < sequence.trial_stop <= sequence.confirmed:
+        sequence.trial_stop = 0
+        sequence.suspicion = 0 if sequence.suspicion == IN_COMPANY else sequence.suspicion
+
+
+def poison_reason(sequence: Sequence) -> Why:
+    """Why a poison request is stopped."""
+    crashes = sequence.suspicion - IN_COMPANY
+    figures = (Figure("crashes_alone", crashes), Figure("tokens", len(sequence.tokens)))
+    rejected = RejectedOption("run it again", f"{MAX_CRASHES_ALONE} are enough")
+    return Why("poison", f"it crashed {crashes} engines while it ran alone", figures, (rejected,))

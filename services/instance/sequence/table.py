@@ -1,0 +1,323 @@
+"""The sequences of one instance, and the states that each goes through. Knows no slot and no message but `Place`.
+
+A request's attempt is one sequence; whenever it is opened in the engine again, after a preemption, it gets a new
+number there.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from enum import Enum
+from operator import attrgetter
+
+from dunlin.effects import Address
+from dunlin.kv.prefix_hash import PrefixChain
+from dunlin.messages.dispatch import Place
+from dunlin.messages.types import HostRegion, Region
+
+
+class SequenceState(Enum):
+    """Where a sequence is. See `TRANSITIONS`."""
+
+    WAITING = "waiting"  # for slots; new, or preempted (then perhaps with a region in the host tier)
+    RUNNING = "running"
+    DRAINING = "draining"  # preempted: outstanding steps still name it
+    ASKING = "asking"  # for room in the host tier
+    SPILLING = "spilling"  # its KV moves to the host tier
+    RESTORING = "restoring"  # its KV moves back
+    LEAVING = "leaving"  # no more rows here: another instance is about to go on with it
+    ENDING = "ending"  # nobody wants more tokens; a step or a move still uses its slots
+    ENDED = "ended"
+
+
+TRANSITIONS: dict[SequenceState, tuple[SequenceState, ...]] = {
+    SequenceState.WAITING: (SequenceState.RUNNING, SequenceState.RESTORING, SequenceState.LEAVING, SequenceState.ENDED),
+    SequenceState.RUNNING: (
+        SequenceState.DRAINING,
+        SequenceState.WAITING,
+        SequenceState.LEAVING,
+        SequenceState.ENDING,
+        SequenceState.ENDED,
+    ),
+    SequenceState.DRAINING: (
+        SequenceState.ASKING,
+        SequenceState.WAITING,
+        SequenceState.RUNNING,
+        SequenceState.ENDING,
+        SequenceState.ENDED,
+    ),
+    SequenceState.ASKING: (SequenceState.SPILLING, SequenceState.WAITING, SequenceState.RUNNING, SequenceState.ENDED),
+    SequenceState.SPILLING: (SequenceState.WAITING, SequenceState.RUNNING, SequenceState.ENDING, SequenceState.ENDED),
+    SequenceState.RESTORING: (SequenceState.RUNNING, SequenceState.WAITING, SequenceState.ENDING, SequenceState.ENDED),
+    SequenceState.LEAVING: (SequenceState.RUNNING, SequenceState.WAITING, SequenceState.ENDING, SequenceState.ENDED),
+    SequenceState.ENDING: (SequenceState.ENDED,),
+    SequenceState.ENDED: (),
+}
+
+
+WANTS_TOKENS = (SequenceState.RUNNING, SequenceState.DRAINING, SequenceState.LEAVING)
+"""Outstanding steps may name it, and its dispatcher wants the tokens."""
+
+
+class IllegalTransition(RuntimeError):
+    """A sequence cannot go from its state to that one; it stays what it was."""
+
+
+@dataclass(frozen=True, slots=True)
+class KeptHostRegion:
+    """A committed region of a sequence in the host tier of `keeper`; `chain` names the tokens up to its end."""
+
+    region: Region
+    host: HostRegion
+    keeper: Address
+    chain: bytes
+
+
+def request_name(dispatcher: Address, place: Place) -> str:
+    """What a request's regions are found by. Ids can be guessed: only in its own tenant does one claim anything."""
+    name = place.key or f"{dispatcher}/{place.request}"
+    return f"{place.tenant}/{name}" if place.tenant else name
+
+
+SlotRun = tuple[int, int, int]
+"""(first position, stop, first slot) of positions whose slots lie in a row."""
+
+NO_SLOT_RUN: SlotRun = (0, 0, 0)
+
+Turn = tuple[bool, int]
+"""(new, order of arrival): answers whose readers had their beginning when they were cut off come before new ones."""
+
+SequenceKey = tuple[Address, int]
+"""(dispatcher, request)."""
+
+
+@dataclass(slots=True, eq=False)
+class Sequence:
+    """One attempt at this instance, the `order`th to come; `turn` compares it with others.
+
+    `tokens` are the known ones; `pending` more are being sampled by outstanding steps. `computed` positions have KV or
+    will have it when the outstanding steps are done; `answered` ones have it. `in_steps` outstanding steps name it, and
+    `in_moves` moves that it waits for. `say_ended`: the dispatcher waits for `Ended`. `kept` are regions in the host
+    tier, of all layers, that together cover its first tokens; `is_claiming` while it waits to hear what earlier
+    attempts left there, `is_claimed` until it started from that. `spills`: its KV goes to the host tier when it is
+    preempted. `kv_tokens` had KV when it was last preempted.
+    `suspicion` is as in `Returned`; until its answered tokens reach `trial_stop` (0: at once) it runs alone.
+    `engines_lost` died in its steps since one was answered. `run` is where the last slots that the slab was asked for
+    lie, as long as it has slots at all: the next ones are nearly always found there.
+    """
+
+    order: int
+    number: int
+    dispatcher: Address
+    place: Place
+    state: SequenceState = SequenceState.WAITING
+    computed: int = 0
+    confirmed: int = 0
+    pending: int = 0
+    in_steps: int = 0
+    in_moves: int = 0
+    preempted: bool = False
+    spills_kv: bool = True
+    notify_ended: bool = False
+    is_claiming: bool = False
+    is_claimed: bool = False
+    kv_tokens: int = 0
+    suspicion: int = 0
+    trial_stop: int = 0
+    engines_lost: int = 0
+    slot_run: SlotRun = NO_SLOT_RUN
+    kept: list[KeptHostRegion] = field(default_factory=list)
+    chains: PrefixChain = field(default_factory=PrefixChain)
+    tokens: "list[int]" = field(init=False)
+    turn: Turn = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.tokens = list(self.place.tokens)
+        self.turn = (len(self.tokens) <= self.place.prompt_tokens, self.order)
+        self.suspicion = self.place.suspicion
+        self.trial_stop = len(self.tokens) if self.suspicion else 0
+
+    @property
+    def key(self) -> SequenceKey:
+        """Whose attempt it is."""
+        return self.dispatcher, self.place.request
+
+    @property
+    def public_key(self) -> str:
+        """The name of the request that every attempt of it has: what its regions are found by."""
+        return request_name(self.dispatcher, self.place)
+
+    @property
+    def kept_tokens(self) -> int:
+        """The first tokens whose KV lies in the host tier too."""
+        return self.kept[-1].region.stop if self.kept else 0
+
+    @property
+    def name(self) -> str:
+        """For reasons and logs."""
+        return f"sequence {self.number} (request {self.place.request:x} of {self.dispatcher.name})"
+
+    @property
+    def length(self) -> int:
+        """Tokens known or being sampled."""
+        return len(self.tokens) + self.pending
+
+    @property
+    def is_plain_decode(self) -> bool:
+        """Whether the answer of a step that neither ended nor dropped it changes nothing but its tokens."""
+        return self.state is SequenceState.RUNNING and not self.trial_stop and self.confirmed > len(self.place.tokens)
+
+    @property
+    def max_length(self) -> int:
+        """Tokens that it may have in the end."""
+        return self.place.prompt_tokens + self.place.max_tokens
+
+    @property
+    def remaining(self) -> int:
+        """Positions to compute before the next token can be sampled; 0 when the last token allowed is being sampled."""
+        length = len(self.tokens) + self.pending
+        return length - self.computed if length < self.place.prompt_tokens + self.place.max_tokens else 0
+
+    @property
+    def has_sampled(self) -> bool:
+        """Whether its last token was or is being sampled here: a row of one position is then a decode row."""
+        return len(self.tokens) + self.pending > len(self.place.tokens)
+
+    def transition(self, state: SequenceState) -> None:
+        """Change the state.
+
+        Raises:
+            IllegalTransition: see `TRANSITIONS`.
+        """
+        if state not in TRANSITIONS[self.state]:
+            raise IllegalTransition(f"{self.name}: {self.state.value} to {state.value}")
+        self.state = state
+
+
+class SequenceTable:
+    """Owns the sequences: by engine number, by key, and in order of arrival, interrupted answers before all others."""
+
+    def __init__(self) -> None:
+        self._by_number: dict[int, Sequence] = {}
+        self._by_key: dict[SequenceKey, Sequence] = {}
+        self._waiting: dict[Sequence, None] = {}
+        self._running: dict[Sequence, None] = {}
+        self._oldest_first: list[Sequence] | None = []
+        self._orders = 0
+        self._numbers = 0
+
+    def __len__(self) -> int:
+        return len(self._by_number)
+
+    def __iter__(self) -> Iterator[Sequence]:
+        return iter(self._by_number.values())
+
+    def __repr__(self) -> str:
+        states = [sequence.state for sequence in self._by_number.values()]
+        return (
+            "["
+            + " | ".join(f"{state.value}: {states.count(state)}" for state in SequenceState if state in states)
+            + "]"
+        )
+
+    @property
+    def running(self) -> list[Sequence]:
+        """Those that may have rows, oldest first: a list that is not changed any more, and the same one until a
+        sequence's state or dispatcher changes.
+        """
+        if self._oldest_first is None:
+            self._oldest_first = sorted(self._running, key=_queue_position)
+        return self._oldest_first
+
+    @property
+    def running_count(self) -> int:
+        """How many may have rows."""
+        return len(self._running)
+
+    @property
+    def waiting_count(self) -> int:
+        """How many wait for slots."""
+        return len(self._waiting)
+
+    def waiting(self) -> list[Sequence]:
+        """Those that wait for slots: preempted ones first, then by arrival."""
+        return sorted(self._waiting, key=_waiting_turn)
+
+    def waiting_tokens(self) -> int:
+        """Tokens that those waiting have to compute or restore."""
+        total = 0
+        for sequence in self._waiting:
+            total += len(sequence.tokens)
+        return total
+
+    def head_waiting_tokens(self) -> int:
+        """Tokens of the first of those waiting; 0 if nobody waits."""
+        first = min(self._waiting, key=_waiting_turn, default=None)
+        return len(first.tokens) if first is not None else 0
+
+    def by_arrival(self) -> list[Sequence]:
+        """Everyone, in order of arrival."""
+        return sorted(self._by_number.values(), key=_queue_position)
+
+    def by_number(self, number: int) -> Sequence | None:
+        """By its number in the engine."""
+        return self._by_number.get(number)
+
+    def by_key(self, key: SequenceKey) -> Sequence | None:
+        """The newest attempt of a request, if it is here."""
+        return self._by_key.get(key)
+
+    def by_dispatcher(self, dispatcher: Address) -> list[Sequence]:
+        """All of one dispatcher, in order of arrival."""
+        return [sequence for sequence in self.by_arrival() if sequence.dispatcher == dispatcher]
+
+    def add(self, dispatcher: Address, place: Place) -> Sequence:
+        """A new attempt, waiting."""
+        self._orders += 1
+        sequence = Sequence(self._orders, self._next_number(), dispatcher, place)
+        self._by_number[sequence.number] = self._by_key[sequence.key] = sequence
+        self._waiting[sequence] = None
+        return sequence
+
+    def reassign(self, sequence: Sequence, dispatcher: Address, place: Place) -> None:
+        """It is another dispatcher's attempt from now on."""
+        if self._by_key.get(sequence.key) is sequence:
+            del self._by_key[sequence.key]
+        sequence.dispatcher, sequence.place = dispatcher, place
+        self._oldest_first = None  # who looks at the list sees that something changed
+        self._by_key[sequence.key] = sequence
+
+    def renumber(self, sequence: Sequence) -> None:
+        """It will be opened in the engine anew."""
+        del self._by_number[sequence.number]
+        sequence.number = self._next_number()
+        self._by_number[sequence.number] = sequence
+
+    def transition(self, sequence: Sequence, state: SequenceState) -> None:
+        """Change a sequence's state; one that ENDED is forgotten.
+
+        Raises:
+            IllegalTransition: see `TRANSITIONS`.
+        """
+        sequence.transition(state)
+        self._oldest_first = None
+        self._waiting.pop(sequence, None)
+        self._running.pop(sequence, None)
+        if state is SequenceState.WAITING:
+            self._waiting[sequence] = None
+        elif state is SequenceState.RUNNING:
+            self._running[sequence] = None
+        elif state is SequenceState.ENDED:
+            del self._by_number[sequence.number]
+        if state in (SequenceState.ENDING, SequenceState.ENDED) and self._by_key.get(sequence.key) is sequence:
+            del self._by_key[sequence.key]
+
+    def _next_number(self) -> int:
+        self._numbers += 1
+        return self._numbers
+
+
+_queue_position = attrgetter("turn")
+
+
+def _waiting_turn(sequence: Sequence) -> tuple[bool, Turn]:
+    return not sequence.preempted, sequence.turn

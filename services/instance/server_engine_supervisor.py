@@ -1,0 +1,197 @@
+"""Keeps one engine running: starts it, has another stand by, reports how each ended, and starts the next.
+
+Knows nothing of what is said to them.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import subprocess
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from dunlin.effects import Address
+from dunlin.engine.process.options import ENGINE_MODULE, EngineOptions
+from dunlin.engine.process.safepoint_counter import SafepointCounter
+from dunlin.messages.engine import EngineExited, EngineProgress
+from dunlin.runtime.core_host import CoreHost
+from services.instance.server_engine_process import EngineProcess
+
+_log = logging.getLogger(__name__)
+
+PROGRESS_INTERVAL_S = 0.1
+BACKOFF_MAX_S = 10.0
+HEALTHY_S = 1.0
+"""An engine that served for so long may be followed at once by the next one."""
+STANDBY_AFTER_S = 1.0
+"""So long after an engine is ready the next one is started, to stand by."""
+ACTIVATE_S = 0.5
+"""What is expected of one that stands by, before any was measured."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineLaunchSettings:
+    """What every engine process of this instance is told. `dtype` is `float32` or `bfloat16`.
+
+    `standby`: another process is loaded and warmed up in advance, at the cost of its memory without weights and KV.
+    `module` is what `python -m` runs.
+    """
+
+    model: Path
+    kv_bytes: int
+    dtype: str = "float32"
+    deterministic: bool = False
+    threads: int = 1
+    standby: bool = False
+    module: str = ENGINE_MODULE
+
+
+@dataclass(slots=True)
+class StartTimes:
+    """How long an engine needs from its start, or from being told, until it is ready; as last measured, seconds."""
+
+    cold_s: float = 0.0
+    take_over_s: float = ACTIVATE_S
+
+
+class EngineProcessSupervisor:
+    """Owns the arena and the progress counter, which outlive each engine, and the processes."""
+
+    def __init__(self, host: CoreHost, settings: EngineLaunchSettings, cannot_start: Callable[[str], None]) -> None:
+        self._host = host
+        self._settings = settings
+        self._cannot_start = cannot_start
+        self._engine = Address("engine", host.address.name)
+        self._arena_fd = os.memfd_create("dunlin-arena")
+        self._progress_fd = os.memfd_create("dunlin-progress")
+        self._progress = SafepointCounter(self._progress_fd)
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._standby: EngineProcess | None = None
+        self._start_times = StartTimes()
+
+    async def run(self) -> None:
+        """Keep an engine running until cancelled. One that never got ready is the start's failure."""
+        failures, ever_ready = 0, False
+        while True:
+            child, lived_s = await self._run_one(failures)
+            ever_ready |= child.was_ready
+            if not ever_ready:
+                self._cannot_start(child.failure or f"the engine ended before it was ready: {child.lost.result()}")
+                return
+            failures = 0 if lived_s >= HEALTHY_S else failures + 1
+            delay_s = _delay_s(failures)
+            _log.error("the engine ended (%s); the next one starts in %.2f s", child.lost.result(), delay_s)
+            await asyncio.sleep(delay_s)
+
+    async def report_progress(self) -> None:
+        """Give the core the counter, now and then, until cancelled."""
+        while True:
+            await asyncio.sleep(PROGRESS_INTERVAL_S)
+            self._host.deliver(self._engine, EngineProgress(self._progress.passed))
+
+    def standby(self) -> EngineProcess | None:
+        """The one that stands by, or is being prepared for it."""
+        return None if self._standby is None or self._standby.lost.done() else self._standby
+
+    def close(self) -> None:
+        """End the engines and let the memory go."""
+        for process in self._processes:
+            if process.poll() is None:
+                process.kill()
+                process.wait()
+        os.close(self._arena_fd)
+
+    async def _run_one(self, failures: int) -> tuple[EngineProcess, float]:
+        """An engine from its start to its end, and for how long it served."""
+        loop = asyncio.get_running_loop()
+        child, stood_by = await self._next()
+        began_s = loop.time()
+        child.activate(stood_by)
+        following = asyncio.create_task(self._start_standby(child))
+        try:
+            reason = await child.lost
+        finally:
+            following.cancel()
+        lived_s = loop.time() - child.ready.result() if child.was_ready else 0.0
+        if child.was_ready:
+            self._measure(child.ready.result() - began_s, stood_by)
+        exited = await child.exited(self._back_in_s(0 if lived_s >= HEALTHY_S else failures + 1))
+        how = exit_description(exited)
+        if exited is not None:
+            self._host.deliver(self._engine, exited)
+        self._host.detach(self._engine, f"{child.failure} ({how})" if child.failure else how, child)
+        _log.info("engine %d: %s, %s", child.pid, reason, how)
+        self._processes = [process for process in self._processes if process.poll() is None]
+        return child, lived_s
+
+    async def _next(self) -> tuple[EngineProcess, bool]:
+        """The one that stands by, if it still does, else a new one."""
+        child, self._standby = self.standby(), None
+        return (await self._start(standby=False), False) if child is None else (child, True)
+
+    async def _start_standby(self, child: EngineProcess) -> None:
+        if self._settings.standby:
+            await asyncio.shield(child.ready)
+            await asyncio.sleep(STANDBY_AFTER_S)
+            if self.standby() is None:
+                self._standby = await self._start(standby=True)
+
+    def _measure(self, seconds: float, stood_by: bool) -> None:
+        if stood_by:
+            self._start_times.take_over_s = seconds
+        else:
+            self._start_times.cold_s = seconds
+
+    def _back_in_s(self, failures: int) -> float:
+        """When the next engine should be ready."""
+        standby = self.standby()
+        prepared = standby is not None and standby.is_prepared
+        return _delay_s(failures) + (self._start_times.take_over_s if prepared else self._start_times.cold_s)
+
+    async def _start(self, *, standby: bool) -> EngineProcess:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        with theirs:
+            process = self._spawn(theirs, standby)
+        self._processes.append(process)
+        child = EngineProcess(self._host, self._engine, process)
+        await asyncio.get_running_loop().create_connection(lambda: child, sock=ours)
+        return child
+
+    def _spawn(self, theirs: socket.socket, standby: bool) -> "subprocess.Popen[bytes]":
+        settings, name = self._settings, self._host.address.name
+        options = EngineOptions(
+            model=settings.model,
+            name=name,
+            incarnation=0,
+            parent_pid=os.getpid(),
+            socket_fd=theirs.fileno(),
+            arena_fd=self._arena_fd,
+            progress_fd=self._progress_fd,
+            kv_bytes=settings.kv_bytes,
+            dtype=settings.dtype,
+            deterministic=settings.deterministic,
+            threads=settings.threads,
+            standby=standby,
+        )
+        command, environment = options.command(settings.module), options.environment(os.environ)
+        return subprocess.Popen(command, pass_fds=options.fds, stdin=subprocess.DEVNULL, env=environment)
+
+
+def exit_description(exited: EngineExited | None) -> str:
+    """In words, for reasons and logs; None: it went on, and said what is no message."""
+    if exited is None:
+        return "it spoke nonsense"
+    if not exited.signal:
+        return f"exit code {exited.code}"
+    try:
+        return f"ended by {signal.Signals(exited.signal).name}"
+    except ValueError:  # a real-time signal, which has no name
+        return f"ended by signal {exited.signal}"
+
+
+def _delay_s(failures: int) -> float:
+    """The pause before the next engine, after `failures` in a row that hardly served."""
+    return min(2.0**failures / 8, BACKOFF_MAX_S) if failures else 0.0

@@ -1,0 +1,1 @@
+"""The regions of one node's host tier: room, catalog, writers."""

@@ -1,0 +1,106 @@
+"""The FleetView's versions: what was published, what changed since, and how urgent that is. Knows no subscriber."""
+
+from dataclasses import fields
+from operator import attrgetter
+
+from dunlin.effects import Address
+from dunlin.messages.fleet import FleetView, InstanceReport, MemberView
+from dunlin.messages.types import Why
+
+
+def member_view(
+    address: Address, node: str, report: InstanceReport | None, suspect: bool, why: Why | None
+) -> MemberView:
+    """What dispatchers and managers may know of an instance."""
+    if report is None:
+        return MemberView(address, node, suspect, why=why)
+    return MemberView(
+        address,
+        node=node,
+        suspect=suspect,
+        ready=report.ready,
+        capacity_slots=report.capacity_slots,
+        free_slots=report.free_slots + report.cached_slots,
+        max_positions=report.max_positions,
+        running=report.running,
+        waiting=report.waiting,
+        waiting_tokens=report.waiting_tokens,
+        epoch=report.epoch,
+        plan_version=report.plan_version,
+        group=report.group,
+        kind=report.kind,
+        part=report.part,
+        why=why,
+        draining=report.draining,
+        head_waiting_tokens=report.head_waiting_tokens,
+        leaving=report.leaving,
+    )
+
+
+_LOAD = ("free_slots", "running", "waiting", "waiting_tokens", "head_waiting_tokens", "leaving")
+_OF_NOTE = attrgetter(*(field.name for field in fields(MemberView) if field.name not in _LOAD))
+"""What of a view is not load: a change of it goes out soon."""
+
+
+class FleetViews:
+    """The published FleetView, and the changes that wait for the next version. Version 1 has nobody in it."""
+
+    def __init__(self) -> None:
+        self.version = 1
+        self.urgent = False
+        self._published: dict[Address, MemberView] = {}
+        self._waiting: dict[Address, MemberView | None] = {}
+        self._named: dict[str, dict[Address, None]] = {}
+
+    @property
+    def changed(self) -> bool:
+        """Whether a new version would differ from the published one."""
+        return bool(self._waiting)
+
+    def put(self, view: MemberView) -> None:
+        """An instance is now like this."""
+        self._named.setdefault(view.address.name, {})[view.address] = None
+        published = self._published.get(view.address)
+        if view == published:
+            self._waiting.pop(view.address, None)
+            self.urgent &= self.changed
+            return
+        self.urgent |= published is None or _OF_NOTE(view) != _OF_NOTE(published)
+        self._waiting[view.address] = view
+
+    def remove(self, address: Address) -> None:
+        """An instance is no longer there."""
+        if address in self._published:
+            self._waiting[address] = None
+            self.urgent = True
+        else:
+            self._waiting.pop(address, None)
+            self._forget(address)
+
+    def incarnations(self, name: str) -> list[Address]:
+        """Every instance of that name that is published or about to be."""
+        return list(self._named.get(name, ()))
+
+    def publish(self) -> FleetView:
+        """The next version, as the difference to the one before."""
+        base, self.version = self.version, self.version + 1
+        members = tuple(view for view in self._waiting.values() if view is not None)
+        removed = tuple(address for address, view in self._waiting.items() if view is None)
+        for view in members:
+            self._published[view.address] = view
+        for address in removed:
+            del self._published[address]
+            self._forget(address)
+        self._waiting.clear()
+        self.urgent = False
+        return FleetView(self.version, members, base, removed)
+
+    def snapshot(self) -> FleetView:
+        """The published version whole, for somebody who has seen none."""
+        return FleetView(self.version, tuple(self._published.values()))
+
+    def _forget(self, address: Address) -> None:
+        named = self._named.get(address.name, {})
+        named.pop(address, None)
+        if not named:
+            self._named.pop(address.name, None)

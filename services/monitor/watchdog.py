@@ -1,0 +1,73 @@
+"""Is one instance getting on with its work? Judged by progress, not by how long a step takes.
+
+Knows reports and the time; not what anybody does about a suspicion.
+"""
+
+from dunlin.messages.fleet import InstanceReport
+from dunlin.messages.types import Figure, RejectedOption, Why
+from services.monitor.config import LivenessConfig
+
+
+class InstanceWatchdog:
+    """The signs of life of one instance, and the suspicion they leave.
+
+    `why` is None as long as there never was a suspicion; later it says why the instance is suspect, or trusted again.
+    """
+
+    def __init__(self, now_s: float, config: LivenessConfig) -> None:
+        self.last_report_s = now_s
+        self.suspect = False
+        self.why: Why | None = None
+        self._config = config
+        self._progress_s = now_s
+        self._outstanding = 0
+        self._mark = (0, 0, 0)
+
+    def observe(self, now_s: float, report: InstanceReport) -> None:
+        """Take a report. No work outstanding, work just begun, a safepoint or a step more: each is progress."""
+        mark = (report.safepoints, report.steps_total, report.engine_pid)
+        if mark != self._mark or not report.outstanding_steps or not self._outstanding:
+            self._progress_s = now_s
+        self.last_report_s = now_s
+        self._mark = mark
+        self._outstanding = report.outstanding_steps
+
+    def restart_clocks(self, now_s: float) -> None:
+        """The monitor did not look for a while: count anew. A suspicion stays until there is a sign of life."""
+        if not self.suspect:
+            self.last_report_s = self._progress_s = now_s
+
+    def update_suspicion(self, now_s: float) -> bool:
+        """Whether the suspicion changed, at this time; then `suspect` and `why` are new."""
+        silent_s = now_s - self.last_report_s
+        stuck_s = now_s - self._progress_s if self._outstanding else 0.0
+        is_silent, is_stuck = silent_s >= self._config.silent_s, stuck_s >= self._config.stuck_s
+        if (is_silent or is_stuck) == self.suspect:
+            return False
+        self.suspect = not self.suspect
+        if is_silent:
+            self.why = _silence_reason(silent_s, self._config.silent_s)
+        elif is_stuck:
+            self.why = self._stuck_reason(stuck_s)
+        else:
+            self.why = Why("progress", "trust", (Figure("safepoints", self._mark[0]), Figure("steps", self._mark[1])))
+        return True
+
+    def _stuck_reason(self, stuck_s: float) -> Why:
+        figures = (
+            Figure("unchanged_s", stuck_s),
+            Figure("limit_s", self._config.stuck_s),
+            Figure("outstanding_steps", self._outstanding),
+            Figure("safepoints", self._mark[0]),
+        )
+        return Why(
+            "progress",
+            "suspect",
+            figures,
+            (RejectedOption("trust", "work is outstanding and no safepoint was passed"),),
+        )
+
+
+def _silence_reason(silent_s: float, limit_s: float) -> Why:
+    figures = (Figure("silent_s", silent_s), Figure("limit_s", limit_s))
+    return Why("silence", "suspect", figures, (RejectedOption("trust", "no report came"),))

@@ -1,0 +1,120 @@
+"""Profiles: a known cost is found again from its points; a live engine is measured, kept and printed."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from cli.main import main
+from cli.profiling.engine_probe import (
+    EngineProbe,
+    ProbeError,
+    ProbeOptions,
+    StepTiming,
+    StepTrial,
+    TrialRow,
+    lower_quartile,
+)
+from cli.profiling.profiler import fit_steps, fit_transfers, step_errors, step_point, transfer_errors
+from cli.profiling.trial_plan import TrialSizes, step_trials
+from dunlin.cost.models import PiecewiseCurve, StepModel
+from dunlin.cost.store import ProfileStore, StepPoint, TransferPoint
+from dunlin.messages.types import MoveKind
+
+TRUE = StepModel(
+    tokens=PiecewiseCurve((1.0, 16.0, 512.0), (1e-3, 2e-3, 30e-3)),
+    rows=PiecewiseCurve((0.0, 64.0), (0.0, 6e-3)),
+    fixed_s=1e-3,
+    product_s=5e-8,
+    decode_context_s=4e-7,
+)
+
+
+def test_a_known_cost_is_found_again() -> None:
+    batches = [(trial.regime, trial.batch()) for trial in step_trials(TrialSizes(), 65536, 16384)]
+    points = [StepPoint(regime, batch, 0.9 * TRUE.step_s(batch), 0.1 * TRUE.step_s(batch)) for regime, batch in batches]
+    found = fit_steps(points)
+    assert [found.step_s(batch) for _, batch in batches] == pytest.approx(
+        [TRUE.step_s(batch) for _, batch in batches], rel=0.02
+    )
+    assert max(error.mean for error in step_errors(points)) < 0.02
+    assert {error.regime for error in step_errors(points)} == {"decode", "mixed", "prefill"}
+
+
+def test_moves_are_lines_per_kind() -> None:
+    sizes = (1000, 10_000, 1_000_000, 30_000_000)
+    points = [TransferPoint(MoveKind.SLAB_TO_HOST, size, 1e-3 + size / 2e9) for size in sizes]
+    points += [TransferPoint(MoveKind.HOST_TO_SLAB, size, 2e-3 + size / 4e9) for size in sizes]
+    moves = fit_transfers(points)
+    assert moves.by_kind[MoveKind.HOST_TO_SLAB].fixed_s == pytest.approx(2e-3)
+    outward = moves.by_kind[MoveKind.SLAB_TO_HOST]
+    assert moves.default == outward
+    assert outward.fixed_s == pytest.approx(1e-3)
+    assert outward.bytes_per_s == pytest.approx(2e9)
+    assert max(error.mean for error in transfer_errors(points)) < 1e-6
+
+
+def test_what_is_usual_forgets_disturbances() -> None:
+    assert lower_quartile([1.0, 1.1, 1.2, 9.0, 8.0, 1.1, 1.0, 7.0]) == 1.1
+    trial = StepTrial("mixed", (TrialRow(10, 5, decode=False), TrialRow(99)), repeats=4)
+    point = step_point(trial, [StepTiming(2.0, 0.5), StepTiming(1.0, 0.1), StepTiming(1.0, 0.1), StepTiming(3.0, 0.2)])
+    assert (point.seconds, point.gap_s) == (1.0, 0.1)
+    assert (point.batch.prefix_products, point.batch.decode_context) == (50, 104)
+
+
+def test_an_engine_that_cannot_start_says_why(tmp_path: Path) -> None:
+    with pytest.raises(ProbeError, match="cannot start"):
+        EngineProbe(ProbeOptions(tmp_path / "nothing", 1 << 20))
+
+
+def test_a_live_engine_is_measured_kept_and_printed(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    flags = ["--quick", "--passes", "1", "--repeats", "3", "--kv-mib", "32", "--data-dir", str(tmp_path)]
+    assert main(["profile", *flags, "--points"]) == 0
+    printed = capsys.readouterr().out
+    assert "error on points left out of the fit" in printed
+    assert "16 rows and 240 prompt tokens" in printed
+    said = [line for line in printed.splitlines() if line.startswith("coarse: ")]
+    assert len(said) == 1
+    assert "(--quick: few sizes; 1 pass instead of 4" in said[0]
+    with ProfileStore(tmp_path / "profiles.db") as store:
+        (key,) = store.keys()
+        timing, points = store.timing("builtin:tiny"), store.step_points(key)
+    assert key.parallelism == "threads=1,dtype=fp32"
+    assert len(points) > 30
+    assert all(point.seconds > 1e-5 for point in points)
+    total, predicted = sum(p.seconds + p.gap_s for p in points), sum(timing.step_s(p.batch) for p in points)
+    assert 0.5 * total < predicted < 2 * total
+    assert timing.quality is not None
+    assert (timing.quality.quick, timing.quality.passes) == (True, 1)
+    assert {regime for regime, _ in timing.quality.steps} == {"decode", "mixed", "prefill", "service"}
+    assert main(["profile", "--show", str(tmp_path / "profiles.db")]) == 0
+    shown = capsys.readouterr().out
+    assert "builtin:tiny on " in shown
+    assert said[0] in shown
+
+
+def test_a_core_that_is_not_there_is_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--cpu", "4095", "--data-dir", str(tmp_path)]) == 2
+    assert "--cpu 4095" in capsys.readouterr().err
+
+
+def test_what_is_known_is_shown_without_measuring(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--show", "h200", "--model-shape", "llama-3-70b", "--tp", "4"]) == 0
+    shown = capsys.readouterr().out
+    assert "llama-3-70b on 4 x h200" in shown
+    assert re.search(r"turns from memory- to compute-bound at about 1\d\d tokens", shown)
+    assert main(["profile", "--show", "a100", "--json"]) == 0
+    plain = json.loads(capsys.readouterr().out)
+    assert 100 < plain["tipping_tokens"] < 400
+    assert plain["steps_s"]["16 rows at context 200"] < 2 * plain["steps_s"]["1 row at context 200"]
+
+
+def test_strategies_are_shown(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--show", "a800-lwm-7b"]) == 0
+    assert "sp4-tp2" in capsys.readouterr().out
+
+
+def test_what_is_not_known_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["profile", "--show", "b300"]) == 2
+    assert "known: a100, h200; strategies: a800-lwm-7b" in capsys.readouterr().err

@@ -1,0 +1,132 @@
+"""Composed models of the devices that ship: rising, of sensible size, quick; and refusals that say what to do."""
+
+import time
+from dataclasses import replace
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dunlin.cost.composer import StepComposer, monotone_curve, monotone_sheet
+from dunlin.cost.device import DeviceError, device_of, find_device, known_devices
+from dunlin.cost.models import BatchCounts
+from dunlin.cost.shapes import SHAPES, ShapeError
+from dunlin.cost.strategy_files import parse_overhead
+from dunlin.cost.timing_loader import load_timing
+
+LLAMA = load_timing("a100", "llama-2-7b")
+
+
+def prefill(*lengths: int, prefix: int = 0) -> BatchCounts:
+    batch = BatchCounts()
+    for length in lengths:
+        batch.add_prefill(length, prefix)
+    return batch
+
+
+def decode(rows: int, context: int) -> BatchCounts:
+    return BatchCounts(decode_rows=rows, decode_context=rows * context)
+
+
+@pytest.mark.parametrize("device", known_devices())
+@pytest.mark.parametrize(("shape", "tp"), [("llama-2-7b", 1), ("llama-3-70b", 8), ("qwen-2.5-7b", 2)])
+def test_every_device_runs_every_shape(device: str, shape: str, tp: int) -> None:
+    timing = load_timing(device, shape, tp)
+    assert timing.slots > 10_000
+    assert 1e-4 < timing.step_s(decode(1, 100)) < timing.step_s(prefill(8192)) < 10
+
+
+def test_a_decode_step_cannot_beat_the_memory() -> None:
+    assert LLAMA.step_s(decode(1, 1)) > SHAPES["llama-2-7b"].weights_bytes() / 2.039e12
+
+
+def test_a_prefill_cannot_beat_the_arithmetic() -> None:
+    assert LLAMA.step_s(prefill(8192)) > 2 * 6.5e9 * 8192 / 312e12
+
+
+def test_another_engines_iterations_are_met() -> None:
+    """LoongServe's table, one A800: prefill of 1,000 and 10 tokens, decode at both; with its engine's overhead."""
+    hosted = load_timing("a100", "lwm-text-1m-7b", overhead=parse_overhead("a800-lwm-7b"))
+    assert hosted.step_s(prefill(1000)) == pytest.approx(0.0689, rel=0.05)
+    assert hosted.step_s(prefill(10)) == pytest.approx(0.01858, rel=0.05)
+    assert hosted.step_s(decode(1, 1001)) == pytest.approx(0.01301, rel=0.06)
+    assert hosted.step_s(decode(1, 11)) == pytest.approx(0.01138, rel=0.06)
+
+
+def test_a_chunk_after_a_prefix_costs_more_than_one_without() -> None:
+    assert LLAMA.step_s(prefill(512, prefix=30_000)) > 1.5 * LLAMA.step_s(prefill(512))
+
+
+def test_chunks_add_up_to_about_the_whole() -> None:
+    chunks = sum(LLAMA.step_s(prefill(2048, prefix=start)) for start in range(0, 16384, 2048))
+    assert chunks == pytest.approx(LLAMA.step_s(prefill(16384)), rel=0.1)
+
+
+@given(st.integers(1, 4096), st.integers(1, 100_000), st.integers(1, 512), st.integers(1, 100_000))
+def test_more_work_never_takes_less(new: int, prefix: int, rows: int, context: int) -> None:
+    batch = prefill(new, prefix=prefix)
+    batch.decode_rows, batch.decode_context = rows, rows * context
+    base = LLAMA.step_s(batch)
+    longer = replace(batch, decode_context=batch.decode_context + 1000)
+    further = replace(batch, prefix_products=batch.prefix_products + 1000 * new)
+    another = replace(batch, decode_rows=rows + 1, decode_context=batch.decode_context + context)
+    assert 0 < base <= min(LLAMA.step_s(longer), LLAMA.step_s(further), LLAMA.step_s(another)) * (1 + 1e-12)
+
+
+def test_a_prediction_takes_microseconds() -> None:
+    batch = prefill(500, prefix=100)
+    batch.decode_rows, batch.decode_context = 64, 64_000
+    best = min(_cpu_s(batch) for _ in range(5))
+    assert best < 5e-6  # 1.3 µs here; a busy machine gets some room
+
+
+def _cpu_s(batch: BatchCounts) -> float:
+    start = time.process_time()
+    for _ in range(2000):
+        LLAMA.step_s(batch)
+    return (time.process_time() - start) / 2000
+
+
+def test_memory_decides_the_slots() -> None:
+    shape = SHAPES["llama-2-7b"]
+    assert LLAMA.kv_bytes_per_token == 2 * 32 * 32 * 128 * 2
+    assert LLAMA.slots == (72 * 10**9 - shape.weights_bytes()) // LLAMA.kv_bytes_per_token
+
+
+def test_a_device_survives_its_own_json() -> None:
+    device = find_device("h200")
+    assert device_of(device.as_json()) == device
+
+
+@pytest.mark.parametrize(
+    ("device", "shape", "tp", "error", "said"),
+    [
+        ("b300", "llama-2-7b", 1, DeviceError, "known: a100, h200"),
+        ("a100", "llama-9", 1, ShapeError, "no shape is called 'llama-9'"),
+        ("a100", "llama-2-7b", 3, ShapeError, "do not divide evenly"),
+        ("a100", "llama-2-7b", 16, DeviceError, "no all-reduce over 16 GPUs; known: 2, 4, 8"),
+        ("a100", "llama-3-70b", 1, ShapeError, "split it over more GPUs"),
+    ],
+)
+def test_what_cannot_be_is_refused(device: str, shape: str, tp: int, error: type[Exception], said: str) -> None:
+    with pytest.raises(error, match=said):
+        load_timing(device, shape, tp)
+
+
+def test_a_damaged_device_is_named() -> None:
+    plain = find_device("a100").as_json()
+    del plain["gemm"]
+    with pytest.raises(DeviceError, match="a100 are damaged: KeyError"):
+        device_of(plain)
+
+
+def test_rising_takes_the_middle_of_a_dip() -> None:
+    assert monotone_curve([1.0, 3.0, 2.0, 4.0]) == (1.0, 2.5, 2.5, 4.0)
+    assert monotone_sheet([[1.0, 3.0], [2.0, 2.0]]) == ((1.0, 2.5), (2.0, 2.5))
+
+
+def test_more_gpus_hold_more_and_take_less() -> None:
+    device, shape = find_device("a100"), SHAPES["llama-3-70b"]
+    four, eight = (StepComposer(device, shape, tp).timing() for tp in (4, 8))
+    assert four.slots < eight.slots
+    assert four.step_s(prefill(4096)) > eight.step_s(prefill(4096))

@@ -1,0 +1,38 @@
+"""Fitted models survive JSON; damaged ones are refused."""
+
+import json
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dunlin.cost.models import EngineTiming, PiecewiseCurve, StepModel, TransferModel, TransferModels
+from dunlin.cost.serialize import parse_step, parse_timing, parse_transfers, serialize_step, serialize_timing
+from dunlin.cost.timing_loader import load_timing
+from dunlin.messages.types import MoveKind
+
+PRICE = st.floats(0, 1)
+
+
+@given(st.lists(PRICE, min_size=6, max_size=6), st.lists(PRICE, min_size=2, max_size=5))
+def test_a_timing_survives_json(prices: list[float], heights: list[float]) -> None:
+    curve = PiecewiseCurve(tuple(float(i) for i in range(len(heights))), tuple(sorted(heights)))
+    moves = TransferModels(TransferModel(0.0, 1e9), {MoveKind.PEER_TO_SLAB: TransferModel(1e-3, 2e9)})
+    timing = EngineTiming(StepModel(curve, curve, *prices), moves, 1.5, 10, 256, layers=32)
+    assert parse_timing(json.loads(json.dumps(serialize_timing(timing)))) == timing
+
+
+def test_a_composed_model_is_not_kept() -> None:
+    with pytest.raises(TypeError, match="compose that one again"):
+        serialize_timing(load_timing("a100", "llama-2-7b"))
+
+
+def test_a_negative_price_is_refused() -> None:
+    plain = serialize_step(StepModel(PiecewiseCurve((1.0,), (1.0,))))
+    with pytest.raises(ValueError, match="negative"):
+        parse_step({**plain, "fixed_s": -1.0})
+
+
+def test_moves_that_take_no_time_are_refused() -> None:
+    with pytest.raises(ValueError, match="moves of kind default"):
+        parse_transfers({"default": {"fixed_s": 0.0, "bytes_per_s": 0.0}})

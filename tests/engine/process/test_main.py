@@ -1,0 +1,239 @@
+"""The engine as a child process: it starts, computes, reports what is wrong, and never outlives its parent."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address
+from dunlin.engine.process.frames import FrameReader, frame
+from dunlin.engine.process.main import CANNOT_CONTINUE, CANNOT_START
+from dunlin.engine.process.options import SPINS, EngineOptions, parse_options
+from dunlin.engine.process.safepoint_counter import SafepointCounter
+from dunlin.messages.engine import Close, EngineFailed, EngineReady, MapHost, StepDone, Unsupported
+from dunlin.messages.types import FinishReason, Header, f32, i8, i32, i64
+from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
+from tests.engine.build import damage, make_checkpoint
+from tests.engine.commands import PROMPT, make_open, make_step
+
+TIMEOUT_S = 60.0
+
+
+class Child:
+    """One engine process, its socket and its memory."""
+
+    def __init__(self, model: Path, **overrides: Any) -> None:
+        self.socket, theirs = socket.socketpair()
+        self.socket.settimeout(TIMEOUT_S)
+        self.arena_fd, self.progress_fd = os.memfd_create("arena"), os.memfd_create("progress")
+        self.progress = SafepointCounter(self.progress_fd)
+        values = {"kv_bytes": 3 << 20, "name": "a", "incarnation": 7, "parent_pid": os.getpid(), **overrides}
+        fds: dict[str, Any] = {"socket_fd": theirs.fileno(), "arena_fd": self.arena_fd, "progress_fd": self.progress_fd}
+        options = EngineOptions(model=model, **fds, **values)
+        self.process = subprocess.Popen(options.command(), pass_fds=options.fds)
+        theirs.close()
+        self._reader = FrameReader()
+        self._events: list[tuple[Header, Any]] = []
+
+    def send(self, *messages: Any) -> None:
+        header = Header(Address("instance", "a", 7))
+        self.socket.sendall(b"".join(frame(ENGINE_COMMAND.encode(header, message)) for message in messages))
+
+    def receive(self) -> Any:
+        while not self._events:
+            data = self.socket.recv(1 << 16)
+            if not data:
+                raise EOFError
+            self._events += [ENGINE_EVENT.decode(body) for body in self._reader.feed(data)]
+        header, event = self._events.pop(0)
+        assert header.sender == Address("engine", "a", 7)
+        return event
+
+    def receive_stood_by(self) -> bytes:
+        """The empty frame with which one that stands by says that it is prepared."""
+        (body,) = self._reader.feed(self.socket.recv(len(frame(b""))))
+        return body
+
+    def wait(self) -> int:
+        return self.process.wait(TIMEOUT_S)
+
+    def close(self) -> None:
+        self.socket.close()
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait()
+        os.close(self.arena_fd)
+        os.close(self.progress_fd)
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("model"), seed=2)
+
+
+@pytest.fixture
+def child(model: Path) -> Iterator[Child]:
+    made = Child(model)
+    yield made
+    made.close()
+
+
+def test_it_says_what_it_is_and_computes(child: Child) -> None:
+    ready = child.receive()
+    assert isinstance(ready, EngineReady)
+    assert (list(ready.layers), ready.kv_dtype, ready.kv_bytes_per_token) == ([0, 1, 2], "float32", 3 * 2 * 2 * 16 * 4)
+    assert (ready.slots, ready.quantum, ready.vocabulary, ready.max_positions) == (4096, 256, 512, 4096)
+    before = child.progress.passed
+    end = len(PROMPT)
+    # The second step is queued before the first has answered: its row names no token.
+    child.send(make_open(max_tokens=2), make_step(1, (1, 0, end, 0)), make_step(2, (1, end, end + 1, end)))
+    first, second = child.receive(), child.receive()
+    assert [first.step, second.step] == [1, 2]
+    assert [list(first.finish), list(second.finish)] == [[FinishReason.RUNNING], [FinishReason.LENGTH]]
+    assert child.progress.passed == before + 2 * 3, "one safepoint for each layer of each step"
+    assert first.compute_s > 0
+    assert second.idle_s >= 0
+
+
+def test_it_ends_when_the_parent_closes_the_socket(child: Child) -> None:
+    assert isinstance(child.receive(), EngineReady)
+    child.socket.close()
+    assert child.wait() == 0
+
+
+def test_ctrl_c_is_the_parents_business(child: Child) -> None:
+    assert isinstance(child.receive(), EngineReady)
+    child.process.send_signal(signal.SIGINT)
+    child.send(make_step(1, (9, 0, 1, 0)))
+    assert child.receive() == StepDone(step=1, **{**_empty_columns(), "idle_s": pytest.approx(0, abs=TIMEOUT_S)})
+
+
+def _empty_columns() -> dict[str, Any]:
+    columns = {"sequence": i64(), "token": i32(), "logprob": f32(), "finish": i8(), "dropped": i64([9])}
+    return {**columns, "compute_s": pytest.approx(0, abs=TIMEOUT_S)}
+
+
+def test_a_broken_model_is_reported_with_its_cause(tmp_path: Path) -> None:
+    child = Child(tmp_path / "nowhere")
+    failed = child.receive()
+    assert failed == EngineFailed(
+        f"cannot start: {tmp_path / 'nowhere'}: no such directory; "
+        "give a directory with a Hugging Face checkpoint, or builtin:tiny"
+    )
+    assert child.wait() == CANNOT_START
+    child.close()
+
+
+def test_deterministic_bf16_is_refused(model: Path) -> None:
+    child = Child(model, dtype="bfloat16", deterministic=True)
+    assert "deterministic mode computes in float32" in child.receive().reason
+    assert child.wait() == CANNOT_START
+    child.close()
+
+
+@pytest.mark.parametrize(("dtype", "deterministic"), [("bfloat16", False), ("float32", True)])
+def test_a_model_without_numbers_is_refused(tmp_path: Path, dtype: str, deterministic: bool) -> None:
+    model = make_checkpoint(tmp_path)
+    for token in range(0, 512, 8):
+        damage(model, token, float("inf"))
+    child = Child(model, dtype=dtype, deterministic=deterministic)
+    failed = child.receive()
+    assert isinstance(failed, EngineFailed)
+    assert failed.reason.startswith(f"cannot start: {model}: the logits are not finite in {dtype}: the checkpoint is")
+    assert ("compute in float32" in failed.reason) == (dtype == "bfloat16")
+    assert child.wait() == CANNOT_START
+    child.close()
+
+
+def test_one_that_stands_by_and_is_needed_at_once_does_not_rehearse_first(model: Path) -> None:
+    child = Child(model, standby=True)
+    child.socket.sendall(b"\1")
+    assert child.receive_stood_by() == b""
+    assert isinstance(child.receive(), EngineReady)
+    assert child.process.poll() is None
+    child.close()
+
+
+def test_the_environment_bounds_how_long_threads_spin_unless_it_says_so_itself() -> None:
+    options = EngineOptions(Path("/m"), "a", 7, 1, 3, 4, 5, kv_bytes=9)
+    assert options.environment({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": str(SPINS)}
+    for told in ({"OMP_WAIT_POLICY": "ACTIVE"}, {"GOMP_SPINCOUNT": "7"}):
+        assert options.environment(told) == told
+
+
+def test_too_little_memory_for_kv_is_said(model: Path) -> None:
+    child = Child(model, kv_bytes=1000)
+    assert "give at least 196608" in child.receive().reason
+    assert child.wait() == CANNOT_START
+    child.close()
+
+
+def test_what_it_lacks_it_says_and_goes_on(child: Child) -> None:
+    assert isinstance(child.receive(), EngineReady)
+    child.send(
+        MapHost("/nowhere", 100, 1), Close(5), make_step(1, (1, 0, 1, 0), stride=make_step(0, (2, 0, 1, 0)).sequence)
+    )
+    assert child.receive() == Unsupported(
+        "MapHost", "/nowhere of 100 bytes: [Errno 2] No such file or directory: '/nowhere'"
+    )
+    assert child.receive() == Unsupported("Step", "a stride other than 1", step=1)
+    assert child.process.poll() is None
+
+
+def test_garbage_on_the_socket_ends_it_with_a_reason(child: Child) -> None:
+    assert isinstance(child.receive(), EngineReady)
+    child.socket.sendall(frame(b"\xff\xff"))
+    assert "cannot go on: CodecError" in child.receive().reason
+    assert child.wait() == CANNOT_CONTINUE
+
+
+def test_it_dies_with_its_parent(model: Path, tmp_path: Path) -> None:
+    """A parent that is killed takes its engine along, though a grandparent still holds the socket."""
+    script = (
+        "import os, socket, subprocess, sys, time\n"
+        "from pathlib import Path\n"
+        "from dunlin.engine.process.options import EngineOptions\n"
+        "ours, theirs = socket.socketpair()\n"
+        "fds = dict(socket_fd=theirs.fileno(), arena_fd=os.memfd_create('a'), progress_fd=os.memfd_create('p'))\n"
+        "o = EngineOptions(Path(sys.argv[1]), 'a', 1, os.getpid(), kv_bytes=3 << 20, **fds)\n"
+        "p = subprocess.Popen(o.command(), pass_fds=o.fds)\n"
+        "ours.recv(1)\n"
+        "print(p.pid, flush=True)\n"
+        "time.sleep(100)\n"
+    )
+    parent = subprocess.Popen([sys.executable, "-c", script, str(model)], stdout=subprocess.PIPE, text=True)
+    assert parent.stdout is not None
+    pid = int(parent.stdout.readline())
+    parent.kill()
+    parent.wait()
+    deadline = time.monotonic() + 10
+    while _alive(pid) and time.monotonic() < deadline:
+        time.sleep(0.01)
+    assert not _alive(pid)
+    parent.stdout.close()
+
+
+def _alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().split(") ")[1][0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_the_command_line_brings_the_options_back() -> None:
+    options = EngineOptions(Path("/m"), "a", 7, 1, 3, 4, 5, kv_bytes=9, dtype="bfloat16", deterministic=True, threads=2)
+    assert parse_options(options.command()[3:]) == options
+
+
+def test_an_unknown_dtype_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    options = EngineOptions(Path("/m"), "a", 7, 1, 3, 4, 5, kv_bytes=9, dtype="int3")
+    with pytest.raises(SystemExit):
+        parse_options(options.command()[3:])
+    assert "invalid choice: 'int3'" in capsys.readouterr().err

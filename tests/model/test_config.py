@@ -1,0 +1,127 @@
+"""config.json: what is read, and what is refused with a cause."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dunlin.model.config import RopeConfig, load_config, parse_config
+from dunlin.model.errors import ModelError
+
+LLAMA = {
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 64,
+    "intermediate_size": 128,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "vocab_size": 100,
+}
+PATH = Path("/model/config.json")
+
+
+def parse(**overrides: Any) -> Any:
+    return parse_config({**LLAMA, **overrides}, PATH)
+
+
+def test_what_a_file_leaves_out_has_the_usual_value() -> None:
+    config = parse()
+    assert (config.kv_heads, config.head_dim, config.max_positions, config.norm_eps) == (4, 16, 2048, 1e-6)
+    assert (config.tied, config.qkv_bias, config.eos_ids, config.dtype) == (False, False, (), "float32")
+    assert config.rope == RopeConfig(theta=10_000.0, original_max_positions=2048)
+
+
+def test_what_a_file_says_counts() -> None:
+    config = parse(
+        num_key_value_heads=2, head_dim=32, tie_word_embeddings=True, eos_token_id=[3, 4], torch_dtype="bfloat16"
+    )
+    assert (config.kv_heads, config.head_dim, config.tied, config.eos_ids) == (2, 32, True, (3, 4))
+    assert config.dtype == "bfloat16"
+    assert config.slot_bytes(2) == 2 * 2 * 32 * 2
+
+
+def test_qwen_has_biases() -> None:
+    assert parse(model_type="qwen2", architectures=["Qwen2ForCausalLM"]).qkv_bias
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"rope_theta": 5e5, "rope_scaling": {"type": "linear", "factor": 2.0}},
+        {"rope_parameters": {"rope_theta": 5e5, "rope_type": "linear", "factor": 2.0}},
+    ],
+)
+def test_rope_in_the_old_and_the_new_spelling(values: dict[str, Any]) -> None:
+    assert parse(**values).rope == RopeConfig(5e5, "linear", 2.0, original_max_positions=2048)
+
+
+REFUSED: dict[str, dict[str, Any]] = {
+    "architecture GPT2LMHeadModel is not supported; dunlin runs LlamaForCausalLM, MistralForCausalLM, Qwen2": {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+    },
+    "`architectures` must be a list, not 4": {"architectures": 4},
+    "architecture model_type ['llama'] is not supported": {"architectures": None, "model_type": ["llama"]},
+    "rope type {} is not supported": {"rope_scaling": {"rope_type": {}}},
+    "architecture model_type None is not supported": {"architectures": None, "model_type": None},
+    "architecture LlamaForSequenceClassification": {"architectures": ["LlamaForSequenceClassification"]},
+    "`hidden_size` must be a positive integer, not '64'": {"hidden_size": "64"},
+    "`num_hidden_layers` must be a positive integer, not 0": {"num_hidden_layers": 0},
+    "`num_attention_heads` must be a positive integer, not True": {"num_attention_heads": True},
+    "`vocab_size` is missing": {"vocab_size": None},
+    "4 attention heads do not divide into 3 key-value heads": {"num_key_value_heads": 3},
+    "hidden size 66 does not divide into 4 heads": {"hidden_size": 66},
+    "`head_dim` must be even": {"head_dim": 5},
+    "`rms_norm_eps` must be a positive number": {"rms_norm_eps": float("nan")},
+    "`tie_word_embeddings` must be true or false": {"tie_word_embeddings": "yes"},
+    "rope type 'yarn' is not supported; dunlin runs default, linear, llama3": {"rope_scaling": {"rope_type": "yarn"}},
+    "the rope parameters are not an object": {"rope_scaling": [1]},
+    "`hidden_act` 'gelu' is not supported": {"hidden_act": "gelu"},
+    "quantised weights are not supported": {"quantization_config": {}},
+    "`attention_bias` is not supported": {"attention_bias": True},
+    "a sliding window of 512 tokens is not supported": {"sliding_window": 512},
+    "`sliding_window` must be a positive integer": {"sliding_window": "wide"},
+    "`eos_token_id` must be token ids": {"eos_token_id": "end"},
+}
+
+
+@pytest.mark.parametrize("what", sorted(REFUSED))
+def test_what_dunlin_does_not_run_is_named(what: str) -> None:
+    with pytest.raises(ModelError, match=r"^/model/") as caught:
+        parse(**REFUSED[what])
+    assert what in str(caught.value)
+
+
+def test_a_window_as_long_as_the_model_changes_nothing() -> None:
+    assert parse(sliding_window=4096, max_position_embeddings=4096).max_positions == 4096
+    assert parse(sliding_window=16, use_sliding_window=False).max_positions == 2048
+
+
+def test_generation_config_has_the_say_about_the_end(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text(json.dumps({**LLAMA, "eos_token_id": 1}))
+    assert load_config(tmp_path).eos_ids == (1,)
+    (tmp_path / "generation_config.json").write_text(json.dumps({"eos_token_id": [2, 5]}))
+    assert load_config(tmp_path).eos_ids == (2, 5)
+
+
+@pytest.mark.parametrize(
+    ("content", "what"),
+    [
+        (None, "no such file"),
+        (b"{", "cannot be read as JSON"),
+        (b"[]", "holds no JSON object"),
+        (b"\xff", "cannot be read"),
+    ],
+)
+def test_a_broken_file_is_named(tmp_path: Path, content: bytes | None, what: str) -> None:
+    if content is not None:
+        (tmp_path / "config.json").write_bytes(content)
+    with pytest.raises(ModelError, match=what) as caught:
+        load_config(tmp_path)
+    assert caught.value.path == str(tmp_path / "config.json")
+
+
+def test_no_directory(tmp_path: Path) -> None:
+    with pytest.raises(ModelError, match="no such directory; give a directory"):
+        load_config(tmp_path / "none")

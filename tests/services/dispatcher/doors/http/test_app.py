@@ -1,0 +1,334 @@
+"""The HTTP door with the real `openai` package and with bare HTTP, over the real core."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import openai
+import pytest
+
+from dunlin.messages.types import RequestClass
+from dunlin.text.chat_template import ChatTemplate
+from dunlin.wire.errors import StartError
+from services.dispatcher.doors.http.app import bind
+from tests.services.dispatcher.door_requests import MODEL, client, post, with_doors
+from tests.services.dispatcher.running_doors import Doors, model
+
+# --- the openai package ---
+
+
+def test_a_chat() -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.end_after = 7
+        answer = await client(cluster).chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Tell me a story"}]
+        )
+        choice = answer.choices[0]
+        assert (choice.message.role, choice.message.content) == ("assistant", cluster.text(7))
+        assert choice.finish_reason == "stop"
+        assert answer.usage is not None
+        prompt = len(cluster.instance.placed[0].tokens)
+        assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (prompt, 8)
+        assert (answer.id, answer._request_id) == ("req-2a-1", "req-2a-1")
+        rendered = cluster.door.model.tokenizer.decode(list(cluster.instance.placed[0].tokens))
+        assert "Tell me a story" in rendered
+
+    with_doors(test)
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_usage_tells_what_of_the_prompts_was_cached(streams: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.reuses = 2
+        asked: dict[str, Any] = {
+            "model": MODEL,
+            "prompt": ["Once upon a time", "there was a heron"],
+            "n": 2,
+            "max_tokens": 3,
+        }
+        if streams:
+            options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+            stream = await client(cluster).completions.create(**asked, **options)
+            usage = [chunk async for chunk in stream][-1].usage
+        else:
+            usage = (await client(cluster).completions.create(**asked)).usage
+        assert usage.completion_tokens == 12
+        assert usage.prompt_tokens_details.cached_tokens == 4
+
+    with_doors(test)
+
+
+def test_a_streamed_chat_says_the_same() -> None:
+    async def test(cluster: Doors) -> None:
+        stream = await client(cluster).chat.completions.create(
+            model=MODEL,
+            messages=[{"role": "user", "content": [{"type": "text", "text": "Hi"}]}],
+            max_completion_tokens=40,
+            stream=True,
+            stream_options={"include_usage": True},
+        )
+        chunks = [chunk async for chunk in stream]
+        assert chunks[0].choices[0].delta.role == "assistant"
+        assert "".join(c.choices[0].delta.content or "" for c in chunks if c.choices) == cluster.text(40)
+        assert [c.choices[0].finish_reason for c in chunks if c.choices][-1] == "length"
+        assert all(c.usage is None for c in chunks[:-1])
+        assert chunks[-1].choices == []
+        assert chunks[-1].usage is not None
+        assert chunks[-1].usage.completion_tokens == 40
+
+    with_doors(test)
+
+
+def test_a_name_goes_to_a_template_that_reads_it() -> None:
+    async def test(cluster: Doors) -> None:
+        await client(cluster).chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hi", "name": "Ann"}], max_tokens=1
+        )
+        prompt = list(cluster.instance.placed[0].tokens)
+        assert cluster.door.model.tokenizer.decode(prompt) == "Ann says Hi"
+
+    source = "{% for m in messages %}{{ m.name }} says {{ m.content }}{% endfor %}"
+    with_doors(test, served=model(template=ChatTemplate(source, {}, Path("chat_template.jinja"))))
+
+
+def test_chat_logprobs() -> None:
+    async def test(cluster: Doors) -> None:
+        answer = await client(cluster).chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hi"}], logprobs=True, top_logprobs=2, max_tokens=3
+        )
+        assert cluster.instance.placed[0].sampling.logprobs == 2
+        assert answer.choices[0].logprobs is not None
+        content = answer.choices[0].logprobs.content
+        assert content is not None
+        assert [entry.logprob for entry in content] == [-0.25] * 3
+        assert b"".join(bytes(entry.bytes or ()) for entry in content).decode() == cluster.text(3)
+        assert [len(entry.top_logprobs) for entry in content] == [2, 2, 2]
+        assert content[0].top_logprobs[0].token == content[0].token
+
+    with_doors(test)
+
+
+def test_completions_of_several_prompts_and_choices() -> None:
+    async def test(cluster: Doors) -> None:
+        answer = await client(cluster).completions.create(
+            model=MODEL, prompt=["one", "two words"], n=2, max_tokens=5, seed=3, temperature=0.5
+        )
+        assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+        assert {choice.text for choice in answer.choices} == {cluster.text(5)}
+        samplings = [place.sampling for place in cluster.instance.placed]
+        assert [(one.seed, one.choice, one.temperature) for one in samplings] == [
+            (3, 0, 0.5), (3, 1, 0.5), (3, 0, 0.5), (3, 1, 0.5),
+        ]  # fmt: skip
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 20
+
+    with_doors(test)
+
+
+def test_choices_without_a_seed_share_a_drawn_one() -> None:
+    async def test(cluster: Doors) -> None:
+        for _ in range(2):
+            await client(cluster).completions.create(model=MODEL, prompt="x", n=3, max_tokens=1)
+        seeds = [place.sampling.seed for place in cluster.instance.placed]
+        assert len({*seeds[:3]}) == len({*seeds[3:]}) == 1
+        assert seeds[0] != seeds[3]
+
+    with_doors(test)
+
+
+@pytest.mark.parametrize("prompt", [[5, 6, 7], [[5, 6, 7]]])
+def test_completions_of_token_ids(prompt: Any) -> None:
+    async def test(cluster: Doors) -> None:
+        await client(cluster).completions.create(model=MODEL, prompt=prompt)
+        place = cluster.instance.placed[0]
+        assert (list(place.tokens), place.max_tokens) == ([5, 6, 7], 16)
+
+    with_doors(test)
+
+
+def test_completion_logprobs_line_up_with_the_text() -> None:
+    async def test(cluster: Doors) -> None:
+        answer = await client(cluster).completions.create(model=MODEL, prompt="x", max_tokens=30, logprobs=2)
+        shown = answer.choices[0].logprobs
+        assert shown is not None
+        assert shown.tokens is not None
+        assert shown.text_offset is not None
+        assert len(shown.tokens) == len(shown.token_logprobs or ()) == len(shown.top_logprobs or ()) == 30
+        text = answer.choices[0].text
+        for token, offset in zip(shown.tokens, shown.text_offset, strict=True):
+            assert token.startswith("bytes:") or text[offset:].startswith(token)
+
+    with_doors(test)
+
+
+def test_extra_fields_reach_the_instance() -> None:
+    async def test(cluster: Doors) -> None:
+        extra: dict[str, Any] = {
+            "ignore_eos": True, "top_k": 5, "min_p": 0.1, "repetition_penalty": 1.2, "stop_token_ids": [9],
+            "request_class": "batch", "timeout_s": 9.5,
+        }  # fmt: skip
+        await client(cluster).completions.create(
+            model=MODEL, prompt="x", extra_body=extra, logit_bias={"7": 2}, presence_penalty=0.5, top_p=0.9
+        )
+        place = cluster.instance.placed[0]
+        sampling = place.sampling
+        assert (sampling.top_k, sampling.min_p, sampling.repetition_penalty) == (5, 0.1, 1.2)
+        assert (sampling.presence_penalty, sampling.top_p) == (0.5, 0.9)
+        assert (list(sampling.bias_tokens), list(sampling.bias_values)) == ([7], [2.0])
+        assert list(place.stop_ids) == [9]
+        assert place.request_class is RequestClass.BATCH
+
+    with_doors(test)
+
+
+def test_without_ignore_eos_the_models_ends_stop_it() -> None:
+    async def test(cluster: Doors) -> None:
+        await client(cluster).completions.create(model=MODEL, prompt="x", extra_body={"stop_token_ids": [9]})
+        assert list(cluster.instance.placed[0].stop_ids) == [*cluster.door.model.eos_ids, 9]
+
+    with_doors(test)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_stop_string_cuts_the_text_and_cancels_the_rest(streamed: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        openai_client = client(cluster)
+        arguments: Any = {"model": MODEL, "prompt": "x", "max_tokens": 900, "stop": ["heron, and", "zzz"]}
+        if streamed:
+            chunks = [c async for c in await openai_client.completions.create(**arguments, stream=True)]
+            text = "".join(chunk.choices[0].text for chunk in chunks)
+            reason = chunks[-1].choices[0].finish_reason
+        else:
+            answer = await openai_client.completions.create(**arguments)
+            text, reason = answer.choices[0].text, answer.choices[0].finish_reason
+        assert (text, reason) == ("Once upon a time there was a small ", "stop")
+        await cluster.instance.until(lambda: cluster.instance.cancelled)
+        assert cluster.core.report().finished_total == 1
+        assert cluster.instance.running == []
+
+    with_doors(test)
+
+
+def test_the_synchronous_client_works_too() -> None:
+    async def test(cluster: Doors) -> None:
+        def use() -> tuple[str, str, list[str]]:
+            sync = openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=20)
+            whole = sync.chat.completions.create(
+                model=MODEL, messages=[{"role": "user", "content": "Hi"}], max_tokens=6
+            )
+            stream = sync.completions.create(model=MODEL, prompt="x", max_tokens=6, stream=True)
+            text = "".join(chunk.choices[0].text for chunk in stream)
+            return whole.choices[0].message.content or "", text, [one.id for one in sync.models.list()]
+
+        assert await asyncio.to_thread(use) == (cluster.text(6), cluster.text(6), [MODEL])
+
+    with_doors(test)
+
+
+def test_the_model_is_listed_and_others_are_not_found() -> None:
+    async def test(cluster: Doors) -> None:
+        found = await client(cluster).models.retrieve(MODEL)
+        assert (found.id, found.object, found.owned_by) == (MODEL, "model", "dunlin")
+        with pytest.raises(openai.NotFoundError) as caught:
+            await client(cluster).models.retrieve("gpt-0")
+        assert caught.value.code == "model_not_found"
+        with pytest.raises(openai.NotFoundError, match="'gpt-0' does not exist here"):
+            await client(cluster).completions.create(model="gpt-0", prompt="x")
+
+    with_doors(test)
+
+
+# --- clients that leave or lag ---
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_leaves_cancels_its_request(streamed: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.held = True
+        body = json.dumps({"prompt": "x", "max_tokens": 900, "n": 2, "stream": streamed}).encode()
+        reader, writer = await asyncio.open_connection(*cluster.url.removeprefix("http://").split(":"))
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await cluster.instance.until(lambda: len(cluster.instance.placed) == 2)
+        if streamed:
+            cluster.instance.one()
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+            assert b'"text": "' in await reader.readuntil(b"\n\n")
+        writer.transport.abort()
+        await cluster.instance.until(lambda: len(cluster.instance.cancelled) == 2)
+        assert cluster.core.report().cancelled_total == 2
+        assert cluster.instance.running == []
+
+    with_doors(test)
+
+
+# --- the rest ---
+
+
+def test_health_metrics_and_version() -> None:
+    async def test(cluster: Doors) -> None:
+        await client(cluster).completions.create(model=MODEL, prompt="x", max_tokens=5)
+        await post(cluster, "/v1/completions", {"prompt": "x", "max_tokens": 5000})
+        async with aiohttp.ClientSession(cluster.url) as session:
+            health = await session.get("/health")
+            assert (health.status, await health.json()) == (200, {"status": "ok"})
+            assert (await (await session.get("/version")).json())["version"]
+            text = await (await session.get("/metrics")).text()
+        for line in (
+            'dunlin_requests_total{class="interactive",door="http",finish="length",tenant=""} 1.0',
+            'dunlin_generated_tokens_total{class="interactive",door="http",tenant=""} 5.0',
+            'dunlin_time_to_first_token_seconds_count{class="interactive",door="http",tenant=""} 1.0',
+            'dunlin_time_per_output_token_seconds_count{class="interactive",door="http",tenant=""} 1.0',
+            'dunlin_request_queue_time_seconds_count{class="interactive",door="http",tenant=""} 1.0',
+            'dunlin_requests_refused_total{code="too_long",door="http",tenant=""} 1.0',
+            'dunlin_calls_total{door="http",path="/v1/completions",status="200"} 1.0',
+        ):
+            assert line in text.splitlines()
+        assert "dunlin_dispatcher_" not in text, "the monitor's page has these, and both are scraped"
+
+    with_doors(test)
+
+
+def test_health_is_503_while_nobody_can_serve() -> None:
+    async def test(cluster: Doors) -> None:
+        async with aiohttp.ClientSession(cluster.url) as session:
+            assert (await session.get("/health")).status == 503
+
+    with_doors(test, serving=False)
+
+
+def test_a_taken_port_is_a_clear_error() -> None:
+    taken = bind("127.0.0.1", 0)
+    port = taken.getsockname()[1]
+    with pytest.raises(StartError, match=f"cannot listen for HTTP on 127.0.0.1:{port}: .*; choose another"):
+        bind("127.0.0.1", port)
+    taken.close()
+
+
+def test_the_model_needs_no_weights() -> None:
+    assert model().vocabulary > 256
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_dispatcher_that_stops_ends_its_streams_with_a_clear_error(streamed: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.held = True
+        asked = asyncio.create_task(_all(cluster, streamed))
+        await cluster.instance.until(lambda: cluster.instance.placed)
+        cluster.door.shut_down()
+        with pytest.raises(openai.APIError, match="cut off: the dispatcher is stopping"):
+            await asked
+        assert len(cluster.instance.cancelled) == 1
+        with pytest.raises(openai.InternalServerError, match="this dispatcher is stopping"):
+            await client(cluster).completions.create(model=MODEL, prompt="x")
+
+    with_doors(test)
+
+
+async def _all(cluster: Doors, streamed: bool) -> None:
+    made: Any = await client(cluster).completions.create(model=MODEL, prompt="x", stream=streamed)
+    if streamed:
+        async for _ in made:
+            pass

@@ -1,0 +1,57 @@
+"""The document says what the door does: the same fields, the same limits."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.limits import InvalidField, RealNumber, WholeNumber
+from services.dispatcher.doors.generation.settings import SETTING_CHECKS
+from services.dispatcher.doors.openai.fields import CHAT_FIELDS, COMPLETION_FIELDS, FieldSupport, RequestField
+from services.dispatcher.doors.openai.openapi import openapi_document
+from services.dispatcher.doors.openai.request import parse_chat, parse_completion
+from tests.services.dispatcher.door_requests import with_doors
+from tests.services.dispatcher.running_doors import Doors
+
+
+def schema(name: str) -> dict[str, Any]:
+    properties: dict[str, Any] = openapi_document()["components"]["schemas"][name]["properties"]
+    return properties
+
+
+@pytest.mark.parametrize(("name", "fields"), [("CompletionRequest", COMPLETION_FIELDS), ("ChatRequest", CHAT_FIELDS)])
+def test_every_field_that_a_door_takes_is_told_and_no_other(name: str, fields: dict[str, RequestField]) -> None:
+    assert set(schema(name)) == {name for name, field in fields.items() if field.support is not FieldSupport.REFUSED}
+    assert set(SETTING_CHECKS) - set(schema(name)) == {"tenant"}, "a setting that neither endpoint declares"
+
+
+@pytest.mark.parametrize(
+    "name", [name for name, check in SETTING_CHECKS.items() if isinstance(check, WholeNumber | RealNumber)]
+)
+def test_the_limits_told_are_the_limits_checked(name: str) -> None:
+    told = schema("CompletionRequest")[name]["anyOf"][0]
+    step = 1 if told["type"] == "integer" else 1e-6
+    low, above = told.get("minimum", told.get("exclusiveMinimum")), "exclusiveMinimum" in told
+    inside = [low + step if above else low, told["maximum"]]
+    for value in inside:
+        parse_completion({"prompt": "x", name: value})
+    for value in (low if above else low - 1, told["maximum"] + 1):
+        with pytest.raises(InvalidField, match=f"^{name}: "):
+            parse_completion({"prompt": "x", name: value})
+
+
+def test_a_message_has_the_roles_and_fields_that_are_told() -> None:
+    message = schema("ChatRequest")["messages"]["items"]
+    for role in message["properties"]["role"]["enum"]:
+        parse_chat({"messages": [{"role": role, "content": [{"type": "text", "text": "x"}], "name": "n"}]})
+    with pytest.raises(InvalidField):
+        parse_chat({"messages": [{"role": "user", "content": "x", "colour": "red"}]})
+
+
+def test_the_door_serves_it() -> None:
+    import aiohttp
+
+    async def test(cluster: Doors) -> None:
+        async with aiohttp.ClientSession(cluster.url) as session, session.get("/openapi.json") as answer:
+            assert await answer.json() == openapi_document()
+
+    with_doors(test)

@@ -1,0 +1,63 @@
+"""What a helper answers comes back as it was; bytes that it did not make are refused, and never objects."""
+
+from dataclasses import fields, replace
+
+import pytest
+
+from dunlin.limits import InvalidField
+from dunlin.messages.door import RejectionCode
+from dunlin.messages.types import RequestClass, SamplingParams, f32, i32
+from services.dispatcher.admission.refusals import DoorError, MalformedRequest
+from services.dispatcher.doors.generation.idempotency import RetryIdentity
+from services.dispatcher.doors.generation.settings import RequestSettings
+from services.dispatcher.doors.openai.request import ParsedRequest
+from services.dispatcher.doors.preprocess.codec import decode, encode
+from services.dispatcher.doors.preprocess.preprocessor import Preprocessed
+
+SAMPLING = SamplingParams(0.5, 7, 0.9, 0.1, 0.2, 0.3, 1.1, 11, 2, 3, i32([4, 5]), f32([0.1, -100.0]))
+SETTINGS = RequestSettings(SAMPLING, -9, 12, ("\n", "\U0001f600 \x00"), i32([6]), True, 1.5, RequestClass.BATCH, "acme")
+ASKED = ParsedRequest((), SETTINGS, "m", 3, True, True, True)
+READ = Preprocessed(ASKED, (i32([1, 2, 3]), i32([]), i32([1 << 30])), RetryIdentity("n", "req-1-1", i32([8])), True)
+
+
+def through(outcome: Preprocessed | InvalidField | DoorError) -> Preprocessed | InvalidField | DoorError:
+    return decode(bytearray(b"".join(encode(outcome))))
+
+
+def test_every_field_comes_back() -> None:
+    for made, default in ((SAMPLING, SamplingParams()), (SETTINGS, RequestSettings()), (ASKED, ParsedRequest(()))):
+        same = [one.name for one in fields(made) if getattr(made, one.name) == getattr(default, one.name)]
+        assert same in ([], ["prompts"]), "a field with its default value shows nothing"
+    assert through(READ) == READ
+    assert through(Preprocessed(ParsedRequest(()), ())) == Preprocessed(ParsedRequest(()), ())
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        InvalidField("messages.0", "must be an object"),
+        DoorError(RejectionCode.TOO_LONG, "too long", "prompt", 1.5),
+        MalformedRequest("no JSON"),
+    ],
+)
+def test_errors_come_back(error: InvalidField | DoorError) -> None:
+    told = through(error)
+    assert (type(told), str(told), vars(told)) == (type(error), str(error), vars(error))
+    if isinstance(error, DoorError):
+        read = through(replace(READ, refused=error))
+        assert isinstance(read, Preprocessed)
+        with pytest.raises(type(error), match=str(error)) as raised:
+            read.raise_if_refused()
+        assert vars(raised.value) == vars(error)
+
+
+@pytest.mark.parametrize("cut", [0, 4, 9, 60, -1, -4])
+def test_bytes_that_are_cut_are_refused(cut: int) -> None:
+    whole = b"".join(encode(READ))
+    with pytest.raises((ValueError, KeyError, TypeError)):
+        decode(whole[:cut])
+
+
+def test_bytes_too_many_are_refused() -> None:
+    with pytest.raises(ValueError, match="where 20 were announced"):
+        decode(b"".join(encode(READ)) + bytes(4))

@@ -1,0 +1,263 @@
+"""Large calls: read in helper processes and never on the event loop, bounded in number, bytes and time."""
+
+import asyncio
+import os
+import signal
+import threading
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dunlin.limits import MOST_BODY_BYTES, InvalidField
+from dunlin.messages.public import ChatMessage, GenerateRequest
+from dunlin.messages.types import i32
+from dunlin.wire.codec import encode
+from services.dispatcher.admission.refusals import DoorError
+from services.dispatcher.doors.generation.prompts import PromptEncoder
+from services.dispatcher.doors.preprocess import preprocessor
+from services.dispatcher.doors.preprocess.pool import LaneLimits, PreprocessLimits, PreprocessPool
+from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessed, Preprocessor
+from tests.services.dispatcher.running_doors import model
+
+LANE = LaneLimits(most_bytes=1 << 20, most_calls=2, room_bytes=1_000, nice=0, within_s=60.0)
+ALL_LARGE = PreprocessLimits(inline_bytes=0, lanes=(LANE,))
+BODIES: list[tuple[BodyKind, bytes]] = [
+    (
+        BodyKind.COMPLETION,
+        b'{"prompt": "Once upon a time", "stop": ["x"], "logit_bias": {"5": 1.5}, "n": 3, "seed": 9}',
+    ),
+    (BodyKind.COMPLETION, b'{"prompt": [[1, 2, 3], "and a text"], "stream": true, "model": "builtin:tiny"}'),
+    (BodyKind.COMPLETION, b'{"prompt": "x", "model": "another"}'),
+    (BodyKind.CHAT, b'{"messages": [{"role": "user", "content": "Hi"}], "max_tokens": 3}'),
+    (BodyKind.GENERATE, encode(GenerateRequest(prompt="Once", stop=("x",), idempotency_key="k"))),
+    (BodyKind.GENERATE, encode(GenerateRequest(messages=(ChatMessage("user", "Hi"),), temperature=0.5))),
+    (
+        BodyKind.GENERATE,
+        encode(GenerateRequest(prompt_tokens=i32((1, 2)), resume_request="req-1-1", resume_tokens=i32((3, 4)))),
+    ),
+]
+WRONG: list[tuple[BodyKind, bytes]] = [
+    (BodyKind.COMPLETION, b'{"prompt": "x", "wrong": 1}'),
+    (BodyKind.COMPLETION, b'{"prompt": ""}'),
+    (BodyKind.COMPLETION, b'{"prompt": "\\ud800"}'),
+    (BodyKind.COMPLETION, b"[" * 100_000),
+    (BodyKind.COMPLETION, b'{"prompt": [99999999]}'),
+    (BodyKind.CHAT, b'{"messages": [{"role": "robot", "content": "x"}]}'),
+    (BodyKind.CHAT, b'{"messages": NaN}'),
+    (BodyKind.GENERATE, b"\xff\xff"),
+    (BodyKind.GENERATE, encode(GenerateRequest())),
+    (BodyKind.GENERATE, encode(GenerateRequest(prompt="heron " * 5_000))),
+]
+
+
+def with_intake(test: Callable[[PreprocessPool], Awaitable[None]], limits: PreprocessLimits = ALL_LARGE) -> None:
+    async def run() -> None:
+        served = model()
+        intake = PreprocessPool(served, PromptEncoder(served), limits)
+        try:
+            async with asyncio.timeout(60):
+                await test(intake)
+        finally:
+            intake.shut_down()
+
+    asyncio.run(run())
+
+
+def outcome(call: Callable[[], Preprocessed]) -> Any:
+    """What comes of it, so that two can be compared."""
+    try:
+        return comparable(call())
+    except (InvalidField, DoorError) as error:
+        return comparable(error)
+
+
+def comparable(told: Preprocessed | InvalidField | DoorError) -> Any:
+    """Errors compare by identity; these by what they say."""
+    if not isinstance(told, Preprocessed):
+        return type(told), str(told), vars(told)
+    refused = told.refused
+    return replace(told, refused=None), refused and (type(refused), str(refused), vars(refused))
+
+
+def test_a_helper_process_answers_what_this_one_would() -> None:
+    served = model()
+    here = Preprocessor(served, PromptEncoder(served))
+
+    async def test(intake: PreprocessPool) -> None:
+        for kind, data in BODIES + WRONG:
+            expected = outcome(lambda kind=kind, data=data: here.read(kind, data))  # type: ignore[misc]
+            try:
+                told: Preprocessed | InvalidField | DoorError = await intake.read(kind, data)
+            except (InvalidField, DoorError) as error:
+                told = error
+            assert comparable(told) == expected, data[:60]
+            assert (isinstance(told, Preprocessed) and not told.refused) == ((kind, data) in BODIES)
+
+    with_intake(test)
+
+
+def test_a_large_call_is_not_read_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[str] = []
+    asked_of = preprocessor._asked_of
+
+    def watched(kind: BodyKind, data: bytes) -> Any:
+        read.append(f"{kind.name} {len(data)} {threading.current_thread() is threading.main_thread()}")
+        return asked_of(kind, data)
+
+    monkeypatch.setattr(preprocessor, "_asked_of", watched)
+    large = encode(GenerateRequest(prompt="heron " * 40))
+
+    async def test(intake: PreprocessPool) -> None:
+        await intake.read(BodyKind.GENERATE, encode(GenerateRequest(prompt="small")))
+        await intake.read(BodyKind.GENERATE, large)
+        await intake.read(BodyKind.COMPLETION, b'{"prompt": "' + b"a" * 200 + b'"}')
+
+    with_intake(test, PreprocessLimits(inline_bytes=100, lanes=(LANE,)))
+    assert read == ["GENERATE 7 True"]
+
+
+def test_small_calls_are_read_one_a_turn_of_the_loop(monkeypatch: pytest.MonkeyPatch) -> None:
+    turns: list[int] = []
+    turn = 0
+
+    async def test(intake: PreprocessPool) -> None:
+        async def count() -> None:
+            nonlocal turn
+            while True:
+                turn += 1
+                await asyncio.sleep(0)
+
+        read = intake._preprocessor.read
+
+        def watched(kind: BodyKind, data: bytes) -> Preprocessed:
+            turns.append(turn)
+            return read(kind, data)
+
+        monkeypatch.setattr(intake._preprocessor, "read", watched)
+        counting = asyncio.create_task(count())
+        await asyncio.gather(*(intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}') for _ in range(20)))
+        counting.cancel()
+
+    with_intake(test, PreprocessLimits())
+    assert len(turns) == len(set(turns)) == 20
+
+
+def test_a_call_goes_to_the_first_lane_that_takes_it() -> None:
+    lanes = tuple(LaneLimits(most, 0, 0, 0, 1.0) for most in (10, 20))
+
+    async def test(intake: PreprocessPool) -> None:
+        assert [intake._lanes.index(intake._lane(size)) for size in (1, 10, 11, 20, 21)] == [0, 0, 1, 1, 1]
+
+    with_intake(test, PreprocessLimits(0, lanes))
+
+
+def test_too_many_large_calls_are_refused_and_a_client_that_leaves_gives_up_its_place() -> None:
+    body, served = b'{"prompt": "x"}', model()
+    here = Preprocessor(served, PromptEncoder(served))
+
+    async def test(intake: PreprocessPool) -> None:
+        lane = intake._lanes[0]
+        begun, go_on = threading.Event(), threading.Event()
+
+        def slow(kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
+            begun.set()
+            go_on.wait(50)
+            return here.read(kind, b"".join(parts))
+
+        lane._helper.read = slow  # type: ignore[method-assign]
+        running = asyncio.create_task(intake.read(BodyKind.COMPLETION, body))
+        await asyncio.to_thread(begun.wait, 50)
+        waiting = asyncio.create_task(intake.read(BodyKind.COMPLETION, body))
+        await asyncio.sleep(0)
+        with pytest.raises(DoorError, match="2 large requests are being read already") as refused:
+            await intake.read(BodyKind.COMPLETION, body)
+        assert refused.value.retry_after_s == 1.0
+        for leaving in (waiting, running):
+            leaving.cancel()
+            await asyncio.wait([leaving])
+        assert intake.calls_in_lanes == 1  # what runs in the helper counts until it is done
+        go_on.set()
+        while intake.calls_in_lanes:
+            await asyncio.sleep(0)
+        assert (await intake.read(BodyKind.COMPLETION, body)).prompts
+
+    with_intake(test)
+
+
+def test_room_is_taken_by_what_has_come_and_given_back() -> None:
+    async def test(intake: PreprocessPool) -> None:
+        with intake.reserve_memory(None) as first:
+            first.grow(600)
+            first.grow(900)
+            with intake.reserve_memory(800) as second:
+                second.grow(100)
+                with pytest.raises(DoorError, match="large requests of 1000 bytes are being read already"):
+                    second.grow(101)
+            with intake.reserve_memory(None) as third:
+                third.grow(100)
+        assert intake._lanes[0].memory.used == 0
+
+    with_intake(test)
+
+
+def test_small_calls_need_no_room() -> None:
+    async def test(intake: PreprocessPool) -> None:
+        with intake.reserve_memory(10) as held:
+            held.grow(10)
+            with pytest.raises(DoorError):
+                held.grow(11)
+
+    with_intake(test, PreprocessLimits(10, (LaneLimits(20, 0, 0, 0, 1.0),)))
+
+
+def test_a_helper_that_dies_is_replaced() -> None:
+    body = b'{"prompt": "x"}'
+
+    async def test(intake: PreprocessPool) -> None:
+        await intake.read(BodyKind.COMPLETION, body)
+        process = intake._lanes[0]._helper._process
+        assert process is not None
+        os.kill(process.pid, signal.SIGSTOP)
+        asked = asyncio.create_task(intake.read(BodyKind.COMPLETION, body))
+        while not intake.calls_in_lanes:
+            await asyncio.sleep(0)
+        os.kill(process.pid, signal.SIGKILL)
+        with pytest.raises(DoorError, match="has died over this one of 15 bytes"):
+            await asked
+        assert (await intake.read(BodyKind.COMPLETION, body)).prompts
+
+    with_intake(test)
+
+
+def test_a_helper_that_is_too_slow_is_ended() -> None:
+    async def test(intake: PreprocessPool) -> None:
+        with pytest.raises(DoorError, match=r"did not answer within 0\.001 s"):
+            await intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}')
+        assert intake._lanes[0]._helper._process is None
+
+    with_intake(test, PreprocessLimits(0, (LaneLimits(1 << 20, 2, 0, 0, within_s=0.001),)))
+
+
+def test_what_a_helper_reads_while_the_dispatcher_stops_gets_an_error() -> None:
+    async def test(intake: PreprocessPool) -> None:
+        asked = asyncio.create_task(intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}'))
+        while not intake.calls_in_lanes:
+            await asyncio.sleep(0)
+        waiting = asyncio.create_task(intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}'))
+        while intake.calls_in_lanes < 2:
+            await asyncio.sleep(0)
+        intake.shut_down()
+        for one in (asked, waiting):
+            with pytest.raises(DoorError, match="the dispatcher is stopping"):
+                await one
+        with pytest.raises(DoorError, match="the dispatcher is stopping"):
+            await intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}')
+        assert intake._lanes[0]._helper._process is None
+
+    with_intake(test)
+
+
+def test_the_largest_body_has_a_lane() -> None:
+    assert PreprocessLimits().lanes[-1].most_bytes >= MOST_BODY_BYTES

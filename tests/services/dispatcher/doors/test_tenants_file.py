@@ -1,0 +1,73 @@
+"""The file of tenants on disk: read anew when it changed, and a bad one changes nothing."""
+
+import asyncio
+import os
+from pathlib import Path
+
+import pytest
+
+from dunlin.auth.tenants import Tenant, format_tenants, hash_key
+from dunlin.wire.errors import StartError
+from services.dispatcher.doors.tenants_file import TenantsFile
+
+ONE = Tenant("one", (hash_key("dk-one"),))
+TWO = Tenant("two")
+
+
+class Heard(list[list[str]]):
+    def take(self, tenants: tuple[Tenant, ...]) -> None:
+        self.append([tenant.name for tenant in tenants])
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    path = tmp_path / "keys.json"
+    path.write_text(format_tenants((ONE,)))
+    return path
+
+
+def put(path: Path, text: str) -> None:
+    """As `dunlin keys` writes: beside, then into place."""
+    fresh = path.with_name("fresh")
+    fresh.write_text(text)
+    os.replace(fresh, path)
+
+
+def test_a_change_is_read_once(path: Path) -> None:
+    heard = Heard()
+    file = TenantsFile(path, heard.take)
+    file.load()
+    asyncio.run(file.reload_if_changed())
+    put(path, format_tenants((ONE, TWO)))
+    asyncio.run(file.reload_if_changed())
+    asyncio.run(file.reload_if_changed())
+    assert heard == [["one"], ["one", "two"]]
+
+
+def test_a_bad_file_keeps_the_old_one_and_is_logged_with_its_line(path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    heard = Heard()
+    file = TenantsFile(path, heard.take)
+    file.load()
+    put(path, '{"tenants": {\n "one": {\n "running": -1}}}')
+    asyncio.run(file.reload_if_changed())
+    asyncio.run(file.reload_if_changed())
+    path.unlink()
+    asyncio.run(file.reload_if_changed())
+    asyncio.run(file.reload_if_changed())
+    said = [record.getMessage() for record in caplog.records]
+    assert len(said) == 2
+    assert f"{path}: line 3: tenants.one.running: must be" in said[0]
+    assert "still hold" in said[0]
+    assert "No such file" in said[1]
+    put(path, format_tenants((TWO,)))
+    asyncio.run(file.reload_if_changed())
+    assert heard == [["one"], ["two"]]
+
+
+def test_a_start_needs_a_good_one(path: Path) -> None:
+    path.write_text("{")
+    with pytest.raises(StartError, match=r"--keys .*keys\.json: line 1: no JSON"):
+        TenantsFile(path, Heard().take).load()
+    path.unlink()
+    with pytest.raises(StartError, match=r"--keys .*keys\.json: No such file"):
+        TenantsFile(path, Heard().take).load()

@@ -1,0 +1,410 @@
+"""The dispatcher's core: requests that began at another one, at exact times."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address, Gone, Joined, Send
+from dunlin.kv import prefix_hash
+from dunlin.messages.dispatch import Accepted, Adopt, Adopted, AdoptedElsewhere, Cancel, NotHeld, Place
+from dunlin.messages.door import CancelById, CancelResult, Delta, RejectionCode, Submit, SubmitRejected
+from dunlin.messages.fleet import MemberView
+from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
+from dunlin.messages.types import FinishReason, SamplingParams, i32
+from services.dispatcher.requests.journal import RequestState
+from services.dispatcher.requests.timers import AdoptionQueryRetry, AdoptionQueryTimeout, DeadlineDue
+from tests.services.dispatcher import factories
+from tests.services.dispatcher.factories import A, B, client, member, messages, only, rows, submit, target
+
+KEY = "req-7-9"
+
+
+class Bench(factories.Bench):
+    """Hears what counts here."""
+
+    def give(self, sender: Address, message: Any, at_s: float | None = None) -> list[Send]:
+        return plain(super().give(sender, message, at_s))
+
+    def fleet(self, *members: MemberView) -> "Bench":
+        super().fleet(*members)
+        return self
+
+
+def resumed(received: tuple[int, ...] = (70, 71), **overrides: Any) -> Submit:
+    return submit(**{"max_tokens": 6, "key": KEY, "received": i32(received), **overrides})
+
+
+def asking(**config: Any) -> factories.Bench:
+    """Two instances; a client came with the key of a request that this dispatcher does not know."""
+    bench = Bench(**config).fleet(member(A), member(B))
+    bench.give(client("c"), resumed())
+    return bench
+
+
+def adopted(*tokens: int, finish: FinishReason = FinishReason.RUNNING, **overrides: Any) -> Adopted:
+    return Adopted(
+        **{"request": 1, "attempt": 1, "key": KEY, "tokens": i32(tokens), "max_tokens": 6, **overrides}, finish=finish
+    )
+
+
+def plain(sent: list[Send]) -> list[Send]:
+    """Without the reasons and what is told of phases: those have tests of their own."""
+    kept = [send for send in sent if not isinstance(send.message, FirstToken | Closed)]
+    return [
+        replace(send, message=Admitted(send.message.request)) if isinstance(send.message, Admitted) else send
+        for send in kept
+    ]
+
+
+def state(bench: factories.Bench) -> RequestState:
+    request = bench.core.journal.get(1)
+    assert request is not None
+    return request.state
+
+
+def test_everybody_is_asked_with_the_proof_and_nothing_is_placed_yet() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    sent = bench.give(client("c"), resumed(tenant="t"))
+    assert target(sent, Adopt) == [A, B]
+    adopt = messages(sent, Adopt)[0]
+    assert (adopt.request, adopt.attempt, adopt.key, adopt.length, adopt.received) == (1, 1, KEY, 5, 2)
+    assert adopt.chain == prefix_hash.chain_of(prefix_hash.chain_root("t", ""), [5, 6, 7, 70, 71], 5)
+    assert len(sent) == 2
+    assert state(bench) is RequestState.ADOPTING
+
+
+def test_who_holds_it_goes_on_and_the_client_gets_what_it_lacks() -> None:
+    bench = asking()
+    sent = bench.give(A, adopted(72, 73))
+    assert sent == [Send(client("c"), Admitted(KEY)), Send(client("c"), Delta(i32([72, 73])))]
+    assert bench.give(A, rows((1, 1, 7, 74))) == [Send(client("c"), Delta(i32([74])))]
+    assert bench.give(A, rows((1, 1, 8, 75), finish=FinishReason.LENGTH)) == [
+        Send(client("c"), Delta(i32([75]), finish=FinishReason.LENGTH))
+    ]
+    report = bench.core.report()
+    assert (report.adopted_total, report.finished_total, report.running) == (1, 1, 0)
+
+
+def test_an_answer_that_ended_is_delivered_with_its_end() -> None:
+    bench = asking()
+    sent = bench.give(A, adopted(72, finish=FinishReason.STOP))
+    assert sent[1] == Send(client("c"), Delta(i32([72]), finish=FinishReason.STOP))
+    assert len(bench.core.journal) == 0
+
+
+def test_a_second_holder_is_told_to_stop() -> None:
+    bench = asking()
+    bench.give(A, adopted(72))
+    sent = bench.give(B, adopted())
+    assert [(cancel.request, cancel.attempt) for cancel in messages(sent, Cancel)] == [(1, 1)]
+    assert target(sent, Cancel) == [B]
+    assert bench.give(B, adopted(72, finish=FinishReason.LENGTH)) == []  # nothing to stop there
+
+
+def test_when_nobody_holds_it_it_goes_on_from_the_clients_tokens() -> None:
+    bench = asking()
+    assert bench.give(A, NotHeld(1, 1)) == []
+    sent = bench.give(B, NotHeld(1, 1))
+    assert sent[0] == Send(client("c"), Admitted(KEY))
+    place = only(sent, Place)
+    assert (list(place.tokens), place.prompt_tokens, place.attempt, place.key) == ([5, 6, 7, 70, 71], 3, 2, KEY)
+    assert place.why is not None
+    assert place.why.rejected[0].option == "adopt"
+    bench.give(A, Accepted(1, 2, 1))
+    assert bench.give(A, rows((1, 2, 5, 72))) == [Send(client("c"), Delta(i32([72])))]
+
+
+def test_an_adoption_that_comes_late_is_stopped() -> None:
+    bench = asking()
+    bench.give(A, NotHeld(1, 1))
+    bench.give(B, NotHeld(1, 1))
+    sent = bench.give(B, adopted(72))
+    assert [(cancel.request, cancel.attempt) for cancel in messages(sent, Cancel)] == [(1, 1)]
+    assert messages(sent, Delta) == []
+
+
+def test_an_instance_that_is_gone_is_not_waited_for() -> None:
+    bench = asking()
+    bench.give(A, NotHeld(1, 1))
+    assert len(messages(bench.give(B, Gone("killed")), Place)) == 1
+
+
+def test_one_that_joins_meanwhile_is_asked_too_and_one_that_is_known_is_waited_for() -> None:
+    bench = Bench().fleet(member(A))
+    bench.view(member(A), member(B))
+    bench.give(client("c"), resumed())
+    assert bench.give(A, NotHeld(1, 1)) == []
+    assert target(bench.give(B, Joined()), Adopt) == [B]
+    assert bench.give(B, adopted(72))[0] == Send(client("c"), Admitted(KEY))
+
+
+def test_a_suspect_is_asked_and_not_waited_for() -> None:
+    bench = asking()
+    bench.give(A, NotHeld(1, 1))
+    sent = bench.view(member(A), member(B, suspect=True))
+    assert target(sent, Place) == [A]
+
+
+def test_while_nobody_can_be_placed_at_it_waits_for_word_until_the_time_is_over() -> None:
+    bench = Bench(adoption__ask_timeout_s=2.0)
+    bench.give(client("c"), resumed())
+    assert state(bench) is RequestState.ADOPTING
+    assert bench.fire(AdoptionQueryTimeout) == [Send(client("c"), Admitted(KEY))]
+    assert bench.now_s == 2.0
+    assert state(bench) is RequestState.QUEUED
+    bench.fleet(member(A))
+    assert state(bench) is RequestState.DISPATCHED
+
+
+def test_a_client_that_leaves_while_it_is_asked_for_leaves_nothing_behind() -> None:
+    bench = asking()
+    bench.give(client("c"), Gone())
+    assert len(bench.core.journal) == 0
+    assert target(bench.give(A, adopted(72)), Cancel) == [A]
+    assert bench.give(B, NotHeld(1, 1)) == []
+    assert bench.fire(AdoptionQueryTimeout) == []
+
+
+OTHER = Address("dispatcher", "e", 99)
+
+
+def test_what_another_dispatcher_took_is_not_placed_again_and_ends_with_its_client() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    bench.run("c")
+    assert bench.give(A, AdoptedElsewhere(1, 1, OTHER)) == []
+    assert state(bench) is RequestState.ADOPTING
+    assert bench.give(A, AdoptedElsewhere(1, 1, OTHER)) == []
+    assert bench.core.report().stale_total == 1
+    assert bench.give(client("c"), Gone()) == []
+    assert len(bench.core.journal) == 0
+    assert bench.fire(AdoptionQueryRetry) == []
+
+
+def test_what_another_dispatcher_took_is_asked_back_while_somebody_reads_it_here() -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c", max_tokens=6)
+    bench.give(A, rows((1, 1, 3, 70)))
+    bench.give(A, AdoptedElsewhere(1, 1, OTHER), 5.0)
+    adopt = only(bench.fire(AdoptionQueryRetry), Adopt)
+    assert bench.now_s == 6.0
+    assert (adopt.attempt, adopt.key, adopt.length, adopt.received) == (2, place.key, 4, 1)
+    told = bench.give(A, adopted(71, 72, key=place.key, attempt=2))
+    assert told == [Send(client("c"), Delta(i32([71, 72])))]
+    bench.give(A, AdoptedElsewhere(1, 2, OTHER))
+    bench.fire(AdoptionQueryRetry)
+    again = only(bench.give(A, NotHeld(1, 3)), Place)
+    assert (again.attempt, list(again.tokens)) == (4, [5, 6, 7, 70, 71, 72])
+
+
+def test_what_is_taken_while_nobody_reads_it_is_forgotten() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), named())
+    bench.give(A, NotHeld(1, 1))
+    bench.give(client("c"), Gone())
+    bench.give(A, AdoptedElsewhere(1, 2, OTHER))
+    assert len(bench.core.journal) == 0
+
+
+def test_a_deadline_ends_it_while_it_is_asked_for() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), resumed(timeout_s=1.0))
+    assert only(bench.fire(DeadlineDue), Delta).finish is FinishReason.DEADLINE
+    assert len(bench.core.journal) == 0
+
+
+def test_a_request_that_came_back_is_found_by_its_first_name() -> None:
+    bench = asking()
+    bench.give(A, adopted())
+    sent = bench.give(client("tool"), CancelById(KEY))
+    assert CancelResult(KEY, True) in [send.message for send in sent]
+
+
+def test_a_client_that_comes_back_to_its_own_dispatcher_reads_on() -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c", max_tokens=6)
+    bench.give(A, rows((1, 1, 3, 70), (1, 1, 4, 71)))
+    sent = bench.give(client("c'"), resumed((70,), key=place.key))
+    assert sent == [Send(client("c'"), Admitted(place.key)), Send(client("c'"), Delta(i32([71])))]
+    assert bench.give(client("c"), Gone()) == []
+    assert bench.give(A, rows((1, 1, 5, 72))) == [Send(client("c'"), Delta(i32([72])))]
+    assert target(bench.give(client("c'"), Gone()), Cancel) == [A]
+
+
+def test_what_is_behind_its_client_gives_way() -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c", max_tokens=6)
+    bench.give(A, rows((1, 1, 3, 70)))
+    sent = bench.give(client("c'"), resumed((70, 71), key=place.key))
+    assert only(sent, Delta).finish is FinishReason.CANCELLED
+    assert [(cancel.request, cancel.attempt) for cancel in messages(sent, Cancel)] == [(1, 1)]
+    assert only(sent, Adopt).request == 2
+
+
+@pytest.mark.parametrize("wrong", [{"tokens": (5, 6, 8)}, {"received": i32([9])}, {"tenant": "u"}])
+def test_a_stranger_gets_nothing_of_a_running_request(wrong: dict[str, Any]) -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c", max_tokens=6)
+    bench.give(A, rows((1, 1, 3, 70)))
+    sent = bench.give(client("x"), resumed(**{"received": i32([70]), "key": place.key, **wrong}))
+    assert only(sent, SubmitRejected).code is RejectionCode.INVALID
+    assert len(sent) == 1
+
+
+def test_a_made_up_name_does_not_get_in_the_way_of_a_real_one() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("x"), resumed((), key="req-2a-2"))
+    bench.give(A, NotHeld(1, 1))
+    assert only(bench.give(client("c"), submit()), Place).key == "req-2a-3"
+
+
+def test_a_full_queue_takes_those_that_were_admitted_elsewhere() -> None:
+    bench = Bench(admission__max_queued=1)
+    bench.give(client("a"), submit())
+    assert only(bench.give(client("b"), submit()), SubmitRejected).code is RejectionCode.FULL
+    assert bench.give(client("c"), resumed()) == []
+    bench.fire(AdoptionQueryTimeout)
+    assert only(bench.give(client("d"), resumed(key="req-7-a")), SubmitRejected).code is RejectionCode.FULL
+
+
+# --- names ---
+
+
+def named(**overrides: Any) -> Submit:
+    return submit(**{"idempotency": "k/0", "digest": b"d", "tenant": "t", **overrides})
+
+
+def test_a_named_request_is_asked_for_before_it_is_placed() -> None:
+    bench = Bench().fleet(member(A))
+    sent = bench.give(client("c"), named())
+    adopt = only(sent, Adopt)
+    assert (adopt.key, adopt.idempotency, adopt.tenant, adopt.digest, adopt.received) == ("", "k/0", "t", b"d", 0)
+    sent = bench.give(A, NotHeld(1, 1))
+    assert sent[0] == Send(client("c"), Admitted("req-2a-1"))
+    place = only(sent, Place)
+    assert (place.idempotency, place.digest) == ("k/0", b"d")
+    assert place.why is not None
+    assert place.why.rejected == ()
+
+
+def test_found_elsewhere_it_keeps_its_first_name() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), named())
+    bench.give(client("d"), named())  # joins while it is asked for
+    sent = bench.give(A, adopted(70, key=KEY))
+    assert sent == [
+        Send(client("c"), Admitted(KEY)),
+        Send(client("d"), Admitted(KEY)),
+        Send(client("c"), Delta(i32([70]))),
+        Send(client("d"), Delta(i32([70]))),
+    ]
+    assert bench.core.report().joined_total == 1
+
+
+def test_who_gets_tokens_while_it_is_asked_for_hears_its_name_first() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), named(key=KEY, received=i32([70, 71])))
+    sent = bench.give(client("d"), named())
+    assert sent == [Send(client("d"), Admitted(KEY)), Send(client("d"), Delta(i32([70, 71])))]
+
+
+def test_a_name_that_means_something_else_elsewhere_is_refused() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    bench.give(client("c"), named())
+    bench.give(client("d"), named())
+    sent = bench.give(A, NotHeld(1, 1, conflict=True))
+    assert [(send.to, type(send.message)) for send in sent] == [
+        (client("c"), SubmitRejected),
+        (client("d"), SubmitRejected),
+    ]
+    assert only(sent[:1], SubmitRejected).code is RejectionCode.CONFLICT
+    assert len(bench.core.journal) == 0
+
+
+def finished(
+    bench: factories.Bench, *tokens: int, finish: FinishReason = FinishReason.LENGTH, **overrides: Any
+) -> None:
+    """A named request ran to its end."""
+    bench.give(client("c"), named(**overrides))
+    bench.give(A, NotHeld(1, 1))
+    for index, token in enumerate(tokens):
+        last = index + 1 == len(tokens)
+        bench.give(A, rows((1, 2, 3 + index, token), finish=finish if last else FinishReason.RUNNING))
+
+
+def test_a_finished_answer_is_told_again_until_it_is_too_old() -> None:
+    bench = Bench(idempotency__replay_s=60.0).fleet(member(A))
+    finished(bench, 70, 71)
+    again = [
+        Send(client("d"), Admitted("req-2a-1")),
+        Send(client("d"), Delta(i32([70, 71]), finish=FinishReason.LENGTH)),
+    ]
+    assert bench.give(client("d"), named(), 59.9) == again
+    assert len(bench.core.journal) == 0
+    other = bench.give(client("e"), named(digest=b"x"))
+    assert only(other, SubmitRejected).code is RejectionCode.CONFLICT
+    assert only(bench.give(client("f"), named(tenant="u")), Adopt).tenant == "u"
+    assert only(bench.give(client("g"), named(), 60.0), Adopt).request == 3
+
+
+def test_log_probabilities_are_told_again_too() -> None:
+    bench = Bench().fleet(member(A))
+    finished(bench, 70, 71, sampling=SamplingParams(logprobs=0))
+    delta = only(bench.give(client("d"), named(sampling=SamplingParams(logprobs=0))), Delta)
+    assert (list(delta.tokens), list(delta.logprobs), list(delta.top_count)) == ([70, 71], [-0.5, -0.5], [0, 0])
+
+
+@pytest.mark.parametrize(("stops", "told"), [((71,), FinishReason.STOP), ((), FinishReason.RUNNING)])
+def test_a_stop_string_is_for_the_door_to_find_again(stops: tuple[int, ...], told: FinishReason) -> None:
+    bench = Bench().fleet(member(A))
+    finished(bench, 70, 71, finish=FinishReason.STOP, stop_ids=i32(stops))
+    assert only(bench.give(client("d"), named()), Delta).finish is told
+
+
+def test_what_failed_runs_anew() -> None:
+    bench = Bench().fleet(member(A))
+    finished(bench, 70, 71, finish=FinishReason.ERROR)
+    assert only(bench.give(client("d"), named()), Adopt).request == 2
+
+
+def test_replays_are_bounded() -> None:
+    for bound in ({"idempotency__max_replays": 2}, {"idempotency__max_replay_tokens": 8}):
+        bench = Bench(**bound).fleet(member(A))
+        for number in range(1, 5):
+            bench.give(client(number), named(idempotency=f"{number}/0"))
+            bench.give(A, NotHeld(number, 1))
+            bench.give(A, rows((number, 2, 3, 70), finish=FinishReason.LENGTH))
+        kept = [bool(messages(bench.give(client(f"{n}'"), named(idempotency=f"{n}/0")), Delta)) for n in range(1, 5)]
+        assert kept == [False, False, True, True]
+
+
+def test_readers_of_one_request_are_bounded() -> None:
+    bench = Bench().fleet(member(A))
+    for number in range(16):
+        bench.give(client(number), named())
+    assert only(bench.give(client("one too many"), named()), SubmitRejected).code is RejectionCode.FULL
+
+
+def test_a_key_under_a_new_name_is_still_the_request_that_runs() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c", A)
+    request = bench.core.journal.get(1)
+    assert request is not None
+    again = submit(key=request.key, idempotency="new/0", digest=b"d")
+    assert only(bench.give(client("d"), again), SubmitRejected).code is RejectionCode.CONFLICT
+    assert len(bench.core.journal) == 1
+    bench.core.journal.check_integrity()
+
+
+def test_a_reader_that_has_more_than_what_runs_here_cuts_off_nobody() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit(idempotency="n/0", digest=b"d"))
+    bench.give(A, NotHeld(1, 1))
+    request = bench.core.journal.get(1)
+    assert request is not None
+    ahead = submit(idempotency="n/0", digest=b"d", key=request.key, received=i32([70]))
+    (answer,) = bench.give(client("d"), ahead)
+    rejected = only([answer], SubmitRejected)
+    assert (rejected.code, rejected.retry_after_s) == (RejectionCode.UNAVAILABLE, 0.5)
+    assert request.readers == [client("c")]
+    assert len(bench.core.journal) == 1

@@ -1,0 +1,359 @@
+"""The dispatcher's core: attempts that are lost, refused, or doubted, in exact virtual time."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dunlin.effects import After, Gone, Joined, Send
+from dunlin.messages.dispatch import (
+    Accepted,
+    Cancel,
+    Continued,
+    Ended,
+    Failed,
+    Place,
+    Poisoned,
+    Preempted,
+    Refusal,
+    Refused,
+    Returned,
+)
+from dunlin.messages.door import (
+    Delta,
+)
+from dunlin.messages.fleet import DispatcherReport, FleetView
+from dunlin.messages.types import FinishReason, RejectedOption, Why, f32, i32
+from services.dispatcher.requests.journal import RequestState
+from services.dispatcher.requests.timers import RefusalPauseOver
+from tests.services.dispatcher.factories import (
+    MONITOR,
+    A,
+    B,
+    Bench,
+    client,
+    member,
+    messages,
+    only,
+    rows,
+    submit,
+    target,
+)
+
+
+def state_of(bench: Bench, number: int) -> RequestState:
+    request = bench.core.journal.get(number)
+    assert request is not None
+    return request.state
+
+
+def test_a_lost_instance_costs_a_new_attempt_with_the_tokens_so_far_and_no_word() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    place = bench.run("c")
+    bench.give(A, rows((1, 1, 3, 70), (1, 1, 4, 71)))
+    sent = bench.give(A, Gone("stream reset"))
+    assert target(sent, Place) == [B]
+    again = only(sent, Place)
+    assert (again.attempt, list(again.tokens), again.prompt_tokens) == (2, [5, 6, 7, 70, 71], 3)
+    assert (again.max_tokens, again.sampling) == (place.max_tokens, place.sampling)
+    assert again.why is not None
+    assert (again.why.rejected[0].option, again.why.rejected[0].reason) == (str(A), "lost: stream reset")
+    assert messages(sent, Delta) == []
+    assert bench.give(B, rows((1, 2, 5, 72))) == [Send(client("c"), Delta(i32([72])))]
+    assert bench.core.report().replaced_total == 1
+
+
+def test_lost_requests_go_first_oldest_first() -> None:
+    bench = Bench(placement__max_waiting_per_instance=1).fleet(member(A))
+    for name in range(3):
+        bench.run(name)
+    bench.give(A, Gone())
+    bench.give(client("new"), submit())
+    bench.give(B, Joined())
+    sent = bench.view(member(B, free_slots=500))
+    assert [(place.request, place.attempt) for place in messages(sent, Place)] == [(1, 2), (2, 2), (3, 2), (4, 1)]
+
+
+def test_a_suspect_instance_is_fenced_and_its_requests_move() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    bench.run("c")
+    bench.give(A, rows((1, 1, 3, 70)))
+    sent = bench.view(member(A, suspect=True), base_version=1)
+    assert sent[0].to == A
+    assert isinstance(sent[0].message, Cancel)
+    assert (sent[0].message.request, sent[0].message.attempt) == (1, 1)
+    assert target(sent, Place) == [B]
+    # It wakes: what it still says of the old attempt reaches nobody and is not answered again.
+    assert bench.give(A, rows((1, 1, 4, 99))) == []
+    assert bench.core.report().stale_total == 1
+    bench.give(A, Ended(1, 1))
+    assert bench.give(B, rows((1, 2, 4, 71))) == [Send(client("c"), Delta(i32([71])))]
+
+
+def test_a_returned_attempt_is_handed_out_again_even_to_the_same_instance() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    sent = bench.give(A, Returned(1, 1))
+    assert [(place.attempt, place.request) for place in messages(sent, Place)] == [(2, 1)]
+    assert bench.give(A, Returned(1, 1)) == []
+    assert bench.core.report().stale_total == 1
+
+
+def test_an_unknown_attempt_is_cancelled_once() -> None:
+    bench = Bench().fleet(member(A))
+    sent = bench.give(A, rows((77, 3, 5, 1)))
+    assert [(cancel.request, cancel.attempt) for cancel in messages(sent, Cancel)] == [(77, 3)]
+    assert bench.give(A, rows((77, 3, 6, 1))) == []
+    bench.give(A, Ended(77, 3))
+    assert messages(bench.give(A, Accepted(77, 3, 1)), Cancel) != []
+    assert bench.core.report().stale_total == 3
+
+
+def test_a_token_from_an_instance_that_does_not_hold_the_attempt_changes_nothing() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    bench.run("c")
+    assert target(bench.give(B, rows((1, 1, 3, 70))), Cancel) == [B]
+    assert bench.core.journal.get(1) is not None
+    assert list(bench.core.journal.get(1).tokens) == [5, 6, 7]  # type: ignore[union-attr]
+
+
+def test_a_repeated_token_is_dropped_and_a_gap_ends_the_attempt() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    bench.give(A, rows((1, 1, 3, 70)))
+    assert bench.give(A, rows((1, 1, 3, 70))) == []
+    sent = bench.give(A, rows((1, 1, 5, 72)))
+    assert messages(sent, Delta) == []
+    assert target(sent, Cancel) == [A]
+    assert list(only(sent, Place).tokens) == [5, 6, 7, 70]
+    assert bench.core.report().stale_total == 2
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        {"attempt": i32([1, 1])},
+        {"top_count": i32([1, 1])},
+        {"top_count": i32([1])},
+        {"top_count": i32([-1])},
+        {"top_token": i32([1])},
+        {"logprob": f32()},
+    ],
+)
+def test_columns_that_do_not_fit_are_dropped_whole(broken: dict[str, Any]) -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert bench.give(A, replace(rows((1, 1, 3, 70)), **broken)) == []
+    assert bench.core.report() == DispatcherReport(running=1, stale_total=1)
+
+
+def test_an_unknown_finish_is_dropped() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    batch = rows((1, 1, 3, 70))
+    batch.finish[0] = 17
+    assert bench.give(A, batch) == []
+
+
+def test_a_request_that_loses_too_often_ends_with_an_error() -> None:
+    bench = Bench(placement__max_lost_attempts=3).fleet(member(A))
+    bench.run("c")
+    for attempt in (1, 2):
+        assert messages(bench.give(A, Returned(1, attempt)), Delta) == []
+    delta = only(bench.give(A, Returned(1, 3)), Delta)
+    assert (delta.finish, list(delta.tokens)) == (FinishReason.ERROR, [])
+    assert "3 lost hand-outs" in delta.detail
+    assert bench.core.report() == DispatcherReport(failed_total=1, replaced_total=3)
+
+
+# --- refusals ---
+
+
+def test_a_refusal_leaves_the_instance_alone_for_a_while() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit())
+    assert bench.give(A, Refused(1, 1, Refusal.FULL)) == []
+    assert bench.last == [After(0.05, RefusalPauseOver(A, 1))]
+    assert messages(bench.give(client("d"), submit()), Place) == []
+    sent = bench.fire(RefusalPauseOver)
+    assert bench.now_s == 0.05
+    assert [(place.request, place.attempt) for place in messages(sent, Place)] == [(1, 2), (2, 1)]
+
+
+@pytest.mark.parametrize("by", ["view", "tokens", "ended", "another instance"])
+def test_a_refused_request_is_placed_on_the_next_change(by: str) -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("other")
+    bench.give(client("c"), submit())
+    bench.give(A, Refused(2, 1, Refusal.NOT_READY))
+    if by == "another instance":
+        bench.view(member(A), member(B, free_slots=1), base_version=0)
+        bench.give(A, Refused(2, 2, Refusal.FULL))
+    sent = {
+        "view": lambda: bench.view(member(A), base_version=1),
+        "tokens": lambda: bench.give(A, rows((1, 1, 3, 70))),
+        "ended": lambda: bench.give(A, Ended(1, 1)),
+        "another instance": lambda: bench.give(B, Joined()),
+    }[by]()
+    assert target(sent, Place) == [B if by == "another instance" else A]
+
+
+def test_an_old_pause_ends_nothing() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit())
+    bench.give(A, Refused(1, 1, Refusal.FULL))
+    bench.view(member(A), base_version=1)
+    bench.give(A, Refused(1, 2, Refusal.FULL))
+    assert bench.fire(RefusalPauseOver) == []
+    assert only(bench.fire(RefusalPauseOver), Place).attempt == 3
+
+
+def test_a_refused_request_does_not_count_as_lost() -> None:
+    bench = Bench(placement__max_lost_attempts=1).fleet(member(A))
+    bench.give(client("c"), submit())
+    for attempt in range(1, 30):
+        bench.give(A, Refused(1, attempt, Refusal.FULL))
+        bench.fire(RefusalPauseOver)
+    assert bench.core.report() == DispatcherReport(running=1)
+
+
+def test_what_an_instance_calls_too_long_goes_elsewhere_or_ends() -> None:
+    bench = Bench().fleet(member(A), member(B, free_slots=10))
+    bench.give(client("c"), submit())
+    assert target(bench.give(A, Refused(1, 1, Refusal.TOO_LONG)), Place) == [B]
+    sent = bench.give(B, Refused(1, 2, Refusal.TOO_LONG))
+    assert only(sent, Delta).finish is FinishReason.ERROR
+    assert "more than any instance can hold" in only(sent, Delta).detail
+
+
+def test_a_refusal_of_what_runs_already_changes_nothing() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert bench.give(A, Refused(1, 1, Refusal.FULL)) == []
+    assert bench.core.report() == DispatcherReport(running=1, stale_total=1)
+
+
+def test_a_poisoned_request_ends_with_an_error_and_is_tried_nowhere_else() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    place = bench.run("c")
+    sent = bench.give(A, Poisoned(place.request, place.attempt, Why("poison", "it crashed 2 engines alone")))
+    end = only(sent, Delta)
+    assert end.finish is FinishReason.ERROR
+    assert end.detail == f"poison request, stopped by {A.name}: it crashed 2 engines alone"
+    assert not messages(sent, Place)
+    assert not messages(sent, Cancel)
+    assert bench.core.report() == DispatcherReport(failed_total=1)
+
+
+def test_a_request_without_a_next_token_ends_with_an_error_and_is_tried_nowhere_else() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    place = bench.run("c")
+    assert bench.give(A, Failed(place.request, place.attempt + 1)) == []
+    sent = bench.give(A, Failed(place.request, place.attempt, Why("engine", "the logits are not finite")))
+    end = only(sent, Delta)
+    assert (end.finish, end.detail) == (FinishReason.ERROR, f"{A.name} cannot go on: the logits are not finite")
+    assert not messages(sent, Place)
+    assert not messages(sent, Cancel)
+    assert bench.core.report() == DispatcherReport(failed_total=1, stale_total=1)
+
+
+def test_an_older_attempt_cannot_poison_its_request() -> None:
+    bench = Bench().fleet(member(A))
+    place = bench.run("c")
+    assert bench.give(A, Poisoned(place.request, place.attempt + 1)) == []
+    assert bench.core.report() == DispatcherReport(running=1, stale_total=1)
+
+
+def test_the_next_hand_out_tells_what_the_last_one_was_suspected_of() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    place = bench.run("c")
+    assert place.suspicion == 0
+    assert only(bench.give(A, Returned(place.request, place.attempt, suspicion=2)), Place).suspicion == 2
+
+
+def test_an_attempt_that_goes_on_in_a_new_engine_stays_what_it_is() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert bench.give(A, Continued(1, 1, revived_tokens=8)) == []
+    assert state_of(bench, 1) is RequestState.RUNNING
+    assert bench.core.report().stale_total == 0
+
+
+def test_preempted_and_continued_change_the_state_and_nothing_else() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    assert bench.give(A, Preempted(1, 1)) == []
+    assert state_of(bench, 1) is RequestState.PREEMPTED
+    assert bench.give(A, Continued(1, 1)) == []
+    assert state_of(bench, 1) is RequestState.RUNNING
+    bench.give(A, Preempted(1, 7))
+    assert state_of(bench, 1) is RequestState.RUNNING
+    assert bench.core.report().stale_total == 1
+
+
+def test_tokens_before_the_word_count_as_accepted() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit())
+    bench.give(A, rows((1, 1, 3, 70)))
+    assert state_of(bench, 1) is RequestState.RUNNING
+    assert bench.give(A, Refused(1, 1, Refusal.FULL)) == []
+    assert bench.give(A, Accepted(1, 1, 9)) == []
+    assert state_of(bench, 1) is RequestState.RUNNING
+
+
+def test_a_new_stream_of_the_same_instance_hears_a_cancel_again() -> None:
+    bench = Bench().fleet(member(A))
+    assert target(bench.give(A, rows((77, 3, 5, 1))), Cancel) == [A]
+    bench.give(A, Gone())
+    bench.give(A, Joined())
+    assert target(bench.give(A, rows((77, 3, 6, 1))), Cancel) == [A]
+
+
+def test_only_losses_in_a_row_count_against_a_request() -> None:
+    bench = Bench(placement__max_lost_attempts=2).fleet(member(A), member(B))
+    bench.run("c")
+    holder, position = A, 3
+    for attempt in range(1, 6):
+        bench.give(holder, rows((1, attempt, position, 70)))
+        sent = bench.give(holder, Returned(1, attempt))
+        assert messages(sent, Delta) == []
+        (holder,) = target(sent, Place)
+        position += 1
+    (ended,) = messages(bench.give(holder, Returned(1, 6)), Delta)
+    assert ended.finish is FinishReason.ERROR
+    assert "2 lost hand-outs" in ended.detail
+
+
+def test_tokens_of_steps_queued_before_a_preemption_do_not_end_it() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    bench.give(A, Preempted(1, 1))
+    assert len(messages(bench.give(A, rows((1, 1, 3, 70))), Delta)) == 1
+    assert state_of(bench, 1) is RequestState.PREEMPTED
+    bench.give(A, Continued(1, 1))
+    assert state_of(bench, 1) is RequestState.RUNNING
+    assert bench.core.report().stale_total == 0
+
+
+def test_what_an_instance_finds_invalid_ends_with_its_reason() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    place = only(bench.give(client("c"), submit()), Place)
+    why = Why("admission", "refuse: INVALID", (), (RejectedOption("accept", "the model has no such token"),))
+    sent = bench.give(A, Refused(place.request, place.attempt, Refusal.INVALID, why))
+    delta = only(sent, Delta)
+    assert (delta.finish, delta.detail) == (FinishReason.ERROR, "a cannot run it: the model has no such token")
+    assert messages(sent, Place) == []
+
+
+def test_an_older_monitor_is_believed_once_the_newer_one_is_gone() -> None:
+    bench = Bench().fleet(member(A))
+    newer = MONITOR._replace(incarnation=MONITOR.incarnation + 1)
+    bench.give(newer, FleetView(1, (member(A),)))
+    bench.run("c")
+    stale = bench.core.report().stale_total
+    suspicion = FleetView(9, (member(A, suspect=True),))
+    bench.give(MONITOR, suspicion)
+    assert bench.core.report().stale_total == stale + 1
+    bench.give(newer, Gone("killed"))
+    bench.give(MONITOR, suspicion)
+    assert bench.core.report().replaced_total == 1

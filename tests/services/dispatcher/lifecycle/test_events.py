@@ -1,0 +1,122 @@
+"""Each phase of a request is told once, with its reason, whatever becomes of the request."""
+
+from dunlin.effects import Gone, sends
+from dunlin.messages.dispatch import Place, Refusal, Refused, Returned
+from dunlin.messages.door import Abort, RefusedAtDoor, Submit
+from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
+from dunlin.messages.types import FinishReason, Why
+from services.dispatcher.lifecycle.events import REFUSAL_BURST, REFUSAL_INTERVAL_S
+from services.dispatcher.requests.timers import DeadlineDue, OutageTimeout
+from tests.services.dispatcher.factories import A, B, Bench, client, member, messages, only, rows, submit, target
+
+TRACE = "00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01"
+
+
+def figures(why: Why | None) -> dict[str, float]:
+    assert why is not None
+    return {figure.name: figure.value for figure in why.figures}
+
+
+def closed(bench: Bench) -> Closed:
+    return only(bench.told, Closed)
+
+
+def cause(bench: Bench) -> str:
+    why = closed(bench).why
+    assert why is not None
+    return why.chosen
+
+
+def test_admission_says_what_the_queue_was_like_and_keeps_the_clients_trace() -> None:
+    bench = Bench().fleet(member(A))
+    sent = bench.give(client("c"), submit(trace=TRACE))
+    admitted = only(sent, Admitted)
+    assert (admitted.request, admitted.trace) == ("req-2a-1", TRACE)
+    assert figures(admitted.why) == {"prompt_tokens": 3, "queued": 1, "placeable_instances": 1}
+    assert only(sent, Place).trace == TRACE
+
+
+def test_the_first_token_of_an_attempt_is_told_once() -> None:
+    bench = Bench().fleet(member(A), member(B))
+    (holder,) = target(bench.give(client("c"), submit(), at_s=1.0), Place)
+    bench.give(holder, rows((1, 1, 3, 70)), at_s=1.25)
+    first = only(bench.told, FirstToken)
+    assert (first.request, first.attempt, first.instance) == ("req-2a-1", 1, holder)
+    assert figures(first.why) == {"first_token_s": 0.25, "tokens_before": 0}
+    bench.give(holder, rows((1, 1, 4, 71)))
+    assert bench.told == []
+    (other,) = target(bench.give(holder, Returned(1, 1, Why("engine lost", "gone"))), Place)
+    bench.give(other, rows((1, 2, 5, 72)), at_s=2.0)
+    assert (only(bench.told, FirstToken).attempt, only(bench.told, FirstToken).instance) == (2, other)
+    assert figures(only(bench.told, FirstToken).why) == {"first_token_s": 1.0, "tokens_before": 2}
+
+
+def test_the_last_token_closes_it_after_it_was_delivered() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c", trace=TRACE)
+    bench.give(A, rows((1, 1, 3, 70), finish=FinishReason.STOP), at_s=3.0)
+    assert [type(effect.message).__name__ for effect in sends(bench.last)] == ["FirstToken", "Delta", "Closed"]
+    end = closed(bench)
+    assert (end.request, end.finish, end.tokens, end.trace) == ("req-2a-1", FinishReason.STOP, 1, TRACE)
+    assert figures(end.why) == {"attempts": 1, "lost_in_a_row": 0, "seconds": 3.0}
+    assert end.why is not None
+    assert (end.why.chosen, end.why.rejected) == ("stop", ())
+
+
+def test_a_queued_request_that_its_deadline_ends_leaves_a_record() -> None:
+    bench = Bench()
+    bench.give(client("c"), submit(timeout_s=2.0))
+    bench.fire(DeadlineDue)
+    end = closed(bench)
+    assert (end.finish, end.tokens) == (FinishReason.DEADLINE, 0)
+    assert end.why is not None
+    assert end.why.chosen == "2 s are over: 0 of 4 tokens were generated"
+    assert end.why.rejected[0].reason == "it was queued"
+
+
+def test_whoever_ends_it_is_named() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c")
+    bench.give(client("c"), Gone("hung up"))
+    assert closed(bench).finish is FinishReason.CANCELLED
+    assert cause(bench) == "the client is gone"
+    bench.run("d")
+    bench.give(client("d"), Abort(FinishReason.STOP))
+    assert cause(bench) == "a stop string came"
+
+
+def test_those_given_up_in_a_drought_are_told_one_by_one() -> None:
+    bench = Bench()
+    for name in "cd":
+        bench.give(client(name), submit())
+    bench.fire(OutageTimeout)
+    assert [told.request for told in messages(bench.told, Closed)] == ["req-2a-1", "req-2a-2"]
+    assert {told.finish for told in messages(bench.told, Closed)} == {FinishReason.ERROR}
+
+
+def test_a_flood_of_refusals_is_told_now_and_then_with_a_count() -> None:
+    bench = Bench(admission__max_queued=1)
+    bench.give(client("first"), submit())
+
+    def refuse(at_s: float, name: object = "") -> list[Closed]:
+        bench.give(client(f"{at_s} {name}"), submit(trace=TRACE), at_s=at_s)
+        return messages(bench.told, Closed)
+
+    at_once = [told for number in range(REFUSAL_BURST) for told in refuse(1.0, number)]
+    assert [figures(told.why)["left_out_before"] for told in at_once] == [0] * REFUSAL_BURST
+    assert (at_once[0].request, at_once[0].trace, at_once[0].finish) == ("", TRACE, FinishReason.ERROR)
+    assert at_once[0].error == "full"
+    assert refuse(1.01) == refuse(1.05) == []
+    (later,) = refuse(1.0 + REFUSAL_INTERVAL_S)
+    assert figures(later.why)["left_out_before"] == 2
+    assert refuse(1.0 + 1.5 * REFUSAL_INTERVAL_S) == []
+    bench.give(client("other"), RefusedAtDoor("too_long", "too many tokens"))
+    assert only(bench.told, Closed).error == "too_long", "another kind has room of its own"
+    assert bench.core.report().refused_total == REFUSAL_BURST + 5
+
+
+def test_a_hand_out_that_is_refused_tells_of_no_first_token() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), Submit(submit().tokens, 4))
+    bench.give(A, Refused(1, 1, Refusal.FULL))
+    assert bench.told == []

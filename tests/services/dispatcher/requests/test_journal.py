@@ -1,0 +1,138 @@
+"""The journal: one story in every index, an order for those that wait, and a table of what may follow what."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dunlin.effects import Address
+from services.dispatcher.requests.journal import TRANSITIONS, Journal, Request, RequestState
+from tests.services.dispatcher.factories import A, B, client, submit
+
+
+def opened(journal: Journal, number: int, **overrides: object) -> list[Request]:
+    return [journal.add(client(n), submit(**overrides), 1.5) for n in range(number)]  # type: ignore[arg-type]
+
+
+def test_a_new_request_waits_with_a_copy_of_its_prompt() -> None:
+    journal = Journal()
+    asked = submit([5, 6])
+    request = journal.add(client("c"), asked, 1.5)
+    assert (request.number, request.attempt, request.state, request.submitted_s) == (1, 0, RequestState.QUEUED, 1.5)
+    request.tokens.append(7)
+    assert list(asked.tokens) == [5, 6]
+    assert (request.prompt_tokens, request.generated_tokens) == (2, 1)
+    assert (len(journal), journal.queued) == (1, 1)
+
+
+def test_numbers_are_never_used_again() -> None:
+    journal = Journal()
+    (first,) = opened(journal, 1)
+    journal.remove(first)
+    assert opened(journal, 1)[0].number == 2
+
+
+def test_who_was_handed_out_before_waits_ahead_oldest_first() -> None:
+    journal = Journal()
+    requests = opened(journal, 5)
+    for request in requests[1:4]:
+        journal.dispatch(request, A)
+    for index in (3, 1, 2):
+        journal.requeue(requests[index], "lost")
+    assert [request.number for request in journal.waiting(10)] == [2, 3, 4, 1, 5]
+    assert [request.number for request in journal.waiting(2)] == [2, 3]
+    assert requests[1].last_outcome == (str(A), "lost")
+    assert requests[1].instance is None
+
+
+def test_the_fence_asks_for_the_instance_and_the_attempt() -> None:
+    journal = Journal()
+    (request,) = opened(journal, 1)
+    assert journal.current_attempt(A, 1, 0) is None
+    journal.dispatch(request, A)
+    assert journal.current_attempt(A, 1, 1) is request
+    assert journal.current_attempt(B, 1, 1) is None
+    assert journal.current_attempt(A, 1, 2) is None
+    assert journal.current_attempt(A, 2, 1) is None
+    journal.requeue(request, "lost")
+    assert journal.current_attempt(A, 1, 1) is None
+
+
+def test_what_an_instance_holds_oldest_first() -> None:
+    journal = Journal()
+    requests = opened(journal, 3)
+    for request in reversed(requests):
+        journal.dispatch(request, A)
+    assert journal.ordered_requests_at(A) == requests
+    assert journal.ordered_requests_at(B) == []
+    assert journal.remove(requests[0]) == A
+    assert journal.ordered_requests_at(A) == requests[1:]
+
+
+def test_an_ended_request_is_forgotten_everywhere() -> None:
+    journal = Journal()
+    (request,) = opened(journal, 1)
+    assert journal.remove(request) is None
+    assert request.state is RequestState.ENDED
+    assert journal.get(1) is None
+    assert journal.by_reader(client(0)) is None
+    assert (len(journal), journal.queued, journal.waiting(9)) == (0, 0, [])
+
+
+@pytest.mark.parametrize("state", RequestState)
+def test_the_table_is_kept(state: RequestState) -> None:
+    for to in (RequestState.RUNNING, RequestState.PREEMPTED):
+        journal = Journal()
+        (request,) = opened(journal, 1)
+        request.state = state
+        assert journal.advance(request, to) is (to in TRANSITIONS[state])
+        assert request.state is (to if to in TRANSITIONS[state] else state)
+
+
+def test_a_move_that_the_table_forbids_is_a_bug() -> None:
+    journal = Journal()
+    (request,) = opened(journal, 1)
+    with pytest.raises(AssertionError, match="QUEUED to QUEUED"):
+        journal.requeue(request, "lost")
+    journal.dispatch(request, A)
+    with pytest.raises(AssertionError, match="DISPATCHED to DISPATCHED"):
+        journal.dispatch(request, B)
+
+
+def test_the_least_worth_running_is_one_token() -> None:
+    journal = Journal()
+    assert opened(journal, 1, max_tokens=None)[0].max_length == 4
+    assert opened(journal, 1, max_tokens=7)[0].max_length == 10
+
+
+@given(st.lists(st.tuples(st.sampled_from(["open", "out", "back", "run", "end"]), st.integers(0, 7))))
+def test_the_indexes_agree_whatever_happens(steps: list[tuple[str, int]]) -> None:
+    journal = Journal()
+    alive: list[Request] = []
+    for step, (what, index) in enumerate(steps):
+        request = alive[index % len(alive)] if alive else None
+        if what == "open":
+            alive.append(journal.add(client(step), submit(), 0.0))
+        elif request is not None:
+            apply(journal, alive, request, what, (A, B)[index % 2])
+        journal.check_integrity()
+    assert len(journal) == len(alive)
+
+
+def apply(journal: Journal, alive: list[Request], request: Request, what: str, instance: Address) -> None:
+    if what == "out" and request.state is RequestState.QUEUED:
+        journal.dispatch(request, instance)
+    elif what == "back" and request.state is not RequestState.QUEUED:
+        journal.requeue(request, "lost")
+    elif what == "run":
+        journal.advance(request, RequestState.RUNNING)
+    elif what == "end":
+        alive.remove(request)
+        journal.remove(request)
+
+
+def test_the_check_sees_a_broken_index() -> None:
+    journal = Journal()
+    requests = opened(journal, 2)
+    requests[0].state = RequestState.RUNNING
+    with pytest.raises(AssertionError):
+        journal.check_integrity()

@@ -1,0 +1,201 @@
+"""What a leader has move: drains that an operator wants, across terms, and the policy's rebalancing."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address, Effect, Gone, Joined, sends
+from dunlin.messages.fleet import FleetView, MemberView
+from dunlin.messages.membership import Deposed, Elected
+from dunlin.messages.plan import (
+    Drain,
+    DrainDone,
+    DrainOutcome,
+    DrainReply,
+    DrainRequest,
+    Evacuate,
+    EvacuateDone,
+    Undrain,
+)
+from services.global_manager.config import GlobalManagerConfig
+from services.global_manager.core import GlobalManagerCore, MovesDue
+from tests.settings import configured
+
+ME = Address("global_manager", "g", 2)
+ETCD = Address("etcd", "")
+MONITOR = Address("monitor", "m", 3)
+TOOL = Address("client", "tool-1")
+I0, I1, I2 = (Address("instance", f"i{number}", 10 + number) for number in range(3))
+EPOCH = 50
+
+
+def member(address: Address, **fields: Any) -> MemberView:
+    defaults = {"ready": True, "capacity_slots": 100, "free_slots": 100, "plan_version": 1}
+    return MemberView(address, **(defaults | fields))
+
+
+class Leader:
+    """A leading core and the views that it is shown."""
+
+    def __init__(self, *members: MemberView, epoch: int = EPOCH, **settings: Any) -> None:
+        self.core = GlobalManagerCore(ME, configured(GlobalManagerConfig, **settings))
+        self.version = 0
+        for one in members:
+            self.core.receive(0.0, one.address, Joined())
+        self.see(*members)
+        self.first = self.core.receive(0.0, ETCD, Elected(epoch))
+
+    def see(self, *members: MemberView, now_s: float = 0.0) -> Sequence[Effect]:
+        self.version += 1
+        return self.core.receive(now_s, MONITOR, FleetView(self.version, members))
+
+    def ask(self, instance: str, undo: bool = False) -> tuple[DrainReply, Sequence[Effect]]:
+        effects = self.core.receive(0.0, TOOL, DrainRequest(instance, undo))
+        (reply,) = [send.message for send in sends(effects) if send.to == TOOL]
+        assert isinstance(reply, DrainReply)
+        return reply, effects
+
+    def look(self, now_s: float = 1.0) -> Sequence[Effect]:
+        return self.core.receive(now_s, ME, MovesDue(1))
+
+
+def of(kind: type[Any], effects: Sequence[Effect]) -> list[tuple[Address, Any]]:
+    return [(send.to, send.message) for send in sends(effects) if isinstance(send.message, kind)]
+
+
+def test_a_drain_is_ordered_and_what_runs_goes_to_the_least_loaded() -> None:
+    busy = member(I0, free_slots=40, running=3)
+    leader = Leader(busy, member(I1, free_slots=50), member(I2, free_slots=90))
+    reply, effects = leader.ask("i0")
+    assert (reply.outcome, reply.instance, reply.others) == (DrainOutcome.ORDERED, I0, (I1, I2))
+    ((to, order),) = of(Drain, effects)
+    assert (to, order.epoch, order.ticket) == (I0, EPOCH, 1)
+    assert order.why is not None
+    assert order.why.policy == "operator"
+    ((to, shed),) = of(Evacuate, leader.look())
+    assert (to, shed.target, shed.slots, shed.epoch, shed.ticket) == (I0, I2, 60, EPOCH, 2)
+
+
+def test_a_target_gets_no_more_than_it_has_room_for() -> None:
+    leader = Leader(member(I0, free_slots=0, waiting_tokens=30, running=3, draining=True), member(I1, free_slots=20))
+    ((_, shed),) = of(Evacuate, leader.look())
+    assert shed.slots == 20
+
+
+def test_one_move_at_a_time_leaves_an_instance_and_the_next_waits_for_fresh_views() -> None:
+    draining = member(I0, free_slots=40, running=3, draining=True)
+    leader = Leader(draining, member(I1), rebalance__rest_s=0.5)
+    ((_, shed),) = of(Evacuate, leader.look(1.0))
+    assert of(Evacuate, leader.look(1.5)) == []
+    leader.core.receive(2.0, I0, EvacuateDone(EPOCH, shed.ticket, moved=2, stayed=1))
+    assert of(Evacuate, leader.look(2.4)) == []
+    ((_, again),) = of(Evacuate, leader.look(2.5))
+    assert again.ticket > shed.ticket
+    assert leader.core.move_orders is not None
+    assert (leader.core.move_orders.moved_total, leader.core.move_orders.stayed_total) == (2, 1)
+
+
+def test_an_answer_that_nobody_waits_for_is_counted() -> None:
+    leader = Leader(member(I0), member(I1))
+    leader.core.receive(1.0, I0, EvacuateDone(EPOCH, 7, moved=1))
+    leader.core.receive(1.0, I0, DrainDone(EPOCH, 7, draining=True))
+    assert leader.core.stale_total == 2
+
+
+def test_an_empty_instance_has_nothing_to_give() -> None:
+    leader = Leader(member(I0, draining=True), member(I1))
+    assert of(Evacuate, leader.look()) == []
+
+
+@pytest.mark.parametrize("fields", [{"ready": False}, {"suspect": True}, {"draining": True}, {"plan_version": 0}])
+def test_what_cannot_take_requests_takes_no_moves(fields: dict[str, Any]) -> None:
+    leader = Leader(member(I0, running=1, free_slots=90), member(I1, **fields))
+    reply, effects = leader.ask("i0")
+    assert reply.outcome is DrainOutcome.NOWHERE_TO_GO
+    assert of(Drain, effects) == []
+
+
+def test_unknown_instances_and_wishes_that_are_so_already_change_nothing() -> None:
+    leader = Leader(member(I0, draining=True), member(I1))
+    reply, effects = leader.ask("i7")
+    assert (reply.outcome, reply.detail) == (DrainOutcome.UNKNOWN_INSTANCE, "the instances are: i0, i1")
+    assert leader.ask("i0")[0].outcome is DrainOutcome.ALREADY
+    assert leader.ask("i1", undo=True)[0].outcome is DrainOutcome.ALREADY
+    assert of(Drain, effects) == of(Undrain, effects) == []
+
+
+def test_who_does_not_lead_says_so() -> None:
+    leader = Leader(member(I0), member(I1))
+    leader.core.receive(1.0, ETCD, Deposed(EPOCH))
+    assert leader.ask("i0")[0].outcome is DrainOutcome.NOT_LEADER
+    assert leader.look() == []
+
+
+def test_a_wish_is_ordered_again_until_the_view_shows_it() -> None:
+    leader = Leader(member(I0), member(I1))
+    ((_, order),) = of(Drain, leader.ask("i0")[1])
+    assert of(Drain, leader.look(1.0)) == [(I0, order)]
+    leader.see(member(I0, draining=True), member(I1))
+    assert of(Drain, leader.look(1.5)) == []
+    ((to, undo),) = of(Undrain, leader.ask("i0", undo=True)[1])
+    assert (to, undo.ticket) == (I0, order.ticket + 1)
+    assert of(Undrain, leader.look(2.0)) == [(I0, undo)]
+
+
+def test_the_next_leader_goes_on_with_a_drain_that_the_instance_reports() -> None:
+    leader = Leader(member(I0, running=2, free_slots=50, draining=True), member(I1), epoch=70)
+    ((to, shed),) = of(Evacuate, leader.look())
+    assert (to, shed.epoch, shed.target) == (I0, 70, I1)
+
+
+def test_a_stream_that_opens_anew_hears_the_open_orders_again() -> None:
+    leader = Leader(member(I0, running=2, free_slots=50, draining=True), member(I1))
+    (sent,) = of(Evacuate, leader.look())
+    leader.core.receive(1.1, I0, Gone("reset"))
+    assert of(Evacuate, leader.core.receive(1.2, I0, Joined())) == [sent]
+
+
+def test_an_instance_that_left_the_views_is_forgotten() -> None:
+    leader = Leader(member(I0, running=2, free_slots=50, draining=True), member(I1))
+    assert of(Evacuate, leader.look())
+    leader.see(member(I1))
+    leader.core.receive(1.1, I0, Gone("dead"))
+    assert of(Evacuate, leader.core.receive(1.2, I0, Joined())) == []
+
+
+def test_a_drain_goes_on_where_it_was_refused() -> None:
+    leader = Leader(member(I0, running=2, free_slots=50, draining=True), member(I1), rebalance__rest_s=0.5)
+    ((_, shed),) = of(Evacuate, leader.look(1.0))
+    leader.core.receive(1.2, I0, EvacuateDone(EPOCH, shed.ticket, moved=0, stayed=2, detail="no room"))
+    assert len(of(Evacuate, leader.look(1.7))) == 1
+
+
+# --- rebalancing ---
+
+
+def test_without_a_policy_nothing_moves_between_unequal_instances() -> None:
+    leader = Leader(member(I0, free_slots=0, running=9), member(I1))
+    assert of(Evacuate, leader.look()) == []
+
+
+def test_llumnix_moves_half_the_difference_and_then_rests() -> None:
+    leader = Leader(member(I0, free_slots=0, running=9), member(I1), rebalance__policy="llumnix")
+    ((to, shed),) = of(Evacuate, leader.look(1.0))
+    assert (to, shed.target, shed.slots) == (I0, I1, 50)
+    assert shed.why is not None
+    assert shed.why.policy == "llumnix"
+    assert of(Evacuate, leader.look(1.5)) == []
+    leader.core.receive(2.0, I0, EvacuateDone(EPOCH, shed.ticket, moved=4))
+    leader.see(member(I0, free_slots=50, running=5), member(I1, free_slots=50, running=4), now_s=2.1)
+    assert of(Evacuate, leader.look(3.0)) == []
+
+
+def test_a_draining_instance_takes_no_part_in_rebalancing() -> None:
+    leader = Leader(
+        member(I0, free_slots=0, running=9),
+        member(I1, draining=True),
+        member(I2, suspect=True),
+        rebalance__policy="llumnix",
+    )
+    assert of(Evacuate, leader.look()) == []

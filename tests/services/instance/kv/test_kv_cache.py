@@ -1,0 +1,255 @@
+"""Slots as sequences see them: shared beginnings, donations, room; and that nobody reads what another wrote."""
+
+import itertools
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from benchmarks.kv import tenant_isolation
+from benchmarks.kv.tenant_isolation import ForeignRead, IsolationModel
+from dunlin.effects import Address
+from dunlin.messages.dispatch import Place
+from dunlin.messages.types import HostRegion, Region, i32
+from dunlin.model.config import ROPE_KINDS
+from services.instance.kv import kv_cache
+from services.instance.kv.kv_cache import KvCache
+from services.instance.kv.prefix_cache import PrefixCache
+from services.instance.kv.slot_table import Extent, SlotUse
+from services.instance.sequence.table import KeptHostRegion, Sequence
+
+D = Address("dispatcher", "d", 1)
+TEXT = list(range(40))
+
+
+def make_sequence(number: int, known: list[int] | None = None, **overrides: Any) -> Sequence:
+    tokens = TEXT if known is None else known
+    return Sequence(number, number, D, Place(number, 1, i32(tokens), len(tokens), 8, **overrides))
+
+
+def begin(slab: KvCache, sequence: Sequence, slots: int = 48) -> int:
+    """Start it with so many slots in all; how many tokens it reuses."""
+    reused = slab.attach_prefix(sequence)
+    assert slab.allocate(sequence, slots - reused)
+    sequence.computed = sequence.confirmed = reused
+    return reused
+
+
+def computed(slab: KvCache, sequence: Sequence) -> Sequence:
+    """All that it knows has KV now."""
+    sequence.computed = sequence.confirmed = len(sequence.tokens)
+    slab.share_prefix(sequence, sequence.confirmed)
+    slab.check_integrity()
+    return sequence
+
+
+def kept(*boundaries: int) -> list[KeptHostRegion]:
+    """Regions in the host tier between these tokens."""
+    spans = itertools.pairwise(boundaries)
+    return [KeptHostRegion(Region(0, 2, start, stop), HostRegion(1, 1, 0, 1), D, b"") for start, stop in spans]
+
+
+def flat(extents: list[Extent]) -> list[int]:
+    return [slot for first, length in extents for slot in range(first, first + length)]
+
+
+def test_a_donation_moves_no_position_to_another_slot() -> None:
+    slab = KvCache(64, "w")
+    sequence = make_sequence(1)
+    begin(slab, sequence)
+    before = slab.extents(sequence, 0, 48)
+    computed(slab, sequence)
+    assert slab.extents(sequence, 0, 48) == before == [(0, 48)]
+    assert (slab.shared_positions(sequence), slab.held_positions(sequence), slab.slot_table.held(1)) == (32, 48, 16)
+    assert [slab.extents(sequence, *span) for span in ((10, 20), (31, 33), (32, 48))] == [
+        [(10, 10)],
+        [(31, 2)],
+        [(32, 16)],
+    ]
+
+
+def test_another_one_reads_the_same_slots_and_writes_its_own() -> None:
+    slab = KvCache(128, "w")
+    first = make_sequence(1)
+    begin(slab, first)
+    computed(slab, first)
+    second = make_sequence(2)
+    assert slab.slots_needed(second, 48) == 16
+    assert begin(slab, second) == 32
+    assert slab.extents(second, 0, 32) == slab.extents(first, 0, 32)
+    assert not set(flat(slab.extents(second, 32, 48))) & set(flat(slab.extents(first, 0, 48)))
+
+
+def test_positions_without_slots_are_an_error() -> None:
+    slab = KvCache(128, "w")
+    sequence = make_sequence(1)
+    begin(slab, sequence)
+    computed(slab, sequence)
+    with pytest.raises(ValueError, match="holding of 16 slots"):
+        slab.extents(sequence, 40, 49)
+    with pytest.raises(KeyError):
+        slab.extents(make_sequence(7), 0, 1)
+
+
+def test_what_is_cached_counts_as_room_until_somebody_uses_it() -> None:
+    slab = KvCache(64, "w")
+    sequence = make_sequence(1)
+    begin(slab, sequence)
+    computed(slab, sequence)
+    assert (slab.available_slots, slab.cached_slots, slab.slots_gained_without(sequence)) == (16, 0, 48)
+    slab.release_to_prefix_cache(sequence)
+    assert (slab.available_slots, slab.cached_slots, slab.slot_table.free) == (64, 32, 32)
+    second = make_sequence(2)
+    assert slab.slots_needed(second, 48) == 48, "to use what nobody uses takes its room"
+    begin(slab, second)
+    assert (slab.available_slots, slab.slots_gained_without(second)) == (16, 48)
+
+
+def test_ending_one_of_two_frees_only_what_the_other_does_not_use() -> None:
+    slab = KvCache(128, "w")
+    first, second = make_sequence(1), make_sequence(2)
+    begin(slab, first)
+    computed(slab, first)
+    begin(slab, second)
+    assert slab.slots_gained_without(second) == 16
+    slab.release_to_prefix_cache(second)
+    assert slab.cached_slots == 0
+    assert slab.extents(first, 0, 40) == [(0, 40)]
+
+
+def test_room_is_made_of_what_nobody_uses() -> None:
+    slab = KvCache(64, "w")
+    old = make_sequence(1)
+    begin(slab, old)
+    slab.release_to_prefix_cache(computed(slab, old))
+    assert slab.evict_prefixes(60)
+    assert slab.cached_slots == 0
+    assert not slab.evict_prefixes(65)
+    new = make_sequence(2)
+    assert begin(slab, new, 64) == 0
+
+
+def test_prefixes_go_in_longer_stretches_than_must_so_that_extents_stay_long() -> None:
+    slab = KvCache(256, "w")
+    for number in range(4):
+        sequence = make_sequence(number, [number] * 64)
+        begin(slab, sequence, 64)
+        slab.release_to_prefix_cache(computed(slab, sequence))
+    assert slab.slot_table.free == 0
+    assert slab.evict_prefixes(16)
+    assert slab.slot_table.free == 16 + 256 // 8
+    assert slab.cached_slots == 256 - 48
+    new = make_sequence(9, [9] * 10)
+    begin(slab, new, 20)
+    assert slab.allocate(new, 20)
+    assert len(slab.extents(new, 0, 40)) == 1
+
+
+def test_what_was_donated_by_another_meanwhile_is_not_donated_again() -> None:
+    slab = KvCache(128, "w")
+    first, second = make_sequence(1), make_sequence(2, [*TEXT, *range(900, 924)])
+    begin(slab, first)
+    begin(slab, second, 64)
+    computed(slab, first)
+    computed(slab, second)
+    assert (slab.shared_positions(first), slab.shared_positions(second)) == (32, 0)
+    slab.release_to_prefix_cache(second)
+    slab.check_integrity()
+    assert slab.cached_slots == 32, "its own end hangs on the other's beginning; its copy of the beginning is free"
+    assert slab.reusable_tokens(make_sequence(3, [*second.tokens, 1])) == 64
+
+
+def test_slots_that_are_being_copied_into_are_given_to_nobody() -> None:
+    slab = KvCache(64, "w")
+    sequence = make_sequence(1)
+    begin(slab, sequence)
+    slab.set_use(sequence, SlotUse.MOVING)
+    slab.share_prefix(sequence, 40)
+    assert slab.shared_positions(sequence) == 0
+    slab.release_to_prefix_cache(sequence)
+    assert slab.slot_table.free == 64
+
+
+def test_without_a_digest_nothing_is_shared() -> None:
+    slab = KvCache(64)
+    sequence = make_sequence(1)
+    begin(slab, sequence)
+    slab.release_to_prefix_cache(computed(slab, sequence))
+    assert (slab.cached_slots, slab.reusable_tokens(make_sequence(2))) == (0, 0)
+
+
+@pytest.mark.parametrize(
+    ("boundaries", "reused"),
+    [
+        ((), 32),  # nothing kept
+        ((0, 32, 40), 32),  # the rest comes from the host tier
+        ((0, 20, 40), 32),  # less than a block is kept beyond: sooner computed than copied
+        ((0, 16, 90), 16),  # whole regions only, so that none is copied over what others read
+        ((0, 17, 90), 0),
+    ],
+)
+def test_what_is_reused_ends_where_a_region_begins(boundaries: tuple[int, ...], reused: int) -> None:
+    slab = KvCache(256, "w")
+    first = make_sequence(1)
+    begin(slab, first)
+    computed(slab, first)
+    second = make_sequence(2, [*TEXT[:32], *range(500, 560)])
+    second.kept = kept(*boundaries)
+    assert begin(slab, second, 100) == reused
+
+
+def test_no_kind_of_rope_depends_on_a_sequence_s_length() -> None:
+    # One that does (dynamic, longrope) would have to be part of the name of every prefix: see `KvCache._chain_of`.
+    assert set(ROPE_KINDS) == {"default", "linear", "llama3"}
+
+
+# --- isolation ---
+
+
+class Drawn:
+    """Dice that a test draws."""
+
+    def __init__(self, data: st.DataObject) -> None:
+        self._data = data
+
+    def randint(self, low: int, high: int) -> int:
+        drawn: int = self._data.draw(st.integers(low, high))
+        return drawn
+
+
+@settings(max_examples=60)
+@given(data=st.data(), slots=st.integers(40, 200))
+def test_whatever_happens_everybody_reads_his_own(data: st.DataObject, slots: int) -> None:
+    stage = IsolationModel(slots, Drawn(data))
+    for _ in range(30):
+        stage.turn()
+        stage.check()
+
+
+@pytest.mark.parametrize("seed", [1, 2])
+def test_thousands_of_operations_read_nothing_foreign(seed: int) -> None:
+    counts = tenant_isolation.run(5_000, 300, seed)
+    assert counts["tokens reused"] > 1_000
+    assert counts["preempted"] > 100
+
+
+def test_the_campaign_sees_a_tenant_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(kv_cache, "chain_root", lambda tenant, digest: b"everybody")
+    with pytest.raises(ForeignRead):
+        tenant_isolation.run(20_000, 300, 1)
+
+
+def test_the_campaign_sees_a_block_given_away_while_it_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(PrefixCache, "_is_evictable", lambda self, block: block.is_cached and block.children == 0)
+    with pytest.raises(AssertionError):
+        tenant_isolation.run(20_000, 300, 1)
+
+
+def test_the_campaign_sees_a_donation_before_the_tokens_are_computed(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = KvCache.share_prefix
+    monkeypatch.setattr(
+        KvCache, "share_prefix", lambda self, sequence, tokens: honest(self, sequence, len(sequence.tokens))
+    )
+    with pytest.raises(ForeignRead):
+        tenant_isolation.run(20_000, 300, 1)

@@ -1,0 +1,289 @@
+"""The engine's process as an instance keeps it: started, spoken to, killed when stuck, replaced, never left behind."""
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Gone, Message
+from dunlin.messages.dispatch import Failed, Poisoned, Returned, Tokens
+from dunlin.messages.engine import EngineExited
+from dunlin.messages.types import FinishReason
+from dunlin.runtime.core_host import CoreHost, wall_clock
+from services.instance.config import InstanceConfig
+from services.instance.core import InstanceCore
+from services.instance.server_engine_supervisor import EngineLaunchSettings, EngineProcessSupervisor, exit_description
+from tests.engine.build import damage, make_checkpoint
+from tests.fakes.poison_engine import POISON
+from tests.services.instance.bench import MANAGER, ME, D, make_order, make_place
+from tests.settings import configured
+
+TIMEOUT_S = 60.0
+
+
+class Listener:
+    """A dispatcher's end of the stream."""
+
+    def __init__(self) -> None:
+        self.heard: list[Message] = []
+
+    def send(self, message: Message) -> bool:
+        self.heard.append(message)
+        return True
+
+    def close(self, reason: str) -> None:
+        pass
+
+    def of(self, kind: type[Any]) -> list[Any]:
+        return [message for message in self.heard if isinstance(message, kind)]
+
+
+class Seat:
+    """A real host, core and keeper, and a dispatcher that listens."""
+
+    def __init__(self, model: Path, engine: dict[str, Any], **config: Any) -> None:
+        self.core = InstanceCore(ME, configured(InstanceConfig, role="instance", **config))
+        self.host = CoreHost(self.core, ME, wall_clock())
+        self.listener = Listener()
+        self.failures: list[str] = []
+        self.keeper = EngineProcessSupervisor(
+            self.host, EngineLaunchSettings(model, 3 << 20, **engine), self.failures.append
+        )
+        self.host.attach(D, self.listener)
+        self.host.deliver(MANAGER, make_order())
+
+    async def until(self, holds: Callable[[], bool], what: str) -> None:
+        async with asyncio.timeout(TIMEOUT_S):
+            while not holds():
+                await asyncio.sleep(0.01)
+        assert holds(), what
+
+    async def until_ready(self, restarts: int = 0) -> int:
+        """The pid of an engine that can take steps."""
+        report = self.core.report
+        await self.until(lambda: report().ready and report().engine_restarts_total == restarts, "an engine")
+        return report().engine_pid
+
+    async def until_one_stands_by(self) -> int:
+        """Its pid."""
+        standby = self.keeper.standby
+        await self.until(lambda: (found := standby()) is not None and found.is_prepared, "one that stands by")
+        found = standby()
+        assert found is not None
+        return found.pid
+
+    async def until_streaming(self, tokens: int = 1) -> None:
+        await self.until(lambda: len(self.text(1)) >= tokens, "tokens")
+
+    def text(self, request: int) -> list[int]:
+        """The tokens of a request so far; fails if one is missing or repeated."""
+        found: dict[int, int] = {}
+        for message in self.listener.of(Tokens):
+            for one, position, token in zip(message.request, message.position, message.token, strict=True):
+                if one == request:
+                    assert position not in found, f"token {position} comes twice"
+                    found[position] = token
+        assert list(found) == list(range(min(found, default=0), min(found, default=0) + len(found)))
+        return list(found.values())
+
+    def has_ended(self, request: int) -> bool:
+        for message in self.listener.of(Tokens):
+            for one, finish in zip(message.request, message.finish, strict=True):
+                if one == request and finish != FinishReason.RUNNING:
+                    return True
+        return False
+
+
+@asynccontextmanager
+async def seated(model: Path, engine: dict[str, Any] | None = None, **config: Any) -> AsyncIterator[Seat]:
+    seat = Seat(model, engine or {}, **{"recovery__engine_grace_s": TIMEOUT_S, **config})
+    tasks = [asyncio.create_task(seat.keeper.run()), asyncio.create_task(seat.keeper.report_progress())]
+    try:
+        yield seat
+    finally:
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        seat.keeper.close()
+        seat.host.close()
+
+
+def is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return True
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("model"))
+
+
+DETERMINISTIC = {"deterministic": True}
+LENGTH = 120
+
+
+async def undisturbed(model: Path, *requests: int) -> dict[int, list[int]]:
+    """What these requests are answered when nothing happens."""
+    async with seated(model, DETERMINISTIC) as seat:
+        await seat.until_ready()
+        for request in requests:
+            seat.host.deliver(D, make_place(request, tokens=8, max_tokens=LENGTH))
+        await seat.until(lambda: all(seat.has_ended(request) for request in requests), "the ends")
+        return {request: seat.text(request) for request in requests}
+
+
+def stop_for_good(pid: int) -> None:
+    os.kill(pid, signal.SIGSTOP)
+
+
+def kill_it(pid: int) -> None:
+    os.kill(pid, signal.SIGKILL)
+
+
+@pytest.mark.parametrize("end", [kill_it, stop_for_good])
+def test_after_the_end_of_its_engine_a_text_goes_on_as_if_nothing_had_happened(
+    model: Path, end: Callable[[int], None]
+) -> None:
+    async def story() -> None:
+        expected = await undisturbed(model, 1, 2)
+        async with seated(model, DETERMINISTIC, engine_watch__stuck_s=0.5) as seat:
+            first = await seat.until_ready()
+            for request in expected:
+                seat.host.deliver(D, make_place(request, tokens=8, max_tokens=LENGTH))
+            await seat.until_streaming(tokens=20)
+            end(first)
+            second = await seat.until_ready(restarts=1)
+            assert second != first
+            assert not is_alive(first)
+            await seat.until(lambda: all(seat.has_ended(request) for request in expected), "the ends")
+            assert {request: seat.text(request) for request in expected} == expected
+            report = seat.core.report()
+            assert (report.revived_tokens_total >= 2 * 20, report.recomputed_tokens_total) == (True, 0)
+            assert report.prefill_tokens_total == 2 * 8
+            assert (seat.listener.of(Returned), seat.failures) == ([], [])
+        assert not is_alive(second)
+
+    asyncio.run(story())
+
+
+def test_an_engine_that_stands_by_takes_over(model: Path) -> None:
+    async def story() -> None:
+        expected = await undisturbed(model, 1)
+        async with seated(model, {**DETERMINISTIC, "standby": True}) as seat:
+            first = await seat.until_ready()
+            heir = await seat.until_one_stands_by()
+            seat.host.deliver(D, make_place(1, tokens=8, max_tokens=LENGTH))
+            await seat.until_streaming(tokens=20)
+            killed_s = asyncio.get_running_loop().time()
+            had = len(seat.text(1))
+            os.kill(first, signal.SIGKILL)
+            await seat.until_streaming(tokens=had + 1)
+            gap_s = asyncio.get_running_loop().time() - killed_s
+            assert seat.core.report().engine_pid == heir
+            assert gap_s < 2.0, "no library is loaded in it"
+            await seat.until(lambda: seat.has_ended(1), "the end")
+            assert seat.text(1) == expected[1]
+            assert await seat.until_one_stands_by() != heir
+
+    asyncio.run(story())
+
+
+def test_a_request_without_a_number_fails_beside_one_that_goes_on(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with seated(damage(make_checkpoint(tmp_path), 77)) as seat:
+            await seat.until_ready()
+            seat.host.deliver(D, make_place(1, tokens=8, max_tokens=LENGTH))
+            seat.host.deliver(D, make_place(2, known=[5, 77, 7], max_tokens=LENGTH))
+            await seat.until(lambda: seat.has_ended(1), "the end")
+            (failed,) = seat.listener.of(Failed)
+            assert failed.request == 2
+            assert (len(seat.text(1)), seat.text(2), seat.core.report().engine_restarts_total) == (LENGTH, [], 0)
+
+    asyncio.run(story())
+
+
+def test_a_poison_request_is_found_and_stopped_and_the_others_hear_nothing_of_it(model: Path) -> None:
+    async def story() -> None:
+        expected = await undisturbed(model, 1, 2)
+        engine = {**DETERMINISTIC, "module": "tests.fakes.poison_engine", "standby": True}
+        async with seated(model, engine) as seat:
+            await seat.until_ready()
+            for request in expected:
+                seat.host.deliver(D, make_place(request, tokens=8, max_tokens=LENGTH))
+            await seat.until_streaming(tokens=5)
+            seat.host.deliver(D, make_place(3, known=[5, POISON, 7], max_tokens=LENGTH))
+            await seat.until(lambda: bool(seat.listener.of(Poisoned)), "the verdict")
+            assert [said.request for said in seat.listener.of(Poisoned)] == [3]
+            await seat.until(lambda: all(seat.has_ended(request) for request in expected), "the ends")
+            assert {request: seat.text(request) for request in expected} == expected
+            report = seat.core.report()
+            assert (report.engine_restarts_total, report.poisoned_total, seat.text(3)) == (3, 1, [])
+            assert seat.listener.of(Returned) == []
+
+    asyncio.run(story())
+
+
+def test_an_engine_that_will_take_too_long_is_not_waited_for(model: Path) -> None:
+    async def story() -> None:
+        async with seated(model, recovery__engine_grace_s=0.01) as seat:
+            first = await seat.until_ready()
+            seat.host.deliver(D, make_place(1, tokens=8, max_tokens=200))
+            await seat.until_streaming()
+            os.kill(first, signal.SIGKILL)
+            await seat.until(lambda: bool(seat.listener.of(Returned)), "the attempt back")
+            assert "engine gone: ended by SIGKILL" in seat.listener.of(Returned)[0].why.chosen
+            assert not seat.core.report().ready
+            await seat.until_ready(restarts=1)
+            seat.host.deliver(D, make_place(2, tokens=8, max_tokens=5))
+            await seat.until(lambda: seat.has_ended(2), "the end of a text")
+
+    asyncio.run(story())
+
+
+def test_an_engine_that_cannot_even_start_once_is_told_in_one_line(tmp_path: Path) -> None:
+    async def story() -> None:
+        async with seated(tmp_path / "nowhere") as seat:
+            await seat.until(lambda: bool(seat.failures), "the failure")
+            assert len(seat.failures) == 1
+            assert "nowhere" in seat.failures[0]
+            assert "\n" not in seat.failures[0]
+            await asyncio.sleep(0.5)
+            assert seat.core.report().engine_pid == 0 or not is_alive(seat.core.report().engine_pid)
+
+    asyncio.run(story())
+
+
+def test_the_engines_memory_outlives_it_and_its_counter_goes_on(model: Path) -> None:
+    async def story() -> None:
+        async with seated(model) as seat:
+            first = await seat.until_ready()
+            seat.host.deliver(D, make_place(1, tokens=8, max_tokens=200))
+            await seat.until(lambda: seat.core.report().safepoints > 10, "progress")
+            before = seat.core.report().safepoints
+            os.kill(first, signal.SIGKILL)
+            await seat.until_ready(restarts=1)
+            assert seat.core.report().safepoints >= before
+            seat.host.deliver(D, Gone("done"))
+
+    asyncio.run(story())
+
+
+@pytest.mark.parametrize(
+    ("exited", "words"),
+    [
+        (EngineExited(3, 0), "exit code 3"),
+        (EngineExited(0, 9), "ended by SIGKILL"),
+        (EngineExited(0, 40), "ended by signal 40"),
+        (None, "it spoke nonsense"),
+    ],
+)
+def test_how_an_engine_ended_is_said_in_words(exited: EngineExited | None, words: str) -> None:
+    assert exit_description(exited) == words

@@ -1,0 +1,50 @@
+"""The published view and what waits for the next version: found by name, and told apart by urgency."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address
+from dunlin.messages.fleet import MemberView
+from services.monitor.fleet_views import FleetViews
+
+A, AGAIN, B = Address("instance", "a", 1), Address("instance", "a", 2), Address("instance", "b", 3)
+
+
+def test_a_name_finds_what_is_published_or_waits_until_it_is_published_as_gone() -> None:
+    views = FleetViews()
+    views.put(MemberView(A))
+    assert (views.incarnations("a"), views.incarnations("b")) == ([A], [])
+    views.publish()
+    views.put(MemberView(AGAIN))
+    views.put(MemberView(B))
+    assert (views.incarnations("a"), views.incarnations("b")) == ([A, AGAIN], [B])
+    views.remove(A)
+    views.remove(B)
+    assert (views.incarnations("a"), views.incarnations("b")) == ([A, AGAIN], [])
+    assert views.publish().removed == (A,)
+    assert (views.incarnations("a"), views.incarnations("b")) == ([AGAIN], [])
+
+
+@pytest.mark.parametrize(
+    ("change", "urgent"),
+    [
+        ({"free_slots": 3}, False),
+        ({"running": 3}, False),
+        ({"waiting": 3}, False),
+        ({"leaving": 1}, False),
+        ({"ready": True}, True),
+        ({"suspect": True}, True),
+        ({"plan_version": 2}, True),
+        ({"capacity_slots": 9}, True),
+        ({"draining": True}, True),
+    ],
+)
+def test_only_load_can_wait(change: dict[str, Any], urgent: bool) -> None:
+    views = FleetViews()
+    views.put(MemberView(A))
+    views.publish()
+    views.put(MemberView(A, **change))
+    assert (views.changed, views.urgent) == (True, urgent)
+    views.put(MemberView(A))
+    assert (views.changed, views.urgent) == (False, False)
