@@ -1,12 +1,12 @@
 """Protobuf and gRPC on one side, messages on the other. Import the modules; this package loads nothing by itself.
 
-codec, envelopes              bytes of messages, and of frames
-channels, methods             gRPC's settings; unary and streaming methods for clients and tools
-security                      TLS, and which role may call which
-streams, acceptor, dialer     one conversation between two processes
-dialing, reasons, server      which members are dialled; decisions to the monitors; the listening port
-membership, prober            the members, every death confirmed
-options, process, service     the common runtime of every service
+codec, envelopes    bytes of messages, and of frames
+protos              the .proto files, written from the messages
+channels            gRPC's settings
+security            TLS, and which role may call which
+streams             one conversation between two processes: dialling, accepting, probing
+rpc                 unary and streaming calls of clients and tools; health; the listening port
+service             the common runtime of every service: options, membership, decisions to the monitors
 """
 
 import os

@@ -1,4 +1,4 @@
-"""Load: traces, arrival processes, the open-loop generator, and what is made of its records.
+"""Load: what is sent and when (`traffic`), and the open-loop generator that sends it and keeps records (`loadgen`).
 
-`arrivals`, `prompts` and `stats` are pure (seeds are given); `generator` talks to a cluster through a `Door`.
+`traffic` and the statistics are pure (seeds are given); the load generator talks to a cluster through a `LoadTarget`.
 """

@@ -1,0 +1,1 @@
+"""The monitor: collects reports and reasons, suspects processes without progress, publishes the FleetView."""

@@ -1,1 +1,1 @@
-"""Attention backends. This package loads no torch; `table` names the backends."""
+"""Attention backends. This package loads no torch; `registry` names the backends."""

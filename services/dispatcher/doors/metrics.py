@@ -116,7 +116,7 @@ HISTOGRAMS = {
             "dunlin_request_queue_time_seconds",
             "histogram",
             REQUEST_LABELS,
-            "from the call's arrival to the first hand-out to an instance",
+            "from the call's arrival to the first dispatch to an instance",
             "vllm:request_queue_time_seconds",
         ),
         QUEUE_BUCKETS_S,

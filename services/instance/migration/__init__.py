@@ -1,1 +1,1 @@
-"""Sequences that move between instances: out, in, evacuation, hand-off from prefill to decode."""
+"""Sequences that migrate between instances: out, in, evacuation, hand-off from prefill to decode."""

@@ -1,1 +1,1 @@
-"""A generate request in dunlin's own words: prompt, settings, idempotency key, output text."""
+"""One request as both doors see it: prompt, settings, idempotency key, output text."""
