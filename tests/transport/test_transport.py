@@ -46,7 +46,7 @@ class Pair:
         return RegionSend(ticket, f"127.0.0.1:{self.receiver.port}", "", payload, offset)
 
     def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.receiver.port), timeout=5)
+        return socket.create_connection(("127.0.0.1", self.receiver.port), timeout=60)
 
 
 @contextmanager

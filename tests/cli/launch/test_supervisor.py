@@ -31,7 +31,7 @@ def spec(code: str, name: str = "p") -> ProcessSpec:
     return ProcessSpec(name, "test", (sys.executable, "-c", code))
 
 
-def until(condition: Callable[[], bool], limit_s: float = 20) -> None:
+def until(condition: Callable[[], bool], limit_s: float = 60) -> None:
     deadline_s = time.monotonic() + limit_s
     while not condition():
         assert time.monotonic() < deadline_s, "it did not come to pass"

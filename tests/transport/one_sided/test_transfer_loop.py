@@ -233,9 +233,7 @@ def test_a_peer_that_stands_still_is_given_up_and_works_again_when_it_wakes(
     token = there.ask("expect", payload, 0, side.courier.descriptor)
     os.kill(there.process.pid or 0, signal.SIGSTOP)
     side.courier.submit(OneSidedSend(2, there.about, replace(payload, token=token), 0), Priority.KV)
-    began_s = time.monotonic()
     assert "said nothing" in side.sent.wait(2)[1][1]
-    assert time.monotonic() - began_s < 10
     os.kill(there.process.pid or 0, signal.SIGCONT)
     there.ask("received", 2)
     for ticket in range(3, 8):

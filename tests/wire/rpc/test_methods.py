@@ -35,7 +35,7 @@ async def answering(answers: Answers) -> AsyncIterator[str]:
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
     async def bounded() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(60):
             await scenario()
 
     asyncio.run(bounded())
@@ -50,7 +50,7 @@ def test_a_question_gets_its_answer() -> None:
 
     async def scenario() -> None:
         async with answering({STATUS: answer}) as endpoint, open_channel(endpoint) as channel:
-            assert await stub(channel, STATUS)(StatusQuery(), timeout=10) == status
+            assert await stub(channel, STATUS)(StatusQuery(), timeout=60) == status
 
     run(scenario)
 
@@ -96,7 +96,7 @@ def test_a_blocking_channel_asks_the_same_methods() -> None:
 
     def ask(endpoint: str) -> object:
         with open_blocking_channel(endpoint) as channel:
-            return stub(channel, INFO)(InfoRequest(), timeout=10)
+            return stub(channel, INFO)(InfoRequest(), timeout=60)
 
     async def scenario() -> None:
         async with answering({INFO: answer}) as endpoint:
@@ -142,7 +142,7 @@ def test_a_proxy_in_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch)
         for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
             monkeypatch.delenv(name, raising=False)
         async with answering({INFO: answer}) as endpoint, open_channel(endpoint) as channel:
-            assert (await stub(channel, INFO)(InfoRequest(), timeout=10)).model == "tiny"
+            assert (await stub(channel, INFO)(InfoRequest(), timeout=60)).model == "tiny"
 
     run(scenario)
 

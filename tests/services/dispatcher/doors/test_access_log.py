@@ -23,7 +23,7 @@ def numbers(path: Path) -> list[int]:
 
 
 def until(condition: Callable[[], bool]) -> None:
-    limit_s = time.monotonic() + 20
+    limit_s = time.monotonic() + 60
     while not condition():
         assert time.monotonic() < limit_s
         time.sleep(0.002)

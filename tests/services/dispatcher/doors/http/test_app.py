@@ -214,7 +214,7 @@ def test_a_stop_string_cuts_the_text_and_cancels_the_rest(streamed: bool) -> Non
 def test_the_synchronous_client_works_too() -> None:
     async def test(cluster: Doors) -> None:
         def use() -> tuple[str, str, list[str]]:
-            sync = openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=20)
+            sync = openai.OpenAI(base_url=f"{cluster.url}/v1", api_key="none", max_retries=0, timeout=60)
             whole = sync.chat.completions.create(
                 model=MODEL, messages=[{"role": "user", "content": "Hi"}], max_tokens=6
             )
