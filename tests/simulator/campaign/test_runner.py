@@ -13,9 +13,7 @@ from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
 from simulator.campaign.plans import Fault, TrialPlan
 from simulator.campaign.runner import FailingSeed, plan_of, run_campaign, run_seed
-from simulator.campaign.shrinking import PlanShrinker
 from simulator.campaign.trial import CampaignTrial
-from simulator.engine.token_model import continuation
 
 SEEDS = 8
 
@@ -45,64 +43,12 @@ def test_a_seed_replays_exactly_whatever_strings_hash_to() -> None:
     assert said == {f"{outcome.digest} {outcome.events} {outcome.simulated_s}\n"}
 
 
-def test_every_fault_is_struck_by_some_seed() -> None:
-    planned = {fault.kind for seed in range(60) for fault in plan_of(seed).faults}
-    assert planned == set(fault_kinds()), sorted(set(fault_kinds()) - planned)
-
-
-def test_some_faults_take_aim_and_some_clients_go_on_from_what_they_were_answered() -> None:
-    plans = [plan_of(seed) for seed in range(40)]
-    aims = {fault.aim for plan in plans for fault in plan.faults}
-    assert {"", "spilling", "receiving", "copying", "queued"} <= aims
-    again = 0
-    for plan in plans:
-        texts = {(*ask.tokens, *continuation(ask.tokens, 1, ask.number)) for ask in plan.requests}
-        again += sum(ask.tokens[:length] in texts for ask in plan.requests for length in range(len(ask.tokens)))
-    assert again > 15
-
-
 def test_a_fault_that_takes_aim_strikes_who_is_in_that_phase() -> None:
     base = plan_of(3)
     aimed = Fault(0, 0.0, "crash_engine", 0.0, 0.0, 0.1, 0.0, aim="computing")
     coverage = Coverage()
     outcome = CampaignTrial(replace(base, faults=(aimed,)), coverage).run()
     assert (outcome.violation, coverage.faults) == (None, Counter({("crash_engine", "instance computing"): 1}))
-
-
-def test_coverage_names_the_phases_in_which_a_fault_struck_nobody() -> None:
-    coverage = Coverage()
-    coverage.fault_applied("late_orders", "global_manager", "leading")
-    coverage.fault_applied("late_orders", "kvstore", "quarantined")
-    assert coverage.report().splitlines()[-2:] == [
-        "  late_orders: global_manager leading 1, kvstore quarantined 1",
-        "    never: global_manager standing by, kvstore reserved, kvstore committed, kvstore empty",
-    ]
-
-
-def fails_with(*needed: int) -> PlanShrinker:
-    """Fails while these faults, and request 3, are there."""
-
-    def fails(plan: TrialPlan) -> bool:
-        there = {fault.number for fault in plan.faults}
-        return there.issuperset(needed) and any(ask.number == 3 for ask in plan.requests)
-
-    return PlanShrinker(fails, most=200)
-
-
-def test_shrinking_keeps_what_is_needed_and_nothing_else() -> None:
-    plan = next(plan for plan in map(plan_of, range(100)) if len(plan.faults) == 12)
-    smallest = fails_with(2, 9).shrink(plan)
-    assert [fault.number for fault in smallest.faults] == [2, 9]
-    assert [ask.number for ask in smallest.requests] == [3]
-    assert smallest.faults[0] == plan.faults[2]
-
-
-def test_shrinking_is_bounded() -> None:
-    plan = next(plan for plan in map(plan_of, range(100)) if len(plan.faults) == 12)
-    shrinker = fails_with(2, 9)
-    shrinker = PlanShrinker(lambda smaller: False, most=7)
-    assert shrinker.shrink(plan) == plan
-    assert shrinker.runs == 7
 
 
 def test_a_part_of_a_plan_runs() -> None:

@@ -1,0 +1,21 @@
+"""Plans draw every kind of fault, phases to wait for, and requests that continue answers."""
+
+from simulator.campaign.faults.catalog import fault_kinds
+from simulator.campaign.runner import plan_of
+from simulator.engine.token_model import continuation
+
+
+def test_every_fault_is_struck_by_some_seed() -> None:
+    planned = {fault.kind for seed in range(60) for fault in plan_of(seed).faults}
+    assert planned == set(fault_kinds()), sorted(set(fault_kinds()) - planned)
+
+
+def test_some_faults_take_aim_and_some_clients_go_on_from_what_they_were_answered() -> None:
+    plans = [plan_of(seed) for seed in range(40)]
+    aims = {fault.aim for plan in plans for fault in plan.faults}
+    assert {"", "spilling", "receiving", "copying", "queued"} <= aims
+    again = 0
+    for plan in plans:
+        texts = {(*ask.tokens, *continuation(ask.tokens, 1, ask.number)) for ask in plan.requests}
+        again += sum(ask.tokens[:length] in texts for ask in plan.requests for length in range(len(ask.tokens)))
+    assert again > 15
