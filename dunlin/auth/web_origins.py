@@ -1,4 +1,4 @@
-"""Web origins as browsers spell them in `CallOrigin`, for the flags `--cors` and the HTTP door."""
+"""Web origins as browsers spell them in `Origin`, for the flags `--cors` and the HTTP door."""
 
 import argparse
 import re

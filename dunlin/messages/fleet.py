@@ -15,7 +15,7 @@ PARTIES = Parties("Fleet", dialers=("dispatcher", "global_manager", "instance", 
 
 @message(command=2, hot=True)
 class InstanceReport:
-    """What an instance says of itself, on every change of note and at least every `report_interval_s`.
+    """What an instance says of itself, on every change of note and at least every `reports.interval_s`.
 
     Slots: `free + owned + reserved + moving + quarantined == capacity`; `cached_slots` of the owned ones hold prefixes
     that nobody uses and are given away when somebody needs room. `safepoints` counts safepoints passed by the

@@ -55,7 +55,7 @@ class FirstToken:
 class Closed:
     """The request ended, after `tokens` tokens for the client. `request` empty: the door did not take it.
 
-    `trace` is that of its `Admitted`. Of one that was not taken `error` says why in one word, such as `too_long_text`.
+    `trace` is that of its `Admitted`. Of one that was not taken `error` says why in one word, such as `too_long`.
     """
 
     request: str = number(1)

@@ -32,7 +32,7 @@ class DoorCall:
 
     `path` is one of few (a route, a method), `target` what the client wrote, without its query. `operation` is empty
     for a call that generates nothing. `began_s` is when its head had come, `arrived_s` when its body had. `code` is the
-    kind of its error in one word, such as `too_long_text`. `is_told`: the core has refused it itself, and recorded
+    kind of its error in one word, such as `too_long`. `is_told`: the core has refused it itself, and recorded
     that.
     """
 
