@@ -143,8 +143,8 @@ def test_silence_proves_nothing_while_most_are_in_doubt() -> None:
         probes = [probe for probe in confirmation.due_probes(now_s + 1.0) if isinstance(probe, LivenessProbe)]
         assert len(probes) == 3
     # One returns: two of five in doubt are no freeze, and they were silent for long.
-    confirmation.take(21.0, MemberUp(member("b")))
-    assert not confirmation.frozen
+    confirmation.apply(21.0, MemberUp(member("b")))
+    assert not confirmation.is_frozen
     assert judge_all(confirmation, probes, ProbeVerdict.SILENT, 21.0) == [DOWN_A, MemberDown(member("c").address)]
 
 

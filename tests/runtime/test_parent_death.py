@@ -8,9 +8,9 @@ from dunlin.runtime.parent_death import die_with_parent_command
 
 PARENT = """
 import subprocess, sys, time
-from dunlin.runtime.parent_death import tethered
+from dunlin.runtime.parent_death import die_with_parent_command
 import os
-child = subprocess.Popen(tethered(["sleep", "60"], os.getpid()))
+child = subprocess.Popen(die_with_parent_command(["sleep", "60"], os.getpid()))
 print(child.pid, flush=True)
 time.sleep(60)
 """

@@ -50,7 +50,7 @@ def test_it_looks_now_and_then_and_torch_follows(monkeypatch: pytest.MonkeyPatch
         looked.append(at_s)
         return CpuTimes(at_s, waited_s=at_s, own_s=at_s, busy_s=2 * at_s)
 
-    monkeypatch.setattr(compute_threads, "cpu_times", contended)
+    monkeypatch.setattr(compute_threads, "read_cpu_times", contended)
     threads = ComputeThreadPool(2, lambda: now_s)
     threads.adjust()
     assert (looked, torch.get_num_threads()) == ([], 2), "there is no choice yet"

@@ -28,7 +28,7 @@ class FakeExporter:
         self.spans: list[Span] = []
         self.closed = False
 
-    def offer(self, spans: list[Span]) -> None:
+    def enqueue(self, spans: list[Span]) -> None:
         self.spans += spans
 
     def close(self) -> None:

@@ -20,7 +20,7 @@ CANDIDATES = st.builds(
     free_slots=st.integers(-100, 300),
     requests=SMALL,
     waiting_tokens=st.sampled_from([0, 64, 65]),
-    turn=SMALL,
+    last_dispatch=SMALL,
 )
 
 
