@@ -21,7 +21,13 @@ HISTORY = ("decisions", "measurements")
 """Their pages keep the names of their day, but not paths and commands that are gone."""
 FOREIGN = frozenset(
     {"Authorization", "Origin", "NaN", "Infinity", "EngineCore", "Req", "config.json", "tokenizer.json"}
-    | {"DunlinSlowFirstTokens", "DunlinRequestsFail", "DunlinRefusesForLoad", "<data-dir>/dunlin.json"}
+    | {
+        "DunlinSlowFirstTokens",
+        "DunlinRequestsFail",
+        "DunlinRefusesForLoad",
+        "<data-dir>/dunlin.json",
+        "<data-dir>/settings.toml",
+    }
     | {"vllm/benchmarks/lib/endpoint_request_func.py", "dunlin.tokens", "dunlin.cli.main"}
 )
 """HTTP headers, numbers, names of other projects, files that are not of this tree, alarms (deploy/watching), and what
