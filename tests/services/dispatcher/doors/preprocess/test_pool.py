@@ -3,6 +3,7 @@
 import asyncio
 import os
 import signal
+import socket
 import threading
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import replace
@@ -16,7 +17,7 @@ from dunlin.messages.types import i32
 from dunlin.wire.codec import encode
 from services.dispatcher.admission.refusals import DoorError
 from services.dispatcher.doors.generation.prompts import PromptEncoder
-from services.dispatcher.doors.preprocess import preprocessor
+from services.dispatcher.doors.preprocess import helper, preprocessor
 from services.dispatcher.doors.preprocess.pool import LaneLimits, PreprocessLimits, PreprocessPool
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessed, Preprocessor
 from tests.services.dispatcher.running_doors import model
@@ -212,17 +213,24 @@ def test_small_calls_need_no_room() -> None:
     with_intake(test, PreprocessLimits(10, (LaneLimits(20, 0, 0, 0, 1.0),)))
 
 
-def test_a_helper_that_dies_is_replaced() -> None:
+def test_a_helper_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
     body = b'{"prompt": "x"}'
+    was_sent = threading.Event()
+    receive = helper.receive_frame
+
+    def watched(connection: socket.socket) -> tuple[int, bytearray]:
+        was_sent.set()
+        return receive(connection)
 
     async def test(intake: PreprocessPool) -> None:
         await intake.read(BodyKind.COMPLETION, body)
         process = intake._lanes[0]._helper._process
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)
+        monkeypatch.setattr(helper, "receive_frame", watched)
         asked = asyncio.create_task(intake.read(BodyKind.COMPLETION, body))
-        while not intake.calls_in_lanes:
-            await asyncio.sleep(0)
+        # One that is dead before it is sent the call is replaced without a word.
+        assert await asyncio.to_thread(was_sent.wait, 60)
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(DoorError, match="has died over this one of 15 bytes"):
             await asked
