@@ -60,8 +60,13 @@ def start(screen: DemoScreen) -> ClusterProcess:
         "speech, not sense."
     )
     began_s = time.monotonic()
-    grace = f"instance.recovery.engine_grace_s={ENGINE_GRACE_S:g}"
-    cluster = ClusterProcess("--instances", str(INSTANCES), "--deterministic", "--set", grace)
+    cluster = ClusterProcess(
+        "--instances",
+        str(INSTANCES),
+        "--deterministic",
+        "--set",
+        f"instance.recovery.engine_grace_s={ENGINE_GRACE_S:g}",
+    )
     cluster.start()
     print(f"\nready after {time.monotonic() - began_s:.1f} s\n")
     return cluster

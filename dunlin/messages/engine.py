@@ -93,7 +93,7 @@ class Push:
     to_host: I8 = number(8, default_factory=i8)
 
 
-@message(command=4, about=Subject.SEQUENCES, hot=True)
+@message(command=4, about=Subject.SEQUENCES, hot=True, reserved=(17, 18))
 class Step:
     """One iteration. Row i computes tokens `start[i]:stop[i]:stride[i]` of `sequence[i]`.
 
@@ -121,8 +121,6 @@ class Step:
     push: Push | None = number(14, default=None)
     after: I64 = number(15, default_factory=i64)
     repeat: int = number(16, default=1)
-    epoch: int = number(17, default=0)
-    plan_version: int = number(18, default=0)
     why: Why | None = number(19, default=None)
 
 
