@@ -1,7 +1,7 @@
-"""A private CA for one cluster, and the certificates that it gives: made here, read by `dunlin/wire/security.py`.
+"""Makes a private CA for one cluster and issues its certificates, which `dunlin/wire/security.py` reads.
 
 The package `cryptography` is needed to make them, not to use them. A certificate carries its holder's role and name as
-DNS names under `dunlin` (`identity_names`), so that the dialling side checks them within the TLS handshake itself.
+DNS names under `dunlin` (`identity_names`), so that the dialling side checks them in the TLS handshake itself.
 """
 
 import ipaddress
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 CA, CERTIFICATE, KEY = "ca.pem", "cert.pem", "key.pem"
 CA_KEY = "ca-key.pem"
-"""The CA's own key: where certificates are issued, and nowhere else."""
+"""The CA's private key: it belongs where certificates are issued, and on no node of the cluster."""
 
 ROLES = ("dispatcher", "global_manager", "instance", "kvstore", "monitor", "etcd", "client")
 ANY_NAME = "*"
@@ -37,7 +37,10 @@ class CertificateError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class CertificateRequest:
-    """Whose certificate it is. `name` `*` is any name of the role; `hosts` are host names and IP addresses."""
+    """The holder of a certificate: `name` (`*`: any name) in `role`, reachable at `hosts` (names and IP addresses).
+
+    It is valid for `days`.
+    """
 
     role: str
     name: str
@@ -48,10 +51,10 @@ class CertificateRequest:
 def identity_names(role: str, name: str) -> tuple[str, str]:
     """The DNS names in a certificate that name its holder: `instance.dunlin`, and `instance-0.instance.dunlin`.
 
-    A name that cannot be one label of a DNS name stands there as its hash, and `*` for any name.
+    A name that cannot be a label of a DNS name is replaced by its hash; `*` stays as it is.
 
     Raises:
-        CertificateError: no such role, or no name.
+        CertificateError: the role is unknown, or the name is empty.
     """
     if role not in ROLES:
         raise CertificateError(f"no role {role!r}: choose one of {', '.join(ROLES)}")
@@ -64,24 +67,24 @@ def identity_names(role: str, name: str) -> tuple[str, str]:
 
 
 def is_host(name: str) -> bool:
-    """Whether a certificate can name this host (`*.` for any below it)."""
+    """Whether a certificate can name this host; `*.` before it: any host below it."""
     if len(name) > 253 or name == "dunlin" or name.endswith(".dunlin"):
         return False
     return all(_HOST_PART.fullmatch(part) for part in name.removeprefix("*.").split("."))
 
 
 def make_ca(directory: Path, force: bool = False, days: int = CA_DAYS) -> None:
-    """A new CA in `directory`: `ca.pem`, and its key in `ca-key.pem` (mode 0600).
+    """Make a CA in `directory`: `ca.pem`, and its key in `ca-key.pem` (mode 0600).
 
     Raises:
-        CertificateError: there is one already and `force` is not set; or the files cannot be written.
+        CertificateError: a CA exists and `force` is not set, or the files cannot be written.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
 
-    _free((directory / CA, directory / CA_KEY), force)
+    _check_absent((directory / CA, directory / CA_KEY), force)
     key = ec.generate_private_key(ec.SECP256R1())
-    subject = _called(f"dunlin CA {os.urandom(4).hex()}")
+    subject = _common_name(f"dunlin CA {os.urandom(4).hex()}")
     builder = _builder(subject, subject, key.public_key(), days)
     builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
     builder = builder.add_extension(_usage(signs_certificates=True), critical=True)
@@ -90,10 +93,11 @@ def make_ca(directory: Path, force: bool = False, days: int = CA_DAYS) -> None:
 
 
 def issue_certificate(ca: Path, out: Path, leaf: CertificateRequest, force: bool = False) -> None:
-    """A certificate of the CA in `ca`, with all that its holder needs in `out`: `ca.pem`, `cert.pem`, `key.pem` (0600).
+    """Issue a certificate of the CA in `ca` into `out`: `ca.pem`, `cert.pem` and `key.pem` (mode 0600).
 
     Raises:
-        CertificateError: no CA there, a wrong role, name or host, files that exist and no `force`, or no way to write.
+        CertificateError: the CA is missing, role, name or a host is invalid, the files exist and `force` is not set, or
+            they cannot be written.
     """
     from cryptography import x509
     from cryptography.hazmat.primitives.asymmetric import ec
@@ -101,11 +105,11 @@ def issue_certificate(ca: Path, out: Path, leaf: CertificateRequest, force: bool
 
     names = [x509.DNSName(name) for name in identity_names(leaf.role, leaf.name)]
     hosts = [_host(host) for host in leaf.hosts]
-    _free((out / CERTIFICATE, out / KEY), force)
+    _check_absent((out / CERTIFICATE, out / KEY), force)
     authority, authority_key = _load_ca(ca)
     key = ec.generate_private_key(ec.SECP256R1())
     builder = _builder(
-        _called(f"dunlin {leaf.role} {leaf.name if leaf.name.isprintable() else names[1].value}"),
+        _common_name(f"dunlin {leaf.role} {leaf.name if leaf.name.isprintable() else names[1].value}"),
         authority.subject,
         key.public_key(),
         leaf.days,
@@ -133,7 +137,7 @@ def _load_ca(directory: Path) -> "tuple[Certificate, Any]":
         raise CertificateError(f"cannot read the CA in {directory}: {error}") from error
 
 
-def _free(paths: Sequence[Path], force: bool) -> None:
+def _check_absent(paths: Sequence[Path], force: bool) -> None:
     for path in paths:
         if path.exists() and not force:
             raise CertificateError(f"{path} exists already: choose another directory, or say --force to replace it")
@@ -147,12 +151,12 @@ def _host(text: str) -> "GeneralName":
     except ValueError:
         pass
     if not is_host(text):
-        text = f"{text!r} is no host name (those under 'dunlin' say who a holder is) and no IP address"
+        text = f"{text!r} is no host name (those under 'dunlin' are for holders' names) and no IP address"
         raise CertificateError(text)
     return x509.DNSName(text)
 
 
-def _called(name: str) -> Any:
+def _common_name(name: str) -> Any:
     from cryptography import x509
     from cryptography.x509.oid import NameOID
 
@@ -208,7 +212,7 @@ def _public(certificate: "Certificate") -> bytes:
 
 
 def _write(directory: Path, name: str, data: bytes, mode: int) -> None:
-    # Beside and moved into place: a service that starts meanwhile reads the old file or the new one.
+    # Written beside it and moved into place: a service that starts meanwhile reads the old file or the new one.
     path = directory / name
     fresh = path.with_name(f".{name}.{os.getpid()}")
     try:

@@ -1,9 +1,9 @@
-"""The file of tenants: the users of a cluster, the hashes of their API keys, and their quotas. JSON or TOML.
+"""Parses the file of tenants: the users of a cluster, the hashes of their API keys, and their quotas. JSON or TOML.
 
     {"tenants": {"acme": {"keys": ["<sha256 of a key, hex>"], "requests_per_minute": 600, "running": 8}}}
 
-A key is 256 random bits: a plain hash of it tells nothing, and needs no salt. Knows no door and no core; files are read
-and written elsewhere.
+A key is 256 random bits: a plain hash of it reveals nothing, and needs no salt. Pure: files are read and written
+elsewhere.
 """
 
 import hashlib
@@ -28,12 +28,12 @@ _MOST = (1 << 31) - 1
 
 
 class TenantsError(ValueError):
-    """The file cannot be taken; the text says what, and in which line."""
+    """The file is invalid; the text says what is wrong, and in which line."""
 
 
 @dataclass(frozen=True, slots=True)
 class Tenant:
-    """One tenant. `keys` are hashes; a `disabled` one is known and refused."""
+    """One tenant. `keys` are hashes of its API keys; calls of a `disabled` tenant are refused."""
 
     name: str
     keys: tuple[str, ...] = ()
@@ -42,15 +42,15 @@ class Tenant:
 
 
 def hash_key(key: str) -> str:
-    """How a key stands in the file."""
+    """The hash of an API key as it stands in the file: SHA-256 in hexadecimal."""
     return hashlib.sha256(key.encode()).hexdigest()
 
 
 def parse_tenants(data: bytes, is_toml: bool) -> tuple[Tenant, ...]:
-    """The tenants in the text of a file.
+    """The tenants in the bytes of a file.
 
     Raises:
-        TenantsError: it is no such file, or something in it is not as it must be.
+        TenantsError: the file is too long, not JSON (or TOML), or has a value that is not allowed.
     """
     if len(data) > MOST_FILE_BYTES:
         raise TenantsError(f"{len(data)} bytes; at most {MOST_FILE_BYTES} are read")
@@ -62,7 +62,7 @@ def parse_tenants(data: bytes, is_toml: bool) -> tuple[Tenant, ...]:
     values = _toml(text) if is_toml else _json(text)
     try:
         return _tenants(values)
-    except _Wrong as wrong:
+    except _InvalidValue as wrong:
         raise TenantsError(f"line {_line(text, wrong.path)}: {'.'.join(wrong.path)}: {wrong}") from wrong
 
 
@@ -72,8 +72,8 @@ def format_tenants(tenants: tuple[Tenant, ...]) -> str:
     return json.dumps({"tenants": values}, indent=2, ensure_ascii=False) + "\n"
 
 
-class _Wrong(ValueError):
-    """A value that cannot be taken, and the names that lead to it."""
+class _InvalidValue(ValueError):
+    """A value that is not allowed, and the path of names that leads to it."""
 
     def __init__(self, path: tuple[str, ...], text: str) -> None:
         super().__init__(text)
@@ -87,7 +87,7 @@ def _json(text: str) -> Any:
         raise TenantsError(f"line {error.lineno}: no JSON: {error.msg}") from error
     except RecursionError as error:
         raise TenantsError("line 1: nested too deeply") from error
-    except _Wrong as wrong:
+    except _InvalidValue as wrong:
         raise TenantsError(f"line {_line(text, wrong.path)}: {wrong.path[0]!r} {wrong}") from wrong
 
 
@@ -95,7 +95,7 @@ def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     found = dict(pairs)
     if len(found) < len(pairs):
         names = [name for name, _ in pairs]
-        raise _Wrong((next(name for name in names if names.count(name) > 1),), "stands there twice")
+        raise _InvalidValue((next(name for name in names if names.count(name) > 1),), "stands there twice")
     return found
 
 
@@ -113,16 +113,18 @@ def _toml(text: str) -> Any:
 def _tenants(values: Any) -> tuple[Tenant, ...]:
     given = _mapping((), values).get("tenants")
     if given is None or len(values) > 1:
-        raise _Wrong(("tenants",), "the file holds `tenants`, and nothing beside it")
+        raise _InvalidValue(("tenants",), "the file holds `tenants`, and nothing beside it")
     named = _mapping(("tenants",), given)
     if len(named) > MOST_TENANTS:
-        raise _Wrong(("tenants",), f"{len(named)} tenants; at most {MOST_TENANTS} are taken")
+        raise _InvalidValue(("tenants",), f"{len(named)} tenants; at most {MOST_TENANTS} are taken")
     tenants = tuple(_tenant(name, value) for name, value in named.items())
     owners: dict[str, str] = {}
     for tenant in tenants:
         for digest in tenant.keys:
             if digest in owners:
-                raise _Wrong(("tenants", tenant.name, "keys"), f"{digest[:12]}… is a key of {owners[digest]!r} already")
+                raise _InvalidValue(
+                    ("tenants", tenant.name, "keys"), f"{digest[:12]}… is a key of {owners[digest]!r} already"
+                )
             owners[digest] = tenant.name
     return tenants
 
@@ -130,11 +132,11 @@ def _tenants(values: Any) -> tuple[Tenant, ...]:
 def _tenant(name: str, value: Any) -> Tenant:
     path = ("tenants", name)
     if not 1 <= len(name) <= MOST_TENANT_CHARACTERS or not name.isprintable():
-        raise _Wrong(path, f"a tenant's name has 1 to {MOST_TENANT_CHARACTERS} printable characters")
+        raise _InvalidValue(path, f"a tenant's name has 1 to {MOST_TENANT_CHARACTERS} printable characters")
     given = _mapping(path, value)
     for field_name in given:
         if field_name not in FIELDS:
-            raise _Wrong((*path, field_name), f"is not known; a tenant has {', '.join(FIELDS)}")
+            raise _InvalidValue((*path, field_name), f"is not known; a tenant has {', '.join(FIELDS)}")
     read = {field_name: FIELDS[field_name]((*path, field_name), one) for field_name, one in given.items()}
     limits = {limit: read.get(limit) for limit in LIMITS}
     return Tenant(name, read.get("keys", ()), Quota(name, **limits), read.get("disabled", False))
@@ -142,27 +144,29 @@ def _tenant(name: str, value: Any) -> Tenant:
 
 def _mapping(path: tuple[str, ...], value: Any) -> Mapping[str, Any]:
     if not isinstance(value, Mapping):
-        raise _Wrong(path, "must be a table of names and values")
+        raise _InvalidValue(path, "must be a table of names and values")
     return value
 
 
 def _limit(path: tuple[str, ...], value: Any) -> int:
     if isinstance(value, bool) or not isinstance(value, int) or not 1 <= value <= _MOST:
-        raise _Wrong(path, f"must be a whole number from 1 to {_MOST}; leave it out for no limit")
+        raise _InvalidValue(path, f"must be a whole number from 1 to {_MOST}; leave it out for no limit")
     return value
 
 
 def _keys(path: tuple[str, ...], value: Any) -> tuple[str, ...]:
     if not isinstance(value, list) or not all(isinstance(one, str) and _DIGEST.fullmatch(one) for one in value):
-        raise _Wrong(path, "must be a list of SHA-256 hashes, 64 hexadecimal digits each: `dunlin keys add` makes them")
+        raise _InvalidValue(
+            path, "must be a list of SHA-256 hashes, 64 hexadecimal digits each: `dunlin keys add` makes them"
+        )
     if len(value) > MOST_KEYS:
-        raise _Wrong(path, f"{len(value)} keys; at most {MOST_KEYS} are taken")
+        raise _InvalidValue(path, f"{len(value)} keys; at most {MOST_KEYS} are taken")
     return tuple(value)
 
 
 def _flag(path: tuple[str, ...], value: Any) -> bool:
     if not isinstance(value, bool):
-        raise _Wrong(path, "must be true or false")
+        raise _InvalidValue(path, "must be true or false")
     return value
 
 
@@ -180,7 +184,7 @@ def _values(tenant: Tenant) -> dict[str, Any]:
 
 
 def _line(text: str, path: tuple[str, ...]) -> int:
-    """The line in which the value that `path` leads to begins, as well as names can tell."""
+    """The line of the value at `path`, found by searching for the names of the path in order."""
     at = 0
     for name in path:
         found = re.compile(rf'(?<![\w-])"?{re.escape(name)}"?(?=[\s.\]:=])').search(text, at)

@@ -1,4 +1,4 @@
-"""The client for asyncio. It belongs to the event loop in which it is first used."""
+"""The client for asyncio; it belongs to the event loop in which it is first used. Test: tests/client/test_client.py."""
 
 import asyncio
 import time
@@ -29,14 +29,18 @@ R = TypeVar("R")
 
 
 class AsyncClient:
-    """One cluster, through its dispatchers at `endpoints`: `host:port`s, as a list or with commas.
+    """A client of one cluster. All methods raise `DunlinError`s.
 
-    If a dispatcher dies or hangs the next one goes on with its streams, which notice nothing but a pause; for up to
-    `reconnect_s` after the last sign of life.
-    All methods raise `DunlinError`s. `call_timeout_s` bounds those that only ask; generating has its own `timeout_s`.
-    `tls_dir` (None: `$DUNLIN_TLS_DIR`) holds `ca.pem` and, where clients need certificates, `cert.pem` and `key.pem`;
-    `api_key` (None: `$DUNLIN_API_KEY`) is for dispatchers that ask for one. `monitor` is the monitor's `host:port`, ""
-    to ask the dispatcher for it.
+    If a dispatcher dies or hangs, its streams resume at the next one: the caller sees a pause, and every token once.
+
+    Args:
+        endpoints: the dispatchers' `host:port`s, as a list or separated by commas.
+        call_timeout_s: seconds for a call that does not generate; generating has its own `timeout_s`.
+        tls_dir: the folder with `ca.pem` and, where clients need certificates, `cert.pem` and `key.pem`; None:
+            `$DUNLIN_TLS_DIR`.
+        api_key: the key for dispatchers that require one; None: `$DUNLIN_API_KEY`.
+        monitor: the monitor's `host:port`; empty: the dispatcher is asked for it.
+        reconnect_s: for how many seconds after its last event a stream is still resumed.
     """
 
     def __init__(
@@ -51,14 +55,14 @@ class AsyncClient:
     ) -> None:
         self._endpoints = Endpoints(endpoints)
         self._reconnect_s = reconnect_s
-        self._access = load_credentials(tls_dir, api_key)
+        self._credentials = load_credentials(tls_dir, api_key)
         self._monitor = monitor
         self._call_timeout_s = call_timeout_s
         self._channels: dict[str, AioChannel] = {}
 
     @property
     def endpoint(self) -> str:
-        """The dispatcher that is asked first, just now."""
+        """The `host:port` of the dispatcher that gets the next call."""
         return self._endpoints.current
 
     async def __aenter__(self) -> "AsyncClient":
@@ -70,23 +74,23 @@ class AsyncClient:
         await self.close()
 
     async def close(self) -> None:
-        """Close the connections; requests still open are cancelled."""
+        """Close the connections; open requests are cancelled."""
         channels, self._channels = self._channels, {}
         for channel in channels.values():
             await channel.close(None)
 
     async def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Generation:
-        """Generate after a text or token ids, and wait for the whole."""
-        return await _gathered(self.stream(prompt, **options))
+        """Continue a text or token ids; the whole answer."""
+        return await _collect(self.stream(prompt, **options))
 
     async def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Generation:
-        """The assistant's next turn, whole."""
-        return await _gathered(self.stream(messages=messages, **options))
+        """The assistant's next message; the whole answer."""
+        return await _collect(self.stream(messages=messages, **options))
 
     def stream(
         self, prompt: Prompt | None = None, *, messages: Sequence[Message] | None = None, **options: Unpack[Options]
     ) -> AsyncGenerator[GenerateEvent, None]:
-        """Events as they come: the first names the request, the last has `finish`. Closing it early cancels.
+        """The events as they come: the first names the request, the last has `finish`. Closing it early cancels.
 
         Leaving an `async for` does not close a generator at once: use `contextlib.aclosing`.
         """
@@ -98,7 +102,7 @@ class AsyncClient:
         return any(answer.found for answer in answers)
 
     async def info(self) -> InfoReply:
-        """What is served."""
+        """The served model and its limits."""
         return (await self._call_dispatchers(INFO, InfoRequest(), lambda answer: True))[-1]
 
     async def status(self) -> FleetStatus:
@@ -110,47 +114,51 @@ class AsyncClient:
         return await self._call_monitor(EXPLAIN, ExplainQuery(request))
 
     async def drain(self, instance: str, undo: bool = False) -> DrainReply:
-        """Have the work of an instance move to the others, or (`undo`) let it take requests again.
+        """Move an instance's work to the others, or (`undo`) let it serve again.
 
-        The global manager that leads is asked, and answers at once; `status` tells how far it is.
+        The call goes to the leading global manager, which answers at once; `status` shows the progress.
         """
         endpoint = leader_of(await self.status(), self.endpoint)
         return await self._call(endpoint, DRAIN, DrainRequest(instance, undo), "global_manager")
 
     async def _stream(self, request: GenerateRequest) -> AsyncGenerator[GenerateEvent, None]:
-        course = ResumableCall(request, len(self._endpoints.all), self._reconnect_s, time.monotonic())
-        while not course.is_done:
+        call = ResumableCall(request, len(self._endpoints.all), self._reconnect_s, time.monotonic())
+        while not call.is_done:
             endpoint = self._endpoints.current
             try:
-                async with aclosing(self._stream_from(course, endpoint)) as events:
+                async with aclosing(self._stream_from(call, endpoint)) as events:
                     async for event in events:
                         yield event
             except CallFailed as error:
                 self._endpoints.mark_failed(endpoint)
-                await asyncio.sleep(course.on_failure(time.monotonic(), error, endpoint))
+                await asyncio.sleep(call.on_failure(time.monotonic(), error, endpoint))
 
-    async def _stream_from(self, course: ResumableCall, endpoint: str) -> AsyncGenerator[GenerateEvent, None]:
-        quiet, request = SilenceWatchdog(), course.next_request(time.monotonic())
-        ticking = asyncio.create_task(_tick(quiet), name="dunlin-client-ticker")
+    async def _stream_from(self, call: ResumableCall, endpoint: str) -> AsyncGenerator[GenerateEvent, None]:
+        watchdog, request = SilenceWatchdog(), call.next_request(time.monotonic())
+        ticking = asyncio.create_task(_tick(watchdog), name="dunlin-client-ticker")
         try:
-            async with aclosing(self._open(endpoint, request, quiet)) as events:
-                while (event := await _next(events, quiet, endpoint)) is not None:
-                    shown = course.on_event(time.monotonic(), event)
+            async with aclosing(self._open(endpoint, request, watchdog)) as events:
+                while (event := await _next(events, watchdog, endpoint)) is not None:
+                    shown = call.on_event(time.monotonic(), event)
                     if shown is not None:
                         raise_if_failed(shown)
                         yield shown
         finally:
             ticking.cancel()
-        if not course.is_done:
+        if not call.is_done:
             raise CallFailed("UNAVAILABLE", "the stream ended before the answer did")
 
     def _open(
-        self, endpoint: str, request: GenerateRequest, quiet: SilenceWatchdog
+        self, endpoint: str, request: GenerateRequest, watchdog: SilenceWatchdog
     ) -> AsyncGenerator[GenerateEvent, None]:
-        return stream_async(self._channel(endpoint), GENERATE, request, self._access.metadata, quiet.set_cancel)
+        return stream_async(self._channel(endpoint), GENERATE, request, self._credentials.metadata, watchdog.set_cancel)
 
     async def _call_dispatchers(self, method: Method[Q, R], query: Q, enough: Callable[[R], bool]) -> list[R]:
-        """The answers of the dispatchers, one after the other, until one is `enough`; some may be out of reach."""
+        """Call one dispatcher after the other until an answer is `enough`; the answers.
+
+        Raises:
+            Unavailable: no dispatcher answered.
+        """
         answers: list[R] = []
         failed: DunlinError | None = None
         for endpoint in self._endpoints.failover_order():
@@ -169,20 +177,20 @@ class AsyncClient:
     def _channel(self, endpoint: str, role: str = "dispatcher") -> AioChannel:
         channel = self._channels.get(endpoint)
         if channel is None:
-            channel = self._channels[endpoint] = open_channel(endpoint, self._access.security, role)
+            channel = self._channels[endpoint] = open_channel(endpoint, self._credentials.security, role)
         return channel
 
     async def _call_monitor(self, method: Method[Q, R], query: Q) -> R:
         endpoint = self._monitor or (await self.info()).monitor_endpoint
         if not endpoint:
             raise Unavailable(f"{self.endpoint}: no monitor is registered in this cluster")
-        # A restarted monitor may answer elsewhere: keep no channel to where it was.
+        # A restarted monitor may have another endpoint: close the channel to the old one.
         for other in [one for one in self._channels if one not in (endpoint, *self._endpoints.all)]:
             await self._channels.pop(other).close(None)
         return await self._call(endpoint, method, query, "monitor")
 
     async def _call(self, endpoint: str, method: Method[Any, R], query: Any, role: str = "dispatcher") -> R:
-        metadata = self._access.metadata if role == "dispatcher" else ()
+        metadata = self._credentials.metadata if role == "dispatcher" else ()
         try:
             return await call_async(self._channel(endpoint, role), method, query, self._call_timeout_s, metadata)
         except CallFailed as error:
@@ -190,29 +198,29 @@ class AsyncClient:
 
 
 async def _next(
-    events: AsyncGenerator[GenerateEvent, None], quiet: SilenceWatchdog, endpoint: str
+    events: AsyncGenerator[GenerateEvent, None], watchdog: SilenceWatchdog, endpoint: str
 ) -> GenerateEvent | None:
-    quiet.start()
+    watchdog.start()
     try:
         return await anext(events, None)
     except asyncio.CancelledError:
         task = asyncio.current_task()
-        if not quiet.is_expired or (task is not None and task.cancelling()):
-            raise  # it is this task that is cancelled
-        raise quiet.call_failure(endpoint) from None
+        if not watchdog.is_expired or (task is not None and task.cancelling()):
+            raise  # the caller cancelled this task, not the watchdog the call
+        raise watchdog.call_failure(endpoint) from None
     finally:
-        quiet.stop()
+        watchdog.stop()
 
 
-async def _tick(quiet: SilenceWatchdog) -> None:
+async def _tick(watchdog: SilenceWatchdog) -> None:
     while True:
         await asyncio.sleep(TICK_S)
-        quiet.tick()
+        watchdog.tick()
 
 
-async def _gathered(events: AsyncGenerator[GenerateEvent, None]) -> Generation:
-    gathering = GenerationBuilder()
+async def _collect(events: AsyncGenerator[GenerateEvent, None]) -> Generation:
+    builder = GenerationBuilder()
     async with aclosing(events) as stream:
         async for event in stream:
-            gathering.add(event)
-    return gathering.build()
+            builder.add(event)
+    return builder.build()

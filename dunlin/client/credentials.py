@@ -15,7 +15,7 @@ Metadata = tuple[tuple[str, str], ...]
 
 @dataclass(frozen=True, slots=True)
 class Credentials:
-    """Credentials of one client. `security` None: plaintext. `metadata` goes to dispatchers alone."""
+    """Credentials of one client. `security` None: plaintext. `metadata` is sent to dispatchers only."""
 
     security: TlsIdentity | None
     metadata: Metadata

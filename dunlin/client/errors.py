@@ -1,4 +1,4 @@
-"""The errors of the SDK, one class per remedy of the caller. The cause of each is in `__cause__`."""
+"""The client's exceptions, one for each thing that the caller can do about a failure. `__cause__` keeps the cause."""
 
 from dunlin.messages.public import GenerateEvent
 from dunlin.messages.types import FinishReason
@@ -14,7 +14,7 @@ class DunlinError(Exception):
 
 
 class InvalidRequest(DunlinError):
-    """The request is wrong and was not taken; the text names the field. Sending it again will not help."""
+    """The request is invalid and was refused; the text names the field. Sending it again does not help."""
 
 
 class PromptTooLong(InvalidRequest):
@@ -34,7 +34,7 @@ class QuotaExceeded(QueueFull):
 
 
 class NotAuthenticated(DunlinError):
-    """The dispatcher asks for an API key, and there was none or one that it does not know."""
+    """The dispatcher requires an API key, and got none or an unknown one."""
 
 
 class NotAllowed(DunlinError):
@@ -42,7 +42,7 @@ class NotAllowed(DunlinError):
 
 
 class Unavailable(DunlinError):
-    """The request cannot be served: no dispatcher answers, or it knows of no instance that could."""
+    """The request cannot be served: no dispatcher answers, or no instance is serving."""
 
     def __init__(self, detail: str, retry_after_s: float = 0.0) -> None:
         super().__init__(detail)
@@ -50,7 +50,7 @@ class Unavailable(DunlinError):
 
 
 class DeadlineExceeded(DunlinError):
-    """The time that the caller gave is over."""
+    """The caller's `timeout_s` is over."""
 
 
 class Cancelled(DunlinError):
@@ -62,7 +62,7 @@ class GenerationFailed(DunlinError):
 
 
 class ServerError(DunlinError):
-    """The server failed in a way that it should not."""
+    """The server failed by a fault of its own."""
 
 
 def error_from_call(failed: CallFailed, endpoint: str) -> DunlinError:
@@ -94,7 +94,7 @@ def error_from_call(failed: CallFailed, endpoint: str) -> DunlinError:
 
 
 def raise_if_failed(event: GenerateEvent) -> None:
-    """Raise the error that the last event of a request tells, if it tells one."""
+    """Raise the error of a request's last event, if it ended by error, deadline or cancellation."""
     errors: dict[FinishReason, type[DunlinError]] = {
         FinishReason.ERROR: GenerationFailed,
         FinishReason.DEADLINE: DeadlineExceeded,

@@ -1,14 +1,16 @@
-"""Which global manager to ask: the one that leads, by the monitor's word."""
+"""The endpoint of the leading global manager, from the monitor's status."""
 
 from dunlin.client.errors import Unavailable
 from dunlin.messages.fleet import FleetStatus
 
 
 def leader_of(status: FleetStatus, asked: str) -> str:
-    """The endpoint of the leader of the newest term.
+    """The endpoint of the manager that leads in the newest term (epoch).
+
+    `asked` is the dispatcher's endpoint, for the error's text.
 
     Raises:
-        Unavailable: none leads just now.
+        Unavailable: no manager leads.
     """
     best, epoch = "", 0
     for member in status.members:

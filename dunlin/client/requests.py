@@ -1,4 +1,4 @@
-"""What a caller may write, as the message that goes out. Ranges are the server's to check."""
+"""From a caller's arguments to a `GenerateRequest`. Types are checked here, ranges by the server."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, TypedDict
@@ -11,11 +11,11 @@ Prompt = str | Sequence[int]
 """Text, or token ids."""
 
 Message = ChatMessage | tuple[str, str] | Mapping[str, str]
-"""One turn: `ChatMessage`, `(role, content)` or `{"role": …, "content": …}`."""
+"""One chat message: `ChatMessage`, `(role, content)` or `{"role": …, "content": …}`."""
 
 
 class Options(TypedDict, total=False):
-    """How to generate; what is missing or None is the server's default.
+    """Options of a generation; one that is missing or None has the server's default.
 
     `max_tokens`: by default what the context leaves. `temperature` 0 is greedy. `seed`: the same one draws the same
     tokens. `logprobs`: 0 for the chosen token's, n for the n best besides. `timeout_s`: the server gives up then.
@@ -48,10 +48,10 @@ NUMBER_OPTIONS = (
 
 
 def build_request(prompt: Prompt | None, messages: Sequence[Message] | None, options: Options) -> GenerateRequest:
-    """The request.
+    """The request to send.
 
     Raises:
-        InvalidRequest: not exactly one of prompt and messages, or an option that is none.
+        InvalidRequest: not exactly one of `prompt` and `messages`, an unknown option, or a value of a wrong type.
     """
     if (prompt is None) == (messages is None):
         raise InvalidRequest("give exactly one of prompt and messages")
@@ -73,7 +73,7 @@ def build_request(prompt: Prompt | None, messages: Sequence[Message] | None, opt
 
 
 def _check_number(name: str, value: object) -> None:
-    """What the wire cannot even carry; ranges are the server's to check."""
+    """Raise InvalidRequest for a number that protobuf cannot encode."""
     if value is None:
         return
     if name in INTEGER_OPTIONS and (not isinstance(value, int) or not -(1 << 63) <= value < 1 << 63):

@@ -1,4 +1,4 @@
-"""What a finished request gave."""
+"""The whole answer of a request, collected from its events."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from dunlin.messages.types import F32, I32, FinishReason, f32, i32
 class Generation:
     """A whole answer. `logprobs` and `top_logprobs` are empty unless asked for, else one entry per token.
 
-    `tokens` holds all that was generated, also the one that ended it and what a stop string cut off the text.
-    `cached_tokens` of the prompt were held by an instance already.
+    `tokens` has every generated token: also the stop token, and those whose text a stop string cut off. An instance had
+    the KV of `cached_tokens` of the prompt already.
     """
 
     request: str
@@ -27,7 +27,7 @@ class Generation:
 
 @dataclass(slots=True)
 class GenerationBuilder:
-    """A `Generation` in the making."""
+    """Collects a request's events into a `Generation`."""
 
     request: str = ""
     prompt_tokens: int = 0
@@ -39,7 +39,7 @@ class GenerationBuilder:
     cached_tokens: int = 0
 
     def add(self, event: GenerateEvent) -> None:
-        """Append an event."""
+        """Append the next event."""
         self.request, self.prompt_tokens, self.finish = event.request, event.prompt_tokens, event.finish
         self.cached_tokens = max(self.cached_tokens, event.cached_tokens)
         self.text.append(event.text)
@@ -48,7 +48,7 @@ class GenerationBuilder:
         self.top_logprobs.extend(top_logprobs_of(event))
 
     def build(self) -> Generation:
-        """The result."""
+        """The answer so far."""
         return Generation(
             self.request,
             "".join(self.text),
@@ -62,7 +62,7 @@ class GenerationBuilder:
 
 
 def top_logprobs_of(event: GenerateEvent) -> Iterator[tuple[tuple[int, float], ...]]:
-    """The likely tokens at each token of the event, with their log-probabilities."""
+    """For each token of the event, the likeliest (token, log-probability) pairs."""
     start = 0
     for count in event.top_count:
         stop = start + count

@@ -1,6 +1,6 @@
-"""One call that resumes at another dispatcher when one fails: what to send next, and which events the caller gets.
+"""A call that resumes at another dispatcher when one fails: what to send next, and which events the caller gets.
 
-Pure: knows no connection and no sleeping. Every token reaches the caller once and in order, from whichever dispatcher.
+Pure: knows no connection and no sleeping. Every token reaches the caller once and in order, from any dispatcher.
 """
 
 from dataclasses import replace
@@ -16,9 +16,13 @@ MAX_BACKOFF_S = 1.0
 
 
 class ResumableCall:
-    """Follows one request until it `is_over`.
+    """Follows one request until it `is_done`.
 
-    `patience_s`: how long after its last event the request is still resumed at other dispatchers.
+    Args:
+        request: the request as the caller made it.
+        endpoints: the number of dispatchers that can be tried.
+        patience_s: for how many seconds after its last event the request is still resumed at other dispatchers.
+        now_s: the time, by the clock of all later calls.
     """
 
     def __init__(self, request: GenerateRequest, endpoints: int, patience_s: float, now_s: float) -> None:
@@ -33,7 +37,7 @@ class ResumableCall:
         self.is_done = False
 
     def next_request(self, now_s: float) -> GenerateRequest:
-        """What to send now: the request itself or, once it was admitted, its continuation."""
+        """What to send now: the request itself or, once it was admitted, the request to resume it."""
         original = self._original
         if not self._request:
             return original
@@ -45,29 +49,29 @@ class ResumableCall:
         )
 
     def on_event(self, now_s: float, event: GenerateEvent) -> GenerateEvent | None:
-        """Take a dispatcher's event in; returns it as the caller gets it, None for one without news."""
+        """Take in a dispatcher's event; the event for the caller, None if it is a keepalive."""
         self._heard_s = now_s
         self.is_done = event.finish is not FinishReason.RUNNING
-        says_nothing = not (event.text or event.tokens or event.finish is not FinishReason.RUNNING)
-        if event.request and not says_nothing:
+        is_empty = not (event.text or event.tokens or event.finish is not FinishReason.RUNNING)
+        if event.request and not is_empty:
             self._failures = 0
         if not self._request and event.request:
             self._request = event.request
             self._seed = event.seed if self._seed is None else self._seed
             return event
-        if says_nothing:
+        if is_empty:
             return None
         self._tokens.extend(event.tokens)
         return event
 
     def on_failure(self, now_s: float, failed: CallFailed, endpoint: str) -> float:
-        """The call failed at `endpoint`: returns the seconds until the next try.
+        """The call failed at `endpoint`; the seconds to wait before the next try.
 
         Raises:
-            DunlinError: there will be no other try.
+            DunlinError: there is no other try.
         """
         self._failures += 1
-        if not self._may_go_on(now_s, failed):
+        if not self._may_retry(now_s, failed):
             error = error_from_call(failed, endpoint)
             error.request = error.request or self._request
             raise error from failed
@@ -77,10 +81,10 @@ class ResumableCall:
         pause_s = min(MAX_BACKOFF_S, FIRST_BACKOFF_S * float(1 << min(rounds - 1, 10)))
         return max(failed.retry_after_s or 0.0, pause_s * (0.5 + random()))
 
-    def _may_go_on(self, now_s: float, failed: CallFailed) -> bool:
+    def _may_retry(self, now_s: float, failed: CallFailed) -> bool:
         lost = failed.status == "UNAVAILABLE" or (failed.status == "INTERNAL" and "RST_STREAM" in failed.detail)
         if not self._request:
-            # Not admitted anywhere: each dispatcher is tried once.
+            # Not admitted yet: each dispatcher is tried once.
             return lost and self._failures < self._endpoints
         busy = isinstance(error_from_call(failed, ""), QueueFull)
         return (lost or busy) and now_s - self._heard_s < self._patience_s

@@ -1,7 +1,7 @@
-"""A watchdog for silent calls: a stuck dispatcher keeps its connections open, only its silence shows.
+"""A watchdog for silent calls: a stuck dispatcher keeps its connections open, and shows only by sending nothing.
 
-Silence is counted in ticks of a thread of this process, so that a client that was itself stopped or busy for a minute
-does not count that minute. Time in which the caller does not wait for the next event does not count either.
+Silence is counted in ticks of this process, so that a client that was itself suspended or busy for a minute does not
+count that minute. Time in which the caller does not wait for the next event does not count either.
 """
 
 import threading
@@ -12,11 +12,11 @@ from dunlin.wire.rpc.calls import CallFailed
 
 TICK_S = 0.5
 MAX_SILENT_TICKS = 6
-"""Dispatchers send an event every second; after three seconds without one they are taken for stuck."""
+"""A dispatcher sends an event every second; after so many ticks (3 s) without one it is taken for stuck."""
 
 
 class SilenceWatchdog:
-    """Measures the silence of one call. The function given to `watch` is called once, when it has lasted too long."""
+    """Measures the silence of one call, and cancels the call once when it has lasted too long (`is_expired`)."""
 
     def __init__(self) -> None:
         self.is_expired = False
@@ -25,20 +25,20 @@ class SilenceWatchdog:
         self._listens = False
 
     def set_cancel(self, cancel: Callable[[], object]) -> None:
-        """The call is open; `cancel` ends it."""
+        """The call is open; `cancel` is the function that ends it."""
         self._cancel = cancel
 
     def start(self) -> None:
-        """The caller waits for the next answer."""
+        """The caller waits for the next event: count ticks from zero."""
         self._ticks = 0
         self._listens = True
 
     def stop(self) -> None:
-        """An event came."""
+        """The caller does not wait: stop counting."""
         self._listens = False
 
     def tick(self) -> None:
-        """Another `TICK_S` has passed."""
+        """`TICK_S` seconds have passed."""
         if not self._listens or self.is_expired:
             return
         self._ticks += 1
@@ -53,25 +53,25 @@ class SilenceWatchdog:
 
 
 class WatchdogTicker:
-    """A thread that calls `tick` of the calls added, while there are any. Threads may share it."""
+    """Owns a thread that calls `tick` of every added watchdog; it runs while there are any. Threads may share it."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._ticked: dict[SilenceWatchdog, None] = {}
         self._thread: threading.Thread | None = None
 
-    def add(self, quiet: SilenceWatchdog) -> None:
-        """Call its `tick` from now on."""
+    def add(self, watchdog: SilenceWatchdog) -> None:
+        """Call the watchdog's `tick` from now on."""
         with self._lock:
-            self._ticked[quiet] = None
+            self._ticked[watchdog] = None
             if self._thread is None:
                 self._thread = threading.Thread(target=self._run, name="dunlin-client-ticker", daemon=True)
                 self._thread.start()
 
-    def remove(self, quiet: SilenceWatchdog) -> None:
-        """Call its `tick` no more."""
+    def remove(self, watchdog: SilenceWatchdog) -> None:
+        """Do not call the watchdog's `tick` any more."""
         with self._lock:
-            self._ticked.pop(quiet, None)
+            self._ticked.pop(watchdog, None)
 
     def _run(self) -> None:
         while True:
@@ -81,5 +81,5 @@ class WatchdogTicker:
                 if not ticked:
                     self._thread = None
                     return
-            for quiet in ticked:
-                quiet.tick()
+            for watchdog in ticked:
+                watchdog.tick()

@@ -1,4 +1,4 @@
-"""The client for ordinary code and threads."""
+"""The blocking client, which threads may share. Its test: tests/client/test_client.py."""
 
 import time
 from collections.abc import Callable, Generator, Sequence
@@ -27,15 +27,18 @@ R = TypeVar("R")
 
 
 class Client:
-    """One cluster, through its dispatchers at `endpoints`: `host:port`s, as a list or with commas between.
+    """A client of one cluster. All methods raise `DunlinError`s; threads may share it.
 
-    Threads may share it.
-    If a dispatcher dies or hangs the next one goes on with its streams, which notice nothing but a pause; for up to
-    `reconnect_s` after the last sign of life.
-    All methods raise `DunlinError`s. `call_timeout_s` bounds those that only ask; generating has its own `timeout_s`.
-    `tls_dir` (None: `$DUNLIN_TLS_DIR`) holds `ca.pem` and, where clients need certificates, `cert.pem` and `key.pem`;
-    `api_key` (None: `$DUNLIN_API_KEY`) is for dispatchers that ask for one. `monitor` is the monitor's `host:port`, ""
-    to ask the dispatcher for it.
+    If a dispatcher dies or hangs, its streams resume at the next one: the caller sees a pause, and every token once.
+
+    Args:
+        endpoints: the dispatchers' `host:port`s, as a list or separated by commas.
+        call_timeout_s: seconds for a call that does not generate; generating has its own `timeout_s`.
+        tls_dir: the folder with `ca.pem` and, where clients need certificates, `cert.pem` and `key.pem`; None:
+            `$DUNLIN_TLS_DIR`.
+        api_key: the key for dispatchers that require one; None: `$DUNLIN_API_KEY`.
+        monitor: the monitor's `host:port`; empty: the dispatcher is asked for it.
+        reconnect_s: for how many seconds after its last event a stream is still resumed.
     """
 
     def __init__(
@@ -52,14 +55,14 @@ class Client:
         self._reconnect_s = reconnect_s
         self._ticker = WatchdogTicker()
         self._call_timeout_s = call_timeout_s
-        self._access = load_credentials(tls_dir, api_key)
+        self._credentials = load_credentials(tls_dir, api_key)
         self._monitor_endpoint = monitor
-        self._channels = {one: open_blocking_channel(one, self._access.security) for one in self._endpoints.all}
+        self._channels = {one: open_blocking_channel(one, self._credentials.security) for one in self._endpoints.all}
         self._monitor: tuple[str, Channel] | None = None
 
     @property
     def endpoint(self) -> str:
-        """The dispatcher that is asked first, just now."""
+        """The `host:port` of the dispatcher that gets the next call."""
         return self._endpoints.current
 
     def __enter__(self) -> "Client":
@@ -71,24 +74,24 @@ class Client:
         self.close()
 
     def close(self) -> None:
-        """Close the connections; requests still open are cancelled."""
+        """Close the connections; open requests are cancelled."""
         for channel in self._channels.values():
             channel.close()
         if self._monitor is not None:
             self._monitor[1].close()
 
     def generate(self, prompt: Prompt, **options: Unpack[Options]) -> Generation:
-        """Generate after a text or token ids, and wait for the whole."""
-        return _gathered(self.stream(prompt, **options))
+        """Continue a text or token ids; the whole answer."""
+        return _collect(self.stream(prompt, **options))
 
     def chat(self, messages: Sequence[Message], **options: Unpack[Options]) -> Generation:
-        """The assistant's next turn, whole."""
-        return _gathered(self.stream(messages=messages, **options))
+        """The assistant's next message; the whole answer."""
+        return _collect(self.stream(messages=messages, **options))
 
     def stream(
         self, prompt: Prompt | None = None, *, messages: Sequence[Message] | None = None, **options: Unpack[Options]
     ) -> Generator[GenerateEvent, None, None]:
-        """Events as they come: the first names the request, the last has `finish`. Closing it early cancels."""
+        """The events as they come: the first names the request, the last has `finish`. Closing it early cancels."""
         return self._stream(build_request(prompt, messages, options))
 
     def cancel(self, request: str) -> bool:
@@ -97,7 +100,7 @@ class Client:
         return any(answer.found for answer in answers)
 
     def info(self) -> InfoReply:
-        """What is served."""
+        """The served model and its limits."""
         return self._call_dispatchers(INFO, InfoRequest(), lambda answer: True)[-1]
 
     def status(self) -> FleetStatus:
@@ -109,52 +112,60 @@ class Client:
         return self._call_monitor(EXPLAIN, ExplainQuery(request))
 
     def drain(self, instance: str, undo: bool = False) -> DrainReply:
-        """Have the work of an instance move to the others, or (`undo`) let it take requests again.
+        """Move an instance's work to the others, or (`undo`) let it serve again.
 
-        The global manager that leads is asked, and answers at once; `status` tells how far it is.
+        The call goes to the leading global manager, which answers at once; `status` shows the progress.
         """
         endpoint = leader_of(self.status(), self.endpoint)
-        channel = open_blocking_channel(endpoint, self._access.security, "global_manager")
+        channel = open_blocking_channel(endpoint, self._credentials.security, "global_manager")
         try:
             return self._call(endpoint, channel, DRAIN, DrainRequest(instance, undo))
         finally:
             channel.close()
 
     def _stream(self, request: GenerateRequest) -> Generator[GenerateEvent, None, None]:
-        course = ResumableCall(request, len(self._endpoints.all), self._reconnect_s, time.monotonic())
-        while not course.is_done:
+        call = ResumableCall(request, len(self._endpoints.all), self._reconnect_s, time.monotonic())
+        while not call.is_done:
             endpoint = self._endpoints.current
             try:
-                yield from self._stream_from(course, endpoint)
+                yield from self._stream_from(call, endpoint)
             except CallFailed as error:
                 self._endpoints.mark_failed(endpoint)
-                time.sleep(course.on_failure(time.monotonic(), error, endpoint))
+                time.sleep(call.on_failure(time.monotonic(), error, endpoint))
 
-    def _stream_from(self, course: ResumableCall, endpoint: str) -> Generator[GenerateEvent, None, None]:
-        quiet, request = SilenceWatchdog(), course.next_request(time.monotonic())
-        events = stream_blocking(self._channels[endpoint], GENERATE, request, self._access.metadata, quiet.set_cancel)
-        self._ticker.add(quiet)
+    def _stream_from(self, call: ResumableCall, endpoint: str) -> Generator[GenerateEvent, None, None]:
+        watchdog, request = SilenceWatchdog(), call.next_request(time.monotonic())
+        events = stream_blocking(
+            self._channels[endpoint], GENERATE, request, self._credentials.metadata, watchdog.set_cancel
+        )
+        self._ticker.add(watchdog)
         try:
-            while (event := _next(events, quiet)) is not None:
-                shown = course.on_event(time.monotonic(), event)
+            while (event := _next(events, watchdog)) is not None:
+                shown = call.on_event(time.monotonic(), event)
                 if shown is not None:
                     raise_if_failed(shown)
                     yield shown
         except CallFailed as error:
-            raise (quiet.call_failure(endpoint) if quiet.is_expired else error) from error.__cause__
+            raise (watchdog.call_failure(endpoint) if watchdog.is_expired else error) from error.__cause__
         finally:
-            self._ticker.remove(quiet)
+            self._ticker.remove(watchdog)
             events.close()
-        if not course.is_done:
+        if not call.is_done:
             raise CallFailed("UNAVAILABLE", "the stream ended before the answer did")
 
     def _call_dispatchers(self, method: Method[Q, R], query: Q, enough: Callable[[R], bool]) -> list[R]:
-        """The answers of the dispatchers, one after the other, until one is `enough`; some may be out of reach."""
+        """Call one dispatcher after the other until an answer is `enough`; the answers.
+
+        Raises:
+            Unavailable: no dispatcher answered.
+        """
         answers: list[R] = []
         failed: DunlinError | None = None
         for endpoint in self._endpoints.failover_order():
             try:
-                answers.append(self._call(endpoint, self._channels[endpoint], method, query, self._access.metadata))
+                answers.append(
+                    self._call(endpoint, self._channels[endpoint], method, query, self._credentials.metadata)
+                )
             except Unavailable as error:
                 self._endpoints.mark_failed(endpoint)
                 failed = failed or error
@@ -172,7 +183,7 @@ class Client:
         if self._monitor is None or self._monitor[0] != endpoint:
             if self._monitor is not None:
                 self._monitor[1].close()
-            self._monitor = (endpoint, open_blocking_channel(endpoint, self._access.security, "monitor"))
+            self._monitor = (endpoint, open_blocking_channel(endpoint, self._credentials.security, "monitor"))
         return self._call(endpoint, self._monitor[1], method, query)
 
     def _call(self, endpoint: str, channel: Channel, method: Method[Any, R], query: Any, metadata: Metadata = ()) -> R:
@@ -182,16 +193,16 @@ class Client:
             raise error_from_call(error, endpoint) from error
 
 
-def _next(events: Generator[GenerateEvent, None, None], quiet: SilenceWatchdog) -> GenerateEvent | None:
-    quiet.start()
+def _next(events: Generator[GenerateEvent, None, None], watchdog: SilenceWatchdog) -> GenerateEvent | None:
+    watchdog.start()
     try:
         return next(events, None)
     finally:
-        quiet.stop()
+        watchdog.stop()
 
 
-def _gathered(events: Generator[GenerateEvent, None, None]) -> Generation:
-    gathering = GenerationBuilder()
+def _collect(events: Generator[GenerateEvent, None, None]) -> Generation:
+    builder = GenerationBuilder()
     for event in events:
-        gathering.add(event)
-    return gathering.build()
+        builder.add(event)
+    return builder.build()

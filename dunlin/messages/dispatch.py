@@ -1,7 +1,7 @@
-"""Dispatcher ↔ instance: requests handed out, tokens handed back.
+"""Dispatcher ↔ instance: requests are dispatched, tokens come back.
 
-A request is numbered by the dispatcher that accepted it; (dispatcher address, request, attempt) names one hand-out, and
-both sides drop and count what belongs to an older attempt. Knows no text: tokens only.
+A request is numbered by the dispatcher that has it; (dispatcher address, request, attempt) names one attempt, and both
+sides drop and count messages of an older attempt. No text: tokens only.
 """
 
 from enum import IntEnum
@@ -13,11 +13,8 @@ from dunlin.messages.types import F32, I8, I32, I64, FinishReason, RequestClass,
 PARTIES = Parties("Dispatch", dialers=("dispatcher",), acceptor="instance")
 
 
-PARTIES = Parties("Dispatch", dialers=("dispatcher",), acceptor="instance")
-
-
 class Refusal(IntEnum):
-    """Why an instance did not take a request."""
+    """Why an instance refused an attempt."""
 
     FULL = 0
     TOO_LONG = 1
@@ -30,16 +27,16 @@ class Refusal(IntEnum):
 
 @message(command=2, about=Subject.SENDERS_REQUEST, hold=Hold.OFFERED)
 class Place:
-    """Run this request: attempt `attempt` of it.
+    """Run attempt `attempt` of this request.
 
-    `tokens` is the prompt followed by the tokens already delivered (after an earlier attempt); `prompt_tokens` says
-    where the latter start. `may_preempt` lets the instance take slots from batch-class work. `handle` names room that
-    already holds its KV at this instance (migration), 0 for none. `trace` is the W3C traceparent that the client sent,
-    empty if none did: the trace's name then follows from the request's.
+    `tokens` is the prompt followed by the generated tokens of earlier attempts; `prompt_tokens` says where the latter
+    start. `may_preempt` lets the instance preempt batch-class work for it. `handle` names slots at this instance that
+    have its KV already (migration), 0 for none. `trace` is the W3C traceparent that the client sent; empty: the trace's
+    id is derived from the request's.
 
-    `key` is the request's public id, the same for every attempt at every dispatcher. `idempotency` is its client's own
-    name for it, unique within the tenant ("" for none), and `digest` a hash of what was asked for under that name.
-    `suspicion` is what the last `Returned` said.
+    `key` is the request's public id, the same for every attempt at every dispatcher. `idempotency` is its idempotency
+    key, unique within the tenant ("" for none), and `digest` a hash of the request sent with that key. `suspicion` is
+    that of the last `Returned`.
     """
 
     request: int = number(1)
@@ -63,7 +60,7 @@ class Place:
 
 @message(command=3, about=Subject.SENDERS_REQUEST, hold=Hold.ENDS)
 class Cancel:
-    """Stop an attempt and free its slots; `Ended` answers. Attempts up to `attempt` are meant, newer ones are not."""
+    """Stop all attempts up to `attempt` and free their slots; `Ended` answers. A newer attempt is not affected."""
 
     request: int = number(1)
     attempt: int = number(2)
@@ -72,12 +69,12 @@ class Cancel:
 
 @message(command=4, about=Subject.NOTHING)
 class Adopt:
-    """Whoever runs, or just finished, the request `key` gives it to the sender, as attempt `attempt` of its `request`.
+    """The instance that runs, or just finished, the request `key` gives it to the sender.
 
-    Where `key` is "", the tenant's request named `idempotency` is meant. The client has `length` tokens, prompt
-    included, of which `received` were generated; `chain` is `dunlin.kv.prefix_hash`'s chain of them from the
-    tenant's root
-    without weights: proof that it is the request's own client.
+    It becomes attempt `attempt` of the sender's `request`. With `key` "", the tenant's request with the idempotency key
+    `idempotency` is meant. The client has `length` tokens, prompt included, of which `received` were generated; `chain`
+    is their chained hash (`dunlin.kv.prefix_hash`, from the tenant's root without weights): the proof that the client
+    is the request's own.
     """
 
     request: int = number(1)
@@ -94,10 +91,10 @@ class Adopt:
 
 @message(event=2, about=Subject.RECEIVERS_REQUEST, hold=Hold.BEGINS)
 class Accepted:
-    """The instance will finish this attempt, unless it dies or says `Returned`.
+    """The instance accepts the attempt and will finish it, unless it dies or sends `Returned`.
 
-    `sequence` is the engine's number for it, `eta_s` the expected wait for its first step. `reused_tokens` are held
-    here already, as a prefix of other sequences; `Reused` says how many still are when it starts.
+    `sequence` is the engine's number for it, `eta_s` the expected seconds until its first step. `reused_tokens` of its
+    prefix are cached now; `Reused` says how many still are when it starts.
     """
 
     request: int = number(1)
@@ -110,7 +107,7 @@ class Accepted:
 
 @message(event=30, about=Subject.RECEIVERS_REQUEST)
 class Reused:
-    """The attempt starts after its first `tokens` tokens: their KV is here already. Not sent when there is none."""
+    """The attempt starts with the KV of its first `tokens` tokens from the prefix cache. Not sent if there is none."""
 
     request: int = number(1)
     attempt: int = number(2)
@@ -120,7 +117,7 @@ class Reused:
 
 @message(event=3, about=Subject.RECEIVERS_REQUEST, hold=Hold.ENDS)
 class Refused:
-    """The instance did not take this attempt; nothing of it is held."""
+    """The instance refuses the attempt, and has nothing of it."""
 
     request: int = number(1)
     attempt: int = number(2)
@@ -132,8 +129,8 @@ class Refused:
 class Tokens:
     """New tokens of one step, one message per dispatcher. Columns over rows.
 
-    `position[i]` is the token's index in its sequence (prompt included), so that a gap or a repeat cannot hide.
-    `finish[i]` is a `FinishReason`. `top_count[i]` entries of `top_token` and `top_logprob` belong to row i.
+    `position[i]` is the token's index in its sequence (prompt included), which shows gaps and repeats. `finish[i]` is a
+    `FinishReason`. `top_count[i]` entries of `top_token` and `top_logprob` belong to row i.
     """
 
     request: I64 = number(1)
@@ -149,7 +146,7 @@ class Tokens:
 
 @message(event=5)
 class Ended:
-    """Every slot of this cancelled or fenced attempt is free again."""
+    """Every slot of this cancelled attempt is free."""
 
     request: int = number(1)
     attempt: int = number(2)
@@ -157,9 +154,10 @@ class Ended:
 
 @message(event=6, about=Subject.RECEIVERS_REQUEST, hold=Hold.ENDS)
 class Returned:
-    """The instance gives an accepted attempt back (its engine died or hung): hand it out again.
+    """The instance gives an accepted attempt up (its engine died or hung): dispatch the request again.
 
-    `suspicion` 0: nobody blames the request. 1: it was in a step that crashed an engine. 1 + n: it crashed n alone.
+    `suspicion` 0: the request is not suspected. 1: it was in a step that crashed an engine. 1 + n: it crashed n engines
+    alone.
     """
 
     request: int = number(1)
@@ -170,7 +168,7 @@ class Returned:
 
 @message(event=20, about=Subject.RECEIVERS_REQUEST, hold=Hold.ENDS)
 class Poisoned:
-    """This attempt crashes engines whenever it runs: it is over, and the request must not be handed out again."""
+    """The request crashes engines whenever it runs: the attempt is over, and there must be no other one."""
 
     request: int = number(1)
     attempt: int = number(2)
@@ -179,7 +177,7 @@ class Poisoned:
 
 @message(event=31, about=Subject.RECEIVERS_REQUEST, hold=Hold.ENDS)
 class Failed:
-    """This attempt has no next token, here or anywhere: it is over, and the request must not be handed out again."""
+    """The request has no valid next token, here or anywhere: the attempt is over, and there must be no other one."""
 
     request: int = number(1)
     attempt: int = number(2)
@@ -188,7 +186,7 @@ class Failed:
 
 @message(event=7, about=Subject.RECEIVERS_REQUEST, hold=Hold.WAITS)
 class Preempted:
-    """The instance took this attempt's slots for older work and goes on with it later by itself."""
+    """The instance preempted the attempt for older work; it continues the attempt later by itself."""
 
     request: int = number(1)
     attempt: int = number(2)
@@ -197,8 +195,10 @@ class Preempted:
 
 @message(event=8, about=Subject.RECEIVERS_REQUEST)
 class Continued:
-    """An attempt goes on, after a preemption or in a new engine: tokens that came back from the host tier, tokens
-    that were still in the slab, and tokens to compute anew.
+    """An attempt runs again, after a preemption or in a new engine.
+
+    The KV of `restored_tokens` came back from the host tier, that of `revived_tokens` was still in the device's cache,
+    and that of `recomputed_tokens` is computed again.
     """
 
     request: int = number(1)
@@ -212,7 +212,7 @@ class Continued:
 
 @message(event=9, about=Subject.RECEIVERS_REQUEST)
 class Ready:
-    """Migration: the target holds the first `tokens` tokens' KV under `handle`; hand out attempt + 1 there."""
+    """Migration: the target has the KV of the first `tokens` tokens under `handle`; dispatch attempt + 1 to it."""
 
     request: int = number(1)
     attempt: int = number(2)
@@ -224,9 +224,10 @@ class Ready:
 
 @message(event=10, about=Subject.RECEIVERS_REQUEST, hold=Hold.BEGINS)
 class Adopted:
-    """The attempt is here and the asker's: `Tokens` of it follow. `tokens` come after those that the client has.
+    """The instance runs the request, now for the dispatcher that sent `Adopt`: `Tokens` of it follow.
 
-    `finish` other than RUNNING: it ended here with them, and nothing of it is held any more.
+    `tokens` are those after the client's. `finish` other than RUNNING: the request ended with them, and the instance
+    has nothing of it any more.
     """
 
     request: int = number(1)
@@ -241,7 +242,7 @@ class Adopted:
 
 @message(event=11)
 class NotHeld:
-    """What `Adopt` named is not here. `conflict`: it is, and something else was asked for under its name."""
+    """The instance does not run the request of an `Adopt`. `conflict`: it runs another one of that idempotency key."""
 
     request: int = number(1)
     attempt: int = number(2)
@@ -250,7 +251,7 @@ class NotHeld:
 
 @message(event=12, about=Subject.RECEIVERS_REQUEST, hold=Hold.ENDS)
 class AdoptedElsewhere:
-    """Another dispatcher adopted this attempt: it is the receiver's no more."""
+    """Another dispatcher (`by`) adopted the request: the attempt is the receiver's no more."""
 
     request: int = number(1)
     attempt: int = number(2)

@@ -1,6 +1,6 @@
-"""A dispatcher's doors ↔ its core, inside one process: requests already in tokens, with their limits checked.
+"""A dispatcher's doors ↔ its core, inside one process: tokenised and checked requests, and their output.
 
-The doors (gRPC, HTTP) own text, templates and stop strings; the core owns the request. Never crosses a wire.
+The doors (gRPC, HTTP) own text, templates and stop strings; the core owns the request. These messages cross no wire.
 """
 
 from array import array
@@ -13,7 +13,7 @@ from dunlin.messages.types import F32, I32, FinishReason, RequestClass, Sampling
 
 
 class RejectionCode(IntEnum):
-    """Why the door says no, in terms that each door turns into its own status."""
+    """Why a request is refused; each door translates it into its own protocol's status."""
 
     INVALID = 0
     FULL = 1
@@ -27,18 +27,18 @@ class RejectionCode(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Submit:
-    """A new request from a client's address. `timeout_s` None: no deadline.
+    """A request from a client's address. `timeout_s` in seconds from now; None: no deadline.
 
-    `max_tokens` None: what the context of the instance that gets it leaves. The door has drawn the seed where the
-    client gave none. `trace` is the W3C traceparent that the client sent, empty if none.
+    `max_tokens` None: what the context of its instance leaves. The sampling seed is set: the gateway draws one where
+    the client gave none. `trace` is the W3C traceparent that the client sent, empty if none.
 
-    `key` is the public id of a request that goes on here after another dispatcher, "" for a new one; `received` are its
-    tokens that the client has. `idempotency` and `digest` are as in `dunlin.messages.dispatch.Place`: a Submit with
-    the idempotency of a request that runs, or ran lately, joins that one.
+    `key` is the public id of a request to resume after another dispatcher, "" for a new one; `received` are its tokens
+    that the client has. `idempotency` and `digest` are as in `dunlin.messages.dispatch.Place`: a Submit with the
+    idempotency of a request that is running, or finished lately, joins that one.
 
     It is number `call_index` of the `call_requests` that one call of the client makes, one right after the other, with
-    `call_tokens` prompt tokens in all: the tenant's quota must hold for all of them, or none is taken. (Those of a call
-    with an `idempotency` may have to wait for instances in between, and then each for itself finds the quota as it is.)
+    `call_tokens` prompt tokens in all: the tenant's quota must suffice for all of them, or the first is refused. (The
+    requests of a call with an `idempotency` may wait for adoption queries in between: each is then checked by itself.)
     """
 
     tokens: I32
@@ -61,7 +61,7 @@ class Submit:
 
 @dataclass(frozen=True, slots=True)
 class RefusedAtDoor:
-    """A door did not take a call, for a reason of its own (`code`, in one word): the core counts and records it."""
+    """A door refused a call for a reason of its own (`code`, in one word); the core counts and records it."""
 
     code: str
     detail: str
@@ -71,14 +71,14 @@ class RefusedAtDoor:
 
 @dataclass(frozen=True, slots=True)
 class Abort:
-    """The client went away or cancelled, or (`finish` STOP) the door saw a stop string."""
+    """The client left or cancelled, or (`finish` STOP) the door found a stop string: end the request."""
 
     finish: FinishReason = FinishReason.CANCELLED
 
 
 @dataclass(frozen=True, slots=True)
 class CancelById:
-    """Cancel a request by its public id; `CancelResult` answers. `tenant` None: whoever submitted it."""
+    """Cancel a request by its public id; `CancelResult` answers. `tenant` None: a request of any tenant."""
 
     request: str
     tenant: str | None = None
@@ -86,10 +86,10 @@ class CancelById:
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """What one tenant may use of this dispatcher; None: no limit.
+    """The limits of one tenant at this dispatcher; None: no limit.
 
-    `tokens_per_minute` counts prompt and generated tokens, `running` requests that are queued or running at once,
-    `max_tokens` is the most that one request may generate.
+    `tokens_per_minute` counts prompt and generated tokens; `running` counts requests that are queued or running at the
+    same time; `max_tokens` bounds the generated tokens of one request.
     """
 
     tenant: str
@@ -101,14 +101,14 @@ class Quota:
 
 @dataclass(frozen=True, slots=True)
 class Quotas:
-    """All tenants that there are, from now on. Before the first one anybody may ask for anything."""
+    """All tenants, from now on: requests of others are refused. Before the first `Quotas` there are no limits."""
 
     tenants: tuple[Quota, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class CancelResult:
-    """Whether such a request was running or queued."""
+    """The answer to `CancelById`: whether such a request was running or queued."""
 
     request: str
     found: bool
@@ -116,7 +116,7 @@ class CancelResult:
 
 @dataclass(frozen=True, slots=True)
 class SubmitRejected:
-    """The request was not taken; no work was spent on it."""
+    """The request was refused, before any work on it. `retry_after_s` 0: no advice."""
 
     code: RejectionCode
     detail: str
@@ -125,10 +125,10 @@ class SubmitRejected:
 
 @record
 class Delta:
-    """New tokens for the client, in order.
+    """New tokens for a reader, in order.
 
-    `finish` other than RUNNING ends the request; `detail` explains ERROR and DEADLINE.
-    `cached_tokens` of the prompt were not computed for this request: an instance held them already.
+    `finish` other than RUNNING ends the request; `detail` explains ERROR and DEADLINE. `top_count[i]` entries of
+    `top_token` and `top_logprob` belong to token i. An instance had the KV of `cached_tokens` of the prompt already.
     """
 
     tokens: I32
@@ -145,7 +145,7 @@ _NO_INTS, _NO_FLOATS = i32(), f32()
 
 
 def single_token_delta(token: int, cached_tokens: int, finish: FinishReason = FinishReason.RUNNING) -> Delta:
-    """One token without log-probabilities, as nearly all are: without the cost of columns that stay empty."""
+    """A Delta of one token without log-probabilities, as nearly all are: its empty columns are shared, not made."""
     return Delta(array("i", (token,)), _NO_FLOATS, _NO_INTS, _NO_INTS, _NO_FLOATS, finish, "", cached_tokens)
 
 

@@ -1,6 +1,7 @@
-"""What a dispatcher's core tells a client's address of its request: decisions with reasons, which the monitor keeps.
+"""The lifecycle events of a request, which a dispatcher's core sends to the client's address, with their reasons.
 
-One message per phase of a request, never one per token. They cross a wire only as recorded reasons.
+One event per phase of a request, never one per token. They cross a wire only as recorded reasons, which the monitor
+keeps.
 """
 
 from dunlin.effects import Address
@@ -10,10 +11,10 @@ from dunlin.messages.types import FinishReason, Why
 
 @message()
 class CallOrigin:
-    """The call that a request came with: for traces alone, nothing is decided by it.
+    """The call that a request came with. For traces only: nothing is decided by it.
 
-    `door` is `http` or `grpc`, `operation` what OpenTelemetry calls it (`chat`, `text_completion`), `model` the name
-    that was asked for, or what is served where the client named none. `server` is the door's HOST:PORT.
+    `door` is `http` or `grpc`, `operation` the OpenTelemetry name (`chat`, `text_completion`), `model` the name that
+    the client gave, or else the served one. `server` is the door's HOST:PORT.
     """
 
     door: str = number(1, default="")
@@ -25,7 +26,7 @@ class CallOrigin:
 
 @message(about=Subject.REQUEST_ID)
 class Admitted:
-    """The request is journalled under this public id, `req-<dispatcher incarnation>-<number>`, both hex.
+    """The request was admitted under this public id, `req-<dispatcher incarnation>-<number>`, both hex.
 
     `trace` is the W3C traceparent that came with it, empty if none did.
     """
@@ -38,10 +39,10 @@ class Admitted:
 
 @message(about=Subject.REQUEST_ID)
 class FirstToken:
-    """An attempt's prompt is computed: its first new token came from `instance` and goes to the client.
+    """An attempt's prefill is done: its first new token came from `instance`.
 
-    `queued_s` is how long the request waited here until it was handed out for the first time, None for one that
-    another dispatcher had handed out.
+    `queued_s` is how many seconds the request waited here until it was first dispatched; None: another dispatcher
+    dispatched it.
     """
 
     request: str = number(1)
@@ -53,9 +54,9 @@ class FirstToken:
 
 @message(about=Subject.REQUEST_ID)
 class Closed:
-    """The request ended, after `tokens` tokens for the client. `request` empty: the door did not take it.
+    """The request ended, after `tokens` generated tokens. `request` empty: it was refused.
 
-    `trace` is that of its `Admitted`. Of one that was not taken `error` says why in one word, such as `too_long`.
+    `trace` is that of its `Admitted`. `error` is the kind of a refusal in one word, such as `too_long`.
     """
 
     request: str = number(1)

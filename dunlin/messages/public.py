@@ -1,4 +1,4 @@
-"""Client ↔ dispatcher over gRPC: the SDK's door. Text or token ids go in, text and token ids come out."""
+"""Client ↔ dispatcher over gRPC: the messages of the SDK. Prompts are texts or token ids, output is both."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from dunlin.messages.types import F32, I32, FinishReason, RequestClass, f32, i32
 
 @dataclass(frozen=True, slots=True)
 class ChatMessage:
-    """One turn of a conversation; `role` is `system`, `user` or `assistant`."""
+    """One message of a conversation; `role` is `system`, `user` or `assistant`."""
 
     role: str
     content: str
@@ -17,11 +17,12 @@ class ChatMessage:
 class GenerateRequest:
     """Generate from exactly one of `prompt`, `prompt_tokens` or `messages`.
 
-    None means the server's default: `max_tokens` then is what the context leaves, `seed` is drawn and journalled.
+    None stands for the server's default: `max_tokens` is what the context leaves, `seed` is random and in the first
+    event.
 
-    `resume_request` and `resume_tokens` go on with a request whose dispatcher was lost: its id and the tokens received.
-    All else must be as it was, and `seed` what its first event said. `idempotency_key`: a second request of the tenant
-    with the same one joins the first.
+    `resume_request` (its id) and `resume_tokens` (the generated tokens received) resume a request whose dispatcher was
+    lost. All else must be as in the first request, and `seed` that of its first event. `idempotency_key`: a second
+    request of the tenant with the same key joins the first.
     """
 
     prompt: str | None = None
@@ -50,12 +51,12 @@ class GenerateRequest:
 
 @dataclass(frozen=True, slots=True)
 class GenerateEvent:
-    """The first event names the request and its `seed`; later ones carry new text and tokens; the last has `finish`.
+    """The first event has the request's id and its `seed`; later ones have new text and tokens; the last has `finish`.
 
-    One with none of these says only that the dispatcher lives. It comes at least every second.
+    An event without any of these is a keepalive: an event of some kind comes every second.
 
-    `text` may lag behind `tokens` by an unfinished character or a possible stop string. `top_count[i]` entries of
-    `top_token` and `top_logprob` belong to token i. `cached_tokens` of the prompt were held by an instance already.
+    `text` may lag behind `tokens` by an incomplete character or a possible stop string. `top_count[i]` entries of
+    `top_token` and `top_logprob` belong to token i. An instance had the KV of `cached_tokens` of the prompt already.
     """
 
     request: str
@@ -74,26 +75,26 @@ class GenerateEvent:
 
 @dataclass(frozen=True, slots=True)
 class CancelRequest:
-    """Cancel by the id that the first event named."""
+    """Cancel the request with the id of its first event."""
 
     request: str
 
 
 @dataclass(frozen=True, slots=True)
 class CancelReply:
-    """`found` is False when no such request is running or queued here."""
+    """`found` is False if no such request is running or queued at this dispatcher."""
 
     found: bool
 
 
 @dataclass(frozen=True, slots=True)
 class InfoRequest:
-    """What is served here?"""
+    """Ask for `InfoReply`."""
 
 
 @dataclass(frozen=True, slots=True)
 class InfoReply:
-    """The model that this dispatcher serves and where the monitor answers status and explain."""
+    """The served model and its limits, and the monitor's `host:port`; empty: none is registered."""
 
     model: str
     max_positions: int

@@ -1,11 +1,11 @@
-"""Which requests are admitted at all: functions over a request's class. Knows no queue and no limit."""
+"""Which classes of requests a deployment admits: functions over a request's class. Knows no queue and no limit."""
 
 from collections.abc import Callable
 
 from dunlin.messages.types import RequestClass
 
 AdmitPolicy = Callable[[RequestClass], str]
-"""Maps the class of a new request to the reason for its refusal; empty: admitted."""
+"""From the class of a new request to the reason for refusing it; empty: it is admitted."""
 
 
 def all_classes(request_class: RequestClass) -> str:
@@ -14,7 +14,7 @@ def all_classes(request_class: RequestClass) -> str:
 
 
 def interactive_only(request_class: RequestClass) -> str:
-    """Interactive requests alone: batch work is refused, so that it slows none of them (ConServe's Online-Only)."""
+    """Admit interactive requests only: no batch work slows them (the Online-Only baseline of ConServe)."""
     if request_class is RequestClass.INTERACTIVE:
         return ""
     return "batch requests are not served here: this deployment takes interactive ones only (its preset says so)"

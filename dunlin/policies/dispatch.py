@@ -1,6 +1,6 @@
-"""Chooses the instance for a request: functions over a dispatcher's estimates of its candidates.
+"""Which instance a request is dispatched to: functions over the dispatcher's candidates and the request's size.
 
-Knows no fleet, no stream and no request but its size; the dispatcher decides which instances are candidates at all.
+Knows no fleet and no stream; the dispatcher decides which instances are candidates.
 """
 
 from collections.abc import Callable, Sequence
@@ -10,22 +10,25 @@ from typing import Protocol
 from dunlin.messages.types import Figure, RejectedOption, Why
 
 MAX_ALTERNATIVES = 3
+"""Candidates besides the chosen one that a reason names."""
 REQUEST_OVERHEAD_TOKENS = 64
-"""The cost of one more row in a step, in tokens of context, so that many short requests weigh like one long one."""
+"""What one more request costs a step beyond its tokens, in tokens of context: many short ones weigh like a long one."""
 
 CACHE_HIT_WEIGHT = 8
-"""Tokens of load that outweigh one token that need not be computed, which saves slots and time to first token. By
-trial (`benchmarks/kv/prefix_affinity.py`): with less, conversations leave the instance that holds them as soon as
-it is busy."""
+"""How many tokens of load one cached token outweighs: it saves slots, and time to the first token.
+
+Found by trial (`benchmarks/kv/prefix_affinity.py`): with less, conversations leave the instance that has their prefix
+as soon as it is busy.
+"""
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchCandidate:
-    """An instance that may be asked, with the dispatcher's own reservations already counted in.
+    """An instance that the request may be dispatched to, with the dispatcher's own reservations counted in.
 
-    `free_slots` may be negative: more is promised than is free. `requests` are running or waiting there. `held_tokens`
-    of the request's beginning are probably there already. `turn` numbers this dispatcher's hand-outs: the last one that
-    went there, 0 for none.
+    `free_slots` may be negative: more is reserved than is free. `requests` are running or waiting there, the waiting
+    ones with `waiting_tokens`. `cached_tokens` of the request's prefix are probably there. `last_dispatch` is the
+    dispatcher's counter of dispatches when the last one went there; 0: none has.
     """
 
     name: str
@@ -38,23 +41,23 @@ class DispatchCandidate:
 
     @property
     def demand_tokens(self) -> int:
-        """Tokens held, waiting and promised."""
+        """Tokens that occupy slots, wait for slots or are reserved."""
         return self.capacity_slots - self.free_slots + self.waiting_tokens
 
     @property
     def load_tokens(self) -> int:
-        """`demand_tokens`, plus what its rows cost."""
+        """`demand_tokens`, plus the overhead of its requests."""
         return self.demand_tokens + REQUEST_OVERHEAD_TOKENS * self.requests
 
     @property
     def load(self) -> float:
-        """`load_tokens` in units of its capacity, so that instances of several sizes compare."""
+        """`load_tokens` as a share of the capacity, so that instances of several sizes compare."""
         return self.load_tokens / max(1, self.capacity_slots)
 
 
 @dataclass(frozen=True, slots=True)
 class DispatchChoice:
-    """The candidate's index, and why."""
+    """The chosen candidate's index, and the reason."""
 
     index: int
     why: Why
@@ -64,20 +67,20 @@ class DispatchPolicy(Protocol):
     """A choice among candidates. Ties go to the first."""
 
     def __call__(self, slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
-        """One of them.
+        """Choose one of the candidates.
 
         Args:
-            slots: what the request needs now.
+            slots: token slots that the request needs now.
             candidates: at least one.
-            among: how many there are in all, if these are only the best of them.
+            among: the number of all candidates, if these are only the best of them; 0: these are all.
         """
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class CandidateOrder:
-    """How a policy orders candidates of one capacity, whatever the request: by `rank`, less `held_weight` for each
-    token that they hold. The lowest is its choice, ties go to the first: see `tests/policies/test_dispatch.py`.
+    """How a policy orders candidates of one capacity, whatever the request: by `rank`, less `cached_weight` for each
+    cached token. The lowest is its choice, ties go to the first; `tests/policies/test_dispatch.py` holds that.
     """
 
     rank: Callable[[DispatchCandidate], int]
@@ -85,7 +88,7 @@ class CandidateOrder:
 
 
 def least_loaded(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
-    """The smallest load after the request would be there."""
+    """The smallest load after the request was added."""
 
     def load(candidate: DispatchCandidate) -> float:
         return (candidate.load_tokens + slots + REQUEST_OVERHEAD_TOKENS) / max(1, candidate.capacity_slots)
@@ -94,23 +97,23 @@ def least_loaded(slots: int, candidates: Sequence[DispatchCandidate], among: int
 
 
 def fewest_requests(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
-    """The fewest requests, however long: the baseline that counts connections."""
+    """The fewest requests, however long they are: the baseline that counts connections."""
     return _choose("fewest_requests", "requests", slots, candidates, among, lambda candidate: candidate.requests)
 
 
 def fewest_tokens(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
-    """The fewest tokens held, promised and waiting: the shortest local queue as PecSched measures it."""
+    """The fewest tokens in slots, reserved and waiting: the shortest local queue as PecSched measures it."""
 
     return _choose("fewest_tokens", "tokens", slots, candidates, among, lambda candidate: candidate.demand_tokens)
 
 
 def round_robin(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
-    """The one that this dispatcher has asked least lately, whatever its load."""
+    """The candidate whose last dispatch from this dispatcher is the oldest, whatever its load."""
     return _choose("round_robin", "turn", slots, candidates, among, lambda candidate: candidate.last_dispatch)
 
 
 def llumnix(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
-    """The least used and queued demand over capacity, the request's own included: the load of Llumnix."""
+    """The least used and queued tokens over capacity, the request's own included: the load of Llumnix."""
 
     def load(candidate: DispatchCandidate) -> float:
         return (candidate.demand_tokens + slots) / max(1, candidate.capacity_slots)
@@ -119,10 +122,10 @@ def llumnix(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0)
 
 
 def prefix_affinity(slots: int, candidates: Sequence[DispatchCandidate], among: int = 0) -> DispatchChoice:
-    """The smallest load after the request would be there, less what it need not compute and hold there anew.
+    """The smallest load after the request was added, less the saving by its cached prefix there.
 
-    A token that is saved outweighs `CACHE_HIT_WEIGHT` tokens of load: so much busier may an instance be that holds the
-    beginning. What many share is thus soon held by several, each as busy as the others.
+    A cached token outweighs `CACHE_HIT_WEIGHT` tokens of load: an instance with the prefix may be that much busier than
+    one without. A prefix that many requests share is therefore soon cached at several instances of equal load.
     """
 
     def load(candidate: DispatchCandidate) -> float:
@@ -156,7 +159,7 @@ CANDIDATE_ORDERS: dict[str, CandidateOrder] = {
 
 
 def rejection_text(unit: str, score: float, best: float) -> str:
-    """The reason against a rejected candidate: how much worse it was, or that it came second among equals."""
+    """Why a candidate was not chosen: its score, or that it came second among equals."""
     return f"{unit} {score:.4g}" if score > best else f"the same {unit}"
 
 
@@ -168,7 +171,7 @@ def _choose(
     among: int,
     score: Callable[[DispatchCandidate], float],
 ) -> DispatchChoice:
-    """The lowest score, explained with the next best few."""
+    """The candidate with the lowest score, and a reason that names the next best `MAX_ALTERNATIVES`."""
     scores = [score(candidate) for candidate in candidates]
     order = sorted(range(len(candidates)), key=scores.__getitem__)
     best = order[0]

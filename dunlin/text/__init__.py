@@ -1,1 +1,1 @@
-"""Text at the doors: tokens and back, chat templates, stop strings. Knows no request and no engine."""
+"""Text: tokenizers, incremental detokenising, chat templates, stop strings. Knows no request and no engine."""

@@ -1,4 +1,4 @@
-"""Chat templates: messages to one prompt. Templates come from checkpoints, so they run in a sandbox."""
+"""Chat templates: from messages to one prompt. Templates come from checkpoints, so they run in a sandbox."""
 
 from collections.abc import Mapping, Sequence
 from datetime import datetime
@@ -13,35 +13,35 @@ from jinja2.sandbox import ImmutableSandboxedEnvironment
 from dunlin.limits import escape_surrogates
 from dunlin.model.errors import ModelError
 
-# For checkpoints without a template: plain text that any model may continue.
 DEFAULT_TEMPLATE = (
     "{% for message in messages %}{{ message['role'] + ': ' + message['content'] + '\n' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ 'assistant:' }}{% endif %}"
 )
+"""For checkpoints without a template: plain text that any model can continue."""
 
 ABSENT_VARIABLES = {"tools": None, "documents": None}
-"""Templates ask for what is not given here either by `is none` or by `is defined`; they are written for a None."""
+"""Variables that templates expect and dunlin does not have. Templates test them for None, some without `is defined`."""
 
 MAX_ERROR_CHARACTERS = 500
-"""The most characters of a template's own error message: it may repeat what the client sent."""
+"""Characters kept of a template's own error text, which may repeat the client's messages."""
 
 
 class ChatTemplateError(ValueError):
-    """Messages that the template refuses; the text is fit for the client. `field` says which of them."""
+    """Messages that the template refuses; the text is meant for the client. `field` names the message at fault."""
 
     def __init__(self, text: str, field: str = "messages") -> None:
         super().__init__(text)
         self.field = field
 
 
-class _Named(dict[str, Any]):
-    """A message with a name, as a template sees it: keeps whether the name was read."""
+class _NamedMessage(dict[str, Any]):
+    """A message with a name, as a template sees it; records whether the template read the name."""
 
     _is_read = False
 
     @property
     def is_unread(self) -> bool:
-        """Whether the name made no difference to the prompt."""
+        """Whether the template did not read the name, so that it has no effect on the prompt."""
         return not self._is_read
 
     def __getitem__(self, key: str) -> Any:
@@ -62,7 +62,7 @@ class _Named(dict[str, Any]):
 
 
 class GenerationTag(Extension):
-    """`{% generation %}`: marks what an assistant said, for training on it. Here its body is all that it is."""
+    """`{% generation %}`, which marks the assistant's text for training. Here it stands for its body."""
 
     tags = {"generation"}  # noqa: RUF012 jinja2 declares it so
 
@@ -72,7 +72,11 @@ class GenerationTag(Extension):
 
 
 class ChatTemplate:
-    """One compiled template. `source` None stands for the plain one."""
+    """One compiled template; `source` None: `DEFAULT_TEMPLATE`. `path` is the template's file, for errors.
+
+    Raises:
+        ModelError: the template does not compile.
+    """
 
     def __init__(self, source: str | None, special_tokens: Mapping[str, str], path: Path) -> None:
         extensions = [loopcontrols, GenerationTag]
@@ -86,11 +90,12 @@ class ChatTemplate:
             raise ModelError(path, f"has a chat template that does not compile ({error})", "correct it") from None
 
     def render(self, messages: Sequence[Mapping[str, Any]], *, add_generation_prompt: bool = True, **extra: Any) -> str:
-        """The prompt for `messages`, each with `role` and `content`, and with `name` where it has one.
+        """The prompt for `messages`, each with `role` and `content`, and with `name` if it has one.
 
-        :raises ChatTemplateError: the template refuses the messages, fails on them, or does not read a name.
+        Raises:
+            ChatTemplateError: the template refuses the messages, fails on them, or does not read a name.
         """
-        messages = [_Named(message) if "name" in message else message for message in messages]
+        messages = [_NamedMessage(message) if "name" in message else message for message in messages]
         variables = {
             **ABSENT_VARIABLES,
             **self._special_tokens,
@@ -100,16 +105,16 @@ class ChatTemplate:
         }
         try:
             prompt = self._template.render(variables)
-        except Exception as error:  # whatever a checkpoint's own code may raise over what a client sent
-            said = escape_surrogates(str(error)[:MAX_ERROR_CHARACTERS])
-            raise ChatTemplateError(f"the model's chat template cannot take these messages: {said}") from None
+        except Exception as error:  # a checkpoint's own code may raise anything on a client's messages
+            text = escape_surrogates(str(error)[:MAX_ERROR_CHARACTERS])
+            raise ChatTemplateError(f"the model's chat template cannot take these messages: {text}") from None
         _check_names(messages)
         return prompt
 
 
 def _check_names(messages: Sequence[Mapping[str, Any]]) -> None:
     for index, message in enumerate(messages):
-        if isinstance(message, _Named) and message.is_unread:
+        if isinstance(message, _NamedMessage) and message.is_unread:
             field = f"messages.{index}.name"
             raise ChatTemplateError(
                 f"{field}: the model's chat template does not read the names of such messages", field

@@ -1,6 +1,6 @@
-"""Incremental detokenising: whole characters only, at the same cost for the thousandth token as for the first.
+"""Incremental detokenising: whole characters as their tokens come, at a cost that does not grow with the text.
 
-All results of `push` and the one of `finish` together are the text of all tokens.
+The pieces that `push` returned plus what `finish` returns are the text of all tokens together.
 """
 
 import codecs
@@ -8,25 +8,25 @@ from typing import Protocol
 
 from tokenizers import Tokenizer
 
-# A window of tokens that still shows no whole character holds bytes that never will be one.
 WINDOW_TOKENS = 8
+"""Tokens of a window: if so many still end in an incomplete character, their bytes never become one."""
 REPLACEMENT = "\ufffd"
 
 
 class Detokenizer(Protocol):
-    """Incremental decoder of one text."""
+    """Decodes the tokens of one text in order."""
 
     def push(self, token: int) -> str:
-        """Take a token; returns the characters that are now complete."""
+        """Append a token; the characters that are now complete."""
         ...
 
     def finish(self) -> str:
-        """The text still held back, an incomplete character as the replacement character."""
+        """The rest of the text; an incomplete character becomes the replacement character."""
         ...
 
 
 def byte_alphabet() -> dict[str, int]:
-    """How a byte-level vocabulary writes bytes: printable characters are themselves, the rest follow 255."""
+    """The byte of each character of a byte-level vocabulary: printable ones are themselves, the others follow 255."""
     printable = [*range(ord("!"), ord("~") + 1), *range(ord("¡"), ord("¬") + 1), *range(ord("®"), ord("ÿ") + 1)]
     others = [byte for byte in range(256) if byte not in printable]
     table = {chr(byte): byte for byte in printable}
@@ -35,7 +35,7 @@ def byte_alphabet() -> dict[str, int]:
 
 
 class TokenBytes:
-    """The bytes of every token of a byte-level vocabulary; special tokens have none. Made once per tokenizer."""
+    """The bytes of every token of a byte-level vocabulary; special tokens have none. One per tokenizer."""
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         alphabet = byte_alphabet()
@@ -53,7 +53,7 @@ class TokenBytes:
 
 
 class ByteDetokenizer:
-    """For byte-level vocabularies: bytes go through an incremental UTF-8 decoder."""
+    """For byte-level vocabularies: decodes the tokens' bytes by an incremental UTF-8 decoder."""
 
     def __init__(self, table: TokenBytes) -> None:
         self._table = table
@@ -67,10 +67,9 @@ class ByteDetokenizer:
 
 
 class WindowDetokenizer:
-    """For any other vocabulary: decodes a short window and hands out what the newest tokens added to it.
+    """For any other vocabulary: decodes a short window of tokens and returns what the newest ones added to its text.
 
-    Runs of byte tokens that are no UTF-8 at all may come out in other replacement characters than a decode of the
-    whole.
+    Runs of byte tokens that are not valid UTF-8 may give other replacement characters than decoding the whole text.
     """
 
     def __init__(self, tokenizer: Tokenizer) -> None:
@@ -91,7 +90,7 @@ class WindowDetokenizer:
         return self._emit(self._tokenizer.decode(self._window))
 
     def _emit(self, text: str) -> str:
-        """Return the new text. The next window starts with its tokens: a token's text may depend on the one before."""
+        """The new part of `text`. Its tokens begin the next window, since a token's text depends on the one before."""
         new = text[len(self._shown) :]
         self._window = self._window[self._emitted :] if self._emitted else self._window
         self._emitted = len(self._window)

@@ -1,5 +1,6 @@
-"""How much text one token can stand for, read from a `tokenizer.json`: a long prompt can be refused before it is
-tokenised. Where that cannot be proved (text is dropped, or any amount of it becomes one unknown token), it says so.
+"""The most text that one token can stand for, from a `tokenizer.json`: a long prompt can be refused without tokenising.
+
+Where no bound can be proved (text is dropped, or any amount of it becomes one unknown token), there is none.
 """
 
 from collections.abc import Mapping, Sequence
@@ -9,15 +10,16 @@ from dunlin.text.detokenizer import byte_alphabet
 
 KEEPING_PRE_TOKENIZERS = ("ByteLevel", "Metaspace", "Digits", "UnicodeScripts")
 CUTTING_PRE_TOKENIZERS = ("Split", "Punctuation")
-"""They keep all text, unless their behaviour is `Removed`."""
+"""Pre-tokenizers that keep all text unless their `behavior` is `Removed`."""
 BYTE_TOKENS = tuple(f"<0x{byte:02X}>" for byte in range(256))
 
 TokenizerComponent = Mapping[str, Any]
 
 
 def longest_token_bytes(described: TokenizerComponent) -> int | None:
-    """The most UTF-8 bytes of a text that one token of this tokenizer covers, so that n bytes are at least n divided
-    by it tokens; None: no such bound can be told.
+    """The most UTF-8 bytes of text that one token can cover: n bytes are at least n / this number of tokens.
+
+    `described` is the parsed `tokenizer.json`. None: no bound can be proved.
     """
     normalizers = _parts(described.get("normalizer"), "normalizers")
     pre_tokenizers = _parts(described.get("pre_tokenizer"), "pretokenizers")
@@ -25,7 +27,7 @@ def longest_token_bytes(described: TokenizerComponent) -> int | None:
     if not all(map(_never_shrinks, normalizers)) or not all(map(_keeps_text, pre_tokenizers)):
         return None
     if any(token.get("lstrip") or token.get("rstrip") for token in added):
-        return None  # such a token takes all the spaces beside it, however many
+        return None  # such a token swallows any number of spaces beside it
     lengths = _of_vocabulary(described["model"], any(part["type"] == "ByteLevel" for part in pre_tokenizers))
     if lengths is None:
         return None
@@ -33,7 +35,7 @@ def longest_token_bytes(described: TokenizerComponent) -> int | None:
 
 
 def _of_vocabulary(model: TokenizerComponent, is_byte_level: bool) -> list[int] | None:
-    """The length of each token, of a model that spells every text by its vocabulary alone."""
+    """The bytes of each token, if the model can encode every text by its vocabulary; else None."""
     if model.get("type") != "BPE" or model.get("continuing_subword_prefix") or model.get("end_of_word_suffix"):
         return None
     vocabulary: Mapping[str, int] = model["vocab"]
@@ -49,7 +51,7 @@ def _has(vocabulary: Mapping[str, int], names: Any) -> bool:
 
 
 def _parts(part: TokenizerComponent | None, inner: str) -> list[TokenizerComponent]:
-    """A part that is a sequence of others, flat."""
+    """The components of a component: those of a Sequence, flattened, else itself."""
     if part is None:
         return []
     if part["type"] == "Sequence":
@@ -72,7 +74,7 @@ def _keeps_text(pre_tokenizer: TokenizerComponent) -> bool:
 
 
 def _grown(length: int, normalizers: Sequence[TokenizerComponent]) -> int:
-    """The most bytes that text of `length` bytes becomes: an added token is looked for in normalised text too."""
+    """The most bytes that normalising makes of `length` bytes: added tokens are matched in normalised text, too."""
     for part in normalizers:
         if part["type"] == "Prepend":
             length += len(part["prepend"].encode())

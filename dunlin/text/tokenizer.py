@@ -13,14 +13,14 @@ from dunlin.text.detokenizer import ByteDetokenizer, Detokenizer, TokenBytes, Wi
 from dunlin.text.token_bounds import longest_token_bytes
 
 SHORT_CHARACTERS = 4_096
-"""A text up to this is encoded in the calling thread; see `Tokenizer.encode`."""
+"""A text of at most so many characters is encoded in the calling thread; see `Tokenizer.encode`."""
 
 
 class Tokenizer:
-    """Encodes, decodes, and makes detokenisers for single texts. What it says never changes."""
+    """Encodes, decodes, and makes detokenizers for single texts. Immutable, but for a cache of tokens' texts."""
 
     def __init__(self, inner: _Tokenizer) -> None:
-        # A file can ask for both. A prompt that is cut in silence, or filled up, is not what the client sent.
+        # A tokenizer.json can switch both on. A truncated or padded prompt is not what the client sent.
         inner.no_truncation()
         inner.no_padding()
         described = json.loads(inner.to_str())
@@ -31,23 +31,23 @@ class Tokenizer:
 
     @property
     def vocab_size(self) -> int:
-        """Entries, added ones included."""
+        """Entries of the vocabulary, added tokens included."""
         return int(self._inner.get_vocab_size())
 
     def max_token_id(self) -> int:
-        """The greatest token id that a text can become; -1 without any tokens."""
+        """The greatest token id of the vocabulary; -1 if it is empty."""
         return max(self._inner.get_vocab().values(), default=-1)
 
     def encode(self, text: str, *, add_special_tokens: bool = True) -> list[int]:
-        """The tokens of `text`. A rendered chat names its special tokens itself: encode it without adding any."""
+        """The tokens of `text`. A rendered chat has its special tokens in the text: encode it without adding any."""
         if len(text) <= SHORT_CHARACTERS:
             return list(self._inner.encode(text, add_special_tokens=add_special_tokens).ids)
-        # The same ids, in less time and memory: no offsets are kept. It goes through a pool of threads without the
-        # interpreter's lock, and costs a short text more than it saves.
+        # The same ids in less time and memory: the batch call keeps no offsets. It runs in the library's thread pool
+        # without the interpreter's lock, which costs a short text more than it saves.
         return list(self._inner.encode_batch_fast([text], add_special_tokens=add_special_tokens)[0].ids)
 
     def min_tokens(self, text: str) -> int:
-        """`encode` of `text` makes so many tokens or more; 0 where nothing can be told without encoding."""
+        """A lower bound of the number of tokens of `text`; 0 where none is known without encoding."""
         if self._longest_bytes is None:
             return 0
         return -(-len(text.encode(errors="replace")) // self._longest_bytes)
@@ -57,25 +57,26 @@ class Tokenizer:
         return str(self._inner.decode(tokens))
 
     def detokenizer(self) -> Detokenizer:
-        """A fresh incremental decoder."""
+        """A new incremental decoder for one text."""
         return WindowDetokenizer(self._inner) if self._table is None else ByteDetokenizer(self._table)
 
     def token_text(self, token: int) -> str:
-        """One token by itself, special ones by their name: for lists of likely tokens."""
+        """The text of a single token, special tokens included: for lists of likely tokens."""
         text = self._texts.get(token)
-        if text is None:  # a door asks for 21 of them with each token of each choice
+        if text is None:  # a door needs 21 of them with each token of each choice
             text = self._texts[token] = str(self._inner.decode([token], skip_special_tokens=False))
         return text
 
     def token_bytes(self, token: int) -> bytes:
-        """The bytes that a token stands for, where the vocabulary is byte-level; else those of its text."""
+        """The bytes that a token stands for; if the vocabulary is not byte-level, those of its text."""
         return self._table[token] if self._table is not None else self.token_text(token).encode()
 
 
 def load_tokenizer(directory: Path) -> Tokenizer:
     """The tokenizer of the checkpoint in `directory`.
 
-    :raises ModelError: `tokenizer.json` is missing or broken.
+    Raises:
+        ModelError: `tokenizer.json` is missing or broken.
     """
     path = directory / "tokenizer.json"
     if not path.is_file():
@@ -87,9 +88,10 @@ def load_tokenizer(directory: Path) -> Tokenizer:
 
 
 def check_tokenizer_matches_model(tokenizer: Tokenizer, vocab: int, directory: Path) -> None:
-    """Whether the model of `directory`, with `vocab` embeddings, knows every token of its tokenizer.
+    """Check that the model in `directory`, with `vocab` embeddings, has one for every token of its tokenizer.
 
-    :raises ModelError: the tokenizer has no tokens, or one without an embedding.
+    Raises:
+        ModelError: the tokenizer has no tokens, or one without an embedding.
     """
     path = directory / "tokenizer.json"
     highest = tokenizer.max_token_id()
@@ -101,9 +103,10 @@ def check_tokenizer_matches_model(tokenizer: Tokenizer, vocab: int, directory: P
 
 
 def load_chat_template(directory: Path) -> ChatTemplate:
-    """The chat template of the checkpoint in `directory`, or the plain one where it has none.
+    """The chat template of the checkpoint in `directory`, or `DEFAULT_TEMPLATE` if it has none.
 
-    :raises ModelError: a broken file or a template that does not compile.
+    Raises:
+        ModelError: a file is broken, or the template does not compile.
     """
     path = directory / "tokenizer_config.json"
     config = read_json(path) if path.is_file() else {}
@@ -121,7 +124,7 @@ def _read(path: Path) -> str:
 
 
 def _default_of(source: object) -> str | None:
-    """A template, or the one called `default` among several."""
+    """The template, or of several the one called `default`."""
     if isinstance(source, list):
         named = {entry.get("name"): entry.get("template") for entry in source if isinstance(entry, dict)}
         source = named.get("default")
@@ -129,7 +132,7 @@ def _default_of(source: object) -> str | None:
 
 
 def _token_name(value: object) -> str:
-    """Either the text itself or an object that holds it."""
+    """The text of a special token, which is given as itself or as an object with `content`."""
     if isinstance(value, dict):
         value = value.get("content")
     return value if isinstance(value, str) else ""

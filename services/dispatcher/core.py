@@ -1,7 +1,8 @@
-"""Places requests and owns them: prompt, tokens so far and attempt, until the last token is delivered.
+"""The dispatcher's core: owns each admitted request (prompt, generated tokens, attempt) until its last token is sent.
 
-A router over the journal (what is), the fleet (who could), the placement (who shall), the fences (who must not any
-more) and the admission (what is taken at all). Knows no text, no tensor and no clock.
+`receive` routes each message to the part that handles it: `admission` (which requests are admitted), `requests` (the
+journal of requests, the fences of old attempts), `placement` (which instance gets a request) and `lifecycle` (what
+instances report of their attempts, completion, migration, adoption). Holds no text, no tensor and no clock.
 """
 
 from collections.abc import Sequence
@@ -34,7 +35,10 @@ from services.dispatcher.requests.timers import AbandonTimeout, DeadlineDue, Out
 
 
 class DispatcherCore:
-    """The decisions of one dispatcher."""
+    """Routes messages to the parts and dispatches waiting requests after each message.
+
+    `journal`, `fleet`, `directory` and `totals` are public for the doors, the reports and the tests.
+    """
 
     def __init__(self, address: Address, config: DispatcherConfig) -> None:
         self.address = address
@@ -85,11 +89,11 @@ class DispatcherCore:
 
     @property
     def quotas(self) -> TenantQuotas:
-        """What each tenant has used."""
+        """The tenants' token buckets and running requests."""
         return self._admission.quotas
 
     def receive(self, now_s: float, sender: Address, message: Message) -> Sequence[Effect]:
-        """See `dunlin.effects.Core`. What this core has no use for is ignored."""
+        """See `dunlin.effects.Core`. A message without a handler is ignored."""
         handler = self._handlers.get(type(message))
         if handler is None:
             return []
@@ -99,7 +103,7 @@ class DispatcherCore:
         return effects
 
     def report(self) -> DispatcherReport:
-        """What this dispatcher says of itself."""
+        """The counters and gauges that go to the monitors with every heartbeat."""
         return DispatcherReport(
             queued=self.journal.queued,
             running=len(self.journal) - self.journal.queued,
@@ -136,13 +140,13 @@ class DispatcherCore:
         return effects + self._open(now_s, sender, submit)
 
     def _open(self, now_s: float, sender: Address, submit: Submit) -> list[Effect]:
-        asks = self._adoption.is_needed(submit)
-        request = self.journal.add(sender, submit, now_s, asks)
+        may_be_held = self._adoption.is_needed(submit)
+        request = self.journal.add(sender, submit, now_s, may_be_held)
         self._admission.on_admitted(request.number, submit)
         effects: list[Effect] = []
         if submit.timeout_s is not None:
             effects.append(After(submit.timeout_s, DeadlineDue(request.number)))
-        if asks:
+        if may_be_held:
             return effects + self._adoption.query_instances(request)
         return [*effects, self._events.admitted(request, self.journal.queued, self.fleet.serving_count)]
 
@@ -172,7 +176,7 @@ class DispatcherCore:
     def _on_cancel_by_id(self, now_s: float, sender: Address, message: CancelById) -> list[Effect]:
         request = self.journal.by_key(message.request)
         if request is not None and message.tenant not in (None, request.submit.tenant):
-            request = None  # another tenant's: not even that there is one is told
+            request = None  # of another tenant, which must not learn that the id exists
         answer = Send(sender, CancelResult(message.request, request is not None))
         if request is None:
             return [answer]
@@ -254,13 +258,13 @@ class DispatcherCore:
             effects += self._completion.abort_and_notify(now_s, request, FinishReason.ERROR, text)
         return effects
 
-    # --- what happens to a request ---
+    # --- waiting requests ---
 
     def _dispatch_waiting(self, now_s: float) -> list[Effect]:
         effects = self._migrations.return_to_source()
-        placed, hopeless = self._placement.dispatch_waiting(now_s)
-        effects += placed
-        for request in hopeless:
+        dispatched, oversized = self._placement.dispatch_waiting(now_s)
+        effects += dispatched
+        for request in oversized:
             text = f"{request.max_length} tokens are more than any instance can hold"
             effects += self._completion.abort_and_notify(now_s, request, FinishReason.ERROR, text)
         return effects

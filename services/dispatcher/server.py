@@ -1,4 +1,4 @@
-"""Runs a dispatcher: the core in its service, the doors before it. Translates and decides nothing."""
+"""The dispatcher's process: runs the core in a service and the public doors in front of it. Takes no decision."""
 
 import asyncio
 import gc
@@ -36,12 +36,13 @@ from services.dispatcher.process_config import DispatcherProcessConfig
 _log = logging.getLogger(__name__)
 
 MAX_MESSAGE_BYTES = 16 << 20
-"""Twice the longest request that is taken, so that its sender hears why; gRPC refuses more without reading it."""
+"""Twice the longest request that is accepted: a request between the two gets an answer that says what is wrong, while
+gRPC refuses a longer one without reading it."""
 
 
 @dataclass(frozen=True, slots=True)
 class DoorOptions:
-    """What is served, and where HTTP listens (port 0: any)."""
+    """The model to serve (`model_name`: its name for clients), and where HTTP listens (port 0: any free one)."""
 
     model: str
     http_host: str
@@ -50,7 +51,7 @@ class DoorOptions:
 
 
 class Dispatcher:
-    """One dispatcher process. Parts exist once `start` has returned."""
+    """One dispatcher process. `core`, `gateway` and `http` exist once `start` has returned."""
 
     core: DispatcherCore
     gateway: RequestGateway
@@ -59,21 +60,21 @@ class Dispatcher:
     def __init__(self, options: ServiceOptions, doors: DoorOptions, config: DispatcherProcessConfig) -> None:
         keys = config.tenants.keys_file
         self.service = ServiceProcess(options)
-        self.callers = Authenticator()
+        self.authenticator = Authenticator()
         self.http_port = 0
         self._keys = TenantsFile(Path(keys), self._set_tenants) if keys else None
         self._quotas: Quotas | None = None
         self._host: CoreHost | None = None
-        self._following: asyncio.Task[None] | None = None
+        self._follow_tenants: asyncio.Task[None] | None = None
         self._log: AccessLog | None = None
         self._doors = doors
         self._config = config
 
     async def start(self) -> None:
-        """Load the tokenizer, bind, register, open the doors.
+        """Read the tenants, load the tokenizer, bind the ports, register with etcd, open the doors.
 
         Raises:
-            StartError: what is wrong and what to do.
+            StartError: a file, the model, a port or the registration is at fault; the text says what to do.
         """
         if self._keys is not None:
             self._keys.load()
@@ -89,24 +90,25 @@ class Dispatcher:
             make_handlers=lambda host: [self._make_doors(host, model)],
             services=[DISPATCHER_SERVICE],
             extra={"http": f"{self._doors.http_host}:{self.http_port}"},
-            # At one port one thing says who a client is: its key where keys are asked for, else its certificate.
+            # One port authenticates clients in one way: by their keys where keys are required, else by certificates.
             demands_certificate=self._keys is None,
             most_message_bytes=MAX_MESSAGE_BYTES,
         )
         await self._open_http(listening)
         if self._keys is not None:
-            self._following = asyncio.create_task(self._keys.follow(), name="the file of tenants")
-            self._following.add_done_callback(self.service.host.crash_on_error)
+            self._follow_tenants = asyncio.create_task(self._keys.follow(), name="the file of tenants")
+            self._follow_tenants.add_done_callback(self.service.host.crash_on_error)
 
     async def run(self) -> int:
-        """Serve until told to stop; the exit code."""
+        """Serve until a signal stops it; the exit code."""
         await self.start()
-        # What was loaded stays: looking through it for cycles, with all else, stopped the event loop for 40 ms.
+        # What was loaded lives as long as the process. Each full collection scanned it, which took 40 ms of the event
+        # loop.
         gc.collect()
         gc.freeze()
         await self.service.wait_for_stop()
-        if self._following is not None:
-            self._following.cancel()
+        if self._follow_tenants is not None:
+            self._follow_tenants.cancel()
         self.gateway.shut_down(GRPC)
         await self.http.stop()
         exit_code = await self.service.run_until_stopped()
@@ -116,15 +118,15 @@ class Dispatcher:
 
     async def _open_http(self, listening: socket.socket) -> None:
         security = self.service.security
-        # Browsers and OpenAI's clients have no certificates: here it is the server that proves itself.
+        # Browsers and OpenAI's clients have no certificates: only the server has to prove its identity.
         tls = security.server_context(demands_certificate=False) if security is not None else None
         if security is not None and self._keys is None:
-            _log.warning("the HTTP door takes anybody who reaches it: give API keys with --keys")
+            _log.warning("the HTTP door serves every client that reaches it: require API keys with --keys")
         can_serve, clock = lambda: self.core.fleet.serving_count > 0, self.service.host.clock
-        config = _with_room(self._config.http)
+        config = _within_file_limit(self._config.http)
         self.http = HttpDoor(
             self.gateway,
-            self.callers,
+            self.authenticator,
             listening,
             can_serve,
             clock,
@@ -143,7 +145,7 @@ class Dispatcher:
         return self.core
 
     def _make_doors(self, host: CoreHost, model: ServedModel) -> Methods:
-        metrics = DoorMetrics(self.callers.knows)
+        metrics = DoorMetrics(self.authenticator.knows)
         log = self._log
         if log is not None:
             metrics.registry.register(AccessLogCollector(lambda: (log.lines_total, log.dropped_total)))
@@ -152,15 +154,15 @@ class Dispatcher:
         self._host = host
         if self._quotas is not None:
             host.deliver(host.address, self._quotas)
-        return GrpcDoor(self.gateway, self.callers, lambda: self.core.directory.monitor_endpoint).methods()
+        return GrpcDoor(self.gateway, self.authenticator, lambda: self.core.directory.monitor_endpoint).methods()
 
     def _set_tenants(self, tenants: tuple[Tenant, ...]) -> None:
-        self._quotas = self.callers.set_tenants(tenants)
+        self._quotas = self.authenticator.set_tenants(tenants)
         if self._host is not None:
             self._host.deliver(self._host.address, self._quotas)
 
 
-def _with_room(config: HttpConfig) -> HttpConfig:
+def _within_file_limit(config: HttpConfig) -> HttpConfig:
     most = raise_open_file_limit(config.max_connections)
     if most < config.max_connections:
         text = "the limit of open files (ulimit -n) leaves room for %d HTTP connections, not for %d: raise it"

@@ -139,9 +139,9 @@ def test_a_chat_goes_through_the_models_template(messages: Sequence[Any]) -> Non
         cluster.instance.end_after = 5
         done = await client.chat(messages)
         assert (done.text, done.finish) == (cluster.text(5), FinishReason.STOP)
-        assert done.tokens[-1] == cluster.door.model.eos_ids[0]
-        expected = cluster.door.model.render((ChatMessage("system", "Be brief"), ChatMessage("user", "Hi")))
-        encoded = cluster.door.model.tokenizer.encode(expected, add_special_tokens=False)
+        assert done.tokens[-1] == cluster.gateway.model.eos_ids[0]
+        expected = cluster.gateway.model.render((ChatMessage("system", "Be brief"), ChatMessage("user", "Hi")))
+        encoded = cluster.gateway.model.tokenizer.encode(expected, add_special_tokens=False)
         assert list(cluster.instance.placed[0].tokens) == encoded
 
     with_client(test)
@@ -299,7 +299,7 @@ def test_a_deadline() -> None:
     with_client(test, serving=False)
 
 
-def test_nobody_to_serve() -> None:
+def test_no_serving_instance() -> None:
     async def test(cluster: Doors, client: AsyncClient) -> None:
         cluster.host.deliver(A, Gone())
         with pytest.raises(Unavailable, match="no instance has been able to serve") as caught:
@@ -315,7 +315,7 @@ def test_a_request_that_cannot_be_finished() -> None:
         task = asyncio.create_task(client.generate("x"))
         await cluster.instance.until(lambda: cluster.instance.placed)
         cluster.host.deliver(A, Gone("killed"))
-        with pytest.raises(GenerationFailed, match="given up after 1 lost hand-outs; the last was lost: killed"):
+        with pytest.raises(GenerationFailed, match="given up after 1 lost attempts; the last was lost: killed"):
             await task
 
     with_client(test, placement__max_lost_attempts=1)
@@ -371,7 +371,7 @@ def test_info_status_and_explain() -> None:
         server, endpoint = await monitor()
         async with doors(monitor=endpoint) as cluster, AsyncClient(cluster.endpoint) as client:
             info = await client.info()
-            model = cluster.door.model
+            model = cluster.gateway.model
             assert info == InfoReply(model.name, 1000, model.vocabulary, dunlin.__version__, endpoint)
             assert (await client.status()).members[0].pid == 12
             assert (await client.explain("req-2a-1")).reasons[0].kind == "req-2a-1"

@@ -2,10 +2,8 @@
 
 import pytest
 
-from dunlin.client.endpoints import Endpoints
 from dunlin.client.errors import Cancelled, DunlinError, InvalidRequest, QueueFull, Unavailable
 from dunlin.client.resumable_call import ResumableCall
-from dunlin.client.silence_watchdog import MAX_SILENT_TICKS, SilenceWatchdog, WatchdogTicker
 from dunlin.messages.public import GenerateEvent, GenerateRequest
 from dunlin.messages.types import FinishReason, i32
 from dunlin.wire.rpc.calls import CallFailed
@@ -14,64 +12,64 @@ LOST = CallFailed("UNAVAILABLE", "connection reset")
 REQUEST = GenerateRequest(prompt="x", max_tokens=9, timeout_s=10.0)
 
 
-def admitted(course: ResumableCall, *tokens: int, now_s: float = 0.0) -> ResumableCall:
+def admitted(call: ResumableCall, *tokens: int, now_s: float = 0.0) -> ResumableCall:
     """Its first event came, and these tokens."""
-    course.on_event(now_s, GenerateEvent("req-1-1", seed=77, prompt_tokens=3))
+    call.on_event(now_s, GenerateEvent("req-1-1", seed=77, prompt_tokens=3))
     for token in tokens:
-        course.on_event(now_s, GenerateEvent("req-1-1", "t", i32([token])))
-    return course
+        call.on_event(now_s, GenerateEvent("req-1-1", "t", i32([token])))
+    return call
 
 
 def test_before_it_is_admitted_the_request_itself_goes_to_each_dispatcher_once() -> None:
-    course = ResumableCall(REQUEST, 3, 20.0, 0.0)
-    assert course.next_request(1.0) == REQUEST
-    assert [course.on_failure(1.0, LOST, "a"), course.on_failure(1.0, LOST, "b")] == [0.0, 0.0]
-    assert course.next_request(1.0) == REQUEST
+    call = ResumableCall(REQUEST, 3, 20.0, 0.0)
+    assert call.next_request(1.0) == REQUEST
+    assert [call.on_failure(1.0, LOST, "a"), call.on_failure(1.0, LOST, "b")] == [0.0, 0.0]
+    assert call.next_request(1.0) == REQUEST
     with pytest.raises(Unavailable, match="c: connection reset") as raised:
-        course.on_failure(1.0, LOST, "c")
+        call.on_failure(1.0, LOST, "c")
     assert raised.value.__cause__ is LOST
 
 
 def test_once_admitted_it_is_resumed_with_what_came() -> None:
-    course = admitted(ResumableCall(REQUEST, 2, 20.0, 0.0), 5, 6)
-    resumed = course.next_request(4.0)
+    call = admitted(ResumableCall(REQUEST, 2, 20.0, 0.0), 5, 6)
+    resumed = call.next_request(4.0)
     assert (resumed.resume_request, list(resumed.resume_tokens), resumed.seed) == ("req-1-1", [5, 6], 77)
     assert (resumed.prompt, resumed.max_tokens, resumed.timeout_s) == ("x", 9, 6.0)
-    assert course.next_request(30.0).timeout_s == 0.001
+    assert call.next_request(30.0).timeout_s == 0.001
     own = admitted(ResumableCall(GenerateRequest(prompt="x", seed=5), 2, 20.0, 0.0))
     assert (own.next_request(1.0).seed, own.next_request(1.0).timeout_s) == (5, None)
 
 
-def test_the_caller_sees_one_beginning_and_no_beats() -> None:
-    course = ResumableCall(REQUEST, 2, 20.0, 0.0)
+def test_the_caller_sees_one_first_event_and_no_keepalives() -> None:
+    call = ResumableCall(REQUEST, 2, 20.0, 0.0)
     first = GenerateEvent("req-1-1", prompt_tokens=3, seed=77)
     text = GenerateEvent("req-1-1", "hi", i32([4]))
     last = GenerateEvent("req-1-1", finish=FinishReason.LENGTH)
     events = [GenerateEvent(""), first, GenerateEvent("req-1-1"), first, text, last]
-    shown = [course.on_event(0.0, event) for event in events]
+    shown = [call.on_event(0.0, event) for event in events]
     assert shown == [None, first, None, None, text, last]
-    assert course.is_done
+    assert call.is_done
 
 
 def test_it_is_sought_until_patience_ends_with_pauses_between_the_rounds() -> None:
-    course = admitted(ResumableCall(REQUEST, 2, 20.0, 0.0), 5, now_s=100.0)
-    pauses = [course.on_failure(100.0, LOST, "a") for _ in range(6)]
+    call = admitted(ResumableCall(REQUEST, 2, 20.0, 0.0), 5, now_s=100.0)
+    pauses = [call.on_failure(100.0, LOST, "a") for _ in range(6)]
     assert [pause == 0.0 for pause in pauses] == [True, False, True, False, True, False]
     assert 0.025 <= pauses[1] <= 0.075 < pauses[5] <= 0.3
-    assert course.on_failure(119.9, LOST, "a") == 0.0
+    assert call.on_failure(119.9, LOST, "a") == 0.0
     with pytest.raises(Unavailable) as raised:
-        course.on_failure(120.0, LOST, "a")
+        call.on_failure(120.0, LOST, "a")
     assert raised.value.request == "req-1-1"
 
 
 def test_a_sign_of_life_renews_patience_and_news_the_count() -> None:
-    course = admitted(ResumableCall(REQUEST, 1, 20.0, 0.0), now_s=0.0)
-    assert course.on_failure(1.0, LOST, "a") > 0.0
-    course.on_event(19.0, GenerateEvent(""))
-    long = [course.on_failure(38.9, LOST, "a") for _ in range(12)]
+    call = admitted(ResumableCall(REQUEST, 1, 20.0, 0.0), now_s=0.0)
+    assert call.on_failure(1.0, LOST, "a") > 0.0
+    call.on_event(19.0, GenerateEvent(""))
+    long = [call.on_failure(38.9, LOST, "a") for _ in range(12)]
     assert max(long) > 0.3
-    course.on_event(39.0, GenerateEvent("req-1-1", "t", i32([5])))
-    assert course.on_failure(39.0, LOST, "a") <= 0.075
+    call.on_event(39.0, GenerateEvent("req-1-1", "t", i32([5])))
+    assert call.on_failure(39.0, LOST, "a") <= 0.075
 
 
 def test_a_full_queue_is_waited_for_only_by_what_was_admitted() -> None:
@@ -93,50 +91,3 @@ def test_what_no_other_dispatcher_would_change_ends_it(status: str, kind: type[D
 def test_a_reset_stream_is_a_lost_one() -> None:
     reset = CallFailed("INTERNAL", "Received RST_STREAM with error code 2")
     assert admitted(ResumableCall(REQUEST, 2, 20.0, 0.0)).on_failure(1.0, reset, "a") == 0.0
-
-
-def test_endpoints_are_left_in_turn() -> None:
-    endpoints = Endpoints("a:1, b:2,,c:3,a:1")
-    assert endpoints.all == ("a:1", "b:2", "c:3")
-    endpoints.mark_failed("a:1")
-    endpoints.mark_failed("a:1")  # another stream's late news
-    assert endpoints.failover_order() == ("b:2", "c:3", "a:1")
-    endpoints.mark_failed("b:2")
-    endpoints.mark_failed("c:3")
-    assert endpoints.current == "a:1"
-    assert Endpoints(["x:1", "y:2"]).all == ("x:1", "y:2")
-    with pytest.raises(DunlinError, match="no endpoint"):
-        Endpoints(" ,")
-
-
-def test_only_silence_that_somebody_listens_to_counts() -> None:
-    cancelled: list[int] = []
-    quiet = SilenceWatchdog()
-    quiet.set_cancel(lambda: cancelled.append(1))
-    for _ in range(3 * MAX_SILENT_TICKS):
-        quiet.tick()  # nobody listens
-    for _ in range(3):
-        quiet.start()
-        for _ in range(MAX_SILENT_TICKS):
-            quiet.tick()
-        quiet.stop()
-    assert cancelled == []
-    quiet.start()
-    for _ in range(3 * MAX_SILENT_TICKS):
-        quiet.tick()
-    assert cancelled == [1]
-    assert quiet.is_expired
-    assert quiet.call_failure("a:1").status == "UNAVAILABLE"
-
-
-def test_a_ticker_ends_when_there_is_nobody_to_tick_for() -> None:
-    ticker, quiet = WatchdogTicker(), SilenceWatchdog()
-    ticker.add(quiet)
-    thread = ticker._thread
-    assert thread is not None
-    ticker.remove(quiet)
-    thread.join(5.0)
-    assert not thread.is_alive()
-    ticker.add(quiet)
-    assert ticker._thread is not None
-    ticker.remove(quiet)

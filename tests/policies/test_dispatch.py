@@ -63,7 +63,7 @@ def test_a_queue_is_as_long_on_a_big_instance_as_on_a_small_one() -> None:
     assert fewest_tokens(10, [big, candidate("small", free_slots=999)]).index == 1
 
 
-def test_the_one_asked_least_lately_is_next_whatever_its_load() -> None:
+def test_round_robin_takes_the_oldest_dispatch_whatever_its_load() -> None:
     busy = candidate("busy", last_dispatch=3, free_slots=-500, requests=90, waiting_tokens=900)
     assert round_robin(10, [candidate("a", last_dispatch=5), busy, candidate("c", last_dispatch=4)]).index == 1
     assert round_robin(10, [busy, candidate("new")]).index == 1

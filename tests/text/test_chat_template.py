@@ -1,4 +1,4 @@
-"""Chat templates and the names of those who speak: read by the template, or refused."""
+"""Chat templates and the names of speakers: read by the template, or refused."""
 
 from pathlib import Path
 from typing import Any

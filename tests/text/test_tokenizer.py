@@ -72,7 +72,7 @@ def test_a_template_that_does_not_compile_names_its_file(tmp_path: Path) -> None
         load_chat_template(tmp_path)
 
 
-def test_other_places_for_a_template(tmp_path: Path) -> None:
+def test_other_files_for_a_template(tmp_path: Path) -> None:
     config = {"chat_template": [{"name": "default", "template": "{{ bos_token }}D"}], "bos_token": {"content": "<s>"}}
     (tmp_path / "tokenizer_config.json").write_text(json.dumps(config))
     assert load_chat_template(tmp_path).render([]) == "<s>D"

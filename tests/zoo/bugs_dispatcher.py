@@ -9,7 +9,7 @@ from dunlin.messages.door import Delta, Submit, SubmitRejected
 from dunlin.messages.fleet import FleetView
 from dunlin.messages.types import FinishReason, i32
 from services.dispatcher.admission.controller import AdmissionController
-from services.dispatcher.admission.quotas import TenantAccount, TenantQuotas, _too_soon, _wanted
+from services.dispatcher.admission.quotas import TenantAccount, TenantQuotas, _exceeds_remaining, _required
 from services.dispatcher.core import DispatcherCore
 from services.dispatcher.lifecycle.attempts import AttemptEvents
 from services.dispatcher.lifecycle.completion import RequestCompletion
@@ -79,7 +79,7 @@ def _any_attempt(original: object, self: Journal, instance: Address, number: int
 def _too_soon_by_one(
     original: Callable[[TenantAccount, Submit], SubmitRejected | None], account: TenantAccount, submit: Submit
 ) -> SubmitRejected | None:
-    requests, _ = _wanted(submit)
+    requests, _ = _required(submit)
     account.open -= requests
     try:
         return original(account, submit)
@@ -226,7 +226,7 @@ BUGS = (
         "quota-off-by-one",
         "a tenant runs one request more than it may",
         ("I11",),
-        (swap(_too_soon, _too_soon_by_one),),
+        (swap(_exceeds_remaining, _too_soon_by_one),),
         seed=40005,
     ),
     Bug(

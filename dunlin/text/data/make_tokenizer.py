@@ -1,7 +1,7 @@
 """Train the built-in model's tokenizer: a byte-level BPE over the words and phrases beside this file.
 
 Run `python dunlin/text/data/make_tokenizer.py` to write `tokenizer.json` again beside this file; the same words give
-the same file.
+the same file. Test of the result: tests/text/test_tokenizer.py.
 """
 
 import itertools
@@ -22,7 +22,7 @@ PREFIXES = ["re", "un", "over", "out", "mis", "pre", "inter"]
 
 
 def words() -> dict[str, list[str]]:
-    """The lists of `words.txt` by name."""
+    """The word lists of `words.txt` by their names."""
     sections = (HERE / "words.txt").read_text(encoding="utf-8").split("= ")
     return {name: listed.split() for name, _, listed in (section.partition("\n") for section in sections[1:])}
 

@@ -1,1 +1,1 @@
-"""Whether a request is accepted: queue bounds, tenants' quotas, and the texts of refusals."""
+"""Whether a request is admitted: queue bounds, tenants' quotas, and the texts of refusals."""

@@ -1,6 +1,6 @@
-"""Whether a new request is taken: limits that hold before any work is spent on it.
+"""Whether a new request is admitted: limits that are checked before any work is spent on it.
 
-Knows how long the queue is and how fast it drains, not what is in it; and for how long nobody could be asked.
+Knows the length of the queue, how fast it drains and how long no instance has been serving; not the queued requests.
 """
 
 from collections import deque
@@ -18,7 +18,10 @@ MAX_RETRY_S = 30.0
 
 
 class AdmissionController:
-    """Owns the pace (when the last requests ended), the drought (since when no instance could be asked), the quotas."""
+    """Owns the tenants' quotas, the wait estimate and the outage (since when no instance has been serving).
+
+    `outages` counts the outages so far, so that a timer of an earlier one is recognised.
+    """
 
     def __init__(self, config: AdmissionConfig, max_positions: int = 0) -> None:
         self.quotas = TenantQuotas()
@@ -32,8 +35,14 @@ class AdmissionController:
     def refusal(
         self, submit: Submit, queued: int, limit: int | None, now_s: float, waiting: int = 0
     ) -> SubmitRejected | None:
-        """Why this request is not taken; None: it is. `limit` is the longest sequence that any instance can hold;
-        `queued` wait here, `waiting` more at the instances.
+        """The reason for refusing this request, or None if it is admitted.
+
+        Args:
+            submit: the request, its `max_tokens` capped by `cap_max_tokens`.
+            queued: requests that wait in this dispatcher.
+            limit: tokens of the longest sequence that any instance can hold; None while no instance is known.
+            now_s: the core's time.
+            waiting: requests that wait at the instances for slots.
         """
         return (
             self._invalid(submit)
@@ -46,31 +55,31 @@ class AdmissionController:
         )
 
     def cap_max_tokens(self, submit: Submit, limit: int | None) -> Submit:
-        """The request as its tenant's quota bounds it; ask `refusal` about that one."""
+        """The request with `max_tokens` bounded by its tenant's quota: the one to pass to `refusal`."""
         return self.quotas.cap_max_tokens(submit, limit or self._max_positions)
 
     def on_admitted(self, number: int, submit: Submit) -> None:
-        """The request that `refusal` had nothing against came in under this number."""
+        """Reserve the tenant's quota for a request that `refusal` has just admitted under this journal number."""
         self.quotas.reserve(number, submit)
 
     def on_served(self, now_s: float, others_wait: bool) -> None:
-        """A request that an instance had is over; whether others wait for their turn."""
+        """A dispatched request ended. `others_wait`: at least one request waits, here or at an instance."""
         self.wait_estimate.on_served(now_s, others_wait)
 
     def on_ended(self, number: int, generated: int, now_s: float) -> None:
-        """A request left, with so many tokens."""
+        """An admitted request ended after `generated` tokens: the rest of its quota is refunded."""
         self._ends_s.append(now_s)
         self.quotas.refund(number, generated, now_s)
 
     def retry_after_s(self, queued: int, now_s: float) -> float:
-        """When the queue should have drained by half, at the pace of the last requests; seconds, within bounds."""
+        """Seconds until half the queue has drained at the rate of the last `SAMPLES_KEPT` ends, within MIN and MAX."""
         if not self._ends_s:
             return MIN_RETRY_S
         each_s = (now_s - self._ends_s[0]) / len(self._ends_s)
         return _bounded(each_s * queued / 2)
 
     def update_outage(self, can_serve: bool, now_s: float) -> bool:
-        """Say whether somebody can serve; True if a drought just began."""
+        """Note whether any instance can serve; True if an outage just began."""
         if can_serve:
             self._outage_since_s = None
             return False
@@ -80,9 +89,9 @@ class AdmissionController:
         self.outages += 1
         return True
 
-    def is_outage(self, drought: int) -> bool:
-        """Whether drought number `drought` lasts."""
-        return self._outage_since_s is not None and drought == self.outages
+    def is_outage(self, outage: int) -> bool:
+        """Whether outage number `outage` has not ended."""
+        return self._outage_since_s is not None and outage == self.outages
 
     def _invalid(self, submit: Submit) -> SubmitRejected | None:
         if not submit.tokens:
@@ -103,8 +112,8 @@ class AdmissionController:
 
     def _too_long(self, submit: Submit, limit: int | None) -> SubmitRejected | None:
         most = min(limit or self._max_positions, self._max_positions or limit or 0)
-        asked = len(submit.tokens) + (submit.max_tokens or 1)
-        if not most or asked <= most:
+        length = len(submit.tokens) + (submit.max_tokens or 1)
+        if not most or length <= most:
             return None
         return SubmitRejected(RejectionCode.TOO_LONG, too_long_text(len(submit.tokens), submit.max_tokens, most))
 
@@ -116,7 +125,7 @@ class AdmissionController:
         return SubmitRejected(RejectionCode.UNAVAILABLE, text, self._config.unavailable_after_s)
 
     def _queue_full(self, submit: Submit, queued: int, now_s: float) -> SubmitRejected | None:
-        # One that was admitted elsewhere has been promised an answer.
+        # A request with a key was admitted by another dispatcher: its client has been promised an answer.
         most = self._config.max_queued * (2 if submit.key else 1)
         if queued < most:
             return None
@@ -124,7 +133,7 @@ class AdmissionController:
         return SubmitRejected(RejectionCode.FULL, text, self.retry_after_s(queued, now_s))
 
     def _wait_too_long(self, submit: Submit, ahead: int) -> SubmitRejected | None:
-        """Refused now it can go elsewhere, or come again when there is room; served too late it costs all the same."""
+        """Refuse a request whose turn would come too late: its client can retry, and a late answer costs as much."""
         if submit.key:
             return None
         wait_s = self.wait_estimate.wait_s(ahead)

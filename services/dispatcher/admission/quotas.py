@@ -1,8 +1,8 @@
-"""What each tenant may use, and has used: decided before anything is spent on a request.
+"""Each tenant's quotas and what is left of them: token buckets, checked before any work is spent on a request.
 
-A request takes its prompt's tokens and all that it may generate out of the tenant's bucket when it is admitted; what it
-did not generate goes back when it ends. So the sum over concurrent requests never exceeds the quota, whatever comes of
-them. A bucket holds one minute's worth and fills evenly. Knows no key, no queue and no instance.
+An admitted request reserves its prompt's tokens and its whole `max_tokens` from the tenant's bucket; what it did not
+generate is refunded when it ends. So concurrent requests together never exceed the quota, however they end. A bucket
+holds one minute's worth and refills evenly. Knows no API key, no queue and no instance.
 """
 
 from dataclasses import dataclass, replace
@@ -16,7 +16,7 @@ _ROUNDING = 1e-6
 
 @dataclass(frozen=True, slots=True)
 class RateLimitStatus:
-    """Of `limit` a minute `remaining` can be taken now, and all of it in `reset_s`, if nothing is taken before."""
+    """State of one bucket: `remaining` of `limit` a minute are available now, all of it in `reset_s` seconds."""
 
     limit: int
     remaining: int
@@ -25,7 +25,7 @@ class RateLimitStatus:
 
 @dataclass(frozen=True, slots=True)
 class QuotaUsage:
-    """What a tenant has left of its quotas per minute; None: it has no such quota."""
+    """What is left of a tenant's quotas per minute; None: the tenant has no such quota."""
 
     requests: RateLimitStatus | None = None
     tokens: RateLimitStatus | None = None
@@ -33,25 +33,25 @@ class QuotaUsage:
 
 @dataclass(slots=True)
 class TokenBucket:
-    """So many a minute, at most a minute's worth at once. `level` is what could be taken at `at_s`."""
+    """Refills by `per_minute`, and holds at most one minute's worth. `level` was available at `at_s`."""
 
     per_minute: int
     level: float
     at_s: float
 
     def refill(self, now_s: float) -> None:
-        """Time has passed."""
+        """Add what has accrued since `at_s`."""
         self.level = self._level_at(now_s)
         self.at_s = max(self.at_s, now_s)
 
     def status(self, now_s: float) -> RateLimitStatus:
-        """How it stands, without filling it."""
+        """What is available at `now_s`; the bucket is not changed."""
         level = self._level_at(now_s)
         missing = max(0.0, self.per_minute - level)
         return RateLimitStatus(self.per_minute, max(0, int(level + _ROUNDING)), missing * MINUTE_S / self.per_minute)
 
     def wait_s(self, amount: int) -> float:
-        """Seconds until `amount` can be taken, if nobody takes anything before; 0: now."""
+        """Seconds until `amount` is available if no other request draws on the bucket; 0: now."""
         missing = amount - self.level
         return missing * MINUTE_S / self.per_minute if missing > _ROUNDING else 0.0
 
@@ -62,7 +62,7 @@ class TokenBucket:
 
 @dataclass(slots=True)
 class TenantAccount:
-    """One tenant's use. `open` counts its requests that have not ended."""
+    """One tenant's buckets; None: no such quota. `open` counts its requests that have not ended."""
 
     quota: Quota
     requests: TokenBucket | None = None
@@ -72,14 +72,14 @@ class TenantAccount:
 
 @dataclass(frozen=True, slots=True)
 class QuotaReservation:
-    """What an admitted request took: `generate` tokens beside its prompt, 0 if tokens are not counted."""
+    """What an admitted request reserved: `generate` tokens beyond its prompt, 0 if the tenant has no token quota."""
 
     account: TenantAccount
     generate: int
 
 
 class TenantQuotas:
-    """Owns the accounts and the holds. Enforces nothing before the first `Quotas`."""
+    """Owns the accounts by tenant and the reservations by number. Enforces nothing before the first `Quotas`."""
 
     def __init__(self) -> None:
         self._enforced = False
@@ -87,7 +87,7 @@ class TenantQuotas:
         self._reservations: dict[int, QuotaReservation] = {}
 
     def replace(self, quotas: Quotas, now_s: float) -> None:
-        """New quotas for all. What was used stays used; a tenant that is gone gets nothing more."""
+        """Replace all quotas. What was used stays used; a tenant that is no longer listed is refused."""
         self._enforced = True
         before, self._accounts = self._accounts, {}
         for quota in quotas.tenants:
@@ -98,9 +98,9 @@ class TenantQuotas:
             self._accounts[quota.tenant] = account
 
     def cap_max_tokens(self, submit: Submit, most: int) -> Submit:
-        """The request with the most that it may generate, where its client left that open and its tenant has a limit.
+        """The request with a `max_tokens` that its tenant's quota allows, if its client gave none and there is a limit.
 
-        `most` is the longest sequence that can be held, 0 if unknown.
+        `most` is the longest sequence that can be held, in tokens; 0 if unknown.
         """
         account = self._accounts.get(submit.tenant)
         if account is None or submit.max_tokens is not None:
@@ -111,11 +111,11 @@ class TenantQuotas:
         limits = [quota.max_tokens] if quota.max_tokens is not None else []
         limits += [most - len(submit.tokens)] if most else []
         if quota.tokens_per_minute is not None:
-            limits.append((quota.tokens_per_minute - _prompts(submit)) // submit.call_requests)
+            limits.append((quota.tokens_per_minute - _call_prompt_tokens(submit)) // submit.call_requests)
         return replace(submit, max_tokens=max(1, min(limits)))
 
     def refusal(self, submit: Submit, now_s: float) -> SubmitRejected | None:
-        """Why this (`bounded`) request is more than its tenant may use; None: it is not."""
+        """The quota that this request (from `cap_max_tokens`) would exceed; None: it fits."""
         if not self._enforced:
             return None
         account = self._accounts.get(submit.tenant)
@@ -124,17 +124,17 @@ class TenantQuotas:
         for bucket in (account.requests, account.tokens):
             if bucket is not None:
                 bucket.refill(now_s)
-        return _too_much(account.quota, submit) or _too_soon(account, submit)
+        return _exceeds_quota(account.quota, submit) or _exceeds_remaining(account, submit)
 
     def usage(self, tenant: str, now_s: float) -> QuotaUsage:
-        """What the tenant has left; changes nothing."""
+        """What is left of the tenant's quotas at `now_s`; changes nothing."""
         account = self._accounts.get(tenant)
         if account is None:
             return QuotaUsage()
-        return QuotaUsage(_allowance(account.requests, now_s), _allowance(account.tokens, now_s))
+        return QuotaUsage(_status(account.requests, now_s), _status(account.tokens, now_s))
 
     def reserve(self, number: int, submit: Submit) -> None:
-        """Take for a request that `refusal` had nothing against, at the same moment."""
+        """Reserve for a request that `refusal` admitted at the same moment."""
         account = self._accounts.get(submit.tenant)
         if account is None:
             return
@@ -148,26 +148,26 @@ class TenantQuotas:
         self._reservations[number] = QuotaReservation(account, generate)
 
     def refund(self, number: int, generated: int, now_s: float) -> None:
-        """The request ended with so many tokens: the rest of what it took goes back."""
-        hold = self._reservations.pop(number, None)
-        if hold is None:
+        """The request ended after `generated` tokens: return the rest of its reservation."""
+        reservation = self._reservations.pop(number, None)
+        if reservation is None:
             return
-        hold.account.open -= 1
-        tokens = hold.account.tokens
-        if tokens is not None and hold.generate:
+        reservation.account.open -= 1
+        tokens = reservation.account.tokens
+        if tokens is not None and reservation.generate:
             tokens.refill(now_s)
-            tokens.level = min(float(tokens.per_minute), tokens.level + max(0, hold.generate - generated))
+            tokens.level = min(float(tokens.per_minute), tokens.level + max(0, reservation.generate - generated))
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless open requests and holds tell the same story."""
+        """Raise AssertionError unless the accounts' open requests are those that have reservations."""
         assert all(account.open >= 0 for account in self._accounts.values())
         for account in self._accounts.values():
-            assert account.open == len([hold for hold in self._reservations.values() if hold.account is account])
+            assert account.open == len([one for one in self._reservations.values() if one.account is account])
             for bucket in (account.requests, account.tokens):
                 assert bucket is None or -_ROUNDING <= bucket.level <= bucket.per_minute
 
 
-def _allowance(bucket: TokenBucket | None, now_s: float) -> RateLimitStatus | None:
+def _status(bucket: TokenBucket | None, now_s: float) -> RateLimitStatus | None:
     return None if bucket is None else bucket.status(now_s)
 
 
@@ -180,27 +180,27 @@ def _changed(bucket: TokenBucket | None, per_minute: int | None, now_s: float) -
     return TokenBucket(per_minute, min(float(per_minute), bucket.level), bucket.at_s)
 
 
-def _prompts(submit: Submit) -> int:
-    """Prompt tokens of the whole call."""
+def _call_prompt_tokens(submit: Submit) -> int:
+    """Prompt tokens of all requests of the call."""
     return max(len(submit.tokens), submit.call_tokens)
 
 
-def _wanted(submit: Submit) -> tuple[int, int]:
-    """Requests and tokens to be had: for the first of a call what all of it takes, for the others their own."""
+def _required(submit: Submit) -> tuple[int, int]:
+    """(requests, tokens) that must be available: for a call's first request those of the whole call, else its own."""
     if submit.call_index:
         return 1, len(submit.tokens) + (submit.max_tokens or 0)
-    return submit.call_requests, _prompts(submit) + submit.call_requests * (submit.max_tokens or 0)
+    return submit.call_requests, _call_prompt_tokens(submit) + submit.call_requests * (submit.max_tokens or 0)
 
 
-def _too_much(quota: Quota, submit: Submit) -> SubmitRejected | None:
-    """What waiting does not help."""
-    requests, tokens = _wanted(submit)
+def _exceeds_quota(quota: Quota, submit: Submit) -> SubmitRejected | None:
+    """The refusal of a request that would exceed its tenant's quota even if nothing were used."""
+    requests, tokens = _required(submit)
     asked = submit.max_tokens or 0
     most = f"more than tenant {quota.tenant!r} may"
     if quota.max_tokens is not None and asked > quota.max_tokens:
         return SubmitRejected(RejectionCode.INVALID, f"max_tokens is {asked}: {most} ask for, {quota.max_tokens}")
     if quota.tokens_per_minute is not None and tokens > quota.tokens_per_minute:
-        text = f"{_prompts(submit)} prompt tokens and max_tokens {asked}"
+        text = f"{_call_prompt_tokens(submit)} prompt tokens and max_tokens {asked}"
         each = f" for each of {requests}" if requests > 1 else ""
         return SubmitRejected(
             RejectionCode.INVALID, f"{text}{each} are {most} use in a minute, {quota.tokens_per_minute}"
@@ -211,9 +211,9 @@ def _too_much(quota: Quota, submit: Submit) -> SubmitRejected | None:
     return None
 
 
-def _too_soon(account: TenantAccount, submit: Submit) -> SubmitRejected | None:
-    """What can be asked again later."""
-    requests, tokens = _wanted(submit)
+def _exceeds_remaining(account: TenantAccount, submit: Submit) -> SubmitRejected | None:
+    """The refusal of a request that fits the quota later; its `retry_after_s` says when."""
+    requests, tokens = _required(submit)
     quota = account.quota
     if quota.running is not None and account.open + requests > quota.running:
         text = f"tenant {quota.tenant!r} has {account.open} requests running, of {quota.running} that it may"

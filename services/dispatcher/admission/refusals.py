@@ -1,4 +1,4 @@
-"""How a door says no, for whatever reason: an error that both public doors translate. Knows neither HTTP nor gRPC."""
+"""The errors of refused requests, which both public doors translate. Knows neither HTTP nor gRPC."""
 
 from dunlin.messages.door import RejectionCode
 
@@ -6,9 +6,10 @@ STOPPING_TEXT = "the dispatcher is stopping"
 
 
 def too_long_text(prompt_tokens: int, max_tokens: int | None, most: int, is_least: bool = False) -> str:
-    """Why a prompt is refused where a sequence may have `most` tokens. Clients look for "maximum context length".
+    """The text for a prompt that is too long where a sequence may have `most` tokens.
 
-    `is_least`: it was not tokenised, and has so many or more.
+    Clients search it for "maximum context length". `is_least`: the prompt was not tokenised, `prompt_tokens` is a lower
+    bound.
     """
     limit = f"This model's maximum context length is {most} tokens"
     if max_tokens is None:
@@ -19,7 +20,7 @@ def too_long_text(prompt_tokens: int, max_tokens: int | None, most: int, is_leas
 
 
 class DoorError(Exception):
-    """A request that was not taken. `field` names what is wrong with it, if it is the client's."""
+    """A request that was refused. `field` names the field at fault; empty if the fault is not in the request."""
 
     def __init__(self, code: RejectionCode, detail: str, field: str = "", retry_after_s: float = 0.0) -> None:
         super().__init__(detail)
@@ -30,12 +31,12 @@ class DoorError(Exception):
 
     @property
     def kind(self) -> str:
-        """What is wrong in one word, for metrics and the access log."""
+        """The error in one word, for metrics and the access log."""
         return self.code.name.lower()
 
 
 class MalformedRequest(DoorError):
-    """Bytes that are no request at all."""
+    """A body that cannot be parsed as a request."""
 
     def __init__(self, detail: str) -> None:
         super().__init__(RejectionCode.INVALID, detail)

@@ -1,14 +1,15 @@
-"""How long a newcomer would wait: measured from how requests end while others wait. Pure; knows no request.
+"""How long a new request would wait for its turn, from how fast requests end while others wait. Pure; knows no request.
 
-An idle cluster says nothing about its pace, so only the time between two ends counts with somebody waiting all along.
+An idle cluster ends requests as slowly as they arrive, which says nothing about how fast it could: only an interval
+between two ends during which a request waited all along is measured.
 """
 
 SAMPLES_KEPT = 32
-"""So many of the last ends count, the newer the more."""
+"""The estimate averages over about this many of the last intervals, the newer ones weighing more."""
 
 
 class WaitEstimator:
-    """Owns the mean time between two ends under load; `each_s` 0: not known yet."""
+    """Owns `interval_s`, the mean seconds between two ends under load; 0: not known yet."""
 
     def __init__(self) -> None:
         self.interval_s = 0.0
@@ -16,12 +17,12 @@ class WaitEstimator:
         self._last_s: float | None = None
 
     def on_served(self, now_s: float, others_wait: bool) -> None:
-        """A request that was served left; whether others wait for their turn."""
+        """A dispatched request ended at `now_s`. `others_wait`: at least one request waits now."""
         if self._last_s is not None and others_wait:
             self._measured = min(self._measured + 1, SAMPLES_KEPT)
             self.interval_s += (now_s - self._last_s - self.interval_s) / self._measured
         self._last_s = now_s if others_wait else None
 
     def wait_s(self, ahead: int) -> float:
-        """Until the last of `ahead` has its turn, and a newcomer comes next; 0 while no pace is known."""
+        """Seconds until `ahead` requests have had their turn; 0 while `interval_s` is not known."""
         return self.interval_s * ahead

@@ -1,7 +1,7 @@
 """The access log: one JSON object per line and call, written by a thread of its own.
 
-Bounded in memory (a queue that drops and counts when it is full) and on disk (a file that is full is renamed to `.1`,
-older ones move up, the oldest goes). A disk that is full or slow costs lines, and never holds up the event loop.
+Bounded in memory (a queue that drops and counts when it is full) and on disk (a full file is renamed to `.1`, older
+files move up by one, the oldest is removed). A full or slow disk loses lines, and never blocks the event loop.
 """
 
 import json
@@ -24,10 +24,10 @@ STDOUT = "-"
 
 
 class AccessLog:
-    """Owns the queue, the thread and the file. `lines_total` were written, `dropped_total` were not."""
+    """Owns the queue, the thread and the file. `lines_total` lines were written, `dropped_total` were dropped."""
 
     def __init__(self, config: AccessLogConfig) -> None:
-        """Begin to write.
+        """Open the file and start the thread.
 
         Raises:
             StartError: the file cannot be written.
@@ -44,12 +44,12 @@ class AccessLog:
             self._file.write(b"")
         except OSError as error:
             raise StartError(f"--access-log {config.path}: {error.strerror or error}") from error
-        # A daemon: a disk that hangs must not keep this process alive.
+        # A daemon thread: a disk that hangs must not keep the process from ending.
         self._thread = threading.Thread(target=self._run, name="access log", daemon=True)
         self._thread.start()
 
     def write(self, line: Mapping[str, object]) -> None:
-        """Take one line; dropped and counted when too many wait already. `time_s` becomes `time`, in UTC."""
+        """Queue one line; dropped and counted when the queue is full. Its `time_s` is written as `time`, in UTC."""
         with self._changed:
             if len(self._queue) >= self._most_queued or self._closing:
                 self.dropped_total += 1
@@ -58,7 +58,7 @@ class AccessLog:
             self._changed.notify()
 
     def close(self, limit_s: float = 1.0) -> None:
-        """Write what is queued if that takes no longer than `limit_s`."""
+        """Write the queued lines, but wait for at most `limit_s` seconds."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -76,7 +76,7 @@ class AccessLog:
         self._file.close()
 
     def _next_lines(self) -> list[Mapping[str, object]]:
-        """All lines that wait, waiting for some; none: the end."""
+        """The queued lines, at least one; blocks while there is none. Empty: the log is closed."""
         with self._changed:
             while not self._queue and not self._closing:
                 self._changed.wait()
@@ -85,7 +85,7 @@ class AccessLog:
             return lines
 
     def _on_write_error(self, lines: int, error: OSError) -> None:
-        """Say so once until it works again: a full disk is no reason for a line in the other log each time."""
+        """Count the lines as dropped, and log the error once until a write succeeds: a full disk must not flood it."""
         with self._changed:
             self.dropped_total += lines
         if not self._fails:
@@ -94,25 +94,25 @@ class AccessLog:
 
 
 def encode_line(line: Mapping[str, object]) -> bytes:
-    """A line of the file. ASCII: what a client made up cannot end a line or move a terminal's cursor."""
+    """One line of the file, in ASCII: text from a client cannot end the line or move a terminal's cursor."""
     values = {name: round(value, 6) if isinstance(value, float) else value for name, value in line.items()}
     at = datetime.fromtimestamp(float(str(values.pop("time_s"))), UTC)
     return json.dumps({"time": at.isoformat(timespec="milliseconds"), **values}).encode() + b"\n"
 
 
 class _Stdout:
-    """Standard output, whose reader keeps what it wants."""
+    """Standard output; never rotated."""
 
     def write(self, data: bytes) -> None:
         sys.stdout.buffer.write(data)
         sys.stdout.buffer.flush()
 
     def close(self) -> None:
-        """It is not ours."""
+        """Leave standard output open: this process did not open it."""
 
 
 class _Rotated:
-    """A file, opened again when another program has renamed or removed it."""
+    """A rotated file; it is opened again when another program (logrotate) has renamed or removed it."""
 
     def __init__(self, config: AccessLogConfig) -> None:
         self._path = Path(config.path)
@@ -126,7 +126,7 @@ class _Rotated:
         if file.tell() and file.tell() + len(data) > self._most_bytes:
             self._rotate()
             file = self._open()
-        # What a full disk cut off stays a line of its own.
+        # The rest of a line that a full disk cut off must not run into the next one.
         left = b"\n" + data if self._is_torn else data
         while left:
             self._is_torn = True

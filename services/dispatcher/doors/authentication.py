@@ -1,4 +1,4 @@
-"""Who asks: from the Authorization of a call to the tenant that it counts for. Knows no protocol, no file, no quota."""
+"""Authentication: from a call's Authorization header to its tenant. Knows no protocol, no file and no quota."""
 
 from dataclasses import replace
 
@@ -12,31 +12,31 @@ MAX_KEY_CHARACTERS = 512
 
 
 class Authenticator:
-    """Owns the tenants by the hashes of their keys. Before the first `take` everybody may come, as nobody."""
+    """Owns the tenants by the hashes of their keys. Before the first `set_tenants` no keys are required."""
 
     def __init__(self) -> None:
         self._tenants: dict[str, Tenant] | None = None
         self._names: frozenset[str] = frozenset()
 
     def set_tenants(self, tenants: tuple[Tenant, ...]) -> Quotas:
-        """From now on these; what the core must know of them."""
+        """Replace all tenants; their quotas, for the core."""
         self._tenants = {digest: tenant for tenant in tenants for digest in tenant.keys}
         self._names = frozenset(tenant.name for tenant in tenants)
         return Quotas(tuple(tenant.quota for tenant in tenants))
 
     def knows(self, tenant: str) -> bool:
-        """Whether the file of tenants names it."""
+        """Whether the file of tenants has a tenant of this name."""
         return tenant in self._names
 
     def authenticate(self, authorization: str | None) -> str | None:
-        """The tenant of this call; None: keys are not asked for.
+        """The tenant whose key the call presents; None: no keys are required.
 
         Raises:
             DoorError: no key, an unknown one, or a tenant that is disabled.
         """
         if self._tenants is None:
             return None
-        # Looked up by its hash: how long that takes tells nothing about the keys that there are.
+        # Looked up by its hash: the time that a lookup takes reveals nothing about other keys.
         tenant = self._tenants.get(hash_key(_key(authorization)))
         if tenant is None:
             raise DoorError(RejectionCode.UNAUTHENTICATED, "the API key is not known here")
@@ -46,7 +46,7 @@ class Authenticator:
 
 
 def settings_of_tenant(settings: RequestSettings, tenant: str | None) -> RequestSettings:
-    """The settings of a request that counts for `tenant`, None where keys are not asked for.
+    """The settings with `tenant` as their tenant; unchanged if it is None (no keys are required).
 
     Raises:
         DoorError: the request names another tenant.

@@ -1,6 +1,6 @@
-"""One call of a client at a door, from its arrival to its last byte: what metrics, access log and traces tell of it.
+"""One client call at a door, from its arrival to its last byte, for metrics, access log and traces.
 
-Knows neither HTTP nor gRPC. Each request of the call (a choice, a prompt) is followed by a `RequestMetrics` of its own.
+Knows neither HTTP nor gRPC. Each request of the call (one choice of one prompt) has a `RequestMetrics` of its own.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,22 +18,22 @@ from services.dispatcher.doors.generation.settings import RequestSettings
 from services.dispatcher.doors.metrics import DoorMetrics
 
 CHAT, COMPLETION = "chat", "text_completion"
-"""What OpenTelemetry calls the two operations that generate."""
+"""The two operations that generate, by their OpenTelemetry names."""
 FINISH_ERRORS = {FinishReason.ERROR: "generation_failed", FinishReason.DEADLINE: "deadline_exceeded"}
 PROBE_PATHS = ("/health", "/metrics")
-"""Paths that machines ask for all day: counted, and not logged."""
+"""Paths that monitoring requests all the time: counted, and not logged."""
 MAX_SHOWN_CHARACTERS = 256
-"""Characters of what a client made up (model, path, user agent) that are kept."""
+"""Characters kept of texts that the client chose (model, path, user agent)."""
 
 
 @dataclass(slots=True)
 class DoorCall:
     """What is known of one call so far.
 
-    `path` is one of few (a route, a method), `target` what the client wrote, without its query. `operation` is empty
-    for a call that generates nothing. `began_s` is when its head had come, `arrived_s` when its body had. `code` is the
-    kind of its error in one word, such as `too_long`. `is_told`: the core has refused it itself, and recorded
-    that.
+    `path` is a route or a gRPC method (a metric's label: one of few), `target` the path that the client sent, without
+    its query. `operation` is empty for a call that generates nothing. `began_s` is when its head was complete,
+    `arrived_s` when its body was. `code` is the kind of its error in one word, such as `too_long`. `is_recorded`: the
+    core refused it, and so has recorded the refusal itself.
     """
 
     door: str
@@ -63,28 +63,32 @@ class DoorCall:
         )
 
     def set_request(self, model: str, settings: RequestSettings) -> None:
-        """It was read, and asks for this."""
+        """The call was parsed: it asks for this model with these settings."""
         self.model = escape_surrogates(model[:MAX_SHOWN_CHARACTERS])
         self.tenant, self.request_class = settings.tenant, settings.request_class
 
     def set_error(self, code: str, detail: str) -> None:
-        """It is answered with an error."""
+        """The call is answered with an error of kind `code`."""
         self.code, self.detail = code, escape_surrogates(detail)
 
     @property
     def was_admitted(self) -> bool:
         """Whether all its requests were admitted."""
-        return bool(self.request_metrics) and all(watch.was_admitted for watch in self.request_metrics)
+        return bool(self.request_metrics) and all(request.was_admitted for request in self.request_metrics)
 
     @property
     def finish_error(self) -> str:
-        """How the first of its requests that failed did so, after its admission; empty: none failed."""
-        failed = (watch.finish for watch in self.request_metrics if watch.finish in FINISH_ERRORS)
+        """The kind of error of the first request that failed after its admission; empty: none failed."""
+        failed = (request.finish for request in self.request_metrics if request.finish in FINISH_ERRORS)
         return next((FINISH_ERRORS[finish] for finish in failed if finish is not None), "")
 
 
 class RequestMetrics:
-    """The times of one request."""
+    """Measures one request and feeds the metrics.
+
+    `queue_s` and `first_s` are seconds from the call's arrival to the first dispatch and to the first token; None: not
+    yet. `request` is the public id, empty before the admission.
+    """
 
     def __init__(self, metrics: DoorMetrics, call: DoorCall, prompt_tokens: int, clock: Callable[[], float]) -> None:
         self.request = ""
@@ -109,13 +113,13 @@ class RequestMetrics:
         return bool(self.request) or self.finish is not None
 
     def on_dispatched(self, queued_s: float | None) -> None:
-        """It was handed out to an instance for the first time, so long after it was submitted."""
+        """The request was dispatched for the first time, `queued_s` seconds after it was submitted."""
         if queued_s is not None and self.queue_s is None:
             self.queue_s = self._submitted_s - self._arrived_s + queued_s
             self._metrics.observe("queue", self._labels, self.queue_s)
 
     def on_tokens(self, number: int) -> None:
-        """So many tokens came now."""
+        """`number` tokens came now."""
         if not number:
             return
         if not self.tokens_total:
@@ -124,7 +128,7 @@ class RequestMetrics:
         self._generated.inc(number)
 
     def on_finished(self, finish: FinishReason) -> None:
-        """It ended now; a second time is not counted."""
+        """The request ended now; a second call is ignored."""
         if self.finish is not None:
             return
         self.finish = finish
@@ -145,15 +149,15 @@ class RequestMetrics:
 
 
 class CallLogSink(Protocol):
-    """Takes lines without blocking."""
+    """A log that takes lines without blocking."""
 
     def write(self, line: Mapping[str, object]) -> None: ...
 
 
 class CallRecorder:
-    """Where calls end: counted, logged, and told to the core where a door refused them.
+    """Counts and logs each ended call, and reports to the core the calls that a door refused.
 
-    `servers` names the HOST:PORT of each door.
+    `servers` maps each door's name to its HOST:PORT.
     """
 
     def __init__(
@@ -170,7 +174,7 @@ class CallRecorder:
         self._numbers = count(1)
 
     def record_end(self, call: DoorCall, status: int | str) -> None:
-        """The last byte went out, or the client left."""
+        """The call ended with this HTTP status or gRPC code: its last byte was sent, or the client left."""
         self._metrics.count_call(call.door, call.path, str(status))
         if call.code and not call.was_admitted:
             self._record_refusal(call)
@@ -178,13 +182,13 @@ class CallRecorder:
             self._log.write(self._log_line(call, status))
 
     def origin(self, call: DoorCall) -> CallOrigin:
-        """The call as the core passes it on."""
+        """The call's description for traces."""
         return CallOrigin(call.door, call.operation, call.model, call.tenant, self._servers.get(call.door, ""))
 
     def _record_refusal(self, call: DoorCall) -> None:
         self._metrics.count_refusal(call.door, call.code, call.tenant)
         if call.operation and not call.is_recorded:
-            # A name of its own: where no traceparent came, the trace's id follows from it.
+            # A unique address: without a traceparent, the trace's id is derived from it.
             client = Address("client", f"{call.door}-refused-{next(self._numbers)}")
             self._host.deliver(client, RefusedAtDoor(call.code, call.detail, call.trace, self.origin(call)))
 
@@ -205,17 +209,17 @@ class CallRecorder:
 
 
 def _generation_fields(call: DoorCall) -> dict[str, object]:
-    """The part of a line that only calls have which want something generated. Nothing of a prompt or an answer."""
-    watches = call.request_metrics
-    first = watches[0] if watches else None
+    """The fields of a generation call's log line. They hold nothing of a prompt or an answer."""
+    requests = call.request_metrics
+    first = requests[0] if requests else None
     return {
         "model": call.model or None,
         "class": call.request_class.name.lower(),
-        "requests": [watch.request for watch in watches if watch.request],
-        "finish": [watch.finish.name.lower() for watch in watches if watch.finish is not None],
+        "requests": [request.request for request in requests if request.request],
+        "finish": [request.finish.name.lower() for request in requests if request.finish is not None],
         "prompt_tokens": call.prompt_tokens,
-        "cached_tokens": sum(watch.cached_tokens for watch in watches),
-        "output_tokens": sum(watch.tokens_total for watch in watches),
+        "cached_tokens": sum(request.cached_tokens for request in requests),
+        "output_tokens": sum(request.tokens_total for request in requests),
         "queue_s": first and first.queue_s,
         "first_token_s": first and first.first_s,
         "traceparent": call.trace or None,

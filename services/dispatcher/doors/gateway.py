@@ -1,6 +1,7 @@
-"""What both public doors share: a client address and a stream for each request, opened, cancelled, closed.
+"""The gateway between the public doors and the core: submits requests, streams their output, cancels and closes them.
 
-Owns the open requests of this process's clients. Decides nothing about placement; knows neither HTTP nor gRPC.
+Each open request has a client address and a `ResponseStream`. Knows neither HTTP nor gRPC, and decides nothing about
+placement.
 """
 
 import asyncio
@@ -26,14 +27,14 @@ from services.dispatcher.doors.preprocess.pool import PreprocessLimits, Preproce
 from services.dispatcher.doors.response_stream import ResponseStream
 
 RESUMED_TOKENS_AT_ONCE = 1_024
-"""Tokens."""
+"""Tokens of a resumed request that are detokenised in one turn of the event loop."""
 
 
 @dataclass(frozen=True, slots=True)
 class CallPart:
-    """Which of a call's requests one is; `tokens` counts the prompts of all. They are opened right after each other.
+    """One request's place in its call: number `index` of `requests`, whose prompts have `tokens` tokens in all.
 
-    `call` is what the door knows of it.
+    The requests of a call are submitted one right after the other. `call` is the door's record of the call.
     """
 
     index: int = 0
@@ -46,7 +47,7 @@ SINGLE_REQUEST = CallPart()
 
 
 class RequestGateway:
-    """Opens requests at the core and closes them. `servers` names the HOST:PORT of each door, for traces."""
+    """Owns the response streams of this process's clients. `servers` maps each door's name to its HOST:PORT."""
 
     def __init__(
         self,
@@ -75,51 +76,62 @@ class RequestGateway:
         door: str,
         choice: int = 0,
         part: CallPart = SINGLE_REQUEST,
-        again: RetryIdentity = NEW_REQUEST,
+        retry: RetryIdentity = NEW_REQUEST,
     ) -> tuple[Address, ResponseStream]:
-        """Submit a request and wait until it is admitted; `close` its address when done with it.
+        """Submit a request to the core and wait until it is admitted.
+
+        Args:
+            tokens: the prompt.
+            settings: checked settings.
+            door: the door's name, with which the client's address begins.
+            choice: the number of the choice, which tells apart the samples of one prompt.
+            part: its place in the call.
+            retry: its idempotency key, and what it resumes.
+
+        Returns:
+            The client's address, which the caller must `close`, and the stream of its output.
 
         Raises:
-            BadField: a setting names a token that the model does not have.
-            DoorError: it does not fit the model, or the core said no.
+            InvalidField: a setting names a token that the model does not have.
+            DoorError: the request does not fit the model, or the core refused it.
         """
         check_vocabulary(settings.sampling, settings.stop_ids, self.model.vocabulary)
         self.prompts.check_length(tokens, settings.max_tokens)
-        self.prompts.check_received(tokens, again.resume_tokens)
-        rendering = OutputProcessor(self.model.tokenizer.detokenizer(), settings.stops)
-        stopped = await _skip_received(rendering, again.resume_tokens)
+        self.prompts.check_received(tokens, retry.resume_tokens)
+        output = OutputProcessor(self.model.tokenizer.detokenizer(), settings.stops)
+        stopped = await _skip_received(output, retry.resume_tokens)
         if self._is_shut:
             raise DoorError(RejectionCode.UNAVAILABLE, "this dispatcher is stopping", retry_after_s=1.0)
         call = part.call or DoorCall(door, "", self.clock())
-        submit = self._submit_message(tokens, settings, choice, part, again, call)
+        submit = self._submit_message(tokens, settings, choice, part, retry, call)
         client = Address("client", f"{door}-{next(self._numbers)}")
-        watch = RequestMetrics(self.metrics, call, len(tokens), self.clock)
+        metrics = RequestMetrics(self.metrics, call, len(tokens), self.clock)
 
-        def withdraw() -> None:
+        def abort() -> None:
             self._host.deliver(client, Abort(FinishReason.STOP))
 
-        stream = self._streams[client] = ResponseStream(rendering, watch, withdraw, submit)
+        stream = self._streams[client] = ResponseStream(output, metrics, abort, submit)
         self._host.attach(client, stream)
         try:
             self._host.deliver(client, submit)
             if stopped:
-                withdraw()
+                abort()
             await stream.wait_admitted()
         except BaseException as error:
-            # The core's own refusal is recorded already.
+            # The core records its own refusals.
             call.is_recorded = isinstance(error, DoorError) and not stream.is_abandoned
             self.close(client)
             raise
         return client, stream
 
     def close(self, client: Address) -> None:
-        """The client is done with its request or gone; whatever still runs for it is cancelled."""
+        """Detach the client's address from the core, which cancels the request if it still runs."""
         stream = self._streams.pop(client, None)
         if stream is None or not stream.is_abandoned:
             self._host.detach(client, "the client is gone")
 
     async def cancel(self, request: str, tenant: str | None = None) -> bool:
-        """Cancel by public id, a request of `tenant` if one is given; whether there was such a request."""
+        """Cancel a request by its public id, only one of `tenant` if given; whether it was running or queued."""
         client = Address("client", f"cancel-{next(self._numbers)}")
         answer: asyncio.Future[bool] = asyncio.get_running_loop().create_future()
         self._host.attach(client, _CancelOutlet(answer))
@@ -129,17 +141,20 @@ class RequestGateway:
         finally:
             self.close(client)
 
-    def with_seed(self, settings: RequestSettings, again: RetryIdentity = NEW_REQUEST) -> RequestSettings:
-        """The same settings with a seed: the client's, or one drawn now, so that a later attempt samples alike."""
+    def with_seed(self, settings: RequestSettings, retry: RetryIdentity = NEW_REQUEST) -> RequestSettings:
+        """The settings with a seed: the client's, one derived from the idempotency key, or a random one.
+
+        With a fixed seed, a later attempt at another instance samples the same tokens.
+        """
         if settings.seed is not None:
             return settings
-        seed = derived_seed(settings.tenant, again.idempotency_key) if again.idempotency_key else secrets.randbits(63)
+        seed = derived_seed(settings.tenant, retry.idempotency_key) if retry.idempotency_key else secrets.randbits(63)
         return replace(settings, seed=seed)
 
     def shut_down(self, survivors: str = "") -> None:
-        """Take no more, end what is open with a clear error, end the helper processes.
+        """Refuse new requests, end the open ones with an error, and end the helper processes.
 
-        Requests of the door `survivors`, and those with an idempotency key, are left to another dispatcher.
+        Requests of the door `survivors`, and those with an idempotency key, run on: another dispatcher can adopt them.
         """
         self._is_shut = True
         for client, stream in self._streams.items():
@@ -151,9 +166,9 @@ class RequestGateway:
         self.preprocess_pool.shut_down()
 
     def _submit_message(
-        self, tokens: I32, settings: RequestSettings, choice: int, part: CallPart, again: RetryIdentity, call: DoorCall
+        self, tokens: I32, settings: RequestSettings, choice: int, part: CallPart, retry: RetryIdentity, call: DoorCall
     ) -> Submit:
-        seeded = self.with_seed(settings, again)
+        seeded = self.with_seed(settings, retry)
         assert seeded.seed is not None
         eos = () if settings.ignore_eos else self.model.eos_ids
         return Submit(
@@ -164,10 +179,10 @@ class RequestGateway:
             settings.request_class,
             settings.tenant,
             settings.timeout_s,
-            key=again.resume_request,
-            received=again.resume_tokens,
-            idempotency=f"{again.idempotency_key}/{part.index}" if again.idempotency_key else "",
-            digest=request_digest(tokens, seeded, choice, part.requests) if again.idempotency_key else b"",
+            key=retry.resume_request,
+            received=retry.resume_tokens,
+            idempotency=f"{retry.idempotency_key}/{part.index}" if retry.idempotency_key else "",
+            digest=request_digest(tokens, seeded, choice, part.requests) if retry.idempotency_key else b"",
             trace=call.trace,
             call_index=part.index,
             call_requests=part.requests,
@@ -176,18 +191,18 @@ class RequestGateway:
         )
 
 
-async def _skip_received(rendering: OutputProcessor, received: I32) -> bool:
-    """Whether a stop string ended the text that the client has. Others have their turn while it is long."""
+async def _skip_received(output: OutputProcessor, received: I32) -> bool:
+    """Process the tokens that the client has, in slices; whether a stop string ended their text."""
     for start in range(0, len(received), RESUMED_TOKENS_AT_ONCE):
         if start:
             await asyncio.sleep(0)
-        if rendering.skip_received(received[start : start + RESUMED_TOKENS_AT_ONCE]):
+        if output.skip_received(received[start : start + RESUMED_TOKENS_AT_ONCE]):
             return True
     return False
 
 
 class _CancelOutlet:
-    """The outlet of a client that waits for one answer."""
+    """The outlet of a client address that waits for one `CancelResult`."""
 
     def __init__(self, answer: "asyncio.Future[bool]") -> None:
         self._answer = answer

@@ -1,4 +1,4 @@
-"""The public gRPC door: Generate, Cancel, Info. Translates; what is allowed the door says, what happens the core."""
+"""The public gRPC endpoint: Generate, Cancel, Info. Translates between protobuf messages and the gateway."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
@@ -39,7 +39,7 @@ R = TypeVar("R")
 
 DOOR_NAME = "grpc"
 KEEPALIVE_S = 1.0
-"""A client that hears nothing for a few of these takes this process for stuck."""
+"""Seconds between two events of a stream; the SDK takes a dispatcher that is silent for a few of these for stuck."""
 TRACEPARENT = "traceparent"
 STATUS_CODES = {
     RejectionCode.INVALID: grpc.StatusCode.INVALID_ARGUMENT,
@@ -54,20 +54,22 @@ STATUS_CODES = {
 
 
 class GrpcDoor:
-    """Answers clients over gRPC."""
+    """Answers clients over gRPC. `monitor_endpoint` returns the monitor's HOST:PORT, empty if none is known."""
 
-    def __init__(self, door: RequestGateway, callers: Authenticator, monitor_endpoint: Callable[[], str]) -> None:
-        self._gateway = door
-        self._authenticator = callers
+    def __init__(
+        self, gateway: RequestGateway, authenticator: Authenticator, monitor_endpoint: Callable[[], str]
+    ) -> None:
+        self._gateway = gateway
+        self._authenticator = authenticator
         self._monitor_endpoint = monitor_endpoint
 
     def methods(self) -> Methods:
-        """The handler to serve."""
+        """The gRPC methods, for the service to serve."""
         answers: dict[Method[Any, Any], Answer] = {GENERATE: self.generate, CANCEL: self.cancel, INFO: self.info}
         return Methods(answers, gate=self._authenticate, refused=self._refused, undecoded=(GENERATE,))
 
     async def generate(self, data: bytes, context: "Context") -> None:
-        """Stream one request's events; a client that is gone cancels it."""
+        """Stream one request's events; the request is cancelled if its client leaves."""
         call = self._call(GENERATE.name, context, COMPLETION)
         async with self._recorded(call, context):
             call.tenant = self._tenant(context) or ""
@@ -75,26 +77,26 @@ class GrpcDoor:
             await self._stream(context, client, stream, length)
 
     async def _submit(self, data: bytes, call: DoorCall) -> tuple[Address, ResponseStream, int]:
-        read = await self._read(data)
-        call.operation = CHAT if read.is_chat else COMPLETION
-        settings = settings_of_tenant(read.asked.settings, call.tenant or None)
+        preprocessed = await self._read(data)
+        call.operation = CHAT if preprocessed.is_chat else COMPLETION
+        settings = settings_of_tenant(preprocessed.request.settings, call.tenant or None)
         call.set_request(self._gateway.model.name, settings)
-        read.raise_if_refused()
-        tokens = read.prompts[0]
+        preprocessed.raise_if_refused()
+        tokens = preprocessed.prompts[0]
         call.prompt_tokens = len(tokens)
-        return *await self._gateway.submit(
-            tokens, settings, DOOR_NAME, part=CallPart(call=call), again=read.again
-        ), len(tokens)
+        part = CallPart(call=call)
+        opened = await self._gateway.submit(tokens, settings, DOOR_NAME, part=part, retry=preprocessed.retry)
+        return *opened, len(tokens)
 
     async def _read(self, data: bytes) -> Preprocessed:
         if len(data) > MOST_BODY_BYTES:
             raise InvalidField("request", f"has {len(data)} bytes; at most {MOST_BODY_BYTES} are taken")
-        with self._gateway.preprocess_pool.reserve_memory(len(data)) as held:
-            held.grow(len(data))
+        with self._gateway.preprocess_pool.reserve_memory(len(data)) as memory:
+            memory.grow(len(data))
             return await self._gateway.preprocess_pool.read(BodyKind.GENERATE, data)
 
     async def cancel(self, request: CancelRequest, context: "Context") -> CancelReply:
-        """Cancel a request of the caller's tenant; without keys, anybody's."""
+        """Cancel a request of the caller's tenant; where no keys are required, any request."""
         call = self._call(CANCEL.name, context)
         async with self._recorded(call, context):
             tenant = self._tenant(context)
@@ -102,7 +104,7 @@ class GrpcDoor:
             return CancelReply(await self._gateway.cancel(request.request, tenant))
 
     async def info(self, request: InfoRequest, context: "Context") -> InfoReply:
-        """What is served here."""
+        """The served model, its limits, and the monitor's endpoint."""
         call = self._call(INFO.name, context)
         async with self._recorded(call, context):
             call.tenant = self._tenant(context) or ""
@@ -114,11 +116,11 @@ class GrpcDoor:
     def _tenant(self, context: "Context") -> str | None:
         return self._authenticator.authenticate(_authorization(_metadata(context)))
 
-    # --- what becomes of a call ---
+    # --- recording calls ---
 
     @asynccontextmanager
     async def _recorded(self, call: DoorCall, context: "Context") -> AsyncIterator[None]:
-        """Say how the call ended (CANCELLED: its client left), and abort it for what a door may raise."""
+        """Record how the call ended (CANCELLED: its client left), and abort it with the status of a refusal."""
         status = grpc.StatusCode.CANCELLED
         refusal: Refusal | None = None
         try:
@@ -151,7 +153,7 @@ class GrpcDoor:
         return None
 
     def _refused(self, method: str, context: "Context", status: grpc.StatusCode, detail: str) -> None:
-        """Its certificate is of the wrong role, or its request is none."""
+        """Record a call that the service refused: a certificate of the wrong role, or a malformed request."""
         call = self._call(method, context, _operation(method))
         call.set_error("malformed" if status is grpc.StatusCode.INVALID_ARGUMENT else "forbidden", detail)
         self._gateway.calls.record_end(call, status.name)
@@ -185,7 +187,7 @@ class GrpcDoor:
 
 
 async def _with_keepalive(context: "Context", work: Coroutine[Any, Any, R]) -> R:
-    """The work's result, with a sign of life to the client as long as it takes."""
+    """The result of `work`; while it takes, the client gets an empty event every `KEEPALIVE_S`."""
     task = asyncio.ensure_future(work)
     try:
         while not (await asyncio.wait((task,), timeout=KEEPALIVE_S))[0]:
@@ -210,7 +212,7 @@ def _authorization(metadata: Mapping[str, Any]) -> str | None:
 
 
 def _operation(method: str) -> str:
-    """What a call generates whose request was not read."""
+    """The operation of a call whose request was not parsed; empty: the method generates nothing."""
     return COMPLETION if method == GENERATE.name else ""
 
 

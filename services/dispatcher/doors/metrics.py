@@ -1,6 +1,6 @@
-"""What a dispatcher's doors measured, for Prometheus. The clock is the host's.
+"""The dispatcher's metrics page for Prometheus: what the doors measured, with the core host's clock.
 
-What the core reports of itself is on the monitor's page and not here, so that scraping both counts nothing twice.
+The core's own counters are on the monitor's page only, so that scraping both counts nothing twice.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +22,7 @@ TOKEN_BUCKETS = (1, 8, 32, 128, *(1 << power for power in range(9, 21)))
 
 MAX_TENANT_LABELS = 100
 OTHER_TENANTS = "_other"
-"""The label of known tenants beyond the first `MAX_TENANT_LABELS`: a page that has all of ten thousand is no page."""
+"""The label of known tenants beyond the first `MAX_TENANT_LABELS`: ten thousand labels would make the page unusable."""
 
 REQUEST_LABELS = ("door", "class", "tenant")
 
@@ -151,12 +151,12 @@ ACCESS_LOG_COUNTERS = (
 
 
 def documented_metrics() -> list[DocumentedMetric]:
-    """Every family of this page but `process_*`; `docs/metrics.md` holds this table."""
+    """Every metric of this page except `process_*`; the table in `docs/metrics.md` is checked against it."""
     return [*COUNTERS, *(found for found, _ in HISTOGRAMS.values()), *ACCESS_LOG_COUNTERS]
 
 
 class DoorMetrics:
-    """Owns one registry; a process may hold several of them. `knows` says whether there is such a tenant."""
+    """Owns one Prometheus registry; a process may have several. `knows` tells whether a tenant is in the file."""
 
     def __init__(self, knows: Callable[[str], bool] = lambda tenant: False) -> None:
         self.registry = CollectorRegistry()
@@ -171,11 +171,11 @@ class DoorMetrics:
         }
 
     def labels(self, door: str, request_class: RequestClass, tenant: str) -> tuple[str, str, str]:
-        """What a request is counted under."""
+        """The values of `REQUEST_LABELS` for a request."""
         return door, request_class.name.lower(), self.tenant_label(tenant)
 
     def tenant_label(self, tenant: str) -> str:
-        """The label of a tenant: "" for one that is not in the file of tenants, since clients may make up names."""
+        """The label of a tenant; "" for one that is not in the file of tenants, since clients can send any name."""
         if tenant in self._tenants:
             return tenant
         if not tenant or not self._knows(tenant):
@@ -186,40 +186,40 @@ class DoorMetrics:
         return tenant
 
     def count_refusal(self, door: str, code: str, tenant: str) -> None:
-        """One call was not taken."""
+        """Count a call that was refused with an error of kind `code`."""
         self._refused.labels(door, code, self.tenant_label(tenant)).inc()
 
     def count_call(self, door: str, path: str, status: str) -> None:
-        """One call was answered. `path` is one of few."""
+        """Count an answered call. `path` is a route or method, never a client's text."""
         self._calls.labels(door, path, status).inc()
 
     def count_refused_connection(self, kind: str) -> None:
-        """One connection was refused, or closed for what it did; `kind` is one of few."""
+        """Count a connection that was refused, or closed for a fault; `kind` as in `Connections`."""
         self._connections.labels(kind).inc()
 
     def count_prompt(self, labels: tuple[str, str, str], tokens: int) -> None:
-        """A prompt was computed."""
+        """Count the tokens of a prompt whose first token came."""
         self._prompt.labels(*labels).inc(tokens)
 
     def generated_counter(self, labels: tuple[str, str, str]) -> Counter:
-        """The counter of delivered tokens: found once a request, since it counts each token."""
+        """The counter of delivered tokens; the caller keeps it for the request, since it counts each token."""
         return self._generated.labels(*labels)
 
     def count_end(self, labels: tuple[str, str, str], finish: FinishReason) -> None:
-        """A request ended."""
+        """Count a request that ended."""
         self._requests.labels(*labels, finish.name.lower()).inc()
 
     def observe(self, name: str, labels: tuple[str, str, str], value: float) -> None:
-        """One value for one of `HISTOGRAMS`."""
+        """Add a value to one of `HISTOGRAMS`, by its key there."""
         self._histograms[name].labels(*labels).observe(value)
 
     def page(self) -> bytes:
-        """The page in Prometheus' text format. May run in a thread: with many tenants it takes a while."""
+        """The page in Prometheus' text format. Thread-safe: with many tenants it is made in a thread."""
         return generate_latest(_Page(self.registry))
 
 
 class AccessLogCollector(Collector):
-    """Counts of the access log; `counts` returns the lines written and dropped."""
+    """Collects the access log's counters; `counts` returns (lines written, lines dropped)."""
 
     def __init__(self, counts: Callable[[], tuple[int, int]]) -> None:
         self._counts = counts
@@ -230,7 +230,7 @@ class AccessLogCollector(Collector):
 
 
 class _Page(Collector):
-    """A registry without the library's `_created` samples: a third of the page, and of no use to Prometheus."""
+    """A registry without the library's `_created` samples, which are a third of the page and unused by Prometheus."""
 
     def __init__(self, registry: CollectorRegistry) -> None:
         self._registry = registry

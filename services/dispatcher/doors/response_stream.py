@@ -1,4 +1,4 @@
-"""One request's way back to its client: from the core's messages to pieces of text. Knows neither HTTP nor gRPC."""
+"""The response stream of one request: from the core's messages to pieces of output. Knows neither HTTP nor gRPC."""
 
 import asyncio
 from collections.abc import Callable
@@ -13,18 +13,21 @@ from services.dispatcher.doors.generation.output import OutputPiece, OutputProce
 
 
 class WaitTimeout:
-    """Ends a wait that lasts too long. One timer a stream and not one a token: it looks when the wait began."""
+    """Ends a wait that lasts too long, by setting `is_expired` and then `changed`.
 
-    def __init__(self, news: asyncio.Event) -> None:
+    It has one timer per stream, not one per token: when the timer fires, it checks when the current wait began.
+    """
+
+    def __init__(self, changed: asyncio.Event) -> None:
         self.is_expired = False
-        self._changed = news
+        self._changed = changed
         self._loop = asyncio.get_running_loop()
         self._since_s = 0.0
         self._armed = False
         self._waits = False
 
     def begin(self, wait_s: float) -> None:
-        """Somebody waits from now on (or still), for `wait_s` seconds at most."""
+        """A wait of at most `wait_s` seconds begins now; no effect while one lasts."""
         if not self._waits:
             self._waits = True
             self._since_s = self._loop.time()
@@ -52,27 +55,28 @@ class WaitTimeout:
 
 
 class ResponseStream:
-    """One request's way back: the outlet at its client address, and what a door reads.
+    """The outlet at a request's client address: the core's host sends into it, a door reads pieces out of it.
 
-    Never full: what waits here is bounded by the request's own `max_tokens`.
+    Never full: what waits here is bounded by the request's own `max_tokens`. `abort` ends the request at the core when
+    a stop string came. `request` is the public id, empty before the admission.
     """
 
     def __init__(
-        self, rendering: OutputProcessor, watch: RequestMetrics, withdraw: Callable[[], None], submit: Submit
+        self, output: OutputProcessor, metrics: RequestMetrics, abort: Callable[[], None], submit: Submit
     ) -> None:
         self.request = ""
         self.seed = submit.sampling.seed
         self.is_idempotent = bool(submit.idempotency)
         self.is_abandoned = False
-        self._output = rendering
-        self._metrics = watch
-        self._abort = withdraw
+        self._output = output
+        self._metrics = metrics
+        self._abort = abort
         self._rejected: SubmitRejected | None = None
         self._changed = asyncio.Event()
         self._timeout = WaitTimeout(self._changed)
 
     def send(self, message: Message) -> bool:
-        """The host's side."""
+        """Take a message of the core, from its host; always True: it was taken."""
         match message:
             case Delta():
                 self._on_delta(message)
@@ -86,22 +90,22 @@ class ResponseStream:
         return True
 
     def close(self, reason: str) -> None:
-        """The host's side: nothing more will come."""
+        """The host detached the address: nothing more comes; an unfinished request ends with an error."""
         self._output.fail(f"the request was cut off: {reason or 'the dispatcher ended it'}")
         if self.request:
             self._metrics.on_finished(FinishReason.CANCELLED)
         self._changed.set()
 
     def abandon(self) -> None:
-        """This process stops, and another one may go on with the request: nothing of it is ended."""
+        """This process stops and the request runs on, for another dispatcher to adopt: readers get a DoorError."""
         self.is_abandoned = True
         self._changed.set()
 
     async def wait_admitted(self) -> None:
-        """Wait for the answer of the core.
+        """Wait until the core has admitted or refused the request.
 
         Raises:
-            DoorError: it said no.
+            DoorError: it was refused or abandoned.
         """
         while not self.request and self._rejected is None and self._output.finish is FinishReason.RUNNING:
             await self._wait()
@@ -121,7 +125,7 @@ class ResponseStream:
         return piece
 
     async def next_within(self, wait_s: float) -> OutputPiece | None:
-        """`next`, or None if there is none for so long."""
+        """As `next`, but None if no piece came for `wait_s` seconds."""
         while (piece := self._output.drain()) is None and not self._timeout.is_expired:
             self._raise_if_abandoned()
             self._timeout.begin(wait_s)

@@ -1,4 +1,4 @@
-"""The file of tenants on disk: read at the start, and again whenever it changed. Knows who wants to know, not why."""
+"""The file of tenants on disk: read at the start and whenever it changed, and passed to a callback."""
 
 import asyncio
 import logging
@@ -13,10 +13,11 @@ _log = logging.getLogger(__name__)
 POLL_INTERVAL_S = 1.0
 
 FileSignature = tuple[int, int, int]
+"""(modification time in ns, size in bytes, inode)."""
 
 
 class TenantsFile:
-    """Follows one file. A new text that is no good changes nothing: it is logged, and the last good one holds."""
+    """Follows one file. A changed file that cannot be read is logged, and the tenants read before it stay in force."""
 
     def __init__(self, path: Path, on_tenants: Callable[[tuple[Tenant, ...]], None]) -> None:
         self._path = path
@@ -24,10 +25,10 @@ class TenantsFile:
         self._seen: FileSignature | None = None
 
     def load(self) -> None:
-        """The first reading.
+        """Read the file for the first time.
 
         Raises:
-            StartError: no such file, or no good one.
+            StartError: the file is missing or invalid.
         """
         try:
             tenants = self._read()
@@ -36,7 +37,7 @@ class TenantsFile:
         self._on_tenants(tenants)
 
     async def follow(self) -> None:
-        """Look for changes until cancelled."""
+        """Check for changes every `POLL_INTERVAL_S` until cancelled."""
         while True:
             await asyncio.sleep(POLL_INTERVAL_S)
             await self.reload_if_changed()
@@ -46,7 +47,7 @@ class TenantsFile:
         try:
             if self._signature() == self._seen:
                 return
-            # In a thread: thousands of tenants take a while, and tokens are flowing here.
+            # In a thread: parsing thousands of tenants would hold up the streams on the event loop.
             tenants = await asyncio.to_thread(self._read)
         except (OSError, TenantsError) as error:
             _log.error("%s: %s; the tenants and keys read before still hold", self._path, _error_text(error))
@@ -55,7 +56,7 @@ class TenantsFile:
             self._on_tenants(tenants)
 
     def _read(self) -> tuple[Tenant, ...]:
-        # Before the text: a change between the two is seen at the next look.
+        # The signature before the text: a change between the two is seen at the next check.
         self._seen = self._signature()
         return parse_tenants(self._path.read_bytes(), self._path.suffix == ".toml")
 

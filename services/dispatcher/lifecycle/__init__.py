@@ -1,1 +1,1 @@
-"""What happens to a dispatched request: attempts, completion, migrations, adoption, lifecycle events."""
+"""What happens to a request: its attempts, completion, migration, adoption, joining readers, lifecycle events."""

@@ -1,7 +1,8 @@
-"""A request that began at another dispatcher: whichever instance holds it is found and asked to go on for this one.
+"""Adoption of a request that began at another dispatcher: the instance that runs it is found and streams to this one.
 
-If none does, the request is rebuilt from its client's own tokens and placed like any other. Knows no policy; the
-instances decide whether the client's tokens are the request's.
+An adoption query (`Adopt`) goes to every instance. If none runs the request, it is rebuilt from the tokens that its
+client has and queued like any other. Knows no policy; the instances decide whether the client's tokens are the
+request's.
 """
 
 from dataclasses import dataclass, field
@@ -21,28 +22,31 @@ from services.dispatcher.requests.journal import Journal, Request, RequestState
 from services.dispatcher.requests.timers import AdoptionQueryRetry, AdoptionQueryTimeout
 
 READOPT_AFTER_S = 1.0
-"""Two dispatchers whose clients read the same request have it for so long in turn."""
+"""Seconds until a request that another dispatcher adopted is adopted back, if it has readers at both."""
 
-NOT_HELD_TEXT = "no instance holds it: it goes on from the tokens that its client has"
+NOT_HELD_TEXT = "no instance runs it: it continues from the tokens that its client has"
 
 
 @dataclass(slots=True)
 class AdoptionQuery:
-    """What is asked of every instance on behalf of one request, and who has answered (or cannot any more)."""
+    """The command sent to every instance for one request, and the instances that answered or are gone."""
 
     command: Adopt
     answered: dict[Address, None] = field(default_factory=dict)
 
 
 class RequestAdoption:
-    """Owns the questions. `adopted_total` counts the requests that were found."""
+    """Owns the open queries by request number. `adopted_total` counts the requests that were found at an instance.
+
+    `patience_s` is how many seconds a query waits for answers.
+    """
 
     def __init__(
         self,
         journal: Journal,
         fleet: FleetState,
         fences: AttemptFences,
-        endings: RequestCompletion,
+        completion: RequestCompletion,
         totals: RequestTotals,
         config: DispatcherAdoptionConfig,
     ) -> None:
@@ -50,18 +54,18 @@ class RequestAdoption:
         self._journal = journal
         self._fleet = fleet
         self._fences = fences
-        self._completion = endings
+        self._completion = completion
         self._totals = totals
         self._config = config
         self._queries: dict[int, AdoptionQuery] = {}
 
     @staticmethod
     def is_needed(submit: Submit) -> bool:
-        """Whether an instance may hold it: its client has been elsewhere, or may have been."""
+        """Whether an instance may run it already: its client resumes it, or may have sent it to another dispatcher."""
         return bool(submit.key or submit.idempotency)
 
     def query_instances(self, request: Request) -> list[Effect]:
-        """Ask everybody who can be reached; those who join meanwhile are asked then."""
+        """Ask every connected instance whether it runs the request; instances that join meanwhile are asked then."""
         submit, length = request.submit, len(request.tokens)
         chain = prefix_hash.chain_of(prefix_hash.chain_root(submit.tenant, ""), request.tokens, length)
         adopt = Adopt(
@@ -76,25 +80,25 @@ class RequestAdoption:
             submit.digest,
         )
         self._queries[request.number] = AdoptionQuery(adopt)
-        asked: list[Effect] = [Send(instance, adopt) for instance in self._fleet.connected]
+        queries: list[Effect] = [Send(instance, adopt) for instance in self._fleet.connected]
         return [
-            *asked,
+            *queries,
             After(self._config.ask_timeout_s, AdoptionQueryTimeout(request.number, request.attempt)),
             *self._recheck(request.number),
         ]
 
     def on_instance_joined(self, instance: Address) -> list[Effect]:
-        """One more who can be asked."""
-        return [Send(instance, ask.command) for ask in self._queries.values()]
+        """Send the open queries to an instance whose stream has just opened."""
+        return [Send(instance, query.command) for query in self._queries.values()]
 
     def on_instance_gone(self, instance: Address) -> list[Effect]:
-        """It will not answer."""
-        for ask in self._queries.values():
-            ask.answered[instance] = None
+        """The instance will not answer any query."""
+        for query in self._queries.values():
+            query.answered[instance] = None
         return self.recheck()
 
     def recheck(self) -> list[Effect]:
-        """The fleet changed: perhaps nobody is left who could hold it."""
+        """The fleet changed: rebuild the requests that no instance is left to hold."""
         effects: list[Effect] = []
         for number in list(self._queries):
             effects += self._recheck(number)
@@ -102,13 +106,13 @@ class RequestAdoption:
 
     @handles
     def on_adopted(self, now_s: float, sender: Address, message: Adopted) -> list[Effect]:
-        """Somebody holds it: deliver what the client lacks, and go on. A second one who does is told to stop."""
+        """An instance runs it: deliver the tokens that the client lacks. A second instance's attempt is cancelled."""
         request = self._queried(message.request, message.attempt)
         if request is None:
             self._totals.stale += 1
             if message.finish is not FinishReason.RUNNING:
                 return []
-            return self._fences.cancel(sender, message.request, message.attempt, "it goes on elsewhere")
+            return self._fences.cancel(sender, message.request, message.attempt, "it runs elsewhere")
         del self._queries[request.number]
         self._journal.adopt(request, sender, message.key)
         request.max_tokens = message.max_tokens
@@ -125,7 +129,7 @@ class RequestAdoption:
 
     @handles
     def on_not_held(self, now_s: float, sender: Address, message: NotHeld) -> list[Effect]:
-        """Not there."""
+        """The instance does not run it; `conflict`: it runs another request of the same idempotency key."""
         request = self._queried(message.request, message.attempt)
         if request is None:
             return []
@@ -142,7 +146,7 @@ class RequestAdoption:
 
     @handles
     def on_query_timeout(self, now_s: float, sender: Address, message: AdoptionQueryTimeout) -> list[Effect]:
-        """Whoever has not answered by now is not waited for."""
+        """The query has lasted `ask_s`: rebuild the request without the answers that are missing."""
         request = self._queried(message.request, message.attempt)
         if request is None:
             return []
@@ -151,40 +155,41 @@ class RequestAdoption:
 
     @handles
     def on_adopted_elsewhere(self, now_s: float, sender: Address, message: AdoptedElsewhere) -> list[Effect]:
-        """Another dispatcher has it. Its client has gone there, or somebody reads it at both.
+        """Another dispatcher adopted it: its client has moved there, or clients read it at both dispatchers.
 
-        Where readers stay it is asked back after a while: so both get all of it, and nobody fails because a dispatcher
-        that slept asked for it on behalf of a client that has long moved on.
+        If readers are left here, it is adopted back after `READOPT_AFTER_S`, so that the readers at both get all of it.
+        Without that, a dispatcher that was suspended and then adopted the request for a client that has long moved on
+        would fail the clients that read it here.
         """
         request = self._journal.current_attempt(sender, message.request, message.attempt)
         if request is None:
             self._totals.stale += 1
             return []
         if not request.readers:
-            return self._completion.abort(now_s, request, FinishReason.CANCELLED, f"{message.by} goes on with it")
+            return self._completion.abort(now_s, request, FinishReason.CANCELLED, f"{message.by} has adopted it")
         self._fleet.release(sender, request.number)
         self._journal.reclaim(request)
         return [After(READOPT_AFTER_S, AdoptionQueryRetry(request.number, request.attempt))]
 
     @handles
     def on_query_retry(self, now_s: float, sender: Address, message: AdoptionQueryRetry) -> list[Effect]:
-        """The other one has had it for a while."""
+        """The other dispatcher has had it for `READOPT_AFTER_S`: adopt it back."""
         request = self._journal.get(message.request)
         if request is None or request.state is not RequestState.ADOPTING or request.attempt != message.attempt:
             return []
         return self.query_instances(request)
 
     def _queried(self, number: int, attempt: int) -> Request | None:
-        ask, request = self._queries.get(number), self._journal.get(number)
-        return request if request is not None and ask is not None and ask.command.attempt == attempt else None
+        query, request = self._queries.get(number), self._journal.get(number)
+        return request if request is not None and query is not None and query.command.attempt == attempt else None
 
     def _recheck(self, number: int) -> list[Effect]:
-        """Go on without an instance that holds it, once all that can be trusted have said that they do not."""
-        request, ask = self._journal.get(number), self._queries[number]
+        """Rebuild the request once every trusted instance has answered that it does not run it."""
+        request, query = self._journal.get(number), self._queries[number]
         if request is None:
             del self._queries[number]
             return []
-        if not self._fleet.serving_count or any(one not in ask.answered for one in self._fleet.trusted):
+        if not self._fleet.serving_count or any(instance not in query.answered for instance in self._fleet.trusted):
             return []
         del self._queries[number]
         return self._rebuild(request)
@@ -195,7 +200,7 @@ class RequestAdoption:
 
     def _notify_admitted(self, request: Request) -> list[Effect]:
         if request.adopted_elsewhere:
-            return []  # its readers know it
-        why = Why("adoption", "go on here", (Figure("tokens", len(request.tokens)),))
+            return []  # its readers got `Admitted` before
+        why = Why("adoption", "continue here", (Figure("tokens", len(request.tokens)),))
         admitted = Admitted(request.key, request.submit.trace, why, request.submit.origin)
         return [Send(reader, admitted) for reader in request.readers]

@@ -1,6 +1,6 @@
-"""What instances say of the attempts that they hold. Only the current attempt passes the fence.
+"""Handles what instances report of attempts. Only a message of a request's current attempt passes the fence.
 
-Knows no client, no queue and no policy; a token that is not the very next one of its sequence reaches nobody.
+A token that is not the very next one of its sequence is not delivered. Knows no client, no queue and no policy.
 """
 
 from dunlin.cores.handlers import handles
@@ -32,39 +32,39 @@ from services.dispatcher.requests.token_rows import TokenRow, is_consistent, tok
 
 
 class AttemptEvents:
-    """Judges each message against the journal."""
+    """Checks each message of an instance against the journal, then changes the request and sends to its readers."""
 
     def __init__(
         self,
         journal: Journal,
         fleet: FleetState,
         fences: AttemptFences,
-        endings: RequestCompletion,
+        completion: RequestCompletion,
         totals: RequestTotals,
-        telling: LifecycleEvents,
+        events: LifecycleEvents,
         refusal_pause_s: float,
-        moves: Migrations,
+        migrations: Migrations,
         affinity: PrefixAffinity,
     ) -> None:
         self._journal = journal
         self._fleet = fleet
         self._fences = fences
-        self._completion = endings
+        self._completion = completion
         self._totals = totals
-        self._events = telling
+        self._events = events
         self._refusal_pause_s = refusal_pause_s
-        self._migrations = moves
+        self._migrations = migrations
         self._affinity = affinity
 
     @handles
     def on_tokens(self, now_s: float, sender: Address, message: Tokens) -> list[Effect]:
-        """Append what is due and pass it on, row by row."""
+        """Append each row's token to its sequence and send it to the readers; rows of old attempts are cancelled."""
         if not is_consistent(message):
             self._totals.stale += 1
             return []
         self._fleet.resume(sender)
         effects: list[Effect] = []
-        steady = 0
+        plain_decodes = 0
         held = self._journal.requests_at(sender)
         columns = zip(message.request, message.attempt, message.position, message.token, message.finish, strict=True)
         for index, (number, attempt, position, token, finish) in enumerate(columns):
@@ -73,19 +73,19 @@ class AttemptEvents:
                 effects += self._on_row(now_s, sender, token_row(message, index))
             elif position != len(request.tokens):
                 effects += self._on_misplaced(now_s, request, position)
-            else:  # nearly all there are, so that this is what a token costs here
+            else:  # inlined: nearly every token comes this way, so this is what a token costs the dispatcher
                 request.tokens.append(token)
-                steady += 1
+                plain_decodes += 1
                 request.lost_in_a_row = 0
                 delta = single_token_delta(token, request.cached_tokens)
                 for reader in request.readers:
                     effects.append(Send(reader, delta))
-        self._totals.tokens += steady
+        self._totals.tokens += plain_decodes
         return effects
 
     @handles
     def on_accepted(self, now_s: float, sender: Address, message: Accepted) -> list[Effect]:
-        """It runs, or soon will."""
+        """The attempt has its slots and runs, or will within a few steps."""
         request = self._journal.current_attempt(sender, message.request, message.attempt)
         if request is None:
             return self._stale(sender, message.request, message.attempt)
@@ -95,7 +95,7 @@ class AttemptEvents:
 
     @handles
     def on_reused(self, now_s: float, sender: Address, message: Reused) -> list[Effect]:
-        """It starts with KV that was there; what counts for the client is how its prompt was first computed."""
+        """The attempt starts with KV that the instance had; `cached_tokens` is that of the prompt's first prefill."""
         request = self._journal.current_attempt(sender, message.request, message.attempt)
         if request is None:
             self._totals.stale += 1
@@ -105,7 +105,7 @@ class AttemptEvents:
 
     @handles
     def on_refused(self, now_s: float, sender: Address, message: Refused) -> list[Effect]:
-        """Back into the queue; the instance is left alone until it moves or a short pause is over."""
+        """Queue the request again. The instance is no candidate until it reports progress or a short pause is over."""
         request = self._journal.current_attempt(sender, message.request, message.attempt)
         if request is None or request.state is not RequestState.DISPATCHED:
             self._totals.stale += 1
@@ -123,7 +123,7 @@ class AttemptEvents:
 
     @handles
     def on_returned(self, now_s: float, sender: Address, message: Returned) -> list[Effect]:
-        """The instance lives and the attempt does not."""
+        """The instance gave the attempt up, and serves on: queue the request again."""
         request = self._journal.current_attempt(sender, message.request, message.attempt)
         if request is None:
             self._totals.stale += 1
@@ -134,23 +134,23 @@ class AttemptEvents:
 
     @handles
     def on_poisoned(self, now_s: float, sender: Address, message: Poisoned) -> list[Effect]:
-        """It crashes engines: nobody else shall try it."""
+        """The request crashes engines: end it, so that no other instance runs it."""
         return self._end_with_error(now_s, sender, message, "poisoned", f"poison request, stopped by {sender.name}")
 
     @handles
     def on_failed(self, now_s: float, sender: Address, message: Failed) -> list[Effect]:
-        """It has no next token, wherever it runs."""
+        """The request has no valid next token, wherever it runs: end it."""
         return self._end_with_error(now_s, sender, message, "failed", f"{sender.name} cannot go on")
 
     @handles
     def on_preempted(self, now_s: float, sender: Address, message: Preempted) -> list[Effect]:
-        """It waits there."""
+        """The attempt waits at its instance, preempted."""
         self._advance(sender, message.request, message.attempt, RequestState.PREEMPTED)
         return []
 
     @handles
     def on_continued(self, now_s: float, sender: Address, message: Continued) -> list[Effect]:
-        """It runs there again, after a preemption or in a new engine."""
+        """The attempt runs again at its instance, after a preemption or in a new engine."""
         request = self._journal.current_attempt(sender, message.request, message.attempt)
         if request is None or request.state is not RequestState.RUNNING:
             self._advance(sender, message.request, message.attempt, RequestState.RUNNING)
@@ -158,14 +158,14 @@ class AttemptEvents:
 
     @handles
     def on_ended(self, now_s: float, sender: Address, message: Ended) -> list[Effect]:
-        """A cancelled attempt's slots are free."""
+        """The slots of a cancelled attempt are free."""
         self._fences.on_ended(sender, message.request, message.attempt)
         self._fleet.resume(sender)
         return []
 
     @handles
     def on_pause_over(self, now_s: float, sender: Address, message: RefusalPauseOver) -> list[Effect]:
-        """The instance may be asked again."""
+        """The pause after a refusal is over: the instance is a candidate again."""
         self._fleet.resume(message.instance, message.refusal)
         return []
 
@@ -194,7 +194,7 @@ class AttemptEvents:
         return effects
 
     def _on_misplaced(self, now_s: float, request: Request, position: int) -> list[Effect]:
-        """A repeat is dropped. A gap means tokens are missing for good: this attempt is over, the next one fills it."""
+        """Drop a repeated token. After a gap the missing tokens never come: end the attempt, the next computes them."""
         self._totals.stale += 1
         if position < len(request.tokens):
             return []

@@ -1,6 +1,6 @@
-"""How a hand-out or a whole request ends: journal, reservations and fences are told together, or not at all.
+"""How an attempt or a whole request ends: journal, reservations, quotas and fences change together.
 
-Knows no message that comes in; who decides that something ended is the core or `attempts.py`.
+The core, `attempts.py` and their neighbours decide that something ended; this module carries it out.
 """
 
 from dataclasses import dataclass
@@ -19,7 +19,12 @@ from services.dispatcher.requests.replay_cache import ReplayCache
 
 @dataclass(slots=True)
 class RequestTotals:
-    """What only grows. `finished` and `cancelled` ended as somebody wished, `failed` otherwise."""
+    """Counters that only grow, for the reports.
+
+    Of ended requests: `finished` by STOP or LENGTH, `cancelled` by their clients, `failed` by deadline or error.
+    `refused` were not admitted. `replaced` attempts were lost, `moved` ones migrated. `tokens` were generated, `stale`
+    messages of instances were out of date.
+    """
 
     finished: int = 0
     failed: int = 0
@@ -31,7 +36,10 @@ class RequestTotals:
 
 
 class RequestCompletion:
-    """The only way out of the journal."""
+    """Ends requests and attempts; nothing else removes a request from the journal.
+
+    `max_losses` attempts in a row without a token may be lost before the request ends with an error.
+    """
 
     def __init__(
         self,
@@ -41,7 +49,7 @@ class RequestCompletion:
         admission: AdmissionController,
         totals: RequestTotals,
         replays: ReplayCache,
-        telling: LifecycleEvents,
+        events: LifecycleEvents,
         max_losses: int,
     ) -> None:
         self._journal = journal
@@ -50,12 +58,12 @@ class RequestCompletion:
         self._admission = admission
         self._totals = totals
         self._replay_cache = replays
-        self._events = telling
+        self._events = events
         self._max_losses = max_losses
 
     def complete(self, now_s: float, request: Request, finish: FinishReason, cause: str) -> list[Effect]:
-        """Forget the request, by `cause`; whoever held it knows that it ended."""
-        told = self._events.closed(now_s, request, finish, cause)
+        """End a request whose instance, if any, knows that it ended; `cause` is the reason in its `Closed` event."""
+        closed = self._events.closed(now_s, request, finish, cause)
         instance = self._journal.remove(request)
         if instance is not None:
             self._fleet.release(instance, request.number)
@@ -65,10 +73,10 @@ class RequestCompletion:
         self._totals.finished += finish in (FinishReason.STOP, FinishReason.LENGTH)
         self._totals.cancelled += finish is FinishReason.CANCELLED
         self._totals.failed += finish in (FinishReason.DEADLINE, FinishReason.ERROR)
-        return [told]
+        return [closed]
 
     def abort(self, now_s: float, request: Request, finish: FinishReason, cause: str) -> list[Effect]:
-        """End it before its last token, in silence: whoever holds it must stop."""
+        """End a request before its last token: cancel its attempts at instances; its readers are not notified."""
         holders = [(request.instance, request.attempt), request.migration_source or (None, 0)]
         effects = self.complete(now_s, request, finish, cause)
         for instance, attempt in holders:
@@ -76,29 +84,29 @@ class RequestCompletion:
         return effects
 
     def abort_and_notify(self, now_s: float, request: Request, finish: FinishReason, text: str) -> list[Effect]:
-        """`stop`, and say so to its client."""
-        words: list[Effect] = [Send(reader, Delta(i32(), finish=finish, detail=text)) for reader in request.readers]
-        return [*words, *self.abort(now_s, request, finish, text)]
+        """`abort`, and send `finish` with `text` to the readers."""
+        last: list[Effect] = [Send(reader, Delta(i32(), finish=finish, detail=text)) for reader in request.readers]
+        return [*last, *self.abort(now_s, request, finish, text)]
 
     def reject(self, now_s: float, client: Address, submit: Submit, refusal: SubmitRejected) -> list[Effect]:
-        """Say no to a client whose request is not in the journal."""
-        turned = RefusedAtDoor(refusal.code.name.lower(), refusal.detail, submit.trace, submit.origin)
-        return [Send(client, refusal), *self.record_refusal(now_s, client, turned)]
+        """Refuse a request that is not in the journal: answer its client, count and record the refusal."""
+        refused = RefusedAtDoor(refusal.code.name.lower(), refusal.detail, submit.trace, submit.origin)
+        return [Send(client, refusal), *self.record_refusal(now_s, client, refused)]
 
     @handles
     def record_refusal(self, now_s: float, sender: Address, message: RefusedAtDoor) -> list[Effect]:
-        """A request that was not taken, by this core or by a door before it: it never was in the journal."""
+        """Count and record a request that this core or a door refused; it never was in the journal."""
         self._totals.refused += 1
         return self._events.refused(now_s, sender, message, self._journal.queued)
 
     def requeue_refused(self, request: Request, reason: str) -> None:
-        """The hand-out was not taken: the request waits again."""
+        """The instance refused the attempt: queue the request again."""
         assert request.instance is not None
         self._fleet.release(request.instance, request.number)
         self._journal.requeue(request, f"refused: {reason}")
 
     def requeue_lost(self, now_s: float, request: Request, lost: str) -> list[Effect]:
-        """The hand-out is over through no fault of the request: again, ahead of new ones, unless it has had enough."""
+        """The attempt was lost with its instance: queue the request ahead of new ones, or end it after `max_losses`."""
         assert request.instance is not None
         self._fleet.release(request.instance, request.number)
         self._journal.requeue(request, lost)
@@ -106,5 +114,5 @@ class RequestCompletion:
         request.lost_in_a_row += 1
         if request.lost_in_a_row < self._max_losses:
             return []
-        text = f"given up after {request.lost_in_a_row} lost hand-outs; the last was {lost}"
+        text = f"given up after {request.lost_in_a_row} lost attempts; the last was {lost}"
         return self.abort_and_notify(now_s, request, FinishReason.ERROR, text)

@@ -1,6 +1,7 @@
-"""The phases of a request as messages with reasons: admitted, first token, closed. `explain` and traces read them.
+"""The lifecycle events of a request, as messages with reasons: Admitted, FirstToken, Closed.
 
-Knows what happened from its caller; decides only how many refusals are worth a record.
+`dunlin explain` and the traces are made from them. The caller says what happened; only the rate at which refusals are
+recorded is decided here.
 """
 
 from dataclasses import dataclass
@@ -13,23 +14,23 @@ from services.dispatcher.requests.journal import Request
 
 REFUSAL_BURST = 10
 REFUSAL_INTERVAL_S = 0.1
-"""Of each kind of refusal so many are recorded at once, then one in so long, which counts those left out before it:
-under a flood the monitor's ring keeps room for the others."""
+"""Of each kind of refusal `REFUSAL_BURST` are recorded at once, then one per `REFUSAL_INTERVAL_S`, which carries the
+number of those left out before it: a flood of refusals must not push all other reasons out of the monitor's ring."""
 
 
 @dataclass(slots=True)
 class RefusalRecordLimit:
-    """How many refusals of one kind may be recorded now, as of `at_s`, and how many have been left out."""
+    """A token bucket for the records of one kind of refusal: `available` at `at_s`; `skipped` were not recorded."""
 
     at_s: float
     available: float = REFUSAL_BURST
     skipped: int = 0
 
     def allow(self, now_s: float) -> bool:
-        """Whether one more may be recorded; if not, it is counted."""
+        """Whether one more may be recorded at `now_s`; if not, it is counted as skipped."""
         self.available = min(REFUSAL_BURST, self.available + (now_s - self.at_s) / REFUSAL_INTERVAL_S)
         self.at_s = now_s
-        # A little less than one is one: times are sums of small steps.
+        # The tolerance is for rounding: `available` is a sum of many small steps.
         if self.available < 1 - 1e-6:
             self.skipped += 1
             return False
@@ -38,23 +39,23 @@ class RefusalRecordLimit:
 
 
 class LifecycleEvents:
-    """Words the messages. Owns what is left of the records of refusals, by kind, of which there are few."""
+    """Builds the event messages. Owns the limits on refusal records by kind of refusal, of which there are few."""
 
     def __init__(self) -> None:
-        self._allowances: dict[str, RefusalRecordLimit] = {}
+        self._record_limits: dict[str, RefusalRecordLimit] = {}
 
-    def admitted(self, request: Request, queued: int, placeable: int) -> Effect:
-        """It waits for an instance now."""
+    def admitted(self, request: Request, queued: int, serving: int) -> Effect:
+        """The request waits for an instance, with `queued` requests here and `serving` instances."""
         figures = (
             Figure("prompt_tokens", request.prompt_tokens),
             Figure("queued", queued),
-            Figure("placeable_instances", placeable),
+            Figure("placeable_instances", serving),
         )
         why = Why("door admission", "queue", figures)
         return Send(_recipient(request), Admitted(request.key, request.submit.trace, why, request.submit.origin))
 
     def first_token(self, now_s: float, request: Request) -> Effect:
-        """The attempt's first token came from the instance that holds it."""
+        """The first token of the current attempt came."""
         assert request.instance is not None
         figures = (
             Figure("first_token_s", now_s - request.submitted_s),
@@ -65,14 +66,14 @@ class LifecycleEvents:
         return Send(_recipient(request), FirstToken(request.key, request.attempt, request.instance, why, queued_s))
 
     def closed(self, now_s: float, request: Request, finish: FinishReason, cause: str) -> Effect:
-        """It ended, by `cause`. Call it before the journal forgets where the request was."""
+        """The request ended, by `cause`. Call it before the journal removes the request: its state is in the reason."""
         figures = (
             Figure("attempts", request.attempt),
             Figure("lost_in_a_row", request.lost_in_a_row),
             Figure("seconds", now_s - request.submitted_s),
         )
         where = (
-            (RejectedOption("go on", f"it was {request.state.name.lower()}"),)
+            (RejectedOption("continue", f"it was {request.state.name.lower()}"),)
             if finish not in _NATURAL_FINISHES
             else ()
         )
@@ -81,20 +82,20 @@ class LifecycleEvents:
             _recipient(request), Closed(request.key, finish, request.generated_tokens, request.submit.trace, why)
         )
 
-    def refused(self, now_s: float, client: Address, turned: RefusedAtDoor, queued: int) -> list[Effect]:
-        """A request that was not taken, as long as not too many of its kind were recorded lately."""
-        allowance = self._allowances.setdefault(turned.code, RefusalRecordLimit(now_s))
-        if not allowance.allow(now_s):
+    def refused(self, now_s: float, client: Address, refused: RefusedAtDoor, queued: int) -> list[Effect]:
+        """A request was refused: its `Closed` event, or nothing if too many of its kind were recorded lately."""
+        limit = self._record_limits.setdefault(refused.code, RefusalRecordLimit(now_s))
+        if not limit.allow(now_s):
             return []
-        figures = (Figure("queued", queued), Figure("left_out_before", allowance.skipped))
-        allowance.skipped = 0
-        why = Why("door admission", f"refuse: {turned.code}", figures, (RejectedOption("queue", turned.detail),))
-        return [Send(client, Closed("", FinishReason.ERROR, 0, turned.trace, why, turned.origin, turned.code))]
+        figures = (Figure("queued", queued), Figure("left_out_before", limit.skipped))
+        limit.skipped = 0
+        why = Why("door admission", f"refuse: {refused.code}", figures, (RejectedOption("queue", refused.detail),))
+        return [Send(client, Closed("", FinishReason.ERROR, 0, refused.trace, why, refused.origin, refused.code))]
 
 
 _NATURAL_FINISHES = (FinishReason.STOP, FinishReason.LENGTH)
 
 
 def _recipient(request: Request) -> Address:
-    """Who is told: the first reader, or whoever comes back under the request's name."""
+    """The event's address: the first reader, or without readers one made of the request's public id."""
     return request.readers[0] if request.readers else Address("client", request.key)

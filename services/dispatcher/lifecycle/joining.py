@@ -1,6 +1,7 @@
-"""A client that asks for what is known here already: it joins the request that runs, or gets the answer that was kept.
+"""A client's retry of a request that is known here: it joins the running request, or gets the kept answer.
 
-Knows no instance. Whose request it is, is settled by tenant and name, or by its public id and the tokens of the client.
+Knows no instance. A request is found by tenant and idempotency key, or by its public id; with the public id the client
+must also have the request's own tokens.
 """
 
 from dunlin.effects import Address, Effect, Send
@@ -15,23 +16,23 @@ AHEAD_RETRY_S = 0.5
 
 
 class RequestJoins:
-    """Finds the request that a Submit means, if it is not a new one. `joined_total` counts those that it found."""
+    """Finds the known request that a `Submit` repeats or resumes. `joined_total` counts the clients that joined one."""
 
-    def __init__(self, journal: Journal, endings: RequestCompletion, replays: ReplayCache) -> None:
+    def __init__(self, journal: Journal, completion: RequestCompletion, replay_cache: ReplayCache) -> None:
         self.joined_total = 0
         self._journal = journal
-        self._completion = endings
-        self._replay_cache = replays
+        self._completion = completion
+        self._replay_cache = replay_cache
 
     def join(self, now_s: float, client: Address, submit: Submit) -> tuple[bool, list[Effect]]:
-        """Let the client read what it means; False: a new request, or one that is not known here."""
+        """(True, effects) if the request is known here and answered; (False, effects) if the caller must admit it."""
         request = self._journal.by_idempotency(submit.tenant, submit.idempotency) if submit.idempotency else None
         if request is None and submit.idempotency:
             replay = self._replay_cache.find(now_s, submit.tenant, submit.idempotency)
             if replay is not None:
                 return True, self._send_cached(now_s, client, submit, replay)
         if request is None and submit.key:
-            request = self._journal.by_key(submit.key)  # also one that had no name: a key is one request's alone
+            request = self._journal.by_key(submit.key)  # with or without an idempotency key: the id is unique
         return (False, []) if request is None else self._add_reader(now_s, client, submit, request)
 
     def _send_cached(self, now_s: float, client: Address, submit: Submit, replay: CachedAnswer) -> list[Effect]:
@@ -52,20 +53,20 @@ class RequestJoins:
         if len(submit.received) > request.generated_tokens:
             if submit.idempotency and request.readers:
                 return True, self._completion.reject(now_s, client, submit, _client_is_ahead(submit, request))
-            # What runs here is behind what another dispatcher has delivered meanwhile.
+            # Another dispatcher has delivered more than what runs here: this one is out of date.
             return False, self._completion.abort_and_notify(
-                now_s, request, FinishReason.CANCELLED, "its client has gone on elsewhere"
+                now_s, request, FinishReason.CANCELLED, "its client has resumed it elsewhere"
             )
         self.joined_total += 1
         self._journal.add_reader(request, client)
         delta = remaining_delta(request, len(submit.received))
-        # While it is asked for, its first name is not known; whoever gets tokens needs one to go on elsewhere.
-        is_named = request.state is not RequestState.ADOPTING or len(delta.tokens) > 0
-        said: list[Effect] = [Send(client, Admitted(request.key))] if is_named else []
-        return True, [*said, Send(client, delta)]
+        # An adoption may still change the public id. A client that gets tokens needs an id to resume elsewhere.
+        needs_id = request.state is not RequestState.ADOPTING or len(delta.tokens) > 0
+        admitted: list[Effect] = [Send(client, Admitted(request.key))] if needs_id else []
+        return True, [*admitted, Send(client, delta)]
 
     def _refusal(self, submit: Submit, request: Request) -> SubmitRejected | None:
-        """Why the client may not read it; None: it may."""
+        """Why the client may not read the request; None: it may."""
         if submit.idempotency and submit.digest != request.submit.digest:
             return idempotency_conflict(submit)
         if submit.key and not _is_own(submit, request):
@@ -83,13 +84,13 @@ class RequestJoins:
 
 
 def idempotency_conflict(submit: Submit) -> SubmitRejected:
-    """The answer to a name used twice."""
+    """The refusal of an idempotency key that was used for a different request."""
     text = f"the idempotency key {submit.idempotency.rpartition('/')[0]!r} was used for another request:"
     return SubmitRejected(RejectionCode.CONFLICT, f"{text} repeat that one exactly, or take a new key")
 
 
 def _client_is_ahead(submit: Submit, request: Request) -> SubmitRejected:
-    """The answer to a client that has more than what runs here, which others read: nobody is cut off."""
+    """The refusal of a client that has more tokens than the request here, which goes on for its other readers."""
     text = (
         f"{submit.key} has {request.generated_tokens} tokens here, and its client has {len(submit.received)}: ask again"
     )
@@ -97,7 +98,7 @@ def _client_is_ahead(submit: Submit, request: Request) -> SubmitRejected:
 
 
 def remaining_delta(request: Request, received: int, finish: FinishReason = FinishReason.RUNNING) -> Delta:
-    """Its tokens after the first `received` generated ones."""
+    """The request's generated tokens after the first `received`, with their log-probabilities."""
     tokens = request.tokens[request.prompt_tokens + received :]
     scores = request.generated_logprobs
     if scores is None:

@@ -1,7 +1,7 @@
-"""Requests that move while they run: the source says that the target has its KV, and the next attempt goes there.
+"""Live migration of a request: the source reports that the target has its KV (`Ready`), the next attempt goes there.
 
-Until the target accepts, the source still has everything: it is the request's home, where it goes back to if the target
-does not take it. Knows no policy and no token.
+Until the target accepts, the source keeps the KV: it is the request's migration source, to which the request returns if
+the target refuses it. Knows no policy and no token.
 """
 
 from dunlin.cores.handlers import handles
@@ -16,25 +16,25 @@ from services.dispatcher.requests.journal import Journal, Request
 
 
 class Migrations:
-    """The dispatcher's part in migrations."""
+    """Moves a request's attempt from a migration's source to its target, or back."""
 
     def __init__(
         self,
         journal: Journal,
         fleet: FleetState,
         fences: AttemptFences,
-        placement: RequestPlacer,
+        placer: RequestPlacer,
         totals: RequestTotals,
     ) -> None:
         self._journal = journal
         self._fleet = fleet
         self._fences = fences
-        self._placement = placement
+        self._placer = placer
         self._totals = totals
 
     @handles
     def on_ready(self, now_s: float, sender: Address, message: Ready) -> list[Effect]:
-        """Hand out the next attempt to the target, or give the request back to the source if that cannot be."""
+        """Dispatch the next attempt to the target; if the target cannot take it, `return_to_source` follows."""
         request = self._journal.current_attempt(sender, message.request, message.attempt)
         if request is None:
             self._totals.stale += 1
@@ -43,34 +43,34 @@ class Migrations:
         self._journal.requeue(request, f"moves to {message.target}")
         request.migration_source = (sender, message.attempt)
         if not self._fleet.can_accept_migrated(message.target):
-            return []  # the next pass of placement sends it home
+            return []  # the core's next pass calls `return_to_source`
         why = message.why or Why("migration", message.target.name)
-        return [self._placement.dispatch(request, message.target, why, message.handle)]
+        return [self._placer.dispatch(request, message.target, why, message.handle)]
 
     def on_accepted(self, request: Request) -> list[Effect]:
-        """It runs again: what its home still has of it is not needed, unless it went on there."""
-        home, request.migration_source = request.migration_source, None
-        if home is None or home[0] == request.instance:
+        """The request runs: cancel the older attempt at its migration source, unless it runs there again."""
+        source, request.migration_source = request.migration_source, None
+        if source is None or source[0] == request.instance:
             return []
-        return self._fences.cancel(home[0], request.number, home[1], "it runs elsewhere now")
+        return self._fences.cancel(source[0], request.number, source[1], "it runs elsewhere now")
 
     def on_refused(self, request: Request, instance: Address) -> None:
-        """A home that refuses it is none: the newer attempt has ended the older one there, and anybody may go on."""
+        """A migration source that refuses the request has lost its KV: the newer attempt ended the older one there."""
         if request.migration_source is not None and request.migration_source[0] == instance:
             request.migration_source = None
 
     def return_to_source(self) -> list[Effect]:
-        """Send back to its home whatever was not taken where it should have gone."""
+        """Dispatch each request that its migration's target did not take back to its source."""
         effects: list[Effect] = []
         for request in self._journal.with_migration_source():
             assert request.migration_source is not None
-            home = request.migration_source[0]
-            if self._fleet.can_accept_migrated(home):
+            source = request.migration_source[0]
+            if self._fleet.can_accept_migrated(source):
                 rejected = (
                     RejectedOption(*request.last_outcome)
                     if request.last_outcome
                     else RejectedOption("move", "not taken")
                 )
-                why = Why("migration", f"back to {home.name}", (), (rejected,))
-                effects.append(self._placement.dispatch(request, home, why))
+                why = Why("migration", f"back to {source.name}", (), (rejected,))
+                effects.append(self._placer.dispatch(request, source, why))
         return effects

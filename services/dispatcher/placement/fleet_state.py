@@ -1,6 +1,7 @@
-"""What this dispatcher believes of the instances: the last FleetView, plus what it has itself promised since.
+"""The instances as this dispatcher sees them: the last FleetView, less what it has reserved on them since.
 
-Knows no request but its number and size, and takes no decision; the monitor's word may be old and is corrected by it.
+A view may be old: until the instances' own reports count a dispatched request, a reservation stands for its tokens.
+Knows a request's number and size, nothing else of it, and takes no decision.
 """
 
 from dataclasses import dataclass, field
@@ -12,12 +13,12 @@ from dunlin.policies.dispatch import CANDIDATE_ORDERS, CandidateOrder, DispatchC
 from services.dispatcher.placement.ranking import NO_PREFIX_HITS, InstanceRanking, PrefixHits, RankedInstance
 
 DISPATCHABLE_ROLES = (GroupRole.LOCAL, GroupRole.PREFILL)
-"""Parts that requests are given to."""
+"""Roles of a group's members that requests are dispatched to."""
 
 
 @dataclass(slots=True)
 class Reservation:
-    """Tokens promised to a request that the last view cannot have counted yet."""
+    """Tokens of a dispatched request that the last view cannot have counted yet; `accepted_s`: when it was accepted."""
 
     tokens: int
     accepted_s: float | None = None
@@ -25,8 +26,11 @@ class Reservation:
 
 @dataclass(slots=True)
 class InstanceState:
-    """One instance with an open stream. `refusal` numbers its refusals; `paused`: not to be asked just now.
-    `turn` numbers the last hand-out that went there, `number` the streams."""
+    """One instance with an open stream.
+
+    `number` counts the streams of this dispatcher, `refusals` those of the instance; `paused`: it refused lately and is
+    no candidate. `last_dispatch` is this dispatcher's counter of dispatches when the last one went there.
+    """
 
     address: Address
     number: int
@@ -37,16 +41,18 @@ class InstanceState:
     reserved_tokens: int = 0
 
     def reserve(self, number: int, tokens: int) -> None:
+        """Reserve `tokens` for request `number`."""
         self.reserved[number] = Reservation(tokens)
         self.reserved_tokens += tokens
 
     def release(self, number: int) -> None:
+        """Drop the reservation of request `number`, if there is one."""
         reservation = self.reserved.pop(number, None)
         if reservation is not None:
             self.reserved_tokens -= reservation.tokens
 
     def drop_reported(self, accepted_s: float) -> None:
-        """Drop the reservations that were accepted before: the instance itself has counted and reported them."""
+        """Drop the reservations that were accepted by `accepted_s`: the instance's own report counts those requests."""
         seen = [
             number
             for number, reservation in self.reserved.items()
@@ -57,10 +63,15 @@ class InstanceState:
 
 
 class FleetState:
-    """Owns the view and the reservations.
+    """Owns the last view, the reservations and the ranking of candidates, which is updated at every change.
 
-    `waiting` requests wait at instances for slots, as far as is known here.
-    `stale_total` counts views that came from an older monitor or were not newer than the last.
+    `waiting` requests wait at serving instances for slots, by the last view. `stale_total` counts views that came from
+    an older monitor or were not newer than the last.
+
+    Args:
+        max_waiting: requests that may wait at one instance for slots.
+        view_lag_s: seconds until an accepted request is in the views at the latest.
+        order: the order of candidates that belongs to the dispatch policy.
     """
 
     def __init__(
@@ -90,7 +101,7 @@ class FleetState:
         self._update_ranking(address)
 
     def remove_instance(self, address: Address) -> None:
-        """The stream is gone, and with it all that was promised on it."""
+        """The stream to an instance ended, and with it the reservations."""
         instance = self._connected.pop(address, None)
         if instance is not None:
             self._disconnected[address] = None
@@ -98,7 +109,7 @@ class FleetState:
             self._update_ranking(address)
 
     def apply_view(self, monitor: Address, view: FleetView, now_s: float) -> list[Address]:
-        """Believe `view`; who of its members is suspect. An old view changes nothing."""
+        """Apply a full or incremental view; its suspect members. An old view is counted and ignored."""
         if not self._is_newer(monitor, view):
             self.stale_total += 1
             return []
@@ -112,7 +123,7 @@ class FleetState:
         return [member.address for member in view.members if member.suspect]
 
     def reserve(self, address: Address, number: int, tokens: int) -> None:
-        """A request is being handed out."""
+        """Request `number` of so many tokens is being dispatched to `address`."""
         self._dispatches += 1
         instance = self._connected[address]
         instance.last_dispatch = self._dispatches
@@ -120,20 +131,20 @@ class FleetState:
         self._update_ranking(address)
 
     def on_accepted(self, address: Address, number: int, now_s: float) -> None:
-        """The instance counts the request itself from now on; views will show it soon."""
+        """The instance accepted request `number`: its next report counts it, and views follow after `view_lag_s`."""
         instance = self._connected.get(address)
         if instance is not None and number in instance.reserved:
             instance.reserved[number].accepted_s = now_s
 
     def release(self, address: Address, number: int) -> None:
-        """The request is not there any more."""
+        """Request `number` is not at `address` any more."""
         instance = self._connected.get(address)
         if instance is not None:
             instance.release(number)
             self._update_ranking(address)
 
     def pause(self, address: Address) -> int:
-        """It refused: do not ask it again before it moves. The number of this refusal."""
+        """The instance refused: it is no candidate until `resume` or its next report. The number of this refusal."""
         instance = self._connected[address]
         instance.refusals += 1
         instance.paused = True
@@ -141,7 +152,7 @@ class FleetState:
         return instance.refusals
 
     def resume(self, address: Address, refusal: int | None = None) -> None:
-        """It moved, or its pause (of this `refusal`) is over."""
+        """Slots may be free again: a candidate again, unless a newer refusal than `refusal` (None: any) came."""
         instance = self._connected.get(address)
         if instance is not None and instance.paused and refusal in (None, instance.refusals):
             instance.paused = False
@@ -149,68 +160,74 @@ class FleetState:
 
     @property
     def view_source(self) -> tuple[Address | None, int]:
-        """Which monitor's view is believed, and its version."""
+        """The monitor that the last view came from, and the view's version."""
         return self._monitor, self._version
 
     @property
     def connected(self) -> list[Address]:
-        """Who can be reached."""
+        """The instances with an open stream."""
         return list(self._connected)
 
     @property
     def trusted(self) -> list[Address]:
-        """The known instances that are not suspect and can be reached, now or for the first time soon."""
+        """The instances of the view that are not suspect and have a stream, or have not had one yet."""
         known = [member.address for member in self._members.values() if not member.suspect]
         return [address for address in known if address not in self._disconnected]
 
     @property
     def serving(self) -> list[Address]:
-        """Who could run a request alone, busy or not."""
+        """The connected instances that could run a request, busy or not."""
         return [address for address in self._connected if address in self._waiting_by_instance]
 
     @property
     def serving_count(self) -> int:
-        """How many could."""
+        """The number of `serving` instances."""
         return len(self._waiting_by_instance)
 
     @property
     def candidate_count(self) -> int:
-        """How many may be asked for something now."""
+        """How many instances a request may be dispatched to now, if it is small enough."""
         return len(self._ranking)
 
     def candidates(
-        self, slots: int, longest: int, unfit: list[Address], held: PrefixHits = NO_PREFIX_HITS
+        self, slots: int, max_length: int, excluded: list[Address], hits: PrefixHits = NO_PREFIX_HITS
     ) -> list[tuple[Address, DispatchCandidate]]:
-        """Who may be asked now to hold `slots` at once and `longest` in the end: the best of each size."""
-        return [(entry.address, entry.candidate) for entry in self._ranking.best(slots, longest, unfit, held)]
+        """The best candidates of each shape that can hold `slots` tokens now and `max_length` in the end.
+
+        Instances in `excluded` are left out; `hits` are the tokens of the request's prefix that instances hold.
+        """
+        return [(entry.address, entry.candidate) for entry in self._ranking.best(slots, max_length, excluded, hits)]
 
     def has_room(self, slots: int = 1) -> bool:
-        """Whether anybody may be asked for so many."""
+        """Whether any candidate takes a request of `slots` tokens now."""
         return self._ranking.has_room(slots)
 
     def can_accept_migrated(self, address: Address) -> bool:
-        """Whether it may be given what it holds the KV of already: a stream is open, and it serves."""
+        """Whether a request whose KV the instance holds may be dispatched to it: connected, ready and not suspect.
+
+        A draining or full instance qualifies: the request takes no slots that it does not have already.
+        """
         member = self._members.get(address)
         return address in self._connected and member is not None and member.ready and not member.suspect
 
     def capacity_slots(self, address: Address) -> int:
-        """Its slots; 0 if nothing is known of it."""
+        """The instance's token slots; 0 if it is not in the view."""
         member = self._members.get(address)
         return member.capacity_slots if member is not None else 0
 
     def max_length(self, address: Address) -> int:
-        """The longest sequence that this instance can hold."""
-        return _limit(self._members[address])
+        """Tokens of the longest sequence that this instance can hold. Raises KeyError: it is not in the view."""
+        return _max_length(self._members[address])
 
-    def fleet_max_length(self, unfit: list[Address]) -> int | None:
-        """The longest sequence that any known instance outside `unfit` can hold; None while no instance is known.
+    def fleet_max_length(self, excluded: list[Address]) -> int | None:
+        """Tokens of the longest sequence that any known instance outside `excluded` can hold; None: none is known.
 
-        Those not ready or suspect count: they may come back, and only what never fits is given up.
+        Suspect instances and those not ready count: they may come back, and only what can never fit is refused.
         """
         if not self._max_lengths:
             return None
         left = dict(self._max_lengths)
-        for address in dict.fromkeys(unfit):
+        for address in dict.fromkeys(excluded):
             if self.capacity_slots(address) > 0:
                 left[self.max_length(address)] -= 1
         return max((limit for limit, count in left.items() if count), default=0)
@@ -223,21 +240,21 @@ class FleetState:
         return view.version > self._version
 
     def forget_monitor(self, monitor: Address) -> None:
-        """Its stream is gone: an older one that still speaks is better than none. What it said last stays."""
+        """The stream to `monitor` ended: an older monitor's views are accepted again. The last view stays."""
         if self._monitor == monitor:
             self._monitor = None
 
     def _set_member(self, address: Address, member: MemberView | None) -> None:
-        """This is what is known of it now; None: nothing."""
+        """Replace the view's entry of `address`; None: remove it. Keeps the counts of maximum lengths."""
         before = self._members.pop(address, None)
         if before is not None and before.capacity_slots > 0:
-            self._max_lengths[_limit(before)] -= 1
-            if not self._max_lengths[_limit(before)]:
-                del self._max_lengths[_limit(before)]
+            self._max_lengths[_max_length(before)] -= 1
+            if not self._max_lengths[_max_length(before)]:
+                del self._max_lengths[_max_length(before)]
         if member is not None:
             self._members[address] = member
             if member.capacity_slots > 0:
-                self._max_lengths[_limit(member)] = self._max_lengths.get(_limit(member), 0) + 1
+                self._max_lengths[_max_length(member)] = self._max_lengths.get(_max_length(member), 0) + 1
         else:
             self._update_ranking(address)
 
@@ -249,7 +266,7 @@ class FleetState:
             self._update_ranking(address)
 
     def _update_ranking(self, address: Address) -> None:
-        """Something about it changed: count and rank it anew."""
+        """Count `address` as serving or not, and put it into the ranking or out of it, by what is known now."""
         instance, member = self._connected.get(address), self._members.get(address)
         self.waiting -= self._waiting_by_instance.pop(address, 0)
         if instance is None:
@@ -259,14 +276,14 @@ class FleetState:
             return
         self._waiting_by_instance[address] = member.waiting
         self.waiting += member.waiting
-        # What its report calls a long queue gets no longer; and what is asked there already makes one as well.
+        # An instance whose reported queue is full gets nothing more; requests dispatched since count as queued too.
         if instance.paused or member.waiting >= self._max_waiting:
             self._ranking.remove(instance.number)
             return
         waiting = member.waiting + len(instance.reserved)
         candidate = _candidate(instance, member, waiting)
-        is_short = waiting < self._max_waiting
-        self._ranking.put(RankedInstance(instance.number, address, candidate, _limit(member), is_short))
+        has_short_queue = waiting < self._max_waiting
+        self._ranking.put(RankedInstance(instance.number, address, candidate, _max_length(member), has_short_queue))
 
 
 def _can_serve(member: MemberView) -> bool:
@@ -275,7 +292,7 @@ def _can_serve(member: MemberView) -> bool:
     return member.kind is GroupKind.LOCAL and member.part in DISPATCHABLE_ROLES and member.plan_version > 0
 
 
-def _limit(member: MemberView) -> int:
+def _max_length(member: MemberView) -> int:
     return min(member.max_positions or member.capacity_slots, member.capacity_slots)
 
 

@@ -1,11 +1,11 @@
-"""Where the monitor answers: what membership tells, kept for clients that ask. No decision depends on it."""
+"""The endpoints of the monitors, from the membership, for clients that ask for them. No decision depends on it."""
 
 from dunlin.effects import Address
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
 
 
 class MonitorDirectory:
-    """The registered monitors' endpoints."""
+    """Owns the registered monitors' endpoints by address."""
 
     def __init__(self) -> None:
         self._endpoints: dict[Address, str] = {}
@@ -17,7 +17,7 @@ class MonitorDirectory:
         return "" if newest is None else self._endpoints[newest]
 
     def apply(self, message: MembersReset | MemberUp | MemberDown) -> None:
-        """A change of the membership, or all of it."""
+        """Apply a change of the membership, or replace it by a full list."""
         match message:
             case MembersReset(members):
                 self._endpoints = {}

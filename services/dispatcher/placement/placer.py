@@ -1,6 +1,6 @@
-"""One pass that gives waiting requests to instances: run after every change, it returns what to send.
+"""Dispatches waiting requests to instances: one pass after every message, which returns the `Place` messages.
 
-The order is the journal's, the candidates are the fleet's, the choice is the policy's; nothing is remembered here.
+The journal gives the order of requests, the fleet state the candidates, and the policy the choice; no state of its own.
 """
 
 from dataclasses import replace
@@ -14,11 +14,11 @@ from services.dispatcher.placement.prefix_affinity import PrefixAffinity
 from services.dispatcher.requests.journal import Journal, Request
 
 LOOK_AHEAD = 64
-"""Waiting requests that one round looks at: one that only a busy big instance could hold keeps no other waiting."""
+"""Waiting requests that one round looks at: one that only a busy large instance could hold blocks none behind it."""
 
 
 class RequestPlacer:
-    """Hands out what waits."""
+    """The dispatcher's router: chooses an instance for each waiting request by the dispatch policy."""
 
     def __init__(self, journal: Journal, fleet: FleetState, affinity: PrefixAffinity, policy: DispatchPolicy) -> None:
         self._journal = journal
@@ -27,22 +27,22 @@ class RequestPlacer:
         self._policy = policy
 
     def dispatch_waiting(self, now_s: float) -> tuple[list[Effect], list[Request]]:
-        """What to send, and the requests that no known instance can ever hold: the caller ends them."""
+        """The effects of this pass, and the requests that no known instance can ever hold, which the caller ends."""
         effects: list[Effect] = []
-        hopeless: list[Request] = []
+        oversized: list[Request] = []
         placed = True
         while placed and self._journal.queued and self._fleet.has_room():
             placed = False
-            hopeless = []
+            oversized = []
             for request in self._journal.waiting(LOOK_AHEAD):
                 if self._fits_no_instance(request):
-                    hopeless.append(request)
-                elif offer := self._choose_and_dispatch(now_s, request):
-                    effects.append(offer)
+                    oversized.append(request)
+                elif place := self._choose_and_dispatch(now_s, request):
+                    effects.append(place)
                     placed = True
                 elif not self._fleet.has_room(len(request.tokens)):
-                    break  # for lack of room: nothing younger or smaller may take what frees up first
-        return effects, hopeless
+                    break  # it waits for slots: a younger or smaller request must not take those that become free
+        return effects, oversized
 
     def _fits_no_instance(self, request: Request) -> bool:
         limit = self._fleet.fleet_max_length(request.excluded_instances)
@@ -52,20 +52,23 @@ class RequestPlacer:
         slots = len(request.tokens)
         if not self._fleet.has_room(slots):
             return None
-        asks = self._fleet.candidates(
+        found = self._fleet.candidates(
             slots, request.max_length, request.excluded_instances, self._affinity.prefix_hits(request)
         )
-        if not asks:
+        if not found:
             return None
-        candidates = [candidate for _, candidate in asks]
+        candidates = [candidate for _, candidate in found]
         choice = self._policy(slots, candidates, self._fleet.candidate_count)
         request.expected_cached_tokens = candidates[choice.index].cached_tokens
         if request.first_dispatch_s is None:
             request.first_dispatch_s = now_s
-        return self.dispatch(request, asks[choice.index][0], choice.why)
+        return self.dispatch(request, found[choice.index][0], choice.why)
 
     def dispatch(self, request: Request, instance: Address, why: Why, handle: int = 0) -> Effect:
-        """Hand a waiting request out to `instance`; `handle` names room there that holds its KV already."""
+        """Begin a queued request's next attempt at `instance`; the `Place` message that does it.
+
+        `handle` names slots there that hold the request's KV already (a migration's target); 0: none.
+        """
         if request.max_tokens is None:
             request.max_tokens = self._fleet.max_length(instance) - request.prompt_tokens
         self._journal.dispatch(request, instance)
@@ -93,7 +96,7 @@ class RequestPlacer:
 
 
 def _with_last_outcome(why: Why, request: Request) -> Why:
-    """The policy's reason, and what became of the attempt before."""
+    """The policy's reason, with the outcome of the attempt before as a rejected option."""
     if request.last_outcome is None:
         return why
     option, lost = request.last_outcome

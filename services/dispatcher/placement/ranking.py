@@ -1,7 +1,8 @@
-"""Who may be asked, best first in a policy's order: kept up to date as single instances change, never looked through.
+"""The candidate instances in a policy's order, kept sorted as single instances change and never scanned as a whole.
 
-Among instances of one size the policy's rank decides alone, whatever the request: so the best few of each size, and
-those that hold the request's beginning, are all that the policy has to compare. Knows no view, stream or request.
+Among instances of one shape (capacity, maximum length) the policy's rank alone decides, whatever the request: the best
+few of each shape, and the instances that hold the request's prefix, are all that the policy has to compare. Knows no
+view, stream or request.
 """
 
 from bisect import bisect_left, insort
@@ -13,7 +14,7 @@ from dunlin.effects import Address
 from dunlin.policies.dispatch import MAX_ALTERNATIVES, CandidateOrder, DispatchCandidate
 
 KEPT_PER_SHAPE = 1 + MAX_ALTERNATIVES
-"""Of each size: the chosen one and those that a reason names beside it."""
+"""Candidates of each shape: the chosen one and the alternatives that its reason names."""
 
 
 def _nothing(address: Address) -> int:
@@ -22,8 +23,10 @@ def _nothing(address: Address) -> int:
 
 @dataclass(frozen=True, slots=True)
 class PrefixHits:
-    """How many of a request's first tokens instances hold: `few` hold what is said there, nobody else more than `most`,
-    and `of` says it of anyone.
+    """How many of a request's first tokens the instances hold.
+
+    `holders` are listed with their tokens; no other instance holds more than `most_elsewhere`; `tokens_at` computes it
+    for any instance.
     """
 
     holders: Mapping[Address, int] = field(default_factory=dict)
@@ -34,13 +37,15 @@ class PrefixHits:
 NO_PREFIX_HITS = PrefixHits()
 
 _Shape = tuple[int, int]
-"""(capacity in slots, limit)."""
+"""(capacity in slots, tokens of the longest sequence)."""
 
 
 @dataclass(frozen=True, slots=True)
 class RankedInstance:
-    """An instance that may be asked, and the longest sequence that it takes. `number`: of two equals the lower one is
-    first. `is_short`: its queue is, so that it may be asked for more than is free there.
+    """A candidate and the longest sequence that it takes, in tokens.
+
+    `number` breaks ties: the lower one is first. `has_short_queue`: requests may wait there, so that one may need more
+    slots than are free.
     """
 
     number: int
@@ -51,37 +56,35 @@ class RankedInstance:
 
     @property
     def shape(self) -> _Shape:
-        """Its size."""
+        """(capacity in slots, tokens of the longest sequence)."""
         return self.candidate.capacity_slots, self.max_length
 
     def fits(self, slots: int) -> bool:
-        """Whether it may be asked for so many."""
+        """Whether a request of `slots` tokens may be dispatched there now."""
         return self.has_short_queue or self.candidate.free_slots >= slots
 
 
 @dataclass(slots=True)
 class _ShapeGroup:
-    """The instances of one capacity and limit, as sorted pairs: (rank, number), and (free slots, number) of those
-    whose queue is not short.
-    """
+    """The candidates of one shape as sorted pairs: (rank, number) by queue, and (free slots, number) of long queues."""
 
     short_queue: list[tuple[int, int]] = field(default_factory=list)
     long_queue: list[tuple[int, int]] = field(default_factory=list)
     free_slots: list[tuple[int, int]] = field(default_factory=list)
 
     def has_room(self, slots: int) -> bool:
-        """Whether any of them takes so many."""
+        """Whether any candidate of the shape takes a request of `slots` tokens now."""
         return bool(self.short_queue) or (bool(self.free_slots) and self.free_slots[-1][0] >= slots)
 
     def ranked(self, slots: int) -> Iterator[tuple[int, int]]:
-        """(rank, number), best first; of those with a long queue only if one of them has so many slots."""
+        """(rank, number), best first; candidates with a long queue only if one of them has `slots` free."""
         if self.free_slots and self.free_slots[-1][0] >= slots:
             return merge(self.short_queue, self.long_queue)
         return iter(self.short_queue)
 
 
 class InstanceRanking:
-    """Owns the order. An entry is put, put anew when anything about it changed, and dropped."""
+    """Owns the sorted candidates. The caller puts an entry, puts it again whenever it changed, and removes it."""
 
     def __init__(self, order: CandidateOrder) -> None:
         self._order = order
@@ -93,7 +96,7 @@ class InstanceRanking:
         return len(self._entries)
 
     def put(self, entry: RankedInstance) -> None:
-        """It may be asked, and is like this now."""
+        """Add or replace the candidate of `entry.number`."""
         before = self._entries.get(entry.number)
         if before == entry:
             return
@@ -101,72 +104,72 @@ class InstanceRanking:
             self.remove(entry.number)
         self._entries[entry.number] = entry
         self._numbers[entry.address] = entry.number
-        size = self._shapes.setdefault(entry.shape, _ShapeGroup())
+        group = self._shapes.setdefault(entry.shape, _ShapeGroup())
         place = (self._order.rank(entry.candidate), entry.number)
         if entry.has_short_queue:
-            insort(size.short_queue, place)
+            insort(group.short_queue, place)
         else:
-            insort(size.long_queue, place)
-            insort(size.free_slots, (entry.candidate.free_slots, entry.number))
+            insort(group.long_queue, place)
+            insort(group.free_slots, (entry.candidate.free_slots, entry.number))
 
     def remove(self, number: int) -> None:
-        """It may not be asked now."""
+        """The instance is no candidate now; no effect if it was none."""
         entry = self._entries.pop(number, None)
         if entry is None:
             return
         del self._numbers[entry.address]
-        size = self._shapes[entry.shape]
+        group = self._shapes[entry.shape]
         place = (self._order.rank(entry.candidate), number)
         if entry.has_short_queue:
-            _remove(size.short_queue, place)
+            _remove(group.short_queue, place)
         else:
-            _remove(size.long_queue, place)
-            _remove(size.free_slots, (entry.candidate.free_slots, number))
-        if not size.short_queue and not size.long_queue:
+            _remove(group.long_queue, place)
+            _remove(group.free_slots, (entry.candidate.free_slots, number))
+        if not group.short_queue and not group.long_queue:
             del self._shapes[entry.shape]
 
     def has_room(self, slots: int) -> bool:
-        """Whether anybody may be asked for so many."""
-        return any(size.has_room(slots) for size in self._shapes.values())
+        """Whether any candidate takes a request of `slots` tokens now."""
+        return any(group.has_room(slots) for group in self._shapes.values())
 
-    def best(self, slots: int, longest: int, unfit: list[Address], held: PrefixHits) -> list[RankedInstance]:
-        """The best of each size that may be asked for `slots` now and `longest` tokens in the end, lowest number first.
+    def best(self, slots: int, max_length: int, excluded: list[Address], hits: PrefixHits) -> list[RankedInstance]:
+        """The best candidates of each shape for `slots` tokens now and `max_length` in the end, lowest number first.
 
-        Every policy of this order chooses among them as among all, and finds the same next best.
+        A policy of this order chooses among them as it would among all, and names the same alternatives.
         """
         holders: dict[_Shape, dict[int, int]] = {}
-        for address, tokens in held.holders.items():
+        for address, tokens in hits.holders.items():
             number = self._numbers.get(address)
             if number is not None:
                 holders.setdefault(self._entries[number].shape, {})[number] = tokens
         found: list[int] = []
-        for shape, size in self._shapes.items():
-            if shape[1] >= longest:
-                found += self._best_of(size, slots, unfit, holders.get(shape, {}), held)
+        for shape, group in self._shapes.items():
+            if shape[1] >= max_length:
+                found += self._best_of(group, slots, excluded, holders.get(shape, {}), hits)
         entries = [self._entries[number] for number in sorted(found)]
         return [
             replace(entry, candidate=replace(entry.candidate, cached_tokens=tokens)) if tokens else entry
-            for entry, tokens in ((entry, held.tokens_at(entry.address)) for entry in entries)
+            for entry, tokens in ((entry, hits.tokens_at(entry.address)) for entry in entries)
         ]
 
     def _best_of(
-        self, size: _ShapeGroup, slots: int, unfit: list[Address], holders: dict[int, int], held: PrefixHits
+        self, group: _ShapeGroup, slots: int, excluded: list[Address], holders: dict[int, int], hits: PrefixHits
     ) -> list[int]:
-        """The best of one size: of its holders, and of the others in their order until nobody can be better."""
+        """The best of one shape: of the prefix's holders, and of the others in order until none can be better."""
         weight = self._order.cached_weight
         best: list[tuple[int, int]] = []
         for number, tokens in holders.items():
             entry = self._entries[number]
-            if entry.fits(slots) and entry.address not in unfit:
+            if entry.fits(slots) and entry.address not in excluded:
                 insort(best, (self._order.rank(entry.candidate) - weight * tokens, number))
         del best[KEPT_PER_SHAPE:]
-        for rank, number in size.ranked(slots):
-            if len(best) == KEPT_PER_SHAPE and (rank - weight * held.most_elsewhere, number) > best[-1]:
+        for rank, number in group.ranked(slots):
+            if len(best) == KEPT_PER_SHAPE and (rank - weight * hits.most_elsewhere, number) > best[-1]:
                 break
             entry = self._entries[number]
-            if number in holders or not entry.fits(slots) or entry.address in unfit:
+            if number in holders or not entry.fits(slots) or entry.address in excluded:
                 continue
-            insort(best, (rank - weight * held.tokens_at(entry.address) if weight else rank, number))
+            insort(best, (rank - weight * hits.tokens_at(entry.address) if weight else rank, number))
             del best[KEPT_PER_SHAPE:]
         return [number for _, number in best]
 

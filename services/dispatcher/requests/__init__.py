@@ -1,1 +1,1 @@
-"""What a dispatcher keeps of each request: its journal, its timers, its fences, finished answers."""
+"""What a dispatcher keeps of each request: the journal, its timers, fences of old attempts, finished answers."""

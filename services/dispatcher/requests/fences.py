@@ -1,6 +1,6 @@
-"""Which cancellations were sent and not yet answered, so that one old attempt is cancelled once and not at every token.
+"""Cancellations that were sent and not yet answered, so that an old attempt is cancelled once and not at every token.
 
-Knows no request that lives; bounded, because an instance that never answers must not fill this process.
+Knows no journal. Bounded, because an instance that never answers must not fill this process.
 """
 
 from collections import OrderedDict
@@ -13,7 +13,7 @@ MAX_FENCES = 65_536
 
 
 class AttemptFences:
-    """The newest attempt cancelled, by instance and request."""
+    """Owns the newest cancelled attempt of each (instance, request number); beyond `most` the oldest is forgotten."""
 
     def __init__(self, most: int = MAX_FENCES) -> None:
         self._most = most
@@ -23,7 +23,7 @@ class AttemptFences:
         return len(self._sent)
 
     def cancel(self, instance: Address, number: int, attempt: int, cause: str) -> list[Effect]:
-        """Cancel attempts up to `attempt` at `instance`, unless that was said before."""
+        """Cancel the request's attempts up to `attempt` at `instance`, unless a `Cancel` for them is on its way."""
         newest = self._sent.get((instance, number))
         if newest is not None and newest >= attempt:
             return []
@@ -34,12 +34,12 @@ class AttemptFences:
         return [Send(instance, Cancel(number, attempt, why))]
 
     def on_ended(self, instance: Address, number: int, attempt: int) -> None:
-        """`Ended` came."""
+        """The instance answered with `Ended`: a later message of this attempt would be cancelled anew."""
         newest = self._sent.get((instance, number))
         if newest is not None and newest <= attempt:
             del self._sent[instance, number]
 
     def forget_instance(self, instance: Address) -> None:
-        """The stream is gone; a new one starts with nothing said."""
+        """The stream to `instance` ended, and with it every `Cancel` that was sent on it."""
         for key in [key for key in self._sent if key[0] == instance]:
             del self._sent[key]

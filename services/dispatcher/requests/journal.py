@@ -1,6 +1,7 @@
-"""Every accepted request until its last token is delivered: the one place where tokens and attempts are true.
+"""The request table: every admitted request until its last token is delivered, with its tokens, state and attempt.
 
-Knows no instance's load and no policy; what a request may do next stands in `TRANSITIONS`.
+The authority on which tokens and which attempt of a request are valid. `TRANSITIONS` lists the allowed changes of
+state. Knows no instance's load and no policy.
 """
 
 from bisect import insort
@@ -17,9 +18,9 @@ from dunlin.messages.types import F32, I32, f32, i32
 
 
 class RequestState(IntEnum):
-    """Where a request is. ASKING: instances are asked whether they hold it already.
+    """A request's state. ADOPTING: the instances are asked whether one of them runs it for another dispatcher.
 
-    `ENDED` is never seen from outside: the journal forgets the request.
+    ENDED is never seen outside the journal, which forgets the request at once.
     """
 
     QUEUED = 0
@@ -42,7 +43,7 @@ TRANSITIONS: dict[RequestState, tuple[RequestState, ...]] = {
 
 @dataclass(slots=True)
 class GeneratedLogprobs:
-    """Log-probabilities of the tokens generated, for a reader who comes later; columns as in `Delta`."""
+    """Log-probabilities of the generated tokens, kept for readers that join later; columns as in `Delta`."""
 
     logprobs: F32 = field(default_factory=f32)
     top_count: I32 = field(default_factory=i32)
@@ -52,17 +53,22 @@ class GeneratedLogprobs:
 
 @dataclass(slots=True)
 class Request:
-    """One request. `key` is its public id, `tokens` its sequence: the prompt, then every token delivered.
+    """One request and the attempt that counts.
 
-    `awaited`: no token of this attempt has come yet. `readers` are the clients that get its tokens; `absence` numbers
-    the times when the last of them left, `taken` those when another dispatcher adopted it. `scores` is None unless
-    log-probabilities are asked for. `attempt` counts hand-outs, `losses` those that ended with their instance since the
-    last token came. `unfit` names instances that cannot hold it; `lost` says what became of the last hand-out, for the
-    next one's reason. `suspicion`: see `Returned`. `home` is an instance that still has an older attempt, which another
-    was to take over.
-    `placed_s` is when it was first handed out here.
-    `cached_tokens` of the prompt were held already by the instance that began it; `expected_tokens` were thought to be
-    held by the one that it was handed to last.
+    Identity: `number` names it in this dispatcher and orders it by age, `key` is its public id. `tokens` is its
+    sequence: the prompt, then every generated token that was delivered to its readers.
+
+    Readers: `readers` are the client addresses that get its tokens; `reader_absence` counts the times when the last
+    reader left, `adopted_elsewhere` those when another dispatcher adopted the request.
+
+    Attempts: `attempt` counts dispatches; `instance` has the current one; `awaits_first_token`: no token of it has
+    come. `lost_in_a_row` attempts were lost with their instance since the last token. `last_outcome` (instance, what
+    happened) of the attempt before goes into the next one's reason. `excluded_instances` cannot hold the sequence.
+    `suspicion`: see `Returned`. `migration_source` is (instance, attempt) of an older attempt that still holds the KV
+    until the migration's target accepts. `first_dispatch_s` is the time of the first dispatch here.
+
+    Prefix cache: the first instance had KV of `cached_tokens` of the prompt; the current one was expected to have
+    `expected_cached_tokens`. `generated_logprobs` is None unless the request asks for log-probabilities.
     """
 
     number: int
@@ -91,12 +97,12 @@ class Request:
 
     @property
     def prompt_tokens(self) -> int:
-        """Where the generated tokens start."""
+        """Tokens of the prompt; the generated tokens start at this position."""
         return len(self.submit.tokens)
 
     @property
     def is_plain_decode(self) -> bool:
-        """Whether the next token of its attempt is nothing but one token more."""
+        """Whether its next token needs no bookkeeping: not an attempt's first one, and without log-probabilities."""
         return self.state is RequestState.RUNNING and not self.awaits_first_token and self.generated_logprobs is None
 
     @property
@@ -106,12 +112,15 @@ class Request:
 
     @property
     def max_length(self) -> int:
-        """Tokens that the sequence may grow to; without a limit of its own, the least that is worth running."""
+        """Tokens that the sequence may grow to; one generated token where the request has no `max_tokens`."""
         return self.prompt_tokens + (self.max_tokens or 1)
 
 
 class Journal:
-    """Requests by number, key, name, reader and instance, and those that wait: handed out before ahead of new ones."""
+    """Owns the requests, by number, key, idempotency key, reader and instance, and the queue of waiting ones.
+
+    In the queue, requests that were dispatched before precede new ones; among each kind the oldest is first.
+    """
 
     def __init__(self, incarnation: int = 0) -> None:
         self._incarnation = incarnation
@@ -135,8 +144,8 @@ class Journal:
         """How many wait for an instance."""
         return len(self._requeued) + len(self._fresh)
 
-    def add(self, client: Address, submit: Submit, now_s: float, asks: bool = False) -> Request:
-        """Journal a new request; it waits for an instance or (`asks`), as attempt 1, for one that holds it already."""
+    def add(self, client: Address, submit: Submit, now_s: float, may_be_held: bool = False) -> Request:
+        """Add a new request: QUEUED, or (`may_be_held`: an instance may run it already) ADOPTING as attempt 1."""
         key = submit.key or self._new_key()
         self._numbers += bool(submit.key)
         tokens = submit.tokens + submit.received
@@ -146,26 +155,26 @@ class Journal:
         self._requests[request.number] = self._by_key[key] = self._by_reader[client] = request
         if submit.idempotency:
             self._by_idempotency[submit.tenant, submit.idempotency] = request
-        if asks:
+        if may_be_held:
             request.state, request.attempt = RequestState.ADOPTING, 1
         else:
             self._fresh[request.number] = request
         return request
 
     def add_reader(self, request: Request, client: Address) -> None:
-        """One reader more."""
+        """`client` gets the request's tokens from now on."""
         request.readers.append(client)
         self._by_reader[client] = request
 
     def remove_reader(self, client: Address) -> None:
-        """One reader less; the request stays."""
+        """`client` gets no more tokens; its request stays, also without any reader."""
         request = self._by_reader.pop(client, None)
         if request is not None:
             request.readers.remove(client)
             request.reader_absence += not request.readers
 
     def adopt(self, request: Request, instance: Address, key: str) -> None:
-        """`instance` holds it, under this key: its attempt is the one that asked."""
+        """`instance` runs the request under the public id `key`: the attempt of the adoption query is current there."""
         self._transition(request, RequestState.RUNNING)
         if key not in self._by_key:
             del self._by_key[request.key]
@@ -174,7 +183,7 @@ class Journal:
         self._by_instance.setdefault(instance, {})[request.number] = request
 
     def reclaim(self, request: Request) -> None:
-        """Another dispatcher has it now: whoever holds it is asked for it, as the next attempt."""
+        """Another dispatcher adopted the request: it is ADOPTING again here, as the next attempt."""
         self._release(request)
         self._transition(request, RequestState.ADOPTING)
         request.attempt += 1
@@ -182,56 +191,59 @@ class Journal:
         request.migration_source = None
 
     def requeue_not_adopted(self, request: Request, lost: str) -> None:
-        """Nobody holds it: it waits like one that was lost, which it is, or was never handed out."""
+        """No instance holds an ADOPTING request: it is queued ahead of new ones; `lost` says so in its next reason."""
         self._transition(request, RequestState.QUEUED)
         if request.submit.key or request.adopted_elsewhere:
             request.last_outcome = ("adopt", lost)
         insort(self._requeued, request.number)
 
     def get(self, number: int) -> Request | None:
-        """The request, if it has not ended."""
+        """The request of that journal number; None if it has ended."""
         return self._requests.get(number)
 
     def by_key(self, key: str) -> Request | None:
-        """The request of that public id, if it has not ended."""
+        """The request of that public id; None if it has ended or is not known."""
         return self._by_key.get(key)
 
     def by_idempotency(self, tenant: str, idempotency: str) -> Request | None:
-        """The request that the tenant named so, if it has not ended."""
+        """The tenant's request with that idempotency key; None if it has ended or is not known."""
         return self._by_idempotency.get((tenant, idempotency))
 
     def by_reader(self, client: Address) -> Request | None:
-        """The request that this client address reads, if it has not ended."""
+        """The request that this client address reads; None if it reads none."""
         return self._by_reader.get(client)
 
     def current_attempt(self, instance: Address, number: int, attempt: int) -> Request | None:
-        """The request, if `instance` holds just this attempt of it: the fence for everything an instance says."""
+        """The request, if `attempt` at `instance` is its current attempt; else None: the message is stale.
+
+        Every message of an instance about an attempt passes this fence.
+        """
         request = self._requests.get(number)
         if request is None or request.attempt != attempt or request.instance != instance:
             return None
         return request
 
     def requests_at(self, instance: Address) -> Mapping[int, Request]:
-        """What is handed out to `instance` now, by number."""
+        """The requests whose current attempt is at `instance`, by number."""
         return self._by_instance.get(instance, {})
 
     def ordered_requests_at(self, instance: Address) -> list[Request]:
-        """What is handed out to `instance`, oldest first."""
+        """The requests whose current attempt is at `instance`, oldest first."""
         held = self._by_instance.get(instance, {})
         return [held[number] for number in sorted(held)]
 
     def waiting(self, most: int) -> list[Request]:
-        """The first `most` that wait, in the order in which they are to be placed: oldest first among each kind."""
-        again = (self._requests[number] for number in self._requeued)
-        return list(islice(chain(again, self._fresh.values()), most))
+        """The first `most` queued requests in the order in which they are dispatched."""
+        requeued = (self._requests[number] for number in self._requeued)
+        return list(islice(chain(requeued, self._fresh.values()), most))
 
     def with_migration_source(self) -> list[Request]:
-        """Those that wait and have a home: an instance that still has an older attempt of theirs."""
-        again = [self._requests[number] for number in self._requeued]
-        return [request for request in again if request.migration_source is not None]
+        """The queued requests whose migration source still holds their KV."""
+        requeued = [self._requests[number] for number in self._requeued]
+        return [request for request in requeued if request.migration_source is not None]
 
     def dispatch(self, request: Request, instance: Address) -> None:
-        """A new attempt, at `instance`."""
+        """Begin a new attempt of a queued request at `instance`."""
         self._transition(request, RequestState.DISPATCHED)
         self._unqueue(request)
         request.attempt += 1
@@ -240,14 +252,14 @@ class Journal:
         self._by_instance.setdefault(instance, {})[request.number] = request
 
     def advance(self, request: Request, state: RequestState) -> bool:
-        """RUNNING or PREEMPTED at the same instance; False where the table does not allow it."""
+        """Change to RUNNING or PREEMPTED at the same instance; False where `TRANSITIONS` does not allow it."""
         if state not in TRANSITIONS[request.state]:
             return False
         request.state = state
         return True
 
     def requeue(self, request: Request, lost: str) -> None:
-        """The hand-out is over without an end: the request waits again. `lost` says what became of it."""
+        """The attempt is over and the request is not: it is queued again. `lost` says what happened to the attempt."""
         instance = self._release(request)
         self._transition(request, RequestState.QUEUED)
         request.expected_cached_tokens = 0
@@ -255,7 +267,7 @@ class Journal:
         insort(self._requeued, request.number)
 
     def remove(self, request: Request) -> Address | None:
-        """Forget the request; who held it."""
+        """Forget the request; the instance of its current attempt, None if it had none."""
         if request.state is RequestState.QUEUED:
             self._unqueue(request)
         instance = self._release(request)
@@ -270,12 +282,12 @@ class Journal:
         return instance
 
     def check_integrity(self) -> None:
-        """Raise AssertionError unless every index tells the same story."""
+        """Raise AssertionError unless the indexes, the queue and the requests' states agree."""
         queued = {number for number, request in self._requests.items() if request.state is RequestState.QUEUED}
         assert queued == {*self._requeued, *self._fresh}
         assert len(queued) == self.queued
         assert self._requeued == sorted(self._requeued)
-        asking = {number for number, request in self._requests.items() if request.state is RequestState.ADOPTING}
+        adopting = {number for number, request in self._requests.items() if request.state is RequestState.ADOPTING}
         readers = [reader for request in self._requests.values() for reader in request.readers]
         assert sorted(readers) == sorted(self._by_reader)
         assert {key: request.key for key, request in self._by_key.items()} == {key: key for key in self._by_key}
@@ -283,7 +295,7 @@ class Journal:
         assert all(request.number in self._requests for request in self._by_idempotency.values())
         assert all(self._by_instance.values()), "an instance that holds nothing is kept"
         held = {number for requests in self._by_instance.values() for number in requests}
-        assert held == self._requests.keys() - queued - asking
+        assert held == self._requests.keys() - queued - adopting
         for request in self._requests.values():
             assert (request.instance is None) == (request.state in (RequestState.QUEUED, RequestState.ADOPTING))
 

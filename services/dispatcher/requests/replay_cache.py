@@ -1,6 +1,6 @@
-"""Answers that ended lately, under the names that their tenants gave them: a retry gets them again.
+"""Finished answers by tenant and idempotency key, kept for a while: a retry gets the answer again.
 
-Knows no instance and no client. What failed is not kept: a retry runs anew.
+Knows no instance and no client. A failed request is not kept, so that its retry runs anew.
 """
 
 from dataclasses import dataclass
@@ -12,30 +12,29 @@ from services.dispatcher.requests.journal import Request
 
 @dataclass(frozen=True, slots=True)
 class CachedAnswer:
-    """One answer. `request` is out of the journal and changes no more; `finish` as its readers are to be told."""
+    """One answer. `request` has left the journal and does not change; `finish` is what a reader gets."""
 
     request: Request
     finish: FinishReason
 
 
 class ReplayCache:
-    """Owns the answers: for `keep_s` seconds each, at most `most` of them and `most_tokens` in all."""
+    """Owns the answers: each for `keep_s` seconds, at most `most` of them and `most_tokens` tokens in all."""
 
     def __init__(self, keep_s: float, most: int, most_tokens: int) -> None:
         self._answers: AnswerCache[CachedAnswer] = AnswerCache(keep_s, most, most_tokens)
 
     def add(self, now_s: float, request: Request, finish: FinishReason) -> None:
-        """Keep a request that ended well, if its tenant named it."""
+        """Keep a request that has an idempotency key and ended by STOP or LENGTH; others are ignored."""
         submit = request.submit
         if not submit.idempotency or finish not in (FinishReason.STOP, FinishReason.LENGTH):
             return
         if finish is FinishReason.STOP and (not request.generated_tokens or request.tokens[-1] not in submit.stop_ids):
-            finish = (
-                FinishReason.RUNNING
-            )  # a stop string ended it: the door finds that in the text again, at the same place
+            # A stop string ended it. The door finds the string in the text again, at the same place.
+            finish = FinishReason.RUNNING
         name = (submit.tenant, submit.idempotency)
         self._answers.put(now_s, name, CachedAnswer(request, finish), len(request.tokens))
 
     def find(self, now_s: float, tenant: str, idempotency: str) -> CachedAnswer | None:
-        """The answer of that name, if it is still kept."""
+        """The answer to the tenant's idempotency key; None if none is kept."""
         return self._answers.find(now_s, (tenant, idempotency))

@@ -1,4 +1,7 @@
-"""What a dispatcher's core tells itself later. None is ever cancelled: an old counter or a dead number is ignored."""
+"""The timers of the dispatcher's core. A timer is never cancelled: one with an old counter or request is ignored.
+
+Test: `tests/services/dispatcher/test_core.py`.
+"""
 
 from dataclasses import dataclass
 
@@ -7,14 +10,14 @@ from dunlin.effects import Address
 
 @dataclass(frozen=True, slots=True)
 class DeadlineDue:
-    """The time that the client gave request `request` is over."""
+    """The client's `timeout_s` for request `request` is over."""
 
     request: int
 
 
 @dataclass(frozen=True, slots=True)
 class RefusalPauseOver:
-    """`instance` may be asked again after its refusal number `refusal`."""
+    """The pause after refusal number `refusal` of `instance` is over: it is a candidate again."""
 
     instance: Address
     refusal: int
@@ -22,14 +25,14 @@ class RefusalPauseOver:
 
 @dataclass(frozen=True, slots=True)
 class OutageTimeout:
-    """Nobody could be asked for too long, unless drought number `drought` ended meanwhile."""
+    """No instance has been serving for `give_up_after_s`, unless outage number `outage` ended meanwhile."""
 
     outage: int
 
 
 @dataclass(frozen=True, slots=True)
 class AdoptionQueryTimeout:
-    """Instances were asked long enough whether they hold request `request`, as its attempt `attempt`."""
+    """The adoption query for attempt `attempt` of request `request` has lasted `ask_s`: no more answers are awaited."""
 
     request: int
     attempt: int
@@ -37,7 +40,7 @@ class AdoptionQueryTimeout:
 
 @dataclass(frozen=True, slots=True)
 class AdoptionQueryRetry:
-    """Request `request`, taken by another dispatcher, may be asked for as its attempt `attempt`."""
+    """Request `request`, adopted by another dispatcher, may be adopted back as its attempt `attempt`."""
 
     request: int
     attempt: int
@@ -45,7 +48,7 @@ class AdoptionQueryRetry:
 
 @dataclass(frozen=True, slots=True)
 class AbandonTimeout:
-    """Request `request` has had no reader for long enough, unless one came since its absence number `absence`."""
+    """Request `request` has had no reader for `grace_s`, unless one joined since absence number `reader_absence`."""
 
     request: int
     reader_absence: int

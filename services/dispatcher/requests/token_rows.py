@@ -1,4 +1,4 @@
-"""The rows of a `Tokens` batch. Knows how the columns fit together and nothing of what they mean."""
+"""The rows of a `Tokens` batch: checks that its columns agree in length, and reads one row. Knows no journal."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ FINISHES = tuple(FinishReason)
 
 
 class TokenRow(NamedTuple):
-    """One token of one attempt."""
+    """One token of one attempt; `position` counts from the sequence's first token."""
 
     request: int
     attempt: int
@@ -22,7 +22,7 @@ class TokenRow(NamedTuple):
 
 
 def is_consistent(batch: Tokens) -> bool:
-    """Whether the columns fit together; if not, no row of it can be trusted."""
+    """Whether the columns agree in length and range; if not, no row of the batch can be trusted."""
     rows, counts = len(batch.request), batch.top_count
     if not rows == len(batch.attempt) == len(batch.position) == len(batch.token):
         return False
@@ -36,7 +36,7 @@ def is_consistent(batch: Tokens) -> bool:
 
 
 def token_row(batch: Tokens, index: int) -> TokenRow:
-    """One of its rows."""
+    """Row `index` of a consistent batch."""
     start = sum(batch.top_count[:index])
     stop = start + (batch.top_count[index] if batch.top_count else 0)
     return TokenRow(

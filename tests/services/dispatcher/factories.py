@@ -56,7 +56,7 @@ class Bench:
         self.now_s = 0.0
         self.timers: list[tuple[float, Message]] = []
         self.last: list[Effect] = []
-        self.told: list[Send] = []
+        self.events: list[Send] = []
         self._version = 0
 
     def give(self, sender: Address, message: Message, at_s: float | None = None) -> list[Send]:
@@ -66,8 +66,8 @@ class Bench:
         self.core.journal.check_integrity()
         self.timers += [(self.now_s + e.delay_s, e.message) for e in self.last if isinstance(e, After)]
         sent = [effect for effect in self.last if isinstance(effect, Send)]
-        self.told = [effect for effect in sent if isinstance(effect.message, FirstToken | Closed)]
-        return [effect for effect in sent if effect not in self.told]
+        self.events = [effect for effect in sent if isinstance(effect.message, FirstToken | Closed)]
+        return [effect for effect in sent if effect not in self.events]
 
     def fire(self, kind: type[Any]) -> list[Send]:
         """Let the oldest timer of this kind be due."""

@@ -112,7 +112,7 @@ class FakeInstance:
         self.step()
 
     def step(self) -> None:
-        """One token for everybody, then again as soon as the loop comes round."""
+        """One token for every running request, then again in the loop's next turn."""
         if self.held or not self._running:
             return
         rows = [self._row(number) for number in list(self._running)]
@@ -135,7 +135,7 @@ class FakeInstance:
         asyncio.get_running_loop().call_soon(self.step)
 
     def one(self) -> None:
-        """Just one token for everybody, though held."""
+        """One token for every running request, although `held`."""
         self.held = False
         self.step()
         self.held = True
@@ -166,8 +166,8 @@ class Doors:
         self,
         host: CoreHost,
         core: DispatcherCore,
-        door: RequestGateway,
-        callers: Authenticator,
+        gateway: RequestGateway,
+        authenticator: Authenticator,
         instance: FakeInstance,
         http: int,
         grpc: int,
@@ -179,10 +179,10 @@ class Doors:
         self.web = web
         self.refused = refused
         self.http_port = http
-        self.callers = callers
+        self.authenticator = authenticator
         self.host = host
         self.core = core
-        self.door = door
+        self.gateway = gateway
         self.instance = instance
         self.url = f"http://127.0.0.1:{http}"
         self.endpoint = f"127.0.0.1:{grpc}"
@@ -190,13 +190,13 @@ class Doors:
     def text(self, tokens: int) -> str:
         """The first so many tokens of what the fake says, decoded together."""
         said = [self.instance.text[i % len(self.instance.text)] for i in range(tokens)]
-        return self.door.model.tokenizer.decode(said)
+        return self.gateway.model.tokenizer.decode(said)
 
 
 @asynccontextmanager
 async def doors(
     *,
-    door: PreprocessLimits | None = None,
+    limits: PreprocessLimits | None = None,
     http: HttpConfig | None = None,
     served: ServedModel | None = None,
     serving: bool = True,
@@ -210,21 +210,21 @@ async def doors(
     served = served or model()
     core = DispatcherCore(SELF, configured(DispatcherConfig, **{"max_positions": served.max_positions, **config}))
     host = CoreHost(core, SELF, wall_clock(), on_crash=_raise)
-    callers = Authenticator()
-    shared = RequestGateway(host, served, DoorMetrics(callers.knows), door, log, SERVERS)
+    authenticator = Authenticator()
+    gateway = RequestGateway(host, served, DoorMetrics(authenticator.knows), limits, log, SERVERS)
     instance = FakeInstance(host, served.tokenizer)
     if serving:
         host.attach(A, instance)
         host.deliver(MONITOR, FleetView(1, (member(A, capacity_slots=100_000, free_slots=100_000),)))
     if tenants is not None:
-        host.deliver(SELF, callers.set_tenants(tenants))
+        host.deliver(SELF, authenticator.set_tenants(tenants))
     server = GrpcServer("127.0.0.1:0")
-    await server.start([GrpcDoor(shared, callers, lambda: monitor).methods()], [])
+    await server.start([GrpcDoor(gateway, authenticator, lambda: monitor).methods()], [])
     listening = bind("127.0.0.1", 0)
     refused: list[str] = []
     web = HttpDoor(
-        shared,
-        callers,
+        gateway,
+        authenticator,
         listening,
         lambda: bool(core.fleet.serving),
         host.clock,
@@ -236,11 +236,11 @@ async def doors(
     await web.start()
     try:
         http_port = listening.getsockname()[1]
-        yield Doors(host, core, shared, callers, instance, http_port, server.port, web, refused, listening)
+        yield Doors(host, core, gateway, authenticator, instance, http_port, server.port, web, refused, listening)
     finally:
         await web.stop()
         await server.stop(0.0)
-        shared.shut_down()
+        gateway.shut_down()
         core.journal.check_integrity()
 
 

@@ -16,7 +16,7 @@ from dunlin.messages.dispatch import (
 from dunlin.messages.door import Abort, Admitted, CancelById, CancelResult, Delta, RejectionCode, SubmitRejected
 from dunlin.messages.fleet import DispatcherReport, FleetView
 from dunlin.messages.membership import Member, MemberDown, MembersReset
-from dunlin.messages.types import FinishReason, GroupKind, GroupRole, RequestClass, SamplingParams, f32, i8, i32, i64
+from dunlin.messages.types import FinishReason, RequestClass, SamplingParams, f32, i8, i32, i64
 from services.dispatcher.requests.timers import DeadlineDue, OutageTimeout
 from tests.services.dispatcher.factories import (
     MONITOR,
@@ -34,7 +34,7 @@ from tests.services.dispatcher.factories import (
 )
 
 
-def test_a_request_is_named_placed_and_streamed_to_its_end() -> None:
+def test_a_request_is_admitted_dispatched_and_streamed_to_its_end() -> None:
     bench = Bench().fleet(member(A))
     sent = bench.give(client("c"), submit(max_tokens=2))
     assert (sent[0].to, only(sent, Admitted).request) == (client("c"), "req-2a-1")
@@ -69,111 +69,10 @@ def test_one_batch_reaches_each_client_with_its_own_logprobs() -> None:
     assert sent == [Send(client("c"), rich), Send(client("d"), Delta(i32([80])))]
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        {"ready": False},
-        {"suspect": True},
-        {"plan_version": 0},
-        {"kind": GroupKind.RING},
-        {"part": GroupRole.MASTER},
-        {"address": Address("instance", "a", 10)},
-    ],
-)
-def test_nobody_is_asked_who_cannot_serve_alone(overrides: dict[str, Any]) -> None:
-    bench = Bench()
-    bench.give(A, Joined())
-    bench.view(replace(member(A), **overrides))
-    assert messages(bench.give(client("c"), submit()), Place) == []
-    assert target(bench.view(member(A)), Place) == [A]
-
-
-def test_requests_wait_until_stream_and_view_are_there() -> None:
-    bench = Bench()
-    assert messages(bench.give(client("c"), submit()), Place) == []
-    assert messages(bench.view(member(A)), Place) == []
-    assert target(bench.give(A, Joined()), Place) == [A]
-
-
-def test_the_least_loaded_instance_gets_it_and_own_promises_count() -> None:
-    bench = Bench().fleet(member(A, free_slots=900), member(B))
-    places = [bench.give(client(n), submit(range(50))) for n in range(4)]
-    assert [target(sent, Place) for sent in places] == [[B], [A], [B], [A]]
-
-
-def test_instances_take_turns_whatever_they_hold() -> None:
-    bench = Bench(placement__policy="round_robin").fleet(member(A, free_slots=1), member(B))
-    places = [bench.give(client(n), submit()) for n in range(5)]
-    assert [target(sent, Place) for sent in places] == [[A], [B], [A], [B], [A]]
-    bench.give(A, Joined())  # another stream: it has had no turn on this one
-    assert target(bench.give(client("next"), submit()), Place) == [A]
-
-
-def test_a_view_replaces_promises_that_the_instance_has_counted() -> None:
-    bench = Bench(placement__view_lag_s=0.1).fleet(member(A), member(B))
-    bench.run("c", tokens=range(500))
-    bench.now_s = 0.05
-    bench.view(member(A), base_version=1)
-    assert target(bench.give(client("d"), submit()), Place) == [B]
-    bench.now_s = 0.1
-    bench.view(member(A), base_version=2)
-    assert target(bench.give(client("e"), submit()), Place) == [A]
-
-
-def test_only_so_many_wait_at_an_instance_without_room() -> None:
-    bench = Bench(placement__max_waiting_per_instance=2).fleet(member(A, free_slots=2))
-    sent = [bench.give(client(n), submit()) for n in range(4)]
-    assert [len(messages(each, Place)) for each in sent] == [1, 1, 0, 0]
-    assert bench.core.report().queued == 2
-    later = bench.view(member(A, free_slots=2, running=2), base_version=1)
-    assert messages(later, Place) == []  # they are not accepted yet, so the view has not counted them
-    bench.give(A, Accepted(1, 1, 1))
-    bench.now_s = 0.2
-    assert [place.request for place in messages(bench.view(member(A, free_slots=9)), Place)] == [3, 4]
-
-
-def test_nothing_smaller_overtakes_a_request_that_waits_for_room() -> None:
-    bench = Bench(placement__max_waiting_per_instance=1).fleet(member(A, free_slots=50))
-    assert target(bench.give(client("first"), submit()), Place) == [A]
-    assert messages(bench.give(client("big"), submit(range(100))), Place) == []
-    assert messages(bench.give(client("small"), submit()), Place) == []
-    sent = bench.view(member(A, free_slots=103))
-    assert [place.request for place in messages(sent, Place)] == [2]
-    sent = bench.view(member(A, free_slots=106))
-    assert [place.request for place in messages(sent, Place)] == [3]
-
-
-def test_what_just_fits_is_placed() -> None:
-    bench = Bench().fleet(member(A))
-    assert target(bench.give(client("c"), submit(max_tokens=997)), Place) == [A]
-
-
-def test_one_pass_places_however_many_wait() -> None:
-    bench = Bench()
-    for name in range(200):
-        bench.give(client(name), submit())
-    bench.give(A, Joined())
-    sent = bench.view(member(A))
-    assert [place.request for place in messages(sent, Place)] == [*range(1, 201)]
-
-
-def test_free_slots_are_no_reason_to_make_a_long_queue_longer() -> None:
-    bench = Bench(placement__max_waiting_per_instance=2).fleet(member(A, waiting=2))
-    assert messages(bench.give(client("c"), submit()), Place) == []
-    assert target(bench.view(member(A, waiting=1)), Place) == [A]
-
-
-def test_what_only_a_busy_instance_could_hold_keeps_no_other_waiting() -> None:
-    small = member(B, capacity_slots=50, free_slots=50)
-    bench = Bench(placement__max_waiting_per_instance=1).fleet(member(A, free_slots=0, waiting=1), small)
-    assert messages(bench.give(client("big"), submit(range(100))), Place) == []
-    assert target(bench.give(client("small"), submit()), Place) == [B]
-
-
 # --- clients ---
 
 
-def test_a_withdrawn_request_is_forgotten_and_cancelled_where_it_runs() -> None:
+def test_an_aborted_request_is_forgotten_and_cancelled_where_it_runs() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")
     sent = bench.give(client("c"), Abort())
@@ -183,21 +82,21 @@ def test_a_withdrawn_request_is_forgotten_and_cancelled_where_it_runs() -> None:
     assert bench.give(client("c"), Abort()) == []
 
 
-def test_a_client_that_is_gone_counts_as_withdrawn() -> None:
+def test_a_client_that_is_gone_aborts_its_request() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")
     assert target(bench.give(client("c"), Gone("connection closed")), Cancel) == [A]
     assert bench.core.report() == DispatcherReport(cancelled_total=1)
 
 
-def test_a_stop_string_ends_a_request_well() -> None:
+def test_a_stop_string_finishes_a_request() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")
     assert target(bench.give(client("c"), Abort(FinishReason.STOP)), Cancel) == [A]
     assert bench.core.report() == DispatcherReport(finished_total=1)
 
 
-def test_a_queued_request_is_withdrawn_without_a_word_to_anybody() -> None:
+def test_a_queued_request_is_aborted_without_a_message_to_any_instance() -> None:
     bench = Bench()
     bench.give(client("c"), submit())
     assert bench.give(client("c"), Abort()) == []
@@ -206,7 +105,7 @@ def test_a_queued_request_is_withdrawn_without_a_word_to_anybody() -> None:
     assert bench.core.report() == DispatcherReport(cancelled_total=1)
 
 
-def test_anybody_may_cancel_by_id() -> None:
+def test_any_client_may_cancel_by_id() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")
     sent = bench.give(client("tool"), CancelById("req-2a-1"))
@@ -316,7 +215,7 @@ def test_batch_work_may_wait_as_long_as_there_is_room() -> None:
     assert not messages(pressed(admission__max_wait_s=1.0).give(client("c"), batch, at_s=14.0), SubmitRejected)
 
 
-def test_where_only_interactive_work_is_served_batch_work_is_turned_away() -> None:
+def test_where_only_interactive_work_is_served_batch_work_is_refused() -> None:
     bench = Bench(admission__policy="interactive_only").fleet(member(A))
     batch = submit(request_class=RequestClass.BATCH)
     rejected = only(bench.give(client("b"), batch), SubmitRejected)
@@ -328,7 +227,7 @@ def test_where_only_interactive_work_is_served_batch_work_is_turned_away() -> No
     )
 
 
-def test_nobody_is_refused_while_nobody_waits() -> None:
+def test_no_request_is_refused_while_none_waits() -> None:
     bench = Bench(admission__max_wait_s=0.001).fleet(member(A, waiting=1))
     for number in range(1, 5):
         bench.run(number)
@@ -366,32 +265,10 @@ def test_the_models_limit_holds_before_any_instance_is_known() -> None:
     assert messages(bench.give(client("d"), submit(max_tokens=3)), Admitted)[0].request == "req-2a-1"
 
 
-def test_without_a_limit_a_request_gets_what_its_instance_can_hold_and_keeps_it() -> None:
-    bench = Bench().fleet(member(A, max_positions=100))
-    assert only(bench.give(client("c"), submit(max_tokens=None)), Place).max_tokens == 97
-    bench.give(A, Gone())
-    bench.give(B, Joined())
-    assert only(bench.view(member(B)), Place).max_tokens == 97
-
-
-def test_a_queued_request_that_no_known_instance_can_hold_ends_with_an_error() -> None:
-    bench = Bench()
-    bench.give(client("c"), submit(max_tokens=90))
-    bench.give(A, Joined())
-    sent = bench.view(member(A, capacity_slots=80, free_slots=80))
-    assert only(sent, Delta).detail == "93 tokens are more than any instance can hold"
-
-
-def test_it_waits_for_a_bigger_instance_that_is_suspect() -> None:
-    bench = Bench().fleet(member(A, capacity_slots=50), member(B, suspect=True))
-    assert messages(bench.give(client("c"), submit(max_tokens=90)), Admitted) != []
-    assert target(bench.view(member(B), base_version=1), Place) == [B]
-
-
 # --- the fleet ---
 
 
-def test_when_nobody_can_serve_new_requests_are_turned_away_and_old_ones_end() -> None:
+def test_in_an_outage_new_requests_are_refused_and_queued_ones_end() -> None:
     bench = Bench(admission__unavailable_after_s=10.0, outage__give_up_after_s=60.0)
     bench.give(client("early"), submit(), at_s=5.0)
     assert messages(bench.give(client("later"), submit(), at_s=14.9), Admitted) != []
@@ -402,7 +279,7 @@ def test_when_nobody_can_serve_new_requests_are_turned_away_and_old_ones_end() -
     assert [delta.finish for delta in messages(sent, Delta)] == [FinishReason.ERROR, FinishReason.ERROR]
 
 
-def test_an_old_drought_ends_nothing() -> None:
+def test_the_timer_of_an_earlier_outage_ends_nothing() -> None:
     bench = Bench().fleet(member(A))
     bench.give(A, Gone())
     bench.give(client("c"), submit())

@@ -266,7 +266,9 @@ def test_every_stream_is_exact_in_a_storm(seed: int) -> None:
     assert report.finished_total + report.cancelled_total == len(storm.asked)
     assert report.tokens_total == sum(len(listener.tokens) for listener in storm.listeners.values())
     storm.world.run(for_s=5.0)
-    assert all(not instance.running for instance in storm.instances.values()), "an instance works for nobody"
+    assert all(not instance.running for instance in storm.instances.values()), (
+        "an instance runs a request that has ended"
+    )
     assert len(storm.core._fences) == 0
     assert all(not instance.reserved for instance in storm.core.fleet._connected.values())
 

@@ -1,1 +1,1 @@
-"""One request as both doors see it: prompt, settings, idempotency key, output text."""
+"""A generation request independent of protocols: prompt, settings, idempotency key, output text."""

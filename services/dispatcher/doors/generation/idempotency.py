@@ -1,23 +1,27 @@
-"""What a client says of a request that is not new, or that it may send twice: checked, and made names and hashes of.
+"""Idempotency keys and resumed requests: their checks, the seed of a retry, and the digest that detects a reused key.
 
-Knows no protocol and no journal. A name is its tenant's alone: the core keeps tenants apart.
+Knows no protocol and no journal. An idempotency key is unique within its tenant: the core keeps tenants apart.
 """
 
+import json
 import re
-from dataclasses import dataclass, field, replace
+from dataclasses import asdict, dataclass, field, replace
 from hashlib import blake2b
 
 from dunlin.limits import I32_MOST, MOST_NAME_CHARACTERS, InvalidField
 from dunlin.messages.types import I32, i32
 from services.dispatcher.doors.generation.settings import RequestSettings
 
-_KEY = re.compile(r"req-[0-9a-f]{1,16}-[0-9a-f]{1,16}")
+_REQUEST_ID = re.compile(r"req-[0-9a-f]{1,16}-[0-9a-f]{1,16}")
 
 
 @dataclass(frozen=True, slots=True)
 class RetryIdentity:
-    """`name` is the idempotency key, "" for none. `key` is the id of a request to go on with, of which `received` is
-    what the client has."""
+    """What makes a request a retry: `idempotency_key` ("" for none), or the request to resume.
+
+    `resume_request` is the public id of a request at another dispatcher ("" for none), `resume_tokens` are the
+    generated tokens of it that the client has.
+    """
 
     idempotency_key: str = ""
     resume_request: str = ""
@@ -27,31 +31,45 @@ class RetryIdentity:
 NEW_REQUEST = RetryIdentity()
 
 
-def parse_retry_identity(name: str, key: str = "", received: I32 | None = None) -> RetryIdentity:
-    """The same, checked.
+def parse_retry_identity(
+    idempotency_key: str, resume_request: str = "", resume_tokens: I32 | None = None
+) -> RetryIdentity:
+    """Check the fields of a `RetryIdentity`, and make one.
 
     Raises:
-        InvalidField: it cannot be a name, an id, or tokens.
+        InvalidField: a field is malformed, or `resume_tokens` come without `resume_request`.
     """
-    if not (name.isascii() and name.isprintable() and len(name) <= MOST_NAME_CHARACTERS):
+    if not (
+        idempotency_key.isascii() and idempotency_key.isprintable() and len(idempotency_key) <= MOST_NAME_CHARACTERS
+    ):
         raise InvalidField("idempotency_key", f"must be at most {MOST_NAME_CHARACTERS} printable ASCII characters")
-    if key and not _KEY.fullmatch(key):
-        raise InvalidField("resume_request", f"{key[:40]!r} is not a request id: req-<incarnation>-<number>, both hex")
-    tokens = received if received is not None else i32()
-    if tokens and not key:
+    if resume_request and not _REQUEST_ID.fullmatch(resume_request):
+        text = f"{resume_request[:40]!r} is not a request id: req-<incarnation>-<number>, both hex"
+        raise InvalidField("resume_request", text)
+    tokens = resume_tokens if resume_tokens is not None else i32()
+    if tokens and not resume_request:
         raise InvalidField("resume_tokens", "have no meaning without resume_request")
     if tokens and not 0 <= min(tokens) <= max(tokens) <= I32_MOST:
         raise InvalidField("resume_tokens", "hold what is no token id")
-    return RetryIdentity(name, key, tokens)
+    return RetryIdentity(idempotency_key, resume_request, tokens)
 
 
-def derived_seed(tenant: str, name: str) -> int:
-    """The seed of a named request whose client gave none: every dispatcher draws the same, whatever was lost."""
-    parts = f"{len(tenant)} {tenant} {name}".encode()
+def derived_seed(tenant: str, idempotency_key: str) -> int:
+    """The seed (63 bits) of a request with an idempotency key and no seed: the same at every dispatcher.
+
+    A retry at another dispatcher samples the same tokens, although the first dispatcher was lost with the request.
+    """
+    parts = f"{len(tenant)} {tenant} {idempotency_key}".encode()
     return int.from_bytes(blake2b(parts, digest_size=8, person=b"dunlin-seed").digest(), "little") >> 1
 
 
 def request_digest(tokens: I32, settings: RequestSettings, choice: int, requests: int = 1) -> bytes:
-    """A hash of all that decides the answer, in which two of one name must agree. `requests`: of the whole call."""
-    asked = repr((replace(settings, timeout_s=None), choice, requests)).encode()
-    return blake2b(asked + tokens.tobytes(), digest_size=16, person=b"dunlin-asked").digest()
+    """A hash (16 bytes) of all that decides the answer; two requests of one idempotency key must agree in it.
+
+    It is made of values and fields' names, never of classes' names: dispatchers of two versions must agree in it during
+    a rolling upgrade. `requests` is the number of requests of the whole call. The timeout does not count: a retry may
+    wait longer.
+    """
+    values = [asdict(replace(settings, timeout_s=None)), choice, requests]
+    canonical = json.dumps(values, default=list, sort_keys=True).encode()
+    return blake2b(canonical + tokens.tobytes(), digest_size=16, person=b"dunlin-asked").digest()

@@ -1,6 +1,7 @@
-"""One stream of text out of one stream of tokens: detokenised as it comes, cut at the first stop string.
+"""The output processor of one request: detokenises its tokens as they come and cuts the text at the first stop string.
 
-Merges what nobody has fetched yet into one piece, so that a slow reader costs text and tokens once, and no more.
+Output that was not fetched yet is merged into one piece, so that a slow reader costs the memory of its text and tokens
+once.
 """
 
 from collections.abc import Sequence
@@ -14,9 +15,10 @@ from dunlin.text.stop_strings import StopMatcher
 
 @dataclass(slots=True)
 class OutputPiece:
-    """New text and tokens. `offsets[i]` is where token i's characters start in the whole text.
+    """New text and tokens of a request. `offsets[i]` is where token i's characters start in its whole text.
 
-    `top_count[i]` entries of `top_token` and `top_logprob` belong to token i. `finish`, `cached_tokens` as in `Delta`.
+    `top_count[i]` entries of `top_token` and `top_logprob` belong to token i. `finish`, `detail` and `cached_tokens`
+    are as in `Delta`.
     """
 
     text: str = ""
@@ -31,7 +33,7 @@ class OutputPiece:
     cached_tokens: int = 0
 
     def extend(self, later: "OutputPiece") -> None:
-        """Append what came after."""
+        """Append the piece that follows this one."""
         self.text += later.text
         self.tokens.extend(later.tokens)
         self.offsets.extend(later.offsets)
@@ -44,7 +46,10 @@ class OutputPiece:
 
 
 class OutputProcessor:
-    """Text of one request in the making. Holds at most what `max_tokens` tokens are."""
+    """Owns one request's detokenizer, stop matcher and unfetched output, which `max_tokens` bounds.
+
+    `stops` are the stop strings; the text ends before the first that occurs.
+    """
 
     def __init__(self, detokenizer: Detokenizer, stops: Sequence[str]) -> None:
         self._detokenizer = detokenizer
@@ -54,15 +59,15 @@ class OutputProcessor:
 
     @property
     def finish(self) -> FinishReason:
-        """How it ended, or RUNNING."""
+        """How the output ended; RUNNING: it has not."""
         return self._piece.finish
 
     def push(self, delta: Delta) -> bool:
-        """Take new tokens; True if a stop string ended the text, so that the request must be withdrawn."""
+        """Process new tokens; True if a stop string ended the text, so that the caller must abort the request."""
         if self._piece.finish is not FinishReason.RUNNING:
             return False
         self._append(delta)
-        # The token that stopped it (end of text, or one that the client named) is no part of the text.
+        # The stop token (end of text, or one of the client's stop_token_ids) is not part of the text.
         seen = len(delta.tokens) - (1 if delta.finish is FinishReason.STOP else 0)
         for index, token in enumerate(delta.tokens):
             self._piece.offsets.append(self._characters)
@@ -75,18 +80,18 @@ class OutputProcessor:
         return False
 
     def skip_received(self, tokens: I32) -> bool:
-        """Take tokens whose text the client has; True as `push`."""
+        """Process tokens whose text the client has already, without output; True as in `push`."""
         stopped = self.push(Delta(tokens))
         self._piece = OutputPiece(finish=self._piece.finish)
         return stopped
 
     def fail(self, detail: str) -> None:
-        """End it from this side."""
+        """End the output with an error; no effect if it has ended."""
         if self._piece.finish is FinishReason.RUNNING:
             self._finish_text(FinishReason.ERROR, detail)
 
     def drain(self) -> OutputPiece | None:
-        """Everything new since the last time; None: nothing worth a message."""
+        """All output since the last call; None if there is none."""
         piece = self._piece
         if not piece.text and not piece.tokens and piece.finish is FinishReason.RUNNING:
             return None
@@ -96,7 +101,7 @@ class OutputProcessor:
     def _append(self, delta: Delta) -> None:
         piece = self._piece
         piece.tokens.extend(delta.tokens)
-        if delta.logprobs:  # few ask for them, and this runs once a token
+        if delta.logprobs:  # rarely asked for, and this runs once per token
             piece.logprobs.extend(delta.logprobs)
             piece.top_count.extend(delta.top_count)
             piece.top_token.extend(delta.top_token)
@@ -104,7 +109,7 @@ class OutputProcessor:
         piece.cached_tokens = max(piece.cached_tokens, delta.cached_tokens)
 
     def _drop_last(self, tokens: int) -> None:
-        """The last so many came after the text's end, because many came at once."""
+        """Drop the last tokens: they came in one delta with the one that ended the text."""
         piece = self._piece
         kept = len(piece.tokens) - tokens
         del piece.tokens[kept:]

@@ -1,6 +1,6 @@
-"""From what a client sent to the prompt's tokens: what the model can hold, and nothing that it does not have.
+"""Encodes prompts (text, chat messages or token ids) as tokens, and refuses those that the model cannot process.
 
-Knows no request, no core and no event loop: large prompts are read in another process (`intake.py`).
+Knows no core and no event loop: large prompts are encoded in another process (`preprocess/pool.py`).
 """
 
 from dunlin.limits import MOST_PROMPT_CHARACTERS
@@ -15,7 +15,7 @@ Prompt = str | I32 | tuple[ChatMessage, ...]
 
 
 class PromptEncoder:
-    """Turns prompts into tokens, and refuses what the model cannot take."""
+    """Encodes and checks prompts for one model. Texts of more than `most_characters` are refused unread."""
 
     def __init__(self, model: ServedModel, most_characters: int = MOST_PROMPT_CHARACTERS) -> None:
         self._model = model
@@ -25,7 +25,8 @@ class PromptEncoder:
         """The prompt's tokens.
 
         Raises:
-            DoorError: no such tokens, messages that the template refuses, or too long.
+            DoorError: token ids outside the vocabulary, messages that the chat template refuses, an empty prompt, or
+                one that is too long for the model.
         """
         if isinstance(prompt, str):
             tokens = self._encode_text(prompt, special=True)
@@ -39,12 +40,20 @@ class PromptEncoder:
         return tokens
 
     def check_length(self, tokens: I32, max_tokens: int | None) -> None:
-        """Raises DoorError for what the model cannot hold."""
+        """Check that the prompt and `max_tokens` (None: one token) fit into the model's context.
+
+        Raises:
+            DoorError: they do not.
+        """
         if len(tokens) + (max_tokens or 1) > self._model.max_positions:
             raise DoorError(RejectionCode.TOO_LONG, too_long_text(len(tokens), max_tokens, self._model.max_positions))
 
     def check_received(self, tokens: I32, received: I32) -> None:
-        """Raises DoorError for what a client cannot have got after the prompt `tokens`."""
+        """Check that a client may have `received` these tokens after the prompt `tokens`.
+
+        Raises:
+            DoorError: they are more than the model's context, or outside its vocabulary.
+        """
         if len(tokens) + len(received) > self._model.max_positions:
             most = self._model.max_positions
             text = f"resume_tokens: {len(received)} after a prompt of {len(tokens)} are more than the model's {most}"
@@ -52,7 +61,11 @@ class PromptEncoder:
         self.checked_tokens(received)
 
     def checked_tokens(self, tokens: I32) -> I32:
-        """The same tokens. Raises DoorError for one that the model does not have."""
+        """The same tokens, checked.
+
+        Raises:
+            DoorError: a token id is outside the model's vocabulary.
+        """
         vocabulary = self._model.vocabulary
         if tokens and not 0 <= min(tokens) <= max(tokens) < vocabulary:
             token = next(token for token in tokens if not 0 <= token < vocabulary)
@@ -77,5 +90,5 @@ class PromptEncoder:
             raise DoorError(RejectionCode.TOO_LONG, text)
         try:
             return i32(tokenizer.encode(text, add_special_tokens=special))
-        except (UnicodeEncodeError, TypeError) as error:  # lone surrogates, which JSON can spell
+        except (UnicodeEncodeError, TypeError) as error:  # lone surrogates, which JSON can express
             raise DoorError(RejectionCode.INVALID, "the prompt is not valid Unicode text", "prompt") from error

@@ -1,4 +1,4 @@
-"""What a door knows of the model: its name and limits, its tokens and its chat template. Holds no weights."""
+"""The model as the doors need it: name, limits, tokenizer and chat template. Holds no weights."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -13,16 +13,17 @@ from dunlin.text.tokenizer import Tokenizer, check_tokenizer_matches_model, load
 
 @dataclass(frozen=True, slots=True)
 class NamedMessage(ChatMessage):
-    """A turn that names its speaker. Only chat templates that read names take it."""
+    """A chat message with its speaker's name. Only chat templates that read names accept it."""
 
     name: str
 
 
 @dataclass(frozen=True, slots=True)
 class ServedModel:
-    """One served model. `eos_ids` end a text; `max_positions` holds prompt and generated tokens together.
+    """One served model. `eos_ids` end a text; `max_positions` bounds prompt and generated tokens together.
 
-    `folder` is where tokenizer and template came from: helper processes load their own.
+    `vocabulary` is the number of token ids. `folder` has the tokenizer and the template: helper processes load their
+    own from it.
     """
 
     name: str
@@ -34,10 +35,10 @@ class ServedModel:
     folder: Path
 
     def render(self, messages: Sequence[ChatMessage]) -> str:
-        """The prompt that the chat template makes.
+        """The prompt that the chat template makes of the messages.
 
         Raises:
-            ChatError: the template cannot take them.
+            ChatTemplateError: the template refuses the messages.
         """
         return self.template.render([_as_json(one) for one in messages])
 
@@ -48,10 +49,12 @@ def _as_json(message: ChatMessage) -> dict[str, str]:
 
 
 def load_served_model(model: str, cache: Path, name: str = "") -> ServedModel:
-    """The model in a directory, or `builtin:NAME` (made under `cache` on first use).
+    """Load the model in a directory, or `builtin:NAME` (made under `cache` on first use).
+
+    `name` is what clients call it; empty: derived from `model`.
 
     Raises:
-        ModelError: what is wrong with which file, and what to do.
+        ModelError: a file is missing or invalid; the text says which, and what to do.
     """
     directory = resolve_model(model, cache)
     config = load_config(directory)

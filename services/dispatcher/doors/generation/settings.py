@@ -1,6 +1,6 @@
-"""What a client may ask for besides its prompt: one schema for both doors. Knows no protocol and no text.
+"""The settings of a generation request besides its prompt: one set of checks for both doors. Knows no protocol.
 
-A value outside its range is refused by name, never bent; the one exception is documented at `GREEDY_BELOW`.
+A value outside its range is refused with the field's name, never clamped; the one exception is `GREEDY_BELOW`.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +28,12 @@ from dunlin.limits import (
 from dunlin.messages.types import I32, RequestClass, SamplingParams, f32, i32
 
 GREEDY_BELOW = 1e-5
-"""Temperatures below are taken as 0: dividing logits by less overflows, and the choice is the same."""
+"""Temperatures below count as 0: dividing logits by less overflows, and greedy sampling chooses the same tokens."""
 
 
 @dataclass(frozen=True, slots=True)
 class RequestSettings:
-    """A request's limits, checked. `seed` None: the door draws one. `max_tokens` None: what the context leaves."""
+    """A request's checked settings. `seed` None: the gateway draws one. `max_tokens` None: what the context leaves."""
 
     sampling: SamplingParams = field(default_factory=SamplingParams)
     seed: int | None = None
@@ -47,7 +47,7 @@ class RequestSettings:
 
 
 def parse_settings(values: Mapping[str, Any]) -> RequestSettings:
-    """Settings out of named values; what is missing or None has its default.
+    """Check named values and make settings of them; one that is missing or None gets its default.
 
     Raises:
         InvalidField: an unknown name, a wrong type, or a value out of its range.
@@ -64,10 +64,11 @@ def parse_settings(values: Mapping[str, Any]) -> RequestSettings:
 
 
 SettingCheck = Callable[[str, Any], Any]
+"""From a setting's name and value to the checked value; raises InvalidField."""
 
 
 def flag(name: str, value: Any) -> bool:
-    """True or false and nothing like it."""
+    """A boolean. Raises InvalidField for any other type, 0 and 1 included."""
     if not isinstance(value, bool):
         raise InvalidField(name, f"must be true or false, not {brief_repr(value)}")
     return value
@@ -94,12 +95,12 @@ def _stops(name: str, value: Any) -> tuple[str, ...]:
 
 
 def token_ids(name: str, value: Any, most: int = I32_MOST) -> I32:
-    """Token ids as a column."""
+    """A list of at most `most` token ids, as a column. Raises InvalidField."""
     if isinstance(value, str) or not isinstance(value, Sequence):
         raise InvalidField(name, "must be a list of token ids")
     if len(value) > most:
         raise InvalidField(name, f"has {len(value)} token ids; at most {most} are allowed")
-    # Millions may come: in C where all is well, one by one only to say what is wrong.
+    # A prompt may have millions of ids: checked in C, and one by one only to name the first that is wrong.
     if {*map(type, value)} - {int} or (value and not 0 <= min(value) <= max(value) <= I32_MOST):
         for token in value:
             TOKEN(name, token)

@@ -1,4 +1,4 @@
-"""The HTTP door: OpenAI's paths, health and metrics. Routes and reads; `http_answer.py` answers."""
+"""The HTTP door: OpenAI's paths, health and metrics. Routes requests and reads them; `responder.py` answers them."""
 
 import asyncio
 import socket
@@ -34,14 +34,16 @@ from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preproce
 __all__ = ["HttpConfig", "HttpDoor", "bind"]
 
 SHUTDOWN_S = 0.5
+"""Seconds that running handlers get to end at the stop."""
 PUBLIC_PATHS = ("/health", "/metrics", "/openapi.json", "/version")
+"""Paths that need no API key."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket; port 0: any. Made before anything else, so that a taken port is the first thing to show.
+    """A listening socket; port 0: any free one. Bound before the slow parts of the start, so that errors show early.
 
     Raises:
-        StartError: the port is taken, or the host is not this machine's.
+        StartError: the port is in use, or the host is not an address of this machine.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
@@ -54,7 +56,8 @@ def bind(host: str, port: int) -> socket.socket:
 class HttpDoor:
     """Owns the HTTP server on a socket that `bind` made. `tls` makes it HTTPS.
 
-    `usage` tells what a tenant has left of its quotas now; `refused` is called as `Connections` says.
+    `can_serve` tells whether an instance is serving (for /health), `usage` what a tenant has left of its quotas, by its
+    name; `refused` is called as in `Connections`. `clock` returns Unix seconds.
     """
 
     connections: Connections
@@ -62,8 +65,8 @@ class HttpDoor:
 
     def __init__(
         self,
-        door: RequestGateway,
-        callers: Authenticator,
+        gateway: RequestGateway,
+        authenticator: Authenticator,
         listening: socket.socket,
         can_serve: Callable[[], bool],
         clock: Callable[[], float],
@@ -72,8 +75,8 @@ class HttpDoor:
         usage: Callable[[str], QuotaUsage] = lambda tenant: QuotaUsage(),
         refused: OnConnectionRefused = lambda kind: None,
     ) -> None:
-        self._gateway = door
-        self._authenticator = callers
+        self._gateway = gateway
+        self._authenticator = authenticator
         self._tls = tls
         self._listening = listening
         self._config = config or HttpConfig()
@@ -85,7 +88,7 @@ class HttpDoor:
         self._runner = web.AppRunner(self._application(), handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
 
     async def start(self) -> None:
-        """Answer."""
+        """Begin to accept connections."""
         await self._runner.setup()
         assert self._runner.server is not None
         self.connections = Connections(with_request_hook(self._runner.server), self._config, self._refused)
@@ -93,12 +96,12 @@ class HttpDoor:
         self._listener.start()
 
     async def stop(self) -> None:
-        """Stop listening and end what runs."""
+        """Stop listening and end the running handlers."""
         await self._listener.stop()
         await self._runner.cleanup()
 
     def _application(self) -> web.Application:
-        access = CallMiddleware(self._gateway)
+        calls = CallMiddleware(self._gateway)
         routes = [
             web.get("/v1/models", self._models),
             web.get("/v1/models/{model:.+}", self._model),
@@ -113,9 +116,9 @@ class HttpDoor:
         paths = PathGuard((route.method, route.path.replace(":.+", "")) for route in routes)
         application = web.Application(
             middlewares=[
-                access.record_call,
+                calls.record_call,
                 error_middleware,
-                access.record_error,
+                calls.record_error,
                 origins.guard,
                 self._authenticate,
                 paths.guard,
@@ -131,13 +134,13 @@ class HttpDoor:
     async def _authenticate(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Ask for the key before a body is read. Health, metrics and documents are for everybody."""
+        """Check the API key before the body is read; `PUBLIC_PATHS` need none."""
         if request.path not in PUBLIC_PATHS:
             call_of(request).tenant = self._tenant(request) or ""
         return await handler(request)
 
     async def _add_rate_limit_headers(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Answers to requests that a quota counts say what is left of it, as it is when they begin."""
+        """Add `x-ratelimit-*` to responses of requests that count against quotas, as of the response's start."""
         call = request.get(CALL_KEY)
         if call is not None and call.tenant and request.method == "POST":
             response.headers.update(rate_limit_headers(self._usage(call.tenant)))
@@ -145,8 +148,8 @@ class HttpDoor:
     def _tenant(self, request: web.Request) -> str | None:
         return self._authenticator.authenticate(request.headers.get("Authorization"))
 
-    def _with_tenant(self, request: web.Request, asked: ParsedRequest) -> ParsedRequest:
-        return replace(asked, settings=settings_of_tenant(asked.settings, self._tenant(request)))
+    def _with_tenant(self, request: web.Request, parsed: ParsedRequest) -> ParsedRequest:
+        return replace(parsed, settings=settings_of_tenant(parsed.settings, self._tenant(request)))
 
     async def _completions(self, request: web.Request) -> web.StreamResponse:
         return await self._responder(request, await self._body(request, BodyKind.COMPLETION), CompletionReply).respond(
@@ -157,13 +160,13 @@ class HttpDoor:
         return await self._responder(request, await self._body(request, BodyKind.CHAT), ChatReply).respond(request)
 
     def _responder(
-        self, request: web.Request, read: Preprocessed, kind: type[CompletionReply] | type[ChatReply]
+        self, request: web.Request, preprocessed: Preprocessed, kind: type[CompletionReply] | type[ChatReply]
     ) -> OpenAIResponder:
-        again = parse_retry_identity(request.headers.get("Idempotency-Key", ""))
-        asked = self._with_tenant(request, read.asked)
-        call_of(request).set_request(asked.model or self._gateway.model.name, asked.settings)
-        read.raise_if_refused()
-        return OpenAIResponder(self._gateway, asked, read.prompts, kind, int(self._clock()), again)
+        retry = parse_retry_identity(request.headers.get("Idempotency-Key", ""))
+        parsed = self._with_tenant(request, preprocessed.request)
+        call_of(request).set_request(parsed.model or self._gateway.model.name, parsed.settings)
+        preprocessed.raise_if_refused()
+        return OpenAIResponder(self._gateway, parsed, preprocessed.prompts, kind, int(self._clock()), retry)
 
     async def _body(self, request: web.Request, kind: BodyKind) -> Preprocessed:
         return await read_body(request, kind, self._gateway, self._config.max_body_bytes, self._config.body_timeout_s)
@@ -193,7 +196,7 @@ class HttpDoor:
         return web.json_response({"status": "no instance can serve"}, status=503, headers={"Retry-After": "1"})
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        # In a thread: a page of many tenants takes a while, and tokens are flowing here.
+        # In a thread: making a page with many tenants would hold up the streams on the event loop.
         page = await asyncio.to_thread(self._gateway.metrics.page)
         return web.Response(body=page, headers={"Content-Type": CONTENT_TYPE})
 

@@ -1,4 +1,4 @@
-"""Bodies of the HTTP door: which types and encodings are taken. Knows no field of what is in them."""
+"""Content types and encodings of request bodies at the HTTP door. Knows no field of a body."""
 
 import asyncio
 import zlib
@@ -14,10 +14,13 @@ ACCEPTED_ENCODINGS = "gzip, deflate, identity"
 
 
 def check_content_type(request: web.Request) -> None:
-    """Only JSON that says so: pages of other origins may send the other types, and none, without asking before.
+    """Accept only a body that is declared as JSON.
+
+    A browser lets pages of other origins send some other types, or none, without a preflight request: such a page could
+    otherwise send requests from inside a private network.
 
     Raises:
-        HttpError: it is something else.
+        HttpError: another Content-Type, or none (415).
     """
     given = request.headers.get("Content-Type", "").partition(";")[0].strip().lower()
     if given != JSON_TYPE:
@@ -27,11 +30,14 @@ def check_content_type(request: web.Request) -> None:
 
 
 async def decompress(request: web.Request, data: bytes, most_bytes: int, one_at_a_time: asyncio.Lock) -> bytes:
-    """The body as it was before its Content-Encoding. A crowd of threads that decompress would keep the event loop from
-    its core, and megabytes that have no room yet would add up.
+    """The body without its Content-Encoding, inflated in a thread.
+
+    `one_at_a_time` is held meanwhile: many threads at once would keep the event loop off its processor core, and the
+    inflated bodies, which are not in the memory budget yet, would add up.
 
     Raises:
-        HttpError: an encoding that is not taken, a broken body, or one that is too long without it.
+        HttpError: the encoding is not supported (415), the body is broken (400), or its content is longer than
+            `most_bytes` (413).
     """
     encoding = request.headers.get("Content-Encoding", "identity").strip().lower()
     if encoding in ("", "identity"):
@@ -48,10 +54,11 @@ async def decompress(request: web.Request, data: bytes, most_bytes: int, one_at_
 
 
 def inflate(data: bytes, encoding: str, most_bytes: int) -> bytes:
-    """Decompressed, one member.
+    """The content of one compressed member.
 
     Raises:
-        HttpError: it is broken, incomplete, followed by something else, or longer than `most_bytes`.
+        HttpError: it is broken, incomplete or followed by other bytes (400), or its content is longer than `most_bytes`
+            (413).
     """
     work = zlib.decompressobj(wbits=_wbits(data, encoding))
     try:
@@ -69,7 +76,7 @@ def inflate(data: bytes, encoding: str, most_bytes: int) -> bytes:
 
 
 def _wbits(data: bytes, encoding: str) -> int:
-    # Some clients send deflate without the header that RFC 9110 asks for; its first half byte tells.
+    # Some clients send deflate without the zlib header that RFC 9110 requires; the first half byte tells.
     is_bare = encoding == "deflate" and data[:1] and data[0] & 0xF != zlib.DEFLATED
     return -zlib.MAX_WBITS if is_bare else ENCODINGS[encoding]
 

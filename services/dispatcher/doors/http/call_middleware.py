@@ -1,4 +1,4 @@
-"""Two middlewares around every HTTP call: its tenant and what became of it, for `calls.py`. Answers nothing itself."""
+"""Two middlewares around every HTTP request that keep its `DoorCall`: begin and end, status, error."""
 
 from aiohttp import web
 from aiohttp.typedefs import Handler
@@ -13,6 +13,7 @@ from services.dispatcher.doors.http.errors import HttpError
 DOOR_NAME = "http"
 CALL_KEY = web.RequestKey("call", DoorCall)
 CLIENT_CLOSED_REQUEST = 499
+"""The status that is recorded for a request whose client left before the response (as in nginx)."""
 REQUEST_ID_HEADER = "X-Request-Id"
 OPERATIONS = {"/v1/completions": COMPLETION, "/v1/chat/completions": CHAT}
 UNKNOWN_PATH = "other"
@@ -29,14 +30,14 @@ ERROR_KINDS = {
 
 
 class CallMiddleware:
-    """Follows the calls of one HTTP door."""
+    """The middlewares of one HTTP door."""
 
-    def __init__(self, door: RequestGateway) -> None:
-        self._gateway = door
+    def __init__(self, gateway: RequestGateway) -> None:
+        self._gateway = gateway
 
     @web.middleware
     async def record_call(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """The outermost: begins the call and ends it, also when its client leaves (499)."""
+        """The outermost middleware: begins the call's record and ends it, also when the client leaves (499)."""
         call = request[CALL_KEY] = self._call(request)
         status = CLIENT_CLOSED_REQUEST
         try:
@@ -50,10 +51,10 @@ class CallMiddleware:
 
     @web.middleware
     async def record_error(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Inside of what makes answers of errors: here they are still errors."""
+        """Records the kind of an error. It lies inside the error middleware, where errors are still exceptions."""
         try:
             return await handler(request)
-        except ConnectionError:  # a write to a client that has just left: there is nobody to answer
+        except ConnectionError:  # a write to a client that has just left: the response goes nowhere
             return web.Response(status=CLIENT_CLOSED_REQUEST)
         except Exception as error:
             call_of(request).set_error(error_kind(error), _detail(error))
@@ -75,19 +76,19 @@ class CallMiddleware:
 
 
 def call_of(request: web.Request) -> DoorCall:
-    """The call that `follow` began."""
+    """The call's record, which `record_call` made."""
     return request[CALL_KEY]
 
 
 def _add_request_id(response: web.StreamResponse, call: DoorCall) -> None:
-    """Tell the client what its requests are called, also where one failed. What was refused has no name."""
-    names = [watch.request for watch in call.request_metrics if watch.request]
-    if names:
-        response.headers[REQUEST_ID_HEADER] = ",".join(names)
+    """Add the public ids of the call's admitted requests, also of those that failed."""
+    ids = [metrics.request for metrics in call.request_metrics if metrics.request]
+    if ids:
+        response.headers[REQUEST_ID_HEADER] = ",".join(ids)
 
 
 def error_kind(error: Exception) -> str:
-    """An error in one word of few, the same at both doors."""
+    """The kind of an error in one word, for metrics and the access log; the same words at both doors."""
     match error:
         case DoorError():
             return error.kind

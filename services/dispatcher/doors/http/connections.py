@@ -1,6 +1,6 @@
-"""The connections of the HTTP door: how many there are, and how long each may take for what it has begun.
+"""The connections of the HTTP door: their number, and the deadlines for what their peers have begun.
 
-Knows no path and no request's meaning; `http_listener.py` accepts, aiohttp reads and writes.
+Knows no path and no request's content; `listener.py` accepts connections, aiohttp reads and writes.
 """
 
 import asyncio
@@ -18,13 +18,14 @@ from services.dispatcher.doors.http.peer_log import PeerLog
 from services.dispatcher.doors.openai.reply import error_body
 
 CLOSE_TIMEOUT_S = 5.0
-"""For what is still to be sent when a connection is closed; then it is cut."""
+"""Seconds for the rest of a response when a connection is closed; then it is aborted."""
 PEER_ERRORS = (HttpProcessingError, web.RequestPayloadError, ConnectionError)
+"""Exceptions that the peer caused: they are logged in one line, without a traceback."""
 OnConnectionRefused = Callable[[str], None]
 
 
 class Connections:
-    """Owns what is open. `refused` is called with the kind of each refusal that no request was made for:
+    """Owns the open connections. `refused` is called with the kind of each refusal outside a request:
     `connection_limit`, `tls_handshake`, `header_timeout`, `write_timeout`, `malformed`, `accept`.
     """
 
@@ -34,45 +35,45 @@ class Connections:
         self._server = server
         self._refused = refused
         self._loop = asyncio.get_running_loop()
-        self._complaints = PeerLog(self._loop.time)
+        self._peer_log = PeerLog(self._loop.time)
         self._open: dict[HttpConnection, None] = {}
 
     @property
     def open(self) -> int:
-        """How many there are, handshakes included."""
+        """The number of connections, those in a TLS handshake included."""
         return len(self._open)
 
     @property
     def serving(self) -> int:
-        """How many of them have a request that is served."""
+        """The number of connections with a request in its handler."""
         return len([connection for connection in self._open if connection.is_serving])
 
     @property
     def has_room(self) -> bool:
-        """Whether one more may come."""
+        """Whether one more connection is allowed."""
         return len(self._open) < self.config.max_connections
 
     def create(self) -> "HttpConnection":
-        """The protocol of one more connection; it counts until it has `left`."""
+        """The protocol of a new connection, which counts until `remove`."""
         connection = HttpConnection(self, self._server, self._loop)
         self._open[connection] = None
         return connection
 
     def remove(self, connection: "HttpConnection") -> None:
-        """It is closed, or never came about."""
+        """The connection is closed, or its handshake failed."""
         self._open.pop(connection, None)
 
     def record_refusal(self, kind: str, peer: str, text: str) -> None:
-        """Count and, now and then, log what a peer did wrong."""
+        """Count a peer's fault, and log it at the rate of `PeerLog`."""
         self._refused(kind)
-        self._complaints.warn(peer, text)
+        self._peer_log.warn(peer, text)
 
 
 class HttpConnection(web.RequestHandler):
-    """One connection: aiohttp's, with a deadline for whatever it waits for, and refusals in JSON.
+    """aiohttp's connection with a deadline for each thing that it waits for, and with errors in JSON.
 
-    One timer at a time waits for the peer: for a head to be complete, for a next request to begin, for the end.
-    Another waits while the peer does not read. While a request is served there is none: its handler has its own.
+    One timer runs while the peer has to act: to complete a head, to begin the next request, to close. Another one runs
+    while the peer does not read. None runs while a request is in its handler, which has its own limits.
     """
 
     __slots__ = (
@@ -80,7 +81,7 @@ class HttpConnection(web.RequestHandler):
     )  # fmt: skip
 
     def __init__(self, connections: Connections, server: web.Server, loop: asyncio.AbstractEventLoop) -> None:
-        # Bodies are decompressed where their errors can be told apart: `http_bodies.py`.
+        # `bodies.py` decompresses: there the kinds of errors can be told apart.
         super().__init__(
             server,
             loop=loop,
@@ -103,7 +104,7 @@ class HttpConnection(web.RequestHandler):
         """Whether a request is with its handler."""
         return self._serving is not None
 
-    # --- what the peer does ---
+    # --- events of the transport ---
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -111,7 +112,7 @@ class HttpConnection(web.RequestHandler):
         self._set_deadline(self._config.header_timeout_s, self._on_header_timeout)
 
     def data_received(self, data: bytes) -> None:
-        if not data:  # aiohttp goes on with what its parser has kept
+        if not data:  # aiohttp calls it so to parse what its parser has kept
             self._parse(data)
             return
         if self._serving is None:
@@ -125,9 +126,9 @@ class HttpConnection(web.RequestHandler):
             self._pause_transport_reading()
 
     def parse_slice(self) -> bool:
-        """As `ParseTurns` asks for it."""
+        """See `SliceParser`."""
         if self._is_paused():
-            return False  # by aiohttp: `_resume_transport_reading` comes when it takes more
+            return False  # aiohttp calls `_resume_transport_reading` when it takes more
         part, self._unparsed = self._unparsed[:SLICE_BYTES], self._unparsed[SLICE_BYTES:]
         self._parse(bytes(part))
         if self._unparsed:
@@ -148,7 +149,7 @@ class HttpConnection(web.RequestHandler):
     def _parse(self, data: bytes) -> None:
         super().data_received(data)
         if self._serving is not None and self._messages and self._is_broken():
-            # The parser gave up inside the body: nothing more will come for the handler that reads it.
+            # The parser failed inside the body: without this the handler would wait for the rest of it.
             self._serving.content.set_exception(web.RequestPayloadError("the body's transfer coding is broken"))
 
     def connection_lost(self, exc: BaseException | None) -> None:
@@ -168,10 +169,10 @@ class HttpConnection(web.RequestHandler):
         self._cancel_write_timeout()
         super().resume_writing()
 
-    # --- what aiohttp does ---
+    # --- calls of aiohttp ---
 
     def on_request_begun(self, request: web.BaseRequest) -> None:
-        """A head is complete: from here on the handler is waited for, not the peer."""
+        """A head is complete: no deadline for the peer while the request is in its handler."""
         self._serving = request
         self._idle = self._heard = False
         self._set_deadline()
@@ -179,7 +180,7 @@ class HttpConnection(web.RequestHandler):
     async def finish_response(
         self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
     ) -> tuple[web.StreamResponse, bool]:
-        """Send what the handler returned, or raised before any middleware ran (an unknown Expect)."""
+        """Send the handler's response, or an exception that was raised before any middleware (an unknown Expect)."""
         if isinstance(resp, web.HTTPException):
             resp = to_http_error(resp).response()
         try:
@@ -196,7 +197,7 @@ class HttpConnection(web.RequestHandler):
         exc: BaseException | None = None,
         message: str | None = None,
     ) -> web.StreamResponse:
-        """What cannot be read as HTTP is answered in JSON, and the connection is closed."""
+        """Answer bytes that are not HTTP with an error in JSON, and close the connection."""
         if isinstance(exc, HttpProcessingError):
             error = to_http_error(exc)
             self._refuse("malformed", f"{error.status}: {error}")
@@ -209,7 +210,7 @@ class HttpConnection(web.RequestHandler):
         return response
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """A traceback for our own faults, a bounded line for the peer's."""
+        """Log a traceback for a fault of the server, one bounded line for a fault of the peer."""
         error = kw.get("exc_info")
         if isinstance(error, PEER_ERRORS):
             self._refuse("malformed", str(error))
@@ -217,7 +218,7 @@ class HttpConnection(web.RequestHandler):
             super().log_exception(*args, **kw)
 
     def force_close(self) -> None:
-        """Close, also if the peer does not take what is still to be sent."""
+        """Close; if the peer does not read the rest of the response, abort after `CLOSE_TIMEOUT_S`."""
         super().force_close()
         if self._wire is not None:
             self._set_deadline(CLOSE_TIMEOUT_S, self._wire.abort)
@@ -225,7 +226,7 @@ class HttpConnection(web.RequestHandler):
     # --- deadlines ---
 
     def _set_deadline(self, seconds: float | None = None, then: Callable[[], None] | None = None) -> None:
-        """Wait for something else now, or (no arguments) for nothing."""
+        """Replace the deadline by one in `seconds` that calls `then`; without arguments there is none."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._deadline = None if seconds is None or then is None else self._loop.call_later(seconds, then)
@@ -234,7 +235,7 @@ class HttpConnection(web.RequestHandler):
         text = f"the head of the request did not come within {self._config.header_timeout_s:g} s"
         self._refuse("header_timeout", text)
         if self._wire is None or not self._heard:
-            # It has asked for nothing: a client may keep it for later, and must not find an answer there.
+            # No byte of a request came: a client that keeps the connection for later must not find a response in it.
             self.force_close()
             return
         self.close()
@@ -261,7 +262,7 @@ class HttpConnection(web.RequestHandler):
 
 
 def with_request_hook(server: web.Server) -> web.Server:
-    """The server, which from now on tells each `HttpConnection` when a request of it begins."""
+    """Patch the server to call each connection's `on_request_begun` when a request of it begins."""
     make = server.request_factory
 
     def begin(message: Any, payload: Any, protocol: Any, writer: Any, task: Any) -> web.BaseRequest:
@@ -274,7 +275,7 @@ def with_request_hook(server: web.Server) -> web.Server:
 
 
 def raw_response(error: HttpError) -> bytes:
-    """An error as bytes, for where there is no request to answer; the connection ends with it."""
+    """An error response as bytes, for a connection without a request; the connection is closed after it."""
     body = json.dumps(error.body).encode()
     headers = {**error.headers, "Content-Type": "application/json; charset=utf-8", "Content-Length": str(len(body))}
     lines = [f"HTTP/1.1 {error.status} {web.Response(status=error.status).reason}", "Connection: close"]
@@ -283,8 +284,8 @@ def raw_response(error: HttpError) -> bytes:
 
 
 def half_close(wire: asyncio.Transport) -> None:
-    """Nothing more will be written. What still comes is read as long as the peer has not closed: closing upon unread
-    bytes would reset the connection, and the answer with it.
+    """End the writing side. The reading side stays open until the peer closes: closing a socket with unread bytes
+    resets the connection, and the peer may lose the response.
     """
     if wire.can_write_eof():
         wire.write_eof()
@@ -293,12 +294,12 @@ def half_close(wire: asyncio.Transport) -> None:
 
 
 def too_many_connections() -> HttpError:
-    """The answer to a connection above the limit."""
+    """The error for a connection above the limit."""
     text = "too many connections are open here; come again, and use one connection for several requests"
     return HttpError(503, error_body(text, SERVER_ERROR, None, "too_many_connections"), {"Retry-After": "1"})
 
 
 def peer_of(transport: asyncio.BaseTransport | None) -> str:
-    """The peer's host for a log line, empty if unknown."""
+    """The peer's host for a log line; empty if unknown."""
     name = transport.get_extra_info("peername") if transport is not None else None
     return str(name[0]) if isinstance(name, tuple) else ""

@@ -1,6 +1,6 @@
-"""Web pages at the HTTP door: which origins may ask, and what browsers must be told so that they let them.
+"""CORS at the HTTP door: the origins whose web pages may send requests, and the headers that browsers require for it.
 
-A browser names the page's origin in every request that crosses origins; other clients send none and are not concerned.
+A browser sends the page's origin with every request that crosses origins; other clients send none and are not affected.
 """
 
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ ALLOWED_HEADERS = frozenset(
     }
 )  # fmt: skip
 ALLOWED_PREFIX = "x-stainless-"
-"""What OpenAI's clients add: a dozen headers, more with each version."""
+"""The prefix of a dozen headers that OpenAI's clients send, more with each version."""
 EXPOSED_HEADERS = (
     "X-Request-Id, Retry-After, x-should-retry, x-ratelimit-limit-requests, x-ratelimit-limit-tokens, "
     "x-ratelimit-remaining-requests, x-ratelimit-remaining-tokens, x-ratelimit-reset-requests, "
@@ -30,7 +30,7 @@ MAX_SHOWN_CHARACTERS = 100
 
 
 class CorsOrigins:
-    """Owns the origins that may ask beside the door's own."""
+    """Owns the origins that are allowed beside the door's own."""
 
     def __init__(self, allowed: tuple[str, ...]) -> None:
         self._allowed = frozenset(allowed)
@@ -39,7 +39,7 @@ class CorsOrigins:
     async def guard(
         self, request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
     ) -> web.StreamResponse:
-        """Refuse pages of other origins before any work; answer what browsers ask first."""
+        """Refuse requests of pages of other origins, before any work on them; answer preflight requests."""
         origin = request.headers.get(hdrs.ORIGIN)
         if origin is not None and not self._is_allowed(origin, request):
             raise _refused(origin)
@@ -48,7 +48,7 @@ class CorsOrigins:
         return await handler(request)
 
     async def prepare(self, request: web.Request, response: web.StreamResponse) -> None:
-        """Let the page read this response (an `on_response_prepare` signal: also what is streamed, also errors)."""
+        """Let the page read this response (a signal `on_response_prepare`: streams and errors have it too)."""
         if not self._allowed:
             return
         response.headers.add(hdrs.VARY, hdrs.ORIGIN)
@@ -60,7 +60,7 @@ class CorsOrigins:
     def _is_allowed(self, origin: str, request: web.Request) -> bool:
         if origin in self._allowed or ANY_ORIGIN in self._allowed:
             return True
-        # The scheme is not compared: a proxy may have taken the TLS off.
+        # The scheme is not compared: a proxy may terminate TLS in front of this server.
         return origin.partition("://")[2] == request.headers.get(hdrs.HOST, "").lower() != ""
 
 
@@ -69,11 +69,11 @@ def _is_preflight(request: web.Request) -> bool:
 
 
 def _preflight(request: web.Request) -> web.Response:
-    asked = [name.strip().lower() for name in request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "").split(",")]
-    taken = [name for name in asked if name in ALLOWED_HEADERS or name.startswith(ALLOWED_PREFIX)]
+    wanted = [name.strip().lower() for name in request.headers.get(hdrs.ACCESS_CONTROL_REQUEST_HEADERS, "").split(",")]
+    allowed = [name for name in wanted if name in ALLOWED_HEADERS or name.startswith(ALLOWED_PREFIX)]
     headers = {
         hdrs.ACCESS_CONTROL_ALLOW_METHODS: ALLOWED_METHODS,
-        hdrs.ACCESS_CONTROL_ALLOW_HEADERS: ", ".join(taken) or "Content-Type",
+        hdrs.ACCESS_CONTROL_ALLOW_HEADERS: ", ".join(allowed) or "Content-Type",
         hdrs.ACCESS_CONTROL_MAX_AGE: str(PREFLIGHT_MAX_AGE_S),
     }
     return web.Response(status=204, headers=headers)

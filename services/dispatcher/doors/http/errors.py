@@ -1,4 +1,4 @@
-"""Everything that goes wrong at the HTTP door, in OpenAI's shape: status, body and headers."""
+"""From any exception at the HTTP door to an error response in OpenAI's shape: status, body and headers."""
 
 import logging
 import math
@@ -35,7 +35,7 @@ FINISH_ERRORS = {
 
 
 class HttpError(Exception):
-    """An answer that is no success."""
+    """An error response; `body` is OpenAI's error object."""
 
     def __init__(self, status: int, body: Json, headers: dict[str, str] | None = None) -> None:
         super().__init__(body["error"]["message"])
@@ -44,25 +44,25 @@ class HttpError(Exception):
         self.headers = headers or {}
 
     def response(self) -> web.Response:
-        """As a response."""
+        """The aiohttp response."""
         return web.json_response(self.body, status=self.status, headers=self.headers)
 
 
 def finish_error(finish: FinishReason, detail: str) -> HttpError:
-    """A request that was admitted and ended badly."""
+    """The error of a request that was admitted and then failed, by how it ended."""
     status, kind, code = FINISH_ERRORS[finish]
     body = error_body(detail or f"the request ended: {finish.name.lower()}", kind, None, code)
-    # OpenAI's clients repeat every 5xx by themselves; this request had its chance, and its deadline.
+    # OpenAI's clients retry every 5xx by themselves. This request has been tried for as long as it is worth.
     return HttpError(status, body, {"x-should-retry": "false"})
 
 
 def not_found(text: str, param: str | None = None, code: str | None = None) -> HttpError:
-    """No such model or path."""
+    """The error for an unknown model or path (404)."""
     return HttpError(404, error_body(text, INVALID_REQUEST, param, code))
 
 
 def to_http_error(error: Exception) -> HttpError:
-    """Any error as an answer; one that nobody expected is logged and says nothing of the inside."""
+    """The response for any exception. An unexpected one is logged, and its response shows nothing of it."""
     match error:
         case HttpError():
             return error
@@ -85,7 +85,7 @@ def to_http_error(error: Exception) -> HttpError:
 async def error_middleware(
     request: web.Request, handler: Callable[[web.Request], Awaitable[web.StreamResponse]]
 ) -> web.StreamResponse:
-    """Turn whatever a handler raises into an answer."""
+    """Turn every exception of a handler into an error response."""
     try:
         return await handler(request)
     except Exception as error:
@@ -101,7 +101,7 @@ def _refused(error: DoorError) -> HttpError:
 
 
 def _unreadable(error: HttpProcessingError) -> HttpError:
-    """What aiohttp's parser could not read, by what the parser says of it."""
+    """The error for bytes that aiohttp's parser refused, chosen by the parser's message."""
     text = error.message.partition("\n\n")[0].rstrip(":")
     if isinstance(error, LineTooLong):
         status, text = 431, f"the URL, or a header with its name, is longer than {error.args[1]} bytes"

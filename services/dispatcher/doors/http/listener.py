@@ -1,6 +1,6 @@
-"""Accepts connections for the HTTP door: TLS with a deadline, a 503 for those above the limit.
+"""Accepts connections for the HTTP door: TLS handshakes with a deadline, and 503 for connections above the limit.
 
-asyncio's own server does not tell of a connection before its TLS handshake is over; this one counts from the accept on.
+asyncio's own server reports a connection only after its TLS handshake; this one counts it from the accept on.
 """
 
 import asyncio
@@ -17,21 +17,21 @@ from services.dispatcher.doors.http.connections import (
 )
 
 MAX_REFUSALS = 64
-"""That are answered at a time; more are only closed."""
+"""Connections above the limit that are answered at a time; further ones are closed without an answer."""
 REFUSAL_TIMEOUT_S = 2.0
-"""For a connection above the limit to send its request and to take the answer."""
+"""Seconds for a connection above the limit to send its request and to read the answer."""
 ACCEPT_RETRY_S = 0.1
-"""After an accept that failed: without a free descriptor the next one fails as well."""
+"""Seconds to wait after an accept that failed: without a free descriptor the next one fails as well."""
 
 
 class ConnectionRefusals:
-    """Owns the connections above the limit, for as long as they are told so."""
+    """Owns the connections above the limit until they have got their 503."""
 
     def __init__(self) -> None:
         self._open: dict[RefusingProtocol, None] = {}
 
     def create(self) -> "RefusingProtocol | None":
-        """The protocol of one more; None: there are too many to answer."""
+        """The protocol of a connection above the limit; None: too many are being answered already."""
         if len(self._open) >= MAX_REFUSALS:
             return None
         refusal = RefusingProtocol(self)
@@ -39,7 +39,7 @@ class ConnectionRefusals:
         return refusal
 
     def remove(self, refusal: "RefusingProtocol") -> None:
-        """It is closed, or never came about."""
+        """The connection is closed, or its handshake failed."""
         self._open.pop(refusal, None)
 
 
@@ -52,12 +52,12 @@ class RefusingProtocol(asyncio.Protocol):
         self._deadline: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Wait for a request: an answer that comes before it may be lost."""
+        """Wait for a request: clients may lose an answer that comes before they have sent one."""
         self._wire = cast(asyncio.Transport, transport)
         self._deadline = asyncio.get_running_loop().call_later(REFUSAL_TIMEOUT_S, self._wire.abort)
 
     def data_received(self, data: bytes) -> None:
-        """Answer once; what follows is ignored."""
+        """Answer the first bytes; later ones are ignored."""
         if self._wire is None:
             return
         self._wire.write(raw_response(too_many_connections()))
@@ -65,14 +65,14 @@ class RefusingProtocol(asyncio.Protocol):
         self._wire = None
 
     def connection_lost(self, exc: BaseException | None) -> None:
-        """The peer has closed, or was cut."""
+        """The peer closed the connection, or it was aborted."""
         if self._deadline is not None:
             self._deadline.cancel()
         self._refusals.remove(self)
 
 
 class Listener:
-    """Owns a listening socket, and the handshakes that are under way."""
+    """Owns a listening socket, and the TLS handshakes in progress."""
 
     def __init__(self, listening: socket.socket, connections: Connections, tls: ssl.SSLContext | None) -> None:
         self._listening = listening
@@ -83,12 +83,12 @@ class Listener:
         self._handshakes: set[asyncio.Task[None]] = set()
 
     def start(self) -> None:
-        """Accept."""
+        """Begin to accept connections."""
         self._listening.setblocking(False)
         self._accepting = asyncio.create_task(self._accept(), name="HTTP accept")
 
     async def stop(self) -> None:
-        """Accept no more, and give up the handshakes; what is connected stays."""
+        """Close the listening socket and cancel the handshakes; open connections stay."""
         tasks = [task for task in (self._accepting, *self._handshakes) if task is not None]
         for task in tasks:
             task.cancel()
@@ -126,7 +126,7 @@ class Listener:
     async def _handshake(
         self, sock: socket.socket, protocol: HttpConnection | RefusingProtocol, peer: str, within_s: float
     ) -> None:
-        """Hand the socket to its protocol, after the handshake if there is to be one."""
+        """Connect the socket to its protocol, after a TLS handshake where TLS is used."""
         loop = asyncio.get_running_loop()
         timeout_s = within_s if self._tls is not None else None
         try:

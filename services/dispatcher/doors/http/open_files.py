@@ -1,15 +1,15 @@
-"""Room for open files: every connection takes one, and a process may have only so many."""
+"""The process's limit of open files: every connection takes one."""
 
 import resource
 
 RESERVED_DESCRIPTORS = 512
-"""For gRPC's connections, etcd, logs and the rest of the process."""
+"""Descriptors for gRPC's connections, etcd, logs and the rest of the process."""
 
 
 def raise_open_file_limit(connections: int) -> int:
-    """How many of `connections` this process can have open. Raises its soft limit of open files where that is too low.
+    """Raise the soft limit of open files for so many connections; how many of them this process can have open.
 
-    The usual soft limit, 1024, is there for programs that use select(2).
+    The usual soft limit, 1024, protects programs that use select(2), which this one does not.
     """
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     allowed = soft_limit_for(soft, hard, connections + RESERVED_DESCRIPTORS)
@@ -21,7 +21,7 @@ def raise_open_file_limit(connections: int) -> int:
 
 
 def soft_limit_for(soft: int, hard: int, needed: int) -> int:
-    """The soft limit to have: what is needed, at most the hard limit, and not below what it is."""
+    """The soft limit to set for `needed` files: at most the hard limit, and at least the present soft limit."""
     if soft == resource.RLIM_INFINITY or soft >= needed:
         return soft
     return needed if hard == resource.RLIM_INFINITY else max(soft, min(needed, hard))

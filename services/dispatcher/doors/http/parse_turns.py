@@ -1,6 +1,6 @@
-"""Shares the event loop among the connections of the HTTP door: what they have sent is parsed in slices.
+"""Shares the event loop among the connections of the HTTP door: received bytes are parsed in slices, in turn.
 
-How long bytes take to parse is the peer's choice: 256 KB, which come in one piece, can be 43,000 chunks of one byte.
+A peer chooses how long its bytes take to parse: 256 KB that arrive at once can be 43,000 chunks of one byte.
 """
 
 import time
@@ -9,19 +9,19 @@ from typing import Protocol
 
 SLICE_BYTES = 4_096
 PARSE_BUDGET_S = 0.004
-"""What parsing may take of one turn of the event loop, of all connections together. The last slice may exceed it."""
+"""Seconds of one turn of the event loop for parsing, of all connections together. The last slice may exceed it."""
 
 
 class SliceParser(Protocol):
     """A connection with bytes to parse."""
 
     def parse_slice(self) -> bool:
-        """Parse the next slice; whether there is another one that can be parsed now."""
+        """Parse the next slice; True if another one can be parsed now."""
         ...
 
 
 class ParseTurns:
-    """Owns the queue of connections that wait for their turn. `soon` calls back in the loop's next turn."""
+    """Owns the queue of connections with bytes to parse. `soon` schedules a callback in the loop's next turn."""
 
     def __init__(
         self, soon: Callable[[Callable[[], None]], object], clock: Callable[[], float] = time.perf_counter
@@ -34,13 +34,13 @@ class ParseTurns:
         self._is_called = False
 
     def add(self, parsing: SliceParser) -> None:
-        """It has bytes: parse them now if this turn has time left, else in one of the next."""
+        """The connection has bytes: they are parsed now if this turn has time left, else in one of the next turns."""
         self._waiting[parsing] = None
         if not self._is_parsing:
             self._parse()
 
     def remove(self, parsing: SliceParser) -> None:
-        """Its connection is closed."""
+        """The connection is closed."""
         self._waiting.pop(parsing, None)
 
     def _parse(self) -> None:

@@ -1,4 +1,4 @@
-"""Paths and methods that are not served: the answer says what is, and what of OpenAI's is not."""
+"""The errors for paths and methods that are not served: they name what is, and which of OpenAI's endpoints are not."""
 
 from collections.abc import Awaitable, Callable, Iterable
 
@@ -15,11 +15,11 @@ OPENAI_NOT_SERVED = (
     "evals", "files", "fine_tuning", "fine-tunes", "images", "moderations", "organization", "realtime", "responses",
     "threads", "uploads", "vector_stores", "videos",
 )  # fmt: skip
-"""OpenAI's endpoints below /v1 that are not here."""
+"""OpenAI's endpoints below /v1 that dunlin does not serve."""
 
 
 class PathGuard:
-    """Answers what no route takes. Owns what it says is here."""
+    """Answers requests that match no route. Owns the list of served paths for its texts."""
 
     def __init__(self, served: Iterable[tuple[str, str]]) -> None:
         """`served`: method and path of each route."""
@@ -32,7 +32,7 @@ class PathGuard:
 
     @web.middleware
     async def guard(self, request: web.Request, handler: Handler) -> web.StreamResponse:
-        """Let through what has a route; answer OPTIONS."""
+        """Pass on requests with a route; answer OPTIONS; raise HttpError (404, 405) for the others."""
         missing = request.match_info.http_exception
         if request.method == hdrs.METH_OPTIONS and request.rel_url.raw_path == "*":
             return _allow(self._methods)

@@ -1,22 +1,22 @@
-"""What a tenant has left of its quotas, as headers that OpenAI's clients read."""
+"""The state of a tenant's quotas as the headers that OpenAI's clients read."""
 
 from services.dispatcher.admission.quotas import QuotaUsage, RateLimitStatus
 
 
 def rate_limit_headers(usage: QuotaUsage) -> dict[str, str]:
-    """`x-ratelimit-*` for each quota per minute that the tenant has."""
+    """The `x-ratelimit-*` headers of each quota per minute that the tenant has."""
     found: dict[str, str] = {}
-    for name, allowance in (("requests", usage.requests), ("tokens", usage.tokens)):
-        if allowance is not None:
-            found |= _headers(name, allowance)
+    for name, status in (("requests", usage.requests), ("tokens", usage.tokens)):
+        if status is not None:
+            found |= _headers(name, status)
     return found
 
 
-def _headers(name: str, allowance: RateLimitStatus) -> dict[str, str]:
+def _headers(name: str, status: RateLimitStatus) -> dict[str, str]:
     return {
-        f"x-ratelimit-limit-{name}": str(allowance.limit),
-        f"x-ratelimit-remaining-{name}": str(allowance.remaining),
-        f"x-ratelimit-reset-{name}": format_duration(allowance.reset_s),
+        f"x-ratelimit-limit-{name}": str(status.limit),
+        f"x-ratelimit-remaining-{name}": str(status.remaining),
+        f"x-ratelimit-reset-{name}": format_duration(status.reset_s),
     }
 
 

@@ -1,4 +1,4 @@
-"""An HTTP request's body, bounded in bytes, in time, and together with all others in memory."""
+"""Receives an HTTP request's body, with limits on its bytes, its time, and the memory of all bodies together."""
 
 import asyncio
 
@@ -14,43 +14,43 @@ from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preproce
 
 
 async def read_body(
-    request: web.Request, kind: BodyKind, door: RequestGateway, most_bytes: int, within_s: float
+    request: web.Request, kind: BodyKind, gateway: RequestGateway, most_bytes: int, within_s: float
 ) -> Preprocessed:
-    """What the request asks.
+    """Receive the body, of at most `most_bytes` within `within_s` seconds, and preprocess it.
 
     Raises:
         HttpError: a body of another type (415), too long (413), too slow (408), or wrongly compressed (400, 415).
-        BadField, DoorError: see `PreprocessPool.read`; also no room for so large a body (429).
+        InvalidField, DoorError: see `PreprocessPool.read`; a DoorError too if the memory budget is used up (429).
     """
     check_content_type(request)
-    # A compressed body says nothing of how long it will be.
+    # The length of a compressed body says nothing about the length of its content.
     is_plain = "Content-Encoding" not in request.headers
     declared = request.content_length if is_plain else None
     if declared is not None and declared > most_bytes:
         raise _too_long(most_bytes)
-    with door.preprocess_pool.reserve_memory(declared) as held:
+    with gateway.preprocess_pool.reserve_memory(declared) as memory:
         try:
             async with asyncio.timeout(within_s):
-                parts = await _received(request, held, most_bytes)
+                parts = await _receive_parts(request, memory, most_bytes)
         except TimeoutError:
             text = f"the body did not come within {within_s:g} s"
             raise HttpError(408, error_body(text, INVALID_REQUEST)) from None
         if not is_plain:
-            parts = [await decompress(request, b"".join(parts), most_bytes, door.preprocess_pool.decompressing)]
-            held.grow(len(parts[0]))
-        call_of(request).arrived_s = door.clock()
-        return await door.preprocess_pool.read(kind, *parts)
+            parts = [await decompress(request, b"".join(parts), most_bytes, gateway.preprocess_pool.decompressing)]
+            memory.grow(len(parts[0]))
+        call_of(request).arrived_s = gateway.clock()
+        return await gateway.preprocess_pool.read(kind, *parts)
 
 
-async def _received(request: web.Request, held: ReservedMemory, most_bytes: int) -> list[bytes]:
-    """In the parts in which it came: joining megabytes takes the event loop longer than handing them on."""
+async def _receive_parts(request: web.Request, memory: ReservedMemory, most_bytes: int) -> list[bytes]:
+    """The body in the parts in which it came: joining megabytes would hold up the event loop."""
     parts, size = [], 0
     async for part in request.content.iter_any():
         parts.append(part)
         size += len(part)
         if size > most_bytes:
             raise _too_long(most_bytes)
-        held.grow(size)
+        memory.grow(size)
     return parts
 
 

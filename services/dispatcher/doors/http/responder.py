@@ -1,4 +1,4 @@
-"""One OpenAI request from its checked fields to its last byte. Several choices are several requests at the core."""
+"""Answers one OpenAI request, streamed or whole. Each choice of each prompt is a request of its own at the core."""
 
 import asyncio
 import json
@@ -25,9 +25,9 @@ from services.dispatcher.doors.response_stream import ResponseStream
 
 GOOD_FINISHES = (FinishReason.RUNNING, FinishReason.STOP, FinishReason.LENGTH)
 INLINE_LOGPROB_TOKENS = 100
-"""With log-probabilities, whose JSON is made at once."""
+"""Up to so many tokens with log-probabilities are encoded as JSON on the event loop, more in a thread."""
 STRICT_JSON = json.JSONEncoder(ensure_ascii=False, allow_nan=False)
-"""What every client can read: a value that JSON has no number for raises ValueError."""
+"""An encoder that raises ValueError for NaN and infinity, which are not JSON."""
 SSE_HEADERS = {
     "Content-Type": "text/event-stream; charset=utf-8",
     "Cache-Control": "no-cache",
@@ -36,31 +36,33 @@ SSE_HEADERS = {
 
 
 class OpenAIResponder:
-    """Serves one `ParsedRequest`. Owns its streams: they are closed however the answer ends, also when the client
-    is gone."""
+    """Answers one `ParsedRequest`, whose `prompts` come as tokens. Owns its streams, and closes them however it ends.
+
+    `kind` makes the response bodies; `created` is in Unix seconds.
+    """
 
     def __init__(
         self,
-        door: RequestGateway,
-        asked: ParsedRequest,
+        gateway: RequestGateway,
+        request: ParsedRequest,
         prompts: Sequence[I32],
         kind: type[CompletionReply] | type[ChatReply],
         created: int,
-        again: RetryIdentity = NEW_REQUEST,
+        retry: RetryIdentity = NEW_REQUEST,
     ) -> None:
-        self._gateway = door
-        self._request = asked
+        self._gateway = gateway
+        self._request = request
         self._prompts = prompts
         self._kind = kind
         self._created = created
-        self._retry = again
-        self._usage = CallUsage(list(map(len, prompts)), asked.choices)
+        self._retry = retry
+        self._usage = CallUsage(list(map(len, prompts)), request.choices)
 
     async def respond(self, request: web.Request) -> web.StreamResponse:
-        """The response.
+        """The response, after its last byte was written if it is streamed.
 
         Raises:
-            DoorError, BadField, HttpError: before the first byte; later errors travel in the stream.
+            DoorError, InvalidField, HttpError: before the first byte; later errors are sent in the stream.
         """
         call = call_of(request)
         self._check_model()
@@ -71,17 +73,19 @@ class OpenAIResponder:
                 return await self._stream(request, streams, reply)
             pieces = await _gather([self._collect(index, stream) for index, stream in enumerate(streams)])
             text = await self._encoded(lambda: reply.full_reply(pieces, self._usage.total()), pieces)
-            return web.json_response(text=text)  # its X-Request-Id: http_access.py
+            return web.json_response(text=text)  # `call_middleware.py` adds its X-Request-Id
 
-    async def _encoded(self, made: Callable[[], Json], pieces: Sequence[OutputPiece]) -> str:
-        """What `made` returns, of these pieces, as JSON. With log-probabilities it can have millions of values; many
-        tokens come in one piece to clients that read slowly, and to those that join a request late.
+    async def _encoded(self, make: Callable[[], Json], pieces: Sequence[OutputPiece]) -> str:
+        """The body that `make` returns of these pieces, as JSON; a large one is made in a thread.
+
+        With log-probabilities a body can have millions of values: many tokens are in one piece for a client that reads
+        slowly, and for one that joins a request late.
         """
         wants_logprobs = self._request.settings.sampling.logprobs is not None
         if wants_logprobs and sum(len(piece.tokens) for piece in pieces) > INLINE_LOGPROB_TOKENS:
-            # `iterencode` lets other threads go on.
-            return await asyncio.to_thread(lambda: "".join(STRICT_JSON.iterencode(made())))
-        return STRICT_JSON.encode(made())
+            # `encode` would hold the interpreter's lock from start to end; `iterencode` lets other threads run.
+            return await asyncio.to_thread(lambda: "".join(STRICT_JSON.iterencode(make())))
+        return STRICT_JSON.encode(make())
 
     def _check_model(self) -> None:
         name = self._request.model
@@ -91,7 +95,7 @@ class OpenAIResponder:
 
     @asynccontextmanager
     async def _submitted(self, call: DoorCall) -> AsyncIterator[list[ResponseStream]]:
-        # One seed for all choices: they differ by their number, and the whole can be repeated.
+        # One seed for all choices, whose numbers make their samples differ: the whole answer can be repeated.
         settings = self._gateway.with_seed(self._request.settings, self._retry)
         call_tokens = sum(map(len, self._prompts)) * self._request.choices
         opened: list[tuple[Address, ResponseStream]] = []
@@ -99,7 +103,7 @@ class OpenAIResponder:
             for tokens in self._prompts:
                 for choice in range(self._request.choices):
                     if opened:
-                        await asyncio.sleep(0)  # others have their turn between 128 long prompts
+                        await asyncio.sleep(0)  # yield to the loop between up to 128 long prompts
                     part = CallPart(len(opened), len(self._prompts) * self._request.choices, call_tokens, call)
                     opened.append(await self._gateway.submit(tokens, settings, DOOR_NAME, choice, part, self._retry))
             yield [stream for _, stream in opened]
@@ -141,7 +145,7 @@ class OpenAIResponder:
         self, index: int, stream: ResponseStream, reply: CompletionReply | ChatReply, lines: "_EventStream"
     ) -> None:
         piece = await stream.next()
-        # With the first token and not before it: load tools take the first chunk for the first token.
+        # With the first token, not before it: load tools measure the time to the first token by the first chunk.
         for chunk in reply.first_chunks(index):
             await lines.write(STRICT_JSON.encode(self._with_usage(index, chunk)))
         await self._write_piece(index, piece, reply, lines)
@@ -159,19 +163,19 @@ class OpenAIResponder:
             await lines.write(await self._encoded(lambda: self._with_usage(index, reply.chunk(index, piece)), [piece]))
 
     def _with_usage(self, index: int, chunk: Json) -> Json:
-        """null in every chunk but the last, as OpenAI has it; or what its choice took so far, as vLLM does it."""
+        """The chunk with its usage: null in all but the last (OpenAI), or that of its choice so far (vLLM)."""
         if self._request.wants_running_usage:
             return {**chunk, "usage": self._usage.of_choice(index)}
         return {**chunk, "usage": None} if self._request.wants_usage else chunk
 
     def _needs_chunk(self, piece: OutputPiece) -> bool:
-        """Tokens whose text is still held back make a chunk only for their log-probabilities."""
+        """Whether a piece is worth a chunk: one without text is not, unless it ends or has log-probabilities."""
         wants = self._request.settings.sampling.logprobs is not None
         return bool(piece.text) or piece.finish is not FinishReason.RUNNING or wants
 
 
 class _EventStream:
-    """The event stream. While a slow client blocks a write, pieces merge behind it."""
+    """Writes server-sent events, one at a time. While a slow client blocks a write, later output is merged."""
 
     def __init__(self, response: web.StreamResponse) -> None:
         self._response = response
@@ -186,11 +190,11 @@ class _EventStream:
         await self._response.write_eof()
 
 
-async def _gather(works: list[Any]) -> list[Any]:
-    """All results; the first error ends the rest, and comes out as itself."""
+async def _gather(coroutines: list[Any]) -> list[Any]:
+    """The results of all; the first error cancels the rest and is raised as it is."""
     try:
         async with asyncio.TaskGroup() as group:
-            tasks = [group.create_task(work) for work in works]
+            tasks = [group.create_task(coroutine) for coroutine in coroutines]
     except BaseExceptionGroup as errors:
         raise errors.exceptions[0] from None
     return [task.result() for task in tasks]

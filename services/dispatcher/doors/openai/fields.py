@@ -1,6 +1,6 @@
-"""Every field of OpenAI's two endpoints and of what vLLM adds: honoured, taken where it changes nothing, or refused.
+"""Every request field of OpenAI's two endpoints and of vLLM's extensions, and how it is supported.
 
-One declaration: the requests' checks, the OpenAPI document and the tables of docs/openai.md are made of it.
+The one declaration from which the checks of requests, the OpenAPI document and the tables of docs/openai.md are made.
 """
 
 import json
@@ -24,7 +24,10 @@ from services.dispatcher.doors.openai.schemas import (
 
 
 class FieldSupport(Enum):
-    """What becomes of a field. No field is taken and then ignored, unless it cannot mean anything here."""
+    """How a field is supported. None is accepted and then ignored, unless it cannot have an effect here (NO_EFFECT).
+
+    The values are the texts of docs/openai.md.
+    """
 
     HONOURED = "honoured"
     ONLY = "only the value that changes nothing"
@@ -34,14 +37,14 @@ class FieldSupport(Enum):
 
 @dataclass(frozen=True, slots=True)
 class RequestField:
-    """One field. `schema` is what is taken; `says` is for the docs, and for the error where it is refused."""
+    """One field. `schema` is the JSON schema of accepted values; `description` goes into the docs and into errors."""
 
     support: FieldSupport
     description: str
     schema: Json = field(default_factory=dict)
 
     def check(self, name: str, value: Any) -> None:
-        """Refuse what cannot be taken. Honoured fields are checked where they are read.
+        """Check a value that is not honoured; honoured fields are checked where they are read.
 
         Raises:
             InvalidField: the field is not supported, or not with this value.
@@ -60,28 +63,28 @@ JSON_TYPES: dict[str, type] = {"string": str, "boolean": bool, "object": Mapping
 
 
 def _equal(value: Any, allowed: Any) -> bool:
-    """Equal in JSON: 1 is 1.0, and true is neither."""
+    """Equality of JSON values: 1 equals 1.0, and true equals neither."""
     return bool(value == allowed) and isinstance(value, bool) == isinstance(allowed, bool)
 
 
-def _setting(name: str, says: str) -> RequestField:
-    return RequestField(FieldSupport.HONOURED, says, SETTING_SCHEMAS[name])
+def _setting(name: str, description: str) -> RequestField:
+    return RequestField(FieldSupport.HONOURED, description, SETTING_SCHEMAS[name])
 
 
-def _honoured(says: str, schema: Json) -> RequestField:
-    return RequestField(FieldSupport.HONOURED, says, schema)
+def _honoured(description: str, schema: Json) -> RequestField:
+    return RequestField(FieldSupport.HONOURED, description, schema)
 
 
-def _only(says: str, *values: Any) -> RequestField:
-    return RequestField(FieldSupport.ONLY, says, {"enum": list(values)})
+def _only(description: str, *values: Any) -> RequestField:
+    return RequestField(FieldSupport.ONLY, description, {"enum": list(values)})
 
 
-def _no_effect(says: str, schema: Json) -> RequestField:
-    return RequestField(FieldSupport.NO_EFFECT, says, schema)
+def _no_effect(description: str, schema: Json) -> RequestField:
+    return RequestField(FieldSupport.NO_EFFECT, description, schema)
 
 
-def _refused(says: str) -> RequestField:
-    return RequestField(FieldSupport.REFUSED, says)
+def _refused(description: str) -> RequestField:
+    return RequestField(FieldSupport.REFUSED, description)
 
 
 _TOOLS = "models here call no tools"
@@ -116,7 +119,7 @@ _BOTH: dict[str, RequestField] = {
     "repetition_penalty": _setting("repetition_penalty", "counts the prompt too. Default 1"),
     "stop_token_ids": _setting("stop_token_ids", "ends the text; every id must be in the model's vocabulary"),
     "top_k": _setting("top_k", "0 and -1: no limit"),
-    "request_class": _setting("request_class", "dunlin's own: who waits for whom"),
+    "request_class": _setting("request_class", "dunlin's own: interactive requests go before batch ones"),
     "timeout_s": _setting("timeout_s", "dunlin's own: seconds from arrival, then 504"),
     "allowed_token_ids": _refused("use logit_bias"),
     "bad_words": _only("no words are forbidden here; use logit_bias", []),
@@ -170,8 +173,8 @@ COMPLETION_FIELDS: dict[str, RequestField] = {
 
 CHAT_FIELDS: dict[str, RequestField] = {
     "messages": _honoured(
-        "required. `content` is a string or a list of text parts. The role `developer` is handed to the chat template "
-        "as `system`. `name` is handed to it too, and refused where the template does not read it",
+        "required. `content` is a string or a list of text parts. The role `developer` is passed to the chat template "
+        "as `system`. `name` is passed to it too, and refused where the template does not read it",
         {"type": "array", "items": MESSAGE, "minItems": 1},
     ),
     **_BOTH,

@@ -1,6 +1,6 @@
-"""The OpenAPI document of the HTTP door: what it takes and what it answers, with the very limits that it checks.
+"""The OpenAPI document of the HTTP door: its requests and responses, with the limits that the checks use.
 
-Generators of clients and fuzzers read it. Knows no HTTP server.
+Client generators and fuzzers read it. Knows no HTTP server.
 """
 
 from collections.abc import Mapping
@@ -12,7 +12,7 @@ from services.dispatcher.doors.openai.schemas import Json
 
 
 def openapi_document() -> Json:
-    """OpenAPI 3.1, as JSON."""
+    """The document, OpenAPI 3.1, as JSON."""
     return {
         "openapi": "3.1.0",
         "info": {"title": "dunlin", "version": dunlin.__version__, "license": {"name": "Apache-2.0"}},
@@ -55,8 +55,8 @@ ERROR_SCHEMA: Json = {
 
 
 def _request(fields: Mapping[str, RequestField], required: str) -> Json:
-    """What is taken. Fields that are refused whatever they say are not told: no other is allowed."""
-    taken = {
+    """The schema of a request body. Fields that are refused whatever their value are left out, and forbidden by it."""
+    accepted = {
         name: {**one.schema, "description": one.description}
         for name, one in fields.items()
         if one.support != FieldSupport.REFUSED
@@ -64,7 +64,7 @@ def _request(fields: Mapping[str, RequestField], required: str) -> Json:
     return {
         "type": "object",
         "required": [required],
-        "properties": {name: schema if name == required else _or_null(schema) for name, schema in taken.items()},
+        "properties": {name: schema if name == required else _or_null(schema) for name, schema in accepted.items()},
         "additionalProperties": False,
     }
 

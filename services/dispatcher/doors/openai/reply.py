@@ -1,4 +1,4 @@
-"""OpenAI's answers out of pieces: whole objects, stream chunks and errors. Knows no HTTP."""
+"""Makes OpenAI's response bodies of output pieces: whole objects, stream chunks and errors. Knows no HTTP."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -9,6 +9,7 @@ from dunlin.text.tokenizer import Tokenizer
 from services.dispatcher.doors.generation.output import OutputPiece
 
 MIN_LOGPROB = -9999.0
+"""OpenAI's number for a token that is very unlikely."""
 FINISH_REASONS = {FinishReason.STOP: "stop", FinishReason.LENGTH: "length"}
 Json = dict[str, Any]
 
@@ -20,7 +21,7 @@ def error_body(message: str, kind: str, param: str | None = None, code: str | No
 
 @dataclass(frozen=True, slots=True)
 class OpenAIReply:
-    """What all parts of one answer have in common. `logprobs`: whether the client wants them."""
+    """What all parts of one response share. `created` is in Unix seconds; `logprobs`: the client wants them."""
 
     id: str
     created: int
@@ -32,7 +33,7 @@ class OpenAIReply:
         return {"id": self.id, "object": kind, "created": self.created, "model": self.model, "choices": choices}
 
     def _tops(self, piece: OutputPiece) -> Iterator[list[tuple[int, float]]]:
-        """The likely tokens at each token, best first."""
+        """For each token of the piece the likeliest (token, log-probability) pairs, best first."""
         start = 0
         for count in piece.top_count:
             stop = start + count
@@ -40,7 +41,7 @@ class OpenAIReply:
             start = stop
 
     def _name(self, token: int) -> str:
-        """A token in text; one that is not whole characters is spelled by its bytes."""
+        """A token's text; one that is not whole characters is written as its bytes."""
         text = self.tokenizer.token_text(token)
         if "\ufffd" not in text:
             return text
@@ -48,17 +49,17 @@ class OpenAIReply:
 
 
 def _json_logprob(logprob: float) -> float:
-    """JSON has no infinity: a token that the model excludes has OpenAI's number for the very unlikely."""
+    """At least `MIN_LOGPROB`: an excluded token's log-probability is -infinity, which JSON cannot express."""
     return max(logprob, MIN_LOGPROB)
 
 
 class CompletionReply(OpenAIReply):
-    """Answers of /v1/completions."""
+    """Response bodies of /v1/completions."""
 
     __slots__ = ()
 
     def full_reply(self, pieces: list[OutputPiece], counts: Json) -> Json:
-        """The answer in one object."""
+        """The whole response: piece i is choice i, `counts` the usage."""
         choices = [self._choice(index, piece) for index, piece in enumerate(pieces)]
         return {**self._envelope("text_completion", choices), "usage": counts}
 
@@ -67,11 +68,11 @@ class CompletionReply(OpenAIReply):
         return []
 
     def chunk(self, index: int, piece: OutputPiece) -> Json:
-        """A part of choice `index`."""
+        """A stream chunk with a piece of choice `index`."""
         return self._envelope("text_completion", [self._choice(index, piece)])
 
     def usage_chunk(self, counts: Json) -> Json:
-        """The chunk that holds the usage alone."""
+        """The last stream chunk, which has the usage and no choice."""
         return {**self._envelope("text_completion", []), "usage": counts}
 
     def _choice(self, index: int, piece: OutputPiece) -> Json:
@@ -94,12 +95,12 @@ class CompletionReply(OpenAIReply):
 
 
 class ChatReply(OpenAIReply):
-    """Answers of /v1/chat/completions."""
+    """Response bodies of /v1/chat/completions."""
 
     __slots__ = ()
 
     def full_reply(self, pieces: list[OutputPiece], counts: Json) -> Json:
-        """The answer in one object."""
+        """The whole response: piece i is choice i, `counts` the usage."""
         choices = [
             {
                 "index": index,
@@ -112,16 +113,16 @@ class ChatReply(OpenAIReply):
         return {**self._envelope("chat.completion", choices), "usage": counts}
 
     def first_chunks(self, index: int) -> list[Json]:
-        """The chunk that says who speaks."""
+        """The chunk with the role `assistant`, which precedes the first text."""
         return [self._chunk(index, {"role": "assistant", "content": ""}, None, None)]
 
     def chunk(self, index: int, piece: OutputPiece) -> Json:
-        """A part of choice `index`."""
+        """A stream chunk with a piece of choice `index`."""
         delta = {"content": piece.text} if piece.text else {}
         return self._chunk(index, delta, self._logprobs(piece), FINISH_REASONS.get(piece.finish))
 
     def usage_chunk(self, counts: Json) -> Json:
-        """The chunk that holds the usage alone."""
+        """The last stream chunk, which has the usage and no choice."""
         return {**self._envelope("chat.completion.chunk", []), "usage": counts}
 
     def _chunk(self, index: int, delta: Json, logprobs: Json | None, reason: str | None) -> Json:

@@ -1,6 +1,6 @@
-"""OpenAI's requests out of JSON: every field is taken, refused by name, or known to change nothing. Knows no HTTP.
+"""Parses OpenAI's JSON requests: every field is honoured, refused by name, or known to have no effect. Knows no HTTP.
 
-What becomes of which field is declared in `openai_fields.py`.
+`fields.py` declares how each field is supported.
 """
 
 from collections.abc import Mapping, Sequence
@@ -35,9 +35,10 @@ CHOICES_RANGE = WholeNumber(1, MOST_CHOICES)
 
 @dataclass(frozen=True, slots=True)
 class ParsedRequest:
-    """One HTTP request: `choices` of each prompt, streamed or whole. `model` None: whatever is served.
+    """One parsed request: `choices` of each prompt, streamed or in one response. `model` None: the served one.
 
-    `wants_usage`: a last chunk with the usage of all; `wants_running_usage`: each chunk with that of its choice so far.
+    `wants_usage`: a last chunk has the usage of all choices; `wants_running_usage`: each chunk has that of its choice
+    so far.
     """
 
     prompts: tuple[Prompt, ...]
@@ -50,34 +51,34 @@ class ParsedRequest:
 
 
 def parse_completion(body: Mapping[str, Any]) -> ParsedRequest:
-    """A text completion.
+    """The request of a body of /v1/completions.
 
     Raises:
-        InvalidField: what cannot be taken, by name.
+        InvalidField: a field is unknown, not supported, or has a value that is not allowed.
     """
     given = _given(body, COMPLETION_FIELDS)
     values = _settings(given)
     values.setdefault("max_tokens", DEFAULT_COMPLETION_TOKENS)
     if "best_of" in given and CHOICES_RANGE("best_of", given["best_of"]) != given.get("n", 1):
         raise InvalidField("best_of", "must be equal to n: every text that is generated is sent")
-    return _asked(_prompts(given.get("prompt")), values, given)
+    return _request(_prompts(given.get("prompt")), values, given)
 
 
 def parse_chat(body: Mapping[str, Any]) -> ParsedRequest:
-    """A chat completion.
+    """The request of a body of /v1/chat/completions.
 
     Raises:
-        InvalidField: what cannot be taken, by name.
+        InvalidField: a field is unknown, not supported, or has a value that is not allowed.
     """
     given = _given(body, CHAT_FIELDS)
     values = {**_settings(given), "logprobs": _chat_logprobs(given)}
     if "max_completion_tokens" in given:
-        values["max_tokens"] = _most_tokens(given)
-    return _asked((_messages(given.get("messages")),), values, given)
+        values["max_tokens"] = _max_tokens(given)
+    return _request((_messages(given.get("messages")),), values, given)
 
 
 def _given(body: Any, fields: Mapping[str, RequestField]) -> dict[str, Any]:
-    """The fields that say something. null says nothing, as everywhere in this protocol."""
+    """The honoured fields with a value. A field that is null counts as absent, as everywhere in this protocol."""
     if not isinstance(body, Mapping):
         raise InvalidField("body", "must be a JSON object")
     given = {name: value for name, value in body.items() if value is not None}
@@ -92,8 +93,8 @@ def _settings(given: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in given.items() if name in SETTING_CHECKS}
 
 
-def _most_tokens(given: Mapping[str, Any]) -> int:
-    """Both names of one limit: which of two that differ is meant, nobody can know."""
+def _max_tokens(given: Mapping[str, Any]) -> int:
+    """The limit of generated tokens under its new or old name; two values that differ are refused."""
     most = MAX_TOKENS("max_completion_tokens", given["max_completion_tokens"])
     if MAX_TOKENS("max_tokens", given.get("max_tokens", most)) != most:
         text = f"is {most}, and max_tokens, its older name, {given['max_tokens']}: give one, or both alike"
@@ -101,7 +102,7 @@ def _most_tokens(given: Mapping[str, Any]) -> int:
     return most
 
 
-def _asked(prompts: tuple[Prompt, ...], values: dict[str, Any], given: Mapping[str, Any]) -> ParsedRequest:
+def _request(prompts: tuple[Prompt, ...], values: dict[str, Any], given: Mapping[str, Any]) -> ParsedRequest:
     choices = CHOICES_RANGE("n", given.get("n", 1))
     if choices * len(prompts) > MOST_CHOICES:
         raise InvalidField("n", f"{choices} choices of {len(prompts)} prompts are more than {MOST_CHOICES}")
@@ -114,7 +115,7 @@ def _asked(prompts: tuple[Prompt, ...], values: dict[str, Any], given: Mapping[s
 
 
 def _stream_options(options: Any, streams: bool) -> tuple[bool, bool]:
-    """Whether the usage is told at the end, and in every chunk."""
+    """(the usage comes in a last chunk, the usage comes in every chunk)."""
     if options is None:
         return False, False
     if not isinstance(options, Mapping):
@@ -134,7 +135,7 @@ def _stream_options(options: Any, streams: bool) -> tuple[bool, bool]:
 
 
 def _prompts(prompt: Any) -> tuple[Prompt, ...]:
-    """A text, token ids, or a list of either."""
+    """The prompts of `prompt`: a text, token ids, or a list of either."""
     if isinstance(prompt, str):
         return (prompt,)
     if not isinstance(prompt, Sequence) or not prompt:
@@ -162,7 +163,7 @@ def _message(name: str, message: Any) -> ChatMessage:
     if not isinstance(message, Mapping):
         raise InvalidField(name, "must be an object with role and content")
     for key, value in message.items():
-        if key not in ("role", "content", "name") and not _says_nothing(value):
+        if key not in ("role", "content", "name") and not _is_empty(value):
             raise InvalidField(f"{name}.{key}", "is not supported here")
     role = message.get("role")
     if not isinstance(role, str) or not role:
@@ -171,24 +172,24 @@ def _message(name: str, message: Any) -> ChatMessage:
     content = _content(f"{name}.content", message.get("content"))
     if message.get("name") is None:
         return ChatMessage(role, content)
-    return NamedMessage(role, content, _speaker(f"{name}.name", message["name"]))
+    return NamedMessage(role, content, _speaker_name(f"{name}.name", message["name"]))
 
 
-def _says_nothing(value: Any) -> bool:
-    """Clients hand an answer's message back with all its empty fields, such as `tool_calls: []`."""
+def _is_empty(value: Any) -> bool:
+    """Whether a message's extra field has no content: clients send an answer back with its empty `tool_calls: []`."""
     if isinstance(value, Mapping):
         return bool(value) and all(one is None for one in value.values())
     return value is None or value == []
 
 
-def _speaker(name: str, value: Any) -> str:
+def _speaker_name(name: str, value: Any) -> str:
     if not isinstance(value, str) or not 1 <= len(value) <= MOST_NAME_CHARACTERS:
         raise InvalidField(name, f"must be a string of 1 to {MOST_NAME_CHARACTERS} characters, not {brief_repr(value)}")
     return value
 
 
 def _content(name: str, content: Any) -> str:
-    """A string, or parts of text; pictures and sound are not for this model."""
+    """The text of a message's content: a string or a list of text parts; images and audio are refused."""
     if isinstance(content, str):
         return content
     if not isinstance(content, Sequence):
@@ -197,7 +198,7 @@ def _content(name: str, content: Any) -> str:
         if not isinstance(part, Mapping) or part.get("type") != "text" or not isinstance(part.get("text"), str):
             raise InvalidField(name, 'each part must be {"type": "text", "text": "…"}')
         for key, value in part.items():
-            if key not in ("type", "text") and not _says_nothing(value):
+            if key not in ("type", "text") and not _is_empty(value):
                 raise InvalidField(f"{name}.{key}", "is not supported here")
     return "".join(part["text"] for part in content)
 

@@ -1,4 +1,4 @@
-"""JSON schemas of what the HTTP door takes, made of the very limits that its checks use."""
+"""JSON schemas of the HTTP door's request fields, made of the limits that the checks use. Test: `test_openapi.py`."""
 
 from typing import Any
 
@@ -25,7 +25,7 @@ OBJECT: Json = {"type": "object"}
 
 
 def range_of(check: WholeNumber | RealNumber) -> Json:
-    """The values that `check` takes."""
+    """The schema of the numbers that `check` accepts."""
     least = "exclusiveMinimum" if isinstance(check, RealNumber) and check.above else "minimum"
     kind = "integer" if isinstance(check, WholeNumber) else "number"
     return {"type": kind, least: check.lowest, "maximum": check.highest}
@@ -82,4 +82,4 @@ SETTING_SCHEMAS: dict[str, Json] = {
         "additionalProperties": range_of(BIAS),
     },
 }
-"""Of each setting that both endpoints share."""
+"""The schema of each setting that both endpoints share, by its name."""

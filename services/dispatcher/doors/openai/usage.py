@@ -1,4 +1,4 @@
-"""How many tokens one answer took: of each choice so far, and of all together."""
+"""The usage object of OpenAI's responses: tokens of each choice so far, and of all choices."""
 
 from collections.abc import Sequence
 
@@ -7,7 +7,7 @@ from services.dispatcher.doors.openai.reply import Json
 
 
 class CallUsage:
-    """Counts for one call: choice i belongs to prompt i // `choices`. A prompt counts once, however many choices."""
+    """Counts one call's tokens. Choice i is of prompt i // `choices`; a prompt counts once, whatever its choices."""
 
     def __init__(self, prompt_tokens: Sequence[int], choices: int) -> None:
         self._prompt_tokens = prompt_tokens
@@ -16,17 +16,17 @@ class CallUsage:
         self._cached_tokens = [0] * (len(prompt_tokens) * choices)
 
     def add(self, index: int, piece: OutputPiece) -> None:
-        """Take what came for choice `index`."""
+        """Count a piece of choice `index`."""
         self._completion_tokens[index] += len(piece.tokens)
         self._cached_tokens[index] = max(piece.cached_tokens, self._cached_tokens[index])
 
     def of_choice(self, index: int) -> Json:
-        """Of choice `index` and its prompt."""
+        """The usage of choice `index` and its prompt so far."""
         prompt = self._prompt_tokens[index // self._choices]
         return _usage(prompt, self._completion_tokens[index], self._cached_tokens[index])
 
     def total(self) -> Json:
-        """Of all choices; of a prompt's tokens those count as cached that its first choice found."""
+        """The usage of all choices; a prompt's cached tokens are those that its first choice found."""
         cached = sum(self._cached_tokens[:: self._choices])
         return _usage(sum(self._prompt_tokens), sum(self._completion_tokens), cached)
 

@@ -1,1 +1,1 @@
-"""From the bytes of a request to tokens and settings; large requests in helper processes."""
+"""Parses, checks and tokenises request bodies; large ones in helper processes."""

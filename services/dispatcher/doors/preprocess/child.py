@@ -1,7 +1,7 @@
-"""`python -m services.dispatcher.doors.preprocess.child`: reads large calls for the dispatcher that started it.
+"""`python -m services.dispatcher.doors.preprocess.child`: preprocesses large bodies for the dispatcher that started it.
 
-It has a lower priority than the engines beside it, and its memory is bounded: what a client sends can end this process,
-never the dispatcher.
+It has a lower priority than the engines on its node, and its memory is bounded: a client's body can end this process,
+never the dispatcher. Test: `test_pool.py`, which starts it.
 """
 
 import argparse
@@ -26,13 +26,15 @@ from services.dispatcher.doors.preprocess.helper import ANSWER_FRAME, receive_fr
 from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preprocessor
 
 MAX_MEMORY_BYTES = 4 << 30
+"""The limit of the process's data segment (RLIMIT_DATA)."""
 CANNOT_START = 2
+"""The exit code where the parent is gone already."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Serve the parent until it closes the socket; the exit code."""
     given = _parser().parse_args(arguments)
-    for one in (signal.SIGINT, signal.SIGTERM):  # they reach the whole group; the parent says when it is over
+    for one in (signal.SIGINT, signal.SIGTERM):  # they reach the whole process group; the parent ends this one
         signal.signal(one, signal.SIG_IGN)
     try:
         die_with_parent(given.parent_pid)
@@ -43,7 +45,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
     resource.setrlimit(resource.RLIMIT_DATA, (MAX_MEMORY_BYTES, MAX_MEMORY_BYTES))
     connection = socket.socket(fileno=given.socket_fd)
     preprocessor = _preprocessor(given)
-    # Looking for cycles while millions of objects are made costs more than making them: afterwards is enough.
+    # The garbage collector would scan millions of objects again and again while they are made: `_serve` runs it after
+    # each body instead.
     gc.freeze()
     gc.disable()
     try:
@@ -59,7 +62,7 @@ def _serve(connection: socket.socket, preprocessor: Preprocessor) -> None:
     send_frame(connection, ANSWER_FRAME, *encode(outcome))
     del data, outcome
     gc.collect()
-    ctypes.CDLL(None).malloc_trim(0)  # the memory of a huge call is not kept for the next
+    ctypes.CDLL(None).malloc_trim(0)  # give the memory of a huge body back to the kernel
 
 
 def _outcome(preprocessor: Preprocessor, kind: BodyKind, data: bytes) -> PreprocessOutcome:

@@ -1,6 +1,6 @@
-"""What a helper process answers, as bytes: a head in JSON, then the columns of tokens.
+"""The answer of a helper process as bytes: a header in JSON, then the columns of tokens.
 
-The helper has read what clients sent, so its parent decodes values alone, never objects (no pickle).
+The helper has processed untrusted bytes, so its parent decodes plain values only, never objects (no pickle).
 """
 
 import json
@@ -18,16 +18,16 @@ from services.dispatcher.doors.openai.request import ParsedRequest
 from services.dispatcher.doors.preprocess.preprocessor import Preprocessed
 
 LENGTH_BYTES = 8
-"""Of the number that says how long the head is."""
+"""Bytes of the number (little endian) that says how long the header is."""
 
 PreprocessOutcome = Preprocessed | InvalidField | DoorError
 
 
 def encode(outcome: PreprocessOutcome) -> list[bytes]:
-    """The outcome of one call, in parts."""
+    """The outcome of one body, in parts that are to be joined."""
     match outcome:
         case Preprocessed():
-            return _parts(_preprocessed_to_json(outcome), (*outcome.prompts, outcome.again.resume_tokens))
+            return _parts(_preprocessed_to_json(outcome), (*outcome.prompts, outcome.retry.resume_tokens))
         case InvalidField():
             return _parts({"bad_field": [outcome.name, outcome.text]}, ())
         case DoorError():
@@ -35,24 +35,24 @@ def encode(outcome: PreprocessOutcome) -> list[bytes]:
 
 
 def decode(data: bytes | bytearray) -> PreprocessOutcome:
-    """What `encode` was given.
+    """The outcome that `encode` was given.
 
     Raises:
-        ValueError, KeyError, TypeError: bytes that it did not make.
+        ValueError, KeyError, TypeError: the bytes are not from `encode`.
     """
     view = memoryview(data)
     start = LENGTH_BYTES + int.from_bytes(view[:LENGTH_BYTES], "little")
-    head = json.loads(bytes(view[LENGTH_BYTES:start]))
-    if "bad_field" in head:
-        return InvalidField(*head["bad_field"])
-    if "asked" not in head:
-        return _refusal_from_json(head["refused"])
-    return _preprocessed_from_json(head, _columns(view[start:], head["lengths"]))
+    header = json.loads(bytes(view[LENGTH_BYTES:start]))
+    if "bad_field" in header:
+        return InvalidField(*header["bad_field"])
+    if "request" not in header:
+        return _refusal_from_json(header["refused"])
+    return _preprocessed_from_json(header, _columns(view[start:], header["lengths"]))
 
 
-def _parts(head: dict[str, Any], columns: Sequence[I32]) -> list[bytes]:
-    # Columns within the settings are short, so lists of numbers do for them.
-    text = json.dumps({**head, "lengths": [len(column) for column in columns]}, default=list).encode()
+def _parts(header: dict[str, Any], columns: Sequence[I32]) -> list[bytes]:
+    # Columns within the settings are short: JSON lists will do for them (`default=list`).
+    text = json.dumps({**header, "lengths": [len(column) for column in columns]}, default=list).encode()
     return [len(text).to_bytes(LENGTH_BYTES, "little"), text, *(column.tobytes() for column in columns)]
 
 
@@ -69,22 +69,24 @@ def _columns(view: memoryview, lengths: Sequence[int]) -> list[I32]:
     return columns
 
 
-def _preprocessed_to_json(read: Preprocessed) -> dict[str, Any]:
+def _preprocessed_to_json(preprocessed: Preprocessed) -> dict[str, Any]:
+    refused = preprocessed.refused
     return {
-        "asked": asdict(read.asked),
-        "again": [read.again.idempotency_key, read.again.resume_request],
-        "is_chat": read.is_chat,
-        "refused": None if read.refused is None else _refusal_to_json(read.refused),
+        "request": asdict(preprocessed.request),
+        "retry": [preprocessed.retry.idempotency_key, preprocessed.retry.resume_request],
+        "is_chat": preprocessed.is_chat,
+        "refused": None if refused is None else _refusal_to_json(refused),
     }
 
 
-def _preprocessed_from_json(head: Mapping[str, Any], columns: list[I32]) -> Preprocessed:
-    *prompts, received = columns
-    name, key = head["again"]
-    settings = _settings_of(**head["asked"].pop("settings"))
-    asked = replace(ParsedRequest(**head["asked"]), prompts=(), settings=settings)
-    refused = None if head["refused"] is None else _refusal_from_json(head["refused"])
-    return Preprocessed(asked, tuple(prompts), RetryIdentity(name, key, received), head["is_chat"], refused)
+def _preprocessed_from_json(header: Mapping[str, Any], columns: list[I32]) -> Preprocessed:
+    *prompts, resume_tokens = columns
+    idempotency_key, resume_request = header["retry"]
+    retry = RetryIdentity(idempotency_key, resume_request, resume_tokens)
+    settings = _settings_of(**header["request"].pop("settings"))
+    request = replace(ParsedRequest(**header["request"]), prompts=(), settings=settings)
+    refused = None if header["refused"] is None else _refusal_from_json(header["refused"])
+    return Preprocessed(request, tuple(prompts), retry, header["is_chat"], refused)
 
 
 def _settings_of(
@@ -104,6 +106,6 @@ def _refusal_to_json(error: DoorError) -> list[Any]:
     return [isinstance(error, MalformedRequest), error.code, error.detail, error.field, error.retry_after_s]
 
 
-def _refusal_from_json(plain: list[Any]) -> DoorError:
-    is_malformed, code, detail, field, retry_after_s = plain
+def _refusal_from_json(values: list[Any]) -> DoorError:
+    is_malformed, code, detail, field, retry_after_s = values
     return MalformedRequest(detail) if is_malformed else DoorError(RejectionCode(code), detail, field, retry_after_s)

@@ -1,4 +1,4 @@
-"""The gRPC door's request out of its bytes: the same settings and prompts as of OpenAI's. Knows no gRPC."""
+"""Parses a gRPC `GenerateRequest` into the same form as an OpenAI request. Knows protobuf's bytes, not gRPC."""
 
 from dunlin.limits import InvalidField
 from dunlin.messages.public import GenerateRequest
@@ -14,14 +14,15 @@ SETTING_FIELDS = (
     "repetition_penalty", "seed", "stop", "stop_token_ids", "ignore_eos", "logprobs", "timeout_s", "request_class",
     "tenant",
 )  # fmt: skip
+"""Fields of a GenerateRequest that are settings, by the settings' own names."""
 
 
 def parse_generate(data: bytes) -> tuple[ParsedRequest, RetryIdentity]:
-    """A GenerateRequest.
+    """The parsed request and its retry identity.
 
     Raises:
-        InvalidField: what cannot be taken, by name.
-        Malformed: it is no such message.
+        InvalidField: a field's value is not allowed.
+        MalformedRequest: the bytes are no GenerateRequest.
     """
     try:
         request = decode(GenerateRequest.__name__, data)
@@ -29,8 +30,8 @@ def parse_generate(data: bytes) -> tuple[ParsedRequest, RetryIdentity]:
         raise MalformedRequest(str(error)) from error
     assert isinstance(request, GenerateRequest)
     settings = parse_settings({name: getattr(request, name) for name in SETTING_FIELDS})
-    again = parse_retry_identity(request.idempotency_key, request.resume_request, request.resume_tokens)
-    return ParsedRequest((_prompt_of(request),), settings), again
+    retry = parse_retry_identity(request.idempotency_key, request.resume_request, request.resume_tokens)
+    return ParsedRequest((_prompt_of(request),), settings), retry
 
 
 def _prompt_of(request: GenerateRequest) -> Prompt:

@@ -1,6 +1,6 @@
-"""A helper process as the dispatcher speaks to it: one call out, its answer back, over a socket pair.
+"""The dispatcher's side of a helper process: sends one body, waits for its answer, over a socket pair.
 
-Blocking: a thread of the lane's own waits here. A helper that is too slow, or dies of what it read, is replaced.
+Blocking: each lane has a thread that waits here. A helper that is too slow, or dies of a body, is replaced.
 """
 
 import logging
@@ -22,25 +22,25 @@ _log = logging.getLogger(__name__)
 
 CHILD_MODULE = "services.dispatcher.doors.preprocess.child"
 FRAME_HEADER = struct.Struct("<BQ")
-"""What a frame is (`BodyKind`; 0: an answer), and its length."""
+"""The kind of a frame (`BodyKind`, or `ANSWER_FRAME`), and its length in bytes."""
 ANSWER_FRAME = 0
 
 
-def send_frame(connection: socket.socket, what: int, *parts: bytes) -> None:
-    """Write one frame."""
-    connection.sendall(FRAME_HEADER.pack(what, sum(map(len, parts))))
+def send_frame(connection: socket.socket, kind: int, *parts: bytes) -> None:
+    """Write one frame of the joined parts; blocks until it is written."""
+    connection.sendall(FRAME_HEADER.pack(kind, sum(map(len, parts))))
     for part in parts:
         connection.sendall(part)
 
 
 def receive_frame(connection: socket.socket) -> tuple[int, bytearray]:
-    """Read one frame.
+    """Read one frame: its kind and its bytes; blocks until it is complete.
 
     Raises:
-        EOFError: the other side has closed.
+        EOFError: the other side has closed the socket.
     """
-    what, length = FRAME_HEADER.unpack(_receive(connection, FRAME_HEADER.size))
-    return what, _receive(connection, length)
+    kind, length = FRAME_HEADER.unpack(_receive(connection, FRAME_HEADER.size))
+    return kind, _receive(connection, length)
 
 
 def _receive(connection: socket.socket, length: int) -> bytearray:
@@ -55,9 +55,10 @@ def _receive(connection: socket.socket, length: int) -> bytearray:
 
 
 class HelperProcess:
-    """Owns one child process, started for the first call and after its death for the next one.
+    """Owns one child process, which is started for the first body and, after its death, for the next one.
 
-    `read` is for one thread, which must live as long as the child may: the kernel ties the two. `end` is for any.
+    `read` is for one thread, which must live as long as the child: the kernel ends the child with the thread that
+    started it. `kill` is for any thread. `nice` is the child's priority, `within_s` the time for one body in seconds.
     """
 
     def __init__(self, model: ServedModel, nice: int, within_s: float) -> None:
@@ -70,10 +71,10 @@ class HelperProcess:
         self._is_ended = False
 
     def read(self, kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
-        """What the bytes ask.
+        """Preprocess the body (the joined parts) in the child.
 
         Raises:
-            BadField, DoorError: see `Preprocessor.read`; also a helper that did not answer.
+            InvalidField, DoorError: as `Preprocessor.read`; a DoorError too if the child did not answer.
         """
         try:
             connection = self._started()
@@ -86,7 +87,7 @@ class HelperProcess:
         raise outcome
 
     def kill(self) -> None:
-        """Kill the child; there will be no other one."""
+        """Kill the child; no other one is started."""
         with self._lock:
             self._is_ended = True
             self._kill_child()

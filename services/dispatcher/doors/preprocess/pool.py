@@ -1,7 +1,7 @@
-"""Where a call's bytes are read: small ones on the event loop, one a turn of it, large ones in helper processes.
+"""Preprocesses request bodies: small ones on the event loop, one per turn of it, large ones in helper processes.
 
-Whatever a client sends, the event loop must not stop for it: parsing, templates and tokenizers hold the interpreter's
-lock for as long as the text is. Owns the lanes and the room for bodies; knows neither HTTP nor gRPC.
+No body may stop the event loop: parsing, chat templates and tokenizers hold the interpreter's lock for a time that
+grows with the text. Owns the lanes and the memory budget for bodies; knows neither HTTP nor gRPC.
 """
 
 import asyncio
@@ -20,9 +20,10 @@ from services.dispatcher.doors.preprocess.preprocessor import BodyKind, Preproce
 
 @dataclass(frozen=True, slots=True)
 class LaneLimits:
-    """One helper process, for calls up to `most_bytes`. At most `most_calls` run or wait in it, and at most
-    `room_bytes` of such calls are held, those still being received included. It has the priority `nice`, and
-    `within_s` for one call.
+    """Limits of one helper process, for bodies up to `most_bytes`.
+
+    At most `most_calls` bodies run or wait in it; at most `room_bytes` of them are in memory, those still being
+    received included. The process has the priority `nice`, and `within_s` seconds for one body.
     """
 
     most_bytes: int
@@ -33,20 +34,23 @@ class LaneLimits:
 
 
 LONG_LANE = LaneLimits(most_bytes=512 << 10, most_calls=64, room_bytes=32 << 20, nice=5, within_s=30.0)
-"""Long prompts as honest clients send them: nothing that is larger stands before them."""
+"""For long prompts as usual clients send them: they never wait behind larger bodies."""
 HUGE_LANE = LaneLimits(most_bytes=8 << 20, most_calls=8, room_bytes=64 << 20, nice=10, within_s=60.0)
 
 
 @dataclass(frozen=True, slots=True)
 class PreprocessLimits:
-    """Calls up to `inline_bytes` are read on the event loop, longer ones in the first lane that takes so much."""
+    """Bodies up to `inline_bytes` are preprocessed on the event loop, larger ones in the first lane that takes them."""
 
     inline_bytes: int = 8_192
     lanes: tuple[LaneLimits, ...] = (LONG_LANE, HUGE_LANE)
 
 
 class PreprocessPool:
-    """Reads calls. Owns a thread and a process for each lane, started when the first call for it comes."""
+    """Preprocesses bodies. Owns a thread and a process for each lane, started with the first body for it.
+
+    `decompressing` lets one compressed body at a time be inflated.
+    """
 
     def __init__(self, model: ServedModel, prompts: PromptEncoder, limits: PreprocessLimits) -> None:
         self._limits = limits
@@ -57,31 +61,31 @@ class PreprocessPool:
 
     @property
     def calls_in_lanes(self) -> int:
-        """Calls that a helper process reads, or that wait for one."""
+        """Bodies that are in a helper process or wait for one."""
         return sum(lane.calls for lane in self._lanes)
 
     def reserve_memory(self, declared_bytes: int | None) -> "ReservedMemory":
-        """Room for a body of so many bytes; None: not known yet."""
+        """A reservation, still empty, in the budget of the lane for so many bytes; None: the size is not known yet."""
         lane = self._lanes[-1] if declared_bytes is None else self._lane(declared_bytes)
         return ReservedMemory(lane.memory, self._limits.inline_bytes)
 
     async def read(self, kind: BodyKind, *parts: bytes) -> Preprocessed:
-        """What the bytes ask, in the parts in which they came.
+        """Preprocess a body, given in the parts in which it was received.
 
         Raises:
-            BadField, Malformed: see `Preprocessor.read`.
-            DoorError: too many large calls at once, or a helper process that did not answer.
+            InvalidField, MalformedRequest: see `Preprocessor.read`.
+            DoorError: too many large bodies at once, or a helper process that did not answer.
         """
         size = sum(map(len, parts))
         if size > self._limits.inline_bytes:
             return await self._lane(size).read(kind, parts)
         async with self._turn:
-            # One a turn of the loop: a crowd that comes at once stops the streams as little as one of it.
+            # One body per turn of the loop: many that arrive at once hold up the streams no longer than one does.
             await asyncio.sleep(0)
             return self._preprocessor.read(kind, b"".join(parts))
 
     def shut_down(self) -> None:
-        """End the helpers; what they read for gets an error."""
+        """End the helper processes; the bodies in them get a DoorError."""
         for lane in self._lanes:
             lane.shut_down()
 
@@ -90,17 +94,17 @@ class PreprocessPool:
 
 
 class BodyMemory:
-    """Memory for large bodies. `used` bytes are held of at most `most`."""
+    """A lane's memory budget: `used` bytes of at most `most` are reserved."""
 
     def __init__(self, most: int) -> None:
         self.used = 0
         self._most = most
 
     def reserve(self, size: int) -> None:
-        """Hold so much more.
+        """Reserve `size` bytes more.
 
         Raises:
-            DoorError: there is not so much left.
+            DoorError: fewer are left.
         """
         if self.used + size > self._most:
             text = f"large requests of {self.used} bytes are being read already; at most {self._most} may be at once"
@@ -109,10 +113,13 @@ class BodyMemory:
 
 
 class ReservedMemory:
-    """A part of a room while it is in use: `with intake.hold(size) as held`. The first `free_bytes` need none."""
+    """One body's share of a lane's memory budget: `with pool.reserve_memory(size) as memory: memory.grow(size)`.
 
-    def __init__(self, room: BodyMemory, free_bytes: int) -> None:
-        self._room = room
+    Bodies up to `free_bytes` take nothing of the budget.
+    """
+
+    def __init__(self, budget: BodyMemory, free_bytes: int) -> None:
+        self._budget = budget
         self._free_bytes = free_bytes
         self._bytes = 0
 
@@ -120,22 +127,22 @@ class ReservedMemory:
         return self
 
     def __exit__(self, *ending: object) -> None:
-        self._room.used -= self._bytes
+        self._budget.used -= self._bytes
 
     def grow(self, size: int) -> None:
-        """The body has `size` bytes by now.
+        """Reserve what the body needs now that it has `size` bytes.
 
         Raises:
-            DoorError: there is no room for it.
+            DoorError: the budget is used up.
         """
         more = size - self._bytes
         if size > self._free_bytes and more > 0:
-            self._room.reserve(more)
+            self._budget.reserve(more)
             self._bytes = size
 
 
 class PreprocessLane:
-    """Owns one helper process and the thread that speaks with it: calls go through one after the other."""
+    """Owns one helper process and the thread that waits for it: bodies go through one after the other."""
 
     def __init__(self, model: ServedModel, limits: LaneLimits) -> None:
         self.most_bytes = limits.most_bytes
@@ -148,8 +155,7 @@ class PreprocessLane:
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="preprocess")
 
     async def read(self, kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
-        """As `PreprocessPool.read`. A client that leaves gives up its place in the queue; what runs counts to its
-        end."""
+        """As `PreprocessPool.read`. A cancelled caller's body leaves the queue; one in the helper counts to its end."""
         with self._lock:
             if self.calls >= self._limits.most_calls:
                 text = f"{self.calls} large requests are being read already, the most that may be at once"
@@ -157,7 +163,7 @@ class PreprocessLane:
             self.calls += 1
         try:
             job = self._thread.submit(self._helper.read, kind, parts)
-        except RuntimeError as error:  # after `shut`
+        except RuntimeError as error:  # after `shut_down`
             self._on_done()
             raise _stopping() from error
         job.add_done_callback(self._on_done)
@@ -169,13 +175,13 @@ class PreprocessLane:
             raise
 
     def shut_down(self) -> None:
-        """End the helper, let go of the thread."""
+        """Kill the helper process and release the thread."""
         self._is_shut = True
         self._thread.shutdown(wait=False, cancel_futures=True)
         self._helper.kill()
 
     def _on_done(self, job: "Future[Preprocessed] | None" = None) -> None:
-        with self._lock:  # it comes from the lane's thread
+        with self._lock:  # called from the lane's thread
             self.calls -= 1
 
 

@@ -1,6 +1,6 @@
-"""From the bytes of one call to what it asks: parsed, every field checked, prompts as tokens.
+"""Preprocesses one request body: parses it, checks every field, and encodes its prompts as tokens.
 
-The same code runs on the event loop for small calls and in a helper process for large ones (`intake.py` chooses).
+The same code runs on the event loop for small bodies and in a helper process for large ones (`pool.py` chooses).
 """
 
 import json
@@ -21,7 +21,7 @@ from services.dispatcher.doors.preprocess.grpc_request import parse_generate
 
 
 class BodyKind(IntEnum):
-    """What the bytes are: a body of one of OpenAI's paths, or a GenerateRequest of gRPC."""
+    """The format of a body: that of one of OpenAI's paths, or gRPC's GenerateRequest."""
 
     COMPLETION = 1
     CHAT = 2
@@ -30,56 +30,56 @@ class BodyKind(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class Preprocessed:
-    """What a client asks, checked. `prompts` are the tokens; `asked.prompts` is empty: the text is not kept.
+    """A checked request. `prompts` are its tokens; `request.prompts` is empty: the text is not kept.
 
-    A call that names another model has no tokens: this model's tokenizer says nothing about it. `refused`: the model
-    cannot take a prompt of it; metrics and the access log tell what was asked all the same.
+    A request that names another model has no tokens: this model's tokenizer does not apply. `refused`: the model cannot
+    process a prompt; the request is kept for the metrics and the access log.
     """
 
-    asked: ParsedRequest
+    request: ParsedRequest
     prompts: tuple[I32, ...]
-    again: RetryIdentity = NEW_REQUEST
+    retry: RetryIdentity = NEW_REQUEST
     is_chat: bool = False
     refused: DoorError | None = None
 
     def raise_if_refused(self) -> None:
-        """Raise DoorError for prompts that the model cannot take."""
+        """Raise the DoorError of a prompt that the model cannot process, if there is one."""
         if self.refused is not None:
             raise self.refused
 
 
 class Preprocessor:
-    """Reads calls for one model."""
+    """Preprocesses bodies for one model."""
 
     def __init__(self, model: ServedModel, prompts: PromptEncoder) -> None:
         self._model = model
         self._prompts = prompts
 
     def read(self, kind: BodyKind, data: bytes) -> Preprocessed:
-        """The call in `data`.
+        """The request in `data`.
 
         Raises:
-            BadField: a field that cannot be taken, by name.
-            Malformed: bytes that are no such message.
+            InvalidField: a field's value is not allowed.
+            MalformedRequest: the bytes cannot be parsed.
         """
-        asked, again = _asked_of(kind, data)
-        bare, is_chat = replace(asked, prompts=()), isinstance(asked.prompts[0], tuple)
-        if asked.model not in (None, self._model.name):
-            return Preprocessed(bare, (), again, is_chat)
+        parsed, retry = _parse(kind, data)
+        request, is_chat = replace(parsed, prompts=()), isinstance(parsed.prompts[0], tuple)
+        if parsed.model not in (None, self._model.name):
+            return Preprocessed(request, (), retry, is_chat)
         try:
-            prompts = tuple(self._prompts.encode(prompt) for prompt in asked.prompts)
+            prompts = tuple(self._prompts.encode(prompt) for prompt in parsed.prompts)
             for tokens in prompts:
-                self._prompts.check_length(tokens, asked.settings.max_tokens)
+                self._prompts.check_length(tokens, parsed.settings.max_tokens)
         except DoorError as error:
-            return Preprocessed(bare, (), again, is_chat, error.with_traceback(None))
-        return Preprocessed(bare, prompts, again, is_chat)
+            return Preprocessed(request, (), retry, is_chat, error.with_traceback(None))
+        return Preprocessed(request, prompts, retry, is_chat)
 
 
 def read_json(data: bytes) -> Any:
     """A body as JSON, strictly: no NaN, no Infinity, no name twice in one object.
 
     Raises:
-        Malformed: it is none.
+        MalformedRequest: the body is not such JSON.
     """
     try:
         return json.loads(data, parse_constant=_no_constant, object_pairs_hook=_object)
@@ -88,13 +88,13 @@ def read_json(data: bytes) -> Any:
             "the body is not valid JSON here: too many objects and lists inside each other"
         ) from error
     except ValueError as error:
-        # Python's own text about a long number speaks of Python.
-        said = "a whole number has thousands of digits" if "int_max_str_digits" in str(error) else error
-        raise MalformedRequest(f"the body is not valid JSON: {said}") from error
+        # Python's own text about a long number names a function of Python.
+        text = "a whole number has thousands of digits" if "int_max_str_digits" in str(error) else error
+        raise MalformedRequest(f"the body is not valid JSON: {text}") from error
 
 
 def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Of two values under one name, JSON's readers take either: which of them is meant cannot be known."""
+    """An object without duplicate names: of two values, JSON parsers differ in which one they take."""
     made = dict(pairs)
     if len(made) < len(pairs):
         names = Counter(name for name, _ in pairs)
@@ -106,7 +106,7 @@ def _no_constant(spelled: str) -> None:
     raise ValueError(f"{spelled} is no JSON number")
 
 
-def _asked_of(kind: BodyKind, data: bytes) -> tuple[ParsedRequest, RetryIdentity]:
+def _parse(kind: BodyKind, data: bytes) -> tuple[ParsedRequest, RetryIdentity]:
     if kind is BodyKind.GENERATE:
         return parse_generate(data)
     body: Mapping[str, Any] = read_json(data)

@@ -42,7 +42,7 @@ def refused(quotas: TenantQuotas, wanted: Submit, now_s: float = 0.0) -> SubmitR
     return found
 
 
-def test_nothing_is_enforced_before_the_first_word_on_quotas() -> None:
+def test_nothing_is_enforced_before_the_first_quotas() -> None:
     quotas = TenantQuotas()
     assert quotas.refusal(asked(10_000), 0.0) is None
     quotas.reserve(1, asked(10_000))
@@ -73,7 +73,7 @@ def test_requests_come_back_evenly() -> None:
     assert refused(quotas, asked(), 10.0).retry_after_s == pytest.approx(10.0)
 
 
-def test_tokens_are_taken_whole_and_the_rest_comes_back() -> None:
+def test_tokens_are_reserved_whole_and_the_rest_is_refunded() -> None:
     quotas = quotas_of(tokens_per_minute=60)
     quotas.reserve(1, asked(10, 40))
     assert refused(quotas, asked(10, 10), 0.0).retry_after_s == pytest.approx(10.0)
@@ -91,7 +91,7 @@ def test_what_comes_back_never_fills_more_than_a_minute() -> None:
     assert quotas.refusal(asked(20, 40), 300.0) is None
 
 
-def test_what_is_left_is_told_and_not_touched() -> None:
+def test_usage_shows_what_is_left_and_changes_nothing() -> None:
     quotas = quotas_of(requests_per_minute=6, tokens_per_minute=120)
     assert quotas.usage("t", 0.0) == QuotaUsage(RateLimitStatus(6, 6, 0.0), RateLimitStatus(120, 120, 0.0))
     quotas.reserve(1, asked(prompt=20, max_tokens=40))
@@ -147,7 +147,7 @@ def test_a_request_without_a_limit_gets_what_its_tenant_leaves(
     assert quotas_of(**limits).cap_max_tokens(asked(10, None), most).max_tokens == max_tokens
 
 
-def test_a_call_of_several_requests_is_taken_whole_or_not_at_all() -> None:
+def test_a_call_of_several_requests_is_admitted_whole_or_not_at_all() -> None:
     quotas = quotas_of(tokens_per_minute=100, running=3)
     quotas.reserve(1, asked(10, 20))
     call = [
@@ -246,12 +246,12 @@ def test_a_request_gives_back_however_it_ends() -> None:
     assert only(bench.give(client("d"), submit(tenant="t", max_tokens=10)), Admitted)
 
 
-def test_a_request_without_max_tokens_is_placed_with_its_tenants() -> None:
+def test_a_request_without_max_tokens_is_dispatched_with_its_tenants() -> None:
     bench = limited(max_tokens=7)
     assert bench.run("a", tenant="t", max_tokens=None).max_tokens == 7
 
 
-def test_what_is_refused_for_something_else_takes_nothing() -> None:
+def test_a_request_refused_for_another_reason_reserves_nothing() -> None:
     bench = limited(requests_per_minute=1)
     for name in range(3):
         sent = bench.give(client(name), submit(range(90), tenant="t", max_tokens=50))
@@ -270,9 +270,9 @@ def test_a_tenant_cancels_its_own_requests_alone() -> None:
 
 
 def random_event(random: Random, bench: Bench, number: int, places: list[Place]) -> list[Send]:
-    """Something happens to somebody; what the core sent."""
+    """Feed one random event; what the core sent."""
     older = random.randrange(number + 1)
-    match random.choice(["ask", "ask", "named", "resumed", "end", "withdraw", "cancel", "lost", "timer"]):
+    match random.choice(["ask", "ask", "named", "resumed", "end", "abort", "cancel", "lost", "timer"]):
         case "ask":
             return bench.give(client(number), submit(tenant="t", max_tokens=random.randint(1, 60)))
         case "named":
@@ -283,7 +283,7 @@ def random_event(random: Random, bench: Bench, number: int, places: list[Place])
             place = random.choice(places)
             batch = rows((place.request, place.attempt, len(place.tokens), 9), finish=FinishReason.LENGTH)
             return bench.give(A, batch)
-        case "withdraw":
+        case "abort":
             return bench.give(client(older), Abort())
         case "cancel":
             return bench.give(client("tool"), CancelById(f"req-2a-{older:x}", "t"))
@@ -297,7 +297,7 @@ def random_event(random: Random, bench: Bench, number: int, places: list[Place])
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_every_hold_is_of_a_request_that_lives(seed: int) -> None:
+def test_every_reservation_is_of_a_request_in_the_journal(seed: int) -> None:
     """Random lives of requests, also named and resumed ones: a hold comes with each, and goes with it."""
     random = Random(seed)
     bench = limited(requests_per_minute=10_000, tokens_per_minute=500, running=6)

@@ -19,7 +19,7 @@ def test_the_time_between_two_ends_counts_if_others_waited_all_along() -> None:
     assert (pace.interval_s, pace.wait_s(5)) == (3.0, 15.0)
     pace.on_served(100.0, others_wait=False)
     pace.on_served(200.0, others_wait=True)
-    assert pace.interval_s == 3.0, "nobody waited in between"
+    assert pace.interval_s == 3.0, "no request waited in between"
     pace.on_served(203.0, others_wait=True)
     assert pace.interval_s == 3.0
 

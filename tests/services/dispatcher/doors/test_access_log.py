@@ -1,4 +1,4 @@
-"""The access log as a file: whole lines, bounded files, and nothing that holds anybody up."""
+"""The access log as a file: whole lines, bounded files, and no write that blocks the caller."""
 
 import json
 import os
@@ -42,7 +42,7 @@ def test_lines_are_json_with_a_time_in_utc(tmp_path: Path) -> None:
         "model": None,
     }
     assert (log.lines_total, log.dropped_total) == (1, 0)
-    assert os.stat(tmp_path / "a.jsonl").st_mode & 0o007 == 0, "it names clients: nobody else reads it"
+    assert os.stat(tmp_path / "a.jsonl").st_mode & 0o007 == 0, "it names clients: other users must not read it"
 
 
 def test_a_full_file_makes_way_and_only_so_many_are_kept(tmp_path: Path) -> None:
@@ -59,7 +59,7 @@ def test_a_full_file_makes_way_and_only_so_many_are_kept(tmp_path: Path) -> None
     }
 
 
-def test_it_goes_on_in_a_new_file_when_another_program_took_the_old_one(tmp_path: Path) -> None:
+def test_it_continues_in_a_new_file_when_another_program_moved_the_old_one(tmp_path: Path) -> None:
     path = tmp_path / "a.jsonl"
     log = AccessLog(AccessLogConfig(str(path)))
     log.write(line(1))
@@ -133,7 +133,7 @@ def test_a_file_that_cannot_be_written_is_said_at_the_start(tmp_path: Path) -> N
         AccessLog(AccessLogConfig(str(tmp_path / "no-such-folder" / "a.jsonl")))
 
 
-def test_standard_output_takes_it_too(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+def test_lines_go_to_standard_output_too(capfdbinary: pytest.CaptureFixture[bytes]) -> None:
     log = AccessLog(AccessLogConfig("-"))
     log.write(line(7))
     log.close()

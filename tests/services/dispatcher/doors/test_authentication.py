@@ -1,4 +1,4 @@
-"""Keys at both doors: who has none is turned away before anything is read; a request counts for its tenant."""
+"""API keys at both doors: a call without one is refused before its body is read; a request counts for its tenant."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -44,45 +44,45 @@ async def chat(cluster: Doors, key: str, **options: Any) -> Any:
     return await ai(cluster, key).chat.completions.create(**{"model": MODEL, "messages": messages, **options})
 
 
-# --- who asks ---
+# --- the authenticator ---
 
 
-def test_before_there_are_keys_everybody_comes_as_nobody() -> None:
-    callers = Authenticator()
-    assert callers.authenticate(None) is None
+def test_before_the_tenants_are_set_no_key_is_required() -> None:
+    authenticator = Authenticator()
+    assert authenticator.authenticate(None) is None
     assert settings_of_tenant(RequestSettings(tenant="x"), None).tenant == "x"
 
 
 @pytest.mark.parametrize("given", [f"Bearer {ACME}", f"bearer {ACME}", f"BEARER  {ACME} "])
 def test_a_known_key_says_the_tenant(given: str) -> None:
-    callers = Authenticator()
-    callers.set_tenants(tenants())
-    assert callers.authenticate(given) == "acme"
+    authenticator = Authenticator()
+    authenticator.set_tenants(tenants())
+    assert authenticator.authenticate(given) == "acme"
 
 
 @pytest.mark.parametrize(
     "given", [None, "", ACME, "Bearer", "Bearer ", f"Basic {ACME}", "Bearer dk-no", "Bearer " * 99]
 )
 def test_what_is_no_known_key_is_not_authenticated(given: str | None) -> None:
-    callers = Authenticator()
-    callers.set_tenants(tenants())
+    authenticator = Authenticator()
+    authenticator.set_tenants(tenants())
     with pytest.raises(DoorError) as caught:
-        callers.authenticate(given)
+        authenticator.authenticate(given)
     assert caught.value.code is RejectionCode.UNAUTHENTICATED
 
 
 def test_a_hash_from_the_file_is_no_key() -> None:
-    callers = Authenticator()
-    callers.set_tenants(tenants())
+    authenticator = Authenticator()
+    authenticator.set_tenants(tenants())
     with pytest.raises(DoorError):
-        callers.authenticate(f"Bearer {hash_key(ACME)}")
+        authenticator.authenticate(f"Bearer {hash_key(ACME)}")
 
 
-def test_no_tenants_means_nobody() -> None:
-    callers = Authenticator()
-    assert callers.set_tenants(()).tenants == ()
+def test_an_empty_file_of_tenants_refuses_every_key() -> None:
+    authenticator = Authenticator()
+    assert authenticator.set_tenants(()).tenants == ()
     with pytest.raises(DoorError):
-        callers.authenticate(f"Bearer {ACME}")
+        authenticator.authenticate(f"Bearer {ACME}")
 
 
 # --- HTTP ---
@@ -152,7 +152,7 @@ def test_http_says_when_to_come_back() -> None:
     with_keys(test, requests_per_minute=1)
 
 
-def test_a_call_of_several_choices_is_refused_before_the_first_is_placed() -> None:
+def test_a_call_of_several_choices_is_refused_before_the_first_is_dispatched() -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.held = True
         running = asyncio.create_task(chat(cluster, ACME, max_tokens=3))
@@ -180,8 +180,8 @@ def test_grpc_knows_its_callers() -> None:
             assert (await client.generate("hi", max_tokens=3, tenant="acme")).request
             with pytest.raises(NotAllowed, match="is of tenant 'acme', not of 'other'"):
                 await client.generate("hi", max_tokens=3, tenant="other")
-        async with AsyncClient(cluster.endpoint, api_key="") as nobody:
-            for call in (nobody.info(), nobody.cancel("req-1-1"), nobody.generate("hi", max_tokens=3)):
+        async with AsyncClient(cluster.endpoint, api_key="") as keyless:
+            for call in (keyless.info(), keyless.cancel("req-1-1"), keyless.generate("hi", max_tokens=3)):
                 with pytest.raises(NotAuthenticated, match="an API key is needed"):
                     await call
         assert [place.tenant for place in cluster.instance.placed] == ["acme", "acme"]
@@ -220,7 +220,7 @@ def test_another_tenants_request_cannot_be_cancelled() -> None:
 
 def test_new_tenants_count_at_once() -> None:
     async def test(cluster: Doors) -> None:
-        cluster.callers.set_tenants(tenants()[1:])
+        cluster.authenticator.set_tenants(tenants()[1:])
         with pytest.raises(openai.AuthenticationError):
             await chat(cluster, ACME, max_tokens=3)
         await chat(cluster, OTHER, max_tokens=3)

@@ -49,7 +49,7 @@ def refusals(cluster: Doors) -> list[Closed]:
 
 def counted(cluster: Doors, name: str) -> dict[str, float]:
     """Labels and value of each sample of a family that is not 0."""
-    page = cluster.door.metrics.page().decode()
+    page = cluster.gateway.metrics.page().decode()
     samples = [line for line in page.splitlines() if line.startswith(name + "{")]
     return {line.split("{")[1].split("}")[0]: float(line.rpartition(" ")[2]) for line in samples}
 
@@ -197,7 +197,7 @@ def test_what_the_core_refuses_is_counted_once() -> None:
     with_doors(test, log=log, serving=False, admission__max_queued=1)
 
 
-def test_keys_that_are_not_known_are_refused_calls_of_nobody() -> None:
+def test_calls_with_unknown_keys_are_refused_without_a_tenant() -> None:
     log = Lines()
 
     async def test(cluster: Doors) -> None:
@@ -312,7 +312,7 @@ def test_a_write_to_a_client_that_has_just_left_is_no_error_of_ours() -> None:
         async def write(request: web.Request) -> web.StreamResponse:
             raise ConnectionResetError("Cannot write to closing transport")
 
-        access = CallMiddleware(cluster.door)
+        access = CallMiddleware(cluster.gateway)
         request = make_mocked_request("POST", TEXT)
         answer = await access.record_call(request, lambda inner: access.record_error(inner, write))
         assert (answer.status, log[0]["status"], log[0]["error"]) == (499, 499, None)

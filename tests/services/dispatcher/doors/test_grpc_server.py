@@ -78,14 +78,14 @@ def test_a_slow_reader_gets_merged_pieces_and_nothing_is_lost() -> None:
 
     async def test(cluster: Doors, channel: grpc.aio.Channel) -> None:
         cluster.instance.held = True
-        client, stream = await cluster.door.submit(i32([5]), RequestSettings(max_tokens=900), "test")
+        client, stream = await cluster.gateway.submit(i32([5]), RequestSettings(max_tokens=900), "test")
         cluster.instance.release()
         while cluster.core.report().finished_total == 0:
             await asyncio.sleep(0)
         piece = await stream.next()
         assert (len(piece.tokens), piece.finish) == (900, FinishReason.LENGTH)
         assert piece.text == cluster.text(900)
-        cluster.door.close(client)
+        cluster.gateway.close(client)
 
     with_channel(test)
 

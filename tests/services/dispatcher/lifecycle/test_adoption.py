@@ -1,38 +1,20 @@
 """The dispatcher's core: requests that began at another one, at exact times."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from dunlin.effects import Address, Gone, Joined, Send
 from dunlin.kv import prefix_hash
-from dunlin.messages.dispatch import Accepted, Adopt, Adopted, AdoptedElsewhere, Cancel, NotHeld, Place
-from dunlin.messages.door import CancelById, CancelResult, Delta, RejectionCode, Submit, SubmitRejected
-from dunlin.messages.fleet import MemberView
-from dunlin.messages.lifecycle import Admitted, Closed, FirstToken
-from dunlin.messages.types import FinishReason, SamplingParams, i32
+from dunlin.messages.dispatch import Accepted, Adopt, AdoptedElsewhere, Cancel, NotHeld, Place
+from dunlin.messages.door import CancelById, CancelResult, Delta, RejectionCode, SubmitRejected
+from dunlin.messages.lifecycle import Admitted
+from dunlin.messages.types import FinishReason, i32
 from services.dispatcher.requests.journal import RequestState
 from services.dispatcher.requests.timers import AdoptionQueryRetry, AdoptionQueryTimeout, DeadlineDue
 from tests.services.dispatcher import factories
+from tests.services.dispatcher.adoption_factories import KEY, Bench, adopted, named, resumed
 from tests.services.dispatcher.factories import A, B, client, member, messages, only, rows, submit, target
-
-KEY = "req-7-9"
-
-
-class Bench(factories.Bench):
-    """Hears what counts here."""
-
-    def give(self, sender: Address, message: Any, at_s: float | None = None) -> list[Send]:
-        return plain(super().give(sender, message, at_s))
-
-    def fleet(self, *members: MemberView) -> "Bench":
-        super().fleet(*members)
-        return self
-
-
-def resumed(received: tuple[int, ...] = (70, 71), **overrides: Any) -> Submit:
-    return submit(**{"max_tokens": 6, "key": KEY, "received": i32(received), **overrides})
 
 
 def asking(**config: Any) -> factories.Bench:
@@ -42,28 +24,13 @@ def asking(**config: Any) -> factories.Bench:
     return bench
 
 
-def adopted(*tokens: int, finish: FinishReason = FinishReason.RUNNING, **overrides: Any) -> Adopted:
-    return Adopted(
-        **{"request": 1, "attempt": 1, "key": KEY, "tokens": i32(tokens), "max_tokens": 6, **overrides}, finish=finish
-    )
-
-
-def plain(sent: list[Send]) -> list[Send]:
-    """Without the reasons and what is told of phases: those have tests of their own."""
-    kept = [send for send in sent if not isinstance(send.message, FirstToken | Closed)]
-    return [
-        replace(send, message=Admitted(send.message.request)) if isinstance(send.message, Admitted) else send
-        for send in kept
-    ]
-
-
 def state(bench: factories.Bench) -> RequestState:
     request = bench.core.journal.get(1)
     assert request is not None
     return request.state
 
 
-def test_everybody_is_asked_with_the_proof_and_nothing_is_placed_yet() -> None:
+def test_every_instance_is_queried_with_the_proof_and_nothing_is_dispatched_yet() -> None:
     bench = Bench().fleet(member(A), member(B))
     sent = bench.give(client("c"), resumed(tenant="t"))
     assert target(sent, Adopt) == [A, B]
@@ -74,7 +41,7 @@ def test_everybody_is_asked_with_the_proof_and_nothing_is_placed_yet() -> None:
     assert state(bench) is RequestState.ADOPTING
 
 
-def test_who_holds_it_goes_on_and_the_client_gets_what_it_lacks() -> None:
+def test_the_instance_that_runs_it_is_adopted_and_the_client_gets_the_missing_tokens() -> None:
     bench = asking()
     sent = bench.give(A, adopted(72, 73))
     assert sent == [Send(client("c"), Admitted(KEY)), Send(client("c"), Delta(i32([72, 73])))]
@@ -93,7 +60,7 @@ def test_an_answer_that_ended_is_delivered_with_its_end() -> None:
     assert len(bench.core.journal) == 0
 
 
-def test_a_second_holder_is_told_to_stop() -> None:
+def test_the_attempt_of_a_second_holder_is_cancelled() -> None:
     bench = asking()
     bench.give(A, adopted(72))
     sent = bench.give(B, adopted())
@@ -102,7 +69,7 @@ def test_a_second_holder_is_told_to_stop() -> None:
     assert bench.give(B, adopted(72, finish=FinishReason.LENGTH)) == []  # nothing to stop there
 
 
-def test_when_nobody_holds_it_it_goes_on_from_the_clients_tokens() -> None:
+def test_a_request_that_no_instance_runs_is_rebuilt_from_the_clients_tokens() -> None:
     bench = asking()
     assert bench.give(A, NotHeld(1, 1)) == []
     sent = bench.give(B, NotHeld(1, 1))
@@ -130,7 +97,7 @@ def test_an_instance_that_is_gone_is_not_waited_for() -> None:
     assert len(messages(bench.give(B, Gone("killed")), Place)) == 1
 
 
-def test_one_that_joins_meanwhile_is_asked_too_and_one_that_is_known_is_waited_for() -> None:
+def test_an_instance_that_joins_meanwhile_is_queried_and_a_known_one_is_awaited() -> None:
     bench = Bench().fleet(member(A))
     bench.view(member(A), member(B))
     bench.give(client("c"), resumed())
@@ -139,14 +106,14 @@ def test_one_that_joins_meanwhile_is_asked_too_and_one_that_is_known_is_waited_f
     assert bench.give(B, adopted(72))[0] == Send(client("c"), Admitted(KEY))
 
 
-def test_a_suspect_is_asked_and_not_waited_for() -> None:
+def test_a_suspect_is_queried_and_not_awaited() -> None:
     bench = asking()
     bench.give(A, NotHeld(1, 1))
     sent = bench.view(member(A), member(B, suspect=True))
     assert target(sent, Place) == [A]
 
 
-def test_while_nobody_can_be_placed_at_it_waits_for_word_until_the_time_is_over() -> None:
+def test_without_a_serving_instance_a_query_waits_until_its_timeout() -> None:
     bench = Bench(adoption__ask_timeout_s=2.0)
     bench.give(client("c"), resumed())
     assert state(bench) is RequestState.ADOPTING
@@ -157,7 +124,7 @@ def test_while_nobody_can_be_placed_at_it_waits_for_word_until_the_time_is_over(
     assert state(bench) is RequestState.DISPATCHED
 
 
-def test_a_client_that_leaves_while_it_is_asked_for_leaves_nothing_behind() -> None:
+def test_a_client_that_leaves_during_the_query_leaves_nothing_behind() -> None:
     bench = asking()
     bench.give(client("c"), Gone())
     assert len(bench.core.journal) == 0
@@ -169,7 +136,7 @@ def test_a_client_that_leaves_while_it_is_asked_for_leaves_nothing_behind() -> N
 OTHER = Address("dispatcher", "e", 99)
 
 
-def test_what_another_dispatcher_took_is_not_placed_again_and_ends_with_its_client() -> None:
+def test_a_request_adopted_elsewhere_is_not_dispatched_again_and_ends_with_its_client() -> None:
     bench = Bench().fleet(member(A), member(B))
     bench.run("c")
     assert bench.give(A, AdoptedElsewhere(1, 1, OTHER)) == []
@@ -181,7 +148,7 @@ def test_what_another_dispatcher_took_is_not_placed_again_and_ends_with_its_clie
     assert bench.fire(AdoptionQueryRetry) == []
 
 
-def test_what_another_dispatcher_took_is_asked_back_while_somebody_reads_it_here() -> None:
+def test_a_request_adopted_elsewhere_is_adopted_back_while_it_has_readers_here() -> None:
     bench = Bench().fleet(member(A))
     place = bench.run("c", max_tokens=6)
     bench.give(A, rows((1, 1, 3, 70)))
@@ -197,7 +164,7 @@ def test_what_another_dispatcher_took_is_asked_back_while_somebody_reads_it_here
     assert (again.attempt, list(again.tokens)) == (4, [5, 6, 7, 70, 71, 72])
 
 
-def test_what_is_taken_while_nobody_reads_it_is_forgotten() -> None:
+def test_a_request_adopted_elsewhere_without_readers_here_is_forgotten() -> None:
     bench = Bench().fleet(member(A))
     bench.give(client("c"), named())
     bench.give(A, NotHeld(1, 1))
@@ -206,7 +173,7 @@ def test_what_is_taken_while_nobody_reads_it_is_forgotten() -> None:
     assert len(bench.core.journal) == 0
 
 
-def test_a_deadline_ends_it_while_it_is_asked_for() -> None:
+def test_a_deadline_ends_a_request_during_its_query() -> None:
     bench = Bench().fleet(member(A))
     bench.give(client("c"), resumed(timeout_s=1.0))
     assert only(bench.fire(DeadlineDue), Delta).finish is FinishReason.DEADLINE
@@ -258,7 +225,7 @@ def test_a_made_up_name_does_not_get_in_the_way_of_a_real_one() -> None:
     assert only(bench.give(client("c"), submit()), Place).key == "req-2a-3"
 
 
-def test_a_full_queue_takes_those_that_were_admitted_elsewhere() -> None:
+def test_a_full_queue_admits_requests_that_were_admitted_elsewhere() -> None:
     bench = Bench(admission__max_queued=1)
     bench.give(client("a"), submit())
     assert only(bench.give(client("b"), submit()), SubmitRejected).code is RejectionCode.FULL
@@ -267,14 +234,10 @@ def test_a_full_queue_takes_those_that_were_admitted_elsewhere() -> None:
     assert only(bench.give(client("d"), resumed(key="req-7-a")), SubmitRejected).code is RejectionCode.FULL
 
 
-# --- names ---
+# --- idempotency keys ---
 
 
-def named(**overrides: Any) -> Submit:
-    return submit(**{"idempotency": "k/0", "digest": b"d", "tenant": "t", **overrides})
-
-
-def test_a_named_request_is_asked_for_before_it_is_placed() -> None:
+def test_an_idempotent_request_is_queried_before_it_is_dispatched() -> None:
     bench = Bench().fleet(member(A))
     sent = bench.give(client("c"), named())
     adopt = only(sent, Adopt)
@@ -301,13 +264,6 @@ def test_found_elsewhere_it_keeps_its_first_name() -> None:
     assert bench.core.report().joined_total == 1
 
 
-def test_who_gets_tokens_while_it_is_asked_for_hears_its_name_first() -> None:
-    bench = Bench().fleet(member(A))
-    bench.give(client("c"), named(key=KEY, received=i32([70, 71])))
-    sent = bench.give(client("d"), named())
-    assert sent == [Send(client("d"), Admitted(KEY)), Send(client("d"), Delta(i32([70, 71])))]
-
-
 def test_a_name_that_means_something_else_elsewhere_is_refused() -> None:
     bench = Bench().fleet(member(A), member(B))
     bench.give(client("c"), named())
@@ -319,92 +275,3 @@ def test_a_name_that_means_something_else_elsewhere_is_refused() -> None:
     ]
     assert only(sent[:1], SubmitRejected).code is RejectionCode.CONFLICT
     assert len(bench.core.journal) == 0
-
-
-def finished(
-    bench: factories.Bench, *tokens: int, finish: FinishReason = FinishReason.LENGTH, **overrides: Any
-) -> None:
-    """A named request ran to its end."""
-    bench.give(client("c"), named(**overrides))
-    bench.give(A, NotHeld(1, 1))
-    for index, token in enumerate(tokens):
-        last = index + 1 == len(tokens)
-        bench.give(A, rows((1, 2, 3 + index, token), finish=finish if last else FinishReason.RUNNING))
-
-
-def test_a_finished_answer_is_told_again_until_it_is_too_old() -> None:
-    bench = Bench(idempotency__replay_s=60.0).fleet(member(A))
-    finished(bench, 70, 71)
-    again = [
-        Send(client("d"), Admitted("req-2a-1")),
-        Send(client("d"), Delta(i32([70, 71]), finish=FinishReason.LENGTH)),
-    ]
-    assert bench.give(client("d"), named(), 59.9) == again
-    assert len(bench.core.journal) == 0
-    other = bench.give(client("e"), named(digest=b"x"))
-    assert only(other, SubmitRejected).code is RejectionCode.CONFLICT
-    assert only(bench.give(client("f"), named(tenant="u")), Adopt).tenant == "u"
-    assert only(bench.give(client("g"), named(), 60.0), Adopt).request == 3
-
-
-def test_log_probabilities_are_told_again_too() -> None:
-    bench = Bench().fleet(member(A))
-    finished(bench, 70, 71, sampling=SamplingParams(logprobs=0))
-    delta = only(bench.give(client("d"), named(sampling=SamplingParams(logprobs=0))), Delta)
-    assert (list(delta.tokens), list(delta.logprobs), list(delta.top_count)) == ([70, 71], [-0.5, -0.5], [0, 0])
-
-
-@pytest.mark.parametrize(("stops", "told"), [((71,), FinishReason.STOP), ((), FinishReason.RUNNING)])
-def test_a_stop_string_is_for_the_door_to_find_again(stops: tuple[int, ...], told: FinishReason) -> None:
-    bench = Bench().fleet(member(A))
-    finished(bench, 70, 71, finish=FinishReason.STOP, stop_ids=i32(stops))
-    assert only(bench.give(client("d"), named()), Delta).finish is told
-
-
-def test_what_failed_runs_anew() -> None:
-    bench = Bench().fleet(member(A))
-    finished(bench, 70, 71, finish=FinishReason.ERROR)
-    assert only(bench.give(client("d"), named()), Adopt).request == 2
-
-
-def test_replays_are_bounded() -> None:
-    for bound in ({"idempotency__max_replays": 2}, {"idempotency__max_replay_tokens": 8}):
-        bench = Bench(**bound).fleet(member(A))
-        for number in range(1, 5):
-            bench.give(client(number), named(idempotency=f"{number}/0"))
-            bench.give(A, NotHeld(number, 1))
-            bench.give(A, rows((number, 2, 3, 70), finish=FinishReason.LENGTH))
-        kept = [bool(messages(bench.give(client(f"{n}'"), named(idempotency=f"{n}/0")), Delta)) for n in range(1, 5)]
-        assert kept == [False, False, True, True]
-
-
-def test_readers_of_one_request_are_bounded() -> None:
-    bench = Bench().fleet(member(A))
-    for number in range(16):
-        bench.give(client(number), named())
-    assert only(bench.give(client("one too many"), named()), SubmitRejected).code is RejectionCode.FULL
-
-
-def test_a_key_under_a_new_name_is_still_the_request_that_runs() -> None:
-    bench = Bench().fleet(member(A))
-    bench.run("c", A)
-    request = bench.core.journal.get(1)
-    assert request is not None
-    again = submit(key=request.key, idempotency="new/0", digest=b"d")
-    assert only(bench.give(client("d"), again), SubmitRejected).code is RejectionCode.CONFLICT
-    assert len(bench.core.journal) == 1
-    bench.core.journal.check_integrity()
-
-
-def test_a_reader_that_has_more_than_what_runs_here_cuts_off_nobody() -> None:
-    bench = Bench().fleet(member(A))
-    bench.give(client("c"), submit(idempotency="n/0", digest=b"d"))
-    bench.give(A, NotHeld(1, 1))
-    request = bench.core.journal.get(1)
-    assert request is not None
-    ahead = submit(idempotency="n/0", digest=b"d", key=request.key, received=i32([70]))
-    (answer,) = bench.give(client("d"), ahead)
-    rejected = only([answer], SubmitRejected)
-    assert (rejected.code, rejected.retry_after_s) == (RejectionCode.UNAVAILABLE, 0.5)
-    assert request.readers == [client("c")]
-    assert len(bench.core.journal) == 1

@@ -18,7 +18,7 @@ def figures(why: Why | None) -> dict[str, float]:
 
 
 def closed(bench: Bench) -> Closed:
-    return only(bench.told, Closed)
+    return only(bench.events, Closed)
 
 
 def cause(bench: Bench) -> str:
@@ -36,19 +36,19 @@ def test_admission_says_what_the_queue_was_like_and_keeps_the_clients_trace() ->
     assert only(sent, Place).trace == TRACE
 
 
-def test_the_first_token_of_an_attempt_is_told_once() -> None:
+def test_the_first_token_of_an_attempt_is_one_event() -> None:
     bench = Bench().fleet(member(A), member(B))
     (holder,) = target(bench.give(client("c"), submit(), at_s=1.0), Place)
     bench.give(holder, rows((1, 1, 3, 70)), at_s=1.25)
-    first = only(bench.told, FirstToken)
+    first = only(bench.events, FirstToken)
     assert (first.request, first.attempt, first.instance) == ("req-2a-1", 1, holder)
     assert figures(first.why) == {"first_token_s": 0.25, "tokens_before": 0}
     bench.give(holder, rows((1, 1, 4, 71)))
-    assert bench.told == []
+    assert bench.events == []
     (other,) = target(bench.give(holder, Returned(1, 1, Why("engine lost", "gone"))), Place)
     bench.give(other, rows((1, 2, 5, 72)), at_s=2.0)
-    assert (only(bench.told, FirstToken).attempt, only(bench.told, FirstToken).instance) == (2, other)
-    assert figures(only(bench.told, FirstToken).why) == {"first_token_s": 1.0, "tokens_before": 2}
+    assert (only(bench.events, FirstToken).attempt, only(bench.events, FirstToken).instance) == (2, other)
+    assert figures(only(bench.events, FirstToken).why) == {"first_token_s": 1.0, "tokens_before": 2}
 
 
 def test_the_last_token_closes_it_after_it_was_delivered() -> None:
@@ -74,7 +74,7 @@ def test_a_queued_request_that_its_deadline_ends_leaves_a_record() -> None:
     assert end.why.rejected[0].reason == "it was queued"
 
 
-def test_whoever_ends_it_is_named() -> None:
+def test_the_closed_event_says_what_ended_the_request() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")
     bench.give(client("c"), Gone("hung up"))
@@ -85,22 +85,22 @@ def test_whoever_ends_it_is_named() -> None:
     assert cause(bench) == "a stop string came"
 
 
-def test_those_given_up_in_a_drought_are_told_one_by_one() -> None:
+def test_each_request_that_an_outage_ends_has_a_closed_event() -> None:
     bench = Bench()
     for name in "cd":
         bench.give(client(name), submit())
     bench.fire(OutageTimeout)
-    assert [told.request for told in messages(bench.told, Closed)] == ["req-2a-1", "req-2a-2"]
-    assert {told.finish for told in messages(bench.told, Closed)} == {FinishReason.ERROR}
+    assert [told.request for told in messages(bench.events, Closed)] == ["req-2a-1", "req-2a-2"]
+    assert {told.finish for told in messages(bench.events, Closed)} == {FinishReason.ERROR}
 
 
-def test_a_flood_of_refusals_is_told_now_and_then_with_a_count() -> None:
+def test_a_flood_of_refusals_is_recorded_at_a_limited_rate_with_a_count() -> None:
     bench = Bench(admission__max_queued=1)
     bench.give(client("first"), submit())
 
     def refuse(at_s: float, name: object = "") -> list[Closed]:
         bench.give(client(f"{at_s} {name}"), submit(trace=TRACE), at_s=at_s)
-        return messages(bench.told, Closed)
+        return messages(bench.events, Closed)
 
     at_once = [told for number in range(REFUSAL_BURST) for told in refuse(1.0, number)]
     assert [figures(told.why)["left_out_before"] for told in at_once] == [0] * REFUSAL_BURST
@@ -111,12 +111,12 @@ def test_a_flood_of_refusals_is_told_now_and_then_with_a_count() -> None:
     assert figures(later.why)["left_out_before"] == 2
     assert refuse(1.0 + 1.5 * REFUSAL_INTERVAL_S) == []
     bench.give(client("other"), RefusedAtDoor("too_long", "too many tokens"))
-    assert only(bench.told, Closed).error == "too_long", "another kind has room of its own"
+    assert only(bench.events, Closed).error == "too_long", "another kind has room of its own"
     assert bench.core.report().refused_total == REFUSAL_BURST + 5
 
 
-def test_a_hand_out_that_is_refused_tells_of_no_first_token() -> None:
+def test_a_refused_attempt_has_no_first_token_event() -> None:
     bench = Bench().fleet(member(A))
     bench.give(client("c"), Submit(submit().tokens, 4))
     bench.give(A, Refused(1, 1, Refusal.FULL))
-    assert bench.told == []
+    assert bench.events == []

@@ -1,4 +1,4 @@
-"""The dispatcher's core: requests that are moved while they run, and what becomes of those that nobody takes."""
+"""Live migration in the core: the target's acceptance or refusal, and the return to the source."""
 
 from dunlin.messages.dispatch import Accepted, Cancel, Place, Ready, Refusal, Refused
 from tests.services.dispatcher.factories import A, B, Bench, client, member, only, rows, target
@@ -21,7 +21,7 @@ def test_the_next_attempt_goes_where_the_source_says_and_the_source_is_let_go() 
     assert (target(sent, Cancel), only(sent, Cancel).attempt) == ([A], 1)
 
 
-def test_a_target_that_refuses_sends_it_home() -> None:
+def test_after_a_targets_refusal_the_request_returns_to_its_source() -> None:
     bench = moving()
     bench.give(A, Ready(1, 1, B, handle=7, tokens=4))
     sent = bench.give(B, Refused(1, 2, Refusal.FULL))
@@ -29,7 +29,7 @@ def test_a_target_that_refuses_sends_it_home() -> None:
     assert target(bench.give(A, Accepted(1, 3, 1)), Cancel) == []
 
 
-def test_a_home_that_refuses_it_is_not_asked_again() -> None:
+def test_a_source_that_refuses_it_is_no_migration_source_any_more() -> None:
     """As one that is being emptied does, which has lost it meanwhile."""
     bench = moving()
     bench.give(A, Ready(1, 1, B, handle=7, tokens=4))

@@ -83,7 +83,7 @@ def test_limits_and_the_unfit() -> None:
     assert (made.fleet_max_length([B]), made.fleet_max_length([A, B])) == (50, 0)
 
 
-def test_no_limit_is_known_before_anybody_reported() -> None:
+def test_no_limit_is_known_before_the_first_report() -> None:
     assert fleet().fleet_max_length([]) is None
     assert fleet(member(A, capacity_slots=0)).fleet_max_length([]) is None
     assert fleet(member(A, max_positions=0)).fleet_max_length([]) == 1000
@@ -129,7 +129,7 @@ def test_part_of_a_view_changes_only_that_part() -> None:
     assert made.fleet_max_length([]) is None
 
 
-def test_a_whole_view_replaces_everything() -> None:
+def test_a_full_view_replaces_everything() -> None:
     made = fleet(member(A), member(B))
     made.apply_view(MONITOR, FleetView(2, (member(A),)), 0.0)
     assert made.serving == [A]

@@ -69,7 +69,7 @@ def test_the_oldest_is_forgotten_beyond_the_slots_of_the_instance() -> None:
     assert [held(affinity, request([*text, 0]), A)[0] for text in texts] == [0, 64, 64]
 
 
-def test_of_one_text_the_end_is_forgotten_before_the_beginning() -> None:
+def test_the_longest_prefix_of_a_sequence_is_forgotten_first() -> None:
     affinity = PrefixAffinity()
     affinity.on_computed(request([*PROMPT[:96], 1]), A, 32)
     assert held(affinity, request(PROMPT), A) == [32]
@@ -111,7 +111,7 @@ def test_load_outweighs_what_would_be_saved() -> None:
 
 
 @pytest.mark.parametrize("loss", ["gone", "not ready"])
-def test_an_instance_that_lost_its_slab_has_nothing(loss: str) -> None:
+def test_an_instance_that_lost_its_cache_has_nothing(loss: str) -> None:
     one = bench()
     finish(one, only(one.give(client("1"), submit(PROMPT, max_tokens=1)), Place))
     if loss == "gone":
@@ -138,7 +138,7 @@ def test_the_client_hears_what_its_prompt_found_once_and_from_the_attempt_that_b
     assert (list(delta.tokens), delta.cached_tokens) == ([6], 32)
 
 
-def test_a_stale_word_of_reuse_is_counted_and_not_believed() -> None:
+def test_a_stale_reused_message_is_counted_and_ignored() -> None:
     one = Bench().fleet(member(A))
     one.run("c")
     assert messages(one.give(A, Reused(1, 7, 2)), Delta) == []

@@ -31,7 +31,7 @@ def test_numbers_are_never_used_again() -> None:
     assert opened(journal, 1)[0].number == 2
 
 
-def test_who_was_handed_out_before_waits_ahead_oldest_first() -> None:
+def test_requests_that_were_dispatched_before_wait_ahead_oldest_first() -> None:
     journal = Journal()
     requests = opened(journal, 5)
     for request in requests[1:4]:
@@ -88,7 +88,7 @@ def test_the_table_is_kept(state: RequestState) -> None:
         assert request.state is (to if to in TRANSITIONS[state] else state)
 
 
-def test_a_move_that_the_table_forbids_is_a_bug() -> None:
+def test_a_transition_that_the_table_forbids_is_a_bug() -> None:
     journal = Journal()
     (request,) = opened(journal, 1)
     with pytest.raises(AssertionError, match="QUEUED to QUEUED"):

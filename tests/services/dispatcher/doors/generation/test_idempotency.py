@@ -12,7 +12,7 @@ from dunlin.limits import InvalidField
 from dunlin.messages.dispatch import Cancel
 from dunlin.messages.door import Delta
 from dunlin.messages.public import GenerateEvent, GenerateRequest
-from dunlin.messages.types import FinishReason, f32, i32
+from dunlin.messages.types import FinishReason, RequestClass, SamplingParams, f32, i32
 from dunlin.wire.channels import open_channel
 from dunlin.wire.rpc.calls import CallFailed, stream_async
 from dunlin.wire.rpc.methods import GENERATE
@@ -70,7 +70,7 @@ async def _streamed(cluster: Doors) -> str:
     return "".join(json.loads(line[6:])["choices"][0]["text"] for line in lines)
 
 
-def test_a_finished_answer_is_given_again_for_a_while() -> None:
+def test_a_finished_answer_is_replayed_for_replay_s() -> None:
     async def test(cluster: Doors) -> None:
         first, second = [await ask(cluster, {**BODY, "logprobs": 2}, NAMED) for _ in range(2)]
         assert first[1]["choices"] == second[1]["choices"]
@@ -131,7 +131,7 @@ def test_a_request_with_a_key_outlives_its_connection_for_the_grace() -> None:
         await settle()
         second.cancel()
         await settle()
-        cluster.host.deliver(cluster.host.address, AbandonTimeout(1, 1))  # the first one's: somebody came
+        cluster.host.deliver(cluster.host.address, AbandonTimeout(1, 1))  # of the first absence: a reader came since
         assert instance.cancelled == []
         cluster.host.deliver(cluster.host.address, AbandonTimeout(1, 2))
         assert [type(message) for message in instance.cancelled] == [Cancel]
@@ -178,7 +178,7 @@ def test_a_resumed_stream_goes_on_in_the_middle_of_a_character(received: int, st
         assert {event.request for event in rest} == {"req-99-1"}
         assert [token for event in rest for token in event.tokens] == said[received:]
         text = "".join(event.text for event in whole)
-        skipped = OutputProcessor(cluster.door.model.tokenizer.detokenizer(), stop)
+        skipped = OutputProcessor(cluster.gateway.model.tokenizer.detokenizer(), stop)
         skipped.skip_received(i32(said[:received]))
         first = len(text) - len("".join(event.text for event in rest))
         assert text[first:] == "".join(event.text for event in rest)
@@ -196,7 +196,7 @@ def test_a_dispatcher_that_stops_leaves_its_grpc_requests_to_another_one() -> No
             task = asyncio.create_task(events_of(channel, GenerateRequest(prompt_tokens=i32([5]), max_tokens=9)))
             await cluster.instance.until(lambda: len(cluster.instance.placed) == 1)
             await settle()
-            cluster.door.shut_down("grpc")
+            cluster.gateway.shut_down("grpc")
             with pytest.raises(CallFailed) as failed:
                 await task
         assert failed.value.status == "UNAVAILABLE"
@@ -256,6 +256,13 @@ def test_names_and_hashes() -> None:
     )
     others = [(i32([2, 1]), RequestSettings(), 0), (tokens, RequestSettings(seed=1), 0), (tokens, RequestSettings(), 1)]
     assert request_digest(tokens, RequestSettings(), 0) not in [request_digest(*other) for other in others]
+
+
+def test_the_digest_is_the_same_in_every_version() -> None:
+    """Dispatchers of two versions must agree in a rolling upgrade: a new value needs a CHANGELOG line."""
+    sampling = SamplingParams(0.5, 7, bias_tokens=i32([4]), bias_values=f32([0.25]))
+    settings = RequestSettings(sampling, -9, 12, ("\n",), i32([6]), True, 1.5, RequestClass.BATCH, "acme")
+    assert request_digest(i32([1, 2]), settings, 1, 2).hex() == "770d767253f2dc9d047ebfd0656c44fd"
 
 
 def test_tokens_that_come_at_once_are_cut_where_the_text_ends() -> None:

@@ -15,7 +15,7 @@ MODEL = model()
 TOKENS = MODEL.tokenizer.encode(TEXT, add_special_tokens=False)
 
 
-def rendering(stops: Sequence[str] = ()) -> OutputProcessor:
+def processor(stops: Sequence[str] = ()) -> OutputProcessor:
     return OutputProcessor(MODEL.tokenizer.detokenizer(), stops)
 
 
@@ -29,8 +29,8 @@ def taken(text: OutputProcessor) -> OutputPiece:
     return piece
 
 
-def test_what_nobody_fetched_comes_as_one_piece() -> None:
-    text = rendering()
+def test_unfetched_output_comes_as_one_piece() -> None:
+    text = processor()
     for token in TOKENS[:20]:
         text.push(delta(token))
     piece = taken(text)
@@ -42,7 +42,7 @@ def test_what_nobody_fetched_comes_as_one_piece() -> None:
 def test_a_piece_that_only_waits_for_a_character_is_worth_its_tokens() -> None:
     bird = MODEL.tokenizer.encode("🐦", add_special_tokens=False)
     assert len(bird) > 1
-    text = rendering()
+    text = processor()
     text.push(delta(bird[0]))
     piece = taken(text)
     assert (piece.text, list(piece.tokens)) == ("", bird[:1])
@@ -53,7 +53,7 @@ def test_a_piece_that_only_waits_for_a_character_is_worth_its_tokens() -> None:
 
 @given(st.lists(st.integers(0, len(TOKENS) - 1), max_size=20).map(sorted))
 def test_however_it_is_fetched_the_whole_is_the_same(fetches: list[int]) -> None:
-    text = rendering(["never there"])
+    text = processor(["never there"])
     whole = OutputPiece()
     for index, token in enumerate(TOKENS):
         text.push(delta(token, finish=FinishReason.LENGTH if index == len(TOKENS) - 1 else FinishReason.RUNNING))
@@ -67,7 +67,7 @@ def test_however_it_is_fetched_the_whole_is_the_same(fetches: list[int]) -> None
 
 def test_the_token_that_stopped_it_is_no_text() -> None:
     for last in (MODEL.eos_ids[0], TOKENS[0]):
-        text = rendering()
+        text = processor()
         text.push(delta(*TOKENS[:5], last, finish=FinishReason.STOP))
         piece = taken(text)
         assert piece.text == MODEL.tokenizer.decode(TOKENS[:5])
@@ -75,7 +75,7 @@ def test_the_token_that_stopped_it_is_no_text() -> None:
 
 
 def test_a_stop_string_ends_it_and_nothing_follows() -> None:
-    text = rendering(["small heron"])
+    text = processor(["small heron"])
     pushed = [text.push(delta(token)) for token in TOKENS]
     assert pushed.count(True) == 1
     piece = taken(text)
@@ -84,7 +84,7 @@ def test_a_stop_string_ends_it_and_nothing_follows() -> None:
 
 
 def test_text_held_back_for_a_stop_string_comes_at_the_end() -> None:
-    text = rendering([". nothing like it"])
+    text = processor([". nothing like it"])
     end = MODEL.tokenizer.encode("the end.", add_special_tokens=False)
     text.push(delta(*end))
     assert taken(text).text == "the end"
@@ -94,22 +94,22 @@ def test_text_held_back_for_a_stop_string_comes_at_the_end() -> None:
 
 def test_half_a_character_at_the_end_is_a_replacement_character() -> None:
     bird = MODEL.tokenizer.encode("🐦", add_special_tokens=False)
-    text = rendering()
+    text = processor()
     text.push(delta(bird[0], finish=FinishReason.LENGTH))
     assert taken(text).text == "\ufffd"
 
 
 def test_a_stop_string_in_the_last_character_is_found() -> None:
     bird = MODEL.tokenizer.encode("🐦", add_special_tokens=False)
-    text = rendering(["\ufffd"])
+    text = processor(["\ufffd"])
     text.push(delta(bird[0], finish=FinishReason.LENGTH))
     piece = taken(text)
     assert (piece.text, piece.finish) == ("", FinishReason.STOP)
 
 
 @pytest.mark.parametrize("finish", [FinishReason.ERROR, FinishReason.DEADLINE, FinishReason.CANCELLED])
-def test_a_bad_end_keeps_its_word(finish: FinishReason) -> None:
-    text = rendering()
+def test_an_error_keeps_its_detail(finish: FinishReason) -> None:
+    text = processor()
     text.push(delta(TOKENS[0]))
     text.push(delta(finish=finish, detail="because"))
     piece = taken(text)
@@ -120,7 +120,7 @@ def test_a_bad_end_keeps_its_word(finish: FinishReason) -> None:
 
 
 def test_failing_from_this_side() -> None:
-    text = rendering()
+    text = processor()
     text.fail("cut off")
     assert (taken(text).finish, taken(text).detail) == (FinishReason.ERROR, "cut off")
     assert text.push(delta(TOKENS[0])) is False
@@ -128,7 +128,7 @@ def test_failing_from_this_side() -> None:
 
 
 def test_log_probabilities_keep_their_tokens() -> None:
-    text = rendering()
+    text = processor()
     for token in TOKENS[:3]:
         text.push(Delta(i32([token]), f32([-1.5]), i32([1]), i32([token]), f32([-1.5])))
     piece = taken(text)

@@ -52,7 +52,7 @@ def test_nothing_given_is_all_defaults() -> None:
         ("logprobs", 20, 20),
     ],
 )
-def test_sampling_limits_that_are_taken(name: str, value: Any, taken: Any) -> None:
+def test_sampling_values_at_their_limits_are_accepted(name: str, value: Any, taken: Any) -> None:
     assert getattr(parse_settings({name: value}).sampling, name) == taken
 
 

@@ -42,7 +42,7 @@ def test_types_that_a_page_may_send_without_asking_are_415() -> None:
     with_doors(test)
 
 
-def test_json_is_taken_however_it_is_spelled() -> None:
+def test_json_is_accepted_however_its_type_is_written() -> None:
     async def test(cluster: Doors) -> None:
         for given in ("application/json", "Application/JSON; charset=utf-8", "application/json;"):
             assert (await post(cluster, BODY, Content_Type=given))[0] == 200
@@ -104,7 +104,7 @@ def test_broken_unknown_and_huge_encodings(encoding: str, data: bytes, status: i
     with_doors(test, http=HttpConfig(max_body_bytes=1_000_000))
 
 
-def test_a_bomb_takes_no_more_memory_than_a_body_may() -> None:
+def test_a_compressed_bomb_uses_no_more_memory_than_a_body_may() -> None:
     bomb = gzip.compress(b" " * 50_000_000)
     tracemalloc.start()
     with pytest.raises(HttpError):

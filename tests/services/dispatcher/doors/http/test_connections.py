@@ -4,44 +4,12 @@ import asyncio
 import json
 import logging
 import socket
-import ssl
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
-import uvloop
 
-from dunlin.auth.certificates import CertificateRequest, issue_certificate, make_ca
-from dunlin.wire.security import TlsIdentity
-from services.dispatcher.doors.http.config import HttpConfig
 from tests.services.dispatcher.door_requests import MODEL, client, sent, with_doors
+from tests.services.dispatcher.raw_http import HEAD, HEALTH, LOOPS, Loop, error_of, limits, lines
 from tests.services.dispatcher.running_doors import Doors
-
-LONG_S = 60.0
-"""Longer than any test runs: what is not meant to end a connection does not."""
-HEAD = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-HEALTH = b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n"
-LOOPS = [asyncio.new_event_loop, uvloop.new_event_loop]
-Loop = Callable[[], asyncio.AbstractEventLoop]
-
-
-def limits(**changes: float) -> HttpConfig:
-    periods = dict.fromkeys(("header_timeout_s", "idle_timeout_s", "body_timeout_s", "write_timeout_s"), LONG_S)
-    return HttpConfig(**{**periods, **changes})  # type: ignore[arg-type]
-
-
-def error_of(answer: bytes) -> tuple[int, dict[str, str | None]]:
-    """Status and error of the one answer in these bytes."""
-    head, _, body = answer.partition(b"\r\n\r\n")
-    assert b"Content-Type: application/json" in head
-    error = json.loads(body)["error"]
-    assert set(error) == {"message", "type", "param", "code"}
-    return int(head.split()[1]), error
-
-
-def lines(caplog: pytest.LogCaptureFixture) -> list[logging.LogRecord]:
-    """What the door and aiohttp logged; asyncio may still complain of another test's client."""
-    return [record for record in caplog.records if record.name != "asyncio"]
 
 
 async def emptied(cluster: Doors) -> None:
@@ -92,7 +60,7 @@ def test_between_two_requests_there_is_more_time_than_within_a_head() -> None:
     with_doors(test, http=limits(header_timeout_s=0.2))
 
 
-def test_an_idle_connection_is_closed_without_a_word() -> None:
+def test_an_idle_connection_is_closed_without_a_response() -> None:
     async def test(cluster: Doors) -> None:
         assert (await sent(cluster, HEALTH)).endswith(b'{"status": "ok"}')
         assert cluster.refused == []
@@ -200,107 +168,3 @@ def test_an_unknown_expectation_is_refused_in_json() -> None:
         )
 
     with_doors(test)
-
-
-# --- above the limit ---
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_above_the_limit_a_connection_is_told_to_come_again(loop: Loop) -> None:
-    async def test(cluster: Doors) -> None:
-        held = [await asyncio.open_connection("127.0.0.1", cluster.http_port) for _ in range(3)]
-        while cluster.web.connections.open < 3:
-            await asyncio.sleep(0)
-        answers = await asyncio.gather(*(sent(cluster, HEAD + b"Content-Length: 2\r\n\r\n{}") for _ in range(5)))
-        for answer in answers:
-            status, error = error_of(answer)
-            assert (status, error["code"]) == (503, "too_many_connections")
-            assert b"\r\nRetry-After: 1\r\n" in answer
-        assert cluster.refused == ["connection_limit"] * 5
-        held.pop()[1].close()
-        while not cluster.web.connections.has_room:
-            await asyncio.sleep(0.001)
-        assert (await sent(cluster, HEALTH[:-2] + b"Connection: close\r\n\r\n")).startswith(b"HTTP/1.1 200")
-        for _, writer in held:
-            writer.close()
-
-    with_doors(test, loop, http=limits(max_connections=3))
-
-
-def test_only_so_many_refusals_are_answered_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("services.dispatcher.doors.http.listener.MAX_REFUSALS", 2)
-
-    async def test(cluster: Doors) -> None:
-        opened = [await asyncio.open_connection("127.0.0.1", cluster.http_port) for _ in range(4)]
-        assert await opened[3][0].read() == b"", "neither of the two that are told has sent its request"
-        opened[2][1].write(HEALTH)
-        assert error_of(await opened[2][0].read())[0] == 503
-        for _, writer in opened:
-            writer.close()
-
-    with_doors(test, http=limits(max_connections=1))
-
-
-# --- TLS ---
-
-
-@pytest.fixture(scope="module")
-def tls(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    root = tmp_path_factory.mktemp("tls")
-    make_ca(root / "ca")
-    issue_certificate(root / "ca", root / "server", CertificateRequest("dispatcher", "d", ("127.0.0.1",)))
-    return root
-
-
-@pytest.mark.parametrize("loop", LOOPS)
-def test_handshakes_that_never_end_count_and_end(tls: Path, loop: Loop) -> None:
-    server = TlsIdentity.load(tls / "server").server_context(demands_certificate=False)
-    trusting = ssl.create_default_context(cafile=str(tls / "ca" / "ca.pem"))
-
-    async def test(cluster: Doors) -> None:
-        hello = bytes.fromhex("16030100c801")
-        halves = [asyncio.create_task(sent(cluster, data)) for data in (b"", hello, hello)]
-        while cluster.web.connections.open < 3:
-            await asyncio.sleep(0)
-        status, error = error_of(await sent(cluster, HEALTH, trusting))
-        assert (status, error["code"]) == (503, "too_many_connections")
-        await asyncio.wait(halves)
-        assert cluster.web.connections.open == 0
-        assert cluster.refused == ["connection_limit", *["tls_handshake"] * 3]
-        answer = await sent(cluster, HEALTH[:-2] + b"Connection: close\r\n\r\n", trusting)
-        assert answer.endswith(b'{"status": "ok"}')
-
-    with_doors(test, loop, http=limits(header_timeout_s=1.5, max_connections=3), tls=server)
-
-
-def test_plain_http_at_a_tls_port_is_counted_and_logged_in_one_line(
-    tls: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    server = TlsIdentity.load(tls / "server").server_context(demands_certificate=False)
-
-    async def test(cluster: Doors) -> None:
-        for _ in range(5):
-            try:
-                assert not (await sent(cluster, HEALTH)).startswith(b"HTTP/1.1 2")
-            except ConnectionError:
-                pass  # a reset says as much
-        while cluster.web.connections.open:
-            await asyncio.sleep(0.001)
-        assert cluster.refused == ["tls_handshake"] * 5
-        assert len(lines(caplog)) == 1
-
-    with caplog.at_level(logging.WARNING):
-        with_doors(test, http=limits(), tls=server)
-
-
-def test_a_stop_waits_for_no_peer(tls: Path) -> None:
-    server = TlsIdentity.load(tls / "server").server_context(demands_certificate=False)
-    opened: list[asyncio.StreamWriter] = []
-
-    async def test(cluster: Doors) -> None:
-        _, writer = await asyncio.open_connection("127.0.0.1", cluster.http_port)
-        opened.append(writer)
-        while not cluster.web.connections.open:
-            await asyncio.sleep(0)
-
-    with_doors(test, http=limits(), tls=server)

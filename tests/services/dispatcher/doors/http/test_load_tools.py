@@ -123,7 +123,7 @@ def test_a_tools_request_is_served(headers: str, path: str, body: str) -> None:
         asked = json.loads(body)
         assert cluster.instance.placed[0].max_tokens == 16
         assert list(cluster.instance.placed[0].stop_ids) == (
-            [] if "ignore_eos" in asked else [*cluster.door.model.eos_ids]
+            [] if "ignore_eos" in asked else [*cluster.gateway.model.eos_ids]
         )
         running = "continuous_usage_stats" in asked["stream_options"]
         assert all((chunk["usage"] is not None) == running for chunk in chunks)

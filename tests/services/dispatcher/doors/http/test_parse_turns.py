@@ -58,7 +58,7 @@ def test_slices_of_all_connections_together_take_one_turns_time() -> None:
     assert took == ["a", "a"]
     while loop.turn():
         pass
-    assert took == ["a", "a", "b", "c", "b", "c"]  # who has more waits behind the others
+    assert took == ["a", "a", "b", "c", "b", "c"]  # a connection with more to parse waits behind the others
 
 
 def test_a_connection_that_is_closed_has_no_turn() -> None:

@@ -59,7 +59,7 @@ WRONG = {
 }
 
 
-def test_a_wrong_method_is_told_the_right_ones() -> None:
+def test_405_lists_the_allowed_methods() -> None:
     async def test(cluster: Doors) -> None:
         for (method, path), allowed in WRONG.items():
             status, said, headers = await ask(cluster, method, path)

@@ -42,7 +42,7 @@ async def generate(cluster: Doors, request: GenerateRequest) -> list[GenerateEve
 
 def test_a_large_request_at_both_doors_has_the_tokens_of_a_small_one() -> None:
     async def test(cluster: Doors) -> None:
-        encoded = cluster.door.model.tokenizer.encode(LONG, add_special_tokens=True)
+        encoded = cluster.gateway.model.tokenizer.encode(LONG, add_special_tokens=True)
         status, answer, _ = await post(
             cluster, "/v1/completions", {"prompt": LONG, "max_tokens": 1, "user": "x" * 9_000}
         )
@@ -51,7 +51,7 @@ def test_a_large_request_at_both_doors_has_the_tokens_of_a_small_one() -> None:
         events = await generate(cluster, GenerateRequest(prompt=LONG, max_tokens=1, stop=padding))
         assert events[-1].prompt_tokens == len(encoded)
         assert [list(place.tokens) for place in cluster.instance.placed] == [encoded, encoded]
-        assert cluster.door.preprocess_pool.calls_in_lanes == 0
+        assert cluster.gateway.preprocess_pool.calls_in_lanes == 0
         status, answer, _ = await post(cluster, "/v1/completions", {"prompt": "heron " * 5_000})
         assert (status, answer["error"]["code"]) == (400, "context_length_exceeded")
         status, answer, _ = await post(cluster, "/v1/chat/completions", {"f" * 20_000: 1})
@@ -83,7 +83,7 @@ def test_more_large_bodies_than_there_is_room_for_are_429() -> None:
             await generate(cluster, GenerateRequest(prompt="x" * 200))
         assert refused.value.code() is grpc.StatusCode.RESOURCE_EXHAUSTED
 
-    with_doors(test, door=NO_LANE)
+    with_doors(test, limits=NO_LANE)
 
 
 def test_what_a_compressed_body_becomes_needs_room_too() -> None:
@@ -91,7 +91,7 @@ def test_what_a_compressed_body_becomes_needs_room_too() -> None:
         status, answer, _ = await send(cluster, gzip.compress(b" " * 5_000), "gzip")
         assert (status, answer["error"]["code"]) == (429, "queue_full")
 
-    with_doors(test, door=NO_LANE)
+    with_doors(test, limits=NO_LANE)
 
 
 def test_grpc_says_how_long_a_request_may_be() -> None:

@@ -134,7 +134,7 @@ def test_bad_chats_are_refused_by_name(body: Any, param: str) -> None:
     with_doors(test)
 
 
-def test_what_changes_nothing_is_taken() -> None:
+def test_fields_without_effect_are_accepted() -> None:
     async def test(cluster: Doors) -> None:
         await client(cluster).chat.completions.create(
             model=MODEL,
@@ -169,7 +169,7 @@ def test_a_full_queue_is_429_with_retry_after() -> None:
     with_doors(test, serving=False, admission__max_queued=1)
 
 
-def test_a_choice_that_is_refused_withdraws_the_others() -> None:
+def test_a_refused_choice_cancels_the_others() -> None:
     async def test(cluster: Doors) -> None:
         with pytest.raises(openai.RateLimitError):
             await client(cluster).completions.create(model=MODEL, prompt="x", n=3)
@@ -178,7 +178,7 @@ def test_a_choice_that_is_refused_withdraws_the_others() -> None:
     with_doors(test, serving=False, admission__max_queued=2)
 
 
-def test_nobody_to_serve_is_503() -> None:
+def test_no_serving_instance_is_503() -> None:
     async def test(cluster: Doors) -> None:
         cluster.host.deliver(A, Gone())
         status, answer, headers = await post(cluster, "/v1/completions", {"prompt": "x"})
@@ -205,19 +205,19 @@ def test_a_stream_that_fails_says_so_and_ends() -> None:
         cluster.instance.one()
         iterator = aiter(stream)
         assert (await anext(iterator)).choices[0].text == cluster.text(1)
-        assert await cluster.door.cancel("req-2a-1")
+        assert await cluster.gateway.cancel("req-2a-1")
         with pytest.raises(openai.APIError, match="cancelled by its id"):
             await anext(iterator)
 
     with_doors(test)
 
 
-def test_what_fails_after_it_was_taken_tells_its_name_and_what_is_refused_has_none() -> None:
+def test_a_request_that_fails_after_its_admission_has_an_id_and_a_refused_one_has_none() -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.held = True
         asked = asyncio.create_task(post(cluster, "/v1/completions", {"prompt": "x", "n": 2}))
         await cluster.instance.until(lambda: len(cluster.instance.placed) == 2)
-        assert await cluster.door.cancel("req-2a-2")
+        assert await cluster.gateway.cancel("req-2a-2")
         status, _, headers = await asked
         names = {name.lower(): value for name, value in headers.items()}
         assert (status, names["x-request-id"]) == (499, "req-2a-1,req-2a-2")
@@ -244,12 +244,12 @@ def test_a_body_that_is_too_long_is_413() -> None:
     with_doors(test, http=HttpConfig(max_body_bytes=1_000))
 
 
-def test_an_error_that_nobody_expected_shows_nothing_of_the_inside(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unexpected_error_shows_nothing_of_the_inside(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test(cluster: Doors) -> None:
         def broken(prompt: object) -> None:
             raise RuntimeError("secret")
 
-        monkeypatch.setattr(cluster.door.prompts, "encode", broken)
+        monkeypatch.setattr(cluster.gateway.prompts, "encode", broken)
         status, answer, _ = await post(cluster, "/v1/completions", {"prompt": "x"})
         assert (status, answer["error"]["type"]) == (500, "server_error")
         assert "secret" not in str(answer)

@@ -19,7 +19,7 @@ def schema(name: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(("name", "fields"), [("CompletionRequest", COMPLETION_FIELDS), ("ChatRequest", CHAT_FIELDS)])
-def test_every_field_that_a_door_takes_is_told_and_no_other(name: str, fields: dict[str, RequestField]) -> None:
+def test_the_document_has_every_accepted_field_and_no_other(name: str, fields: dict[str, RequestField]) -> None:
     assert set(schema(name)) == {name for name, field in fields.items() if field.support is not FieldSupport.REFUSED}
     assert set(SETTING_CHECKS) - set(schema(name)) == {"tenant"}, "a setting that neither endpoint declares"
 
@@ -27,7 +27,7 @@ def test_every_field_that_a_door_takes_is_told_and_no_other(name: str, fields: d
 @pytest.mark.parametrize(
     "name", [name for name, check in SETTING_CHECKS.items() if isinstance(check, WholeNumber | RealNumber)]
 )
-def test_the_limits_told_are_the_limits_checked(name: str) -> None:
+def test_the_documented_limits_are_the_checked_ones(name: str) -> None:
     told = schema("CompletionRequest")[name]["anyOf"][0]
     step = 1 if told["type"] == "integer" else 1e-6
     low, above = told.get("minimum", told.get("exclusiveMinimum")), "exclusiveMinimum" in told
@@ -39,7 +39,7 @@ def test_the_limits_told_are_the_limits_checked(name: str) -> None:
             parse_completion({"prompt": "x", name: value})
 
 
-def test_a_message_has_the_roles_and_fields_that_are_told() -> None:
+def test_a_message_has_the_documented_roles_and_fields() -> None:
     message = schema("ChatRequest")["messages"]["items"]
     for role in message["properties"]["role"]["enum"]:
         parse_chat({"messages": [{"role": role, "content": [{"type": "text", "text": "x"}], "name": "n"}]})

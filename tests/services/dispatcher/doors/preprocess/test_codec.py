@@ -16,8 +16,10 @@ from services.dispatcher.doors.preprocess.preprocessor import Preprocessed
 
 SAMPLING = SamplingParams(0.5, 7, 0.9, 0.1, 0.2, 0.3, 1.1, 11, 2, 3, i32([4, 5]), f32([0.1, -100.0]))
 SETTINGS = RequestSettings(SAMPLING, -9, 12, ("\n", "\U0001f600 \x00"), i32([6]), True, 1.5, RequestClass.BATCH, "acme")
-ASKED = ParsedRequest((), SETTINGS, "m", 3, True, True, True)
-READ = Preprocessed(ASKED, (i32([1, 2, 3]), i32([]), i32([1 << 30])), RetryIdentity("n", "req-1-1", i32([8])), True)
+REQUEST = ParsedRequest((), SETTINGS, "m", 3, True, True, True)
+PREPROCESSED = Preprocessed(
+    REQUEST, (i32([1, 2, 3]), i32([]), i32([1 << 30])), RetryIdentity("n", "req-1-1", i32([8])), True
+)
 
 
 def through(outcome: Preprocessed | InvalidField | DoorError) -> Preprocessed | InvalidField | DoorError:
@@ -25,10 +27,10 @@ def through(outcome: Preprocessed | InvalidField | DoorError) -> Preprocessed | 
 
 
 def test_every_field_comes_back() -> None:
-    for made, default in ((SAMPLING, SamplingParams()), (SETTINGS, RequestSettings()), (ASKED, ParsedRequest(()))):
+    for made, default in ((SAMPLING, SamplingParams()), (SETTINGS, RequestSettings()), (REQUEST, ParsedRequest(()))):
         same = [one.name for one in fields(made) if getattr(made, one.name) == getattr(default, one.name)]
         assert same in ([], ["prompts"]), "a field with its default value shows nothing"
-    assert through(READ) == READ
+    assert through(PREPROCESSED) == PREPROCESSED
     assert through(Preprocessed(ParsedRequest(()), ())) == Preprocessed(ParsedRequest(()), ())
 
 
@@ -44,20 +46,20 @@ def test_errors_come_back(error: InvalidField | DoorError) -> None:
     told = through(error)
     assert (type(told), str(told), vars(told)) == (type(error), str(error), vars(error))
     if isinstance(error, DoorError):
-        read = through(replace(READ, refused=error))
-        assert isinstance(read, Preprocessed)
+        preprocessed = through(replace(PREPROCESSED, refused=error))
+        assert isinstance(preprocessed, Preprocessed)
         with pytest.raises(type(error), match=str(error)) as raised:
-            read.raise_if_refused()
+            preprocessed.raise_if_refused()
         assert vars(raised.value) == vars(error)
 
 
 @pytest.mark.parametrize("cut", [0, 4, 9, 60, -1, -4])
 def test_bytes_that_are_cut_are_refused(cut: int) -> None:
-    whole = b"".join(encode(READ))
+    whole = b"".join(encode(PREPROCESSED))
     with pytest.raises((ValueError, KeyError, TypeError)):
         decode(whole[:cut])
 
 
 def test_bytes_too_many_are_refused() -> None:
     with pytest.raises(ValueError, match="where 20 were announced"):
-        decode(b"".join(encode(READ)) + bytes(4))
+        decode(b"".join(encode(PREPROCESSED)) + bytes(4))

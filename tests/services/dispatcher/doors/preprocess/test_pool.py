@@ -53,15 +53,15 @@ WRONG: list[tuple[BodyKind, bytes]] = [
 ]
 
 
-def with_intake(test: Callable[[PreprocessPool], Awaitable[None]], limits: PreprocessLimits = ALL_LARGE) -> None:
+def with_pool(test: Callable[[PreprocessPool], Awaitable[None]], limits: PreprocessLimits = ALL_LARGE) -> None:
     async def run() -> None:
         served = model()
-        intake = PreprocessPool(served, PromptEncoder(served), limits)
+        pool = PreprocessPool(served, PromptEncoder(served), limits)
         try:
             async with asyncio.timeout(60):
-                await test(intake)
+                await test(pool)
         finally:
-            intake.shut_down()
+            pool.shut_down()
 
     asyncio.run(run())
 
@@ -86,36 +86,36 @@ def test_a_helper_process_answers_what_this_one_would() -> None:
     served = model()
     here = Preprocessor(served, PromptEncoder(served))
 
-    async def test(intake: PreprocessPool) -> None:
+    async def test(pool: PreprocessPool) -> None:
         for kind, data in BODIES + WRONG:
             expected = outcome(lambda kind=kind, data=data: here.read(kind, data))  # type: ignore[misc]
             try:
-                told: Preprocessed | InvalidField | DoorError = await intake.read(kind, data)
+                told: Preprocessed | InvalidField | DoorError = await pool.read(kind, data)
             except (InvalidField, DoorError) as error:
                 told = error
             assert comparable(told) == expected, data[:60]
             assert (isinstance(told, Preprocessed) and not told.refused) == ((kind, data) in BODIES)
 
-    with_intake(test)
+    with_pool(test)
 
 
 def test_a_large_call_is_not_read_in_this_process(monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[str] = []
-    asked_of = preprocessor._asked_of
+    parse = preprocessor._parse
 
     def watched(kind: BodyKind, data: bytes) -> Any:
         read.append(f"{kind.name} {len(data)} {threading.current_thread() is threading.main_thread()}")
-        return asked_of(kind, data)
+        return parse(kind, data)
 
-    monkeypatch.setattr(preprocessor, "_asked_of", watched)
+    monkeypatch.setattr(preprocessor, "_parse", watched)
     large = encode(GenerateRequest(prompt="heron " * 40))
 
-    async def test(intake: PreprocessPool) -> None:
-        await intake.read(BodyKind.GENERATE, encode(GenerateRequest(prompt="small")))
-        await intake.read(BodyKind.GENERATE, large)
-        await intake.read(BodyKind.COMPLETION, b'{"prompt": "' + b"a" * 200 + b'"}')
+    async def test(pool: PreprocessPool) -> None:
+        await pool.read(BodyKind.GENERATE, encode(GenerateRequest(prompt="small")))
+        await pool.read(BodyKind.GENERATE, large)
+        await pool.read(BodyKind.COMPLETION, b'{"prompt": "' + b"a" * 200 + b'"}')
 
-    with_intake(test, PreprocessLimits(inline_bytes=100, lanes=(LANE,)))
+    with_pool(test, PreprocessLimits(inline_bytes=100, lanes=(LANE,)))
     assert read == ["GENERATE 7 True"]
 
 
@@ -123,43 +123,43 @@ def test_small_calls_are_read_one_a_turn_of_the_loop(monkeypatch: pytest.MonkeyP
     turns: list[int] = []
     turn = 0
 
-    async def test(intake: PreprocessPool) -> None:
+    async def test(pool: PreprocessPool) -> None:
         async def count() -> None:
             nonlocal turn
             while True:
                 turn += 1
                 await asyncio.sleep(0)
 
-        read = intake._preprocessor.read
+        read = pool._preprocessor.read
 
         def watched(kind: BodyKind, data: bytes) -> Preprocessed:
             turns.append(turn)
             return read(kind, data)
 
-        monkeypatch.setattr(intake._preprocessor, "read", watched)
+        monkeypatch.setattr(pool._preprocessor, "read", watched)
         counting = asyncio.create_task(count())
-        await asyncio.gather(*(intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}') for _ in range(20)))
+        await asyncio.gather(*(pool.read(BodyKind.COMPLETION, b'{"prompt": "x"}') for _ in range(20)))
         counting.cancel()
 
-    with_intake(test, PreprocessLimits())
+    with_pool(test, PreprocessLimits())
     assert len(turns) == len(set(turns)) == 20
 
 
-def test_a_call_goes_to_the_first_lane_that_takes_it() -> None:
+def test_a_body_goes_to_the_first_lane_that_is_large_enough() -> None:
     lanes = tuple(LaneLimits(most, 0, 0, 0, 1.0) for most in (10, 20))
 
-    async def test(intake: PreprocessPool) -> None:
-        assert [intake._lanes.index(intake._lane(size)) for size in (1, 10, 11, 20, 21)] == [0, 0, 1, 1, 1]
+    async def test(pool: PreprocessPool) -> None:
+        assert [pool._lanes.index(pool._lane(size)) for size in (1, 10, 11, 20, 21)] == [0, 0, 1, 1, 1]
 
-    with_intake(test, PreprocessLimits(0, lanes))
+    with_pool(test, PreprocessLimits(0, lanes))
 
 
-def test_too_many_large_calls_are_refused_and_a_client_that_leaves_gives_up_its_place() -> None:
+def test_too_many_large_bodies_are_refused_and_a_client_that_leaves_frees_its_place() -> None:
     body, served = b'{"prompt": "x"}', model()
     here = Preprocessor(served, PromptEncoder(served))
 
-    async def test(intake: PreprocessPool) -> None:
-        lane = intake._lanes[0]
+    async def test(pool: PreprocessPool) -> None:
+        lane = pool._lanes[0]
         begun, go_on = threading.Event(), threading.Event()
 
         def slow(kind: BodyKind, parts: Sequence[bytes]) -> Preprocessed:
@@ -168,49 +168,49 @@ def test_too_many_large_calls_are_refused_and_a_client_that_leaves_gives_up_its_
             return here.read(kind, b"".join(parts))
 
         lane._helper.read = slow  # type: ignore[method-assign]
-        running = asyncio.create_task(intake.read(BodyKind.COMPLETION, body))
+        running = asyncio.create_task(pool.read(BodyKind.COMPLETION, body))
         await asyncio.to_thread(begun.wait, 50)
-        waiting = asyncio.create_task(intake.read(BodyKind.COMPLETION, body))
+        waiting = asyncio.create_task(pool.read(BodyKind.COMPLETION, body))
         await asyncio.sleep(0)
         with pytest.raises(DoorError, match="2 large requests are being read already") as refused:
-            await intake.read(BodyKind.COMPLETION, body)
+            await pool.read(BodyKind.COMPLETION, body)
         assert refused.value.retry_after_s == 1.0
         for leaving in (waiting, running):
             leaving.cancel()
             await asyncio.wait([leaving])
-        assert intake.calls_in_lanes == 1  # what runs in the helper counts until it is done
+        assert pool.calls_in_lanes == 1  # what runs in the helper counts until it is done
         go_on.set()
-        while intake.calls_in_lanes:
+        while pool.calls_in_lanes:
             await asyncio.sleep(0)
-        assert (await intake.read(BodyKind.COMPLETION, body)).prompts
+        assert (await pool.read(BodyKind.COMPLETION, body)).prompts
 
-    with_intake(test)
+    with_pool(test)
 
 
-def test_room_is_taken_by_what_has_come_and_given_back() -> None:
-    async def test(intake: PreprocessPool) -> None:
-        with intake.reserve_memory(None) as first:
+def test_memory_is_reserved_as_a_body_grows_and_released() -> None:
+    async def test(pool: PreprocessPool) -> None:
+        with pool.reserve_memory(None) as first:
             first.grow(600)
             first.grow(900)
-            with intake.reserve_memory(800) as second:
+            with pool.reserve_memory(800) as second:
                 second.grow(100)
                 with pytest.raises(DoorError, match="large requests of 1000 bytes are being read already"):
                     second.grow(101)
-            with intake.reserve_memory(None) as third:
+            with pool.reserve_memory(None) as third:
                 third.grow(100)
-        assert intake._lanes[0].memory.used == 0
+        assert pool._lanes[0].memory.used == 0
 
-    with_intake(test)
+    with_pool(test)
 
 
 def test_small_calls_need_no_room() -> None:
-    async def test(intake: PreprocessPool) -> None:
-        with intake.reserve_memory(10) as held:
+    async def test(pool: PreprocessPool) -> None:
+        with pool.reserve_memory(10) as held:
             held.grow(10)
             with pytest.raises(DoorError):
                 held.grow(11)
 
-    with_intake(test, PreprocessLimits(10, (LaneLimits(20, 0, 0, 0, 1.0),)))
+    with_pool(test, PreprocessLimits(10, (LaneLimits(20, 0, 0, 0, 1.0),)))
 
 
 def test_a_helper_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -222,49 +222,49 @@ def test_a_helper_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
         was_sent.set()
         return receive(connection)
 
-    async def test(intake: PreprocessPool) -> None:
-        await intake.read(BodyKind.COMPLETION, body)
-        process = intake._lanes[0]._helper._process
+    async def test(pool: PreprocessPool) -> None:
+        await pool.read(BodyKind.COMPLETION, body)
+        process = pool._lanes[0]._helper._process
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)
         monkeypatch.setattr(helper, "receive_frame", watched)
-        asked = asyncio.create_task(intake.read(BodyKind.COMPLETION, body))
+        asked = asyncio.create_task(pool.read(BodyKind.COMPLETION, body))
         # One that is dead before it is sent the call is replaced without a word.
         assert await asyncio.to_thread(was_sent.wait, 60)
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(DoorError, match="has died over this one of 15 bytes"):
             await asked
-        assert (await intake.read(BodyKind.COMPLETION, body)).prompts
+        assert (await pool.read(BodyKind.COMPLETION, body)).prompts
 
-    with_intake(test)
+    with_pool(test)
 
 
 def test_a_helper_that_is_too_slow_is_ended() -> None:
-    async def test(intake: PreprocessPool) -> None:
+    async def test(pool: PreprocessPool) -> None:
         with pytest.raises(DoorError, match=r"did not answer within 0\.001 s"):
-            await intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}')
-        assert intake._lanes[0]._helper._process is None
+            await pool.read(BodyKind.COMPLETION, b'{"prompt": "x"}')
+        assert pool._lanes[0]._helper._process is None
 
-    with_intake(test, PreprocessLimits(0, (LaneLimits(1 << 20, 2, 0, 0, within_s=0.001),)))
+    with_pool(test, PreprocessLimits(0, (LaneLimits(1 << 20, 2, 0, 0, within_s=0.001),)))
 
 
 def test_what_a_helper_reads_while_the_dispatcher_stops_gets_an_error() -> None:
-    async def test(intake: PreprocessPool) -> None:
-        asked = asyncio.create_task(intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}'))
-        while not intake.calls_in_lanes:
+    async def test(pool: PreprocessPool) -> None:
+        asked = asyncio.create_task(pool.read(BodyKind.COMPLETION, b'{"prompt": "x"}'))
+        while not pool.calls_in_lanes:
             await asyncio.sleep(0)
-        waiting = asyncio.create_task(intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}'))
-        while intake.calls_in_lanes < 2:
+        waiting = asyncio.create_task(pool.read(BodyKind.COMPLETION, b'{"prompt": "x"}'))
+        while pool.calls_in_lanes < 2:
             await asyncio.sleep(0)
-        intake.shut_down()
+        pool.shut_down()
         for one in (asked, waiting):
             with pytest.raises(DoorError, match="the dispatcher is stopping"):
                 await one
         with pytest.raises(DoorError, match="the dispatcher is stopping"):
-            await intake.read(BodyKind.COMPLETION, b'{"prompt": "x"}')
-        assert intake._lanes[0]._helper._process is None
+            await pool.read(BodyKind.COMPLETION, b'{"prompt": "x"}')
+        assert pool._lanes[0]._helper._process is None
 
-    with_intake(test)
+    with_pool(test)
 
 
 def test_the_largest_body_has_a_lane() -> None:

@@ -73,7 +73,7 @@ def test_asking_again_does_not_begin_the_wait_anew(loop: Loop) -> None:
     assert pulse.is_expired
 
 
-def test_nobody_waits_nothing_happens(loop: Loop) -> None:
+def test_without_a_wait_nothing_happens(loop: Loop) -> None:
     news = asyncio.Event()
     pulse = WaitTimeout(news)
     pulse.begin(1.0)

@@ -47,34 +47,7 @@ def state_of(bench: Bench, number: int) -> RequestState:
     return request.state
 
 
-def test_a_lost_instance_costs_a_new_attempt_with_the_tokens_so_far_and_no_word() -> None:
-    bench = Bench().fleet(member(A), member(B, free_slots=10))
-    place = bench.run("c")
-    bench.give(A, rows((1, 1, 3, 70), (1, 1, 4, 71)))
-    sent = bench.give(A, Gone("stream reset"))
-    assert target(sent, Place) == [B]
-    again = only(sent, Place)
-    assert (again.attempt, list(again.tokens), again.prompt_tokens) == (2, [5, 6, 7, 70, 71], 3)
-    assert (again.max_tokens, again.sampling) == (place.max_tokens, place.sampling)
-    assert again.why is not None
-    assert (again.why.rejected[0].option, again.why.rejected[0].reason) == (str(A), "lost: stream reset")
-    assert messages(sent, Delta) == []
-    assert bench.give(B, rows((1, 2, 5, 72))) == [Send(client("c"), Delta(i32([72])))]
-    assert bench.core.report().replaced_total == 1
-
-
-def test_lost_requests_go_first_oldest_first() -> None:
-    bench = Bench(placement__max_waiting_per_instance=1).fleet(member(A))
-    for name in range(3):
-        bench.run(name)
-    bench.give(A, Gone())
-    bench.give(client("new"), submit())
-    bench.give(B, Joined())
-    sent = bench.view(member(B, free_slots=500))
-    assert [(place.request, place.attempt) for place in messages(sent, Place)] == [(1, 2), (2, 2), (3, 2), (4, 1)]
-
-
-def test_a_suspect_instance_is_fenced_and_its_requests_move() -> None:
+def test_a_suspect_instance_is_fenced_and_its_requests_are_dispatched_elsewhere() -> None:
     bench = Bench().fleet(member(A), member(B, free_slots=10))
     bench.run("c")
     bench.give(A, rows((1, 1, 3, 70)))
@@ -83,14 +56,14 @@ def test_a_suspect_instance_is_fenced_and_its_requests_move() -> None:
     assert isinstance(sent[0].message, Cancel)
     assert (sent[0].message.request, sent[0].message.attempt) == (1, 1)
     assert target(sent, Place) == [B]
-    # It wakes: what it still says of the old attempt reaches nobody and is not answered again.
+    # It wakes: what it still says of the old attempt reaches no reader and is not answered again.
     assert bench.give(A, rows((1, 1, 4, 99))) == []
     assert bench.core.report().stale_total == 1
     bench.give(A, Ended(1, 1))
     assert bench.give(B, rows((1, 2, 4, 71))) == [Send(client("c"), Delta(i32([71])))]
 
 
-def test_a_returned_attempt_is_handed_out_again_even_to_the_same_instance() -> None:
+def test_a_returned_request_is_dispatched_again_even_to_the_same_instance() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")
     sent = bench.give(A, Returned(1, 1))
@@ -155,17 +128,6 @@ def test_an_unknown_finish_is_dropped() -> None:
     assert bench.give(A, batch) == []
 
 
-def test_a_request_that_loses_too_often_ends_with_an_error() -> None:
-    bench = Bench(placement__max_lost_attempts=3).fleet(member(A))
-    bench.run("c")
-    for attempt in (1, 2):
-        assert messages(bench.give(A, Returned(1, attempt)), Delta) == []
-    delta = only(bench.give(A, Returned(1, 3)), Delta)
-    assert (delta.finish, list(delta.tokens)) == (FinishReason.ERROR, [])
-    assert "3 lost hand-outs" in delta.detail
-    assert bench.core.report() == DispatcherReport(failed_total=1, replaced_total=3)
-
-
 # --- refusals ---
 
 
@@ -181,7 +143,7 @@ def test_a_refusal_leaves_the_instance_alone_for_a_while() -> None:
 
 
 @pytest.mark.parametrize("by", ["view", "tokens", "ended", "another instance"])
-def test_a_refused_request_is_placed_on_the_next_change(by: str) -> None:
+def test_a_refused_request_is_dispatched_on_the_next_change(by: str) -> None:
     bench = Bench().fleet(member(A))
     bench.run("other")
     bench.give(client("c"), submit())
@@ -206,15 +168,6 @@ def test_an_old_pause_ends_nothing() -> None:
     bench.give(A, Refused(1, 2, Refusal.FULL))
     assert bench.fire(RefusalPauseOver) == []
     assert only(bench.fire(RefusalPauseOver), Place).attempt == 3
-
-
-def test_a_refused_request_does_not_count_as_lost() -> None:
-    bench = Bench(placement__max_lost_attempts=1).fleet(member(A))
-    bench.give(client("c"), submit())
-    for attempt in range(1, 30):
-        bench.give(A, Refused(1, attempt, Refusal.FULL))
-        bench.fire(RefusalPauseOver)
-    assert bench.core.report() == DispatcherReport(running=1)
 
 
 def test_what_an_instance_calls_too_long_goes_elsewhere_or_ends() -> None:
@@ -264,14 +217,14 @@ def test_an_older_attempt_cannot_poison_its_request() -> None:
     assert bench.core.report() == DispatcherReport(running=1, stale_total=1)
 
 
-def test_the_next_hand_out_tells_what_the_last_one_was_suspected_of() -> None:
+def test_the_next_attempt_carries_the_suspicion_of_the_last() -> None:
     bench = Bench().fleet(member(A), member(B))
     place = bench.run("c")
     assert place.suspicion == 0
     assert only(bench.give(A, Returned(place.request, place.attempt, suspicion=2)), Place).suspicion == 2
 
 
-def test_an_attempt_that_goes_on_in_a_new_engine_stays_what_it_is() -> None:
+def test_an_attempt_that_continues_in_a_new_engine_stays_current() -> None:
     bench = Bench().fleet(member(A))
     bench.run("c")
     assert bench.give(A, Continued(1, 1, revived_tokens=8)) == []
@@ -291,7 +244,7 @@ def test_preempted_and_continued_change_the_state_and_nothing_else() -> None:
     assert bench.core.report().stale_total == 1
 
 
-def test_tokens_before_the_word_count_as_accepted() -> None:
+def test_tokens_before_the_accepted_message_count_as_accepted() -> None:
     bench = Bench().fleet(member(A))
     bench.give(client("c"), submit())
     bench.give(A, rows((1, 1, 3, 70)))
@@ -301,27 +254,12 @@ def test_tokens_before_the_word_count_as_accepted() -> None:
     assert state_of(bench, 1) is RequestState.RUNNING
 
 
-def test_a_new_stream_of_the_same_instance_hears_a_cancel_again() -> None:
+def test_a_new_stream_of_the_same_instance_gets_a_cancel_again() -> None:
     bench = Bench().fleet(member(A))
     assert target(bench.give(A, rows((77, 3, 5, 1))), Cancel) == [A]
     bench.give(A, Gone())
     bench.give(A, Joined())
     assert target(bench.give(A, rows((77, 3, 6, 1))), Cancel) == [A]
-
-
-def test_only_losses_in_a_row_count_against_a_request() -> None:
-    bench = Bench(placement__max_lost_attempts=2).fleet(member(A), member(B))
-    bench.run("c")
-    holder, position = A, 3
-    for attempt in range(1, 6):
-        bench.give(holder, rows((1, attempt, position, 70)))
-        sent = bench.give(holder, Returned(1, attempt))
-        assert messages(sent, Delta) == []
-        (holder,) = target(sent, Place)
-        position += 1
-    (ended,) = messages(bench.give(holder, Returned(1, 6)), Delta)
-    assert ended.finish is FinishReason.ERROR
-    assert "2 lost hand-outs" in ended.detail
 
 
 def test_tokens_of_steps_queued_before_a_preemption_do_not_end_it() -> None:

@@ -1,0 +1,157 @@
+"""The responder: streamed and whole answers of several prompts and choices, with usage and log-probabilities."""
+
+import asyncio
+import json
+from typing import Any
+
+import openai
+import pytest
+
+from tests.services.dispatcher.door_requests import MODEL, client, with_doors
+from tests.services.dispatcher.running_doors import Doors
+
+
+@pytest.mark.parametrize("streams", [False, True])
+def test_the_usage_tells_what_of_the_prompts_was_cached(streams: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.reuses = 2
+        asked: dict[str, Any] = {
+            "model": MODEL,
+            "prompt": ["Once upon a time", "there was a heron"],
+            "n": 2,
+            "max_tokens": 3,
+        }
+        if streams:
+            options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+            stream = await client(cluster).completions.create(**asked, **options)
+            usage = [chunk async for chunk in stream][-1].usage
+        else:
+            usage = (await client(cluster).completions.create(**asked)).usage
+        assert usage.completion_tokens == 12
+        assert usage.prompt_tokens_details.cached_tokens == 4
+
+    with_doors(test)
+
+
+def test_chat_logprobs() -> None:
+    async def test(cluster: Doors) -> None:
+        answer = await client(cluster).chat.completions.create(
+            model=MODEL, messages=[{"role": "user", "content": "Hi"}], logprobs=True, top_logprobs=2, max_tokens=3
+        )
+        assert cluster.instance.placed[0].sampling.logprobs == 2
+        assert answer.choices[0].logprobs is not None
+        content = answer.choices[0].logprobs.content
+        assert content is not None
+        assert [entry.logprob for entry in content] == [-0.25] * 3
+        assert b"".join(bytes(entry.bytes or ()) for entry in content).decode() == cluster.text(3)
+        assert [len(entry.top_logprobs) for entry in content] == [2, 2, 2]
+        assert content[0].top_logprobs[0].token == content[0].token
+
+    with_doors(test)
+
+
+def test_completions_of_several_prompts_and_choices() -> None:
+    async def test(cluster: Doors) -> None:
+        answer = await client(cluster).completions.create(
+            model=MODEL, prompt=["one", "two words"], n=2, max_tokens=5, seed=3, temperature=0.5
+        )
+        assert [choice.index for choice in answer.choices] == [0, 1, 2, 3]
+        assert {choice.text for choice in answer.choices} == {cluster.text(5)}
+        samplings = [place.sampling for place in cluster.instance.placed]
+        assert [(one.seed, one.choice, one.temperature) for one in samplings] == [
+            (3, 0, 0.5), (3, 1, 0.5), (3, 0, 0.5), (3, 1, 0.5),
+        ]  # fmt: skip
+        assert answer.usage is not None
+        assert answer.usage.completion_tokens == 20
+
+    with_doors(test)
+
+
+def test_choices_without_a_seed_share_a_drawn_one() -> None:
+    async def test(cluster: Doors) -> None:
+        for _ in range(2):
+            await client(cluster).completions.create(model=MODEL, prompt="x", n=3, max_tokens=1)
+        seeds = [place.sampling.seed for place in cluster.instance.placed]
+        assert len({*seeds[:3]}) == len({*seeds[3:]}) == 1
+        assert seeds[0] != seeds[3]
+
+    with_doors(test)
+
+
+def test_completion_logprobs_line_up_with_the_text() -> None:
+    async def test(cluster: Doors) -> None:
+        answer = await client(cluster).completions.create(model=MODEL, prompt="x", max_tokens=30, logprobs=2)
+        shown = answer.choices[0].logprobs
+        assert shown is not None
+        assert shown.tokens is not None
+        assert shown.text_offset is not None
+        assert len(shown.tokens) == len(shown.token_logprobs or ()) == len(shown.top_logprobs or ()) == 30
+        text = answer.choices[0].text
+        for token, offset in zip(shown.tokens, shown.text_offset, strict=True):
+            assert token.startswith("bytes:") or text[offset:].startswith(token)
+
+    with_doors(test)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_stop_string_cuts_the_text_and_cancels_the_rest(streamed: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        openai_client = client(cluster)
+        arguments: Any = {"model": MODEL, "prompt": "x", "max_tokens": 900, "stop": ["heron, and", "zzz"]}
+        if streamed:
+            chunks = [c async for c in await openai_client.completions.create(**arguments, stream=True)]
+            text = "".join(chunk.choices[0].text for chunk in chunks)
+            reason = chunks[-1].choices[0].finish_reason
+        else:
+            answer = await openai_client.completions.create(**arguments)
+            text, reason = answer.choices[0].text, answer.choices[0].finish_reason
+        assert (text, reason) == ("Once upon a time there was a small ", "stop")
+        await cluster.instance.until(lambda: cluster.instance.cancelled)
+        assert cluster.core.report().finished_total == 1
+        assert cluster.instance.running == []
+
+    with_doors(test)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_client_that_leaves_cancels_its_request(streamed: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.held = True
+        body = json.dumps({"prompt": "x", "max_tokens": 900, "n": 2, "stream": streamed}).encode()
+        reader, writer = await asyncio.open_connection(*cluster.url.removeprefix("http://").split(":"))
+        head = b"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+        writer.write(head + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        await cluster.instance.until(lambda: len(cluster.instance.placed) == 2)
+        if streamed:
+            cluster.instance.one()
+            assert (await reader.readuntil(b"\r\n\r\n")).startswith(b"HTTP/1.1 200 OK")
+            assert b'"text": "' in await reader.readuntil(b"\n\n")
+        writer.transport.abort()
+        await cluster.instance.until(lambda: len(cluster.instance.cancelled) == 2)
+        assert cluster.core.report().cancelled_total == 2
+        assert cluster.instance.running == []
+
+    with_doors(test)
+
+
+@pytest.mark.parametrize("streamed", [False, True])
+def test_a_dispatcher_that_stops_ends_its_streams_with_a_clear_error(streamed: bool) -> None:
+    async def test(cluster: Doors) -> None:
+        cluster.instance.held = True
+        asked = asyncio.create_task(_all(cluster, streamed))
+        await cluster.instance.until(lambda: cluster.instance.placed)
+        cluster.gateway.shut_down()
+        with pytest.raises(openai.APIError, match="cut off: the dispatcher is stopping"):
+            await asked
+        assert len(cluster.instance.cancelled) == 1
+        with pytest.raises(openai.InternalServerError, match="this dispatcher is stopping"):
+            await client(cluster).completions.create(model=MODEL, prompt="x")
+
+    with_doors(test)
+
+
+async def _all(cluster: Doors, streamed: bool) -> None:
+    made: Any = await client(cluster).completions.create(model=MODEL, prompt="x", stream=streamed)
+    if streamed:
+        async for _ in made:
+            pass

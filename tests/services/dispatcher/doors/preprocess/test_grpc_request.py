@@ -1,0 +1,44 @@
+"""A gRPC request: parsed into the same settings and prompts as OpenAI's, with one kind of prompt."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.limits import InvalidField
+from dunlin.messages.public import ChatMessage, GenerateRequest
+from dunlin.messages.types import RequestClass, i32
+from dunlin.wire.codec import encode
+from services.dispatcher.admission.refusals import MalformedRequest
+from services.dispatcher.doors.preprocess.grpc_request import SETTING_FIELDS, parse_generate
+
+CHAT = (ChatMessage("user", "Hi"),)
+
+
+@pytest.mark.parametrize(
+    ("given", "prompt"),
+    [({"prompt": "x"}, "x"), ({"prompt_tokens": i32((1, 2))}, i32((1, 2))), ({"messages": CHAT}, CHAT)],
+)
+def test_each_kind_of_prompt(given: dict[str, Any], prompt: Any) -> None:
+    request, retry = parse_generate(encode(GenerateRequest(**given, max_tokens=3, request_class=RequestClass.BATCH)))
+    assert request.prompts == (prompt,)
+    assert (request.settings.max_tokens, request.settings.request_class) == (3, RequestClass.BATCH)
+    assert retry.idempotency_key == ""
+
+
+@pytest.mark.parametrize("given", [{}, {"prompt": "x", "messages": CHAT}, {"prompt": "x", "prompt_tokens": i32((1,))}])
+def test_exactly_one_prompt_is_given(given: dict[str, Any]) -> None:
+    with pytest.raises(InvalidField, match="exactly one") as raised:
+        parse_generate(encode(GenerateRequest(**given)))
+    assert raised.value.name == "prompt"
+
+
+def test_every_setting_is_a_field_of_the_message() -> None:
+    assert set(SETTING_FIELDS) < set(GenerateRequest.__dataclass_fields__)
+    with pytest.raises(InvalidField) as raised:
+        parse_generate(encode(GenerateRequest(prompt="x", top_p=2.0)))
+    assert raised.value.name == "top_p"
+
+
+def test_other_bytes_are_malformed() -> None:
+    with pytest.raises(MalformedRequest):
+        parse_generate(b"\xff\xff")

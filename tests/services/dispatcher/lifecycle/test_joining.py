@@ -1,0 +1,48 @@
+"""Joining in the core: a retry reads the request that runs, within bounds, and cuts off no other reader."""
+
+from dunlin.effects import Send
+from dunlin.messages.dispatch import NotHeld
+from dunlin.messages.door import Delta, RejectionCode, SubmitRejected
+from dunlin.messages.lifecycle import Admitted
+from dunlin.messages.types import i32
+from tests.services.dispatcher.adoption_factories import KEY, Bench, named
+from tests.services.dispatcher.factories import A, client, member, only, submit
+
+
+def test_a_reader_that_gets_tokens_during_the_query_gets_the_id_first() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), named(key=KEY, received=i32([70, 71])))
+    sent = bench.give(client("d"), named())
+    assert sent == [Send(client("d"), Admitted(KEY)), Send(client("d"), Delta(i32([70, 71])))]
+
+
+def test_readers_of_one_request_are_bounded() -> None:
+    bench = Bench().fleet(member(A))
+    for number in range(16):
+        bench.give(client(number), named())
+    assert only(bench.give(client("one too many"), named()), SubmitRejected).code is RejectionCode.FULL
+
+
+def test_a_key_under_a_new_name_is_still_the_request_that_runs() -> None:
+    bench = Bench().fleet(member(A))
+    bench.run("c", A)
+    request = bench.core.journal.get(1)
+    assert request is not None
+    again = submit(key=request.key, idempotency="new/0", digest=b"d")
+    assert only(bench.give(client("d"), again), SubmitRejected).code is RejectionCode.CONFLICT
+    assert len(bench.core.journal) == 1
+    bench.core.journal.check_integrity()
+
+
+def test_a_reader_that_is_ahead_does_not_cut_off_the_others() -> None:
+    bench = Bench().fleet(member(A))
+    bench.give(client("c"), submit(idempotency="n/0", digest=b"d"))
+    bench.give(A, NotHeld(1, 1))
+    request = bench.core.journal.get(1)
+    assert request is not None
+    ahead = submit(idempotency="n/0", digest=b"d", key=request.key, received=i32([70]))
+    (answer,) = bench.give(client("d"), ahead)
+    rejected = only([answer], SubmitRejected)
+    assert (rejected.code, rejected.retry_after_s) == (RejectionCode.UNAVAILABLE, 0.5)
+    assert request.readers == [client("c")]
+    assert len(bench.core.journal) == 1

@@ -1,0 +1,71 @@
+"""The replay cache in the core: a retry gets a finished answer again, within bounds of age, number and tokens."""
+
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Send
+from dunlin.messages.dispatch import Adopt, NotHeld
+from dunlin.messages.door import Delta, RejectionCode, SubmitRejected
+from dunlin.messages.lifecycle import Admitted
+from dunlin.messages.types import FinishReason, SamplingParams, i32
+from tests.services.dispatcher import factories
+from tests.services.dispatcher.adoption_factories import Bench, named
+from tests.services.dispatcher.factories import A, client, member, messages, only, rows
+
+
+def finished(
+    bench: factories.Bench, *tokens: int, finish: FinishReason = FinishReason.LENGTH, **overrides: Any
+) -> None:
+    """A named request ran to its end."""
+    bench.give(client("c"), named(**overrides))
+    bench.give(A, NotHeld(1, 1))
+    for index, token in enumerate(tokens):
+        last = index + 1 == len(tokens)
+        bench.give(A, rows((1, 2, 3 + index, token), finish=finish if last else FinishReason.RUNNING))
+
+
+def test_a_finished_answer_is_replayed_until_it_is_too_old() -> None:
+    bench = Bench(idempotency__replay_s=60.0).fleet(member(A))
+    finished(bench, 70, 71)
+    again = [
+        Send(client("d"), Admitted("req-2a-1")),
+        Send(client("d"), Delta(i32([70, 71]), finish=FinishReason.LENGTH)),
+    ]
+    assert bench.give(client("d"), named(), 59.9) == again
+    assert len(bench.core.journal) == 0
+    other = bench.give(client("e"), named(digest=b"x"))
+    assert only(other, SubmitRejected).code is RejectionCode.CONFLICT
+    assert only(bench.give(client("f"), named(tenant="u")), Adopt).tenant == "u"
+    assert only(bench.give(client("g"), named(), 60.0), Adopt).request == 3
+
+
+def test_log_probabilities_are_replayed_too() -> None:
+    bench = Bench().fleet(member(A))
+    finished(bench, 70, 71, sampling=SamplingParams(logprobs=0))
+    delta = only(bench.give(client("d"), named(sampling=SamplingParams(logprobs=0))), Delta)
+    assert (list(delta.tokens), list(delta.logprobs), list(delta.top_count)) == ([70, 71], [-0.5, -0.5], [0, 0])
+
+
+@pytest.mark.parametrize(("stops", "told"), [((71,), FinishReason.STOP), ((), FinishReason.RUNNING)])
+def test_a_stop_string_is_for_the_door_to_find_again(stops: tuple[int, ...], told: FinishReason) -> None:
+    bench = Bench().fleet(member(A))
+    finished(bench, 70, 71, finish=FinishReason.STOP, stop_ids=i32(stops))
+    assert only(bench.give(client("d"), named()), Delta).finish is told
+
+
+def test_what_failed_runs_anew() -> None:
+    bench = Bench().fleet(member(A))
+    finished(bench, 70, 71, finish=FinishReason.ERROR)
+    assert only(bench.give(client("d"), named()), Adopt).request == 2
+
+
+def test_replays_are_bounded() -> None:
+    for bound in ({"idempotency__max_replays": 2}, {"idempotency__max_replay_tokens": 8}):
+        bench = Bench(**bound).fleet(member(A))
+        for number in range(1, 5):
+            bench.give(client(number), named(idempotency=f"{number}/0"))
+            bench.give(A, NotHeld(number, 1))
+            bench.give(A, rows((number, 2, 3, 70), finish=FinishReason.LENGTH))
+        kept = [bool(messages(bench.give(client(f"{n}'"), named(idempotency=f"{n}/0")), Delta)) for n in range(1, 5)]
+        assert kept == [False, False, True, True]
