@@ -7,6 +7,7 @@ from collections import Counter
 from typing import Any
 
 from dunlin.effects import Address
+from services.dispatcher.requests.journal import RequestState
 from services.instance.sequence.table import TRANSITIONS
 from simulator.cluster.process import Delivery
 from simulator.cluster.simulated import SimulatedCluster
@@ -15,7 +16,7 @@ INSTANCE_STATES = ("leaving", "restoring", "spilling", "asking", "draining", "en
 """Phases of an instance by the states of its sequences, the rarest first."""
 PHASES = {
     "instance": (*INSTANCE_STATES, "receiving", "copying", "computing", "waiting", "idle"),
-    "dispatcher": ("asking", "preempted", "offered", "queued", "running", "idle"),
+    "dispatcher": ("asking", "preempted", "dispatched", "queued", "running", "idle"),
     "kvstore": ("quarantined", "reserved", "committed", "empty"),
     "global_manager": ("leading", "standing by"),
     "monitor": ("warming up", "publishing"),
@@ -115,7 +116,12 @@ def _of_instance(core: Any) -> str:
 
 
 def _of_dispatcher(core: Any) -> str:
-    return _first_of("dispatcher", {request.state.name.lower() for request in core.journal})
+    return _first_of("dispatcher", {_phase_of_request(request.state) for request in core.journal})
+
+
+def _phase_of_request(state: RequestState) -> str:
+    # One phase of two roles that faults aim at: an instance asks for room, a dispatcher for requests to adopt.
+    return "asking" if state is RequestState.ADOPTING else state.name.lower()
 
 
 def _of_kvstore(core: Any) -> str:

@@ -23,7 +23,7 @@ LONGEST_PROMPT = 60
 PAIRED = 0.1
 """Share of draws that take a pair of faults from `PAIRED_FAULTS`."""
 AIMS_OF_KVSTORES = ("copying", "spilling", "restoring", "receiving", "asking", "reserved", "committed")
-AIMS_OF_DISPATCHERS = ("offered", "preempted", "queued", "running")
+AIMS_OF_DISPATCHERS = ("dispatched", "preempted", "queued", "running")
 AIMS_OF_INSTANCES = ("draining", "ending", "leaving", "receiving", "copying", "spilling", "restoring", "computing")
 """Phases (simulator/campaign/coverage.py) that faults of each role wait for."""
 PAIRED_FAULTS = (
