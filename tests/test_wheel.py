@@ -84,7 +84,7 @@ def test_the_wheel_asks_for_the_sdk_alone(wheel: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_bare_install_imports_nothing_heavy(wheel: Path, tmp_path: Path) -> None:
-    fetched = pip(sys.executable, "download", "--dest", str(tmp_path / "wheels"), "--no-deps", "grpcio", "protobuf")
+    fetched = pip(sys.executable, "download", "--dest", str(tmp_path / "wheels"), "--no-deps", "grpcio", "msgspec", "protobuf")
     if fetched.returncode != 0:
         pytest.skip("pip reaches no index")
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "bare")], check=True, env=outside())
@@ -93,7 +93,7 @@ def test_a_bare_install_imports_nothing_heavy(wheel: Path, tmp_path: Path) -> No
     assert installed.returncode == 0, installed.stdout + installed.stderr
     listed = json.loads(pip(python, "list", "--format", "json").stdout)
     present = {package["name"].lower().replace("-", "_") for package in listed}
-    assert present <= {"dunlin", "grpcio", "protobuf", "typing_extensions", "pip", "setuptools"}
+    assert present <= {"dunlin", "grpcio", "msgspec", "protobuf", "typing_extensions", "pip", "setuptools"}
     run = subprocess.run([str(python), "-I", "-c", ALONE], capture_output=True, text=True, cwd=tmp_path, env=outside())
     assert run.returncode == 0, run.stderr
     seen = json.loads(run.stdout)
