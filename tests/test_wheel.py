@@ -84,7 +84,9 @@ def test_the_wheel_asks_for_the_sdk_alone(wheel: Path) -> None:
 
 @pytest.mark.timeout(600)
 def test_a_bare_install_imports_nothing_heavy(wheel: Path, tmp_path: Path) -> None:
-    fetched = pip(sys.executable, "download", "--dest", str(tmp_path / "wheels"), "--no-deps", "grpcio", "msgspec", "protobuf")
+    fetched = pip(
+        sys.executable, "download", "--dest", str(tmp_path / "wheels"), "--no-deps", "grpcio", "msgspec", "protobuf"
+    )
     if fetched.returncode != 0:
         pytest.skip("pip reaches no index")
     subprocess.run([sys.executable, "-m", "venv", str(tmp_path / "bare")], check=True, env=outside())

@@ -9,7 +9,7 @@ from cli.launch.cluster_process import ClusterProcess
 from cli.launch.cluster_state import read_state
 from dunlin.messages.fleet import DispatcherReport, FleetStatus, Reason
 from dunlin.wire.codec import decode
-from dunlin.workload.loadgen.http_client import HttpDoor
+from dunlin.workload.loadgen.http_client import HttpTarget
 from dunlin.workload.loadgen.targets import SdkTarget
 
 
@@ -21,7 +21,7 @@ class CampaignSession:
         state = read_state(cluster.data_dir)
         self.client = dunlin.AsyncClient(cluster.grpc, tls_dir=(state.tls_dir or None) if state is not None else None)
         self.door = SdkTarget(self.client)
-        self.http_door: HttpDoor
+        self.http_door: HttpTarget
         self._open = AsyncExitStack()
         self.vocabulary = 0
         self.max_positions = 0
@@ -29,7 +29,7 @@ class CampaignSession:
     async def __aenter__(self) -> "CampaignSession":
         info = await self.client.info()
         self.vocabulary, self.max_positions = info.vocabulary, info.max_positions
-        self.http_door = await self._open.enter_async_context(HttpDoor(self._cluster.http, info.model))
+        self.http_door = await self._open.enter_async_context(HttpTarget(self._cluster.http, info.model))
         return self
 
     async def __aexit__(

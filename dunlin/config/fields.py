@@ -14,7 +14,7 @@ _INFINITE = float("inf")
 
 
 @dataclass(frozen=True, slots=True)
-class Declaration:
+class SettingDeclaration:
     """What is documented at a field. The limits are of numbers: `least` and `most` belong to the range, `above` and
     `below` do not. `choices` are all the values there are, if that is not empty. `why`: the reason for the default.
     """
@@ -61,7 +61,7 @@ class Setting:
     name: str
     type: Any
     default: Any
-    declared: Declaration
+    declared: SettingDeclaration
 
     @property
     def needs(self) -> str:
@@ -74,8 +74,8 @@ class Setting:
 
 
 def setting(default: T, doc: str, **about: Any) -> T:
-    """A field of a section; `about` are further fields of its `Declaration`."""
-    made: T = field(default=default, metadata={_KEY: Declaration(doc, **about)})
+    """A field of a section; `about` are further fields of its `SettingDeclaration`."""
+    made: T = field(default=default, metadata={_KEY: SettingDeclaration(doc, **about)})
     return made
 
 
@@ -88,7 +88,7 @@ def section(config: type[T]) -> T:
 def check(config: Any) -> None:
     """For `__post_init__`: raises ValueError for a declared field whose value is out of its range."""
     for one in fields(config):
-        declared: Declaration | None = one.metadata.get(_KEY)
+        declared: SettingDeclaration | None = one.metadata.get(_KEY)
         value = getattr(config, one.name)
         if declared is not None and not declared.admits(value):
             raise ValueError(f"{one.name} is {value}: needs {Setting(one.name, type(value), None, declared).needs}")

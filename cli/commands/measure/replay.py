@@ -17,7 +17,7 @@ from dunlin.runtime.extras import missing_package_text
 from dunlin.workload.traffic.help_texts import HELP, SLO_HELP
 
 if TYPE_CHECKING:
-    from dunlin.workload.loadgen.http_client import HttpDoor
+    from dunlin.workload.loadgen.http_client import HttpTarget
     from dunlin.workload.loadgen.load_generator import LoadGenerator
     from dunlin.workload.loadgen.run_record import RecordedRun
     from dunlin.workload.loadgen.stats import RequestRecord, RunReport
@@ -136,16 +136,16 @@ async def _watched(load: "LoadGenerator", total: int, last_s: float) -> "list[Re
     return await running
 
 
-def _http(arguments: argparse.Namespace, model: str) -> "HttpDoor":
+def _http(arguments: argparse.Namespace, model: str) -> "HttpTarget":
     from cli.common.cluster import find_cluster
     from dunlin.client.credentials import load_credentials
 
     try:
-        from dunlin.workload.loadgen.http_client import HttpDoor
+        from dunlin.workload.loadgen.http_client import HttpTarget
     except ModuleNotFoundError as error:
         raise CliError(f"--door http: {missing_package_text(error.name)}", USAGE) from None
     url = find_cluster(arguments.data_dir).http.split(",")[0]
-    return HttpDoor(url, model, load_credentials(client_keywords(arguments)["tls_dir"], None))
+    return HttpTarget(url, model, load_credentials(client_keywords(arguments)["tls_dir"], None))
 
 
 def _save(path: Path, found: "RunReport", records: "Sequence[RequestRecord]") -> None:

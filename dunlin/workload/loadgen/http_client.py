@@ -17,8 +17,8 @@ LINE_BYTES = 1 << 19
 CONNECT_S = 30.0
 
 
-class HttpDoor:
-    """Through /v1/completions; used as `async with HttpDoor(url, model) as door`. Owns the client.
+class HttpTarget:
+    """Through /v1/completions; used as `async with HttpTarget(url, model) as door`. Owns the client.
 
     Each request has a connection of its own, since each arrival stands for a client. Token ids are unknown: -1 stands
     for each token that came.
@@ -30,7 +30,7 @@ class HttpDoor:
         self._access = access
         self._client: aiohttp.ClientSession
 
-    async def __aenter__(self) -> "HttpDoor":
+    async def __aenter__(self) -> "HttpTarget":
         # Made once: reading the certificates takes longer than a request.
         tls = self._access.security.client_context() if self._access.security is not None else True
         self._client = aiohttp.ClientSession(

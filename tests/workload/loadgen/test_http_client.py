@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dunlin.messages.types import i32
-from dunlin.workload.loadgen.http_client import LINE_BYTES, HttpDoor
+from dunlin.workload.loadgen.http_client import LINE_BYTES, HttpTarget
 from dunlin.workload.loadgen.load_generator import RequestFailed, RequestRejected, StreamedTokens
 from dunlin.workload.traffic.prompts import Job
 
@@ -46,7 +46,7 @@ class Said:
     async def to(self, *jobs: Job) -> list[StreamedTokens]:
         server = await asyncio.start_server(self.serve, "127.0.0.1", 0)
         url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
-        async with server, HttpDoor(url, "m") as door:
+        async with server, HttpTarget(url, "m") as door:
             return [arrived for job in jobs for arrived in [one async for one in door.stream(job)]]
 
 
@@ -114,7 +114,7 @@ def test_a_failure_says_what_failed(answer: bytes, error: type[Exception], words
 
 def test_no_server_is_a_failure() -> None:
     async def run() -> None:
-        async with HttpDoor("http://127.0.0.1:1", "m") as door:
+        async with HttpTarget("http://127.0.0.1:1", "m") as door:
             await anext(door.stream(JOB))
 
     with pytest.raises(RequestFailed, match=r"127\.0\.0\.1:1"):
