@@ -1,6 +1,5 @@
 """The engine's conversation, without its process: a real decoder, commands in, events out."""
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -8,30 +7,22 @@ import pytest
 
 from dunlin.effects import Address
 from dunlin.engine.decoder.loader import LoadedModel
-from dunlin.engine.execution.runner import EngineRunner, RunnerLimits
+from dunlin.engine.execution.runner import RunnerLimits
 from dunlin.messages.engine import (
-    CancelMove,
     Close,
     Discard,
     Interrupt,
     Keep,
-    MapHost,
-    Move,
-    MoveDone,
-    Open,
     Remap,
     Resume,
-    Step,
     StepDone,
     Unsupported,
 )
 from dunlin.messages.types import (
     FinishReason,
     GroupKind,
-    HostRegion,
     MoveKind,
     MoveStatus,
-    Region,
     RemapPhase,
     SamplingParams,
     Verdict,
@@ -40,42 +31,23 @@ from dunlin.messages.types import (
     i32,
     i64,
 )
-from tests.engine.build import SteppingClock, load, make_checkpoint, nothing
+from tests.engine.build import load, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
-
-N = len(PROMPT)
-KV_BYTES_PER_TOKEN = 3 * 2 * 2 * 16 * 4
-OTHER = [3, 1, 4, 1, 5, 9, 2, 6]
+from tests.engine.execution.running import (
+    OTHER,
+    N,
+    generate,
+    make_move,
+    make_runner,
+    map_host,
+    run,
+    save,
+)
 
 
 @pytest.fixture(scope="module")
 def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     return load(make_checkpoint(tmp_path_factory.mktemp("model"), seed=2), deterministic=True)
-
-
-def make_runner(loaded: LoadedModel, **overrides: Any) -> EngineRunner:
-    values = {"clock": SteppingClock(), "limits": RunnerLimits(), **overrides}
-    return EngineRunner(loaded.decoder, loaded.slots, values["clock"], values["limits"])
-
-
-def run(runner: EngineRunner, *messages: Any) -> list[Any]:
-    """Feed the messages, then work until nothing is left."""
-    events = [event for message in messages for event in runner.receive(message)]
-    while runner.busy:
-        events += runner.work(nothing)
-    return events
-
-
-def generate(
-    runner: EngineRunner, sequence: int, tokens: Sequence[int], count: int, slot: int, **overrides: Any
-) -> list[int]:
-    """`count` greedy tokens of a sequence alone in its steps."""
-    end = len(tokens)
-    rows = [(0, end), *((end + i, end + i + 1) for i in range(count - 1))]
-    steps = [make_step(i, (sequence, start, stop, slot + start)) for i, (start, stop) in enumerate(rows)]
-    done = run(runner, make_open(sequence, tokens, max_tokens=count + 1, **overrides), *steps)
-    run(runner, Close(sequence))
-    return [event.token[0] for event in done]
 
 
 @pytest.fixture(scope="module")
@@ -342,123 +314,6 @@ def tier(tmp_path: Path) -> Path:
     return path
 
 
-def map_host(tier: Path) -> MapHost:
-    return MapHost(str(tier), 1 << 20, 1)
-
-
-def make_move(move: int, kind: MoveKind, sequence: int, stop: int, *extents: tuple[int, int], **overrides: Any) -> Move:
-    length = KV_BYTES_PER_TOKEN * stop
-    host = HostRegion(
-        handle=1, generation=1, offset_bytes=4096, length_bytes=length, checksum=overrides.pop("checksum", 0)
-    )
-    region = Region(0, 3, 0, stop)
-    starts, lengths = i64([start for start, _ in extents]), i64([count for _, count in extents])
-    values = {"extent_start": starts, "extent_length": lengths, "region": region, "host": host, **overrides}
-    return Move(move=move, kind=kind, sequence=sequence, **values)
-
-
-def save(runner: EngineRunner, tier: Path) -> MoveDone:
-    """Compute the prompt in slots 20 and on, and write its KV to the tier."""
-    moved = make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (20, 4), (24, N - 4))
-    run(runner, map_host(tier), make_open(1), make_step(1, (1, 0, N, 20)))
-    answer: MoveDone
-    (answer,) = run(runner, Close(1), moved)
-    assert answer.status is MoveStatus.OK
-    assert answer.moved_bytes == N * KV_BYTES_PER_TOKEN
-    return answer
-
-
-def test_a_region_goes_to_the_tier_and_comes_back_elsewhere(loaded: LoadedModel, tier: Path, text: list[int]) -> None:
-    runner = make_runner(loaded)
-    saved = save(runner, tier)
-    back = make_move(2, MoveKind.HOST_TO_SLAB, 2, N, (900, 3), (800, N - 3), checksum=saved.checksum)
-    opened = make_open(2, [*PROMPT, text[0]], prompt_tokens=N)
-    # The step is queued at once and waits for the move.
-    restored, done = run(runner, opened, make_step(9, (2, N, N + 1, 40), after=i64([2])), back)
-    assert (restored.status, restored.checksum) == (MoveStatus.OK, saved.checksum)
-    assert (done.step, list(done.token), done.tokens_computed) == (9, [text[1]], 1)
-
-
-def test_another_engine_reads_what_the_first_wrote(
-    tmp_path: Path, loaded: LoadedModel, tier: Path, text: list[int]
-) -> None:
-    saved = save(make_runner(loaded), tier)
-    second = load(make_checkpoint(tmp_path, seed=2), deterministic=True)
-    runner = make_runner(second)
-    back = make_move(2, MoveKind.HOST_TO_SLAB, 2, N, (0, N), checksum=saved.checksum)
-    opened = make_open(2, [*PROMPT, text[0]], prompt_tokens=N)
-    _, done = run(runner, map_host(tier), opened, back, make_step(9, (2, N, N + 1, N), after=i64([2])))
-    assert list(done.token) == [text[1]]
-
-
-def test_one_flipped_byte_is_noticed_and_its_rows_do_not_run(loaded: LoadedModel, tier: Path, text: list[int]) -> None:
-    runner = make_runner(loaded)
-    saved = save(runner, tier)
-    content = bytearray(tier.read_bytes())
-    content[4096 + 777] ^= 1
-    tier.write_bytes(content)
-    back = make_move(2, MoveKind.HOST_TO_SLAB, 2, N, (900, N), checksum=saved.checksum)
-    opened = make_open(2, [*PROMPT, text[0]], prompt_tokens=N)
-    corrupt, dropped = run(runner, opened, back, make_step(9, (2, N, N + 1, 40), after=i64([2])))
-    assert corrupt.status is MoveStatus.CORRUPT
-    assert (list(dropped.dropped), dropped.tokens_computed) == ([2], 0)
-    (again,) = run(runner, make_step(10, (2, 0, N + 1, 40)))
-    assert list(again.token) == [text[1]], "recomputed, the text is the same"
-
-
-@pytest.mark.parametrize(
-    "other",
-    [{"chain": b"other tokens"}, {"region": Region(0, 3, 1, N + 1)}, {"region": Region(0, 3, 0, N), "chain": b"\0"}],
-)
-def test_another_regions_bytes_are_not_taken_for_its_own(
-    loaded: LoadedModel, tier: Path, other: dict[str, Any]
-) -> None:
-    runner = make_runner(loaded)
-    saved = save(runner, tier)
-    runner.receive(make_open(2, PROMPT * 2))
-    if other.get("region", Region(0, 3, 0, N)).start:
-        run(runner, make_step(2, (2, 0, 1, 500)))
-    back = make_move(2, MoveKind.HOST_TO_SLAB, 2, N, (900, N), checksum=saved.checksum, **other)
-    (done,) = run(runner, back)
-    assert done.status is MoveStatus.CORRUPT
-
-
-def test_a_cancelled_move_answers_and_its_rows_do_not_run(loaded: LoadedModel, tier: Path) -> None:
-    runner = make_runner(loaded)
-    back = make_move(2, MoveKind.HOST_TO_SLAB, 2, N, (900, N))
-    opened = make_open(2, [*PROMPT, 1], prompt_tokens=N)
-    cancelled, dropped = run(
-        runner, opened, back, make_step(9, (2, N, N + 1, 40), after=i64([2])), CancelMove(2), CancelMove(77)
-    )
-    assert (cancelled.move, cancelled.status) == (2, MoveStatus.CANCELLED)
-    assert list(dropped.dropped) == [2]
-
-
-BAD_MOVES = {
-    "no host tier is mapped": make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (0, N)),
-    "names no host region": make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (0, N), host=None),
-    "layers 2 to 9 are not held": make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (0, N), region=Region(2, 9, 0, N)),
-    "extent of 10 slots from 999999": make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (999_999, N)),
-    "slots for 4 tokens are named, the region has 10": make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (0, 4)),
-    "its room has 8": make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (0, N), host=HostRegion(1, 1, 0, 8)),
-}
-
-
-@pytest.mark.parametrize("detail", sorted(BAD_MOVES))
-def test_a_move_that_cannot_be_done_fails_with_the_cause(loaded: LoadedModel, detail: str) -> None:
-    (done,) = run(make_runner(loaded), BAD_MOVES[detail])
-    assert (done.move, done.status) == (1, MoveStatus.FAILED)
-    assert detail in done.detail
-
-
-def test_room_outside_the_tier_is_refused(loaded: LoadedModel, tier: Path) -> None:
-    outside = HostRegion(1, 1, (1 << 20) - 8, N * KV_BYTES_PER_TOKEN)
-    moved = make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (0, N), host=outside)
-    (done,) = run(make_runner(loaded), map_host(tier), moved)
-    assert done.status is MoveStatus.FAILED
-    assert "lie outside the host tier of 1048576 bytes" in done.detail
-
-
 def test_a_region_for_a_sequence_that_is_not_open_fails(loaded: LoadedModel, tier: Path) -> None:
     runner = make_runner(loaded)
     saved = save(runner, tier)
@@ -469,27 +324,3 @@ def test_a_region_for_a_sequence_that_is_not_open_fails(loaded: LoadedModel, tie
 def test_moves_between_peers_are_not_done_yet(loaded: LoadedModel) -> None:
     moved = make_move(4, MoveKind.SLAB_TO_PEER, 1, N, (0, N), peer=Address("instance", "b"))
     assert run(make_runner(loaded), moved) == [Unsupported("Move", "only between slab and host tier", move=4)]
-
-
-@pytest.mark.parametrize(("copied_bytes", "order"), [(1, ["step", 2, 1]), (1 << 30, [2, 1, "step"])])
-def test_the_most_urgent_move_goes_first_and_steps_go_on_after_so_many_bytes(
-    loaded: LoadedModel, tier: Path, copied_bytes: int, order: list[Any]
-) -> None:
-    runner = make_runner(loaded, limits=RunnerLimits(copied_bytes=copied_bytes))
-    messages: list[Open | Step | Move | MapHost] = [map_host(tier), make_open()]
-    messages += [
-        make_move(i, MoveKind.SLAB_TO_HOST, 1, N, (0, N), priority=priority) for i, priority in ((1, 2), (2, 1))
-    ]
-    events = run(runner, *messages, make_step(1, (1, 0, N, 0)))
-    assert [getattr(event, "move", "step") for event in events] == order
-
-
-@pytest.mark.parametrize(("copy_share", "is_at_once"), [(0.0, False), (100.0, True)])
-def test_beside_long_iterations_a_large_region_is_copied_at_once(
-    loaded: LoadedModel, tier: Path, copy_share: float, is_at_once: bool
-) -> None:
-    runner = make_runner(loaded, clock=SteppingClock(), limits=RunnerLimits(copied_bytes=1, copy_share=copy_share))
-    run(runner, map_host(tier), make_open(), make_step(1, (1, 0, N, 0)))
-    messages = [make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (0, N)), make_step(2, (1, N, N + 1, N))]
-    events = run(runner, *messages)
-    assert [getattr(event, "move", "step") for event in events] == ([1, "step"] if is_at_once else ["step", 1])

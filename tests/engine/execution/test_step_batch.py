@@ -6,7 +6,7 @@ import pytest
 
 from tests.engine.build import damage, load, make_checkpoint
 from tests.engine.commands import make_open, make_step
-from tests.engine.execution.test_runner import OTHER, generate, make_runner, run
+from tests.engine.execution.running import OTHER, generate, make_runner, run
 
 DAMAGED = 77
 
