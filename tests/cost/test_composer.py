@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dunlin.cost.composer import StepComposer, monotone_curve, monotone_sheet
-from dunlin.cost.device import DeviceError, device_of, find_device, known_devices
+from dunlin.cost.device import find_device, known_devices
 from dunlin.cost.models import BatchCounts
-from dunlin.cost.shapes import SHAPES, ShapeError
+from dunlin.cost.shapes import SHAPES
 from dunlin.cost.strategy_files import parse_overhead
 from dunlin.cost.timing_loader import load_timing
 
@@ -91,33 +91,6 @@ def test_memory_decides_the_slots() -> None:
     shape = SHAPES["llama-2-7b"]
     assert LLAMA.kv_bytes_per_token == 2 * 32 * 32 * 128 * 2
     assert LLAMA.slots == (72 * 10**9 - shape.weights_bytes()) // LLAMA.kv_bytes_per_token
-
-
-def test_a_device_survives_its_own_json() -> None:
-    device = find_device("h200")
-    assert device_of(device.as_json()) == device
-
-
-@pytest.mark.parametrize(
-    ("device", "shape", "tp", "error", "said"),
-    [
-        ("b300", "llama-2-7b", 1, DeviceError, "known: a100, h200"),
-        ("a100", "llama-9", 1, ShapeError, "no shape is called 'llama-9'"),
-        ("a100", "llama-2-7b", 3, ShapeError, "do not divide evenly"),
-        ("a100", "llama-2-7b", 16, DeviceError, "no all-reduce over 16 GPUs; known: 2, 4, 8"),
-        ("a100", "llama-3-70b", 1, ShapeError, "split it over more GPUs"),
-    ],
-)
-def test_what_cannot_be_is_refused(device: str, shape: str, tp: int, error: type[Exception], said: str) -> None:
-    with pytest.raises(error, match=said):
-        load_timing(device, shape, tp)
-
-
-def test_a_damaged_device_is_named() -> None:
-    plain = find_device("a100").as_json()
-    del plain["gemm"]
-    with pytest.raises(DeviceError, match="a100 are damaged: KeyError"):
-        device_of(plain)
 
 
 def test_rising_takes_the_middle_of_a_dip() -> None:

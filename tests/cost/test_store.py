@@ -17,7 +17,6 @@ from dunlin.cost.models import (
 )
 from dunlin.cost.store import ProfileKey, ProfileStore, StepPoint, StoreError, TransferPoint
 from dunlin.cost.strategies import PrefillModel, Strategy
-from dunlin.cost.timing_loader import load_timing
 from dunlin.messages.types import MoveKind
 
 KEY = ProfileKey("tiny", "cpu", "threads=1")
@@ -109,9 +108,3 @@ def test_a_damaged_profile_is_refused(tmp_path: Path) -> None:
         connection.execute("update profile set timing = '{}'")
     with ProfileStore(tmp_path / "db") as store, pytest.raises(StoreError, match="damaged"):
         store.timing("tiny")
-
-
-def test_the_timing_of_a_store_is_loaded_by_its_path(tmp_path: Path) -> None:
-    with ProfileStore(tmp_path / "db") as store:
-        store.save(KEY, "2026-01-01", timing())
-    assert load_timing(str(tmp_path / "db"), "tiny") == timing()
