@@ -94,7 +94,3 @@ def test_the_page_says_the_same_to_a_parser() -> None:
     }
     assert read == expected
     assert read["dunlin_kvstore_used_bytes", "kv"] == float(1 << 40)
-
-
-def test_a_fleet_without_members_has_a_page_too() -> None:
-    assert b"dunlin_fleet_view_version 1.0" in render_metrics(metric_families(FleetStatus(1, ())))
