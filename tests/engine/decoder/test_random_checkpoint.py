@@ -1,13 +1,11 @@
 """Random checkpoints and the built-in model."""
 
 import json
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
 
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
-from dunlin.model.builtin import resolve_model
 from dunlin.model.config import FAMILIES, load_config
 from dunlin.model.errors import ModelError
 from dunlin.text.tokenizer import load_chat_template, load_tokenizer
@@ -53,38 +51,6 @@ def test_nothing_is_overwritten(tmp_path: Path) -> None:
     make_checkpoint(tmp_path)
     with pytest.raises(ModelError, match="already holds a checkpoint; name another directory"):
         make_checkpoint(tmp_path)
-
-
-def test_the_builtin_model_is_made_once_and_whole(tmp_path: Path) -> None:
-    directory = resolve_model("builtin:tiny", tmp_path / "cache")
-    assert sorted(path.name for path in directory.iterdir()) == FILES
-    written = (directory / "model.safetensors").stat().st_mtime_ns
-    assert resolve_model("builtin:tiny", tmp_path / "cache") == directory
-    assert (directory / "model.safetensors").stat().st_mtime_ns == written
-    config = load_config(directory)
-    assert (config.layers, config.hidden, config.heads, config.kv_heads, config.head_dim) == (4, 256, 8, 4, 32)
-    assert (config.vocab, config.max_positions) == (load_tokenizer(directory).vocab_size, 16384)
-    assert load_chat_template(directory).render([{"role": "user", "content": "Hi"}]).endswith("<|assistant|>\n")
-
-
-def test_many_may_ask_for_the_builtin_model_at_once(tmp_path: Path) -> None:
-    with ThreadPoolExecutor(4) as pool:
-        found = set(pool.map(lambda _: resolve_model("builtin:tiny", tmp_path), range(4)))
-    assert len(found) == 1
-    name = found.pop().name
-    assert sorted(path.name for path in tmp_path.iterdir()) == [name, f"{name}.lock"], "no scratch is left behind"
-
-
-def test_any_other_name_is_a_directory_or_an_error(tmp_path: Path) -> None:
-    assert resolve_model("/some/where", tmp_path) == Path("/some/where")
-    with pytest.raises(ModelError, match="builtin:huge: no such built-in model; choose one of builtin:tiny"):
-        resolve_model("builtin:huge", tmp_path)
-
-
-def test_a_cache_that_cannot_be_written_is_named(tmp_path: Path) -> None:
-    (tmp_path / "cache").write_text("a file")
-    with pytest.raises(ModelError, match="cannot be made"):
-        resolve_model("builtin:tiny", tmp_path / "cache")
 
 
 def test_the_oracle_loads_it_with_its_tokenizer(tmp_path: Path) -> None:
