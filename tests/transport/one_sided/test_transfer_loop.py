@@ -117,12 +117,6 @@ def test_a_mistake_in_the_thread_is_told_too() -> None:
         assert not source.courier.submit(OneSidedSend(3, target.courier.descriptor, outside, 0), Priority.KV)
 
 
-def test_asked_for_and_not_installed_is_said_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dunlin.transport.one_sided.nixl_agent.is_installed", lambda: False)
-    with pytest.raises(AgentError, match=r"pip install 'dunlin\[nodes\]', or say --transport sockets"):
-        open_nixl_agent("kvstore-0")
-
-
 def receiver(pipe: Any) -> None:
     """A process that expects what it is told to, and says what it got."""
     side = Side(open_nixl_agent("receiver", CUT), 2, stall_s=2.0)
