@@ -84,7 +84,7 @@ def library(monkeypatch: pytest.MonkeyPatch) -> PlayedLibrary:
     for name in ("UCX_TLS", "NIXL_LOG_LEVEL"):  # set by opening an agent; restored after the test
         monkeypatch.setenv(name, "played")
     monkeypatch.setattr("dunlin.transport.one_sided.nixl_agent._build", lambda: "nixl_played")
-    monkeypatch.setitem(sys.modules, "nixl_played._api", played)  # type: ignore[arg-type]  # what it plays is a module
+    monkeypatch.setitem(sys.modules, "nixl_played._api", played)
     return played
 
 
@@ -151,7 +151,7 @@ def test_a_write_names_both_places_and_the_notice(library: PlayedLibrary) -> Non
     library.transfer_state = "ERR"
     with pytest.raises(AgentError, match="it failed at once"):
         agent.write("peer", 256, 1 << 20, 64, b"there")
-    assert library.asked[-1] == ("release_xfer_handle", "handle")
+    assert ("release_xfer_handle", "handle") in library.asked
 
 
 @pytest.mark.parametrize(

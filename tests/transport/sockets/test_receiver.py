@@ -1,62 +1,18 @@
-"""Regions between two tiers over real sockets: whole, or not at all."""
+"""Regions received over real sockets: whole, or not at all."""
 
 import random
 import socket
 import subprocess
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
 
 import pytest
-import xxhash
 
 from dunlin.messages.types import Priority, Region
-from dunlin.transport.payload import LENGTH, TAKEN, PayloadError, RegionHeader, decode_header
-from dunlin.transport.sockets.blocking import signed_digest
-from dunlin.transport.sockets.receiver import RegionReceiver
-from dunlin.transport.sockets.sender import RegionSend, RegionSender
+from dunlin.transport.payload import TAKEN
 from tests.ipv6 import needs_ipv6
-from tests.transport.told import Told
-
-SIZE = 3 << 20
-ROOM = 8 << 20
-
-
-class Pair:
-    """A sender and a receiver, each with a tier."""
-
-    def __init__(self, **settings: Any) -> None:
-        self.source, self.target = bytearray(random.Random(1).randbytes(ROOM)), bytearray(ROOM)
-        self.sent, self.received = Told(), Told()
-        self.receiver = RegionReceiver(memoryview(self.target), self.received, **settings)
-        self.sender = RegionSender(memoryview(self.source), self.sent, stall_s=2.0)
-
-    def payload(self, offset: int = 0, length: int = SIZE, **overrides: Any) -> RegionHeader:
-        plain = RegionHeader(b"", 3, 1, Region(0, 2, 16, 64), "float32", b"chain", length, 0)
-        content = bytes(self.source[offset : offset + length])
-        checksum = signed_digest(xxhash.xxh3_64_intdigest(plain.identity + content))
-        return replace(plain, **{"checksum": checksum, **overrides})
-
-    def announce(self, payload: RegionHeader, at: int = 0) -> RegionHeader:
-        return replace(payload, token=self.receiver.expect(payload, at))
-
-    def parcel(self, payload: RegionHeader, ticket: int = 1, offset: int = 0) -> RegionSend:
-        return RegionSend(ticket, f"127.0.0.1:{self.receiver.port}", "", payload, offset)
-
-    def connect(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.receiver.port), timeout=60)
-
-
-@contextmanager
-def pair(**settings: Any) -> Iterator[Pair]:
-    made = Pair(**settings)
-    try:
-        yield made
-    finally:
-        made.sender.close()
-        made.receiver.close()
+from tests.transport.sockets.pair import SIZE, pair
 
 
 def test_a_region_arrives_where_it_was_expected() -> None:
@@ -75,21 +31,6 @@ def test_it_listens_on_an_ipv6_address_too() -> None:
         parcel = replace(both.parcel(both.announce(both.payload())), endpoint=f"[::1]:{both.receiver.port}")
         assert both.sender.submit(parcel, Priority.KV)
         assert both.sent.wait(1) == [(1, "")]
-
-
-def test_one_connection_carries_many_and_the_urgent_ones_first() -> None:
-    with pair() as both:
-        gate = both.announce(both.payload())
-        parcels = [both.announce(both.payload(length=100), at=200 * i) for i in range(4)]
-        both.sender.submit(both.parcel(gate, ticket=9), Priority.KV)
-        for ticket, (payload, priority) in enumerate(
-            zip(parcels, (Priority.CHECKPOINT, Priority.CHECKPOINT, Priority.KV, Priority.KV), strict=True)
-        ):
-            both.sender.submit(both.parcel(payload, ticket=ticket), priority)
-        order = [ticket for ticket, detail in both.sent.wait(5) if not detail]
-        assert sorted(order) == [0, 1, 2, 3, 9]
-        assert order.index(0) < order.index(1)
-        assert order.index(2) < order.index(3) < order.index(1)
 
 
 @pytest.mark.parametrize(
@@ -165,25 +106,6 @@ def test_what_never_comes_is_told_too_and_what_nobody_wants_any_more() -> None:
         assert both.received.wait(1) == [(3, 1, "abandoned")]
 
 
-def test_a_receiver_that_restarted_is_reached_over_a_new_connection() -> None:
-    with pair() as both:
-        first = both.announce(both.payload(length=64))
-        both.sender.submit(both.parcel(first), Priority.KV)
-        assert both.sent.wait(1) == [(1, "")]
-        for stream in both.sender._streams.values():
-            stream.shutdown(socket.SHUT_RDWR)
-        second = both.announce(both.payload(length=64))
-        both.sender.submit(both.parcel(second, ticket=2), Priority.KV)
-        assert both.sent.wait(2)[1] == (2, "")
-
-
-def test_nobody_there_is_an_answer() -> None:
-    with pair() as both:
-        parcel = replace(both.parcel(both.announce(both.payload())), endpoint="127.0.0.1:1")
-        both.sender.submit(parcel, Priority.KV)
-        assert "cannot be reached" in both.sent.wait(1)[0][1]
-
-
 def test_damaged_streams_are_never_taken_and_never_end_the_receiver() -> None:
     draw = random.Random(3)
     with pair(stall_s=0.3) as both:
@@ -214,20 +136,6 @@ def test_no_more_connections_than_allowed() -> None:
             time.sleep(0.1)
             with both.connect() as second:
                 assert second.recv(1) == b""
-
-
-@pytest.mark.parametrize("data", [b"", b"x" * 40, bytes(120), b"dkp1" + bytes(300)])
-def test_what_is_no_header_is_refused(data: bytes) -> None:
-    with pytest.raises(PayloadError):
-        decode_header(data)
-
-
-def test_a_header_says_what_it_was_made_of() -> None:
-    payload = RegionHeader(b"t" * 16, 3, 9, Region(1, 2, 3, 4), "bfloat16", b"c" * 16, 77, -5)
-    data = payload.encode()
-    assert decode_header(data[LENGTH.size :]) == payload
-    with pytest.raises(PayloadError):
-        replace(payload, token=b"short").encode()
 
 
 def test_between_two_network_namespaces() -> None:
