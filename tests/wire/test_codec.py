@@ -12,12 +12,12 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from dunlin.effects import Address
-from dunlin.messages import dispatch, engine, exchange, fleet, group, plan, pool, public
+from dunlin.messages import public
 from dunlin.messages.declare import declaration_of
-from dunlin.messages.dispatch import Cancel, Tokens
-from dunlin.messages.types import FinishReason, Header, f32, i8, i32, i64
+from dunlin.messages.dispatch import Tokens
+from dunlin.messages.types import FinishReason, f32, i8, i32, i64
 from dunlin.wire.codec import PAIRS, CodecError, decode, encode, message_coder
-from dunlin.wire.envelopes import DISPATCH, ENGINE_COMMAND, ENGINE_EVENT, STREAM_PROTOCOLS, Envelope
+from dunlin.wire.envelopes import STREAM_PROTOCOLS
 
 BITS = {"b": 8, "i": 32, "q": 64}
 
@@ -114,38 +114,6 @@ def test_enumerations_agree_with_the_proto_files(kind: type[IntEnum]) -> None:
     assert {value.name: value.number for value in wired.values} == {f"{prefix}_{item.name}": item for item in kind}
 
 
-@pytest.mark.parametrize(
-    ("vocabulary", "command", "event"),
-    [
-        (engine, ENGINE_COMMAND, ENGINE_EVENT),
-        *(
-            (vocabulary, conversation.command, conversation.event)
-            for vocabulary, conversation in zip(
-                (dispatch, group, pool, exchange, plan, fleet), STREAM_PROTOCOLS, strict=True
-            )
-        ),
-    ],
-)
-def test_a_direction_carries_what_is_declared_for_it(
-    vocabulary: types.ModuleType, command: Envelope, event: Envelope
-) -> None:
-    own = [kind for kind in vars(vocabulary).values() if is_own(vocabulary, kind)]
-    said = {kind: said for kind in own if (said := declaration_of(kind)) is not None}
-    assert set(command.kinds) == {kind for kind, one in said.items() if one.command is not None}
-    assert set(event.kinds) == {kind for kind, one in said.items() if one.event is not None}
-
-
-def test_the_header_names_the_sender_and_its_incarnation() -> None:
-    header = Header(Address("dispatcher", "d0", 7))
-    frame = DISPATCH.command.encode(header, Cancel(request=3, attempt=1))
-    assert DISPATCH.command.decode(frame) == (header, Cancel(request=3, attempt=1))
-
-
-def test_a_direction_carries_only_its_own_messages() -> None:
-    with pytest.raises(CodecError, match="DispatchEvent carries no Cancel"):
-        DISPATCH.event.encode(Header(Address("instance", "i0", 1)), Cancel(request=1, attempt=1))
-
-
 def test_a_column_of_the_wrong_type_is_refused() -> None:
     wrong = Tokens(i32([1]), i32([1]), i64([5]), i32([9]), f32([0.0]), i8([FinishReason.RUNNING]))
     with pytest.raises(CodecError, match="request is a column of 'i', not 'q'"):
@@ -174,13 +142,3 @@ def test_a_field_that_only_one_side_has_is_noticed() -> None:
 
     with pytest.raises(CodecError, match="the dataclass has the fields"):
         message_coder(Cancel)
-
-
-@pytest.mark.parametrize("envelope", [DISPATCH.command, ENGINE_EVENT], ids=["dispatch", "engine"])
-@settings(max_examples=200, deadline=None)
-@given(data=st.binary(max_size=64))
-def test_random_bytes_never_escape_as_another_error(envelope: Envelope, data: bytes) -> None:
-    try:
-        envelope.decode(data)
-    except CodecError:
-        pass

@@ -1,9 +1,5 @@
 import asyncio
-import subprocess
-import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from contextlib import asynccontextmanager
-from pathlib import Path
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -15,22 +11,9 @@ from dunlin.messages.declare import Method
 from dunlin.messages.fleet import STATUS, FleetStatus, MemberStatus, StatusQuery
 from dunlin.messages.public import GenerateEvent, GenerateRequest, InfoReply, InfoRequest
 from dunlin.messages.types import i32
-from dunlin.wire.channels import SERVER_OPTIONS, open_blocking_channel, open_channel
-from dunlin.wire.rpc.methods import GENERATE, INFO, Methods, stub
-
-ROOT = Path(__file__).resolve().parent.parent.parent
-
-Answers = Mapping[Method[Any, Any], Callable[[Any, Any], Awaitable[Any]]]
-
-
-@asynccontextmanager
-async def answering(answers: Answers) -> AsyncIterator[str]:
-    server = grpc.aio.server(options=SERVER_OPTIONS)
-    server.add_generic_rpc_handlers((Methods(answers),))
-    port = server.add_insecure_port("127.0.0.1:0")
-    await server.start()
-    yield f"127.0.0.1:{port}"
-    await server.stop(None)
+from dunlin.wire.channels import open_blocking_channel, open_channel
+from dunlin.wire.rpc.methods import GENERATE, INFO, stub
+from tests.wire.rpc.answering import answering
 
 
 def run(scenario: Callable[[], Awaitable[None]]) -> None:
@@ -130,27 +113,3 @@ def test_a_method_that_nobody_answers_is_unimplemented() -> None:
             assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
 
     run(scenario)
-
-
-def test_a_proxy_in_the_environment_is_not_used(monkeypatch: pytest.MonkeyPatch) -> None:
-    async def answer(request: InfoRequest, context: Any) -> InfoReply:
-        return InfoReply("tiny", 1, 1, "0")
-
-    async def scenario() -> None:
-        for name in ("http_proxy", "https_proxy", "grpc_proxy"):
-            monkeypatch.setenv(name, "http://127.0.0.1:1")
-        for name in ("no_proxy", "NO_PROXY", "no_grpc_proxy"):
-            monkeypatch.delenv(name, raising=False)
-        async with answering({INFO: answer}) as endpoint, open_channel(endpoint) as channel:
-            assert (await stub(channel, INFO)(InfoRequest(), timeout=60)).model == "tiny"
-
-    run(scenario)
-
-
-def test_what_the_sdk_imports_loads_no_server_and_no_etcd() -> None:
-    program = "import dunlin.wire.channels, dunlin.wire.rpc.methods, sys; print(*sys.modules)"
-    done = subprocess.run([sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, timeout=60)
-    loaded = done.stdout.split()
-    assert "grpc.aio" in loaded, done.stderr
-    heavy = ("grpc_health.", "grpc_reflection.", "uvloop", "torch", "dunlin.membership", "dunlin.wire.service.service")
-    assert [name for name in loaded if name.startswith(heavy)] == []
