@@ -66,7 +66,7 @@ def sdk_errors_as_cli(endpoint: str) -> "Iterator[None]":
     try:
         yield
     except Unavailable as error:
-        if error.retry_after_s:  # somebody did answer
+        if error.retry_after_s:  # a dispatcher did answer
             raise CliError(str(error), UNREACHABLE) from None
         doubts = f"is `dunlin up` running, is {endpoint} its gRPC door, and is --tls-dir right?"
         raise CliError(f"no cluster answers: {error}; {doubts}", UNREACHABLE) from None

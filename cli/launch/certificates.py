@@ -1,6 +1,6 @@
 """The certificates of a cluster on one machine: a CA of its own and one certificate per process, in the data directory.
 
-The CA is made once and kept, so that who trusts it need not learn anew; the certificates are new at every start.
+The CA is made once and kept, so that clients that trust it need no new copy; the certificates are new at every start.
 """
 
 import socket
@@ -33,7 +33,7 @@ def issue_cluster_certificates(data_dir: Path, host: str, processes: Iterable[tu
 
 
 def _hosts(host: str) -> tuple[str, ...]:
-    """All that this machine may be called by who dials it."""
+    """Every name and address under which clients may dial this machine."""
     from dunlin.auth.certificates import is_host
 
     listed = ["localhost", "127.0.0.1", "::1"]

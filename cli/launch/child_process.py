@@ -61,7 +61,7 @@ class ChildProcess:
         return self.code is not None and -self.code in _OUTSIDE
 
     def stopped(self) -> bool:
-        """Whether somebody stopped it (SIGSTOP): it will not answer a SIGTERM."""
+        """Whether it is stopped (SIGSTOP): it will not answer a SIGTERM."""
         return _state(self.pid) in ("T", "t")
 
     def terminate(self) -> None:

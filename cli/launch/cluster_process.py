@@ -1,7 +1,7 @@
 """`dunlin up` as a child process: started, found by its ready line, ended with everything it started.
 
-For whoever brings a cluster along: benchmarks, the demo, tests. Knows the command line and nothing of what runs behind
-it.
+For programs that start a cluster of their own: benchmarks, the demo, tests. Knows the command line and nothing of what
+runs behind it.
 """
 
 import os
@@ -32,7 +32,7 @@ def dunlin_command(*arguments: str) -> list[str]:
 class ClusterProcess:
     """Owns one `dunlin up` and its data directory, a temporary one unless given.
 
-    A temporary directory stays after an exception, or when somebody set `keep`: the logs say what happened.
+    A temporary directory stays after an exception, or when `keep` is set: the logs say what happened.
     """
 
     def __init__(self, *flags: str, data_dir: Path | None = None) -> None:
@@ -50,7 +50,7 @@ class ClusterProcess:
         started = dunlin_command(
             "up", "--http-port", "0", "--grpc-port", "0", "--data-dir", str(self.data_dir), *self._flags
         )
-        # Tied: if whoever started the cluster is killed, it does not stay behind.
+        # Tied: if the process that started the cluster is killed, it does not stay behind.
         command = die_with_parent_command(started, os.getpid())
         with self._said.open("wb") as said:
             self._process = subprocess.Popen(

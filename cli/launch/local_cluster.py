@@ -255,7 +255,7 @@ def _etcd_spec(options: UpOptions) -> tuple[ProcessSpec, int]:
 
 
 def _environment() -> dict[str, str]:
-    """For the children: our code first on the path, no settings of somebody's own etcd, output as it is written."""
+    """For the children: our code first on the path, no settings of another etcd, output as it is written."""
     kept = {name: value for name, value in os.environ.items() if not name.startswith("ETCD_")}
     root = str(Path(dunlin.__file__).resolve().parent.parent)
     kept["PYTHONPATH"] = os.pathsep.join(filter(None, (root, os.environ.get("PYTHONPATH", ""))))

@@ -169,7 +169,7 @@ def _check_etcd(text: str) -> None:
 
 
 def _why_unreachable(endpoint: str) -> str:
-    """Empty when somebody listens there."""
+    """Empty when a process listens there."""
     try:
         socket.create_connection(split_endpoint(endpoint), timeout=3).close()
     except OSError as error:

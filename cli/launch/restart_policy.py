@@ -8,7 +8,7 @@ class RestartPolicy:
     """Start again after 1, 2, 4 … `longest_delay_s`; give up after more than `limit` deaths in a row by its own fault.
 
     A process that lived for `calm_s` starts again as if it had never died. One that was killed is at no fault: it waits
-    as long, but however often somebody (or the kernel, short of memory) kills it, it is started again.
+    as long, but however often it is killed (by the kernel, short of memory, or by a user), it is started again.
     """
 
     first_delay_s: float = 1.0

@@ -34,7 +34,7 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
     """The subcommand."""
     parser = subparsers.add_parser(
         "drain",
-        help="empty an instance without anybody noticing",
+        help="empty an instance; its requests go on elsewhere",
         description=_DESCRIPTION,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

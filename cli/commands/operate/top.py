@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from dunlin.client import Client
 
 _DESCRIPTION = """\
-Watch the fleet: load and slots of each instance, tokens per second, queues, host tiers, who leads. q ends it.
+Watch the fleet: load and slots of each instance, tokens per second, queues, host tiers, the leader. q ends it.
 Since the process started: preem: preemptions; resto: regions restored; moved: migrations; again: handed out again.
 
 examples:
@@ -137,7 +137,7 @@ def _draw(lines: list[str]) -> None:
 
 
 def _quit_within(seconds: float) -> bool:
-    """Wait so long, unless somebody presses q."""
+    """Wait that long, or until q is pressed."""
     until_s = time.monotonic() + seconds
     while (left_s := until_s - time.monotonic()) > 0:
         if select.select([sys.stdin], [], [], left_s)[0] and os.read(sys.stdin.fileno(), 1) in (b"q", b"Q", b""):

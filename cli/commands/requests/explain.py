@@ -1,4 +1,4 @@
-"""`dunlin explain REQUEST`: what was decided about a request, by whom and why."""
+"""`dunlin explain REQUEST`: the decisions about a request: each with its process and its reason."""
 
 import argparse
 from typing import TYPE_CHECKING

@@ -19,7 +19,7 @@ from dunlin.auth.certificates import (
 from dunlin.runtime.extras import missing_package_text
 
 _INIT = """\
-Make a private certificate authority in DIR: ca.pem, which everybody gets, and ca-key.pem, which stays where it is.
+Make a private certificate authority in DIR: ca.pem, for all processes and clients, and ca-key.pem, which stays there.
 
 example:
   dunlin certs init ./ca
@@ -27,7 +27,7 @@ example:
 _ISSUE = """\
 Issue a certificate from the CA in DIR. Its directory (ca.pem, cert.pem, key.pem) is what --tls-dir of its holder names.
 A service takes a certificate of its own role and --name; one for '*' serves every process of the role. Clients (the
-command line, the SDK) have the role `client`. --host is for those who check it: HTTPS clients, and etcd's.
+command line, the SDK) have the role `client`. --host is for clients that check it: those of HTTPS and of etcd.
 
 examples:
   dunlin certs issue ./ca --role instance --name instance-a

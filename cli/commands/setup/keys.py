@@ -85,7 +85,7 @@ def run_add(arguments: argparse.Namespace) -> int:
 
 
 def run_list(arguments: argparse.Namespace) -> int:
-    """Print who is there."""
+    """Print the tenants and their keys."""
     rows = [
         (tenant.name, *(str(getattr(tenant.quota, limit) or "") for limit in LIMITS), _keys(tenant))
         for tenant in _read(arguments.keys)
