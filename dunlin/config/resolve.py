@@ -84,7 +84,7 @@ class Settings:
 def resolve(tables: Mapping[str, type[Any]], given: Sequence[Given]) -> Settings:
     """What holds for the roles of `tables` (role to configuration class) after all that was `given`, the last wins.
 
-    Names of other roles are taken for right: who starts one service knows its settings only.
+    Names of other roles are taken for right: the command line of one service knows its own settings only.
 
     Raises:
         ConfigError: no such setting, or no value for it; all of them in one text.

@@ -1,4 +1,4 @@
-"""Answers that ended lately, under their names, for one who asks again: bounded by age, by number and by tokens.
+"""Answers that ended lately, under their names, for a client that asks again: bounded by age, by number and by tokens.
 
 Used by the dispatcher (for a client's retry) and by the instance (for another dispatcher). Knows no message.
 """

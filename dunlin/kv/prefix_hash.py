@@ -1,6 +1,6 @@
 """Names for the beginnings of token strings: two with the same name hold the same keys and values.
 
-A chain is a hash of everything that a prefix's KV depends on: whose it is, which weights, which rope frequencies, and
+A chain is a hash of everything that a prefix's KV depends on: its tenant, which weights, which rope frequencies, and
 each of its tokens in order. It grows block by block, so that a longer prefix's name is made from a shorter one's.
 Knows no slot, no region and no cache.
 """

@@ -74,7 +74,7 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class Parties:
-    """Who has the conversation of a module. The dialer sends commands, the acceptor events.
+    """The two sides of a module's conversation. The dialer sends commands, the acceptor events.
 
     `is_service`: gRPC carries it, as the method `Attach` of the service `name`; else a socket between two processes.
     """

@@ -33,9 +33,6 @@ from dunlin.messages.types import (
 PARTIES = Parties("Engine", dialers=("instance",), acceptor="engine", is_service=False)
 
 
-PARTIES = Parties("Engine", dialers=("instance",), acceptor="engine", is_service=False)
-
-
 @message(command=2)
 class Open:
     """Make a sequence known before a step names it.
@@ -198,9 +195,9 @@ class MapHost:
 class Move:
     """Copy one region of a sequence between the slab and elsewhere, in the background.
 
-    The extents name the own slots in order of position. `sequence` 0 is nobody's: a later `Open` names slots that were
-    filled ahead of it. `host` for host-tier kinds (its checksum is compared after
-    the copy of HOST_TO_SLAB), `peer` and `peer_handle` for peer kinds. `chain` names the tokens up to the region's end
+    The extents name the own slots in order of position. `sequence` 0 is no sequence: a later `Open` names slots that
+    were filled ahead of it. `host` for host-tier kinds (its checksum is compared after the copy of HOST_TO_SLAB),
+    `peer` and `peer_handle` for peer kinds. `chain` names the tokens up to the region's end
     and is part of what the checksum speaks of.
     """
 

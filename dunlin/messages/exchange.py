@@ -10,9 +10,6 @@ from dunlin.messages.types import Why
 PARTIES = Parties("Exchange", dialers=("kvstore",), acceptor="kvstore")
 
 
-PARTIES = Parties("Exchange", dialers=("kvstore",), acceptor="kvstore")
-
-
 @message()
 class TransferAgent:
     """How a process is reached by one-sided writes: the agent's name and what its library needs to know of it.
@@ -73,7 +70,7 @@ class RegionArrived:
 
 @message(command=6, event=6)
 class DropCopies:
-    """The request is over at the sender: the copies that nobody claimed are not needed."""
+    """The request is over at the sender: the copies that were not claimed are not needed."""
 
     key: str = number(1)
 

@@ -10,15 +10,12 @@ from dunlin.messages.types import GroupKind, GroupRole, Why
 PARTIES = Parties("Fleet", dialers=("dispatcher", "global_manager", "instance", "kvstore"), acceptor="monitor")
 
 
-PARTIES = Parties("Fleet", dialers=("dispatcher", "global_manager", "instance", "kvstore"), acceptor="monitor")
-
-
 @message(command=2, hot=True)
 class InstanceReport:
-    """What an instance says of itself, on every change of note and at least every `reports.interval_s`.
+    """An instance's report of itself, on every change of note and at least every `reports.interval_s`.
 
     Slots: `free + owned + reserved + moving + quarantined == capacity`; `cached_slots` of the owned ones hold prefixes
-    that nobody uses and are given away when somebody needs room. `safepoints` counts safepoints passed by the
+    that no sequence uses and are given away when a sequence needs room. `safepoints` counts safepoints passed by the
     engine, `outstanding_steps` the steps sent and not answered. `draining`: it takes nothing new. `leaving` sequences
     are on their way to another instance, `arriving` ones on their way here; `head_waiting_tokens` is what the first of
     those waiting needs. Counters (`…_total`) only grow.
@@ -79,7 +76,7 @@ class InstanceReport:
 
 @message(command=3)
 class DispatcherReport:
-    """What a dispatcher says of itself."""
+    """A dispatcher's report of itself."""
 
     queued: int = number(1, default=0)
     running: int = number(2, default=0)
@@ -96,7 +93,7 @@ class DispatcherReport:
 
 @message(command=4)
 class KvstoreReport:
-    """What a kvstore says of its host tier."""
+    """A kvstore's report of its host tier."""
 
     capacity_bytes: int = number(1, default=0)
     used_bytes: int = number(2, default=0)
@@ -109,7 +106,7 @@ class KvstoreReport:
 
 @message(command=5)
 class ManagerReport:
-    """What a global manager says of itself; `epoch` 0 when it does not lead."""
+    """A global manager's report of itself; `epoch` 0 when it does not lead."""
 
     epoch: int = number(1, default=0)
     plan_version: int = number(2, default=0)

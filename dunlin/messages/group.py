@@ -1,7 +1,7 @@
-"""Instance ↔ instance: room for somebody else's regions, in bulk, ahead of steps. Cores answer, not engines.
+"""Instance ↔ instance: room for a peer's regions, in bulk, ahead of steps. Cores answer, not engines.
 
-Whoever needs a peer dials it; either side may then ask on the one stream that joins them. `DialPeer` is local: it asks
-this process's own dialing for such a stream and never crosses a wire.
+The instance that needs a peer dials it; either side may then ask on the one stream that joins them. `DialPeer` is
+local: it asks this process's own dialing for such a stream and never crosses a wire.
 """
 
 from dataclasses import dataclass
@@ -13,15 +13,12 @@ from dunlin.messages.types import KeptRegion, Why
 PARTIES = Parties("Group", dialers=("instance",), acceptor="instance")
 
 
-PARTIES = Parties("Group", dialers=("instance",), acceptor="instance")
-
-
 @message(command=2, event=6, about=Subject.DISPATCHERS_REQUEST)
 class Reserve:
     """Set slots aside for `tokens` tokens of the sender's sequence, for layers `[layer_start, layer_stop)`.
 
-    `key`, `dispatcher`, `request` and `attempt` name whose tokens come; only a newer attempt of that request may start
-    from them. `longest` is what the sequence may grow to.
+    `key`, `dispatcher`, `request` and `attempt` name the attempt that the tokens belong to; only a newer attempt of
+    that request may start from them. `longest` is what the sequence may grow to.
     """
 
     sequence: int = number(1)
@@ -89,7 +86,7 @@ class Release:
 
 @message(command=8, event=5, about=Subject.NOTHING)
 class ReservationLost:
-    """The receiver lost the room (its engine is gone, or nobody filled or used it in time)."""
+    """The receiver lost the room (its engine is gone, or it was not filled or used in time)."""
 
     handle: int = number(1)
     why: Why | None = number(2, default=None)

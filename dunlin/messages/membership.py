@@ -1,7 +1,8 @@
-"""What the etcd watch tells a core: who is registered, and whether this process leads.
+"""What the etcd watch tells a core: which processes are registered, and whether this process leads.
 
 These messages stay inside one process (from the watcher in `dunlin/membership` to the core), so no proto file mirrors
-them. A lease is a hint: whoever lost it is probed (`dunlin/membership/failure_detector.py`) before a core hears of it.
+them. A lease is a hint: a process that lost it is probed (`dunlin/membership/failure_detector.py`) before a core hears
+of it.
 """
 
 from dataclasses import dataclass
@@ -21,9 +22,9 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class MembersReset:
-    """The whole membership, ordered by role and name: forget everybody else. Comes first, and after a lost history.
+    """The whole membership, ordered by role and name: forget all others. Comes first, and after a lost history.
 
-    Whoever was a member before and is not registered now stays one until a probe has found nobody.
+    A process that was a member before and is not registered now stays one until a probe finds no process there.
     """
 
     members: tuple[Member, ...]
@@ -38,7 +39,7 @@ class MemberUp:
 
 @dataclass(frozen=True, slots=True)
 class MemberDown:
-    """`address` is no member any more: its registration ended and a probe found nobody, or its name was taken."""
+    """`address` is no member any more: its registration ended and a probe found no process, or its name was taken."""
 
     address: Address
 

@@ -104,7 +104,7 @@ class HandoffTarget:
 class Handoff:
     """Hand sequences over to one of these once they have their first token; a newer one of the term replaces it.
 
-    Empty: nobody takes any. It is not answered: what leaves is seen in the reports.
+    Empty: no instance takes any. It is not answered: what leaves is seen in the reports.
     """
 
     epoch: int = number(1)
@@ -124,7 +124,7 @@ class DrainDone:
 
 
 class DrainOutcome(IntEnum):
-    """What a manager says to a tool that wants an instance drained."""
+    """A manager's answer to a tool that wants an instance drained."""
 
     ORDERED = 0
     ALREADY = 1

@@ -43,7 +43,7 @@ class ReserveRegion:
 
 @message(event=3)
 class RegionReserved:
-    """The room: the writer copies, then commits; nobody reads it before."""
+    """The room: the writer copies, then commits; it is not read before."""
 
     ticket: int = number(1)
     host: HostRegion = number(2)
@@ -88,7 +88,7 @@ class PendingWrites:
 
 @message(command=5, about=Subject.DISPATCHERS_REQUEST)
 class FindRegions:
-    """Claim every committed region of the request `key`, whoever wrote it.
+    """Claim every committed region of the request `key`, written by any attempt.
 
     What an attempt of the same dispatcher that is newer than `attempt` has written is not handed out.
     """
@@ -107,7 +107,7 @@ class FindRegions:
 class RegionsFound:
     """The regions that belong to the asker from now on, by their start; it releases those that it cannot use.
 
-    Their generations are new: whoever had them before can neither commit nor release them any more.
+    Their generations are new: their holders before can neither commit nor release them any more.
     """
 
     ticket: int = number(1)
@@ -116,7 +116,7 @@ class RegionsFound:
 
 @message(event=7)
 class RegionsRevoked:
-    """To whom they belonged: an attempt claimed them, and these names, by handle and generation, mean nothing now."""
+    """Another attempt claimed these regions: their handles with these generations name nothing any more."""
 
     handle: I64 = number(1, default_factory=i64)
     generation: I64 = number(2, default_factory=i64)

@@ -46,7 +46,7 @@ def f32(values: Iterable[float] = ()) -> Floats:
 
 @message(reserved=(2,))
 class Header:
-    """Who sent a message, with the incarnation that the receiver's core fences by."""
+    """The sender of a message, with the incarnation that the receiver's core fences by."""
 
     sender: Address = number(1)
 
@@ -178,8 +178,7 @@ class HostRegion:
 
     `offset_bytes` and `length_bytes` lie inside the tier's shared memory; `checksum` is xxh3-64 of the region's
     identity and its bytes (see `dunlin.kv.region_identity`; as a signed 64-bit integer), 0 until committed;
-    `generation` counts
-    the uses of that room.
+    `generation` counts the uses of that room.
     """
 
     handle: int = number(1)

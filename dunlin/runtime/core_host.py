@@ -1,8 +1,7 @@
 """The live host of one core: a queue in front of it, and hands that carry out its effects.
 
 It knows no message but `Joined` and `Gone`, no transport beyond `PeerOutlet`, and decides nothing. Everything runs
-in one
-event loop's thread; `deliver` may be called from anywhere in it, also from inside an outlet.
+in one event loop's thread; `deliver` may be called from anywhere in it, also from inside an outlet.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Processes of this machine, as /proc tells of them: who is below whom, and what each has computed."""
+"""Processes of this machine, as /proc tells of them: which is the child of which, and the CPU time of each."""
 
 import os
 from contextlib import suppress
