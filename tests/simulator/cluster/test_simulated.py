@@ -5,20 +5,9 @@ from typing import Any
 from dunlin.effects import Address
 from dunlin.messages.door import Quota
 from dunlin.messages.membership import MembersReset
-from dunlin.messages.types import HostRegion, Region
-from services.kvstore.transfer.transport_commands import (
-    TRANSPORT,
-    ExpectRegion,
-    ReceiveReady,
-    RegionPayload,
-    RegionReceived,
-)
 from simulator.cluster.etcd import LEASE_S
-from simulator.cluster.kv_transport import PATIENCE_S
 from simulator.cluster.process import Delivery
-from simulator.cluster.roster import Roster
 from simulator.cluster.scripted import ScriptedCluster
-from tests.simulator.cluster.hearing import Ear
 
 PROMPT = list(range(40))
 
@@ -127,41 +116,7 @@ def test_an_engine_maps_the_memory_of_the_kvstore_that_is_there() -> None:
     assert cluster.tier is not cluster.host_memories[first]
 
 
-def test_a_region_that_nobody_pushes_is_told_to_be_lost() -> None:
-    cluster = ready(nodes=2)
-    ear = Ear()
-    waiting = Address("kvstore", "waiting", 99)
-    goods = RegionPayload(HostRegion(1, 2, 0, 64), Region(0, 2, 0, 1), "float32", b"")
-    cluster.world.add(waiting, ear)
-    cluster.world.connect(waiting, TRANSPORT)
-    cluster.world.post(waiting, TRANSPORT, ExpectRegion(goods, cluster.kvstore.address))
-    asked_s = cluster.world.now_s
-    cluster.world.run(for_s=2 * PATIENCE_S)
-    said = [(at_s, message) for at_s, _, message in ear.heard if isinstance(message, ReceiveReady | RegionReceived)]
-    assert isinstance(said[0][1], ReceiveReady)
-    assert said[1][1] == RegionReceived(1, 2, "nothing came")
-    assert PATIENCE_S <= said[1][0] - asked_s < PATIENCE_S + 0.01
-
-
 def test_clocks_are_skewed_in_the_order_of_starts() -> None:
     cluster = ScriptedCluster(skews_s=(0.0, 100.0))
     shown = [cluster.world.clock_s(address) for address in cluster.cores]
     assert shown == [0.0, 100.0] * 3
-
-
-def test_a_roster_knows_who_has_streams_and_spreads_over_nodes() -> None:
-    roster = Roster(2)
-    kvstores = [Address("kvstore", f"kvstore-{index}", index) for index in range(2)]
-    instances = [Address("instance", f"instance-{index}", index + 2) for index in range(3)]
-    monitor = Address("monitor", "monitor-0", 9)
-    nodes = [roster.add(address) for address in (*kvstores, *instances, monitor)]
-    assert nodes == ["node-0", "node-1", "node-0", "node-1", "node-0", "node-0"]
-    assert roster.partners(instances[1]) == [monitor, kvstores[1]]
-    assert (instances[2], kvstores[0]) in roster.streams()
-    assert len(roster.streams()) == 3 + 3 + 2
-    successor = Address("instance", "instance-0", 10)
-    roster.add(successor)
-    roster.remove(instances[0])
-    assert (roster.is_current(successor), roster.is_current(instances[0])) == (True, False)
-    roster.remove(successor)
-    assert roster.of_role("instance") == instances[1:]

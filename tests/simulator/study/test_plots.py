@@ -1,59 +1,10 @@
-"""Pictures are drawn of any outcome, and drawn alike twice; without matplotlib it is said what to install."""
+"""Axes of plots: labels stand apart, the SLO is named beside its line, times have the unit that reads best."""
 
-import sys
-from array import array
 from itertools import pairwise
-from pathlib import Path
 
 import pytest
 
-from dunlin.workload.loadgen.slo import Slo
-from dunlin.workload.loadgen.stats import RequestRecord
-from dunlin.workload.traffic.trace import Arrival
-from simulator.study.plot_files import draw_study
-from simulator.study.plots import PlotsMissing, cdf_figure, seconds_text
-from simulator.study.report import SimulationOutcome
-from simulator.study.samples import InstanceTrack
-
-
-def track() -> InstanceTrack:
-    made = InstanceTrack(array("d", [0.0, 1.0, 2.0]))
-    for column in (made.running, made.waiting, made.used_slots, made.preemptions_total, made.migrations_total):
-        column.extend([0, 1, 2])
-    made.cached_slots.extend([0, 0, 1])
-    made.capacity_slots.extend([4, 4, 4])
-    made.group.extend([0, 1, 1])
-    made.part.extend([0, 0, 1])
-    return made
-
-
-def outcomes() -> list[SimulationOutcome]:
-    record = RequestRecord(0.0, 1, 2, token_s=[0.5, 0.75], outcome="ok")
-    tracks = {f"instance-{index}": track() for index in range(3)}
-    return [
-        SimulationOutcome("a", [record], [0.1], tracks),
-        SimulationOutcome("b", [], [], {"instance-0": InstanceTrack()}),
-    ]
-
-
-def test_pictures_are_written_and_the_same_run_draws_the_same(tmp_path: Path) -> None:
-    pytest.importorskip("matplotlib")
-    arrivals, slos = [Arrival(0.0, 1, 2)], {"": Slo(ttft=1.0)}
-    one, two = (draw_study(tmp_path / name, arrivals, outcomes(), slos) for name in ("one", "two"))
-    assert [path.name for path in one] == ["latency.png", "load.png", "instances-a.png", "instances-b.png"]
-    for first, second in zip(one, two, strict=True):
-        assert first.read_bytes()[:4] == b"\x89PNG"
-        assert first.read_bytes() == second.read_bytes()
-    assert one[2].read_bytes() != one[3].read_bytes()
-
-
-def test_without_matplotlib_it_says_what_to_install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in [name for name in sys.modules if name.partition(".")[0] == "matplotlib"]:
-        monkeypatch.delitem(sys.modules, name)
-    monkeypatch.setitem(sys.modules, "matplotlib", None)
-    with pytest.raises(PlotsMissing, match=r"pip install 'dunlin\[sim\]'"):
-        draw_study(tmp_path, [Arrival(0.0, 1, 1)], outcomes(), {})
-
+from simulator.study.plots import cdf_figure, seconds_text
 
 RANGES = [
     (1e-4, 1e3),

@@ -1,0 +1,111 @@
+"""The supervisor of an engine: it ends and restarts processes, maps memory, and counts over all of them."""
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address, Gone, Joined, Message
+from dunlin.messages.engine import EngineExited, EngineReady, MapHost, MoveDone, StepDone, StopEngine
+from dunlin.messages.types import HostRegion, MoveStatus, Why
+from simulator.cluster.engine_supervisor import UNTRUSTED_SIGNALS, SimulatedEngineSupervisor, tenant_lookup
+from simulator.cluster.world import World
+from simulator.engine.host_memory import SimulatedHostMemory
+from simulator.engine.model import engine_settings
+from tests.simulator.engine.engine_bench import ENGINE, ME, Bench, move_of, open_of, step_of, written
+
+
+def heard(bench: Bench) -> list[tuple[float, Message]]:
+    """The answers, without the ends of streams."""
+    return [(at_s, message) for at_s, message in bench.heard if not isinstance(message, Gone)]
+
+
+def test_an_order_to_stop_ends_the_engine_and_starts_the_next_one() -> None:
+    bench = Bench(restart_s=0.5, load_s=0.25)
+    first = bench.engine
+    bench.tell(StopEngine(Why("test")), at_s=1.0)
+    bench.world.run_to(2.4)
+    assert heard(bench) == [(1.0, EngineExited(0, 9, True, 0.5))]
+    assert (bench.seat.ended, bench.engine is first) == ([first], True)
+    bench.run()
+    assert heard(bench)[1:] == [(1.0 + 0.5 + 0.25, bench.engine.ready)]
+    assert bench.engine is not first
+
+
+@pytest.mark.parametrize("signal", [9, 15, *UNTRUSTED_SIGNALS])
+def test_signals_of_wild_writes_end_the_trust_in_the_kv_cache(signal: int) -> None:
+    bench = Bench()
+    bench.seat.crash(signal)
+    assert bench.seat.is_trusted is (signal not in UNTRUSTED_SIGNALS)
+
+
+def test_an_engine_that_does_not_return_waits_for_its_restart() -> None:
+    bench = Bench(restart_s=0.5)
+    bench.seat.crash(returns=False)
+    bench.run()
+    assert [type(message) for _, message in heard(bench)] == [EngineExited]
+    bench.seat.restart()
+    bench.world.run_to(70.0)
+    assert [type(message) for _, message in heard(bench)] == [EngineExited, EngineReady]
+
+
+def test_messages_to_an_engine_that_is_down_are_lost() -> None:
+    bench = written(restart_s=0.5)
+    bench.seat.crash()
+    bench.tell(open_of(2), step_of(2, (2, 0, 10)))
+    assert [message.step for _, message in bench.of(StepDone)] == [1]
+    assert bench.engine.open_sequences == []
+
+
+def test_busy_seconds_and_moved_bytes_count_all_engines() -> None:
+    bench = written(restart_s=0.5)
+    bench.tell(move_of(1))
+    bench.run()
+    assert (bench.seat.busy_s, bench.seat.moved_bytes) == pytest.approx((0.08, 640))
+    bench.seat.crash()
+    bench.world.run_to(70.0)
+    bench.tell(open_of(2), step_of(2, (2, 0, 10)))
+    bench.world.run_to(90.0)
+    assert (bench.seat.busy_s, bench.seat.moved_bytes) == pytest.approx((0.16, 640))
+
+
+def mapping(memories: dict[int, SimulatedHostMemory], tier: SimulatedHostMemory) -> World:
+    """An engine whose `MapHost` names a memory by its incarnation."""
+    world = World(0.0)
+
+    class Silent:
+        def receive(self, now_s: float, sender: Address, message: Message) -> list[Any]:
+            assert isinstance(message, Joined | EngineReady | MoveDone)
+            return []
+
+    world.add(ME, Silent())
+    SimulatedEngineSupervisor(world, ME, engine_settings(), tier, memory_of=lambda wish: memories.get(wish.incarnation))
+    return world
+
+
+def test_engines_write_into_the_memory_that_was_mapped_last() -> None:
+    memories, tier = {1: SimulatedHostMemory(), 2: SimulatedHostMemory()}, SimulatedHostMemory()
+    world = mapping(memories, tier)
+    for incarnation in (1, 2, 3):  # there is no third one: the mapping stays
+        world.post(ME, ENGINE, MapHost("/tier", 1 << 20, incarnation))
+        world.run_to(float(incarnation))
+    tier.write(HostRegion(1, 1, 0, 64), [5])
+    assert (memories[1].contents, memories[2].contents) == ({}, {0: [5]})
+
+
+def test_a_copy_before_any_memory_is_mapped_fails_loudly() -> None:
+    bench = written()
+    bench.tell(move_of(1))
+    assert [done.status for _, done in bench.of(MoveDone)] == [MoveStatus.OK]
+    bench.seat.crash()
+    bench.world.run_to(70.0)
+    bench.tell(move_of(2))
+    with pytest.raises(Exception, match="no host tier is mapped"):
+        bench.world.run_to(90.0)
+
+
+def test_the_audit_learns_a_tenant_by_the_number_of_the_sequence() -> None:
+    sequence = SimpleNamespace(place=SimpleNamespace(tenant="ann"))
+    core: Any = SimpleNamespace(sequences=SimpleNamespace(by_number={7: sequence}.get))
+    tenant_of = tenant_lookup(core)
+    assert [tenant_of(7), tenant_of(8)] == ["ann", ""]
