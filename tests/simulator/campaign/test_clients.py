@@ -125,7 +125,7 @@ def test_an_admitted_request_is_resumed_at_the_next_dispatcher_with_its_tokens()
 
 def test_a_request_that_was_not_admitted_is_submitted_again_from_its_start() -> None:
     cluster, client = connected()
-    tell(cluster, client, Gone("lost"))
+    tell(cluster, client, delta(SAID[0]), Gone("lost"))
     cluster.world.run(for_s=0.2)
     (again,) = cluster.submits(1)
     assert (again.key, list(again.received), client.tokens) == ("", [], [])

@@ -79,6 +79,7 @@ def test_what_another_tenant_wrote_is_not_read_though_the_text_is_the_same() -> 
 
 def test_a_copy_carries_the_content_and_no_tenant() -> None:
     audit = audited("one", "two")
+    audit.computed(1, 0, 3, [8, 9, 10])
     audit.computed(1, 0, 3, [0, 1, 2])
     audit.copied_in([8, 9, 10], audit.copied_out([0, 1, 2]))
     audit.adopted(2, 0, [8, 9])
