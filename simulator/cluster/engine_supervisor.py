@@ -103,16 +103,16 @@ class SimulatedEngineSupervisor:
 class _Watched:
     """Takes out what is for the engine's host: `StopEngine`, and the memory of a `MapHost`."""
 
-    seat: SimulatedEngineSupervisor
+    supervisor: SimulatedEngineSupervisor
     engine: SimulatedEngine
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         kind = type(message)
         if kind is StopEngine:
-            self.seat.crash(ended_by_us=True)
+            self.supervisor.crash(ended_by_us=True)
             return []
         if isinstance(message, MapHost):
-            self.seat.map_memory(message)
+            self.supervisor.map_memory(message)
         return self.engine.receive(now_s, sender, message)
 
 
@@ -120,9 +120,9 @@ class _Watched:
 class _Restart:
     """Stands at the address while no engine runs, and starts the next one."""
 
-    seat: SimulatedEngineSupervisor
+    supervisor: SimulatedEngineSupervisor
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         if isinstance(message, ProgressPoll):
-            self.seat.restart()
+            self.supervisor.restart()
         return []

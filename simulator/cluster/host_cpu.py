@@ -19,8 +19,8 @@ def assign_processors(cluster: SimulatedCluster, costs: ProcessCosts) -> None:
     for core in cluster.dispatchers.values():
         cluster.world.set_processor(core.address, door)
     for instance in cluster.instances.values():
-        seat = cluster.engine_supervisors[instance.address] if costs.shares_core else None
-        cluster.world.set_processor(instance.address, _processor(costs.instance, seat))
+        supervisor = cluster.engine_supervisors[instance.address] if costs.shares_core else None
+        cluster.world.set_processor(instance.address, _processor(costs.instance, supervisor))
 
 
 def message_cost_s(costs: MessageCosts, message: Message) -> float:
@@ -30,13 +30,13 @@ def message_cost_s(costs: MessageCosts, message: Message) -> float:
     return costs.request_s if isinstance(message, Place | Submit) else 0.0
 
 
-def _processor(costs: MessageCosts, seat: SimulatedEngineSupervisor | None) -> Processor:
+def _processor(costs: MessageCosts, supervisor: SimulatedEngineSupervisor | None) -> Processor:
     """A processor; on an engine's CPU the instance runs first, and the running step ends later by as much."""
 
     def turn_s(to: Address, message: Message) -> float:
         seconds = message_cost_s(costs, message)
-        if seat is not None and seconds:
-            seat.engine.runner.add_cpu_delay(seconds)
+        if supervisor is not None and seconds:
+            supervisor.engine.runner.add_cpu_delay(seconds)
         return seconds
 
     return Processor(turn_s)

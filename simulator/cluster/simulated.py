@@ -104,8 +104,8 @@ class SimulatedCluster:
 
     def has_engine(self, instance: Address) -> bool:
         """Whether the instance's engine process runs."""
-        seat = self.engine_supervisors[instance]
-        return seat.engine not in seat.ended
+        supervisor = self.engine_supervisors[instance]
+        return supervisor.engine not in supervisor.ended
 
     @property
     def is_ready(self) -> bool:

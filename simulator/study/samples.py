@@ -38,7 +38,7 @@ class InstanceTrack:
     group: "array[int]" = field(default_factory=lambda: array("i"))
     part: "array[int]" = field(default_factory=lambda: array("b"))
 
-    def add(self, at_s: float, core: InstanceCore, seat: SimulatedEngineSupervisor) -> None:
+    def add(self, at_s: float, core: InstanceCore, supervisor: SimulatedEngineSupervisor) -> None:
         """Append a sample."""
         report = core.report()
         self.at_s.append(at_s)
@@ -48,12 +48,12 @@ class InstanceTrack:
         self.cached_slots.append(report.cached_slots)
         self.capacity_slots.append(report.capacity_slots)
         self.steps_total.append(report.steps_total)
-        self.step_busy_s.append(seat.busy_s)
+        self.step_busy_s.append(supervisor.busy_s)
         self.tokens_total.append(report.tokens_total)
         self.prefill_tokens_total.append(report.prefill_tokens_total)
         self.preemptions_total.append(report.preemptions_total)
         self.migrations_total.append(report.migrations_total)
-        self.moved_bytes_total.append(seat.moved_bytes)
+        self.moved_bytes_total.append(supervisor.moved_bytes)
         self.prefix_hit_tokens_total.append(report.prefix_hit_tokens_total)
         self.group.append(report.group)
         self.part.append(report.part)
@@ -87,8 +87,8 @@ class Sampler:
 
     def sample(self, now_s: float) -> None:
         """Take one sample of each instance."""
-        for name, core, seat in self._instances():
+        for name, core, supervisor in self._instances():
             track = self.tracks.get(name)
             if track is None:
                 track = self.tracks[name] = InstanceTrack()
-            track.add(now_s - self._start_s, core, seat)
+            track.add(now_s - self._start_s, core, supervisor)

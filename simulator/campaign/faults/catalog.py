@@ -34,9 +34,9 @@ class FaultInjector:
         self.engines = EngineFaults(cluster, victims, is_poisoned)
         self.storage = StorageFaults(cluster, victims)
         network, etcd = NetworkFaults(cluster, victims), EtcdFaults(cluster, victims)
-        people = OperatorFaults(cluster, victims, clients)
+        operators = OperatorFaults(cluster, victims, clients)
         self._actions: dict[str, FaultAction] = {}
-        for group in (self.processes, self.engines, self.storage, network, etcd, people):
+        for group in (self.processes, self.engines, self.storage, network, etcd, operators):
             self._actions |= {kind: getattr(group, f"do_{kind}") for kind in _kinds_of(type(group))}
 
     def inject(self, fault: Fault) -> Address | None:

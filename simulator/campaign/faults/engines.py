@@ -66,7 +66,7 @@ class EngineFaults:
     def _fail_to_start(self, victim: Address, until_s: float) -> None:
         if victim not in self._cluster.cores:
             return
-        seat = self._cluster.engine_supervisors[victim]
+        supervisor = self._cluster.engine_supervisors[victim]
         if self._world.now_s >= until_s and not self._world.is_paused(victim):
-            return seat.restart()
-        self._world.call_later(max(0.2, seat.settings.restart_s), lambda: self._fail_to_start(victim, until_s))
+            return supervisor.restart()
+        self._world.call_later(max(0.2, supervisor.settings.restart_s), lambda: self._fail_to_start(victim, until_s))

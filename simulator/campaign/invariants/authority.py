@@ -195,14 +195,16 @@ class SuspicionWatcher(InvariantWatcher):
                 (self._suspected.add if member.suspect else self._suspected.discard)(key)
 
     def _stopped(self, event: Delivery) -> None:
-        seat = self.cluster.engine_supervisors.get(event.sender)
+        supervisor = self.cluster.engine_supervisors.get(event.sender)
         why = getattr(event.message, "why", None)
-        is_fair = seat is None or seat.engine.is_stuck or (why is not None and why.policy == "engine contract")
+        is_fair = (
+            supervisor is None or supervisor.engine.is_stuck or (why is not None and why.policy == "engine contract")
+        )
         if not is_fair:
             raise self.fail(f"{event.sender} ends an engine that works: {why}")
 
     def _suspect(self, event: Delivery, instance: Address) -> None:
-        seat = self.cluster.engine_supervisors.get(instance)
-        is_fair = seat is None or seat.engine.is_stuck or self.faults.was_disturbed(instance)
+        supervisor = self.cluster.engine_supervisors.get(instance)
+        is_fair = supervisor is None or supervisor.engine.is_stuck or self.faults.was_disturbed(instance)
         if not is_fair:
             raise self.fail(f"{event.sender} suspects {instance}, with which nothing is wrong")

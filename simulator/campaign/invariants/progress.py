@@ -117,8 +117,7 @@ class ProgressWatcher(InvariantWatcher):
             return
         for core in self.cluster.instances.values():
             for sequence in core.sequences:
-                is_his = sequence.place.key == client.request
-                if is_his:
+                if sequence.place.key == client.request:
                     raise self.fail(f"{core.address} goes on for {client!r}, which left")
 
     def _forgotten_s(self, client: CampaignClient) -> float:

@@ -3,7 +3,7 @@
 from simulator.campaign.coverage import Coverage
 
 
-def test_coverage_names_the_phases_in_which_a_fault_struck_nobody() -> None:
+def test_coverage_names_the_phases_in_which_a_fault_struck_no_process() -> None:
     coverage = Coverage()
     coverage.fault_applied("late_orders", "global_manager", "leading")
     coverage.fault_applied("late_orders", "kvstore", "quarantined")

@@ -43,7 +43,7 @@ def test_a_seed_replays_exactly_whatever_strings_hash_to() -> None:
     assert said == {f"{outcome.digest} {outcome.events} {outcome.simulated_s}\n"}
 
 
-def test_a_fault_that_takes_aim_strikes_who_is_in_that_phase() -> None:
+def test_a_fault_that_takes_aim_strikes_a_process_in_that_phase() -> None:
     base = plan_of(3)
     aimed = Fault(0, 0.0, "crash_engine", 0.0, 0.0, 0.1, 0.0, aim="computing")
     coverage = Coverage()
@@ -75,7 +75,7 @@ def left_while_the_door_slept() -> TrialPlan:
     return replace(base, shape=shape, requests=(ask,), faults=(sleep, death))
 
 
-def test_who_left_a_door_that_never_heard_of_it_is_served_as_an_orphan_and_no_longer(
+def test_a_client_that_left_while_its_dispatcher_slept_is_served_as_an_orphan_and_no_longer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Its instance knows only that its dispatcher is gone, and keeps for 30 s what another may adopt (FAULTS)."""

@@ -1,4 +1,4 @@
-"""Who sits in a world and notes what reaches it."""
+"""A receiver in a world that records what reaches it."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field

@@ -26,7 +26,7 @@ def test_an_order_to_stop_ends_the_engine_and_starts_the_next_one() -> None:
     bench.tell(StopEngine(Why("test")), at_s=1.0)
     bench.world.run_to(2.4)
     assert heard(bench) == [(1.0, EngineExited(0, 9, True, 0.5))]
-    assert (bench.seat.ended, bench.engine is first) == ([first], True)
+    assert (bench.supervisor.ended, bench.engine is first) == ([first], True)
     bench.run()
     assert heard(bench)[1:] == [(1.0 + 0.5 + 0.25, bench.engine.ready)]
     assert bench.engine is not first
@@ -35,23 +35,23 @@ def test_an_order_to_stop_ends_the_engine_and_starts_the_next_one() -> None:
 @pytest.mark.parametrize("signal", [9, 15, *UNTRUSTED_SIGNALS])
 def test_signals_of_wild_writes_end_the_trust_in_the_kv_cache(signal: int) -> None:
     bench = Bench()
-    bench.seat.crash(signal)
-    assert bench.seat.is_trusted is (signal not in UNTRUSTED_SIGNALS)
+    bench.supervisor.crash(signal)
+    assert bench.supervisor.is_trusted is (signal not in UNTRUSTED_SIGNALS)
 
 
 def test_an_engine_that_does_not_return_waits_for_its_restart() -> None:
     bench = Bench(restart_s=0.5)
-    bench.seat.crash(returns=False)
+    bench.supervisor.crash(returns=False)
     bench.run()
     assert [type(message) for _, message in heard(bench)] == [EngineExited]
-    bench.seat.restart()
+    bench.supervisor.restart()
     bench.world.run_to(70.0)
     assert [type(message) for _, message in heard(bench)] == [EngineExited, EngineReady]
 
 
 def test_messages_to_an_engine_that_is_down_are_lost() -> None:
     bench = written(restart_s=0.5)
-    bench.seat.crash()
+    bench.supervisor.crash()
     bench.tell(open_of(2), step_of(2, (2, 0, 10)))
     assert [message.step for _, message in bench.of(StepDone)] == [1]
     assert bench.engine.open_sequences == []
@@ -61,12 +61,12 @@ def test_busy_seconds_and_moved_bytes_count_all_engines() -> None:
     bench = written(restart_s=0.5)
     bench.tell(move_of(1))
     bench.run()
-    assert (bench.seat.busy_s, bench.seat.moved_bytes) == pytest.approx((0.08, 640))
-    bench.seat.crash()
+    assert (bench.supervisor.busy_s, bench.supervisor.moved_bytes) == pytest.approx((0.08, 640))
+    bench.supervisor.crash()
     bench.world.run_to(70.0)
     bench.tell(open_of(2), step_of(2, (2, 0, 10)))
     bench.world.run_to(90.0)
-    assert (bench.seat.busy_s, bench.seat.moved_bytes) == pytest.approx((0.16, 640))
+    assert (bench.supervisor.busy_s, bench.supervisor.moved_bytes) == pytest.approx((0.16, 640))
 
 
 def mapping(memories: dict[int, SimulatedHostMemory], tier: SimulatedHostMemory) -> World:
@@ -97,7 +97,7 @@ def test_a_copy_before_any_memory_is_mapped_fails_loudly() -> None:
     bench = written()
     bench.tell(move_of(1))
     assert [done.status for _, done in bench.of(MoveDone)] == [MoveStatus.OK]
-    bench.seat.crash()
+    bench.supervisor.crash()
     bench.world.run_to(70.0)
     bench.tell(move_of(2))
     with pytest.raises(Exception, match="no host tier is mapped"):

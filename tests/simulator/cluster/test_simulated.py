@@ -1,4 +1,4 @@
-"""A cluster's processes: who is there, who leads, what a lease outlives, which memory an engine maps, what is lost."""
+"""A cluster's processes: which run, which leads, what a lease outlives, which memory an engine maps, what is lost."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def test_thousands_that_start_together_are_told_of_each_other_once() -> None:
     assert sorted(address.name for address in resets) == ["dispatcher-0", "dispatcher-1", "kvstore-0", "monitor-0"]
 
 
-def test_while_etcd_is_down_nobody_starts_and_nobody_is_told() -> None:
+def test_while_etcd_is_down_no_process_starts_and_no_message_is_sent() -> None:
     cluster = ready(instances=2)
     cluster.etcd.begin_outage(3.0)
     name = "instance-1"
@@ -94,7 +94,7 @@ def test_a_broken_stream_is_dialled_again() -> None:
     assert len(cluster.dispatcher.fleet.serving) == 2
 
 
-def test_who_did_not_notice_that_its_peer_died_hears_so_when_it_would_be_dialled() -> None:
+def test_a_process_that_missed_its_peers_end_receives_it_when_it_would_be_dialled() -> None:
     cluster = ready()
     one, other = cluster.dispatcher.address, cluster.instances["instance-0"].address
     cluster.world.sever(one, other)

@@ -43,7 +43,7 @@ def test_a_timer_comes_after_exactly_its_delay_from_oneself() -> None:
     assert ear.heard == [(1.0, B, Word("go")), (1.5, A, Word("timer"))]
 
 
-def test_who_is_not_joined_is_not_heard_and_that_is_counted() -> None:
+def test_messages_without_a_stream_are_dropped_and_counted() -> None:
     world, _, other = pair()
     world.disconnect(A, B)
     world.add(C, Ear(says(B, "x")))
@@ -75,7 +75,7 @@ def test_an_end_that_never_heard_of_the_stream_does_not_hear_of_its_end() -> Non
     assert one.heard == []
 
 
-def test_nobody_speaks_on_a_stream_before_hearing_of_it() -> None:
+def test_a_process_sends_on_a_stream_only_after_it_is_joined() -> None:
     world, one, other = pair("x")
     world.pause(A)
     world.post(A, A, Word("go"), 0.0)
@@ -187,7 +187,7 @@ def test_a_stalled_stream_that_ends_loses_what_waited() -> None:
     assert other.words() == [(3.001, "x")]
 
 
-def test_a_severed_stream_loses_everything_and_tells_nobody() -> None:
+def test_a_severed_stream_loses_everything_and_tells_neither_end() -> None:
     world, one, other = pair("x")
     world.post(A, A, Word("go"), 0.0)
     world.run_to(1.0)
@@ -216,7 +216,7 @@ def test_a_message_by_hand_keeps_the_order_of_its_stream_and_ends_with_it() -> N
     assert other.kinds()[-1] == "Gone"
 
 
-def test_who_sleeps_hears_first_what_it_must_and_then_all_in_order() -> None:
+def test_a_stopped_process_receives_what_was_posted_first_and_then_all_in_order() -> None:
     world, _, other = pair("x")
     world.pause(B)
     world.post(A, A, Word("go"), 0.0)
@@ -244,7 +244,7 @@ def test_a_clock_that_changes_its_pace_goes_on_from_what_it_shows() -> None:
     assert other.words() == [(103.0 + 2.0, "x")]
 
 
-def test_who_looks_before_and_after_sees_each_event_around_its_core() -> None:
+def test_the_hooks_run_before_and_after_each_delivery() -> None:
     world, _, other = pair("x")
     seen: list[tuple[str, int]] = []
     world.before = lambda event: seen.append(("before", len(other.heard)))

@@ -24,7 +24,9 @@ class Bench:
         self.world.add(ME, self)
         defaults = {"step_s": STEP_S, "move_s": 0.01, "move_busy_s": 0.0, "layers": i32(range(8)), "slots": 1024}
         self.tier = SimulatedHostMemory()
-        self.seat = SimulatedEngineSupervisor(self.world, ME, engine_settings(**{**defaults, **settings}), self.tier)
+        self.supervisor = SimulatedEngineSupervisor(
+            self.world, ME, engine_settings(**{**defaults, **settings}), self.tier
+        )
         self.world.run_to(1.0)
         self.tell(MapHost("/tier", 1 << 20, 1))
         self.heard.clear()
@@ -36,7 +38,7 @@ class Bench:
 
     @property
     def engine(self) -> SimulatedEngine:
-        return self.seat.engine
+        return self.supervisor.engine
 
     def tell(self, *messages: Message, at_s: float | None = None) -> None:
         """Now, or so many seconds after the start."""

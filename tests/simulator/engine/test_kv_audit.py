@@ -24,7 +24,7 @@ def test_a_crashed_engine_leaves_its_slab_but_for_what_it_was_writing() -> None:
     bench = written(restart_s=0.5)
     bench.tell(open_of(2), step_of(2, (2, 0, 10)), at_s=0.1)
     bench.world.run_to(1.15)
-    bench.seat.crash()
+    bench.supervisor.crash()
     bench.world.run_to(2.0)
     kept = open_of(3, extent_start=i64([100]), extent_length=i64([9]))
     bench.tell(kept, step_of(3, (3, 9, 10)))
@@ -37,7 +37,7 @@ def test_a_crashed_engine_leaves_its_slab_but_for_what_it_was_writing() -> None:
 
 def test_after_an_engine_went_wild_nothing_of_the_slab_may_be_read() -> None:
     bench = written(restart_s=0.5)
-    bench.seat.crash(signal=11)
+    bench.supervisor.crash(signal=11)
     bench.world.run_to(2.0)
     bench.tell(open_of(3, extent_start=i64([100]), extent_length=i64([9])), step_of(3, (3, 9, 10)))
     with pytest.raises(ContractBroken, match="another's KV"):
