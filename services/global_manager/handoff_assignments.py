@@ -38,19 +38,19 @@ class HandoffAssignments:
 
     def assign(self, now_s: float, members: Sequence[MemberView]) -> list[Effect]:
         """Tell those for whom there is news. `members` have a stream to here."""
-        givers = [member for member in members if member.part is GroupRole.PREFILL]
-        if not givers and not self._sent:
+        sources = [member for member in members if member.part is GroupRole.PREFILL]
+        if not sources and not self._sent:
             return []
-        self._keep_only([giver.address for giver in givers])
-        givers.sort(key=lambda member: member.address)
-        takers = sorted((one for one in members if _may_receive(one)), key=lambda member: member.address)
+        self._keep_only([source.address for source in sources])
+        sources.sort(key=lambda member: member.address)
+        targets = sorted((one for one in members if _may_receive(one)), key=lambda member: member.address)
         rooms = [
             HandoffTarget(one.address, max(0, one.free_slots - one.waiting_tokens), one.capacity_slots)
-            for one in takers
+            for one in targets
         ]
         effects: list[Effect] = []
-        for giver, heard_of in zip(givers, assign_targets(len(givers), len(takers)), strict=True):
-            effects += self._send(now_s, giver.address, tuple(rooms[number] for number in heard_of), len(takers))
+        for source, heard_of in zip(sources, assign_targets(len(sources), len(targets)), strict=True):
+            effects += self._send(now_s, source.address, tuple(rooms[number] for number in heard_of), len(targets))
         return effects
 
     def on_instance_joined(self, instance: Address) -> list[Effect]:
@@ -58,22 +58,22 @@ class HandoffAssignments:
         told = self._sent.get(instance)
         return [Send(instance, told.order)] if told is not None else []
 
-    def _send(self, now_s: float, giver: Address, rooms: tuple[HandoffTarget, ...], takers: int) -> list[Effect]:
-        told = self._sent.get(giver)
+    def _send(self, now_s: float, source: Address, rooms: tuple[HandoffTarget, ...], targets: int) -> list[Effect]:
+        told = self._sent.get(source)
         why = None
         if told is None or _addresses(told.order.rooms) != _addresses(rooms):
             names = " or ".join(room.address.name for room in rooms)
-            figures = (Figure("decode_instances", takers), Figure("told_of", len(rooms)))
+            figures = (Figure("decode_instances", targets), Figure("told_of", len(rooms)))
             why = Why("prefill_decode", f"hand over to {names or 'nobody'}", figures)
         elif told.order.rooms == rooms or now_s - told.at_s < self._rooms_s:
             return []
         self.tickets += 1
         order = Handoff(self._epoch, self.tickets, rooms, why)
-        self._sent[giver] = SentAssignment(order, now_s)
-        return [Send(giver, order)]
+        self._sent[source] = SentAssignment(order, now_s)
+        return [Send(source, order)]
 
-    def _keep_only(self, givers: Collection[Address]) -> None:
-        known = dict.fromkeys(givers)
+    def _keep_only(self, sources: Collection[Address]) -> None:
+        known = dict.fromkeys(sources)
         for address in [address for address in self._sent if address not in known]:
             del self._sent[address]
 

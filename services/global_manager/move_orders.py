@@ -99,8 +99,8 @@ class MoveOrders:
 
     def on_instance_joined(self, instance: Address) -> list[Effect]:
         """A stream opened anew: what was asked on the old one may have been lost. The instance tells repeats apart."""
-        shed, wish = self._open.get(instance), self._drains.get(instance)
-        orders = [*([shed] if shed is not None else []), *([wish.order] if wish is not None else [])]
+        evacuation, wish = self._open.get(instance), self._drains.get(instance)
+        orders = [*([evacuation] if evacuation is not None else []), *([wish.order] if wish is not None else [])]
         return [Send(instance, order) for order in orders]
 
     def forget_unknown(self, known: Collection[Address]) -> None:
@@ -112,13 +112,13 @@ class MoveOrders:
 
     def on_evacuate_done(self, now_s: float, sender: Address, message: EvacuateDone) -> bool:
         """A source has done its part; False when nobody asked."""
-        shed = self._open.get(sender)
-        if shed is None or (shed.epoch, shed.ticket) != (message.epoch, message.ticket):
+        evacuation = self._open.get(sender)
+        if evacuation is None or (evacuation.epoch, evacuation.ticket) != (message.epoch, message.ticket):
             return False
         del self._open[sender]
         self.moved_total += message.moved
         self.stayed_total += message.stayed
-        for address in (sender, shed.target):
+        for address in (sender, evacuation.target):
             self._cooldown_until_s[address] = now_s + self._config.rest_s
         return True
 
@@ -141,8 +141,8 @@ class MoveOrders:
     def _order_evacuation(self, members: Sequence[MemberView], move: RebalanceMove) -> list[Effect]:
         source, target = members[move.source].address, members[move.target].address
         self.tickets += 1
-        shed = self._open[source] = Evacuate(self._epoch, self.tickets, target, move.slots, move.why)
-        return [Send(source, shed)]
+        evacuation = self._open[source] = Evacuate(self._epoch, self.tickets, target, move.slots, move.why)
+        return [Send(source, evacuation)]
 
     def _is_to_drain(self, member: MemberView) -> bool:
         wish = self._drains.get(member.address)
@@ -167,7 +167,7 @@ class MoveOrders:
         return [replace(one, may_receive=takes) for one, takes in zip(candidates, decodes, strict=True)]
 
     def _candidates(self, now_s: float, members: Sequence[MemberView], busy_takers: bool) -> list[RebalanceCandidate]:
-        targets = {shed.target for shed in self._open.values()}
+        targets = {evacuation.target for evacuation in self._open.values()}
         return [
             RebalanceCandidate(
                 member.address.name,

@@ -37,14 +37,14 @@ class PlanTerm:
 
     def update_groups(self, groups: Sequence[Group]) -> dict[Address, GroupOrder]:
         """Bring the orders in line with `groups`; returns the new ones. Members no longer grouped are forgotten."""
-        wanted = {member: (group, part) for group in groups for member, part in _members(group)}
+        wanted = {member: (group, role) for group in groups for member, role in _members(group)}
         for member in [known for known in self._sent if known not in wanted]:
             del self._sent[member]
         changed = {member: it for member, it in wanted.items() if not self._is_current(member, *it)}
         if changed:
             self.plan_version += 1
-        for member, (group, part) in changed.items():
-            self._sent[member] = _SentOrder(self._order(group, part))
+        for member, (group, role) in changed.items():
+            self._sent[member] = _SentOrder(self._order(group, role))
         return {member: self._sent[member].order for member in changed}
 
     def record_answer(self, member: Address, epoch: int, plan_version: int, answer: OrderStatus) -> bool:
@@ -74,15 +74,15 @@ class PlanTerm:
         """Whether some member has not done its newest order."""
         return any(given.status is not OrderStatus.DONE for given in self._sent.values())
 
-    def _is_current(self, member: Address, group: Group, part: GroupRole) -> bool:
+    def _is_current(self, member: Address, group: Group, role: GroupRole) -> bool:
         given = self._sent.get(member)
         if given is None:
             return False
         order = given.order
-        return (order.group, order.kind, order.members, order.part) == (group.number, group.kind, group.members, part)
+        return (order.group, order.kind, order.members, order.part) == (group.number, group.kind, group.members, role)
 
-    def _order(self, group: Group, part: GroupRole) -> GroupOrder:
-        return GroupOrder(self.epoch, self.plan_version, group.number, group.kind, part, group.members, why=group.why)
+    def _order(self, group: Group, role: GroupRole) -> GroupOrder:
+        return GroupOrder(self.epoch, self.plan_version, group.number, group.kind, role, group.members, why=group.why)
 
 
 def _members(group: Group) -> list[tuple[Address, GroupRole]]:

@@ -17,33 +17,33 @@ from services.instance.sequence.table import Sequence, SequenceTable
 
 
 class AttemptAdmission:
-    """The instance's side of a hand-out."""
+    """Accepts or refuses attempts that dispatchers place here, and cancels them."""
 
     def __init__(
         self,
         config: SchedulerConfig,
         sequences: SequenceTable,
-        lives: SequenceLifecycle,
+        lifecycle: SequenceLifecycle,
         steps: OutstandingSteps,
         migration: MigrationRouter,
         claims: RegionClaims,
-        engine_side: EngineClient,
-        orders: GroupOrders,
+        engine_client: EngineClient,
+        group_orders: GroupOrders,
     ) -> None:
         self.stale_total = 0
         self._config = config
         self._sequences = sequences
-        self._lifecycle = lives
+        self._lifecycle = lifecycle
         self._steps = steps
         self._migration = migration
         self._claims = claims
-        self._engine_side = engine_side
-        self._orders = orders
+        self._engine_client = engine_client
+        self._group_orders = group_orders
 
     @handles
     def admit(self, now_s: float, sender: Address, place: Place) -> list[Effect]:
         """Accept an attempt into the waiting queue, or refuse it. A newer attempt ends the older one."""
-        ready = self._engine_side.ready
+        ready = self._engine_client.ready
         older = self._sequences.by_key((sender, place.request))
         if older is not None and older.place.attempt >= place.attempt:
             self.stale_total += 1
@@ -53,7 +53,7 @@ class AttemptAdmission:
         effects = self._lifecycle.stop(older) if older is not None else []
         if ready is None:
             return [*effects, _refuse(sender, place, Refusal.NOT_READY)]
-        if self._orders.current is None:
+        if self._group_orders.current is None:
             return [*effects, _refuse(sender, place, Refusal.NOT_IN_PLAN)]
         if self._migration.draining:
             return [*effects, _refuse(sender, place, Refusal.DRAINING)]
@@ -65,11 +65,11 @@ class AttemptAdmission:
             figures = (Figure("tokens", len(place.tokens)), Figure("longest", longest), Figure("limit", limit))
             return [*effects, _refuse(sender, place, Refusal.TOO_LONG, *figures)]
         if fault := limits.placement_error(place, ready.vocabulary):
-            # No engine can take it, today or ever; no other reason says so and has a dispatcher give up on this one.
+            # No engine can ever run it: INVALID is the only refusal at which a dispatcher gives the request up.
             known = Figure("vocabulary", ready.vocabulary)
             return [*effects, _refuse(sender, place, Refusal.INVALID, known, because=fault)]
-        if (arrival := self._migration.migrate_in.take_over(sender, place)) is not None:
-            return [*effects, *self._start_migrated(sender, place, arrival)]
+        if (migration := self._migration.migrate_in.take_over(sender, place)) is not None:
+            return [*effects, *self._start_migrated(sender, place, migration)]
         if self._sequences.waiting_count >= self._config.max_waiting:
             queue = (Figure("waiting", self._sequences.waiting_count), Figure("max", self._config.max_waiting))
             return [*effects, _refuse(sender, place, Refusal.FULL, *queue)]
@@ -94,20 +94,20 @@ class AttemptAdmission:
         return effects
 
     def _resume_here(self, sender: Address, older: Sequence, place: Place) -> list[Effect]:
-        """What was about to leave stays after all, as the newer attempt."""
+        """Cancel the outgoing migration: the sequence continues here, as the newer attempt."""
         why = Why("migration", "goes on here", (Figure("tokens", len(older.tokens)),))
         older.place = place
         accepted = Send(sender, Accepted(place.request, place.attempt, older.number, 0.0, why))
         return [accepted, *self._migration.migrate_out.cancel(older)]
 
-    def _start_migrated(self, sender: Address, place: Place, arrival: IncomingMigration) -> list[Effect]:
-        """Its room is here already: nobody is overtaken."""
+    def _start_migrated(self, sender: Address, place: Place, migration: IncomingMigration) -> list[Effect]:
+        """Start from the reserved slots, without the waiting queue: it takes no slot from waiting sequences."""
         sequence = self._sequences.add(sender, place)
-        figures = (Figure("tokens", len(place.tokens)), Figure("filled_tokens", arrival.filled))
-        why = Why("migration", f"go on from handle {arrival.handle}", figures)
+        figures = (Figure("tokens", len(place.tokens)), Figure("filled_tokens", migration.filled))
+        why = Why("migration", f"go on from handle {migration.handle}", figures)
         accepted = Send(sender, Accepted(place.request, place.attempt, sequence.number, 0.0, why))
-        arrived = self._lifecycle.start_migrated(sequence, arrival, arrival.filled)
-        return [accepted, *arrived, *self._claims.claim_after_migration(sequence, arrival.claimed)]
+        arrived = self._lifecycle.start_migrated(sequence, migration, migration.filled)
+        return [accepted, *arrived, *self._claims.claim_after_migration(sequence, migration.claimed)]
 
     def _enqueue(self, sender: Address, place: Place) -> list[Effect]:
         before = self._sequences.waiting_tokens()

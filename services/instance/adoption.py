@@ -1,7 +1,7 @@
-"""A request changes hands: another dispatcher asks for what this instance runs, or ran until a moment ago.
+"""Adoption of a request: another dispatcher takes over what this instance runs, or ran until a moment ago.
 
-What the old dispatcher still says of it names an attempt that is here no more. Knows no step, no slot and no client;
-that the asker speaks for the request's own client, the chain of the tokens that it has proves.
+Later messages of the old dispatcher name an attempt that is here no more. Knows no step, no slot and no client; the
+hash chain of the tokens that the client has proves that the adopting dispatcher acts for the request's own client.
 """
 
 from dataclasses import replace
@@ -19,10 +19,12 @@ from services.instance.sequence.table import Sequence, SequenceState, SequenceTa
 class SequenceAdoption:
     """Answers `Adopt`."""
 
-    def __init__(self, sequences: SequenceTable, lives: SequenceLifecycle, retained: FinishedAnswers) -> None:
+    def __init__(
+        self, sequences: SequenceTable, lifecycle: SequenceLifecycle, finished_answers: FinishedAnswers
+    ) -> None:
         self._sequences = sequences
-        self._lifecycle = lives
-        self._finished_answers = retained
+        self._lifecycle = lifecycle
+        self._finished_answers = finished_answers
 
     @handles
     def adopt(self, now_s: float, sender: Address, adopt: Adopt) -> list[Effect]:
@@ -55,7 +57,7 @@ class SequenceAdoption:
         if not _fits(adopt, place, tokens):
             return [_not_held(sender, adopt)]
         if place.sampling.logprobs is not None and len(tokens) > adopt.length:
-            # The log-probabilities of the tokens in between went out with them, and nobody has them.
+            # The log-probabilities of the tokens in between went out with them, and are stored nowhere.
             return [*self._notify_former(sender, sequence), *self._lifecycle.stop(sequence), _not_held(sender, adopt)]
         effects = self._notify_former(sender, sequence)
         self._sequences.reassign(sequence, sender, replace(place, request=adopt.request, attempt=adopt.attempt))

@@ -1,7 +1,7 @@
 """Runs sequences: takes what dispatchers place here, owns the token slots, composes the engine's steps.
 
-A router over slots, sequences and their lives, steps, the host tier, the engine's watch and the reports. Knows no
-socket, no tensor and no other instance.
+A router over the sequence table, the KV cache, the scheduler, the host cache client, the engine client, migrations and
+reports. Knows no socket, no tensor and no other instance.
 """
 
 from dataclasses import dataclass
@@ -47,7 +47,7 @@ class DispatcherGraceOver:
 
 
 class InstanceCore:
-    """The decisions of one instance. `stale_total` counts kvstores that were outlived; a report has the parts' too."""
+    """The decisions of one instance. `stale_total` counts replaced kvstores; a report adds the counts of its parts."""
 
     def __init__(self, address: Address, config: InstanceConfig) -> None:
         scheduler, keep = config.scheduler, config.retention
@@ -66,14 +66,16 @@ class InstanceCore:
         self.stale_total = 0
         self._model = config.model
         self._orphan_grace_s = keep.orphan_grace_s
-        retained = FinishedAnswers(keep.orphan_grace_s, keep.max_answers, keep.max_answer_tokens)
+        finished_answers = FinishedAnswers(keep.orphan_grace_s, keep.max_answers, keep.max_answer_tokens)
         parts = (self.sequences, self.lifecycle, self.steps, self.host_cache)
-        self.recovery = revival = EngineRecovery(self.engine, config.recovery, config.kv_cache, *parts)
-        self._engine_client = engine_side = EngineClient(self.engine, config.engine_watch, *parts, retained, revival)
-        self._group_orders = orders = GroupOrders(address)
-        handover = HANDOFF_POLICIES[config.kv_handoff.policy]
+        self.recovery = recovery = EngineRecovery(self.engine, config.recovery, config.kv_cache, *parts)
+        self._engine_client = engine_client = EngineClient(
+            self.engine, config.engine_watch, *parts, finished_answers, recovery
+        )
+        self._group_orders = group_orders = GroupOrders(address)
+        handoff_policy = HANDOFF_POLICIES[config.kv_handoff.policy]
         moving = (config.migration, config.kv_handoff, scheduler)
-        self.migration = MigrationRouter(*moving, *shared, engine_side, orders, handover)
+        self.migration = MigrationRouter(*moving, *shared, engine_client, group_orders, handoff_policy)
         self._host_cache_events = HostCacheEvents(
             self.host_cache,
             self.lifecycle,
@@ -84,7 +86,7 @@ class InstanceCore:
             self._restore,
         )
         admission = AttemptAdmission(
-            scheduler, self.sequences, self.lifecycle, self.steps, self.migration, claims, engine_side, orders
+            scheduler, self.sequences, self.lifecycle, self.steps, self.migration, claims, engine_client, group_orders
         )
         self._scheduler = Scheduler(
             self.engine,
@@ -98,15 +100,15 @@ class InstanceCore:
         self._heartbeat = PromptHeartbeat(self.report, config.reports.interval_s, config.reports.after_change_s)
         self._absent: dict[Address, int] = {}
         self._absences = 0
-        self._fenced = (self, engine_side, orders, admission, self._host_cache_events, *self.migration.parts)
-        adoption = SequenceAdoption(self.sequences, self.lifecycle, retained)
+        self._fenced = (self, engine_client, group_orders, admission, self._host_cache_events, *self.migration.parts)
+        adoption = SequenceAdoption(self.sequences, self.lifecycle, finished_answers)
         self._handlers = handlers_of(
             self,
             admission,
             adoption,
             self._host_cache_events,
-            engine_side,
-            revival,
+            engine_client,
+            recovery,
             *self.migration.parts,
             self._heartbeat,
         )
@@ -117,12 +119,12 @@ class InstanceCore:
 
     @property
     def slot_table(self) -> SlotTable:
-        """The slab."""
+        """The KV cache of the current engine."""
         return self.lifecycle.slot_table
 
     @property
     def group_order(self) -> GroupOrder | None:
-        """The order of the global manager's that it follows."""
+        """The global manager's order that the instance follows; None before the first."""
         return self._group_orders.current
 
     @property
@@ -146,7 +148,7 @@ class InstanceCore:
         return effects + self._heartbeat.changed(now_s)
 
     def report(self) -> InstanceReport:
-        """What this instance says of itself."""
+        """The report of this instance."""
         return build_report(
             self._model,
             self._engine_client,
@@ -180,14 +182,14 @@ class InstanceCore:
         return [*self._engine_client.on_engine_ready(ready), *self._heartbeat.report_now(now_s)]
 
     @handles
-    def _on_tier(self, now_s: float, sender: Address, tier: TierReady) -> list[Effect]:
+    def _on_tier(self, now_s: float, sender: Address, ready: TierReady) -> list[Effect]:
         if self.host_cache.is_superseded(sender):
             self.stale_total += 1
             return []
         known = self.host_cache.kvstore
         # A new kvstore may speak before the end of the old one's stream is seen.
         lost = self._on_gone(now_s, known, Gone("another kvstore")) if known not in (None, sender) else []
-        return [*lost, *self.host_cache.connect(sender, tier)]
+        return [*lost, *self.host_cache.connect(sender, ready)]
 
     def _engine_lost(self, now_s: float, reason: str) -> list[Effect]:
         if self._engine_client.ready is None:

@@ -1,6 +1,6 @@
 """Routes each answer of the kvstore, and each end of an engine's move, to the part of the core that waits for it.
 
-Knows who waits for what, and nothing of why.
+Knows which part waits for which answer, and no reason.
 """
 
 from collections.abc import Callable
@@ -26,37 +26,37 @@ class HostCacheEvents:
 
     def __init__(
         self,
-        tier: HostCacheClient,
-        lives: SequenceLifecycle,
+        host_cache: HostCacheClient,
+        lifecycle: SequenceLifecycle,
         checkpointer: Checkpointer,
         claims: RegionClaims,
-        arrivals: MigrateIn,
-        departures: MigrateOut,
+        migrate_in: MigrateIn,
+        migrate_out: MigrateOut,
         restore: Callable[[], list[Effect]],
     ) -> None:
         self.stale_total = 0
-        self._host_cache = tier
-        self._lifecycle = lives
+        self._host_cache = host_cache
+        self._lifecycle = lifecycle
         self._checkpointer = checkpointer
         self._claims = claims
-        self._arrivals = arrivals
-        self._departures = departures
+        self._migrate_in = migrate_in
+        self._migrate_out = migrate_out
         self._restore = restore
 
     @handles
     def on_region_reserved(self, now_s: float, sender: Address, message: RegionReserved) -> list[Effect]:
-        """There is room in the tier."""
+        """The kvstore reserved room: the part that asked starts its copy."""
         if not self._is_current(sender):
             return []
         asked = self._host_cache.reserved_or_refused(message.ticket)
         if asked is None:
             return self._host_cache.release(message.host)
-        taker = self._checkpointer if asked.purpose is MovePurpose.CHECKPOINT else self._lifecycle
-        return taker.start_copy_out(asked, message.host)
+        waiter = self._checkpointer if asked.purpose is MovePurpose.CHECKPOINT else self._lifecycle
+        return waiter.start_copy_out(asked, message.host)
 
     @handles
     def on_region_refused(self, now_s: float, sender: Address, message: RegionRefused) -> list[Effect]:
-        """There is none. Checkpoints make way for a sequence that has to leave the slab."""
+        """The kvstore has no room. For a preempted sequence checkpoints are released and the request is repeated."""
         asked = self._host_cache.reserved_or_refused(message.ticket) if self._is_current(sender) else None
         if asked is None:
             return []
@@ -69,52 +69,52 @@ class HostCacheEvents:
 
     @handles
     def on_regions_found(self, now_s: float, sender: Address, message: RegionsFound) -> list[Effect]:
-        """What earlier attempts left, or what was sent here for an arrival."""
+        """Regions of earlier attempts, or regions that were sent here for an incoming migration."""
         if not self._is_current(sender):
             return self._restore()
         claim = self._host_cache.found(message.ticket)
         if isinstance(claim, ArrivalClaim):
-            return self._arrivals.on_regions_found(claim.handle, message.regions)
+            return self._migrate_in.on_regions_found(claim.handle, message.regions)
         if claim is None:
             return self._host_cache.release_all(message.regions) + self._restore()
         return self._claims.on_regions_found(claim.sequence, message.regions) + self._restore()
 
     @handles
     def on_regions_revoked(self, now_s: float, sender: Address, message: RegionsRevoked) -> list[Effect]:
-        """Another attempt has them."""
+        """Another attempt claimed these regions."""
         names = list(zip(message.handle, message.generation, strict=False))
         return self._lifecycle.on_regions_revoked(names) if self._is_current(sender) else []
 
     @handles
     def sent(self, now_s: float, sender: Address, message: RegionsSent) -> list[Effect]:
-        """Regions of a departure lie at another kvstore, or do not."""
+        """The transfer of an outgoing migration's regions to another kvstore ended."""
         transfer = self._host_cache.resolve_send(message.ticket)
-        return [] if transfer is None else self._departures.on_regions_sent(transfer.departure, message)
+        return [] if transfer is None else self._migrate_out.on_regions_sent(transfer.migration, message)
 
     @handles
     def on_timeout(self, now_s: float, sender: Address, message: HostCacheTimeout) -> list[Effect]:
-        """No answer came in time: go on without."""
+        """The kvstore did not answer in time: continue without an answer."""
         question = self._host_cache.time_out(message.ticket)
         return [] if question is None else self._unanswered(now_s, question)
 
     @handles
     def on_move_done(self, now_s: float, sender: Address, message: MoveDone) -> list[Effect]:
-        """A move ended."""
+        """A region copy of the engine ended."""
         move = self._host_cache.resolve_move(message.move)
         if move is None:
             return []
         if isinstance(move, ArrivalMove):
-            return self._arrivals.on_move_done(move.handle, message) + self._host_cache.map_memory()
+            return self._migrate_in.on_move_done(move.handle, message) + self._host_cache.map_memory()
         if move.purpose is MovePurpose.CHECKPOINT:
             return self._checkpointer.on_move_done(now_s, move, message) + self._host_cache.map_memory()
         return self._lifecycle.on_move_done(move, message) + self._host_cache.map_memory()
 
     def on_kvstore_lost(self, now_s: float, kvstore: Address) -> list[Effect]:
-        """The kvstore is gone: what was asked for will not come, what was kept there is lost."""
+        """The kvstore is gone: open requests get no answer, and its regions are lost."""
         return self._memory_lost(now_s, kvstore, self._host_cache.disconnect(kvstore))
 
     def on_memory_unmapped(self, now_s: float) -> list[Effect]:
-        """The engine cannot map the tier."""
+        """The engine cannot map the host tier."""
         return self._memory_lost(now_s, self._host_cache.kvstore, self._host_cache.on_memory_unmapped())
 
     def _memory_lost(self, now_s: float, kvstore: Address | None, questions: list[Question]) -> list[Effect]:
@@ -130,6 +130,6 @@ class HostCacheEvents:
         return self._checkpointer.on_room_refused(now_s) if is_checkpoint else self._lifecycle.spill_refused(question)
 
     def _is_current(self, kvstore: Address) -> bool:
-        """Whether it is the kvstore whose tier is used; an older one's answer names room in memory that is no more."""
+        """Whether this kvstore's memory is in use; an older one's answer names room that does not exist any more."""
         self.stale_total += kvstore != self._host_cache.kvstore
         return kvstore == self._host_cache.kvstore

@@ -1,4 +1,4 @@
-"""What an instance says of itself. Knows no monitor, and not when a report is due."""
+"""The report of an instance. Knows no monitor, and not when a report is due."""
 
 from typing import Any
 
@@ -15,16 +15,16 @@ from services.instance.sequence.table import SequenceTable
 def build_report(
     model: str,
     engine: EngineClient,
-    revival: EngineRecovery,
+    recovery: EngineRecovery,
     sequences: SequenceTable,
-    lives: SequenceLifecycle,
+    lifecycle: SequenceLifecycle,
     steps: OutstandingSteps,
-    tier: HostCacheClient,
+    host_cache: HostCacheClient,
     stale_total: int,
     more: dict[str, Any],
 ) -> InstanceReport:
-    """The whole report; `more` are fields that only others know. Made at once: reports are many in a large fleet."""
-    slots, ready = lives.slot_table, engine.ready
+    """The whole report; `more` are fields of other parts. Built in one call: a large fleet sends many reports."""
+    slots, ready = lifecycle.slot_table, engine.ready
     return InstanceReport(
         ready=ready is not None,
         capacity_slots=slots.capacity,
@@ -49,18 +49,18 @@ def build_report(
         multi_row_steps_total=steps.multi_row_total,
         tokens_total=steps.tokens_total,
         prefill_tokens_total=steps.prefill_tokens_total,
-        preemptions_total=lives.preemptions_total,
-        restored_tokens_total=lives.restored_tokens_total,
-        recomputed_tokens_total=lives.recomputed_tokens_total,
-        restored_regions_total=tier.restored_total,
-        corrupt_regions_total=tier.corrupt_total,
+        preemptions_total=lifecycle.preemptions_total,
+        restored_tokens_total=lifecycle.restored_tokens_total,
+        recomputed_tokens_total=lifecycle.recomputed_tokens_total,
+        restored_regions_total=host_cache.restored_total,
+        corrupt_regions_total=host_cache.corrupt_total,
         engine_restarts_total=engine.restarts_total,
         stale_total=stale_total,
-        cached_slots=lives.kv_cache.cached_slots,
-        prefix_hit_tokens_total=lives.prefix_hit_tokens_total,
-        prefix_query_tokens_total=lives.prefix_query_tokens_total,
-        claimed_tokens_total=lives.claimed_tokens_total,
-        revived_tokens_total=revival.revived_tokens_total,
-        poisoned_total=revival.poisoned_total,
+        cached_slots=lifecycle.kv_cache.cached_slots,
+        prefix_hit_tokens_total=lifecycle.prefix_hit_tokens_total,
+        prefix_query_tokens_total=lifecycle.prefix_query_tokens_total,
+        claimed_tokens_total=lifecycle.claimed_tokens_total,
+        revived_tokens_total=recovery.revived_tokens_total,
+        poisoned_total=recovery.poisoned_total,
         **more,
     )

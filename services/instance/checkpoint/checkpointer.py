@@ -2,7 +2,7 @@
 
 One region at a time, of the sequence that would lose most, and only as fast as the engine's own time in such copies,
 and what each region costs besides, stay below a share of all time; what was not used in the last second is saved up.
-Knows no step and no other instance; slots that are read here are only written again by steps that are sent after the
+Knows no step and no other instance. Slots that are read here are only written again by steps that are sent after the
 copy was cancelled.
 """
 
@@ -19,7 +19,7 @@ from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
 IDLE_RETRY_S = 0.02
-"""Between two looks that found nothing worth a copy."""
+"""Time between two searches after one that found nothing worth a copy, seconds."""
 
 REGION_OVERHEAD_S = 0.001
 """What a region costs besides the copy: naming it, asking for room, the messages to and from engine and kvstore. It
@@ -27,12 +27,12 @@ bounds the number of regions where copies alone are so cheap that every few toke
 """
 
 BURST_S = 1.0
-"""So long an engine may have made no copies and make up for it: when a prompt has been computed, its copies are made
-one after the other, where nothing was copied before.
+"""Unused copy time is saved up for at most so long, seconds: after a prefill the copies of a prompt are made one after
+the other, where nothing was copied before.
 """
 
 RETRY_AFTER_FAILURE_S = 2.0
-"""After the tier was full, or a copy failed."""
+"""Pause after the host tier was full or a copy failed, seconds."""
 
 
 class Checkpointer:
@@ -41,7 +41,11 @@ class Checkpointer:
     """
 
     def __init__(
-        self, config: CheckpointConfig, sequences: SequenceTable, lives: SequenceLifecycle, tier: HostCacheClient
+        self,
+        config: CheckpointConfig,
+        sequences: SequenceTable,
+        lifecycle: SequenceLifecycle,
+        host_cache: HostCacheClient,
     ) -> None:
         self.tokens_total = 0
         self.bytes_total = 0
@@ -50,8 +54,8 @@ class Checkpointer:
         self._least_tokens = config.min_tokens
         self._most_tokens = max(config.min_tokens, config.max_tokens)
         self._sequences = sequences
-        self._lifecycle = lives
-        self._host_cache = tier
+        self._lifecycle = lifecycle
+        self._host_cache = host_cache
         self._not_before_s = 0.0
         # Until then what was spent uses up the engine's share of the time.
         self._budget_used_until_s = 0.0
@@ -79,19 +83,19 @@ class Checkpointer:
         return self._host_cache.reserve_region(sequence, stop, MovePurpose.CHECKPOINT, Priority.CHECKPOINT, None)
 
     def start_copy_out(self, asked: HostReservation, host: HostRegion) -> list[Effect]:
-        """There is room."""
+        """The kvstore reserved room: start the copy."""
         if not _continues_kept(asked.sequence, asked.region.start, asked.region.stop):
             return self._host_cache.release(host)
         extents = self._lifecycle.kv_cache.extents(asked.sequence, asked.region.start, asked.region.stop)
         return self._host_cache.copy_out(asked, host, extents, asked.priority)
 
     def on_room_refused(self, now_s: float) -> list[Effect]:
-        """There is none: those that run go on without for a while."""
+        """The host tier has no room: make no checkpoint for a while."""
         self._not_before_s = now_s + RETRY_AFTER_FAILURE_S
         return []
 
     def on_move_done(self, now_s: float, move: PendingMove, done: MoveDone) -> list[Effect]:
-        """A copy ended: it counts if its sequence is still where it was."""
+        """A copy ended: commit it if its sequence still has the same slots."""
         self.busy_s_total += done.busy_s
         if self.is_on:
             self._budget_used_until_s = (
@@ -108,7 +112,7 @@ class Checkpointer:
         return self._host_cache.commit(move, done.checksum)
 
     def release_checkpoints(self, now_s: float, wanted_bytes: int) -> list[Effect]:
-        """Let go of what is kept of those that run, the youngest first, until `wanted_bytes` were given back."""
+        """Release checkpoints of running sequences, the youngest first, until `wanted_bytes` are released."""
         effects: list[Effect] = []
         freed_bytes = 0
         for sequence in reversed(self._sequences.running):
@@ -120,7 +124,7 @@ class Checkpointer:
         return effects
 
     def report_fields(self) -> dict[str, Any]:
-        """What a report says of what was copied."""
+        """The checkpoint fields of a report."""
         return {
             "checkpointed_tokens_total": self.tokens_total,
             "checkpointed_bytes_total": self.bytes_total,
@@ -128,7 +132,7 @@ class Checkpointer:
         }
 
     def _choose_sequence(self) -> tuple[Sequence, int] | None:
-        """The sequence with the most tokens that have KV in the slab alone, and up to where to copy it."""
+        """The sequence with the most tokens whose KV lies in the KV cache alone, and the position to copy up to."""
         best, most = None, self._least_tokens - 1
         for sequence in self._sequences.running:
             unkept = sequence.confirmed - sequence.confirmed % BLOCK_TOKENS - sequence.kept_tokens
@@ -138,6 +142,6 @@ class Checkpointer:
 
 
 def _continues_kept(sequence: Sequence, start: int, stop: int) -> bool:
-    """Whether the span continues what is kept, and its KV lies untouched in the sequence's slots."""
+    """Whether the span continues the kept regions, and its KV is unchanged in the sequence's slots."""
     is_in_slab = sequence.state in (SequenceState.RUNNING, SequenceState.DRAINING, SequenceState.LEAVING)
     return is_in_slab and sequence.kept_tokens == start and stop <= sequence.confirmed

@@ -12,11 +12,11 @@ from services.instance.sequence.table import WANTS_TOKENS, Sequence, SequenceSta
 class RegionClaims:
     """This instance's claims to regions in its node's host tier."""
 
-    def __init__(self, tier: HostCacheClient) -> None:
-        self._host_cache = tier
+    def __init__(self, host_cache: HostCacheClient) -> None:
+        self._host_cache = host_cache
 
     def request(self, sequence: Sequence) -> list[Effect]:
-        """Ask, if the sequence is one that may have run elsewhere; it does not start meanwhile."""
+        """Claim regions for a sequence that may have run elsewhere; it does not start before the answer."""
         place = sequence.place
         may_have_run = place.attempt > 1 or len(place.tokens) > place.prompt_tokens
         if not may_have_run or not self._host_cache.usable:
@@ -26,9 +26,9 @@ class RegionClaims:
         return self._host_cache.claim_regions(sequence, Why("claim", "ask for what earlier attempts kept", figures))
 
     def claim_after_migration(self, sequence: Sequence, regions: tuple[KeptRegion, ...]) -> list[Effect]:
-        """For one that arrived and runs: what its way here left in the tier are its checkpoints from now on.
+        """Keep the regions that a migration left in the host tier as checkpoints of the sequence, which runs already.
 
-        `regions` are this instance's already; without them they are its last instance's still, and asked for.
+        `regions` belong to this instance already; without any, those of the source instance are claimed.
         """
         if regions:
             return self._host_cache.attach_regions(sequence, regions)
@@ -38,7 +38,7 @@ class RegionClaims:
         return self._host_cache.claim_regions(sequence, why)
 
     def on_regions_found(self, sequence: Sequence, regions: tuple[KeptRegion, ...]) -> list[Effect]:
-        """What is there belongs to the sequence, as far as it fits its tokens."""
+        """Attach the claimed regions to the sequence, as far as they match its tokens."""
         sequence.is_claiming = False
         if sequence.state in WANTS_TOKENS:
             return self._host_cache.attach_regions(sequence, regions)
@@ -49,6 +49,6 @@ class RegionClaims:
         return effects
 
     def on_timeout(self, sequence: Sequence) -> list[Effect]:
-        """No answer will come."""
+        """The kvstore does not answer: the sequence starts from its tokens alone."""
         sequence.is_claiming = False
         return []

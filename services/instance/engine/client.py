@@ -1,6 +1,6 @@
 """This instance's engine as its core sees it: whether it is ready, what it answers, and what its end means.
 
-Knows no dispatcher's queue, no batch and no stream; what a sequence's turn is, `lives.py` knows.
+Knows no dispatcher's queue, no batch and no stream; the transitions of a sequence are `lifecycle.py`'s.
 """
 
 from dunlin.cores.handlers import handles
@@ -35,11 +35,11 @@ class EngineClient:
         engine: Address,
         config: EngineWatchConfig,
         sequences: SequenceTable,
-        lives: SequenceLifecycle,
+        lifecycle: SequenceLifecycle,
         steps: OutstandingSteps,
-        tier: HostCacheClient,
-        retained: FinishedAnswers,
-        revival: EngineRecovery,
+        host_cache: HostCacheClient,
+        finished_answers: FinishedAnswers,
+        recovery: EngineRecovery,
     ) -> None:
         self.ready: EngineReady | None = None
         self.pid = 0
@@ -47,11 +47,11 @@ class EngineClient:
         self.stale_total = 0
         self._engine = engine
         self._sequences = sequences
-        self._lifecycle = lives
+        self._lifecycle = lifecycle
         self._steps = steps
-        self._host_cache = tier
-        self._finished_answers = retained
-        self._recovery = revival
+        self._host_cache = host_cache
+        self._finished_answers = finished_answers
+        self._recovery = recovery
         self._watchdog = EngineWatchdog(config.stuck_s)
         self._load_watchdog = EngineWatchdog(config.load_stuck_s)
 
@@ -67,35 +67,35 @@ class EngineClient:
 
     @handles
     def on_engine_started(self, now_s: float, sender: Address, message: EngineStarted) -> list[Effect]:
-        """Its process runs, and loads."""
+        """The engine's process has started and loads."""
         self.pid = message.pid
         return []
 
     @handles
     def failed(self, now_s: float, sender: Address, message: EngineFailed) -> list[Effect]:
-        """It exits now: how, and that it is gone, is said next."""
+        """The engine exits: `EngineExited` and the loss of the engine follow."""
         return []
 
     def on_engine_ready(self, ready: EngineReady) -> list[Effect]:
-        """It can take steps."""
+        """The engine can take steps."""
         self.ready = ready
         return self._recovery.on_engine_ready(ready)
 
     def on_engine_lost(self, reason: str) -> list[Effect]:
-        """It was ready and is gone."""
+        """The engine was ready and is lost."""
         self.ready = None
         self.restarts_total += 1
         return self._recovery.on_engine_lost(reason)
 
     @handles
     def on_step_done(self, now_s: float, sender: Address, done: StepDone) -> list[Effect]:
-        """A step's answer: tokens to those who wait for them, and what follows for each sequence."""
+        """The answer to a step: token messages to the dispatchers, and the transitions of each sequence."""
         if not self._steps.is_outstanding(done.step):
             self.stale_total += 1
             return []
         answer = self._steps.complete(done)
         if answer.is_plain_decode(self._sequences.running):
-            return steady_token_messages(answer)  # nobody's turn has come
+            return steady_token_messages(answer)  # no sequence changes its state
         effects = token_messages(answer)
         for sequence in answer.rows:
             is_over = sequence in answer.finishes or sequence in answer.dropped or sequence in answer.failed
@@ -104,13 +104,13 @@ class EngineClient:
         return effects
 
     def on_unsupported(self, message: Unsupported) -> list[Effect]:
-        """An engine that refuses what it was asked to do no longer agrees with this core about what is where."""
+        """Stop an engine that refuses a command: its state and this core's differ."""
         rejected = RejectedOption("go on", f"{message.what}: {message.detail}")
         return [Send(self._engine, StopEngine(Why("engine contract", "end the engine", (), (rejected,))))]
 
     @handles
     def on_progress(self, now_s: float, sender: Address, progress: EngineProgress) -> list[Effect]:
-        """The counter as it is now: end an engine that is stuck."""
+        """Check the safepoint counter; stop an engine that is stuck."""
         loads = self.ready is None and self.pid > 0
         stuck = self._load_watchdog.check(now_s, progress.safepoints, int(loads))
         why = self._watchdog.check(now_s, progress.safepoints, self.outstanding) or stuck

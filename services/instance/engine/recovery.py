@@ -1,7 +1,7 @@
-"""From one engine to the next: what its end means for the slab, and how the sequences go on in its successor.
+"""Recovery from a lost engine: whether its KV is still valid, and how the sequences continue in the next engine.
 
-The arena outlives the engine. A sequence keeps its slots and goes on where the last answered step left it, unless the
-engine died in a way that makes the slab's content doubtful. Knows no process; how the engine ended it is told.
+The arena outlives the engine. A sequence keeps its slots and continues after the last answered step, unless the way the
+engine ended makes the content of the KV cache doubtful. Knows no process; `EngineExited` says how the engine ended.
 """
 
 from dataclasses import dataclass
@@ -21,9 +21,9 @@ from services.instance.sequence import crash_suspects
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
 CRASH_SIGNALS = {3: "SIGQUIT", 4: "SIGILL", 5: "SIGTRAP", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 11: "SIGSEGV"}
-"""Signals that a process brings upon itself: it may have written anywhere before."""
+"""Signals of a fault in the process itself, which may have written anywhere before."""
 MAX_ENGINES_LOST = 3
-"""Engines in a row that a sequence may lose in its steps without one being answered, before others shall try it."""
+"""Engines in a row that a sequence may lose in its steps without one being answered, before another runs it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +34,19 @@ class EngineGraceOver:
 
 
 def is_kv_trusted(exited: EngineExited | None) -> bool:
-    """Whether the slab holds what the answered steps wrote: not after a wild write, and not when nobody knows."""
+    """Whether the KV of the answered steps is valid: not after a wild write, and not when the end is unknown."""
     return exited is not None and (exited.ended_by_us or exited.signal not in CRASH_SIGNALS)
 
 
 def may_be_request_fault(exited: EngineExited | None) -> bool:
-    """Whether what it was computing may have ended it: by a crash signal, or an exit that nobody asked for."""
+    """Whether a request of its step may have ended the engine: by a crash signal, or an unrequested exit."""
     if exited is None or exited.ended_by_us:
         return False
     return exited.signal in CRASH_SIGNALS or exited.code != 0
 
 
 class EngineRecovery:
-    """Carries the sequences over. `revived_tokens_total` counts tokens whose KV was found in the slab."""
+    """Continues sequences in the next engine. `revived_tokens_total` counts tokens whose KV was still valid."""
 
     def __init__(
         self,
@@ -54,9 +54,9 @@ class EngineRecovery:
         config: RecoveryConfig,
         kv_cache: KvCacheConfig,
         sequences: SequenceTable,
-        lives: SequenceLifecycle,
+        lifecycle: SequenceLifecycle,
         steps: OutstandingSteps,
-        tier: HostCacheClient,
+        host_cache: HostCacheClient,
     ) -> None:
         self.revived_tokens_total = 0
         self.poisoned_total = 0
@@ -64,22 +64,22 @@ class EngineRecovery:
         self._config = config
         self._kv_cache = kv_cache
         self._sequences = sequences
-        self._lifecycle = lives
+        self._lifecycle = lifecycle
         self._steps = steps
-        self._host_cache = tier
+        self._host_cache = host_cache
         self._exited: EngineExited | None = None
         self._last_engine: EngineReady | None = None
-        self._trusted_engine: EngineReady | None = None  # the engine whose slab counts
+        self._trusted_engine: EngineReady | None = None  # the engine whose KV is valid
         self._losses = 0
         self._is_waiting = False
         self._reason = ""
 
     @handles
     def on_engine_exited(self, now_s: float, sender: Address, message: EngineExited) -> list[Effect]:
-        """How the engine ended; that it is gone is said next."""
+        """Record how the engine ended; its loss is reported next."""
         self._exited = message
         if not is_kv_trusted(message):
-            self._trusted_engine = None  # also where it was never ready: it had the slab mapped all the same
+            self._trusted_engine = None  # also where it was never ready: it had the arena mapped all the same
         return []
 
     def on_engine_lost(self, reason: str) -> list[Effect]:
@@ -105,7 +105,7 @@ class EngineRecovery:
         return [*effects, After(self._config.engine_grace_s, EngineGraceOver(self._losses))]
 
     def on_engine_ready(self, ready: EngineReady) -> list[Effect]:
-        """An engine can take steps: everybody with slots goes on in it, if the slab is the one that they have."""
+        """An engine can take steps: sequences with slots continue in it, if their KV is still valid."""
         self._is_waiting, self._exited = False, None
         effects: list[Effect] = []
         if self._last_engine is not None and ready.weights_digest != self._last_engine.weights_digest:
@@ -126,13 +126,13 @@ class EngineRecovery:
 
     @handles
     def on_grace_over(self, now_s: float, sender: Address, due: EngineGraceOver) -> list[Effect]:
-        """No engine has come back in time: others shall serve what waits here."""
+        """No engine was ready in time: return every sequence to its dispatcher, for other instances."""
         if not self._is_waiting or due.loss != self._losses:
             return []
         return self._return_all(self._config.engine_grace_s)
 
     def _roll_back(self, sequence: Sequence, trusted: bool) -> list[Effect]:
-        """Back to where the last answered step or landed move left it; nothing is under way any more."""
+        """Reset the sequence to its last answered step or completed move; no step and no move is outstanding."""
         sequence.in_steps = sequence.in_moves = sequence.pending = 0
         if sequence.state is SequenceState.WAITING:
             return []
@@ -149,13 +149,13 @@ class EngineRecovery:
         return []
 
     def _with_slots(self) -> list[Sequence]:
-        """Those that can go on where they were."""
+        """The sequences with slots, in order of arrival."""
         return [
             sequence for sequence in self._sequences.by_arrival() if self._lifecycle.kv_cache.held_positions(sequence)
         ]
 
     def _resume(self, sequence: Sequence) -> list[Effect]:
-        """Make it known to the new engine; one that leaves too, since it may stay after all."""
+        """Open the sequence in the new engine; one that migrates out too, since its migration may be aborted."""
         tokens = sequence.confirmed
         opened = self._lifecycle.open_in_engine(sequence)
         if sequence.state is SequenceState.LEAVING:
@@ -169,7 +169,7 @@ class EngineRecovery:
         return [opened, Send(sequence.dispatcher, said)]
 
     def _lost_too_many(self, sequence: Sequence) -> bool:
-        """Whether this is one engine too many that it lost; a poison one is told so instead."""
+        """Count one more engine lost in its steps; True beyond the limit, False for ending and poison sequences."""
         sequence.engines_lost += 1
         is_over = sequence.state is SequenceState.ENDING or crash_suspects.is_poison(sequence)
         return sequence.engines_lost >= MAX_ENGINES_LOST and not is_over

@@ -1,13 +1,13 @@
-"""Is the engine stuck? Judged by safepoints passed while work is outstanding, never by how long a step takes."""
+"""Detects a stuck engine: by safepoints passed while work is outstanding, never by the duration of a step."""
 
 from dunlin.messages.types import Figure, RejectedOption, Why
 
 SLEPT_AFTER_S = 1.0
-"""A gap between two looks that is longer than this means that this process slept, not that the engine did nothing."""
+"""A longer gap between two checks means that this process slept, not that the engine made no progress; seconds."""
 
 
 class EngineWatchdog:
-    """The engine's last sign of progress."""
+    """Remembers the last progress of the engine. `safepoints` is the counter as last read."""
 
     def __init__(self, stuck_s: float) -> None:
         self.safepoints = 0
@@ -17,7 +17,7 @@ class EngineWatchdog:
         self._busy = False
 
     def check(self, now_s: float, safepoints: int, outstanding: int) -> Why | None:
-        """Take the counter as it is now; why the engine is stuck, if it is."""
+        """Take the safepoint counter and the number of outstanding commands; the reason if it is stuck, else None."""
         slept = now_s - self._checked_s > SLEPT_AFTER_S
         if slept or safepoints != self.safepoints or not outstanding or not self._busy:
             self._progressed_s = now_s

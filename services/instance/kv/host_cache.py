@@ -1,7 +1,7 @@
-"""What this instance keeps in the node's host tier: asking the kvstore for room, having the engine copy, committing.
+"""Client of the node's host tier: reserves room at the kvstore, has the engine copy regions, and commits them.
 
-Knows of a sequence only what its regions are about; when it is copied out, back or given up, `lives.py` and
-`checkpointer.py` decide. Who waits for which answer, `tickets.py` knows.
+Knows of a sequence only what its regions are about; `lifecycle.py` and `checkpointer.py` decide when regions are copied
+out, restored or released. `tickets.py` matches each answer to its request.
 """
 
 from dataclasses import dataclass
@@ -42,11 +42,11 @@ class HostCacheTimeout:
 
 
 class HostCacheClient:
-    """This instance's side of the Pool conversation. `restored_total` and `corrupt_total` count regions.
+    """Sends the requests of the pool protocol, tracks the copies. `restored_total` and `corrupt_total` count regions.
 
     A region belongs to the kvstore process that gave the room: no other hears of it. The engine maps a new tier only
-    when no move is under way, which would go to the wrong memory. A kvstore that is silent is not asked again before it
-    has answered.
+    when no copy is under way, which would go to the wrong memory. A kvstore that did not answer in time gets no further
+    request before it has answered.
     """
 
     def __init__(self, engine: Address, answer_s: float) -> None:
@@ -70,7 +70,7 @@ class HostCacheClient:
 
     @property
     def kvstore(self) -> Address | None:
-        """Whose tier this is, if there is one."""
+        """The kvstore whose host tier is in use; None without one."""
         return self._kvstore
 
     @property
@@ -78,27 +78,27 @@ class HostCacheClient:
         """Moves that the engine has not answered."""
         return len([*self._tickets.of(PendingMove), *self._tickets.of(ArrivalMove)])
 
-    # --- who is there ---
+    # --- kvstore and engine ---
 
     def is_superseded(self, kvstore: Address) -> bool:
-        """Whether a newer process of that name was heard of: this one slept, and the memory is not its own any more."""
+        """Whether a newer process of that name is known: this one slept, and the memory is not its own any more."""
         newer = (one for one in (self._kvstore, self._previous_kvstore) if one is not None and one.name == kvstore.name)
         return any(kvstore.incarnation < one.incarnation for one in newer)
 
     def connect(self, kvstore: Address, tier: TierReady) -> list[Effect]:
-        """The kvstore says where its memory is. One that was lost and is back hears what is still written there."""
+        """Use the memory of this kvstore. One that was lost and is back gets the list of pending writes."""
         self._kvstore, self._memory = kvstore, tier
         self._is_mapped = self._is_silent = False
         writing = [self._pending_writes(kvstore)] if kvstore == self._previous_kvstore else []
         return [*writing, *self.map_memory()]
 
     def on_engine_ready(self, ready: EngineReady) -> list[Effect]:
-        """A new engine: nothing is under way in it."""
+        """A new engine is ready: no copy is under way in it."""
         self._ready, self._is_engine_there = ready, True
         return self.map_memory()
 
     def on_engine_lost(self) -> list[Effect]:
-        """No move will be answered: what was being copied out is nothing."""
+        """The engine is lost: no copy will be answered, and unfinished copies are discarded."""
         self._is_engine_there = False
         self._is_mapped = False
         self._tickets.take_all(ArrivalMove)
@@ -108,21 +108,21 @@ class HostCacheClient:
         return effects
 
     def disconnect(self, kvstore: Address) -> list[Question]:
-        """The kvstore is gone; which questions of sequences it will not answer."""
+        """The kvstore is gone; returns the questions of sequences that it will not answer."""
         if kvstore != self._kvstore:
             return []
         self._kvstore, self._previous_kvstore = None, kvstore
         return self.on_memory_unmapped()
 
     def on_memory_unmapped(self) -> list[Question]:
-        """The engine cannot map the tier: do without it; which questions of sequences need no answer."""
+        """The engine cannot map the host tier: use none; returns the questions of sequences that get no answer."""
         self._memory, self._is_mapped = None, False
         self._tickets.take_all(ArrivalClaim)
         self._tickets.take_all(RegionTransfer)
         return self._tickets.take_all(Question)
 
     def map_memory(self) -> list[Effect]:
-        """Have the engine map the tier, once both are there and nothing moves."""
+        """Have the engine map the host tier, once both are there and no copy is under way."""
         if (
             self._memory is None
             or self._kvstore is None
@@ -183,7 +183,7 @@ class HostCacheClient:
         return self._send_request(ticket, reserve)
 
     def claim_regions(self, sequence: Sequence, why: Why | None) -> list[Effect]:
-        """Claim what earlier attempts of the same request left in the tier."""
+        """Claim the regions that earlier attempts of the same request left in the host tier."""
         assert self._ready is not None
         place, ready = sequence.place, self._ready
         names = (sequence.public_key, sequence.dispatcher, place.request, place.attempt)
@@ -193,40 +193,40 @@ class HostCacheClient:
     def claim_for_reservation(
         self, handle: int, key: str, dispatcher: Address, request: int, attempt: int
     ) -> list[Effect]:
-        """Claim what lies here of a request, for the arrival of `handle`."""
+        """Claim the regions of a request that lie here, for the incoming migration `handle`."""
         assert self._kvstore is not None
         assert self._ready is not None
         names = (key, dispatcher, request, attempt, self._ready.weights_digest, self._ready.kv_dtype)
         return [Send(self._kvstore, FindRegions(self._tickets.add(ArrivalClaim(handle)), *names))]
 
-    def send_regions(self, departure: int, key: str, to: Address, why: Why) -> list[Effect]:
-        """Have what is kept of a request copied to another kvstore, for that departure."""
+    def send_regions(self, migration: int, key: str, to: Address, why: Why) -> list[Effect]:
+        """Have the kept regions of a request copied to another kvstore, for the outgoing migration of that number."""
         assert self._kvstore is not None
-        ticket = self._tickets.add(RegionTransfer(departure))
+        ticket = self._tickets.add(RegionTransfer(migration))
         return [Send(self._kvstore, SendRegions(ticket, key, to, Priority.KV, why))]
 
     def reserved_or_refused(self, ticket: int) -> HostReservation | None:
-        """The kvstore answered: who waits for that room."""
+        """The kvstore answered: the reservation that waits for that room, if one does."""
         self._is_silent = False
         return self._tickets.take(ticket, HostReservation)
 
     def found(self, ticket: int) -> HostClaim | ArrivalClaim | None:
-        """The kvstore answered: who waits for those regions."""
+        """The kvstore answered: the claim that waits for those regions, if one does."""
         self._is_silent = False
         return self._tickets.take(ticket, HostClaim) or self._tickets.take(ticket, ArrivalClaim)
 
     def resolve_send(self, ticket: int) -> RegionTransfer | None:
-        """The kvstore answered: who waits for that transfer."""
+        """The kvstore answered: the migration that waits for that transfer, if one does."""
         return self._tickets.take(ticket, RegionTransfer)
 
     def time_out(self, ticket: int) -> Question | None:
-        """The time for an answer is over: whose question it was. A late answer finds no waiter."""
+        """The time for an answer is over: the question, if it is open. A late answer finds no waiter."""
         question = self._tickets.take(ticket, Question)
         self._is_silent |= question is not None
         return question
 
     def cancel_requests(self, sequence: Sequence) -> None:
-        """It does not wait for the kvstore's answers any more."""
+        """Drop the open questions of a sequence."""
         self._tickets.withdraw(sequence)
 
     # --- moves ---
@@ -244,7 +244,7 @@ class HostCacheClient:
         return [self._send_move(MoveKind.HOST_TO_SLAB, sequence, MovePurpose.RESTORE, kept, extents, Priority.KV)]
 
     def copy_into_reservation(self, handle: int, kept: KeptRegion, extents: list[Extent]) -> list[Effect]:
-        """Copy a region into slots that no sequence has yet: those of the arrival of `handle`."""
+        """Copy a region into slots that no sequence has yet: those of the incoming migration `handle`."""
         ticket = self._tickets.add(ArrivalMove(handle))
         return [Send(self._engine, _move_message(ticket, MoveKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
 
@@ -258,7 +258,7 @@ class HostCacheClient:
         ]
 
     def resolve_move(self, ticket: int) -> PendingMove | ArrivalMove | None:
-        """The engine answered: whose move that was."""
+        """The engine answered: the copy that ended, if it is known."""
         return self._tickets.take(ticket, PendingMove) or self._tickets.take(ticket, ArrivalMove)
 
     # --- what is kept ---
@@ -274,7 +274,7 @@ class HostCacheClient:
         return [Send(self._kvstore, CommitRegion(host.handle, host.generation, checksum))]
 
     def attach_regions(self, sequence: Sequence, regions: tuple[KeptRegion, ...]) -> list[Effect]:
-        """Keep what of the regions covers the sequence's own tokens from the first on; let the others go."""
+        """Keep the regions that cover the sequence's own tokens from the first on; release the others."""
         assert self._kvstore is not None
         effects: list[Effect] = []
         for found in regions:
@@ -286,7 +286,7 @@ class HostCacheClient:
         return effects
 
     def truncate(self, sequence: Sequence, start: int = 0, corrupt: bool = False) -> list[Effect]:
-        """Let go of what is kept of the tokens from `start` on; `corrupt`: the first of it was damaged."""
+        """Release the kept regions from token `start` on; `corrupt`: the first of them was damaged."""
         effects: list[Effect] = []
         while sequence.kept and sequence.kept[-1].region.stop > start:
             kept = sequence.kept.pop()
@@ -297,7 +297,7 @@ class HostCacheClient:
         return effects
 
     def release_uncommitted(self, move: PendingMove) -> list[Effect]:
-        """Give back room whose copy is not wanted; the engine writes there no more."""
+        """Release reserved room whose copy is not wanted; the engine does not write there any more."""
         return self.release(move.kept.host) if move.kept.keeper == self._kvstore else []
 
     def release(self, host: HostRegion, corrupt: bool = False) -> list[Effect]:
@@ -314,7 +314,7 @@ class HostCacheClient:
         return effects
 
     def _pending_writes(self, kvstore: Address) -> Send:
-        """What the engine may still write in that tier."""
+        """The regions of that memory that the engine may still write."""
         moves = [move for _, move in self._tickets.of(PendingMove) if move.purpose is not MovePurpose.RESTORE]
         hosts = [move.kept.host for move in moves if move.kept.keeper == kvstore]
         return Send(

@@ -1,4 +1,4 @@
-"""One engine's slots as its sequences see them: which slots hold which positions, whoever else uses them.
+"""The KV cache of one engine: which slots hold which positions of a sequence, its own and shared ones.
 
 The only way from a sequence's positions to slots: rows, spills, checkpoints, restores and migrations all ask here. A
 sequence's first positions may lie in blocks that it shares with others, the rest in its own holding. Knows no state of
@@ -11,7 +11,7 @@ from services.instance.kv.slot_table import Extent, Owner, SlotTable, SlotUse, m
 from services.instance.sequence.table import NO_SLOT_RUN, Sequence
 
 SPARE_DIVISOR = 8
-"""Of the slab, one part of so many is freed whenever prefixes must go."""
+"""Whenever prefixes must be evicted, one slot in so many of the KV cache is freed."""
 
 
 class KvCache:
@@ -32,12 +32,12 @@ class KvCache:
 
     @property
     def available_slots(self) -> int:
-        """Slots that `grow` can give: those that are free, and those of prefixes that nobody uses."""
+        """Slots that `allocate` can give: free ones, and those of prefixes that no sequence uses."""
         return self.slot_table.free + self.cached_slots
 
     @property
     def cached_slots(self) -> int:
-        """Slots of prefixes that nobody uses."""
+        """Slots of prefixes that no sequence uses."""
         return self.prefix_cache.unpinned * BLOCK_TOKENS
 
     def held_positions(self, sequence: Sequence) -> int:
@@ -85,12 +85,12 @@ class KvCache:
         )
 
     def slots_needed(self, sequence: Sequence, positions: int) -> int:
-        """How much of the `room` a start with slots for that many positions would take."""
+        """How many `available_slots` a start with that many positions would take."""
         reusable = self.reusable_tokens(sequence) // BLOCK_TOKENS
         return positions - self.prefix_cache.pinned_blocks(self._chain_of(sequence), reusable) * BLOCK_TOKENS
 
     def slots_gained_without(self, sequence: Sequence) -> int:
-        """How much more `room` there would be without it."""
+        """How many more `available_slots` there would be without the sequence."""
         path, alone = self._shared.get(sequence.number, []), 0
         while alone < len(path) and path[-1 - alone].pins == 1:
             alone += 1
@@ -110,10 +110,10 @@ class KvCache:
         return self.evict_prefixes(count) and self.slot_table.allocate(sequence.number, count)
 
     def evict_prefixes(self, count: int) -> bool:
-        """Have `count` slots free, at the expense of prefixes that nobody uses. False: it cannot be done.
+        """Have `count` slots free, at the expense of prefixes that no sequence uses. False: it cannot be done.
 
         More go at once than must: whole old texts, whose slots lie together, so that new extents are as long as in a
-        slab without prefixes.
+        KV cache without prefixes.
         """
         if count > self.available_slots:
             return False
@@ -132,7 +132,7 @@ class KvCache:
     def share_prefix(self, sequence: Sequence, tokens: int) -> None:
         """Let others share the sequence's first `tokens` tokens, which have KV: its slots become blocks' slots.
 
-        Not if somebody else donated the same meanwhile: the engine goes on to read this sequence's own slots.
+        Not if another sequence shared the same text meanwhile: the engine goes on to read this sequence's own slots.
         """
         if not self._may_share(sequence):
             return
@@ -141,13 +141,13 @@ class KvCache:
             self._add_blocks(sequence, path, blocks, [])
 
     def release(self, sequence: Sequence) -> None:
-        """Take everything back from the sequence; the engine uses none of it any more."""
+        """Free all slots of the sequence, which the engine does not use any more."""
         sequence.slot_run = NO_SLOT_RUN
         self.slot_table.release(sequence.number)
         self.prefix_cache.unpin(self._shared.pop(sequence.number, []))
 
     def release_to_prefix_cache(self, sequence: Sequence) -> None:
-        """Take everything back from a sequence that ended, and keep the blocks of its text that have KV for others."""
+        """Free the slots of a sequence that ended, and keep the blocks of its text that have KV for others."""
         if self._may_share(sequence):
             self._share_all(sequence)
         self.release(sequence)
@@ -161,7 +161,7 @@ class KvCache:
         self.slot_table.transfer(owner, sequence.number, SlotUse.OWNED)
 
     def set_use(self, sequence: Sequence, use: SlotUse) -> None:
-        """The sequence's own slots do something else now."""
+        """Change the use of the sequence's own slots."""
         self.slot_table.set_use(sequence.number, use)
 
     def check_integrity(self) -> None:
@@ -184,7 +184,7 @@ class KvCache:
         return self._weights_digest is not None and self.slot_table.use(sequence.number) is SlotUse.OWNED
 
     def _share_all(self, sequence: Sequence) -> None:
-        """Like `donate`, but past blocks that others donated: nobody reads the sequence's own slots any more."""
+        """Like `share_prefix`, but past blocks that others shared: the sequence's own slots are not read any more."""
         path, link = self._shared.get(sequence.number, []), self._chain_of(sequence)
         blocks = min(sequence.confirmed, self.held_positions(sequence)) // BLOCK_TOKENS
         held = self.prefix_cache.cached_blocks(link, blocks)
@@ -210,7 +210,7 @@ class KvCache:
         self.slot_table.split_off(sequence.number, heirs, BLOCK_TOKENS)
 
     def _chain_of(self, sequence: Sequence) -> ChainOf:
-        # No rope name: of the kinds that the engine takes, none has frequencies that depend on a sequence's length.
+        # No RoPE name: of the kinds that the engine takes, none has frequencies that depend on a sequence's length.
         start = chain_root(sequence.place.tenant, self._weights_digest or "")
         return lambda count: sequence.chains.chain_at(start, sequence.tokens, count * BLOCK_TOKENS)
 

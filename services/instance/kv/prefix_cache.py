@@ -1,8 +1,7 @@
-"""Which beginnings of texts lie in the slab, whoever computed them: a tree of blocks, named by chains of tokens.
+"""Which prefixes of texts lie in the KV cache, for all sequences: a tree of blocks, named by hash chains of tokens.
 
-A block's name says everything that its KV depends on (`dunlin/kv/prefix_hash.py`), so that two texts that share it
-can share
-its slots, which the block itself owns. Only complete blocks are here. Knows no sequence and no slot.
+A block's name says everything that its KV depends on (`dunlin/kv/prefix_hash.py`), so that two texts that share
+it can share its slots, which the block itself owns. Only complete blocks are here. Knows no sequence and no slot.
 """
 
 from collections.abc import Callable
@@ -15,7 +14,7 @@ ChainOf = Callable[[int], bytes]
 
 @dataclass(slots=True, eq=False)
 class PrefixBlock:
-    """One block, by the order of making. `pins` sequences use it, or one of those behind it; `used`: the last time."""
+    """One block, by the order of making. `pins` sequences use it, or a block behind it; `last_used` orders uses."""
 
     number: int
     chain: bytes
@@ -29,15 +28,13 @@ class PrefixBlock:
 class PrefixCache:
     """Owns the tree. A block stays as long as it is pinned or has others behind it; `evict` takes the rest.
 
-    `unpinned` counts the blocks that nobody uses: all of them can be evicted, the last ones of each text first.
+    `unpinned` counts the blocks that no sequence uses: all of them can be evicted, the last ones of each text first.
     """
 
     def __init__(self) -> None:
         self.unpinned = 0
         self._blocks: dict[bytes, PrefixBlock] = {}
-        self._leaves: list[
-            tuple[int, int, PrefixBlock]
-        ] = []  # a heap by (used, number); those that are none any more too
+        self._leaves: list[tuple[int, int, PrefixBlock]] = []  # a heap by (last_used, number), with stale entries
         self._numbers = 0
         self._uses = 0
 
@@ -56,7 +53,7 @@ class PrefixCache:
         return _largest_count(most, lambda count: link(count) in self._blocks)
 
     def pinned_blocks(self, link: ChainOf, held: int) -> int:
-        """How many of a text's first `held` blocks, all of them here, somebody uses."""
+        """How many of a text's first `held` blocks, all of them here, are in use."""
         return _largest_count(held, lambda count: self._blocks[link(count)].pins > 0)
 
     def pin(self, block: PrefixBlock) -> list[PrefixBlock]:
@@ -71,7 +68,7 @@ class PrefixCache:
         return path
 
     def unpin(self, path: list[PrefixBlock]) -> None:
-        """Somebody does not use these any more: all that `pin` and `add` gave him."""
+        """End one use of these blocks: all that one sequence got from `pin` and `add`."""
         self._uses += 1
         for block in path:
             block.pins -= 1
@@ -90,7 +87,7 @@ class PrefixCache:
         return block
 
     def evict(self) -> PrefixBlock | None:
-        """Drop the block that was not used for longest of those that nothing depends on; its slots are free then."""
+        """Drop the least recently used block without dependents; its slots are free then."""
         while self._leaves:
             used, _, block = heappop(self._leaves)
             if used == block.last_used and self._is_evictable(block):

@@ -1,4 +1,4 @@
-"""The slab: which token slots are free and whose the others are. Pure; the engine never allocates.
+"""Table of token slots: which are free, and which owner has the others. Pure; the engine never allocates.
 
 A holding is one owner's slots: extents in the order of the positions that they hold. Conservation, always:
 free + owned + reserved + moving + quarantined == capacity.
@@ -14,11 +14,11 @@ Extent = tuple[int, int]
 """(first slot, length)."""
 
 Owner = Hashable
-"""Who holds slots: a sequence by its number in the engine, a prefix block or an arrival by itself."""
+"""The owner of slots: a sequence by its number in the engine, a prefix block or an `IncomingMigration` itself."""
 
 
 class SlotUse(Enum):
-    """What a holding's slots are doing."""
+    """The use of a holding's slots."""
 
     OWNED = "owned"
     RESERVED = "reserved"
@@ -37,7 +37,7 @@ class Holding:
 
     @property
     def slots(self) -> int:
-        """How many."""
+        """The number of slots."""
         return self.ends[-1] if self.ends else 0
 
     def slots_of(self, start: int, stop: int) -> list[Extent]:
@@ -119,7 +119,7 @@ def _pieces(extents: list[Extent], each: int) -> list[list[Extent]]:
 
 
 class SlotTable:
-    """Owns every slot of one slab."""
+    """Owns every slot of one KV cache."""
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
@@ -180,14 +180,14 @@ class SlotTable:
         return True
 
     def set_use(self, owner: Owner, use: SlotUse) -> None:
-        """The owner's slots do something else now."""
+        """Change the use of the owner's slots."""
         holding = self._holdings[owner]
         self._counts[holding.use] -= holding.slots
         self._counts[use] += holding.slots
         holding.use = use
 
     def transfer(self, owner: Owner, heir: Owner, use: SlotUse) -> None:
-        """All that `owner` holds is `heir`'s from now on, who held nothing.
+        """Transfer all slots of `owner` to `heir`, which held none.
 
         Raises:
             KeyError: `owner` holds nothing.
@@ -199,12 +199,12 @@ class SlotTable:
         self.set_use(heir, use)
 
     def use(self, owner: Owner) -> SlotUse | None:
-        """What the owner's slots are doing; None if it has none."""
+        """The use of the owner's slots; None if it has none."""
         holding = self._holdings.get(owner)
         return holding.use if holding is not None else None
 
     def split_off(self, owner: Owner, heirs: Sequence[Owner | None], each: int) -> None:
-        """Give the owner's first slots away: to each heir, who holds nothing yet, the next `each`; None frees them.
+        """Split off the owner's first slots: each heir, which holds none yet, gets the next `each`; None frees them.
 
         Raises:
             ValueError: the owner does not hold that many.
@@ -223,7 +223,7 @@ class SlotTable:
                 self._holdings[heir] = Holding(self._generations, holding.use, piece, ends)
 
     def release(self, owner: Owner) -> int:
-        """Take everything back from `owner`; how many slots that were."""
+        """Free all slots of `owner`; returns their number."""
         holding = self._holdings.pop(owner, None)
         if holding is None:
             return 0

@@ -1,6 +1,7 @@
 """What this instance waits for from its kvstore and from its engine's copies: one number space, one waiter per ticket.
 
-A waiter says what is waited for, by its class, and for what: a sequence, an arrival's handle or a departure's number.
+A waiter says what is waited for, by its class, and for what: a sequence, the handle of an incoming or the number
+of an outgoing migration.
 Sends nothing and decides nothing.
 """
 
@@ -16,8 +17,8 @@ from services.instance.sequence.table import KeptHostRegion, Sequence
 class MovePurpose(Enum):
     """What a region is copied for."""
 
-    SPILL = "spill"  # a preempted sequence leaves the slab
-    RESTORE = "restore"  # a sequence comes into the slab
+    SPILL = "spill"  # the KV of a preempted sequence is copied out
+    RESTORE = "restore"  # the KV of a sequence is copied back
     CHECKPOINT = "checkpoint"  # a running sequence is copied beside its steps
 
 
@@ -40,21 +41,21 @@ class HostReservation(Question):
 
 @dataclass(frozen=True, slots=True)
 class HostClaim(Question):
-    """Waits for what earlier attempts of the sequence's request left in the host tier: `RegionsFound`."""
+    """Waits for regions that earlier attempts of the request left in the host tier: `RegionsFound`."""
 
 
 @dataclass(frozen=True, slots=True)
 class ArrivalClaim:
-    """Waits for what was sent to this node for the arrival of that handle: `RegionsFound`."""
+    """Waits for regions that were sent to this node for the incoming migration of that handle: `RegionsFound`."""
 
     handle: int
 
 
 @dataclass(frozen=True, slots=True)
 class RegionTransfer:
-    """Waits until another kvstore has the regions of departure number `departure`: `RegionsSent`."""
+    """Waits until another kvstore has the regions of outgoing migration number `migration`: `RegionsSent`."""
 
-    departure: int
+    migration: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +70,7 @@ class PendingMove:
 
 @dataclass(frozen=True, slots=True)
 class ArrivalMove:
-    """Waits for the engine's copy of one region into the slots of the arrival of that handle: `MoveDone`."""
+    """Waits for the engine's copy of one region into the slots of the incoming migration `handle`: `MoveDone`."""
 
     handle: int
 

@@ -1,8 +1,7 @@
-"""What the manager has this instance give away: which sequences of a `Evacuate` leave, how far it is, and what came
-of it.
+"""Evacuations: which sequences migrate out for an `Evacuate` order of the manager, and the result of each order.
 
-Also whether the instance drains. Orders of an older term, or older than the newest of this term, change nothing; one
-that comes again is answered again. Knows no copy and no slot table: how a sequence leaves, `departures.py` knows.
+Also whether the instance drains. Orders of an older term, or older than the newest of this term, change nothing; a
+repeated one is answered again. Knows no copy and no slot table: the course of a migration is `migrate_out.py`'s.
 """
 
 from collections import deque
@@ -34,7 +33,7 @@ OrderId = tuple[int, int]
 
 @dataclass(slots=True, eq=False)
 class Evacuation:
-    """One `Evacuate`: who has not begun, how many are on their way, and what became of the others."""
+    """One `Evacuate`: the sequences not started, the number under way, and the results of the others."""
 
     manager: Address
     order: Evacuate
@@ -46,20 +45,21 @@ class Evacuation:
     detail: str = ""
 
     def result(self) -> EvacuateDone:
-        """What became of it."""
+        """The result of the order, for the manager."""
         order = self.order
         return EvacuateDone(order.epoch, order.ticket, self.moved, self.moved_slots, self.stayed, self.detail)
 
 
 class Evacuations:
-    """Owns the jobs, and whether this instance drains. `most` sequences leave at once; `stale_total` were fenced."""
+    """Owns the jobs, and whether this instance drains. At most `most` sequences migrate at once; `stale_total`
+    counts fenced orders."""
 
-    def __init__(self, sequences: SequenceTable, departures: MigrateOut, orders: GroupOrders, most: int) -> None:
+    def __init__(self, sequences: SequenceTable, migrate_out: MigrateOut, group_orders: GroupOrders, most: int) -> None:
         self.draining = False
         self.stale_total = 0
         self._sequences = sequences
-        self._migrate_out = departures
-        self._orders = orders
+        self._migrate_out = migrate_out
+        self._group_orders = group_orders
         self._most = most
         self._evacuations: dict[OrderId, Evacuation] = {}
         self._results: dict[OrderId, EvacuateDone] = {}
@@ -67,7 +67,7 @@ class Evacuations:
 
     @property
     def waiting(self) -> int:
-        """How many sequences are to leave and have not begun."""
+        """The number of sequences chosen whose migration has not started."""
         total = 0
         for job in self._evacuations.values():
             total += len(job.waiting)
@@ -75,7 +75,7 @@ class Evacuations:
 
     @handles
     def drain(self, now_s: float, sender: Address, order: Drain | Undrain) -> list[Effect]:
-        """Take nothing new any more, or again."""
+        """Start or stop draining: a draining instance accepts no new attempts."""
         refusal = self._refusal((order.epoch, order.ticket))
         if not refusal:
             self._newest = (order.epoch, order.ticket)
@@ -86,7 +86,7 @@ class Evacuations:
 
     @handles
     def evacuate(self, now_s: float, sender: Address, order: Evacuate) -> list[Effect]:
-        """Choose who leaves, and begin."""
+        """Choose the sequences to evacuate, and start their migrations."""
         name = (order.epoch, order.ticket)
         if name in self._results:
             return [Send(sender, self._results[name])]
@@ -101,7 +101,7 @@ class Evacuations:
         return self.advance()
 
     def advance(self) -> list[Effect]:
-        """Begin with whoever may, and answer the jobs that are over."""
+        """Start migrations up to the limit, and answer the orders that are done."""
         effects: list[Effect] = []
         for name, job in list(self._evacuations.items()):
             while job.waiting and len(self._migrate_out) < self._most:
@@ -114,14 +114,14 @@ class Evacuations:
         return effects
 
     def _count_end(self, job: Evacuation) -> Callable[[OutgoingMigration, str], None]:
-        def ended(departure: OutgoingMigration, stays: str) -> None:
+        def ended(migration: OutgoingMigration, stays: str) -> None:
             job.migrating -= 1
             if stays:
                 job.stayed += 1
                 job.detail = stays
             else:
                 job.moved += 1
-                job.moved_slots += len(departure.sequence.tokens)
+                job.moved_slots += len(migration.sequence.tokens)
 
         return ended
 
@@ -135,7 +135,7 @@ class Evacuations:
         for index in cheapest_first([MovableSequence(len(one.tokens), rank) for rank, one in enumerate(able)]):
             tokens = len(able[index].tokens)
             if slots <= 0 or (chosen and tokens > 2 * slots):
-                break  # it would overshoot by more than it brings
+                break  # it would exceed the wanted slots by more than is still missing
             chosen.append(able[index])
             slots -= tokens
         return chosen
@@ -152,7 +152,7 @@ class Evacuations:
             job.waiting.clear()
 
     def _refusal(self, name: OrderId) -> str:
-        newest = max(self._newest, (self._orders.epoch, 0))
+        newest = max(self._newest, (self._group_orders.epoch, 0))
         if name >= newest:
             return ""
         self.stale_total += 1

@@ -1,8 +1,8 @@
-"""A prefill instance's side of a split: each sequence leaves for a decode instance once it has its first token.
+"""Hand-off of a prefill instance: each sequence migrates to a decode instance after its first token.
 
-Until it is there its row waits, so that steps here are prompts' alone; where no decode instance has room, sequences
-wait in their slots, and those in turn hold newcomers back. Nobody waits for longer than `hold_s`: then it goes on here.
-Knows no copy and no slot table: how a sequence leaves, `departures.py` knows; and of the others what the manager says.
+Until the migration ends the sequence has no row, so that steps here hold prompts alone. Where no decode instance has
+room, sequences wait in their slots, and new prompts wait for slots. No sequence waits for longer than `hold_s`: it then
+decodes here. Knows no copy and no slot table (`migrate_out.py` does), and of other instances what the manager says.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
 MAX_FAILURES = 4
-"""So many departures of one sequence may fail after they had room before it stays."""
+"""So many migrations of one sequence may fail after the target reserved room; then the sequence stays."""
 
 END_STATES = (SequenceState.ENDING, SequenceState.ENDED)
 
@@ -33,7 +33,7 @@ class HandoffHoldExpired:
 
 @dataclass(frozen=True, slots=True)
 class TargetPauseExpired:
-    """The instance that had no room may be asked again, unless a newer timer runs."""
+    """The target that had no room may be chosen again, unless a newer timer runs."""
 
     address: Address
     counter: int
@@ -52,39 +52,39 @@ class HandoffLimits:
 
 @dataclass(slots=True)
 class DecodeTarget:
-    """A decode instance. `promised` slots of its room are for those on their way; `pause` numbers its pause."""
+    """A decode instance. `promised_slots` are for hand-offs under way; `pause` numbers its pause, None without one."""
 
-    target: HandoffTarget
+    newest: HandoffTarget
     promised_slots: int = 0
     pause: int | None = None
 
 
 @dataclass(slots=True)
 class PendingHandoff:
-    """A sequence that is to leave. `stays`: it goes on here after all."""
+    """A sequence to hand off. `stays`: it decodes here after all."""
 
     stays: bool = False
     failures: int = 0
 
 
 class KvHandoffs:
-    """Owns whom it may hand over to and who waits for that. `stale_total` counts words of older terms."""
+    """Owns the decode targets and the waiting sequences. `stale_total` counts messages of older terms."""
 
     def __init__(
         self,
         sequences: SequenceTable,
-        departures: MigrateOut,
+        migrate_out: MigrateOut,
         policy: HandoffPolicy,
         limits: HandoffLimits,
-        orders: GroupOrders,
+        group_orders: GroupOrders,
         can_copy: Callable[[], bool],
     ) -> None:
         self.stale_total = 0
         self._sequences = sequences
-        self._migrate_out = departures
+        self._migrate_out = migrate_out
         self._policy = policy
         self._limits = limits
-        self._orders = orders
+        self._group_orders = group_orders
         self._can_copy = can_copy
         self._targets: dict[Address, DecodeTarget] = {}
         self._pending: dict[Sequence, PendingHandoff] = {}
@@ -95,31 +95,31 @@ class KvHandoffs:
     @property
     def is_on(self) -> bool:
         """Whether sequences leave after their first token."""
-        is_split = bool(self._targets) and self._orders.role is GroupRole.PREFILL
+        is_split = bool(self._targets) and self._group_orders.role is GroupRole.PREFILL
         return is_split and self._policy is not stay_local and self._can_copy()
 
     @handles
     def set_targets(self, now_s: float, sender: Address, order: Handoff) -> list[Effect]:
-        """Who may take sequences over from now on."""
+        """Replace the decode instances that may receive sequences."""
         name = (order.epoch, order.ticket)
-        if name < max(self._newest, (self._orders.epoch, 0)):
+        if name < max(self._newest, (self._group_orders.epoch, 0)):
             self.stale_total += 1
             return []
         self._newest = name
         known = self._targets
         self._targets = {room.address: known.get(room.address) or DecodeTarget(room) for room in order.rooms}
         for room in order.rooms:
-            self._targets[room.address].target = room
+            self._targets[room.address].newest = room
         return []
 
     def runnable(self, running: list[Sequence]) -> list[Sequence]:
-        """Who of them may have a row: not those that wait to be handed over."""
+        """The sequences of `running` that may have a row: all but those that wait for a hand-off."""
         if not self.is_on:
             return running
         return [sequence for sequence in running if not self._is_held(sequence)]
 
     def start_handoffs(self) -> list[Effect]:
-        """Begin with whoever has its first token."""
+        """Start the hand-off of each sequence that has its first token."""
         effects = self._start_pauses()
         for sequence in [sequence for sequence in self._pending if sequence.state in END_STATES]:
             del self._pending[sequence]
@@ -137,17 +137,17 @@ class KvHandoffs:
 
     @handles
     def on_hold_expired(self, now_s: float, sender: Address, due: HandoffHoldExpired) -> list[Effect]:
-        """It has waited for long enough; what is under way already may still end well."""
+        """The sequence has waited for `hold_s`; a migration that has started may still complete."""
         for sequence, wait in self._pending.items():
             wait.stays |= sequence.order == due.order
         return []
 
     @handles
     def on_pause_expired(self, now_s: float, sender: Address, due: TargetPauseExpired) -> list[Effect]:
-        """Ask that one again."""
-        taker = self._targets.get(due.address)
-        if taker is not None and taker.pause == due.counter:
-            taker.pause = None
+        """The pause of one decode instance is over: it is a candidate again."""
+        target = self._targets.get(due.address)
+        if target is not None and target.pause == due.counter:
+            target.pause = None
         return []
 
     def _is_due(self, sequence: Sequence) -> bool:
@@ -162,36 +162,36 @@ class KvHandoffs:
 
     def _start_one(self, sequence: Sequence) -> list[Effect]:
         slots = len(sequence.tokens) + self._limits.tail_tokens
-        takers = [taker for taker in self._targets.values() if taker.pause is None]
-        candidates = [_candidate(taker) for taker in takers]
+        targets = [target for target in self._targets.values() if target.pause is None]
+        candidates = [_candidate(target) for target in targets]
         choice = self._policy(slots, candidates)
         if choice is None:
             return []
-        taker = takers[choice.index]
-        taker.promised_slots += slots
+        target = targets[choice.index]
+        target.promised_slots += slots
 
-        def ended(departure: OutgoingMigration, stays: str) -> None:
-            taker.promised_slots -= slots
+        def ended(migration: OutgoingMigration, stays: str) -> None:
+            target.promised_slots -= slots
             if stays and sequence.state not in END_STATES:
-                self._handoff_failed(sequence, departure, taker, stays)
+                self._handoff_failed(sequence, migration, target, stays)
 
-        return self._migrate_out.start(sequence, taker.target.address, choice.why, ended, needs_kv=True)
+        return self._migrate_out.start(sequence, target.newest.address, choice.why, ended, needs_kv=True)
 
     def _handoff_failed(
-        self, sequence: Sequence, departure: OutgoingMigration, taker: DecodeTarget, reason: str
+        self, sequence: Sequence, migration: OutgoingMigration, target: DecodeTarget, reason: str
     ) -> None:
-        """It could not leave for there: others may be asked at once, that one after a pause."""
+        """The migration failed: other targets may be chosen at once, this one after a pause."""
         wait = self._pending.get(sequence)
         if wait is not None and reason == NOT_COPIED:
             wait.stays = True
             return
-        if wait is not None and departure.stage not in (MigrationStage.REACHING, MigrationStage.RESERVING):
+        if wait is not None and migration.stage not in (MigrationStage.REACHING, MigrationStage.RESERVING):
             wait.failures += 1
             wait.stays |= wait.failures >= MAX_FAILURES
-        if taker.pause is None:
+        if target.pause is None:
             self._pauses += 1
-            taker.pause = self._pauses
-            self._untimed.append(TargetPauseExpired(taker.target.address, taker.pause))
+            target.pause = self._pauses
+            self._untimed.append(TargetPauseExpired(target.newest.address, target.pause))
 
     def _start_pauses(self) -> list[Effect]:
         if not self._untimed:
@@ -200,6 +200,6 @@ class KvHandoffs:
         return [After(self._limits.pause_s, over) for over in pauses]
 
 
-def _candidate(taker: DecodeTarget) -> HandoffCandidate:
-    room = taker.target
-    return HandoffCandidate(room.address.name, room.capacity_slots, room.free_slots - taker.promised_slots)
+def _candidate(target: DecodeTarget) -> HandoffCandidate:
+    room = target.newest
+    return HandoffCandidate(room.address.name, room.capacity_slots, room.free_slots - target.promised_slots)

@@ -1,7 +1,7 @@
-"""What of a sequence that leaves is worth copying, and what of it its target is offered.
+"""KV of an outgoing migration: what is copied to the host tier, and which regions the target is offered.
 
-Within a node the target restores the regions themselves; to another node the kvstores carry them first. Knows no stage
-but that a row at rest has its last tokens copied too, and nothing of how a departure goes on.
+Within a node the target restores the regions themselves; to another node the kvstores copy them first. Knows no stage
+but one: once the row has stopped, the last tokens are copied too. Does not decide how a migration continues.
 """
 
 from dunlin.effects import Address, Effect, Send
@@ -16,8 +16,8 @@ from services.instance.sequence.table import Sequence
 class KvExport:
     """The host tier as a departure uses it: a checkpoint of it now, ahead of all others. Decides nothing."""
 
-    def __init__(self, tier: HostCacheClient) -> None:
-        self._host_cache = tier
+    def __init__(self, host_cache: HostCacheClient) -> None:
+        self._host_cache = host_cache
 
     @property
     def usable(self) -> bool:
@@ -41,10 +41,10 @@ class KvExport:
         )
         return self._host_cache.reserve_region(sequence, sequence.confirmed, MovePurpose.CHECKPOINT, Priority.KV, why)
 
-    def send_to_node(self, departure: int, sequence: Sequence, to: Address) -> list[Effect]:
+    def send_to_node(self, migration: int, sequence: Sequence, to: Address) -> list[Effect]:
         """Have what is kept of it copied to the kvstore of another node."""
         why = Why("migration", to.name, (Figure("tokens", sequence.kept_tokens),))
-        return self._host_cache.send_regions(departure, sequence.public_key, to, why)
+        return self._host_cache.send_regions(migration, sequence.public_key, to, why)
 
     def regions_from(self, sequence: Sequence, start: int) -> tuple[KeptRegion, ...]:
         """The committed regions that follow token `start`, in order."""
@@ -55,56 +55,56 @@ class KvExport:
 
 
 class KvTransfer:
-    """Has the host tier's copies of those who leave made and filled in at their targets."""
+    """Has KV of migrating sequences copied to the host tier, and filled in at their targets."""
 
     def __init__(self, copies: KvExport, tail_tokens: int) -> None:
         self._kv_export = copies
         self._tail_tokens = tail_tokens
 
-    def is_behind(self, departure: OutgoingMigration) -> bool:
-        """Whether too much is missing at the target for its row to stop now."""
-        if not self.can_copy(departure):
+    def is_behind(self, migration: OutgoingMigration) -> bool:
+        """Whether too much is missing at the target to stop the row now."""
+        if not self.can_copy(migration):
             return False
-        return departure.filled < departure.offered or departure.wanted_tokens - departure.filled > self._tail_tokens
+        return migration.filled < migration.offered or migration.wanted_tokens - migration.filled > self._tail_tokens
 
-    def must_keep_here(self, departure: OutgoingMigration) -> bool:
-        """Whether it is not to leave without its KV, and no more of that can be copied."""
-        missing = departure.wanted_tokens - departure.filled
-        return departure.needs_kv and not self.can_copy(departure) and missing > self._tail_tokens
+    def must_keep_here(self, migration: OutgoingMigration) -> bool:
+        """Whether the migration needs the KV, and no more of it can be copied."""
+        missing = migration.wanted_tokens - migration.filled
+        return migration.needs_kv and not self.can_copy(migration) and missing > self._tail_tokens
 
-    def can_copy(self, departure: OutgoingMigration) -> bool:
-        """Whether more of it can be filled in at the target."""
-        return not departure.copying_stopped and departure.target_kvstore is not None and self._kv_export.usable
+    def can_copy(self, migration: OutgoingMigration) -> bool:
+        """Whether more KV can be filled in at the target."""
+        return not migration.copying_stopped and migration.target_kvstore is not None and self._kv_export.usable
 
-    def transfer(self, departure: OutgoingMigration) -> list[Effect]:
-        """Have more of it copied out, if that is worth a region, and offer the target what was."""
-        if not self.can_copy(departure):
+    def transfer(self, migration: OutgoingMigration) -> list[Effect]:
+        """Copy more KV out, if that is worth a region, and offer the copied regions to the target."""
+        if not self.can_copy(migration):
             return []
-        sequence = departure.sequence
+        sequence = migration.sequence
         effects: list[Effect] = []
         left = sequence.confirmed - sequence.kept_tokens
-        at_rest = departure.stage is MigrationStage.SWITCHING
+        at_rest = migration.stage is MigrationStage.SWITCHING
         if self._kv_export.is_busy(sequence):
             pass
-        elif sequence.kept_tokens < departure.requested:
-            departure.copying_stopped = True  # there was no room for it, or the host tier is gone
+        elif sequence.kept_tokens < migration.requested:
+            migration.copying_stopped = True  # the host tier had no room, or is gone
         elif left > (0 if at_rest else self._tail_tokens):
-            departure.requested = sequence.confirmed
+            migration.requested = sequence.confirmed
             effects += self._kv_export.checkpoint_now(sequence)
-        if departure.target_kvstore == self._kv_export.kvstore:
-            return effects + self._fill(departure, self._kv_export.regions_from(sequence, departure.offered))
-        return effects + self._send_to_node(departure)
+        if migration.target_kvstore == self._kv_export.kvstore:
+            return effects + self._fill(migration, self._kv_export.regions_from(sequence, migration.offered))
+        return effects + self._send_to_node(migration)
 
-    def _fill(self, departure: OutgoingMigration, kept: tuple[KeptRegion, ...]) -> list[Effect]:
+    def _fill(self, migration: OutgoingMigration, kept: tuple[KeptRegion, ...]) -> list[Effect]:
         if not kept:
             return []
-        departure.offered = kept[-1].region.stop
-        return [Send(departure.target, Fill(departure.handle, departure.offered, kept, departure.target_kvstore))]
+        migration.offered = kept[-1].region.stop
+        return [Send(migration.target, Fill(migration.handle, migration.offered, kept, migration.target_kvstore))]
 
-    def _send_to_node(self, departure: OutgoingMigration) -> list[Effect]:
-        """To another node: its kvstore gets the regions first, and the target claims them there."""
-        if departure.is_between_nodes or departure.sequence.kept_tokens <= departure.offered:
+    def _send_to_node(self, migration: OutgoingMigration) -> list[Effect]:
+        """Send the regions to the kvstore of the target's node, where the target claims them."""
+        if migration.is_between_nodes or migration.sequence.kept_tokens <= migration.offered:
             return []
-        assert departure.target_kvstore is not None
-        departure.is_between_nodes = True
-        return self._kv_export.send_to_node(departure.number, departure.sequence, departure.target_kvstore)
+        assert migration.target_kvstore is not None
+        migration.is_between_nodes = True
+        return self._kv_export.send_to_node(migration.number, migration.sequence, migration.target_kvstore)

@@ -1,8 +1,8 @@
-"""The target's side of migrations: room set aside for a sequence that still runs elsewhere, and filled ahead of it.
+"""Incoming migrations: slots reserved for a sequence that still runs elsewhere, and filled with KV ahead of it.
 
-Slots are reserved under a handle, and the arrival itself owns them; regions are restored into them one by one; the next
-attempt that names the handle takes them over. A handle without news is given up, and its room with it. Knows no batch,
-no dispatcher's reasons, and of the source only what it says.
+Slots are reserved under a handle, and the `IncomingMigration` owns them; regions are restored into them one by one; the
+next attempt that names the handle takes them over. A handle without messages for too long is cancelled, and its slots
+are free again. Knows no batch, no dispatcher's reasons, and of the source only its messages.
 """
 
 from collections import deque
@@ -23,7 +23,7 @@ from services.instance.sequence.table import request_name
 
 @dataclass(frozen=True, slots=True)
 class MigrateInTimeout:
-    """Nothing was heard about a handle for too long, unless a newer timer runs."""
+    """No message named the handle for too long, unless a newer timer runs."""
 
     handle: int
     counter: int
@@ -31,7 +31,7 @@ class MigrateInTimeout:
 
 @dataclass(frozen=True, slots=True)
 class TargetState:
-    """What this instance is at the moment; `ready` None: no engine runs. `refuses` says why it takes nothing at all;
+    """The state of this instance; `ready` None: no engine runs. `refusal` says why it accepts no migration at all;
     `headroom_slots` must stay free.
     """
 
@@ -43,10 +43,10 @@ class TargetState:
 
 @dataclass(slots=True, eq=False)
 class IncomingMigration:
-    """Room under a handle: `filled` tokens lie in it, `queue` follows; `chain` names the tokens filled. `claimed` are
-    regions of this node's tier that belong to it.
+    """Slots reserved under a handle: `filled` tokens have KV there, `queue` follows; `chain` names the filled tokens.
+    `claimed` are regions of this node's host tier that belong to it.
 
-    `is_over`: nobody wants it any more, only a move still uses it.
+    `is_cancelled`: only an outstanding region copy still uses the slots.
     """
 
     handle: int
@@ -62,20 +62,20 @@ class IncomingMigration:
 
 
 class MigrateIn:
-    """Owns the handles. `taken_total` counts those that an attempt took over, `stale_total` what nobody knows."""
+    """Owns the reservations. `completed_total` counts those taken over, `stale_total` messages with unknown handles."""
 
     def __init__(
         self,
-        lives: SequenceLifecycle,
-        tier: HostCacheClient,
+        lifecycle: SequenceLifecycle,
+        host_cache: HostCacheClient,
         here: Callable[[], TargetState],
         most: int,
         patience_s: float,
     ) -> None:
         self.completed_total = 0
         self.stale_total = 0
-        self._lifecycle = lives
-        self._host_cache = tier
+        self._lifecycle = lifecycle
+        self._host_cache = host_cache
         self._target_state = here
         self._max_count = most
         self._timeout_s = patience_s
@@ -87,83 +87,83 @@ class MigrateIn:
 
     @handles
     def reserve(self, now_s: float, sender: Address, message: Reserve) -> list[Effect]:
-        """Set room aside, or say why not."""
-        for arrival in self._migrations.values():
-            if arrival.source == sender and arrival.request.sequence == message.sequence:
-                return [self._reserved(arrival)]
+        """Reserve slots for a sequence, or refuse with the reason."""
+        for migration in self._migrations.values():
+            if migration.source == sender and migration.request.sequence == message.sequence:
+                return [self._reserved(migration)]
         refusal = self._refusal(message)
         if refusal is not None:
             figures = (Figure("tokens", message.tokens), Figure("free_slots", self._lifecycle.kv_cache.available_slots))
             why = Why("arrivals", "refuse", figures, (RejectedOption("reserve", refusal),))
             return [Send(sender, ReserveRefused(message.sequence, why))]
         self._handles += 1
-        arrival = self._migrations[self._handles] = IncomingMigration(self._handles, sender, message)
-        granted = self._lifecycle.kv_cache.reserve(arrival, message.tokens)
+        migration = self._migrations[self._handles] = IncomingMigration(self._handles, sender, message)
+        granted = self._lifecycle.kv_cache.reserve(migration, message.tokens)
         assert granted, f"{message.tokens} slots of {self._lifecycle.slot_table!r}"
-        return [self._reserved(arrival), self._start_timer(arrival)]
+        return [self._reserved(migration), self._start_timer(migration)]
 
     @handles
     def fill(self, now_s: float, sender: Address, message: Fill) -> list[Effect]:
-        """Restore these regions into the room, one after the other."""
-        arrival = self._find(sender, message.handle)
-        if arrival is None:
+        """Restore these regions into the reserved slots, one after the other."""
+        migration = self._find(sender, message.handle)
+        if migration is None:
             return [Send(sender, ReservationLost(message.handle))]
         if message.keeper not in (None, self._host_cache.kvstore):
             return self._stop_filling(
-                arrival, f"what was sent lies in {message.keeper}, which is not this node's any more"
+                migration, f"what was sent lies in {message.keeper}, which is not this node's any more"
             )
         if not message.regions:
-            return [*self._claim_from_kvstore(arrival), self._start_timer(arrival)]
-        arrival.queue.extend(message.regions)
-        return [*self._restore_next(arrival), self._start_timer(arrival)]
+            return [*self._claim_from_kvstore(migration), self._start_timer(migration)]
+        migration.queue.extend(message.regions)
+        return [*self._restore_next(migration), self._start_timer(migration)]
 
     def on_regions_found(self, handle: int, regions: tuple[KeptRegion, ...]) -> list[Effect]:
-        """What the kvstores brought to this node: this instance's from now on, whatever becomes of the room."""
-        arrival = self._migrations.get(handle)
-        if arrival is None or arrival.is_cancelled:
+        """Regions that were copied to this node belong to this instance, even if the reservation is cancelled."""
+        migration = self._migrations.get(handle)
+        if migration is None or migration.is_cancelled:
             return self._host_cache.release_all(regions)
-        arrival.claimed = regions
-        stop = arrival.queue[-1].region.stop if arrival.queue else arrival.filled
-        stop = arrival.moving.region.stop if arrival.moving is not None and not arrival.queue else stop
+        migration.claimed = regions
+        stop = migration.queue[-1].region.stop if migration.queue else migration.filled
+        stop = migration.moving.region.stop if migration.moving is not None and not migration.queue else stop
         for region in regions:
             if region.region.start == stop:
-                arrival.queue.append(region)
+                migration.queue.append(region)
                 stop = region.region.stop
-        if not arrival.queue and arrival.moving is None:
-            return self._stop_filling(arrival, "what was sent was not found here")
-        return self._restore_next(arrival)
+        if not migration.queue and migration.moving is None:
+            return self._stop_filling(migration, "what was sent was not found here")
+        return self._restore_next(migration)
 
     @handles
     def release(self, now_s: float, sender: Address, message: Release) -> list[Effect]:
-        """The source does not need the room."""
-        arrival = self._migrations.get(message.handle)
-        if arrival is None or arrival.source != sender or arrival.is_cancelled:
+        """The source does not need the reservation: cancel it."""
+        migration = self._migrations.get(message.handle)
+        if migration is None or migration.source != sender or migration.is_cancelled:
             return []  # an attempt has taken it over
-        return self._cancel(arrival)
+        return self._cancel(migration)
 
     def on_move_done(self, handle: int, done: MoveDone) -> list[Effect]:
-        """A region was copied, or was not."""
-        arrival = self._migrations.get(handle)
-        if arrival is None or arrival.moving is None:
+        """The copy of one region ended."""
+        migration = self._migrations.get(handle)
+        if migration is None or migration.moving is None:
             self.stale_total += 1
             return []
-        region, arrival.moving = arrival.moving, None
-        if arrival.is_cancelled:
-            return self._free(arrival)
+        region, migration.moving = migration.moving, None
+        if migration.is_cancelled:
+            return self._free(migration)
         if done.status is not MoveStatus.OK:
             return self._stop_filling(
-                arrival, f"tokens from {region.region.start} on: {done.status.name} {done.detail}".strip()
+                migration, f"tokens from {region.region.start} on: {done.status.name} {done.detail}".strip()
             )
-        arrival.filled, arrival.chain = region.region.stop, region.chain
-        filled = Send(arrival.source, Filled(handle, arrival.filled))
-        return [filled, *self._restore_next(arrival), self._start_timer(arrival)]
+        migration.filled, migration.chain = region.region.stop, region.chain
+        filled = Send(migration.source, Filled(handle, migration.filled))
+        return [filled, *self._restore_next(migration), self._start_timer(migration)]
 
     def take_over(self, sender: Address, place: Place) -> IncomingMigration | None:
-        """The room that this attempt names, if it is that request's and at rest; from now on the caller's."""
-        arrival = self._migrations.get(place.handle)
-        if arrival is None or arrival.is_cancelled or arrival.moving is not None:
+        """Remove and return the reservation that this attempt names, if it is of that request and no copy runs."""
+        migration = self._migrations.get(place.handle)
+        if migration is None or migration.is_cancelled or migration.moving is not None:
             return None
-        reserve = arrival.request
+        reserve = migration.request
         is_older = reserve.dispatcher == sender and reserve.attempt >= place.attempt
         if reserve.key != request_name(sender, place) or is_older:
             self.stale_total += 1
@@ -172,35 +172,35 @@ class MigrateIn:
         if ready is None:
             return None
         start = prefix_hash.chain_root(place.tenant, ready.weights_digest)
-        if arrival.filled and not prefix_hash.has_prefix(start, place.tokens, arrival.filled, arrival.chain):
+        if migration.filled and not prefix_hash.has_prefix(start, place.tokens, migration.filled, migration.chain):
             self.stale_total += 1
-            arrival.filled = 0  # what lies there is of other tokens, or of more than the dispatcher had heard
+            migration.filled = 0  # the KV there is of other tokens, or of more tokens than the dispatcher has
         del self._migrations[place.handle]
         self.completed_total += 1
-        return arrival
+        return migration
 
     @handles
     def on_timeout(self, now_s: float, sender: Address, message: MigrateInTimeout) -> list[Effect]:
-        """Nobody used the room in time."""
-        arrival = self._migrations.get(message.handle)
-        if arrival is None or arrival.is_cancelled or arrival.counter != message.counter:
+        """No attempt took the reservation over in time: cancel it."""
+        migration = self._migrations.get(message.handle)
+        if migration is None or migration.is_cancelled or migration.counter != message.counter:
             return []
         why = Why("arrivals", "give up the room", (Figure("waited_s", self._timeout_s),))
-        return [Send(arrival.source, ReservationLost(arrival.handle, why)), *self._cancel(arrival)]
+        return [Send(migration.source, ReservationLost(migration.handle, why)), *self._cancel(migration)]
 
     def on_host_cache_lost(self) -> None:
-        """The kvstore is gone: what was claimed there for these rooms is no more, and another's has other names."""
-        for arrival in self._migrations.values():
-            arrival.claimed = ()
+        """The kvstore is gone: its claimed regions are lost, and another kvstore uses other names."""
+        for migration in self._migrations.values():
+            migration.claimed = ()
 
     def on_engine_lost(self) -> list[Effect]:
-        """Nothing in the slab counts any more."""
+        """The KV cache is lost: cancel every reservation."""
         effects: list[Effect] = []
-        for arrival in list(self._migrations.values()):
-            effects += self._free(arrival)
-            if not arrival.is_cancelled:
+        for migration in list(self._migrations.values()):
+            effects += self._free(migration)
+            if not migration.is_cancelled:
                 effects.append(
-                    Send(arrival.source, ReservationLost(arrival.handle, Why("arrivals", "the engine is gone")))
+                    Send(migration.source, ReservationLost(migration.handle, Why("arrivals", "the engine is gone")))
                 )
         return effects
 
@@ -223,56 +223,59 @@ class MigrateIn:
             return "too few free slots"
         return "too many arrive already" if len(self._migrations) >= self._max_count else None
 
-    def _claim_from_kvstore(self, arrival: IncomingMigration) -> list[Effect]:
-        reserve = arrival.request
+    def _claim_from_kvstore(self, migration: IncomingMigration) -> list[Effect]:
+        reserve = migration.request
         if not self._host_cache.usable or reserve.dispatcher is None:
-            return self._stop_filling(arrival, "no host tier")
+            return self._stop_filling(migration, "no host tier")
         names = (reserve.key, reserve.dispatcher, reserve.request, reserve.attempt + 1)
-        return self._host_cache.claim_for_reservation(arrival.handle, *names)
+        return self._host_cache.claim_for_reservation(migration.handle, *names)
 
     def _find(self, sender: Address, handle: int) -> IncomingMigration | None:
-        arrival = self._migrations.get(handle)
-        if arrival is None or arrival.source != sender or arrival.is_cancelled:
+        migration = self._migrations.get(handle)
+        if migration is None or migration.source != sender or migration.is_cancelled:
             self.stale_total += 1
             return None
-        return arrival
+        return migration
 
-    def _restore_next(self, arrival: IncomingMigration) -> list[Effect]:
-        """Restore the next region, if none is on its way."""
-        if arrival.moving is not None or not arrival.queue:
+    def _restore_next(self, migration: IncomingMigration) -> list[Effect]:
+        """Restore the next region, if no copy is outstanding."""
+        if migration.moving is not None or not migration.queue:
             return []
-        region = arrival.queue.popleft()
+        region = migration.queue.popleft()
         start, stop = region.region.start, region.region.stop
-        if start != arrival.filled or not self._host_cache.usable:
+        if start != migration.filled or not self._host_cache.usable:
             return self._stop_filling(
-                arrival, f"tokens {start} to {stop} do not follow {arrival.filled}, or no host tier"
+                migration, f"tokens {start} to {stop} do not follow {migration.filled}, or no host tier"
             )
-        missing = stop - self._lifecycle.slot_table.held(arrival)
-        if missing > 0 and not self._lifecycle.kv_cache.reserve(arrival, missing):
-            return self._stop_filling(arrival, f"{missing} slots are missing")
-        arrival.moving = region
-        extents = self._lifecycle.slot_table.holding(arrival).slots_of(start, stop)
-        return self._host_cache.copy_into_reservation(arrival.handle, region, extents)
+        missing = stop - self._lifecycle.slot_table.held(migration)
+        if missing > 0 and not self._lifecycle.kv_cache.reserve(migration, missing):
+            return self._stop_filling(migration, f"{missing} slots are missing")
+        migration.moving = region
+        extents = self._lifecycle.slot_table.holding(migration).slots_of(start, stop)
+        return self._host_cache.copy_into_reservation(migration.handle, region, extents)
 
-    def _stop_filling(self, arrival: IncomingMigration, detail: str) -> list[Effect]:
-        arrival.queue.clear()
-        return [Send(arrival.source, Filled(arrival.handle, arrival.filled, detail)), self._start_timer(arrival)]
+    def _stop_filling(self, migration: IncomingMigration, detail: str) -> list[Effect]:
+        migration.queue.clear()
+        return [
+            Send(migration.source, Filled(migration.handle, migration.filled, detail)),
+            self._start_timer(migration),
+        ]
 
-    def _cancel(self, arrival: IncomingMigration) -> list[Effect]:
-        """Free the room; a move that still writes there is waited for."""
-        arrival.is_cancelled = True
-        arrival.queue.clear()
-        return self._free(arrival) if arrival.moving is None else []
+    def _cancel(self, migration: IncomingMigration) -> list[Effect]:
+        """Free the slots, after the outstanding copy into them, if there is one."""
+        migration.is_cancelled = True
+        migration.queue.clear()
+        return self._free(migration) if migration.moving is None else []
 
-    def _free(self, arrival: IncomingMigration) -> list[Effect]:
-        del self._migrations[arrival.handle]
-        self._lifecycle.slot_table.release(arrival)
-        return self._host_cache.release_all(arrival.claimed)
+    def _free(self, migration: IncomingMigration) -> list[Effect]:
+        del self._migrations[migration.handle]
+        self._lifecycle.slot_table.release(migration)
+        return self._host_cache.release_all(migration.claimed)
 
-    def _reserved(self, arrival: IncomingMigration) -> Effect:
+    def _reserved(self, migration: IncomingMigration) -> Effect:
         keeper = self._host_cache.kvstore if self._host_cache.usable else None
-        return Send(arrival.source, Reserved(arrival.request.sequence, arrival.handle, keeper))
+        return Send(migration.source, Reserved(migration.request.sequence, migration.handle, keeper))
 
-    def _start_timer(self, arrival: IncomingMigration) -> Effect:
-        arrival.counter += 1
-        return After(self._timeout_s, MigrateInTimeout(arrival.handle, arrival.counter))
+    def _start_timer(self, migration: IncomingMigration) -> Effect:
+        migration.counter += 1
+        return After(self._timeout_s, MigrateInTimeout(migration.handle, migration.counter))

@@ -1,9 +1,9 @@
-"""The source's side of migrations: sequences that leave for another instance while they run.
+"""Outgoing migrations: sequences that move to another instance while they run.
 
-One small machine per sequence: room is reserved at the target; what the host tier keeps of it is restored there while
-it decodes here; at a token boundary its row stops, the tail is copied and filled, and its dispatcher is told `Ready`.
-Until then whatever goes wrong means that it stays; afterwards the dispatcher's next attempt decides. Knows no engine,
-no slot table, no other instance's load and no reason why a sequence was chosen.
+One small state machine per sequence: slots are reserved at the target; regions of the host tier are restored there
+while the sequence decodes here; at a token boundary its row stops, the tail is copied and filled, and its dispatcher
+gets `Ready`. A failure before that keeps the sequence here; afterwards the dispatcher's next attempt decides. Knows no
+engine, no slot table, no other instance's load and no reason why a sequence was chosen.
 """
 
 from collections.abc import Callable
@@ -31,12 +31,12 @@ NOT_COPIED = "its KV cannot be copied"
 
 
 class MigrateOut:
-    """Owns who leaves. The totals only grow; `stale_total` counts answers that nobody waits for."""
+    """Owns the outgoing migrations. The totals only grow; `stale_total` counts answers of ended migrations."""
 
     def __init__(
         self,
         sequences: SequenceTable,
-        lives: SequenceLifecycle,
+        lifecycle: SequenceLifecycle,
         copies: KvExport,
         patience: MigrationLimits,
         sender: Callable[[], MigrationSource | None],
@@ -46,7 +46,7 @@ class MigrateOut:
         self.moved_tokens_total = 0
         self.stale_total = 0
         self._sequences = sequences
-        self._lifecycle = lives
+        self._lifecycle = lifecycle
         self._kv_transfer = KvTransfer(copies, patience.tail_tokens)
         self._limits = patience
         self._source = sender
@@ -58,84 +58,84 @@ class MigrateOut:
         return len(self._migrations)
 
     def is_migrating(self, sequence: Sequence) -> bool:
-        """Whether it is on its way."""
-        return any(departure.sequence is sequence for departure in self._migrations.values())
+        """Whether the sequence has an outgoing migration."""
+        return any(migration.sequence is sequence for migration in self._migrations.values())
 
     def start(
         self, sequence: Sequence, target: Address, why: Why | None, ended: OnMigrationEnd, needs_kv: bool = False
     ) -> list[Effect]:
-        """Begin to move `sequence` to `target`; `needs_kv`: not without its KV."""
+        """Start to migrate `sequence` to `target`; `needs_kv`: never without its KV."""
         self._numbers += 1
-        departure = self._migrations[self._numbers] = OutgoingMigration(
+        migration = self._migrations[self._numbers] = OutgoingMigration(
             self._numbers, sequence, target, why, ended, needs_kv
         )
         if target in self._reachable:
-            return self._reserve(departure)
-        return [Send(DIALING, DialPeer(target)), *self._enter_stage(departure, MigrationStage.REACHING)]
+            return self._reserve(migration)
+        return [Send(DIALING, DialPeer(target)), *self._enter_stage(migration, MigrationStage.REACHING)]
 
     def advance(self) -> list[Effect]:
-        """Go on with whatever the last change made possible."""
+        """Advance each migration as far as the last change allows."""
         effects: list[Effect] = []
-        for departure in list(self._migrations.values()):
-            effects += self._advance_one(departure)
+        for migration in list(self._migrations.values()):
+            effects += self._advance_one(migration)
         return effects
 
-    # --- what the target says ---
+    # --- messages of the target ---
 
     @handles
     def on_reserved(self, now_s: float, sender: Address, message: Reserved) -> list[Effect]:
-        """There is room at the target."""
-        departure = self._find(sender, message.sequence)
-        if departure is None or departure.stage is not MigrationStage.RESERVING:
+        """The target reserved slots."""
+        migration = self._find(sender, message.sequence)
+        if migration is None or migration.stage is not MigrationStage.RESERVING:
             self.stale_total += 1
-            known = departure is not None and departure.handle == message.handle
+            known = migration is not None and migration.handle == message.handle
             return [] if known else [Send(sender, Release(message.handle))]
-        departure.handle, departure.target_kvstore = message.handle, message.keeper
-        return self._enter_stage(departure, MigrationStage.COPYING)
+        migration.handle, migration.target_kvstore = message.handle, message.keeper
+        return self._enter_stage(migration, MigrationStage.COPYING)
 
     @handles
     def on_refused(self, now_s: float, sender: Address, message: ReserveRefused) -> list[Effect]:
-        """There is none."""
-        departure = self._find(sender, message.sequence)
-        if departure is None or departure.stage is not MigrationStage.RESERVING:
+        """The target refused the reservation."""
+        migration = self._find(sender, message.sequence)
+        if migration is None or migration.stage is not MigrationStage.RESERVING:
             self.stale_total += 1
             return []
         reason = message.why.rejected[0].reason if message.why and message.why.rejected else "no reason given"
-        return self._abort(departure, f"{sender.name} refuses: {reason}")
+        return self._abort(migration, f"{sender.name} refuses: {reason}")
 
     @handles
     def on_filled(self, now_s: float, sender: Address, message: Filled) -> list[Effect]:
-        """So much lies in the room."""
-        departure = self._find_by_handle(sender, message.handle)
-        if departure is None or departure.stage not in (MigrationStage.COPYING, MigrationStage.SWITCHING):
+        """The target filled KV up to a token."""
+        migration = self._find_by_handle(sender, message.handle)
+        if migration is None or migration.stage not in (MigrationStage.COPYING, MigrationStage.SWITCHING):
             self.stale_total += 1
             return []
-        departure.filled = message.tokens
-        departure.copying_stopped |= bool(message.detail)
-        return self._enter_stage(departure, departure.stage)
+        migration.filled = message.tokens
+        migration.copying_stopped |= bool(message.detail)
+        return self._enter_stage(migration, migration.stage)
 
     @handles
     def on_reservation_lost(self, now_s: float, sender: Address, message: ReservationLost) -> list[Effect]:
-        """The room is lost."""
-        departure = self._find_by_handle(sender, message.handle)
-        if departure is None or departure.stage is MigrationStage.HANDED:
+        """The target lost the reservation."""
+        migration = self._find_by_handle(sender, message.handle)
+        if migration is None or migration.stage is MigrationStage.HANDED:
             self.stale_total += 1
             return []
-        departure.handle = 0
-        return self._abort(departure, f"{sender.name} lost the room")
+        migration.handle = 0
+        return self._abort(migration, f"{sender.name} lost the room")
 
     def on_regions_sent(self, number: int, message: RegionsSent) -> list[Effect]:
-        """So much of it lies at the target's node."""
-        departure = self._migrations.get(number)
-        if departure is None or departure.stage not in (MigrationStage.COPYING, MigrationStage.SWITCHING):
+        """The kvstore of the target's node has the regions up to a token."""
+        migration = self._migrations.get(number)
+        if migration is None or migration.stage not in (MigrationStage.COPYING, MigrationStage.SWITCHING):
             self.stale_total += 1
             return []
-        departure.is_between_nodes = False
-        if message.tokens <= departure.offered:
-            departure.copying_stopped = True
+        migration.is_between_nodes = False
+        if message.tokens <= migration.offered:
+            migration.copying_stopped = True
             return []
-        departure.offered = message.tokens
-        return [Send(departure.target, Fill(departure.handle, departure.offered, (), departure.target_kvstore))]
+        migration.offered = message.tokens
+        return [Send(migration.target, Fill(migration.handle, migration.offered, (), migration.target_kvstore))]
 
     # --- streams and timers ---
 
@@ -143,60 +143,60 @@ class MigrateOut:
         """A stream to another instance is open."""
         self._reachable[peer] = None
         effects: list[Effect] = []
-        for departure in self._with_target(peer):
-            if departure.stage is MigrationStage.REACHING:
-                effects += self._reserve(departure)
+        for migration in self._with_target(peer):
+            if migration.stage is MigrationStage.REACHING:
+                effects += self._reserve(migration)
         return effects
 
     def on_peer_gone(self, peer: Address) -> list[Effect]:
-        """A target or a dispatcher is away. Whom the dispatcher was told of stays ready for its next attempt."""
+        """A target or a dispatcher is gone. A migration that the dispatcher knows of waits for its next attempt."""
         self._reachable.pop(peer, None)
         effects: list[Effect] = []
-        for departure in self._with_target(peer):
-            departure.handle = 0
-            if departure.stage is not MigrationStage.HANDED:
-                effects += self._abort(departure, f"{peer.name} is gone")
-        for departure in list(self._migrations.values()):
-            if departure.sequence.dispatcher == peer and departure.stage in (
+        for migration in self._with_target(peer):
+            migration.handle = 0
+            if migration.stage is not MigrationStage.HANDED:
+                effects += self._abort(migration, f"{peer.name} is gone")
+        for migration in list(self._migrations.values()):
+            if migration.sequence.dispatcher == peer and migration.stage in (
                 MigrationStage.SWITCHING,
                 MigrationStage.HANDED,
             ):
-                effects += self._abort(departure, f"its dispatcher {peer.name} is gone")
+                effects += self._abort(migration, f"its dispatcher {peer.name} is gone")
         return effects
 
     @handles
     def on_timeout(self, now_s: float, sender: Address, message: MigrateOutTimeout) -> list[Effect]:
         """A stage lasts too long."""
-        departure = self._migrations.get(message.number)
-        if departure is None or departure.counter != message.counter:
+        migration = self._migrations.get(message.number)
+        if migration is None or migration.counter != message.counter:
             return []
-        if departure.stage in (MigrationStage.COPYING, MigrationStage.SWITCHING) and not departure.copying_stopped:
-            departure.copying_stopped = True  # it leaves all the same: what is not there is computed there
-            return self._enter_stage(departure, departure.stage)
-        return self._abort(departure, f"{departure.stage.value} after {self._limits.stage_s:g} s")
+        if migration.stage in (MigrationStage.COPYING, MigrationStage.SWITCHING) and not migration.copying_stopped:
+            migration.copying_stopped = True  # it migrates all the same: the target recomputes what is missing
+            return self._enter_stage(migration, migration.stage)
+        return self._abort(migration, f"{migration.stage.value} after {self._limits.stage_s:g} s")
 
     def cancel(self, sequence: Sequence) -> list[Effect]:
-        """Its dispatcher wants it to go on here after all."""
-        for departure in list(self._migrations.values()):
-            if departure.sequence is sequence:
-                return self._abort(departure, "its dispatcher placed it here again")
+        """The dispatcher placed the sequence here again: abort its migration."""
+        for migration in list(self._migrations.values()):
+            if migration.sequence is sequence:
+                return self._abort(migration, "its dispatcher placed it here again")
         return []
 
-    # --- the machine ---
+    # --- the state machine ---
 
-    def _reserve(self, departure: OutgoingMigration) -> list[Effect]:
-        sender, sequence = self._source(), departure.sequence
+    def _reserve(self, migration: OutgoingMigration) -> list[Effect]:
+        sender, sequence = self._source(), migration.sequence
         if sender is None:
-            return self._abort(departure, "no engine runs here")
+            return self._abort(migration, "no engine runs here")
         place = sequence.place
         reserve = Reserve(
-            departure.number,
+            migration.number,
             len(sequence.tokens) + self._limits.tail_tokens,
             0,
             len(sender.ready.layers),
             sender.epoch,
             sender.plan_version,
-            departure.why,
+            migration.why,
             sequence.public_key,
             sequence.dispatcher,
             place.request,
@@ -205,92 +205,92 @@ class MigrateOut:
             sender.ready.weights_digest,
             sender.ready.kv_dtype,
         )
-        return [Send(departure.target, reserve), *self._enter_stage(departure, MigrationStage.RESERVING)]
+        return [Send(migration.target, reserve), *self._enter_stage(migration, MigrationStage.RESERVING)]
 
-    def _advance_one(self, departure: OutgoingMigration) -> list[Effect]:
-        sequence = departure.sequence
+    def _advance_one(self, migration: OutgoingMigration) -> list[Effect]:
+        sequence = migration.sequence
         if sequence.state in (SequenceState.ENDING, SequenceState.ENDED):
-            return self._complete(departure)
-        if departure.stage is MigrationStage.HANDED and sequence.dispatcher != departure.notified:
-            return self._abort(departure, f"{sequence.dispatcher.name} goes on with it here")
-        if departure.stage is MigrationStage.COPYING:
-            return self._copy(departure)
-        if departure.stage is MigrationStage.SWITCHING and sequence.in_steps == 0:
-            return self._announce_ready(departure)
+            return self._complete(migration)
+        if migration.stage is MigrationStage.HANDED and sequence.dispatcher != migration.notified:
+            return self._abort(migration, f"{sequence.dispatcher.name} goes on with it here")
+        if migration.stage is MigrationStage.COPYING:
+            return self._copy(migration)
+        if migration.stage is MigrationStage.SWITCHING and sequence.in_steps == 0:
+            return self._announce_ready(migration)
         return []
 
-    def _copy(self, departure: OutgoingMigration) -> list[Effect]:
-        """Copy beside its steps; stop its row once little is missing at the target."""
-        effects = self._kv_transfer.transfer(departure)
-        sequence = departure.sequence
+    def _copy(self, migration: OutgoingMigration) -> list[Effect]:
+        """Copy beside the steps of the sequence; stop its row once little is missing at the target."""
+        effects = self._kv_transfer.transfer(migration)
+        sequence = migration.sequence
         if sequence.state not in (SequenceState.RUNNING, SequenceState.WAITING) or self._kv_transfer.is_behind(
-            departure
+            migration
         ):
             return effects
         self._sequences.transition(sequence, SequenceState.LEAVING)
-        effects += self._enter_stage(departure, MigrationStage.SWITCHING)
-        return effects + (self._announce_ready(departure) if sequence.in_steps == 0 else [])
+        effects += self._enter_stage(migration, MigrationStage.SWITCHING)
+        return effects + (self._announce_ready(migration) if sequence.in_steps == 0 else [])
 
-    def _announce_ready(self, departure: OutgoingMigration) -> list[Effect]:
-        """No step names it any more: once the rest is copied too, its dispatcher hands out the next attempt."""
-        effects = self._kv_transfer.transfer(departure)
-        if self._kv_transfer.must_keep_here(departure):
-            return effects + self._abort(departure, NOT_COPIED)
-        if self._kv_transfer.can_copy(departure) and departure.filled < departure.wanted_tokens:
+    def _announce_ready(self, migration: OutgoingMigration) -> list[Effect]:
+        """No step names the sequence: once the rest is copied, send `Ready` for the dispatcher's next attempt."""
+        effects = self._kv_transfer.transfer(migration)
+        if self._kv_transfer.must_keep_here(migration):
+            return effects + self._abort(migration, NOT_COPIED)
+        if self._kv_transfer.can_copy(migration) and migration.filled < migration.wanted_tokens:
             return effects
-        sequence, tokens = departure.sequence, departure.filled
+        sequence, tokens = migration.sequence, migration.filled
         figures = (
             Figure("tokens", tokens),
             Figure("length", len(sequence.tokens)),
-            Figure("recomputed_tokens", max(0, departure.wanted_tokens - tokens)),
+            Figure("recomputed_tokens", max(0, migration.wanted_tokens - tokens)),
         )
-        rejected = departure.why.rejected if departure.why is not None else ()
-        policy = departure.why.policy if departure.why is not None else "migration"
-        why = Why(policy, f"move to {departure.target.name}", figures, rejected)
+        rejected = migration.why.rejected if migration.why is not None else ()
+        policy = migration.why.policy if migration.why is not None else "migration"
+        why = Why(policy, f"move to {migration.target.name}", figures, rejected)
         place = sequence.place
-        ready = Ready(place.request, place.attempt, departure.target, departure.handle, tokens, why)
-        departure.notified = sequence.dispatcher
-        return [*effects, Send(sequence.dispatcher, ready), *self._enter_stage(departure, MigrationStage.HANDED)]
+        ready = Ready(place.request, place.attempt, migration.target, migration.handle, tokens, why)
+        migration.notified = sequence.dispatcher
+        return [*effects, Send(sequence.dispatcher, ready), *self._enter_stage(migration, MigrationStage.HANDED)]
 
     # --- how it ends ---
 
-    def _complete(self, departure: OutgoingMigration) -> list[Effect]:
-        """It ended here: because the next attempt runs, or because nobody wants more of it."""
-        del self._migrations[departure.number]
-        moved = departure.stage is MigrationStage.HANDED
+    def _complete(self, migration: OutgoingMigration) -> list[Effect]:
+        """End the migration with its sequence: the next attempt runs elsewhere, or the request is over."""
+        del self._migrations[migration.number]
+        moved = migration.stage is MigrationStage.HANDED
         self.moved_total += moved
-        self.moved_tokens_total += departure.filled if moved else 0
-        departure.on_end(departure, "" if moved else "it ended first")
-        return self._release(departure)
+        self.moved_tokens_total += migration.filled if moved else 0
+        migration.on_end(migration, "" if moved else "it ended first")
+        return self._release(migration)
 
-    def _abort(self, departure: OutgoingMigration, reason: str) -> list[Effect]:
-        """It goes on here."""
-        del self._migrations[departure.number]
+    def _abort(self, migration: OutgoingMigration, reason: str) -> list[Effect]:
+        """End the migration; the sequence continues here."""
+        del self._migrations[migration.number]
         self.failed_total += 1
         effects: list[Effect] = []
-        if departure.sequence.state is SequenceState.LEAVING:
-            self._lifecycle.resume(departure.sequence)
-        departure.on_end(departure, reason)
-        return effects + self._release(departure)
+        if migration.sequence.state is SequenceState.LEAVING:
+            self._lifecycle.resume(migration.sequence)
+        migration.on_end(migration, reason)
+        return effects + self._release(migration)
 
-    def _release(self, departure: OutgoingMigration) -> list[Effect]:
-        """Room that nobody will use; where the next attempt took it, the handle is unknown by now."""
-        return [Send(departure.target, Release(departure.handle))] if departure.handle else []
+    def _release(self, migration: OutgoingMigration) -> list[Effect]:
+        """Release the target's reservation; if the next attempt took it over, the target ignores the old handle."""
+        return [Send(migration.target, Release(migration.handle))] if migration.handle else []
 
-    def _enter_stage(self, departure: OutgoingMigration, stage: MigrationStage) -> list[Effect]:
-        departure.stage = stage
-        departure.counter += 1
-        return [After(self._limits.stage_s, MigrateOutTimeout(departure.number, departure.counter))]
+    def _enter_stage(self, migration: OutgoingMigration, stage: MigrationStage) -> list[Effect]:
+        migration.stage = stage
+        migration.counter += 1
+        return [After(self._limits.stage_s, MigrateOutTimeout(migration.number, migration.counter))]
 
     def _find(self, target: Address, number: int) -> OutgoingMigration | None:
-        departure = self._migrations.get(number)
-        return departure if departure is not None and departure.target == target else None
+        migration = self._migrations.get(number)
+        return migration if migration is not None and migration.target == target else None
 
     def _find_by_handle(self, target: Address, handle: int) -> OutgoingMigration | None:
-        for departure in self._with_target(target):
-            if departure.handle == handle:
-                return departure
+        for migration in self._with_target(target):
+            if migration.handle == handle:
+                return migration
         return None
 
     def _with_target(self, target: Address) -> list[OutgoingMigration]:
-        return [departure for departure in self._migrations.values() if departure.target == target]
+        return [migration for migration in self._migrations.values() if migration.target == target]

@@ -1,4 +1,4 @@
-"""One sequence on its way to another instance: how far it is, and what lies where. Sends and decides nothing."""
+"""The state of one outgoing migration: its stage and the location of the KV. Sends and decides nothing."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from services.instance.sequence.table import Sequence
 
 
 class MigrationStage(Enum):
-    """How far a departure is. `HANDED`: the dispatcher was told; its next attempt decides."""
+    """The stages of a migration. `HANDED`: the dispatcher got `Ready`; its next attempt decides."""
 
     REACHING = "no stream to the target"
     RESERVING = "no answer about room"
@@ -22,7 +22,7 @@ class MigrationStage(Enum):
 
 @dataclass(frozen=True, slots=True)
 class MigrateOutTimeout:
-    """The departure has been in one stage for too long, unless a newer timer runs."""
+    """The migration has been in one stage for too long, unless a newer timer runs."""
 
     number: int
     counter: int
@@ -51,11 +51,11 @@ OnMigrationEnd = Callable[["OutgoingMigration", str], None]
 
 @dataclass(slots=True, eq=False)
 class OutgoingMigration:
-    """One sequence on its way. `asked` tokens were to be copied out, `sent` offered to the target, `filled` lie there;
-    `told` is who heard `Ready`.
+    """One sequence on its way. KV of the first `requested` tokens is to be copied out, of the first `offered` it was
+    offered to the target, of the first `filled` it lies there. `notified` is the dispatcher that got `Ready`.
 
-    `is_cut`: no more can be filled; what is missing is computed at the target, or (`needs_kv`) the sequence stays.
-    `is_crossing`: the kvstores are at it.
+    `copying_stopped`: no more can be filled; the target computes what is missing, or (`needs_kv`) the sequence stays.
+    `is_between_nodes`: the kvstores copy regions to the target's node.
     """
 
     number: int

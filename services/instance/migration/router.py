@@ -1,7 +1,7 @@
-"""Sequences that move between instances: joins those who know of it, on both sides of a move.
+"""Migrations of sequences between instances: builds and joins the parts for both directions.
 
-Owns nothing but its parts: who leaves (`departures.py`), who arrives (`arrivals.py`), what the manager has this
-instance give away (`sheds.py`), and who leaves because others decode (`handovers.py`).
+Owns only its parts: outgoing migrations (`migrate_out.py`), incoming ones (`migrate_in.py`), the evacuations that the
+manager orders (`evacuation.py`), and the hand-offs from prefill to decode instances (`kv_handoff.py`).
 """
 
 from typing import Any
@@ -25,7 +25,7 @@ from services.instance.sequence.table import Sequence, SequenceState, SequenceTa
 
 
 class MigrationRouter:
-    """This instance's part in moves."""
+    """Routes events to the parts, and joins their effects and report fields."""
 
     def __init__(
         self,
@@ -33,43 +33,47 @@ class MigrationRouter:
         kv_handoff: KvHandoffConfig,
         scheduler: SchedulerConfig,
         sequences: SequenceTable,
-        lives: SequenceLifecycle,
-        tier: HostCacheClient,
-        engine_side: EngineClient,
-        orders: GroupOrders,
-        handover: HandoffPolicy,
+        lifecycle: SequenceLifecycle,
+        host_cache: HostCacheClient,
+        engine_client: EngineClient,
+        group_orders: GroupOrders,
+        handoff_policy: HandoffPolicy,
     ) -> None:
         patience = MigrationLimits(config.stage_timeout_s, config.tail_tokens)
-        self.migrate_out = MigrateOut(sequences, lives, KvExport(tier), patience, self._source)
-        self.migrate_in = MigrateIn(lives, tier, self._target_state, config.max_incoming, config.reservation_s)
-        self.evacuations = Evacuations(sequences, self.migrate_out, orders, config.max_outgoing)
+        self.migrate_out = MigrateOut(sequences, lifecycle, KvExport(host_cache), patience, self._source)
+        self.migrate_in = MigrateIn(
+            lifecycle, host_cache, self._target_state, config.max_incoming, config.reservation_s
+        )
+        self.evacuations = Evacuations(sequences, self.migrate_out, group_orders, config.max_outgoing)
         limits = HandoffLimits(
             kv_handoff.max_concurrent, kv_handoff.max_hold_s, kv_handoff.refusal_pause_s, config.tail_tokens
         )
-        self.kv_handoffs = KvHandoffs(sequences, self.migrate_out, handover, limits, orders, lambda: tier.usable)
+        self.kv_handoffs = KvHandoffs(
+            sequences, self.migrate_out, handoff_policy, limits, group_orders, lambda: host_cache.usable
+        )
         self._scheduler = scheduler
         self._sequences = sequences
-        self._engine_client = engine_side
-        self._lifecycle = lives
-        self._group_orders = orders
-        self._host_cache = tier
+        self._engine_client = engine_client
+        self._lifecycle = lifecycle
+        self._group_orders = group_orders
+        self._host_cache = host_cache
 
     @property
     def parts(self) -> tuple[MigrateOut, MigrateIn, Evacuations, KvHandoffs]:
-        """Those who know, each with its own handlers and its own count of what came too late."""
+        """The parts, each with its own handlers and its own `stale_total`."""
         return self.migrate_out, self.migrate_in, self.evacuations, self.kv_handoffs
 
     @property
     def draining(self) -> bool:
-        """Whether this instance takes nothing new."""
+        """Whether this instance accepts no new attempts."""
         return self.evacuations.draining
 
     def is_recall(self, older: Sequence, place: Place) -> bool:
-        """Whether this attempt only says that one that was about to leave should go on here."""
+        """Whether this attempt only asks to abort the outgoing migration of its request."""
         return older.state is SequenceState.LEAVING and older.in_steps == 0 and list(place.tokens) == older.tokens
 
     def advance(self) -> list[Effect]:
-        """After every change: go on with those who leave, then begin with others."""
+        """After every change: advance the outgoing migrations, then start new ones."""
         effects = self.migrate_out.advance() if len(self.migrate_out) else []
         return effects + self.evacuations.advance() + self.kv_handoffs.start_handoffs()
 
@@ -84,11 +88,11 @@ class MigrationRouter:
         return self.migrate_out.on_peer_gone(peer)
 
     def on_engine_lost(self) -> list[Effect]:
-        """The slab is lost, and with it the rooms in it."""
+        """The KV cache is lost, and with it the reserved slots."""
         return self.migrate_in.on_engine_lost()
 
     def report_fields(self) -> dict[str, Any]:
-        """What a report says of what moves."""
+        """The migration fields of a report."""
         return {
             "draining": self.evacuations.draining,
             "leaving": len(self.migrate_out) + self.evacuations.waiting,
@@ -114,13 +118,13 @@ class MigrationRouter:
         )
 
     def _full_reason(self) -> str:
-        """Why a decode instance takes nothing over now; it is asked all the time, and must stay able to go on."""
+        """Why a decode instance refuses hand-offs now, or None: its running sequences need room to continue."""
         if self._sequences.waiting_count:
             return "others wait for slots"
         running = len(self._sequences) + len(self.migrate_in)
         return f"{running} sequences are enough" if running >= self._scheduler.max_running else ""
 
     def _headroom(self) -> int:
-        """Slots that those that run will need soon."""
+        """Slots that the running sequences will need soon."""
         ahead = len(self._sequences) * self._scheduler.allocate_ahead_tokens
         return min(ahead // 2, self._lifecycle.slot_table.capacity // 8)

@@ -1,1 +1,1 @@
-"""Which sequences run, what a step holds, who is preempted, what a step's answer means."""
+"""Which sequences run, which are preempted, what a step holds, what the answer to a step means."""

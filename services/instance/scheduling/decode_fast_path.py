@@ -1,8 +1,8 @@
-"""The step that has the rows of the one before: most are, while nobody comes, ends, leaves or waits.
+"""Fast path for a step with the rows of the step before: most steps, while no sequence starts, ends, leaves or waits.
 
-Where everybody who may run decodes, and each has a slot for its next token already, the next step follows from the last
-one alone: no policy is asked again, for it sees the same candidates, and no slot table. That nobody's turn has come is
-seen by the list of those that run, which is another one after every change. Knows no engine and takes no decision.
+Where every runnable sequence decodes, and each has a slot for its next token already, the next step follows from the
+last one alone: neither the policy, which would see the same candidates, nor the slot table is asked. The list of
+running sequences is replaced at every change: its identity shows that none happened. Knows no engine, decides nothing.
 """
 
 from collections.abc import Callable
@@ -15,9 +15,9 @@ from services.instance.sequence.table import Sequence
 
 @dataclass(slots=True)
 class DecodeBatch:
-    """Where all that run have decode rows: the list of them, and what their tokens' messages have in common.
+    """A batch in which every running sequence has a decode row, and the common columns of its token messages.
 
-    `dispatcher` is None where they are not all one's.
+    `dispatcher` is None if the sequences have several.
     """
 
     running: list[Sequence]
@@ -28,7 +28,7 @@ class DecodeBatch:
 
 @dataclass(slots=True)
 class StepRows:
-    """An outstanding step's rows, in columns: whose, its number then, where the row stops, whether it samples."""
+    """An outstanding step's rows, in columns: sequence, its number then, stop of the row, whether it samples."""
 
     sequences: list[Sequence]
     numbers: I64
@@ -46,26 +46,26 @@ class SlotExtents:
     length: I64
 
     def add(self, row: int, start: int, length: int) -> None:
-        """One more, of that row."""
+        """Add an extent of that row."""
         self.row.append(row)
         self.start.append(start)
         self.length.append(length)
 
 
 def empty_extents() -> SlotExtents:
-    """Columns to be filled."""
+    """New columns, empty."""
     return SlotExtents(i32(), i64(), i64())
 
 
 NextSlot = Callable[[Sequence], int | None]
-"""The slot of a sequence's next position, which it gets if it has none; None: there is none for it."""
+"""The slot of a sequence's next position, allocated if it has none; None: no slot is free."""
 
 
 class DecodeFastPath:
-    """Owns the last step, as long as it can be followed by its like.
+    """Owns the last step, as long as a step with the same rows can follow.
 
-    `_next` are the slots of the next positions of its rows, as long as these lie before `_ends`; so they do in the next
-    `_left` steps for every row.
+    `_next_slots` are the slots of the next positions of its rows, as long as these lie before `_run_ends`; that holds
+    for every row in the next `_remaining_steps` steps.
     """
 
     def __init__(self) -> None:
@@ -76,11 +76,11 @@ class DecodeFastPath:
         self._remaining_steps = 0
 
     def clear(self) -> None:
-        """Nothing follows."""
+        """Forget the last step: the next one must be composed."""
         self._last_rows = None
 
     def record(self, running: list[Sequence], rows: StepRows, starts: I64, extents: SlotExtents) -> None:
-        """A step was composed of these, where `running` might have had rows."""
+        """Remember a composed step, if every sequence of `running` has one decode row in it."""
         self._last_rows = None
         if not len(running) == len(rows.sequences) == len(extents.row):
             return
@@ -112,7 +112,7 @@ class DecodeFastPath:
         return rows, before.stops, extents
 
     def _continue_runs(self, rows: StepRows, slot_of: NextSlot) -> bool:
-        """Find slots elsewhere for those that have come to an end of theirs; not if one has come to its own end."""
+        """Find the next slots of rows whose run of slots ended; False if a sequence is at its last token."""
         for index, sequence in enumerate(rows.sequences):
             at = rows.stops[index]
             if at < self._run_ends[index]:

@@ -1,4 +1,4 @@
-"""What the global manager has this instance be, and the fence of (epoch, plan version) before it. Knows no slot."""
+"""The group order that this instance follows, behind the fence of (epoch, plan version). Knows no slot."""
 
 from typing import Any
 
@@ -7,11 +7,11 @@ from dunlin.messages.plan import GroupOrder, GroupOrderDone, GroupOrderRefused
 from dunlin.messages.types import Figure, GroupKind, GroupRole, RejectedOption, Why
 
 LOCAL_ROLES = (GroupRole.LOCAL, GroupRole.PREFILL, GroupRole.DECODE)
-"""What an instance can do in a group of its own."""
+"""The roles of an instance in a group of its own."""
 
 
 class GroupOrders:
-    """Holds the order that is followed, `None` before the first. `stale_total` counts those that came too late."""
+    """Holds the order that is followed, `None` before the first. `stale_total` counts fenced orders."""
 
     def __init__(self, own: Address) -> None:
         self.current: GroupOrder | None = None
@@ -30,11 +30,11 @@ class GroupOrders:
 
     @property
     def role(self) -> GroupRole:
-        """What this instance does in its group."""
+        """The role of this instance in its group."""
         return self.current.part if self.current is not None else GroupRole.LOCAL
 
     def report_fields(self) -> dict[str, Any]:
-        """What a report says of this instance's place in the plan."""
+        """The report fields of the followed order; empty before the first."""
         order = self.current
         if order is None:
             return {}
@@ -47,7 +47,7 @@ class GroupOrders:
         }
 
     def apply(self, sender: Address, order: GroupOrder) -> list[Effect]:
-        """Follow the order, or say why not and stay what it was."""
+        """Follow the order, or refuse it with the reason and keep the last one."""
         refusal = self._refusal(order)
         if refusal is None:
             self.current = order

@@ -1,6 +1,6 @@
-"""What happens to a sequence: it starts, is preempted, comes back, and ends. One method per turn of its life.
+"""The lifecycle of a sequence: it starts, is preempted, is restored, and ends. One method per transition.
 
-Keeps slots, engine, host tier and dispatcher in step with the state. Knows no batch and no queue's order.
+Keeps slots, engine, host tier and dispatcher consistent with the state. Knows no batch and no queue's order.
 """
 
 from collections.abc import Collection
@@ -19,16 +19,16 @@ from services.instance.sequence.table import Sequence, SequenceState, SequenceTa
 
 
 class SequenceLifecycle:
-    """Carries the turns out. `slab` is another one after each start of the engine.
+    """Carries the transitions out. `kv_cache` is replaced after each start of an engine without valid KV.
 
-    `keeps`: a sequence that came back from the host tier leaves its regions there, as checkpoints.
+    `keeps`: a sequence that was restored leaves its regions in the host tier, as checkpoints.
     """
 
     def __init__(
         self,
         engine: Address,
         sequences: SequenceTable,
-        tier: HostCacheClient,
+        host_cache: HostCacheClient,
         pressure: PreemptionMode = spill,
         *,
         keeps: bool = False,
@@ -42,13 +42,13 @@ class SequenceLifecycle:
         self.claimed_tokens_total = 0
         self._engine = engine
         self._sequences = sequences
-        self._host_cache = tier
+        self._host_cache = host_cache
         self._preemption_mode = pressure
         self._keeps_checkpoints = keeps
 
     @property
     def slot_table(self) -> SlotTable:
-        """The slab's table."""
+        """The slot table of the KV cache."""
         return self.kv_cache.slot_table
 
     def start(self, sequence: Sequence, slots: int) -> list[Effect]:
@@ -67,7 +67,7 @@ class SequenceLifecycle:
         return [opened, *self._report_prefix_hit(sequence), *moves]
 
     def open_in_engine(self, sequence: Sequence) -> Send:
-        """Make it known to the engine, with the KV of its first tokens that lies in the slab."""
+        """Open the sequence in the engine, with the KV of its first tokens that lies in the KV cache."""
         place, extents = sequence.place, self.kv_cache.extents(sequence, 0, sequence.confirmed)
         opened = Open(
             sequence.number,
@@ -94,7 +94,7 @@ class SequenceLifecycle:
         return [said, *self.complete_deferred(sequence)]
 
     def complete_deferred(self, sequence: Sequence) -> list[Effect]:
-        """Go on with what waited for outstanding steps, if none names the sequence any more."""
+        """Complete the transition that waited for outstanding steps, if none names the sequence any more."""
         if sequence.in_steps > 0:
             return []
         if sequence.state is SequenceState.ENDING:
@@ -104,7 +104,7 @@ class SequenceLifecycle:
         return []
 
     def start_copy_out(self, asked: HostReservation, host: HostRegion) -> list[Effect]:
-        """There is room in the host tier."""
+        """The kvstore reserved room: start the spill of the sequence."""
         sequence = asked.sequence
         self._sequences.transition(sequence, SequenceState.SPILLING)
         extents = self.kv_cache.extents(sequence, asked.region.start, asked.region.stop)
@@ -113,15 +113,15 @@ class SequenceLifecycle:
         return self._host_cache.copy_out(asked, host, extents, Priority.KV)
 
     def retry_spill(self, asked: HostReservation) -> list[Effect]:
-        """There is more room than there was."""
+        """Checkpoints were released: ask for room once more."""
         return self._request_spill(asked.sequence)
 
     def spill_refused(self, asked: HostReservation) -> list[Effect]:
-        """There is none, or nobody says whether there is: go on without."""
+        """The kvstore has no room, or does not answer: free the slots without a spill."""
         return self._close_and_requeue(asked.sequence)
 
     def on_move_done(self, move: PendingMove, done: MoveDone) -> list[Effect]:
-        """A move that a sequence waits for ended."""
+        """A region copy that a sequence waits for ended."""
         sequence = move.sequence
         sequence.in_moves -= 1
         if move.purpose is MovePurpose.SPILL:
@@ -134,7 +134,7 @@ class SequenceLifecycle:
         )
 
     def on_host_cache_lost(self, kvstore: Address | None) -> list[Effect]:
-        """The kvstore is gone: what was kept there is lost."""
+        """The kvstore is gone: the regions kept there are lost."""
         effects: list[Effect] = []
         for sequence in self._sequences:
             if sequence.kept and sequence.kept[0].keeper == kvstore:
@@ -163,12 +163,12 @@ class SequenceLifecycle:
         return [self.open_in_engine(sequence)]
 
     def resume(self, sequence: Sequence) -> None:
-        """One that was about to leave stays: it runs, or waits as before."""
+        """The outgoing migration was aborted: the sequence runs, or waits as before."""
         held = self.kv_cache.held_positions(sequence)
         self._sequences.transition(sequence, SequenceState.RUNNING if held else SequenceState.WAITING)
 
     def stop(self, sequence: Sequence) -> list[Effect]:
-        """Nobody wants more of it: it ends, at once or when its slots are out of use."""
+        """Stop a sequence whose tokens are not wanted: it ends, at once or when its slots are out of use."""
         if sequence.state is SequenceState.ENDING:
             return []
         busy = sequence.in_steps > 0 or sequence.state in (SequenceState.SPILLING, SequenceState.RESTORING)
@@ -187,13 +187,13 @@ class SequenceLifecycle:
         return [Send(sequence.dispatcher, Failed(place.request, place.attempt, why)), *self.stop(sequence)]
 
     def return_to_dispatcher(self, sequence: Sequence, why: Why) -> list[Effect]:
-        """Hand an accepted attempt back to its dispatcher, which places it anew."""
+        """Return an accepted attempt to its dispatcher, which places it anew."""
         place = sequence.place
         returned = Send(sequence.dispatcher, Returned(place.request, place.attempt, why))
         return [returned, *self.stop(sequence)]
 
     def end(self, sequence: Sequence) -> list[Effect]:
-        """It is over, and nothing uses its slots."""
+        """End a sequence whose slots no step and no copy uses."""
         known = sequence.state not in (SequenceState.WAITING, SequenceState.ENDING)
         effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
         effects += self._host_cache.cancel_moves(sequence, MovePurpose.CHECKPOINT)
@@ -205,7 +205,7 @@ class SequenceLifecycle:
         return effects
 
     def discard_kv(self, sequence: Sequence) -> None:
-        """Its slots hold nothing that counts, and no engine knows it: it starts over, from what is kept."""
+        """Discard the KV of a sequence that no engine knows: it starts again from its kept regions."""
         sequence.kv_tokens = sequence.confirmed
         if sequence.state is SequenceState.LEAVING:
             self._release_slots(sequence)
@@ -259,7 +259,7 @@ class SequenceLifecycle:
         self._sequences.renumber(sequence)
 
     def _report_prefix_hit(self, sequence: Sequence) -> list[Effect]:
-        """Tell what of a newcomer's text was here already."""
+        """Report how much of a new sequence's text was in the prefix cache."""
         if sequence.preempted:
             return []
         place, tokens = sequence.place, sequence.confirmed
@@ -273,7 +273,7 @@ class SequenceLifecycle:
         return [Send(sequence.dispatcher, Reused(place.request, place.attempt, tokens, why))]
 
     def _start_restore(self, sequence: Sequence) -> list[Effect]:
-        """Bring back what is kept beyond the tokens whose KV is in the slab already."""
+        """Restore the kept regions beyond the tokens whose KV is in the KV cache already."""
         effects: list[Effect] = []
         at = sequence.confirmed
         for kept in sequence.kept:
@@ -286,7 +286,7 @@ class SequenceLifecycle:
         return effects
 
     def _region_restored(self, move: PendingMove, done: MoveDone) -> list[Effect]:
-        """One region is in the slab, or is not: then nothing behind it counts either."""
+        """One region was restored, or failed: then no region behind it counts either."""
         sequence, region = move.sequence, move.kept.region
         if done.status is MoveStatus.OK and sequence.confirmed == region.start:
             sequence.confirmed = region.stop

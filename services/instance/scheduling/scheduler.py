@@ -1,6 +1,6 @@
-"""Gives slots to those who wait and to those who run, and composes steps of what has them.
+"""Allocates slots to waiting and running sequences, and composes steps of the sequences that have slots.
 
-Decides who starts and who is preempted; how a sequence then lives is `lives.py`'s.
+Decides which sequences start and which are preempted; `lifecycle.py` carries the transitions out.
 """
 
 from collections.abc import Callable
@@ -17,14 +17,14 @@ from services.instance.sequence.table import Sequence, SequenceState, SequenceTa
 
 
 class Scheduler:
-    """Settles everything that can be settled, after every change."""
+    """Admits, preempts and composes steps after every change."""
 
     def __init__(
         self,
         engine: Address,
         config: SchedulerConfig,
         sequences: SequenceTable,
-        lives: SequenceLifecycle,
+        lifecycle: SequenceLifecycle,
         steps: OutstandingSteps,
         evict: VictimPolicy,
         may_run: Callable[[list[Sequence]], list[Sequence]],
@@ -32,13 +32,13 @@ class Scheduler:
         self._engine = engine
         self._config = config
         self._sequences = sequences
-        self._lifecycle = lives
+        self._lifecycle = lifecycle
         self._steps = steps
         self._victim_policy = evict
         self._runnable = may_run
 
     def schedule(self) -> list[Effect]:
-        """Start who may start, and keep the engine's queue filled."""
+        """Start the waiting sequences that fit, and keep the engine's queue filled."""
         effects: list[Effect] = []
         while self._steps.outstanding < MAX_OUTSTANDING_STEPS:
             step = self._repeat_last_step()
@@ -57,7 +57,7 @@ class Scheduler:
         return effects
 
     def _repeat_last_step(self) -> Step | None:
-        """The next step, if nobody waits and everybody only decodes on, as in the one before."""
+        """The next step, if no sequence waits and all running ones only decode, as in the last step."""
         if self._sequences.waiting_count:
             return None
         running = self._runnable(self._sequences.running)
@@ -70,7 +70,7 @@ class Scheduler:
         return slot
 
     def admit_restorable(self) -> list[Effect]:
-        """Let those first in the queue come back from the host tier now: their copies need no room in a step."""
+        """Start the restores at the head of the queue: their copies need no tokens of a step's budget."""
         return self._admit(only_kept=True)
 
     @property
@@ -82,7 +82,7 @@ class Scheduler:
         return self._kv_cache.slot_table.capacity
 
     def _admit(self, only_kept: bool = False) -> list[Effect]:
-        """Start waiting sequences in their order until one does not fit: nobody overtakes."""
+        """Start waiting sequences in their order until one does not fit: none overtakes."""
         effects: list[Effect] = []
         if not self._sequences.waiting_count:
             return effects
@@ -102,19 +102,19 @@ class Scheduler:
         return effects
 
     def _initial_slots(self, sequence: Sequence) -> int:
-        """Room for the known tokens and a run ahead, never more than the sequence can need."""
+        """Slots for the known tokens and a lookahead, never more than the sequence can need."""
         return min(len(sequence.tokens) + self._lookahead_slots(), sequence.max_length)
 
     def _lookahead_slots(self) -> int:
-        """Slots given ahead of need: more in a large slab with much room, where they cost nobody anything."""
+        """Slots allocated ahead of need: more in a large KV cache with many free slots, where they cost nothing."""
         ahead, plenty = self._config.allocate_ahead_tokens, self._kv_cache.available_slots > self._capacity // 2
         return max(ahead, min(4 * ahead, self._capacity // 64)) if plenty else ahead
 
     def _headroom(self, sequence: Sequence) -> int:
-        """Slots kept for those that run, so that a newcomer is not preempted at once. None when the slab is empty.
+        """Slots kept free for running sequences, so that a new one is not preempted at once; 0 if none runs.
 
-        More is kept before one that was preempted: its way to the host tier and back costs what many steps do, so those
-        that run should get far, or to their end, before they need its slots again.
+        More are kept before a preempted one starts again: its copies to the host tier and back cost as much as many
+        steps, so the running sequences should get far, or to their end, before they need its slots again.
         """
         if self._kv_cache.available_slots == self._capacity:
             return 0
@@ -123,12 +123,12 @@ class Scheduler:
             return min(ahead // 2, self._capacity // 8)
         to_come = 0
         for running in self._sequences.running:
-            # One that arrived may have more than it needs.
+            # One that migrated here may have more than it needs.
             to_come += max(0, running.max_length - self._kv_cache.held_positions(running))
         return min(to_come, max(ahead, self._capacity // 4))
 
     def _allocate_rows(self, chosen: list[tuple[Sequence, int]]) -> tuple[list[tuple[Sequence, int]], list[Effect]]:
-        """Find slots for each row, the oldest first; who gets none has no row in this step."""
+        """Allocate slots for each row, the oldest first; a sequence that gets none has no row in this step."""
         effects: list[Effect] = []
         without: dict[Sequence, None] = {}
         for sequence, tokens in chosen:
@@ -139,7 +139,7 @@ class Scheduler:
             effects += self._preempt_one(sequence)
             if sequence.state is SequenceState.RUNNING and not self._allocate(sequence, tokens):
                 without[sequence] = None
-        if effects or without:  # who was preempted for the sake of an older one has no row either
+        if effects or without:  # one that was preempted for an older one has no row either
             chosen = [
                 (one, tokens) for one, tokens in chosen if one.state is SequenceState.RUNNING and one not in without
             ]
@@ -153,7 +153,7 @@ class Scheduler:
         return self._kv_cache.allocate(sequence, max(needed, ahead)) or self._kv_cache.allocate(sequence, needed)
 
     def _preempt_one(self, sequence: Sequence) -> list[Effect]:
-        """Preempt one, unless slots are on their way back already."""
+        """Preempt one sequence, unless slots are about to be freed already."""
         if self._slots_are_coming(sequence):
             return []
         running = self._sequences.running
@@ -165,7 +165,7 @@ class Scheduler:
         return self._lifecycle.preempt(running[choice.index], choice.why)
 
     def _slots_are_coming(self, sequence: Sequence) -> bool:
-        """Whether slots are being given back, or a younger one that could give some is on its way into the slab."""
+        """Whether slots are about to be freed, or a younger sequence that could free some is being restored."""
         going = (
             SequenceState.DRAINING,
             SequenceState.ASKING,

@@ -1,7 +1,7 @@
 """The steps that the engine has not answered: composing the next one, and taking an answer in.
 
 At most two are outstanding, so that the engine finds the next step queued when it answers. Knows which sequences run
-and whose slots they have; not who admitted them or what becomes of those that end.
+and which slots they have; not how they were admitted or what follows when they end.
 """
 
 from collections.abc import Sequence as Indices
@@ -32,8 +32,8 @@ class StepOutcome:
     """What an answered step says. Entry `indices[i]` of its columns is a token of `sampled[i]`.
 
     `rows` are all the step's; `finishes` names those that ended, `dropped` those whose rows did not run, `failed` those
-    that have no next token. `decoding` is set where everybody who ran when the step was composed got a token, at
-    `positions`, and nothing else.
+    that have no next token. `decode_batch` is set where every sequence that ran when the step was composed got a token,
+    at `positions`, and nothing else changed.
     """
 
     done: StepDone
@@ -47,7 +47,7 @@ class StepOutcome:
     positions: I64 = field(default_factory=i64)
 
     def is_plain_decode(self, running: list[Sequence]) -> bool:
-        """Whether it changed nothing but tokens, and nothing else changed who runs."""
+        """Whether the step only added tokens, and `running` is the list of its composition."""
         return self.decode_batch is not None and self.decode_batch.running is running
 
 
@@ -84,7 +84,7 @@ class OutstandingSteps:
         return list(zip(oldest.sequences, oldest.stops, strict=True)) if oldest is not None else []
 
     def clear(self) -> None:
-        """The engine is gone: no step will be answered."""
+        """The engine is gone: forget all steps, none will be answered."""
         self._outstanding.clear()
         self._composition = i64()
         self._fast_path.clear()
@@ -114,7 +114,7 @@ class OutstandingSteps:
         self,
         running: list[Sequence],
         chosen: list[tuple[Sequence, int]],
-        slab: KvCache,
+        kv_cache: KvCache,
     ) -> Step:
         """The next step of rows `chosen` of `running`, whose slots are there already; it is outstanding from now on."""
         starts, extents = i64([sequence.computed for sequence, _ in chosen]), empty_extents()
@@ -125,10 +125,10 @@ class OutstandingSteps:
         for index, sequence in enumerate(rows.sequences):
             stop = stops[index]
             first, last, slot = sequence.slot_run
-            if first <= sequence.computed and stop <= last:  # as `slab.extents` would find, for nearly every row
+            if first <= sequence.computed and stop <= last:  # as `kv_cache.extents` would find, for nearly every row
                 extents.add(index, slot + sequence.computed - first, stop - sequence.computed)
             else:
-                for at, length in slab.extents(sequence, sequence.computed, stop):
+                for at, length in kv_cache.extents(sequence, sequence.computed, stop):
                     extents.add(index, at, length)
             samples = stop == len(sequence.tokens) + sequence.pending
             sequence.computed = stop
@@ -209,7 +209,7 @@ class OutstandingSteps:
 
 
 def _steady_outcome(rows: StepRows, done: StepDone) -> StepOutcome:
-    """Everybody has a token more, and that is all."""
+    """The outcome of a step in which every sequence got one token, and nothing else changed."""
     for sequence, stop, token in zip(rows.sequences, rows.stops, done.token, strict=True):
         sequence.in_steps -= 1
         sequence.pending -= 1
@@ -223,7 +223,7 @@ def _steady_outcome(rows: StepRows, done: StepDone) -> StepOutcome:
 
 
 def _outcome(rows: StepRows, done: StepDone) -> StepOutcome:
-    """Whose token is whose. Nearly always all rows sampled, in their order."""
+    """Match tokens to sequences. Nearly always all rows sampled, in their order."""
     if done.sequence == rows.numbers:
         sampled, indices = rows.sequences, list(range(len(rows.sequences)))
     else:

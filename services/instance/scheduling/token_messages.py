@@ -11,7 +11,7 @@ from services.instance.sequence.table import WANTS_TOKENS, Sequence
 
 
 def steady_token_messages(answer: StepOutcome) -> list[Effect]:
-    """The same, where the answer is steady: whose the tokens are is known from the steps before."""
+    """The message of a plain decode step: the requests of its tokens are known from the steps before."""
     decoding = answer.decode_batch
     if decoding is None or decoding.dispatcher is None:
         return token_messages(answer)
@@ -19,7 +19,7 @@ def steady_token_messages(answer: StepOutcome) -> list[Effect]:
 
 
 def token_messages(answer: StepOutcome) -> list[Effect]:
-    """What each dispatcher gets of a step. A sequence that nobody wants any more yields nothing."""
+    """One message per dispatcher with its tokens of the step. Sequences that are ending yield no tokens."""
     sampled, done = answer.sampled, answer.done
     wanting = [sequence.dispatcher if sequence.state in WANTS_TOKENS else None for sequence in sampled]
     first = wanting[0] if wanting else None

@@ -1,7 +1,7 @@
 """Which requests may have crashed an engine, and which are poison. Pure bookkeeping of blame.
 
 Only the rows of the step that was executing are suspects. They run again alone, one after the other, until each is past
-where the engine crashed; who crashes an engine alone twice is poison. Knows no engine, no slot and no dispatcher.
+where the engine crashed; one that crashes an engine alone twice is poison. Knows no engine, no slot and no dispatcher.
 """
 
 from collections.abc import Iterable
@@ -15,27 +15,27 @@ MAX_CRASHES_ALONE = 2
 
 
 def blame_crash(rows: Iterable[tuple[Sequence, int]]) -> list[Sequence]:
-    """An engine crashed in a step of these (sequence, stop of its row); who of them is poison."""
-    accused = list(rows)
-    for sequence, stop in accused:
-        sequence.suspicion = max(sequence.suspicion, IN_COMPANY) + (len(accused) == 1)
+    """Blame these (sequence, stop of its row) for a crashed step; returns those that are poison now."""
+    suspects = list(rows)
+    for sequence, stop in suspects:
+        sequence.suspicion = max(sequence.suspicion, IN_COMPANY) + (len(suspects) == 1)
         sequence.trial_stop = stop
-    return [sequence for sequence, _ in accused if is_poison(sequence) and sequence.state is not SequenceState.ENDING]
+    return [sequence for sequence, _ in suspects if is_poison(sequence) and sequence.state is not SequenceState.ENDING]
 
 
 def is_poison(sequence: Sequence) -> bool:
-    """Whether it crashed engines alone often enough."""
+    """Whether the sequence crashed `MAX_CRASHES_ALONE` engines while it ran alone."""
     return sequence.suspicion >= IN_COMPANY + MAX_CRASHES_ALONE
 
 
 def runnable(running: list[Sequence]) -> list[Sequence]:
-    """Who of them may be in the next step: everyone, or the first that is on trial."""
+    """The sequences that may be in the next step: all, or only the first that is on trial."""
     on_trial = [sequence for sequence in running if sequence.trial_stop > 0]
     return on_trial[:1] or running
 
 
 def clear_if_past_crash(sequence: Sequence) -> None:
-    """Its step was answered: past the place of the crash it goes on in company. Engines crashed alone stay counted."""
+    """Its step was answered: past the position of the crash it runs with others. Crashes alone stay counted."""
     if 0 < sequence.trial_stop <= sequence.confirmed:
         sequence.trial_stop = 0
         sequence.suspicion = 0 if sequence.suspicion == IN_COMPANY else sequence.suspicion

@@ -1,6 +1,6 @@
 """Answers that ended here lately, for a client whose dispatcher died before it could deliver them.
 
-Every answer is kept for a while, delivered or not: an instance cannot know what a dispatcher that hangs has passed on.
+Every answer is kept for a while, delivered or not: an instance cannot know which tokens a hung dispatcher passed on.
 Knows no slot and no message but `Place`.
 """
 
@@ -36,15 +36,15 @@ class FinishedAnswers:
         return self._answers.tokens
 
     def store(self, now_s: float, sequence: Sequence, finish: FinishReason) -> None:
-        """Keep what a sequence became. Log-probabilities are not known any more: with them it is computed again."""
+        """Keep the answer of an ended sequence, unless it has log-probabilities, which are not kept."""
         place = sequence.place
         if not place.key or place.sampling.logprobs is not None:
             return
-        # Who asks for it compares tokens with the whole text; why it was placed here was told when it was.
+        # An adopting dispatcher compares tokens with the whole text; the reason of the placement is not needed again.
         answer = FinishedAnswer(replace(place, tokens=i32(), why=None), i32(sequence.tokens), finish)
         aliases = ((place.tenant, place.idempotency),) if place.idempotency else ()
         self._answers.put(now_s, place.key, answer, len(answer.tokens), *aliases)
 
     def lookup(self, now_s: float, key: str, tenant: str, idempotency: str) -> FinishedAnswer | None:
-        """The answer of that key or, where there is none, of the tenant's own name for it."""
+        """The answer of that request key or, without one, of the tenant's idempotency key; None if neither is kept."""
         return self._answers.find(now_s, key, (tenant, idempotency))

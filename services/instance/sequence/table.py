@@ -24,8 +24,8 @@ class SequenceState(Enum):
     ASKING = "asking"  # for room in the host tier
     SPILLING = "spilling"  # its KV moves to the host tier
     RESTORING = "restoring"  # its KV moves back
-    LEAVING = "leaving"  # no more rows here: another instance is about to go on with it
-    ENDING = "ending"  # nobody wants more tokens; a step or a move still uses its slots
+    LEAVING = "leaving"  # no more rows here: another instance is about to continue it
+    ENDING = "ending"  # no more tokens are wanted; a step or a region copy still uses its slots
     ENDED = "ended"
 
 
@@ -95,14 +95,14 @@ class Sequence:
     """One attempt at this instance, the `order`th to come; `turn` compares it with others.
 
     `tokens` are the known ones; `pending` more are being sampled by outstanding steps. `computed` positions have KV or
-    will have it when the outstanding steps are done; `answered` ones have it. `in_steps` outstanding steps name it, and
-    `in_moves` moves that it waits for. `say_ended`: the dispatcher waits for `Ended`. `kept` are regions in the host
-    tier, of all layers, that together cover its first tokens; `is_claiming` while it waits to hear what earlier
-    attempts left there, `is_claimed` until it started from that. `spills`: its KV goes to the host tier when it is
-    preempted. `kv_tokens` had KV when it was last preempted.
-    `suspicion` is as in `Returned`; until its answered tokens reach `trial_stop` (0: at once) it runs alone.
-    `engines_lost` died in its steps since one was answered. `run` is where the last slots that the slab was asked for
-    lie, as long as it has slots at all: the next ones are nearly always found there.
+    will have it when the outstanding steps are done; `confirmed` ones have it. `in_steps` outstanding steps name it,
+    and `in_moves` region copies that it waits for. `notify_ended`: the dispatcher waits for `Ended`. `kept` are regions
+    in the host tier, of all layers, that together cover its first tokens; `is_claiming` while the claim for regions of
+    earlier attempts has no answer, `is_claimed` until it started from them. `spills_kv`: its KV is copied to the host
+    tier when it is preempted. `kv_tokens` had KV when it was last preempted.
+    `suspicion` is as in `Returned`; until its confirmed tokens reach `trial_stop` (0: at once) it runs alone.
+    `engines_lost` ended in its steps since one was answered. `slot_run` is the extent of the last slots looked up in
+    the KV cache, as long as it has slots at all: the next ones are nearly always found there.
     """
 
     order: int
@@ -138,12 +138,12 @@ class Sequence:
 
     @property
     def key(self) -> SequenceKey:
-        """Whose attempt it is."""
+        """(dispatcher, request) of the attempt."""
         return self.dispatcher, self.place.request
 
     @property
     def public_key(self) -> str:
-        """The name of the request that every attempt of it has: what its regions are found by."""
+        """The name that all attempts of the request share: the key of its regions."""
         return request_name(self.dispatcher, self.place)
 
     @property
@@ -221,7 +221,7 @@ class SequenceTable:
 
     @property
     def running(self) -> list[Sequence]:
-        """Those that may have rows, oldest first: a list that is not changed any more, and the same one until a
+        """The sequences that may have rows, oldest first: a list that is never changed, and the same one until a
         sequence's state or dispatcher changes.
         """
         if self._oldest_first is None:
@@ -239,23 +239,23 @@ class SequenceTable:
         return len(self._waiting)
 
     def waiting(self) -> list[Sequence]:
-        """Those that wait for slots: preempted ones first, then by arrival."""
+        """The sequences that wait for slots: preempted ones first, then in order of arrival."""
         return sorted(self._waiting, key=_waiting_turn)
 
     def waiting_tokens(self) -> int:
-        """Tokens that those waiting have to compute or restore."""
+        """Tokens that the waiting sequences have to compute or restore."""
         total = 0
         for sequence in self._waiting:
             total += len(sequence.tokens)
         return total
 
     def head_waiting_tokens(self) -> int:
-        """Tokens of the first of those waiting; 0 if nobody waits."""
+        """Tokens of the first waiting sequence; 0 if none waits."""
         first = min(self._waiting, key=_waiting_turn, default=None)
         return len(first.tokens) if first is not None else 0
 
     def by_arrival(self) -> list[Sequence]:
-        """Everyone, in order of arrival."""
+        """All sequences, in order of arrival."""
         return sorted(self._by_number.values(), key=_queue_position)
 
     def by_number(self, number: int) -> Sequence | None:
@@ -279,15 +279,15 @@ class SequenceTable:
         return sequence
 
     def reassign(self, sequence: Sequence, dispatcher: Address, place: Place) -> None:
-        """It is another dispatcher's attempt from now on."""
+        """Make the sequence another dispatcher's attempt."""
         if self._by_key.get(sequence.key) is sequence:
             del self._by_key[sequence.key]
         sequence.dispatcher, sequence.place = dispatcher, place
-        self._oldest_first = None  # who looks at the list sees that something changed
+        self._oldest_first = None  # a holder of the old list sees by identity that something changed
         self._by_key[sequence.key] = sequence
 
     def renumber(self, sequence: Sequence) -> None:
-        """It will be opened in the engine anew."""
+        """Give the sequence a new number: it will be opened in the engine anew."""
         del self._by_number[sequence.number]
         sequence.number = self._next_number()
         self._by_number[sequence.number] = sequence

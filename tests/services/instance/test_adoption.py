@@ -188,8 +188,8 @@ def test_answers_kept_are_bounded_by_number_and_tokens() -> None:
         for request in range(1, 7):
             bench.place(request, key=f"req-a-{request}")
         bench.run_until_quiet()
-        retained = bench.core._engine_client._finished_answers
-        assert (len(retained), retained.tokens) == (3, 3 * 18)
+        finished_answers = bench.core._engine_client._finished_answers
+        assert (len(finished_answers), finished_answers.tokens) == (3, 3 * 18)
 
 
 def test_a_preempted_sequence_says_so_to_its_new_dispatcher() -> None:

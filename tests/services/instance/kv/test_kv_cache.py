@@ -28,19 +28,19 @@ def make_sequence(number: int, known: list[int] | None = None, **overrides: Any)
     return Sequence(number, number, D, Place(number, 1, i32(tokens), len(tokens), 8, **overrides))
 
 
-def begin(slab: KvCache, sequence: Sequence, slots: int = 48) -> int:
+def begin(cache: KvCache, sequence: Sequence, slots: int = 48) -> int:
     """Start it with so many slots in all; how many tokens it reuses."""
-    reused = slab.attach_prefix(sequence)
-    assert slab.allocate(sequence, slots - reused)
+    reused = cache.attach_prefix(sequence)
+    assert cache.allocate(sequence, slots - reused)
     sequence.computed = sequence.confirmed = reused
     return reused
 
 
-def computed(slab: KvCache, sequence: Sequence) -> Sequence:
+def computed(cache: KvCache, sequence: Sequence) -> Sequence:
     """All that it knows has KV now."""
     sequence.computed = sequence.confirmed = len(sequence.tokens)
-    slab.share_prefix(sequence, sequence.confirmed)
-    slab.check_integrity()
+    cache.share_prefix(sequence, sequence.confirmed)
+    cache.check_integrity()
     return sequence
 
 
@@ -55,14 +55,14 @@ def flat(extents: list[Extent]) -> list[int]:
 
 
 def test_a_donation_moves_no_position_to_another_slot() -> None:
-    slab = KvCache(64, "w")
+    cache = KvCache(64, "w")
     sequence = make_sequence(1)
-    begin(slab, sequence)
-    before = slab.extents(sequence, 0, 48)
-    computed(slab, sequence)
-    assert slab.extents(sequence, 0, 48) == before == [(0, 48)]
-    assert (slab.shared_positions(sequence), slab.held_positions(sequence), slab.slot_table.held(1)) == (32, 48, 16)
-    assert [slab.extents(sequence, *span) for span in ((10, 20), (31, 33), (32, 48))] == [
+    begin(cache, sequence)
+    before = cache.extents(sequence, 0, 48)
+    computed(cache, sequence)
+    assert cache.extents(sequence, 0, 48) == before == [(0, 48)]
+    assert (cache.shared_positions(sequence), cache.held_positions(sequence), cache.slot_table.held(1)) == (32, 48, 16)
+    assert [cache.extents(sequence, *span) for span in ((10, 20), (31, 33), (32, 48))] == [
         [(10, 10)],
         [(31, 2)],
         [(32, 16)],
@@ -70,113 +70,113 @@ def test_a_donation_moves_no_position_to_another_slot() -> None:
 
 
 def test_another_one_reads_the_same_slots_and_writes_its_own() -> None:
-    slab = KvCache(128, "w")
+    cache = KvCache(128, "w")
     first = make_sequence(1)
-    begin(slab, first)
-    computed(slab, first)
+    begin(cache, first)
+    computed(cache, first)
     second = make_sequence(2)
-    assert slab.slots_needed(second, 48) == 16
-    assert begin(slab, second) == 32
-    assert slab.extents(second, 0, 32) == slab.extents(first, 0, 32)
-    assert not set(flat(slab.extents(second, 32, 48))) & set(flat(slab.extents(first, 0, 48)))
+    assert cache.slots_needed(second, 48) == 16
+    assert begin(cache, second) == 32
+    assert cache.extents(second, 0, 32) == cache.extents(first, 0, 32)
+    assert not set(flat(cache.extents(second, 32, 48))) & set(flat(cache.extents(first, 0, 48)))
 
 
 def test_positions_without_slots_are_an_error() -> None:
-    slab = KvCache(128, "w")
+    cache = KvCache(128, "w")
     sequence = make_sequence(1)
-    begin(slab, sequence)
-    computed(slab, sequence)
+    begin(cache, sequence)
+    computed(cache, sequence)
     with pytest.raises(ValueError, match="holding of 16 slots"):
-        slab.extents(sequence, 40, 49)
+        cache.extents(sequence, 40, 49)
     with pytest.raises(KeyError):
-        slab.extents(make_sequence(7), 0, 1)
+        cache.extents(make_sequence(7), 0, 1)
 
 
 def test_what_is_cached_counts_as_room_until_somebody_uses_it() -> None:
-    slab = KvCache(64, "w")
+    cache = KvCache(64, "w")
     sequence = make_sequence(1)
-    begin(slab, sequence)
-    computed(slab, sequence)
-    assert (slab.available_slots, slab.cached_slots, slab.slots_gained_without(sequence)) == (16, 0, 48)
-    slab.release_to_prefix_cache(sequence)
-    assert (slab.available_slots, slab.cached_slots, slab.slot_table.free) == (64, 32, 32)
+    begin(cache, sequence)
+    computed(cache, sequence)
+    assert (cache.available_slots, cache.cached_slots, cache.slots_gained_without(sequence)) == (16, 0, 48)
+    cache.release_to_prefix_cache(sequence)
+    assert (cache.available_slots, cache.cached_slots, cache.slot_table.free) == (64, 32, 32)
     second = make_sequence(2)
-    assert slab.slots_needed(second, 48) == 48, "to use what nobody uses takes its room"
-    begin(slab, second)
-    assert (slab.available_slots, slab.slots_gained_without(second)) == (16, 48)
+    assert cache.slots_needed(second, 48) == 48, "to use what nobody uses takes its room"
+    begin(cache, second)
+    assert (cache.available_slots, cache.slots_gained_without(second)) == (16, 48)
 
 
 def test_ending_one_of_two_frees_only_what_the_other_does_not_use() -> None:
-    slab = KvCache(128, "w")
+    cache = KvCache(128, "w")
     first, second = make_sequence(1), make_sequence(2)
-    begin(slab, first)
-    computed(slab, first)
-    begin(slab, second)
-    assert slab.slots_gained_without(second) == 16
-    slab.release_to_prefix_cache(second)
-    assert slab.cached_slots == 0
-    assert slab.extents(first, 0, 40) == [(0, 40)]
+    begin(cache, first)
+    computed(cache, first)
+    begin(cache, second)
+    assert cache.slots_gained_without(second) == 16
+    cache.release_to_prefix_cache(second)
+    assert cache.cached_slots == 0
+    assert cache.extents(first, 0, 40) == [(0, 40)]
 
 
 def test_room_is_made_of_what_nobody_uses() -> None:
-    slab = KvCache(64, "w")
+    cache = KvCache(64, "w")
     old = make_sequence(1)
-    begin(slab, old)
-    slab.release_to_prefix_cache(computed(slab, old))
-    assert slab.evict_prefixes(60)
-    assert slab.cached_slots == 0
-    assert not slab.evict_prefixes(65)
+    begin(cache, old)
+    cache.release_to_prefix_cache(computed(cache, old))
+    assert cache.evict_prefixes(60)
+    assert cache.cached_slots == 0
+    assert not cache.evict_prefixes(65)
     new = make_sequence(2)
-    assert begin(slab, new, 64) == 0
+    assert begin(cache, new, 64) == 0
 
 
 def test_prefixes_go_in_longer_stretches_than_must_so_that_extents_stay_long() -> None:
-    slab = KvCache(256, "w")
+    cache = KvCache(256, "w")
     for number in range(4):
         sequence = make_sequence(number, [number] * 64)
-        begin(slab, sequence, 64)
-        slab.release_to_prefix_cache(computed(slab, sequence))
-    assert slab.slot_table.free == 0
-    assert slab.evict_prefixes(16)
-    assert slab.slot_table.free == 16 + 256 // 8
-    assert slab.cached_slots == 256 - 48
+        begin(cache, sequence, 64)
+        cache.release_to_prefix_cache(computed(cache, sequence))
+    assert cache.slot_table.free == 0
+    assert cache.evict_prefixes(16)
+    assert cache.slot_table.free == 16 + 256 // 8
+    assert cache.cached_slots == 256 - 48
     new = make_sequence(9, [9] * 10)
-    begin(slab, new, 20)
-    assert slab.allocate(new, 20)
-    assert len(slab.extents(new, 0, 40)) == 1
+    begin(cache, new, 20)
+    assert cache.allocate(new, 20)
+    assert len(cache.extents(new, 0, 40)) == 1
 
 
 def test_what_was_donated_by_another_meanwhile_is_not_donated_again() -> None:
-    slab = KvCache(128, "w")
+    cache = KvCache(128, "w")
     first, second = make_sequence(1), make_sequence(2, [*TEXT, *range(900, 924)])
-    begin(slab, first)
-    begin(slab, second, 64)
-    computed(slab, first)
-    computed(slab, second)
-    assert (slab.shared_positions(first), slab.shared_positions(second)) == (32, 0)
-    slab.release_to_prefix_cache(second)
-    slab.check_integrity()
-    assert slab.cached_slots == 32, "its own end hangs on the other's beginning; its copy of the beginning is free"
-    assert slab.reusable_tokens(make_sequence(3, [*second.tokens, 1])) == 64
+    begin(cache, first)
+    begin(cache, second, 64)
+    computed(cache, first)
+    computed(cache, second)
+    assert (cache.shared_positions(first), cache.shared_positions(second)) == (32, 0)
+    cache.release_to_prefix_cache(second)
+    cache.check_integrity()
+    assert cache.cached_slots == 32, "its own end hangs on the other's beginning; its copy of the beginning is free"
+    assert cache.reusable_tokens(make_sequence(3, [*second.tokens, 1])) == 64
 
 
 def test_slots_that_are_being_copied_into_are_given_to_nobody() -> None:
-    slab = KvCache(64, "w")
+    cache = KvCache(64, "w")
     sequence = make_sequence(1)
-    begin(slab, sequence)
-    slab.set_use(sequence, SlotUse.MOVING)
-    slab.share_prefix(sequence, 40)
-    assert slab.shared_positions(sequence) == 0
-    slab.release_to_prefix_cache(sequence)
-    assert slab.slot_table.free == 64
+    begin(cache, sequence)
+    cache.set_use(sequence, SlotUse.MOVING)
+    cache.share_prefix(sequence, 40)
+    assert cache.shared_positions(sequence) == 0
+    cache.release_to_prefix_cache(sequence)
+    assert cache.slot_table.free == 64
 
 
 def test_without_a_digest_nothing_is_shared() -> None:
-    slab = KvCache(64)
+    cache = KvCache(64)
     sequence = make_sequence(1)
-    begin(slab, sequence)
-    slab.release_to_prefix_cache(computed(slab, sequence))
-    assert (slab.cached_slots, slab.reusable_tokens(make_sequence(2))) == (0, 0)
+    begin(cache, sequence)
+    cache.release_to_prefix_cache(computed(cache, sequence))
+    assert (cache.cached_slots, cache.reusable_tokens(make_sequence(2))) == (0, 0)
 
 
 @pytest.mark.parametrize(
@@ -190,13 +190,13 @@ def test_without_a_digest_nothing_is_shared() -> None:
     ],
 )
 def test_what_is_reused_ends_where_a_region_begins(boundaries: tuple[int, ...], reused: int) -> None:
-    slab = KvCache(256, "w")
+    cache = KvCache(256, "w")
     first = make_sequence(1)
-    begin(slab, first)
-    computed(slab, first)
+    begin(cache, first)
+    computed(cache, first)
     second = make_sequence(2, [*TEXT[:32], *range(500, 560)])
     second.kept = kept(*boundaries)
-    assert begin(slab, second, 100) == reused
+    assert begin(cache, second, 100) == reused
 
 
 def test_no_kind_of_rope_depends_on_a_sequence_s_length() -> None:

@@ -39,7 +39,7 @@ class Leaving:
         ended(type("D", (), {"sequence": sequence})(), stays)
 
 
-def make_sheds(*tokens: int, most: int = 4, orders: GroupOrders | None = None) -> tuple[Evacuations, Leaving]:
+def make_evacuations(*tokens: int, most: int = 4, orders: GroupOrders | None = None) -> tuple[Evacuations, Leaving]:
     """Waiting sequences of so many tokens, numbered from 1."""
     sequences, leaving = SequenceTable(), Leaving()
     for request, count in enumerate(tokens, start=1):
@@ -60,46 +60,46 @@ def told(effects: list[Effect]) -> list[Any]:
     [(1, [2]), (10, [2]), (11, [2]), (20, [2, 3]), (45, [2, 3]), (50, [2, 3, 1]), (1000, [2, 3, 1, 4])],
 )
 def test_the_cheapest_leave_until_about_so_many_slots_are_free(slots: int, gone: list[int]) -> None:
-    sheds, leaving = make_sheds(40, 10, 20, 400)
-    sheds.evacuate(0.0, MANAGER, order(slots))
+    evacuations, leaving = make_evacuations(40, 10, 20, 400)
+    evacuations.evacuate(0.0, MANAGER, order(slots))
     assert list(leaving.going) == gone
 
 
 def test_so_many_leave_at_once_and_the_manager_hears_when_all_are_through() -> None:
-    sheds, leaving = make_sheds(10, 10, 10, most=2)
-    assert told(sheds.evacuate(0.0, MANAGER, order(30))) == []
-    assert (list(leaving.going), sheds.waiting) == ([3, 2], 1)
+    evacuations, leaving = make_evacuations(10, 10, 10, most=2)
+    assert told(evacuations.evacuate(0.0, MANAGER, order(30))) == []
+    assert (list(leaving.going), evacuations.waiting) == ([3, 2], 1)
     leaving.end(3)
-    assert told(sheds.advance()) == []
+    assert told(evacuations.advance()) == []
     assert list(leaving.going) == [2, 1]
     leaving.end(2, stays="no room")
     leaving.end(1)
-    assert told(sheds.advance()) == [EvacuateDone(5, 1, moved=2, moved_slots=20, stayed=1, detail="no room")]
+    assert told(evacuations.advance()) == [EvacuateDone(5, 1, moved=2, moved_slots=20, stayed=1, detail="no room")]
 
 
 def test_nobody_to_give_is_answered_at_once() -> None:
-    sheds, _ = make_sheds()
-    assert told(sheds.evacuate(0.0, MANAGER, order(30))) == [EvacuateDone(5, 1)]
+    evacuations, _ = make_evacuations()
+    assert told(evacuations.evacuate(0.0, MANAGER, order(30))) == [EvacuateDone(5, 1)]
 
 
 def test_orders_of_an_older_term_or_ticket_change_nothing() -> None:
     orders = GroupOrders(ME)
-    sheds, leaving = make_sheds(10, orders=orders)
-    sheds.drain(0.0, MANAGER, Drain(5, 3))
+    evacuations, leaving = make_evacuations(10, orders=orders)
+    evacuations.drain(0.0, MANAGER, Drain(5, 3))
     for stale in (order(10, ticket=2), order(10, ticket=9, epoch=4)):
-        (answer,) = told(sheds.evacuate(0.0, MANAGER, stale))
+        (answer,) = told(evacuations.evacuate(0.0, MANAGER, stale))
         assert "stale" in answer.detail
     orders.apply(MANAGER, GroupOrder(6, 1, 1, GroupKind.LOCAL, GroupRole.LOCAL, (ME,)))
-    assert "stale" in told(sheds.evacuate(0.0, MANAGER, order(10, ticket=9)))[0].detail
+    assert "stale" in told(evacuations.evacuate(0.0, MANAGER, order(10, ticket=9)))[0].detail
     assert len(leaving) == 0
-    assert sheds.stale_total == 3
+    assert evacuations.stale_total == 3
 
 
 def test_draining_ends_when_told_and_whoever_had_not_begun_stays() -> None:
-    sheds, leaving = make_sheds(10, 10, most=1)
-    assert told(sheds.drain(0.0, MANAGER, Drain(5, 1))) == [DrainDone(5, 1, draining=True)]
-    sheds.evacuate(0.0, MANAGER, order(20, ticket=2))
-    assert told(sheds.drain(0.0, MANAGER, Undrain(5, 3))) == [DrainDone(5, 3, draining=False)]
-    assert not sheds.draining
+    evacuations, leaving = make_evacuations(10, 10, most=1)
+    assert told(evacuations.drain(0.0, MANAGER, Drain(5, 1))) == [DrainDone(5, 1, draining=True)]
+    evacuations.evacuate(0.0, MANAGER, order(20, ticket=2))
+    assert told(evacuations.drain(0.0, MANAGER, Undrain(5, 3))) == [DrainDone(5, 3, draining=False)]
+    assert not evacuations.draining
     leaving.end(2)
-    assert told(sheds.advance()) == [EvacuateDone(5, 2, moved=1, moved_slots=10)]
+    assert told(evacuations.advance()) == [EvacuateDone(5, 2, moved=1, moved_slots=10)]

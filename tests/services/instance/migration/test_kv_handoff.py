@@ -51,8 +51,8 @@ class Leaving:
         _, ended = self.going.pop(sequence)
         if not stays:
             self._sequences.transition(sequence, SequenceState.ENDED)
-        departure: Any = type("D", (), {"sequence": sequence, "stage": stage})()
-        ended(departure, stays)
+        migration: Any = type("D", (), {"sequence": sequence, "stage": stage})()
+        ended(migration, stays)
 
 
 class Here:
@@ -65,19 +65,19 @@ class Here:
         self.sequences = SequenceTable()
         self.leaving = Leaving(self.sequences)
         limits = HandoffLimits(most, hold_s=10.0, pause_s=0.1, tail_tokens=TAIL)
-        departures: Any = self.leaving
-        self.handovers = KvHandoffs(self.sequences, departures, policy, limits, self.orders, lambda: self.can_copy)
+        migrate_out: Any = self.leaving
+        self.kv_handoffs = KvHandoffs(self.sequences, migrate_out, policy, limits, self.orders, lambda: self.can_copy)
         for request in range(1, sequences + 1):
             sequence = self.sequences.add(D, make_place(request, tokens=10))
             self.sequences.transition(sequence, SequenceState.RUNNING)
         self.all = self.sequences.by_arrival()
 
-    def follow(self, part: GroupRole, epoch: int = 1) -> None:
+    def follow(self, role: GroupRole, epoch: int = 1) -> None:
         """The manager has the instance do that."""
-        self.orders.apply(MANAGER, GroupOrder(epoch, 1, 1, GroupKind.LOCAL, part, (ME,)))
+        self.orders.apply(MANAGER, GroupOrder(epoch, 1, 1, GroupKind.LOCAL, role, (ME,)))
 
     def rooms(self, *rooms: tuple[Address, int], ticket: int = 1, epoch: int = 5) -> "Here":
-        self.handovers.set_targets(
+        self.kv_handoffs.set_targets(
             0.0, MANAGER, Handoff(epoch, ticket, tuple(HandoffTarget(*room, 1000) for room in rooms))
         )
         return self
@@ -86,10 +86,10 @@ class Here:
         """The last row of the prompt is in a step."""
         for sequence in sequences or self.all:
             sequence.computed, sequence.pending = 10, 1
-        return self.handovers.start_handoffs()
+        return self.kv_handoffs.start_handoffs()
 
     def runs(self) -> list[int]:
-        return [sequence.order for sequence in self.handovers.runnable(self.sequences.running)]
+        return [sequence.order for sequence in self.kv_handoffs.runnable(self.sequences.running)]
 
 
 def timers(effects: list[Effect], kind: type[Any]) -> list[tuple[float, Any]]:
@@ -98,12 +98,12 @@ def timers(effects: list[Effect], kind: type[Any]) -> list[tuple[float, Any]]:
 
 def test_it_leaves_once_its_prompt_is_in_a_step_and_its_row_waits() -> None:
     here = Here(2).rooms((X, 100))
-    assert here.handovers.start_handoffs() == []
+    assert here.kv_handoffs.start_handoffs() == []
     assert (here.leaving.log, here.runs()) == ([], [1, 2])
     first = here.all[0]
     assert timers(here.prefill(first), HandoffHoldExpired) == [(10.0, HandoffHoldExpired(1))]
     assert (here.leaving.log, here.runs()) == ([(1, "x")], [2])
-    assert here.handovers.start_handoffs() == [], "once is enough"
+    assert here.kv_handoffs.start_handoffs() == [], "once is enough"
 
 
 def test_a_row_waits_even_before_anything_was_settled() -> None:
@@ -135,7 +135,7 @@ def test_what_has_to_be_computed_again_is_computed_first() -> None:
     one = here.all[0]
     one.tokens.append(7)
     one.computed, one.pending = 4, 0  # preempted after its first token, and back
-    assert (here.handovers.start_handoffs(), here.runs()) == ([], [1])
+    assert (here.kv_handoffs.start_handoffs(), here.runs()) == ([], [1])
     assert here.leaving.log == []
 
 
@@ -144,7 +144,7 @@ def test_what_decoded_here_before_goes_on_until_it_is_gone() -> None:
     one = here.all[0]
     one.tokens += [7, 7]
     one.computed = 11
-    here.handovers.start_handoffs()
+    here.kv_handoffs.start_handoffs()
     assert (here.leaving.log, here.runs()) == ([(1, "x")], [1])
 
 
@@ -153,10 +153,10 @@ def test_promises_count_while_those_are_on_their_way() -> None:
     here.prefill()
     assert here.leaving.log == [(1, "x"), (2, "y"), (3, "x"), (4, "y")]
     assert here.runs() == [], "the last ones wait for room"
-    here.rooms((X, 50), (Y, 0), ticket=2).handovers.start_handoffs()
+    here.rooms((X, 50), (Y, 0), ticket=2).kv_handoffs.start_handoffs()
     assert len(here.leaving.log) == 4, "36 of those are promised"
     here.leaving.end(here.all[0])
-    here.handovers.start_handoffs()
+    here.kv_handoffs.start_handoffs()
     assert here.leaving.log[4:] == [(5, "x")]
 
 
@@ -165,7 +165,7 @@ def test_so_many_leave_at_once_the_oldest_first() -> None:
     here.prefill()
     assert here.leaving.log == [(1, "x"), (2, "x")]
     here.leaving.end(here.all[0])
-    here.handovers.start_handoffs()
+    here.kv_handoffs.start_handoffs()
     assert here.leaving.log[2:] == [(3, "x")]
 
 
@@ -174,18 +174,18 @@ def test_who_refuses_is_left_alone_for_a_while_and_another_is_asked_at_once() ->
     here.prefill()
     one = here.all[0]
     here.leaving.end(one, stays="x refuses: too few free slots")
-    ((pause_s, due),) = timers(here.handovers.start_handoffs(), TargetPauseExpired)
+    ((pause_s, due),) = timers(here.kv_handoffs.start_handoffs(), TargetPauseExpired)
     assert (pause_s, due.address) == (0.1, X)
     assert here.leaving.log == [(1, "x"), (1, "y")]
     here.leaving.end(one, stays="y refuses: too few free slots")
-    here.handovers.start_handoffs()
-    here.rooms((X, 1000), (Y, 900), ticket=2).handovers.start_handoffs()
+    here.kv_handoffs.start_handoffs()
+    here.rooms((X, 1000), (Y, 900), ticket=2).kv_handoffs.start_handoffs()
     assert len(here.leaving.log) == 2, "both rest, whatever the manager says"
-    here.handovers.on_pause_expired(0.0, ME, TargetPauseExpired(X, due.counter + 9))
-    here.handovers.start_handoffs()
+    here.kv_handoffs.on_pause_expired(0.0, ME, TargetPauseExpired(X, due.counter + 9))
+    here.kv_handoffs.start_handoffs()
     assert len(here.leaving.log) == 2
-    here.handovers.on_pause_expired(0.0, ME, due)
-    here.handovers.start_handoffs()
+    here.kv_handoffs.on_pause_expired(0.0, ME, due)
+    here.kv_handoffs.start_handoffs()
     assert here.leaving.log[2:] == [(1, "x")]
 
 
@@ -193,9 +193,9 @@ def test_nobody_waits_for_longer_than_it_may() -> None:
     here = Here(2).rooms((X, 5))
     here.prefill()
     assert here.runs() == []
-    here.handovers.on_hold_expired(0.0, ME, HandoffHoldExpired(2))
+    here.kv_handoffs.on_hold_expired(0.0, ME, HandoffHoldExpired(2))
     assert here.runs() == [2]
-    here.rooms((X, 500), ticket=2).handovers.start_handoffs()
+    here.rooms((X, 500), ticket=2).kv_handoffs.start_handoffs()
     assert here.leaving.log == [(1, "x")], "the other one stays for good"
 
 
@@ -205,10 +205,10 @@ def test_what_fails_on_its_way_again_and_again_stays() -> None:
     one = here.all[0]
     for left in range(MAX_FAILURES - 1, -1, -1):
         here.leaving.end(one, stays="x lost the room", stage=MigrationStage.COPYING)
-        ((_, due),) = timers(here.handovers.start_handoffs(), TargetPauseExpired)
+        ((_, due),) = timers(here.kv_handoffs.start_handoffs(), TargetPauseExpired)
         assert here.runs() == ([] if left else [1])
-        here.handovers.on_pause_expired(0.0, ME, due)
-        here.handovers.start_handoffs()
+        here.kv_handoffs.on_pause_expired(0.0, ME, due)
+        here.kv_handoffs.start_handoffs()
     assert len(here.leaving.log) == MAX_FAILURES
 
 
@@ -233,6 +233,6 @@ def test_one_that_ended_on_its_way_blames_nobody() -> None:
 def test_the_word_of_an_older_term_or_ticket_changes_nothing(epoch: int, ticket: int, known_epoch: int) -> None:
     here = Here().rooms((X, 100))
     here.follow(GroupRole.PREFILL, max(1, known_epoch))
-    here.handovers.set_targets(0.0, MANAGER, Handoff(epoch, ticket, ()))
-    assert here.handovers.is_on
-    assert here.handovers.stale_total == 1
+    here.kv_handoffs.set_targets(0.0, MANAGER, Handoff(epoch, ticket, ()))
+    assert here.kv_handoffs.is_on
+    assert here.kv_handoffs.stale_total == 1

@@ -22,17 +22,17 @@ def place(request: int, tokens: int, max_tokens: int) -> Place:
 
 
 def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others() -> None:
-    sequences, tier = SequenceTable(), HostCacheClient(ENGINE, 3.0)
-    lives = SequenceLifecycle(ENGINE, sequences, tier)
-    lives.kv_cache = KvCache(96)
+    sequences, host_cache = SequenceTable(), HostCacheClient(ENGINE, 3.0)
+    lifecycle = SequenceLifecycle(ENGINE, sequences, host_cache)
+    lifecycle.kv_cache = KvCache(96)
     steps = OutstandingSteps(BATCH_POLICIES["chunked"], "chunked", 512)
     config = SchedulerConfig(allocate_ahead_tokens=4)
-    batcher = Scheduler(ENGINE, config, sequences, lives, steps, VICTIM_POLICIES["youngest"], list)
+    batcher = Scheduler(ENGINE, config, sequences, lifecycle, steps, VICTIM_POLICIES["youngest"], list)
     arrived = sequences.add(DISPATCHER, place(1, 20, 5))
-    assert lives.kv_cache.reserve("arrival", 52)
-    lives.start_migrated(arrived, "arrival", 19)
+    assert lifecycle.kv_cache.reserve("arrival", 52)
+    lifecycle.start_migrated(arrived, "arrival", 19)
     preempted = sequences.add(DISPATCHER, place(2, 45, 30))
     preempted.preempted = True
     batcher.schedule()
     assert preempted.state is SequenceState.WAITING
-    assert lives.slot_table.free == 44
+    assert lifecycle.slot_table.free == 44
