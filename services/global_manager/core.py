@@ -39,7 +39,7 @@ class RetryDue:
 
 @dataclass(frozen=True, slots=True)
 class MovesDue:
-    """Time to look at who should give work to whom, unless a newer timer runs."""
+    """Time to look for moves between instances, unless a newer timer runs."""
 
     counter: int
 
@@ -80,7 +80,7 @@ class GlobalManagerCore:
         return handler(now_s, sender, message) if handler is not None else []
 
     def report(self) -> ManagerReport:
-        """What this manager says of itself: its term, if it leads."""
+        """The report of this manager: its term, if it leads."""
         return ManagerReport(self.term.epoch, self.term.plan_version) if self.term is not None else ManagerReport()
 
     @handles
@@ -95,7 +95,7 @@ class GlobalManagerCore:
         moves = self.move_orders.on_instance_joined(sender) if self.move_orders is not None else []
         rooms = self.handoff_assignments.on_instance_joined(sender) if self.handoff_assignments is not None else []
         member = self.fleet.members.get(sender)
-        # Who is not known as ready has no place in a plan: the view that says so will make one.
+        # Only ready instances are grouped: the view that reports this one ready starts a plan.
         return again + moves + rooms + (self._replan_soon(now_s) if member is not None and member.ready else [])
 
     @handles
@@ -200,7 +200,7 @@ class GlobalManagerCore:
         return [*self.handoff_assignments.assign(now_s, members), *self.move_orders.order_moves(now_s, members)]
 
     def _can_wait_for_timer(self, now_s: float) -> bool:
-        """In a large fleet the next look at moves, which comes anyway, is soon enough; not for an operator's wish."""
+        """Look for moves now; in a large fleet the next timer is soon enough, unless an operator waits."""
         is_asked = self.move_orders is not None and self.move_orders.has_open_drains
         return not is_asked and self._moves_throttle.is_too_soon(now_s, len(self.fleet.members))
 
@@ -224,7 +224,7 @@ class GlobalManagerCore:
         return self._replan(now_s) if self._plan_throttle.is_due(message) else []
 
     def _replan(self, now_s: float) -> list[Effect]:
-        """Order whoever's place in the plan is new. An instance that is not ready now keeps the order that it has."""
+        """Send new orders to instances whose place in the plan changed. One that is not ready keeps its order."""
         if self.term is None:
             return []
         self._plan_throttle.plan_made(now_s)
@@ -235,7 +235,7 @@ class GlobalManagerCore:
         return effects + self._heartbeat.sends() + self._retry_later()
 
     def _candidates(self, term: PlanTerm) -> list[GroupCandidate]:
-        """Who may be grouped: known to the monitor, and either in the plan already or ready with a stream to here."""
+        """The instances that may be grouped: in the newest view, and in the plan already or ready with a stream."""
         candidates = []
         for member in self.fleet.members.values():
             order = term.order_of(member.address)

@@ -7,14 +7,14 @@ from dunlin.messages.fleet import FleetView, MemberView
 from dunlin.messages.types import GroupRole
 
 _SHAPE = attrgetter("ready", "suspect", "draining", "capacity_slots", "part")
-"""All that plans are made of, besides the orders given: load changes without end, and these seldom."""
+"""The fields of a view that plans depend on, which change seldom; load changes all the time."""
 
 
 class FleetMirror:
     """The instances of the newest FleetView, kept up to date by differences.
 
     A difference to a version that is not the one held is dropped: a stream begins with everything. `is_reshaped`: the
-    last one changed who there is or what they can do, not load alone. `has_moves`: somebody drains or hands over.
+    last one changed the set of instances or their `_SHAPE`, not load alone. `has_moves`: one drains or prefills.
     """
 
     def __init__(self) -> None:
@@ -25,7 +25,7 @@ class FleetMirror:
         self._version = 0
 
     def apply(self, monitor: Address, view: FleetView) -> bool:
-        """Take a view in; False when it does not follow what is held, or an older incarnation of its monitor speaks."""
+        """Apply a view; False if it does not follow the held version, or is of an older incarnation of the monitor."""
         if self._monitor is not None and _is_older(monitor, self._monitor):
             return False
         before = self.members if view.base_version else {}

@@ -1,7 +1,7 @@
-"""Whom the prefill instances hand sequences over to: which decode instances each hears of, and how much room is there.
+"""Targets of the prefill instances' hand-offs: the decode instances assigned to each, and their free slots.
 
-Owns what was told in this term. A change of who there is goes out at once, a change of how much room at most every
-`rooms_s`. Knows no sequence: the prefill instances choose when each leaves, and for where.
+Owns the assignments sent in this term. A change of the targets is sent at once, a change of their free slots at most
+every `rooms_s`. Knows no sequence: the prefill instances choose when each one migrates, and to which target.
 """
 
 from collections.abc import Collection, Sequence
@@ -16,14 +16,14 @@ from dunlin.policies.handoff import assign_targets
 
 @dataclass(frozen=True, slots=True)
 class SentAssignment:
-    """The newest word to one prefill instance, and when it was said."""
+    """The newest assignment of one prefill instance, and the time when it was sent."""
 
     order: Handoff
     at_s: float
 
 
 class HandoffAssignments:
-    """One term's word on who takes over. `tickets` were given out."""
+    """The assignments of one term. `tickets` counts the messages sent."""
 
     def __init__(self, epoch: int, rooms_s: float) -> None:
         self.tickets = 0
@@ -33,11 +33,11 @@ class HandoffAssignments:
 
     @property
     def has_assignments(self) -> bool:
-        """Whether somebody was told anything, who may have to hear more or be forgotten."""
+        """Whether any assignment was sent, which may need an update or be forgotten."""
         return bool(self._sent)
 
     def assign(self, now_s: float, members: Sequence[MemberView]) -> list[Effect]:
-        """Tell those for whom there is news. `members` have a stream to here."""
+        """Send the assignments that changed. `members` have a stream to here."""
         sources = [member for member in members if member.part is GroupRole.PREFILL]
         if not sources and not self._sent:
             return []
@@ -49,12 +49,12 @@ class HandoffAssignments:
             for one in targets
         ]
         effects: list[Effect] = []
-        for source, heard_of in zip(sources, assign_targets(len(sources), len(targets)), strict=True):
-            effects += self._send(now_s, source.address, tuple(rooms[number] for number in heard_of), len(targets))
+        for source, assigned in zip(sources, assign_targets(len(sources), len(targets)), strict=True):
+            effects += self._send(now_s, source.address, tuple(rooms[number] for number in assigned), len(targets))
         return effects
 
     def on_instance_joined(self, instance: Address) -> list[Effect]:
-        """A stream opened anew: what was said on the old one may have been lost."""
+        """A stream opened anew: repeat the assignment, which the old stream may have lost."""
         told = self._sent.get(instance)
         return [Send(instance, told.order)] if told is not None else []
 

@@ -1,7 +1,7 @@
 """What moves between instances while this process leads: drains that an operator wants, and the policy's rebalancing.
 
 Owns the moves that were ordered and not answered, and the drains that were ordered and not yet seen in a view. Whether
-an instance drains is the instance's own word, so that a new leader goes on where the last one stopped. Knows no
+an instance drains is taken from its own report, so that a new leader continues where the last one stopped. Knows no
 sequence: the source chooses those.
 """
 
@@ -36,7 +36,7 @@ class DrainOrder:
 
     @property
     def draining(self) -> bool:
-        """What the instance should report."""
+        """Whether the instance should report that it drains."""
         return isinstance(self.order, Drain)
 
 
@@ -77,7 +77,7 @@ class MoveOrders:
         return DrainReply(DrainOutcome.ORDERED, "", member.address, others), [Send(member.address, order)]
 
     def order_moves(self, now_s: float, members: Sequence[MemberView]) -> list[Effect]:
-        """What is to move now: first what drains, then what the policy says. `members` have a stream to here."""
+        """The orders due now: first for draining instances, then of the policy. `members` have a stream to here."""
         self._drop_confirmed_drains(members)
         effects: list[Effect] = []
         for index, member in enumerate(members):
@@ -98,20 +98,20 @@ class MoveOrders:
         return [Send(instance, wish.order) for instance, wish in self._drains.items()]
 
     def on_instance_joined(self, instance: Address) -> list[Effect]:
-        """A stream opened anew: what was asked on the old one may have been lost. The instance tells repeats apart."""
+        """A stream opened anew: repeat the open orders, which may have been lost; instances recognize repeats."""
         evacuation, wish = self._open.get(instance), self._drains.get(instance)
         orders = [*([evacuation] if evacuation is not None else []), *([wish.order] if wish is not None else [])]
         return [Send(instance, order) for order in orders]
 
     def forget_unknown(self, known: Collection[Address]) -> None:
-        """Whoever is in no view any more is gone for good."""
+        """Forget instances that the view does not have: they are gone for good."""
         tables: tuple[dict[Address, Any], ...] = (self._open, self._drains, self._cooldown_until_s)
         for table in tables:
             for address in [address for address in table if address not in known]:
                 table.pop(address)
 
     def on_evacuate_done(self, now_s: float, sender: Address, message: EvacuateDone) -> bool:
-        """A source has done its part; False when nobody asked."""
+        """A source has completed its evacuation; False if that order is not open."""
         evacuation = self._open.get(sender)
         if evacuation is None or (evacuation.epoch, evacuation.ticket) != (message.epoch, message.ticket):
             return False
@@ -123,7 +123,7 @@ class MoveOrders:
         return True
 
     def on_drain_done(self, sender: Address, message: DrainDone) -> bool:
-        """The instance has heard of the wish; its view confirms it. False when nobody asked."""
+        """The instance got the drain order; a view confirms its effect. False if that order is not open."""
         wish = self._drains.get(sender)
         return wish is not None and (wish.order.epoch, wish.order.ticket) == (message.epoch, message.ticket)
 
@@ -158,7 +158,7 @@ class MoveOrders:
         return serves and member.address not in self._open and not rests
 
     def _drain_candidates(self, now_s: float, members: Sequence[MemberView], source: int) -> list[RebalanceCandidate]:
-        """Where work is split, what runs goes on where others decode, if anybody does."""
+        """The possible targets: in a split fleet only instances that decode, if there are any."""
         candidates = self._candidates(now_s, members, busy_takers=True)
         pairs = list(zip(candidates, members, strict=True))
         decodes = [one.may_receive and member.part is not GroupRole.PREFILL for one, member in pairs]

@@ -1,4 +1,4 @@
-"""The orders of one term: who was ordered what, which orders are answered, and which must be given (again).
+"""The orders of one term: the newest order of each member, its answer, and the orders that must be sent (again).
 
 Knows no stream, no policy and no view; a new term starts with a new object.
 """
@@ -14,7 +14,7 @@ from dunlin.policies.group import Group
 
 
 class OrderStatus(IntEnum):
-    """What a member said to its newest order."""
+    """A member's answer to its newest order."""
 
     NONE = 0
     DONE = 1

@@ -1,4 +1,4 @@
-"""How soon after one plan the next may be made: a plan looks at everybody, and thousands may come one by one.
+"""How soon after one plan the next may be made: a plan reads every member, and thousands may join one by one.
 
 Owns the time of the last plan and the timer. Knows no plan and no member.
 """

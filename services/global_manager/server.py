@@ -38,7 +38,7 @@ class TermGuard:
         self._host: CoreHost | None = None
 
     def follow(self, election: Election, host: CoreHost) -> None:
-        """Ask this election from now on."""
+        """Use this election from now on."""
         self._election, self._host = election, host
 
     def changed(self, change: Elected | Deposed) -> None:

@@ -57,12 +57,12 @@ class AttemptAdmission:
             return [*effects, _refuse(sender, place, Refusal.NOT_IN_PLAN)]
         if self._migration.draining:
             return [*effects, _refuse(sender, place, Refusal.DRAINING)]
-        longest, limit = (
+        max_length, limit = (
             place.prompt_tokens + place.max_tokens,
             min(ready.max_positions, self._lifecycle.slot_table.capacity),
         )
-        if longest > limit or len(place.tokens) >= longest or not place.tokens:
-            figures = (Figure("tokens", len(place.tokens)), Figure("longest", longest), Figure("limit", limit))
+        if max_length > limit or len(place.tokens) >= max_length or not place.tokens:
+            figures = (Figure("tokens", len(place.tokens)), Figure("longest", max_length), Figure("limit", limit))
             return [*effects, _refuse(sender, place, Refusal.TOO_LONG, *figures)]
         if fault := limits.placement_error(place, ready.vocabulary):
             # No engine can ever run it: INVALID is the only refusal at which a dispatcher gives the request up.

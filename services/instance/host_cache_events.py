@@ -48,24 +48,26 @@ class HostCacheEvents:
         """The kvstore reserved room: the part that asked starts its copy."""
         if not self._is_current(sender):
             return []
-        asked = self._host_cache.reserved_or_refused(message.ticket)
-        if asked is None:
+        reservation = self._host_cache.reserved_or_refused(message.ticket)
+        if reservation is None:
             return self._host_cache.release(message.host)
-        waiter = self._checkpointer if asked.purpose is MovePurpose.CHECKPOINT else self._lifecycle
-        return waiter.start_copy_out(asked, message.host)
+        waiter = self._checkpointer if reservation.purpose is MovePurpose.CHECKPOINT else self._lifecycle
+        return waiter.start_copy_out(reservation, message.host)
 
     @handles
     def on_region_refused(self, now_s: float, sender: Address, message: RegionRefused) -> list[Effect]:
         """The kvstore has no room. For a preempted sequence checkpoints are released and the request is repeated."""
-        asked = self._host_cache.reserved_or_refused(message.ticket) if self._is_current(sender) else None
-        if asked is None:
+        reservation = self._host_cache.reserved_or_refused(message.ticket) if self._is_current(sender) else None
+        if reservation is None:
             return []
-        if asked.purpose is MovePurpose.CHECKPOINT:
+        if reservation.purpose is MovePurpose.CHECKPOINT:
             return self._checkpointer.on_room_refused(now_s)
         made = self._checkpointer.release_checkpoints(
-            now_s, self._host_cache.size_bytes(asked.region.stop - asked.region.start)
+            now_s, self._host_cache.size_bytes(reservation.region.stop - reservation.region.start)
         )
-        return [*made, *self._lifecycle.retry_spill(asked)] if made else self._lifecycle.spill_refused(asked)
+        return (
+            [*made, *self._lifecycle.retry_spill(reservation)] if made else self._lifecycle.spill_refused(reservation)
+        )
 
     @handles
     def on_regions_found(self, now_s: float, sender: Address, message: RegionsFound) -> list[Effect]:

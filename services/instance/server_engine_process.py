@@ -1,7 +1,7 @@
 """One engine process as the instance speaks to it: frames over a socket, and how it ended.
 
-A child may stand by: it has loaded and warmed up, and takes over when told. Knows neither why it was started nor who
-comes after it.
+A process may stand by: it has loaded and warmed up, and serves on command. Knows neither why it was started nor which
+process follows.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 _log = logging.getLogger(__name__)
 
 EXIT_GRACE_S = 0.5
-"""A process whose socket closed is about to exit by itself: how it does says whom to blame."""
+"""A process whose socket closed is about to exit by itself: its exit status tells the cause. Seconds."""
 ACTIVATE = b"\x01"
 
 
 class EngineProcess(asyncio.Protocol):
     """Owns one engine process. The outlet of the engine's address once it is in charge.
 
-    `lost` says why it is of no use any more, `ready` that it took steps. `is_prepared`: it stands by and waits.
+    `lost` says why it is of no use any more, `ready` that it could take steps. `is_prepared`: it stands by and waits.
     """
 
     def __init__(self, host: CoreHost, engine: Address, process: "subprocess.Popen[bytes]") -> None:
@@ -79,7 +79,7 @@ class EngineProcess(asyncio.Protocol):
         self._end(str(exc) if exc else "closed its socket")
 
     def activate(self, stood_by: bool) -> None:
-        """From now on it is the instance's engine."""
+        """Make this process the instance's engine."""
         self._is_active = True
         if stood_by and self._transport is not None:
             self._transport.write(ACTIVATE)

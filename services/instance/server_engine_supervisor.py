@@ -1,6 +1,6 @@
 """Keeps one engine running: starts it, has another stand by, reports how each ended, and starts the next.
 
-Knows nothing of what is said to them.
+Knows no message between core and engine.
 """
 
 import asyncio
@@ -25,16 +25,16 @@ _log = logging.getLogger(__name__)
 PROGRESS_INTERVAL_S = 0.1
 BACKOFF_MAX_S = 10.0
 HEALTHY_S = 1.0
-"""An engine that served for so long may be followed at once by the next one."""
+"""After an engine that served for so long the next one starts at once, seconds."""
 STANDBY_AFTER_S = 1.0
-"""So long after an engine is ready the next one is started, to stand by."""
+"""The standby is started so long after an engine is ready, seconds."""
 ACTIVATE_S = 0.5
-"""What is expected of one that stands by, before any was measured."""
+"""Expected duration from the command until a standby is ready, before one was measured, seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class EngineLaunchSettings:
-    """What every engine process of this instance is told. `dtype` is `float32` or `bfloat16`.
+    """Settings of every engine process of this instance. `dtype` is `float32` or `bfloat16`.
 
     `standby`: another process is loaded and warmed up in advance, at the cost of its memory without weights and KV.
     `module` is what `python -m` runs.
@@ -51,7 +51,7 @@ class EngineLaunchSettings:
 
 @dataclass(slots=True)
 class StartTimes:
-    """How long an engine needs from its start, or from being told, until it is ready; as last measured, seconds."""
+    """Time from the start of an engine, or from its command to serve, until it is ready; as last measured, seconds."""
 
     cold_s: float = 0.0
     take_over_s: float = ACTIVATE_S
@@ -87,17 +87,17 @@ class EngineProcessSupervisor:
             await asyncio.sleep(delay_s)
 
     async def report_progress(self) -> None:
-        """Give the core the counter, now and then, until cancelled."""
+        """Send the safepoint counter to the core at intervals, until cancelled."""
         while True:
             await asyncio.sleep(PROGRESS_INTERVAL_S)
             self._host.deliver(self._engine, EngineProgress(self._progress.passed))
 
     def standby(self) -> EngineProcess | None:
-        """The one that stands by, or is being prepared for it."""
+        """The process that stands by, or is being prepared for it; None without one."""
         return None if self._standby is None or self._standby.lost.done() else self._standby
 
     def close(self) -> None:
-        """End the engines and let the memory go."""
+        """End the engine processes and free the arena."""
         for process in self._processes:
             if process.poll() is None:
                 process.kill()
@@ -128,7 +128,7 @@ class EngineProcessSupervisor:
         return child, lived_s
 
     async def _next(self) -> tuple[EngineProcess, bool]:
-        """The one that stands by, if it still does, else a new one."""
+        """The standby process, if it still runs, else a new one."""
         child, self._standby = self.standby(), None
         return (await self._start(standby=False), False) if child is None else (child, True)
 

@@ -12,7 +12,7 @@ TRANSPORTS = ("auto", "sockets", "nixl")
 
 @dataclass(frozen=True, slots=True)
 class TierConfig:
-    """The shared host memory of this node, and who may fill it."""
+    """The shared host memory of this node, and its limits."""
 
     capacity_bytes: int = setting(
         256 << 20,

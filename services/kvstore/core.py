@@ -1,4 +1,4 @@
-"""Decides who may write where in the node's host tier, and when room is used again.
+"""Decides which process may write where in the node's host tier, and when room is used again.
 
 Knows handles, generations and writers; not what a region is good for, not a single byte of it, and no other node.
 """
@@ -41,7 +41,7 @@ from services.kvstore.regions.writer_absences import (
 from services.kvstore.transfer.exchange import RegionExchange
 
 WRITERS = ("instance", "kvstore")
-"""Whose processes may have regions here."""
+"""Roles whose processes may have regions here."""
 
 
 class KvstoreCore:
@@ -50,8 +50,8 @@ class KvstoreCore:
     A region belongs to the stream over which it was committed: a writer that lost its stream has given up what it kept
     here, also when it comes back, and the room is free `orphan_grace_s` later unless an instance claimed it by the
     request's key. What it had reserved it may still write: that room is quarantined until the writer commits or
-    releases it, surely ended, or is back and says that it writes there no more. What a kvstore sends is written here:
-    `incoming` frees that room.
+    releases it, surely ended, or is back and says that it writes there no more. Regions of another
+    kvstore are written by this process: `IncomingCopies` frees their room.
 
     `stale_total` counts commits and releases that named an old generation, another's region or none, and whatever came
     from a process that is not joined.
@@ -84,7 +84,7 @@ class KvstoreCore:
         return effects
 
     def report(self) -> KvstoreReport:
-        """What this kvstore says of its tier. `used_bytes` counts padding and quarantined room."""
+        """The report of this kvstore. `used_bytes` counts padding and quarantined room."""
         room = self.catalog.allocator
         return KvstoreReport(
             capacity_bytes=room.capacity_bytes,
@@ -97,7 +97,7 @@ class KvstoreCore:
         )
 
     def _from_writers(self, do: Handler) -> Handler:
-        """What comes over a wire counts only if its sender is joined."""
+        """Handle a message of another process, if its sender is joined."""
 
         def handle(now_s: float, sender: Address, message: Any) -> list[Effect]:
             if sender in self._writers:
@@ -178,9 +178,9 @@ class KvstoreCore:
         return [*taken, Send(asker, RegionsFound(message.ticket, tuple(entry.kept_region for entry in claimed)))]
 
     def _revoke(self, entries: list[RegionEntry]) -> list[Effect]:
-        """Whose they were may run an older attempt still, the asker too: it must not read them by the old names.
+        """Tell the former writers, which may still run an older attempt and must not read the regions by the old names.
 
-        A writer whose stream ended after the commit gave the names up then: it hears nothing, also if it is back.
+        A writer whose stream ended after the commit lost the names then: it gets no message, even if it is back.
         """
         taken: dict[Address, RegionsRevoked] = {}
         for entry in entries:
@@ -203,7 +203,7 @@ class KvstoreCore:
         return None if self._may_reserve(offer.region) else self._why_refused(offer.region)
 
     def _may_reserve(self, asked: ReserveRegion) -> bool:
-        """Checkpoints, which nobody waits for, leave room for what is preempted."""
+        """Refuse checkpoints, on which no sequence waits, where preempted sequences may need the room."""
         if asked.priority is not Priority.CHECKPOINT:
             return True
         room = self.catalog.allocator
@@ -277,7 +277,7 @@ class KvstoreCore:
     def _process_ended(self, writer: Address) -> None:
         """Its process surely ended: it writes nowhere any more. What it committed waits for its grace."""
         self.absences.forget(writer)
-        if writer.role != "kvstore":  # what it sends, our own side writes
+        if writer.role != "kvstore":  # regions that another kvstore sends are written by this process
             self.catalog.free_unwritten(writer)
 
     def _is_outlived(self, writer: Address) -> bool:

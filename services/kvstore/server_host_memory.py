@@ -1,6 +1,6 @@
-"""The host tier's memory: anonymous shared memory of one fixed size, filled with real pages before anybody maps it.
+"""The host tier's memory: anonymous shared memory of one fixed size, filled with real pages before any process maps it.
 
-Reads and writes no byte of it itself. Whoever may open this process's file descriptors may map it.
+Reads and writes no byte of it itself. A process that may open this process's file descriptors may map it.
 """
 
 import fcntl
@@ -11,7 +11,7 @@ from dunlin.runtime.memory import available_memory_bytes
 
 CHUNK_BYTES = 64 << 20
 SPARE_BYTES = 256 << 20
-"""What the machine keeps for everybody else."""
+"""Memory that is left to the other processes of the machine, bytes."""
 
 _MIB = 1 << 20
 
@@ -46,11 +46,11 @@ class SharedHostMemory:
         return f"/proc/{os.getpid()}/fd/{self._fd}"
 
     def view(self) -> memoryview:
-        """All of its bytes, for whoever carries regions to and from other nodes."""
+        """All of its bytes, for the transport of regions to and from other nodes."""
         return memoryview(mmap.mmap(self._fd, self.size_bytes))
 
     def close(self) -> None:
-        """Let go of the memory; it lives on where it is mapped."""
+        """Close the memory file; existing mappings stay valid."""
         os.close(self._fd)
 
     def _fill(self) -> None:

@@ -14,7 +14,7 @@ _log = logging.getLogger(__name__)
 class ProcessWatcher:
     """Owns one process descriptor per process that the core waits for.
 
-    A process id that was given to somebody else meanwhile only makes the core wait longer: room is then quarantined
+    A process id that another process got meanwhile only makes the core wait longer: room is then quarantined
     until another incarnation of the writer joins.
     """
 
@@ -30,7 +30,7 @@ class ProcessWatcher:
         return True
 
     def close(self, reason: str) -> None:
-        """Watch nobody any more."""
+        """Stop watching all processes."""
         for wanted in list(self._watched):
             self._forget(wanted)
 

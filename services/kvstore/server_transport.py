@@ -1,7 +1,7 @@
 """Carries regions between nodes for the core: an outlet around `dunlin.transport`'s threads.
 
-Knows the tier's memory and the process's certificates; what is sent and expected, the core says. Of the two ways, the
-receiver chooses: one-sided writes where both sides have an agent for them, else sockets.
+Knows the host tier's memory and the process's certificates; the core decides what is sent and expected. The receiver
+chooses the way: one-sided writes where both sides have an agent for them, else sockets.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from services.kvstore.transfer.transport_commands import (
 )
 
 AGENT_BAN_S = 30.0
-"""A peer whose one-sided writes did not come is asked to use sockets for so long."""
+"""A peer whose one-sided writes did not arrive is asked to use sockets for so long, seconds."""
 _FAULTS = ("nothing came", "stalled")
 
 _log = logging.getLogger(__name__)
@@ -76,9 +76,9 @@ class RegionTransport:
         *,
         may_shun: bool = True,
     ) -> None:
-        """Listen on any port of the address `listen`; `endpoint` makes of a port what others dial.
+        """Listen on any port of the address `listen`; `endpoint` turns a port into the address that peers dial.
 
-        With `may_shun`, a peer whose one-sided writes did not come is asked to use sockets for a while.
+        With `may_shun`, a peer whose one-sided writes did not arrive is asked to use sockets for a while.
 
         Raises:
             OSError: no socket can be had there.
@@ -96,7 +96,7 @@ class RegionTransport:
         self._endpoint = endpoint(self._receiver.port)
 
     def send(self, message: Message) -> bool:
-        """What the core wants carried. Never full: what cannot be queued is answered at once."""
+        """Take a command of the core. Never full: a command that cannot be queued is answered at once."""
         match message:
             case ExpectRegion():
                 self._expect(message)
@@ -126,7 +126,7 @@ class RegionTransport:
         self._host.deliver(TRANSPORT, ReceiveReady(*name, self._endpoint, token, about))
 
     def _expect_written(self, payload: RegionHeader, offset_bytes: int, message: ExpectRegion) -> bytes:
-        """The token, if the region is to come by one-sided writes; nothing if it is not."""
+        """The token of a region that is to come by one-sided writes; empty bytes for sockets."""
         agent = message.agent
         if self._courier is None or agent is None or self._is_banned(agent):
             return b""
@@ -179,7 +179,7 @@ class RegionTransport:
         self._post(RegionPushed(ticket, detail))
 
     def _post(self, message: Message) -> None:
-        """From a thread to the loop; a loop that is over needs no news."""
+        """Pass an answer from a thread to the event loop; a closed loop drops it."""
         try:
             self._loop.call_soon_threadsafe(self._deliver, message)
         except RuntimeError:

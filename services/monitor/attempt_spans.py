@@ -1,4 +1,4 @@
-"""When was a request in whose hands? A pure reading of the records that name it."""
+"""Spans of a request's attempts: at which instance, from when to when. Computed from the records that name it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ class AttemptSpan:
 
 
 def attempt_spans(records: Sequence[tuple[float, References]]) -> list[AttemptSpan]:
-    """The hand-outs that one request's own records (time, references) tell of, by dispatcher and in order of time."""
+    """The attempts in one request's own records (time in s, references), by dispatcher and time."""
     by_dispatcher: dict[RequestKey | None, list[tuple[float, References]]] = {}
     for at_s, refs in records:
         by_dispatcher.setdefault(refs.request, []).append((at_s, refs))

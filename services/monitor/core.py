@@ -1,6 +1,6 @@
-"""Watches the fleet: collects reports and reasons, suspects who makes no progress, publishes FleetView versions.
+"""Watches the fleet: collects reports and reasons, suspects instances without progress, publishes FleetView versions.
 
-Decides nothing about anybody: who reads a suspicion acts on it. Knows no wire and no page of metrics.
+Only reports suspicions: the readers of the FleetView act on them. Knows no wire and no page of metrics.
 """
 
 from collections.abc import Sequence
@@ -32,11 +32,11 @@ from services.monitor.watchdog import InstanceWatchdog
 
 SUBSCRIBERS = ("dispatcher", "global_manager")
 TRACES = Address("traces", "")
-"""Who makes spans of the reasons: whatever this process's server attached there."""
+"""The outlet that makes spans of the reasons, if this process's server attached one."""
 
 
 class Codec(Protocol):
-    """Messages as bytes and back; a ValueError from `decode` means bytes that are none."""
+    """Messages as bytes and back; `decode` raises ValueError for bytes that are no message."""
 
     def encode(self, message: Message) -> bytes: ...
 
@@ -45,7 +45,7 @@ class Codec(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class WatchdogTick:
-    """Time to judge."""
+    """Time to check each instance for progress."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +58,7 @@ class PublishDue:
 class MonitorCore:
     """The registry, one watch per instance, the views and the ring of reasons.
 
-    `stale_total` counts reports of processes that have no stream or are outlived by a newer incarnation.
+    `stale_total` counts reports of processes that have no stream or are replaced by a newer incarnation.
     """
 
     def __init__(self, address: Address, config: MonitorConfig, codec: Codec) -> None:
@@ -96,7 +96,7 @@ class MonitorCore:
         return effects + (self._publish(now_s) if self._warm else self._warm_up(now_s))
 
     def status(self, now_s: float) -> FleetStatus:
-        """Everybody who is there, and how the monitor itself fares."""
+        """The members of the fleet, and the state of the monitor itself."""
         members = tuple(
             self.registry.status(now_s, address, address in self._watchdogs and self._watchdogs[address].suspect)
             for address in self.registry.present()
@@ -194,9 +194,9 @@ class MonitorCore:
         return After(self._liveness.tick_s, WatchdogTick())
 
     def _after_sleep(self, now_s: float) -> None:
-        """This process slept: nobody answers for that time, and old suspicions are not told before another look.
+        """This process slept: that time counts against no instance, and old suspicions wait for another check.
 
-        Whoever was suspect may be well since; what it has said meanwhile waits behind what is heard first.
+        A suspect may have made progress since; its reports are still in the queue behind the first messages.
         """
         self._tick_due_s = now_s
         for address, watch in self._watchdogs.items():
@@ -247,7 +247,7 @@ class MonitorCore:
         self.reasons.add(Reason(now_s, self.address, address, FleetView.__name__, self._codec.encode(said)))
 
     def _warm_up(self, now_s: float) -> list[Effect]:
-        """Begin to publish as soon as nobody who is registered is still unheard, or the time is up."""
+        """Start to publish once every registered instance has reported, or the time is up."""
         if now_s < self._warm_by_s and (not self._members_known or self._without_report):
             return []
         self._warm = True
@@ -258,7 +258,7 @@ class MonitorCore:
         return [Send(peer, self.fleet_views.snapshot()) for peer in self.registry.connected(*SUBSCRIBERS)]
 
     def _publish(self, now_s: float) -> list[Effect]:
-        """What changed goes out when the last version is old enough: for changes of note that is nearly always now."""
+        """Publish changes once the last version is old enough: for urgent changes that is nearly always now."""
         if not self.fleet_views.changed:
             return []
         config = self._view_pace

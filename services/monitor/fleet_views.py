@@ -11,7 +11,7 @@ from dunlin.messages.types import Why
 def member_view(
     address: Address, node: str, report: InstanceReport | None, suspect: bool, why: Why | None
 ) -> MemberView:
-    """What dispatchers and managers may know of an instance."""
+    """The view of an instance that dispatchers and managers get."""
     if report is None:
         return MemberView(address, node, suspect, why=why)
     return MemberView(
@@ -39,11 +39,11 @@ def member_view(
 
 _LOAD = ("free_slots", "running", "waiting", "waiting_tokens", "head_waiting_tokens", "leaving")
 _OF_NOTE = attrgetter(*(field.name for field in fields(MemberView) if field.name not in _LOAD))
-"""What of a view is not load: a change of it goes out soon."""
+"""The fields of a view that are not load: a change of one is published soon."""
 
 
 class FleetViews:
-    """The published FleetView, and the changes that wait for the next version. Version 1 has nobody in it."""
+    """The published FleetView, and the changes that wait for the next version. Version 1 is empty."""
 
     def __init__(self) -> None:
         self.version = 1
@@ -58,7 +58,7 @@ class FleetViews:
         return bool(self._waiting)
 
     def put(self, view: MemberView) -> None:
-        """An instance is now like this."""
+        """Set the view of an instance."""
         self._named.setdefault(view.address.name, {})[view.address] = None
         published = self._published.get(view.address)
         if view == published:
@@ -69,7 +69,7 @@ class FleetViews:
         self._waiting[view.address] = view
 
     def remove(self, address: Address) -> None:
-        """An instance is no longer there."""
+        """Remove an instance."""
         if address in self._published:
             self._waiting[address] = None
             self.urgent = True
@@ -96,7 +96,7 @@ class FleetViews:
         return FleetView(self.version, members, base, removed)
 
     def snapshot(self) -> FleetView:
-        """The published version whole, for somebody who has seen none."""
+        """The whole published version, for a subscriber without one."""
         return FleetView(self.version, tuple(self._published.values()))
 
     def _forget(self, address: Address) -> None:

@@ -1,7 +1,7 @@
 """The recorded reasons: a bounded ring of decision messages, and which of them concern a request.
 
 Most name the request. A step names sequences, which `Accepted` and `Continued` tie to a request; orders, suspicions and
-stopped engines name an instance, and count while the request was handed out to it. Nothing is judged or worded here.
+stopped engines name an instance, and count while the request was handed out to it. Decides nothing and words no text.
 """
 
 from collections import deque
@@ -88,12 +88,12 @@ class ReasonRing:
         return tuple(records)
 
     def _by_request(self, key: RequestKey) -> list[RecordedReason]:
-        """What names the request itself, by its public id or by the number that an adopting dispatcher gave it."""
+        """The records that name the request, by its public id or by the number that an adopting dispatcher gave it."""
         names = dict.fromkeys((key, *(entry.refs.request for entry in self._renamed.get(key, ()))))
         return [entry for name in names if name is not None for entry in self._of_request.get(name, ())]
 
     def _by_instance(self, hand_out: AttemptSpan) -> list[RecordedReason]:
-        """What concerns the instance of a hand-out, and thereby the request."""
+        """The records that concern the instance of an attempt, and thereby the request."""
         entries = sorted(self._of_instance.get(hand_out.instance, ()), key=lambda entry: entry.order)
         steps = [entry for entry in entries if entry.refs.names_any(hand_out.sequences)]
         end_s = hand_out.end_s if hand_out.end_s is not None else _silent_end_s(entries, steps, hand_out)
@@ -119,7 +119,7 @@ class ReasonRing:
 
 
 def _silent_end_s(entries: list[RecordedReason], steps: list[RecordedReason], hand_out: AttemptSpan) -> float:
-    """When the request left its instance without a word: at the first step after its own that has no row of it."""
+    """When the request left its instance without a record: at the first step after its own without a row of it."""
     if hand_out.starts_waiting or not steps or steps[-1].reason.at_s < hand_out.last_s:
         return inf
     later = [entry for entry in entries if entry.reason.kind == Step.__name__ and entry.order > steps[-1].order]

@@ -1,4 +1,4 @@
-"""Who is there: registrations, open streams and the newest report of each process. Judges nobody."""
+"""The members: registrations, open streams and the newest report of each process. Decides nothing."""
 
 from dunlin.effects import Address
 from dunlin.messages.fleet import DispatcherReport, InstanceReport, KvstoreReport, ManagerReport, MemberStatus
@@ -18,7 +18,7 @@ class Registry:
         self._joins = 0
         self._reports: dict[Address, Report] = {}
         self._heard_s: dict[Address, float] = {}
-        # A process once outlived by a newer incarnation stays so, whatever becomes of the newer one.
+        # A process once replaced by a newer incarnation stays replaced, even if the newer one ends.
         self._newest: dict[tuple[str, str], int] = {}
         self._remember_incarnation(own)
 
@@ -28,7 +28,7 @@ class Registry:
         self._remember_incarnation(member.address)
 
     def deregister(self, address: Address) -> None:
-        """It is no member any more: a probe found nobody, or its name was taken. It may still have a stream."""
+        """It is no member any more: a probe failed, or its name was taken. It may still have a stream."""
         self._members.pop(address, None)
         self._forget_if_absent(address)
 
@@ -52,7 +52,7 @@ class Registry:
         self._heard_s[address] = now_s
 
     def registered(self) -> list[Address]:
-        """Everybody with a registration."""
+        """The registered processes."""
         return list(self._members)
 
     def is_connected(self, address: Address) -> bool:
@@ -64,16 +64,16 @@ class Registry:
         return address.incarnation < self._newest.get((address.role, address.name), 0)
 
     def is_present(self, address: Address) -> bool:
-        """Whether it is there and not outlived."""
+        """Whether it is present: registered or with a stream, and not replaced."""
         return (address in self._members or self.is_connected(address)) and not self.is_superseded(address)
 
     def present(self) -> list[Address]:
-        """Everybody who is there, by role, name and incarnation."""
+        """All present processes, by role, name and incarnation."""
         known = {self._own: None} | dict.fromkeys(self._members) | dict.fromkeys(self._streams)
         return sorted(address for address in known if not self.is_superseded(address))
 
     def connected(self, *roles: str) -> list[Address]:
-        """Those of these roles who have a stream, in the order of joining."""
+        """The processes of these roles that have a stream, in the order of joining."""
         joined = [(number, one) for role in roles for one, number in self._by_role.get(role, {}).items()]
         return [address for _, address in sorted(joined)]
 

@@ -25,7 +25,7 @@ Source = Callable[[], Awaitable[FleetStatus]]
 class MetricsServer:
     """Answers `GET /metrics`, one request per connection. Owns the listening socket.
 
-    A connection is cut after `CONNECTION_S`, whatever its peer does; above `MAX_CONNECTIONS` one is told 503 at once.
+    A connection is cut after `CONNECTION_S`, whatever its peer does; above `MAX_CONNECTIONS` one gets 503 at once.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class MetricsServer:
         application = web.Application()
         application.router.add_get("/metrics", self._page)
         application.on_response_prepare.append(_close_after)
-        # A page whose reader is gone is not made to its end.
+        # A page whose client is gone is not completed.
         self._runner = web.AppRunner(application, handler_cancellation=True, shutdown_timeout=SHUTDOWN_S)
         self._listener: asyncio.Server
 
@@ -110,13 +110,13 @@ class _Connection(web.RequestHandler):
         super().connection_lost(exc)
 
     def log_exception(self, *args: Any, **kw: Any) -> None:
-        """A request that is no HTTP is answered and not logged: anything may scan a port."""
+        """Answer a request that is no HTTP without a log line: ports are scanned."""
         if not isinstance(kw.get("exc_info"), HttpProcessingError):
             super().log_exception(*args, **kw)
 
 
 class _Refusal(asyncio.Protocol):
-    """A connection above the limit: told so before it has said anything, since it may never."""
+    """Answer a connection above the limit before its request, which may never come."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         wire = cast(asyncio.Transport, transport)

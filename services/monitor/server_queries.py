@@ -1,4 +1,4 @@
-"""The desk where tools ask: about a request, and about the fleet; also what the page of metrics is made from."""
+"""Queries of tools: about a request, and about the fleet; also the source of the page of metrics."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ Context = grpc.aio.ServicerContext[Any, Any]
 
 
 class QueryServicer:
-    """Asks the core in the name of tools."""
+    """Sends queries of tools to the core, and returns its answers."""
 
     def __init__(self, host: CoreHost) -> None:
         self._asking = CoreQueries(host)

@@ -1,4 +1,4 @@
-"""The way of the spans out of this process: recorded reasons come in, finished spans go to the exporter.
+"""Exports traces: takes recorded reasons, and passes finished spans to the exporter.
 
 Needs the extra `otel`, and only when traces are wanted.
 """
@@ -30,7 +30,7 @@ class TraceOutlet:
         self._tracer = RequestTracer() if tracer is None else tracer
 
     def send(self, message: Message) -> bool:
-        """Take reasons in. What cannot be decoded the ring of reasons has counted already."""
+        """Take reasons. One that cannot be decoded is skipped: the ring of reasons has counted it already."""
         if isinstance(message, Reasons):
             for one in message.reasons:
                 try:
@@ -57,7 +57,7 @@ class TraceOutlet:
         self._exporter.close()
 
     def families(self) -> list[MetricFamily]:
-        """How it fares, for the page of metrics."""
+        """Counters of the exporter, for the page of metrics."""
         return exporter_metrics(self._exporter.exported_total, self._exporter.dropped_total)
 
 

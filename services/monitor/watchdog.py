@@ -1,6 +1,6 @@
-"""Is one instance getting on with its work? Judged by progress, not by how long a step takes.
+"""Detects an instance without progress: by its reported counters, not by the duration of a step.
 
-Knows reports and the time; not what anybody does about a suspicion.
+Knows reports and the time; not what follows from a suspicion.
 """
 
 from dunlin.messages.fleet import InstanceReport
@@ -9,7 +9,7 @@ from services.monitor.config import LivenessConfig
 
 
 class InstanceWatchdog:
-    """The signs of life of one instance, and the suspicion they leave.
+    """The last progress of one instance, and its suspicion.
 
     `why` is None as long as there never was a suspicion; later it says why the instance is suspect, or trusted again.
     """
@@ -33,12 +33,12 @@ class InstanceWatchdog:
         self._outstanding = report.outstanding_steps
 
     def restart_clocks(self, now_s: float) -> None:
-        """The monitor did not look for a while: count anew. A suspicion stays until there is a sign of life."""
+        """The monitor did not check for a while: count anew. A suspicion stays until there is progress."""
         if not self.suspect:
             self.last_report_s = self._progress_s = now_s
 
     def update_suspicion(self, now_s: float) -> bool:
-        """Whether the suspicion changed, at this time; then `suspect` and `why` are new."""
+        """Whether the suspicion changed at this time; then `suspect` and `why` are new."""
         silent_s = now_s - self.last_report_s
         stuck_s = now_s - self._progress_s if self._outstanding else 0.0
         is_silent, is_stuck = silent_s >= self._config.silent_s, stuck_s >= self._config.stuck_s

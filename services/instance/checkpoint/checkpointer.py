@@ -82,12 +82,14 @@ class Checkpointer:
         sequence, stop = chosen
         return self._host_cache.reserve_region(sequence, stop, MovePurpose.CHECKPOINT, Priority.CHECKPOINT, None)
 
-    def start_copy_out(self, asked: HostReservation, host: HostRegion) -> list[Effect]:
+    def start_copy_out(self, reservation: HostReservation, host: HostRegion) -> list[Effect]:
         """The kvstore reserved room: start the copy."""
-        if not _continues_kept(asked.sequence, asked.region.start, asked.region.stop):
+        if not _continues_kept(reservation.sequence, reservation.region.start, reservation.region.stop):
             return self._host_cache.release(host)
-        extents = self._lifecycle.kv_cache.extents(asked.sequence, asked.region.start, asked.region.stop)
-        return self._host_cache.copy_out(asked, host, extents, asked.priority)
+        extents = self._lifecycle.kv_cache.extents(
+            reservation.sequence, reservation.region.start, reservation.region.stop
+        )
+        return self._host_cache.copy_out(reservation, host, extents, reservation.priority)
 
     def on_room_refused(self, now_s: float) -> list[Effect]:
         """The host tier has no room: make no checkpoint for a while."""

@@ -136,8 +136,8 @@ class HostCacheClient:
 
     def is_pending(self, purpose: MovePurpose) -> bool:
         """Whether room is asked for, or a region is being copied, for that purpose."""
-        asked = any(asked.purpose is purpose for _, asked in self._tickets.of(HostReservation))
-        return asked or any(move.purpose is purpose for _, move in self._tickets.of(PendingMove))
+        reserving = any(reservation.purpose is purpose for _, reservation in self._tickets.of(HostReservation))
+        return reserving or any(move.purpose is purpose for _, move in self._tickets.of(PendingMove))
 
     def is_busy_with(self, sequence: Sequence) -> bool:
         """Whether a question or a move about it is open."""
@@ -232,12 +232,14 @@ class HostCacheClient:
     # --- moves ---
 
     def copy_out(
-        self, asked: HostReservation, host: HostRegion, extents: list[Extent], priority: Priority
+        self, reservation: HostReservation, host: HostRegion, extents: list[Extent], priority: Priority
     ) -> list[Effect]:
         """Copy a region out into the room that was reserved for it."""
         assert self._kvstore is not None
-        kept = KeptHostRegion(asked.region, host, self._kvstore, asked.chain)
-        return [self._send_move(MoveKind.SLAB_TO_HOST, asked.sequence, asked.purpose, kept, extents, priority)]
+        kept = KeptHostRegion(reservation.region, host, self._kvstore, reservation.chain)
+        return [
+            self._send_move(MoveKind.SLAB_TO_HOST, reservation.sequence, reservation.purpose, kept, extents, priority)
+        ]
 
     def copy_in(self, sequence: Sequence, kept: KeptHostRegion, extents: list[Extent]) -> list[Effect]:
         """Copy one of the sequence's regions into new slots."""

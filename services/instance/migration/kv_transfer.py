@@ -14,7 +14,7 @@ from services.instance.sequence.table import Sequence
 
 
 class KvExport:
-    """The host tier as a departure uses it: a checkpoint of it now, ahead of all others. Decides nothing."""
+    """The host tier as a migration uses it: a checkpoint of the sequence now, before all others. Decides nothing."""
 
     def __init__(self, host_cache: HostCacheClient) -> None:
         self._host_cache = host_cache

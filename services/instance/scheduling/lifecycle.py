@@ -103,22 +103,22 @@ class SequenceLifecycle:
             return self._release_or_spill(sequence)
         return []
 
-    def start_copy_out(self, asked: HostReservation, host: HostRegion) -> list[Effect]:
+    def start_copy_out(self, reservation: HostReservation, host: HostRegion) -> list[Effect]:
         """The kvstore reserved room: start the spill of the sequence."""
-        sequence = asked.sequence
+        sequence = reservation.sequence
         self._sequences.transition(sequence, SequenceState.SPILLING)
-        extents = self.kv_cache.extents(sequence, asked.region.start, asked.region.stop)
+        extents = self.kv_cache.extents(sequence, reservation.region.start, reservation.region.stop)
         self.kv_cache.set_use(sequence, SlotUse.MOVING)
         sequence.in_moves += 1
-        return self._host_cache.copy_out(asked, host, extents, Priority.KV)
+        return self._host_cache.copy_out(reservation, host, extents, Priority.KV)
 
-    def retry_spill(self, asked: HostReservation) -> list[Effect]:
+    def retry_spill(self, reservation: HostReservation) -> list[Effect]:
         """Checkpoints were released: ask for room once more."""
-        return self._request_spill(asked.sequence)
+        return self._request_spill(reservation.sequence)
 
-    def spill_refused(self, asked: HostReservation) -> list[Effect]:
+    def spill_refused(self, reservation: HostReservation) -> list[Effect]:
         """The kvstore has no room, or does not answer: free the slots without a spill."""
-        return self._close_and_requeue(asked.sequence)
+        return self._close_and_requeue(reservation.sequence)
 
     def on_move_done(self, move: PendingMove, done: MoveDone) -> list[Effect]:
         """A region copy that a sequence waits for ended."""

@@ -73,7 +73,7 @@ class RangeAllocator:
         return taken
 
     def renew_generation(self, handle: int, generation: int) -> HostRange | None:
-        """The same range under its next generation: who knows only the old name cannot reach it; None as `find`."""
+        """The same range under its next generation: the old name does not reach it any more; None as `find`."""
         held = self.find(handle, generation)
         if held is None:
             return None

@@ -1,4 +1,4 @@
-"""The catalog of regions in the host tier: who wrote them, for which attempt, and whether they may be read.
+"""The catalog of regions in the host tier: the writer and the attempt of each, and whether it may be read.
 
 A region is reserved (its writer copies), then committed (readable), and quarantined when the writer's stream ended in
 between: a writer that is only asleep may still write there. Knows no stream, timer or reason, and reads no byte.
@@ -19,7 +19,7 @@ V = TypeVar("V")
 
 
 class RegionState(IntEnum):
-    """What a region's bytes are."""
+    """The state of a region's bytes."""
 
     RESERVED = 0
     COMMITTED = 1
@@ -28,7 +28,7 @@ class RegionState(IntEnum):
 
 @dataclass(frozen=True, slots=True)
 class RegionEntry:
-    """One region: where it lies, whose it is, what it holds.
+    """One region: its room, its writer and what it holds.
 
     `absence` numbers the end of the stream that outlived it when it was committed; 0 while that stream is open.
     """
@@ -41,7 +41,7 @@ class RegionEntry:
 
     @property
     def kept_region(self) -> KeptRegion:
-        """What its owner may start from."""
+        """The region as its owner may restore it."""
         return KeptRegion(self.request.region, self.host, self.request.chain)
 
     def with_checksum(self, checksum: int) -> HostRegion:
@@ -78,10 +78,10 @@ class RegionCatalog:
         return entry
 
     def claim(self, asker: Address, wanted: FindRegions) -> list[RegionEntry]:
-        """Give the asker every committed region of the request that it may have, by start, the longest first.
+        """Give the claimer every committed region of the request that it may have, by start, the longest first.
 
-        Each gets a new generation: the names that its writer, or an earlier sequence of the asker, has are worth
-        nothing from now on.
+        Each gets a new generation: the names that its writer, or an earlier sequence of the claiming process, has
+        are invalid from now on.
         """
         found = [entry for entry in self.entries_of_key(wanted.key) if may_claim(entry, wanted)]
         claimed = []
@@ -114,14 +114,14 @@ class RegionCatalog:
         return True
 
     def release(self, writer: Address, handle: int, generation: int) -> bool:
-        """The writer needs the region no more and writes there no more."""
+        """Free a region that the writer neither needs nor writes any more; False if it is not the writer's."""
         entry = self.find(writer, handle, generation)
         if entry is not None:
             self._remove(entry)
         return entry is not None
 
     def orphan_writer(self, writer: Address, absence: int) -> int:
-        """The writer fell silent: nobody gets the room of its uncommitted regions. Returns how many are quarantined.
+        """The writer's stream ended: quarantine its uncommitted regions. Returns how many are quarantined.
 
         Its committed regions are marked with the number of this absence.
         """
@@ -148,7 +148,7 @@ class RegionCatalog:
         self._free(entry for entry in self.entries_of(writer) if entry.state is not RegionState.COMMITTED)
 
     def pop_freed_keys(self) -> list[str]:
-        """The requests of which regions were freed since the last call, each once."""
+        """The requests with regions freed since the last call, each once."""
         freed, self._freed = list(self._freed), {}
         return freed
 
@@ -161,11 +161,11 @@ class RegionCatalog:
         return [self._entries[handle] for handle in self._of_key.get(key, ())]
 
     def known_writers(self) -> list[Address]:
-        """Everybody who has regions here, in order of their first one."""
+        """All writers that have regions here, in order of their first one."""
         return list(self._of)
 
     def incarnations(self, writer: Address) -> list[Address]:
-        """Those of the same process that have regions here, in order of their first one."""
+        """The incarnations of the same process that have regions here, in order of their first one."""
         return list(self._named.get((writer.role, writer.name), ()))
 
     def check_integrity(self) -> None:

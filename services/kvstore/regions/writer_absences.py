@@ -1,4 +1,4 @@
-"""Which writers have a stream, which fell silent, and whose processes are waited for before quarantined room is reused.
+"""Which writers have a stream, which lost it, and which process ends must come before quarantined room is reused.
 
 A registration that ended is a hint; a process that ended, or another incarnation of its name, is proof. Where no
 process id is known the hint must do. Knows no region and no byte.
@@ -10,12 +10,12 @@ from dunlin.effects import Address
 from dunlin.messages.membership import Member
 
 PROCESSES = Address("process", "")
-"""Who watches the node's processes for this core: takes `AwaitProcessEnd`, answers `ProcessEnded`."""
+"""The watcher of the node's processes: takes `AwaitProcessEnd`, answers `ProcessEnded`."""
 
 
 @dataclass(frozen=True, slots=True)
 class AwaitProcessEnd:
-    """Tell me when the process `pid`, known as `writer`, has ended."""
+    """Asks for `ProcessEnded` once the process `pid`, known as `writer`, has ended."""
 
     writer: Address
     pid: int
@@ -37,7 +37,7 @@ class WriterGraceOver:
 
 
 class ConnectedWriters:
-    """Owns the set of writers with a stream. There may be thousands: none is looked for among all."""
+    """Owns the set of writers with a stream, indexed by name: there may be thousands."""
 
     def __init__(self) -> None:
         self._named: dict[tuple[str, str], dict[Address, None]] = {}
@@ -62,7 +62,7 @@ class ConnectedWriters:
 
 
 class WriterAbsences:
-    """Numbers the absences of writers; keeps the process ids that membership told, and whose registration ended."""
+    """Numbers the absences of writers; keeps the process ids from membership, and the registrations that ended."""
 
     def __init__(self, node: str) -> None:
         self._node = node

@@ -1,6 +1,7 @@
-"""This kvstore among those of other nodes: what it sends there, takes from there, and looks for there.
+"""Exchange of regions with the kvstores of other nodes: copies in both directions, and searches.
 
-Routes to the two directions; decides who gets a second copy, and whom to ask for a request that nobody here knows.
+Routes to the two directions; decides which node gets a second copy, and which nodes are asked for a request that is
+unknown here.
 """
 
 from collections.abc import Callable
@@ -26,14 +27,14 @@ SearchDone = Callable[[], list[Effect]]
 
 @dataclass(frozen=True, slots=True)
 class SearchDue:
-    """The other nodes had their time to answer."""
+    """The time of the other nodes to answer a search is over."""
 
     search: int
 
 
 @dataclass(slots=True)
 class PeerSearch:
-    """Which instance asked, who has not answered yet, and what to do when all have."""
+    """One search: the claiming instance, the kvstores that have not answered, and the callback for the end."""
 
     asker: Address
     find: FindRegions
@@ -67,7 +68,7 @@ class RegionExchange:
 
     @property
     def handlers(self) -> dict[type[Any], Handler]:
-        """What peers say on the wire, if they are joined; and what this side's own carrier and timers say."""
+        """Handle messages of joined kvstores, and of this process's transport and timers."""
         table = handlers_of(self, self.outgoing, self.incoming)
         return {kind: self._from_peers(do) if declaration_of(kind) else do for kind, do in table.items()}
 
@@ -81,7 +82,7 @@ class RegionExchange:
         return list(self._registered)
 
     def remove_peer(self, address: Address) -> None:
-        """It is not any more."""
+        """A kvstore of another node is not registered any more."""
         self._registered.pop(address, None)
 
     def on_peer_joined(self, peer: Address) -> list[Effect]:
@@ -94,7 +95,7 @@ class RegionExchange:
         return effects
 
     def on_peer_gone(self, peer: Address) -> list[Effect]:
-        """It ended."""
+        """The stream to another kvstore ended."""
         self._peers.pop(peer, None)
         effects = [*self.outgoing.on_peer_gone(peer), *self.incoming.on_peer_gone(peer)]
         if self._has_agent:
@@ -104,12 +105,12 @@ class RegionExchange:
         return effects
 
     def cancel_for(self, asker: Address) -> list[Effect]:
-        """An instance's stream ended: it takes no answer any more, also if it is back. What comes is the next one's."""
+        """An instance's stream ended: its searches get no answer, even if it is back."""
         self._searches = {number: one for number, one in self._searches.items() if one.asker != asker}
         return []
 
     def send_regions(self, now_s: float, asker: Address, message: SendRegions) -> list[Effect]:
-        """Copy the asker's regions of a request to another kvstore."""
+        """Copy an instance's regions of a request to another kvstore."""
 
         def over(tokens: int, detail: str) -> list[Effect]:
             return [Send(asker, RegionsSent(message.ticket, tokens, detail))]
@@ -118,7 +119,7 @@ class RegionExchange:
         return self.outgoing.start(message.key, message.to, message.priority, mine, over)
 
     def replicate(self, entry: RegionEntry) -> list[Effect]:
-        """One more region of an instance here: have a second copy of it on another node, where that is wanted."""
+        """A region of an instance was committed: copy it to another node too, if replication is on."""
         to = self._replica_target() if self._config.replicate else None
         if to is None or not entry.request.key or self.outgoing.is_busy(entry.request.key, to):
             return []  # a job that runs finds what was committed meanwhile
@@ -126,7 +127,7 @@ class RegionExchange:
         return self.outgoing.start(entry.request.key, to, Priority.CHECKPOINT, ours, lambda tokens, detail: [])
 
     def search_peers(self, asker: Address, find: FindRegions, answer: SearchDone) -> list[Effect]:
-        """Ask the other nodes for what nobody here has, then `answer`; at once when there is nobody to ask."""
+        """Ask the other nodes for a request unknown here, then `answer`; at once if there is no other node."""
         if not self._registered:
             return answer()
         self._numbers += 1
@@ -180,5 +181,5 @@ class RegionExchange:
         return search.done() if search is not None else []
 
     def _from_peers(self, do: Handler) -> Handler:
-        """Only with those that are joined."""
+        """The registered kvstores with a stream."""
         return lambda now_s, sender, message: do(now_s, sender, message) if sender in self._peers else []

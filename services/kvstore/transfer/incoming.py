@@ -1,7 +1,7 @@
-"""Copies of other nodes' regions that come here: room is reserved, announced to the carrier, and committed when whole.
+"""Copies of other nodes' regions that come here: room is reserved, the transport prepared, the region committed.
 
 The sending kvstore is the writer in the catalog until an instance of this node claims them. Room is only used again
-after the carrier said that nothing writes there any more.
+after the transport has said that nothing writes there any more.
 """
 
 from collections.abc import Callable
@@ -25,7 +25,7 @@ RegionId = tuple[int, int]
 
 
 class IncomingCopies:
-    """Owns what is expected: by room, who sends it under which of its tickets.
+    """Owns the expected regions: by room, the sender and its ticket.
 
     `why_not` tells why an offer is to be refused, or None.
     """
@@ -41,7 +41,7 @@ class IncomingCopies:
 
     @handles
     def on_offer(self, now_s: float, sender: Address, message: Offer) -> list[Effect]:
-        """Reserve room and have it expected, or refuse the offer."""
+        """Reserve room and have the transport expect the region, or refuse the offer."""
         why_not = self._why_not(message)
         asked: ReserveRegion = message.region
         entry = self._catalog.reserve(sender, asked) if why_not is None else None
@@ -54,7 +54,7 @@ class IncomingCopies:
 
     @handles
     def on_receive_ready(self, now_s: float, carrier: Address, message: ReceiveReady) -> list[Effect]:
-        """The carrier is ready for it."""
+        """The transport is ready to receive the region."""
         name = (message.handle, message.generation)
         if name not in self._expected or name in self._gone:
             return []
@@ -63,7 +63,7 @@ class IncomingCopies:
 
     @handles
     def on_region_received(self, now_s: float, carrier: Address, message: RegionReceived) -> list[Effect]:
-        """It is there, or will not come."""
+        """The region was received, or failed: commit it or free its room."""
         name = (message.handle, message.generation)
         if name not in self._expected:
             return []
@@ -77,7 +77,7 @@ class IncomingCopies:
         return [Send(sender, RegionArrived(offer.ticket))]
 
     def on_peer_gone(self, peer: Address) -> list[Effect]:
-        """The sender's stream ended: nobody would hear that the rest arrived."""
+        """The sender's stream ended: cancel the rest, whose arrival could not be reported."""
         effects: list[Effect] = []
         for name, (sender, _) in self._expected.items():
             if sender == peer and name not in self._gone:

@@ -1,7 +1,7 @@
 """Copies of this node's regions that go to other nodes' kvstores: which, in what order, and what arrived.
 
 One job per request and receiver: it offers the regions that are not there yet, a few at a time, and ends with how many
-tokens from the first on lie there. Knows no socket, and nothing of who asked but what to call when it is over.
+tokens from the first on lie there. Knows no socket, and of the origin of a job only the callback for its end.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ WINDOW = 4
 
 RegionFilter = Callable[[RegionEntry], bool]
 JobDone = Callable[[int, str], list[Effect]]
-"""Told once: tokens from the first on that lie at the receiver, and what stopped the rest."""
+"""Called once: the number of tokens from the first on that lie at the receiver, and what stopped the rest."""
 RegionId = tuple[int, int]
 
 
@@ -35,7 +35,9 @@ class CopyJobTimeout:
 
 @dataclass(slots=True, eq=False)
 class CopyJob:
-    """`offered` regions are on their way, by ticket. `detail`: what went wrong first; nothing more is offered then."""
+    """Copies regions of one request to one kvstore. `offered` ones are under way, by ticket. `detail`: the first
+    failure, after which nothing more is offered.
+    """
 
     number: int
     key: str
@@ -49,7 +51,7 @@ class CopyJob:
 
 
 class OutgoingCopies:
-    """Owns the jobs, and what is known to lie elsewhere."""
+    """Owns the jobs, and the known copies at other kvstores."""
 
     def __init__(
         self, catalog: RegionCatalog, patience_s: float, most_jobs: int, agent: TransferAgent | None = None
@@ -60,9 +62,7 @@ class OutgoingCopies:
         self._agent = agent
         self._jobs: dict[int, CopyJob] = {}
         self._tickets: dict[int, CopyJob] = {}
-        self._unawaited: dict[
-            int, tuple[Address, RegionEntry]
-        ] = {}  # not waited for any more: each may arrive all the same
+        self._unawaited: dict[int, tuple[Address, RegionEntry]] = {}  # of ended jobs: each may arrive all the same
         self._remote_copies: dict[str, dict[Address, dict[RegionId, None]]] = {}
         self._peers: dict[Address, None] = {}
         self._numbers = 0
@@ -71,7 +71,7 @@ class OutgoingCopies:
         return len(self._jobs)
 
     def is_busy(self, key: str, to: Address) -> bool:
-        """Whether a job brings that request there."""
+        """Whether a job copies that request there."""
         return any(job.key == key and job.to == to for job in self._jobs.values())
 
     def start(self, key: str, to: Address, priority: Priority, choose: RegionFilter, over: JobDone) -> list[Effect]:
@@ -89,7 +89,7 @@ class OutgoingCopies:
         return self._each(peer, self._advance)
 
     def on_peer_gone(self, peer: Address) -> list[Effect]:
-        """It ended: what lies there is out of reach."""
+        """A stream ended: the copies there are out of reach."""
         self._peers.pop(peer, None)
         effects = self._each(peer, lambda job: self._fail(job, f"{peer.name} is gone"))
         self._unawaited = {ticket: (to, entry) for ticket, (to, entry) in self._unawaited.items() if to != peer}
@@ -99,7 +99,7 @@ class OutgoingCopies:
 
     @handles
     def on_offer_accepted(self, now_s: float, sender: Address, message: AcceptOffer) -> list[Effect]:
-        """There is room: push the bytes."""
+        """The receiver reserved room: push the bytes."""
         job = self._find(sender, message.ticket)
         if job is None:
             return []
@@ -120,20 +120,20 @@ class OutgoingCopies:
 
     @handles
     def on_offer_refused(self, now_s: float, sender: Address, message: OfferRefused) -> list[Effect]:
-        """There is none."""
+        """The receiver refused the offer."""
         self._unawaited.pop(message.ticket, None)
         job = self._find(sender, message.ticket)
         return self._fail(job, f"{sender.name} has no room") if job is not None else []
 
     @handles
     def on_region_pushed(self, now_s: float, carrier: Address, message: RegionPushed) -> list[Effect]:
-        """The bytes are out, or are not; that they arrived, the other side says."""
+        """The push ended, or failed; the receiver reports the arrival."""
         job = self._tickets.get(message.ticket)
         return self._fail(job, message.detail) if job is not None and message.detail else []
 
     @handles
     def on_region_arrived(self, now_s: float, sender: Address, message: RegionArrived) -> list[Effect]:
-        """A region lies there, or does not."""
+        """The receiver reports that a region arrived, or failed."""
         job = self._find(sender, message.ticket)
         if job is None:
             return self._on_late_arrival(sender, message)
@@ -146,7 +146,7 @@ class OutgoingCopies:
         return self._advance(job)
 
     def _on_late_arrival(self, sender: Address, message: RegionArrived) -> list[Effect]:
-        """Nobody waits for it, but it lies there until it is told to go."""
+        """A region of an ended job arrived: record it, so that it can be released there."""
         late = self._unawaited.pop(message.ticket, None)
         if late is None or late[0] != sender or message.detail:
             return []
@@ -157,7 +157,7 @@ class OutgoingCopies:
 
     @handles
     def on_timeout(self, now_s: float, sender: Address, message: CopyJobTimeout) -> list[Effect]:
-        """Nothing was heard for too long."""
+        """The job made no progress for too long: end it."""
         job = self._jobs.get(message.job)
         if job is None or job.counter != message.counter:
             return []
@@ -208,7 +208,7 @@ class OutgoingCopies:
         return [*self.on_region_released(job.key), *job.done(tokens, job.detail)]
 
     def _fail(self, job: CopyJob, detail: str) -> list[Effect]:
-        """Nothing more is offered, and what is on its way is not waited for."""
+        """End the job: offer nothing more, and do not wait for regions under way."""
         job.detail = job.detail or detail
         for ticket, entry in job.offered.items():
             del self._tickets[ticket]

@@ -1,4 +1,4 @@
-"""What this core says to whoever carries bytes between nodes for it, and hears back. Never crosses a wire."""
+"""Commands of the core to the transport that copies bytes between nodes, and its answers. Never on a wire."""
 
 from dataclasses import dataclass
 
@@ -13,7 +13,7 @@ and `RegionPushed`."""
 
 @dataclass(frozen=True, slots=True)
 class RegionPayload:
-    """A region as both sides name it. `host` is its room on the side that speaks, with the checksum."""
+    """A region as both nodes name it. `host` is its room on this node, with the checksum."""
 
     host: HostRegion
     region: Region
@@ -23,9 +23,9 @@ class RegionPayload:
 
 @dataclass(frozen=True, slots=True)
 class ExpectRegion:
-    """This region will be pushed here by `peer`, whose agent for one-sided writes is `agent` if it has one;
-    `RegionReceived`
-    tells what became of it, always.
+    """`peer` will push this region here; `agent` is its agent for one-sided writes, if it has one.
+
+    Always answered by `RegionReceived`.
     """
 
     payload: RegionPayload
@@ -35,7 +35,7 @@ class ExpectRegion:
 
 @dataclass(frozen=True, slots=True)
 class ReceiveReady:
-    """Where it is to be pushed, and what must be shown there: to `agent` if there is one, else to `endpoint`."""
+    """Where to push the region: to `agent` if there is one, else to `endpoint`; `token` authorizes the push."""
 
     handle: int
     generation: int
@@ -46,7 +46,7 @@ class ReceiveReady:
 
 @dataclass(frozen=True, slots=True)
 class CancelReceive:
-    """It is not wanted any more."""
+    """The region is not wanted any more."""
 
     handle: int
     generation: int
@@ -85,7 +85,7 @@ class ForgetPeer:
 
 @dataclass(frozen=True, slots=True)
 class RegionPushed:
-    """The parcel is out of our hands; `detail` says what went wrong."""
+    """The push ended, and the bytes are not read any more; `detail` says what went wrong."""
 
     ticket: int
     detail: str = ""
