@@ -13,7 +13,7 @@ ENGINE = {"slots": 512, "step_s": 0.01}
 
 @dataclass
 class Ear:
-    """Somebody who asks and listens."""
+    """A client that sends one request and collects its tokens."""
 
     address: Address
     heard: list[Any] = field(default_factory=list)
@@ -32,7 +32,7 @@ def make_cluster(instances: int = 2, **settings: Any) -> ScriptedCluster:
 
 
 def running(cluster: ScriptedCluster, client: RecordingClient, tokens: int = 5) -> str:
-    """Run until the client has some tokens; who runs it."""
+    """Run until the client has some tokens; returns the instance that runs the request."""
     assert cluster.world.run(lambda: len(client.tokens) >= tokens, for_s=10.0)
     return cluster.instance_running(client)
 
@@ -40,12 +40,12 @@ def running(cluster: ScriptedCluster, client: RecordingClient, tokens: int = 5) 
 def moving(
     prompt_tokens: int = 99, max_tokens: int = 100, tokens: int = 5, **settings: Any
 ) -> tuple[ScriptedCluster, RecordingClient, str, str]:
-    """A cluster, the client of its only sequence, which has `tokens`, and who was just told to move it where."""
+    """A cluster, the client of its only sequence, which has `tokens`, and source and target of its evacuation."""
     cluster = make_cluster(**settings)
     client = cluster.submit(list(range(1, prompt_tokens + 1)), max_tokens=max_tokens)
     source = running(cluster, client, tokens)
     target = other(cluster, source)
-    shed(cluster, source, target)
+    evacuate(cluster, source, target)
     return cluster, client, source, target
 
 
@@ -53,7 +53,7 @@ def other(cluster: ScriptedCluster, name: str) -> str:
     return next(one for one in cluster.instances if one != name)
 
 
-def shed(
+def evacuate(
     cluster: ScriptedCluster, source: str, target: str, slots: int = 1, ticket: int = 1, epoch: int | None = None
 ) -> Evacuate:
     term = cluster.manager.term

@@ -9,9 +9,9 @@ from dunlin.messages.types import FinishReason
 from simulator.cluster.recording_client import RecordingClient
 from tests.services.moving import (
     drain,
+    evacuate,
     finish,
     make_cluster,
-    shed,
 )
 
 
@@ -62,7 +62,7 @@ class Campaign:
 
     def run(self, acts: int) -> None:
         """Submit, act, wait a little; then everything must end well."""
-        often = [self.submit] * 4 + [self.shed] * 4
+        often = [self.submit] * 4 + [self.evacuate] * 4
         choices = [*often, self.drain, self.undrain, self.kill, self.crash, self.leave, self.flip, self.depose]
         for _ in range(acts):
             self.random.choice(choices)()
@@ -86,12 +86,12 @@ class Campaign:
         prompt = [self.random.randrange(1000) for _ in range(self.random.choice((3, 40, 150)))]
         self.cluster.submit(prompt, max_tokens=self.random.choice((5, 40, 120)))
 
-    def shed(self) -> None:
+    def evacuate(self) -> None:
         source, target = self.name(), self.name()
         moves = self.cluster.manager.move_orders
         if source != target and moves is not None:
             moves.tickets += 1
-            shed(self.cluster, source, target, self.random.choice((1, 100, 1000)), moves.tickets)
+            evacuate(self.cluster, source, target, self.random.choice((1, 100, 1000)), moves.tickets)
 
     def drain(self) -> None:
         drain(self.cluster, self.name())

@@ -20,7 +20,7 @@ def make_cluster(**settings: Any) -> ScriptedCluster:
 
 
 def far(cluster: ScriptedCluster, client: RecordingClient, tokens: int = 40) -> str:
-    """Run until the client has that many; who runs it."""
+    """Run until the client has that many; returns the instance that runs the request."""
     assert cluster.world.run(lambda: len(client.tokens) >= tokens, for_s=10.0)
     return cluster.instance_running(client)
 

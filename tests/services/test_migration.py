@@ -11,13 +11,13 @@ from dunlin.messages.group import DialPeer, Fill, Filled, Reserve, Reserved
 from dunlin.messages.plan import Drain, DrainDone, EvacuateDone
 from simulator.cluster.scripted import ScriptedCluster
 from tests.services.moving import (
+    evacuate,
     finish,
     make_cluster,
     moving,
     other,
     running,
     sent,
-    shed,
     steps_of,
     until_sent,
 )
@@ -31,7 +31,7 @@ def test_a_running_sequence_moves_and_its_client_sees_nothing(tier: bool) -> Non
     client = cluster.submit(list(range(1, 100)), max_tokens=100)
     source = running(cluster, client)
     target = other(cluster, source)
-    shed(cluster, source, target)
+    evacuate(cluster, source, target)
     ready = until_sent(cluster, Ready)
     assert cluster.world.run(lambda: len(cluster.instances[source].sequences) == 0, for_s=1.0)
     done = until_sent(cluster, EvacuateDone)
@@ -75,7 +75,7 @@ def test_what_a_move_copied_stays_as_a_checkpoint_and_saves_the_next_failover(no
     source = running(cluster, client)
     names = [*cluster.instances]
     target = names[(names.index(source) + 1) % 3]
-    shed(cluster, source, target)
+    evacuate(cluster, source, target)
     until_sent(cluster, EvacuateDone)
     assert cluster.world.run(lambda: cluster.instances[target].sequences.running_count == 1, for_s=1.0)
     cluster.world.run(for_s=0.02)
@@ -108,7 +108,7 @@ def test_a_target_that_cannot_take_it_says_why_and_it_stays(fields: dict[str, An
     cluster.engine = replace(cluster.engine, ready=replace(cluster.spec.engine.ready, **fields))
     target = cluster.start_instance("odd-2").address.name
     cluster.run_until_ready()
-    shed(cluster, source, target)
+    evacuate(cluster, source, target)
     stays(cluster, source, detail)
 
 
@@ -117,7 +117,7 @@ def test_a_full_target_refuses() -> None:
     long = [cluster.submit([number] * 200, max_tokens=250) for number in range(4)]
     assert cluster.world.run(lambda: all(client.tokens for client in long), for_s=5.0)
     source = cluster.instance_running(long[0])
-    shed(cluster, source, other(cluster, source))
+    evacuate(cluster, source, other(cluster, source))
     done = until_sent(cluster, EvacuateDone)
     assert (done.moved, done.stayed) == (0, 1)
     assert "too few free slots" in done.detail
@@ -194,7 +194,7 @@ def test_a_client_that_leaves_on_the_way_frees_both_ends(kind: type[Any]) -> Non
     until_sent(cluster, kind)
     cluster.disconnect(client)
     cluster.world.run(for_s=1.0)
-    assert cluster.all_free(), "at once, not when somebody's patience ends"
+    assert cluster.all_free(), "at once, not after a timeout"
     assert until_sent(cluster, EvacuateDone).moved in (0, 1)
 
 
@@ -231,7 +231,7 @@ def test_a_deposed_managers_orders_change_nothing() -> None:
     cluster = make_cluster()
     client = cluster.submit(list(range(1, 100)), max_tokens=100)
     source = running(cluster, client)
-    shed(cluster, source, other(cluster, source), epoch=1)
+    evacuate(cluster, source, other(cluster, source), epoch=1)
     done = until_sent(cluster, EvacuateDone)
     assert (done.moved, done.stayed) == (0, 0)
     assert "stale" in done.detail
@@ -250,8 +250,8 @@ def test_an_order_that_comes_again_is_done_once() -> None:
     assert cluster.world.run(lambda: all(len(client.tokens) >= 5 for client in clients), for_s=10.0)
     source = cluster.instance_running(clients[0])
     held = len(cluster.instances[source].sequences)
-    order = shed(cluster, source, other(cluster, source))
-    shed(cluster, source, other(cluster, source))
+    order = evacuate(cluster, source, other(cluster, source))
+    evacuate(cluster, source, other(cluster, source))
     done = until_sent(cluster, EvacuateDone)
     cluster.world.post(cluster.manager.address, cluster.instances[source].address, order)
     assert until_sent(cluster, EvacuateDone, 2) == done
@@ -268,5 +268,5 @@ def test_a_target_fences_a_source_that_follows_an_older_term() -> None:
     followed = cluster.manager.term.order_of(core.address)  # type: ignore[union-attr]
     assert followed is not None
     cluster.world.post(cluster.manager.address, core.address, replace(followed, epoch=followed.epoch + 1))
-    shed(cluster, source, target)
+    evacuate(cluster, source, target)
     stays(cluster, source, "stale: this instance follows epoch")

@@ -1,4 +1,4 @@
-"""Two tenants who say the same things, over a whole cluster: nobody's KV is read by the other, whatever breaks.
+"""Two tenants with the same prompts, over a whole cluster: neither reads the KV of the other, whatever breaks.
 
 The fake engines know whose each sequence is and fail on a slot that another tenant's sequence wrote.
 """

@@ -1,4 +1,4 @@
-"""The manager's core: who is ordered what, when an order is given again, and what a term fences."""
+"""The manager's core: which orders it sends, when an order is sent again, and what a term fences."""
 
 from typing import Any
 
@@ -47,7 +47,7 @@ def leading(*instances: Address, epoch: int = 50) -> GlobalManagerCore:
 
 
 def orders(effects: "list[Effect] | Any") -> dict[Address, tuple[int, int, int]]:
-    """Whom `effects` order: (epoch, plan version, group)."""
+    """The instances that `effects` order: (epoch, plan version, group)."""
     found = {send.to: send.message for send in sends(effects) if isinstance(send.message, GroupOrder)}
     return {to: (order.epoch, order.plan_version, order.group) for to, order in found.items()}
 

@@ -21,7 +21,7 @@ def decode(address: Address, **fields: Any) -> MemberView:
 
 
 def told(effects: Sequence[Effect]) -> list[tuple[Address, tuple[HandoffTarget, ...], bool]]:
-    """(to whom, what, whether with a reason)."""
+    """(instance, assignment, whether with a reason)."""
     return [
         (send.to, send.message.rooms, send.message.why is not None)
         for send in sends(effects)
@@ -49,7 +49,7 @@ def test_when_a_side_is_lost_another_instance_takes_its_place() -> None:
     effects = leader.see(prefill(I0, suspect=True), decode(I1, running=1), decode(I2))
     assert [(to, order.part) for to, order in of(GroupOrder, effects)] == [(I2, GroupRole.PREFILL)]
     assert of(GroupOrder, leader.see(prefill(I0), decode(I1, running=1), decode(I2))) == [], (
-        "who comes back finds it so"
+        "an instance that comes back gets it again"
     )
 
 
@@ -98,7 +98,7 @@ def test_a_drained_decode_instance_gives_to_those_who_decode_if_there_are_any() 
     full = {"free_slots": 10, "running": 5}
     leader = Leader(prefill(I0), decode(I1, **full), decode(I2, **full), **SPLIT)
     effects = leader.see(prefill(I0), decode(I1, draining=True, **full), decode(I2, **full), now_s=1.0)
-    assert [(to, shed.target) for to, shed in of(Evacuate, effects)] == [(I1, I2)]
+    assert [(to, evacuation.target) for to, evacuation in of(Evacuate, effects)] == [(I1, I2)]
     alone = Leader(prefill(I0), decode(I1, **full), **SPLIT)
     effects = alone.see(prefill(I0), decode(I1, draining=True, **full), now_s=1.0)
-    assert [(to, shed.target) for to, shed in of(Evacuate, effects)] == [(I1, I0)]
+    assert [(to, evacuation.target) for to, evacuation in of(Evacuate, effects)] == [(I1, I0)]

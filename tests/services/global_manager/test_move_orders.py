@@ -73,25 +73,25 @@ def test_a_drain_is_ordered_and_what_runs_goes_to_the_least_loaded() -> None:
     assert (to, order.epoch, order.ticket) == (I0, EPOCH, 1)
     assert order.why is not None
     assert order.why.policy == "operator"
-    ((to, shed),) = of(Evacuate, leader.look())
-    assert (to, shed.target, shed.slots, shed.epoch, shed.ticket) == (I0, I2, 60, EPOCH, 2)
+    ((to, evacuation),) = of(Evacuate, leader.look())
+    assert (to, evacuation.target, evacuation.slots, evacuation.epoch, evacuation.ticket) == (I0, I2, 60, EPOCH, 2)
 
 
 def test_a_target_gets_no_more_than_it_has_room_for() -> None:
     leader = Leader(member(I0, free_slots=0, waiting_tokens=30, running=3, draining=True), member(I1, free_slots=20))
-    ((_, shed),) = of(Evacuate, leader.look())
-    assert shed.slots == 20
+    ((_, evacuation),) = of(Evacuate, leader.look())
+    assert evacuation.slots == 20
 
 
 def test_one_move_at_a_time_leaves_an_instance_and_the_next_waits_for_fresh_views() -> None:
     draining = member(I0, free_slots=40, running=3, draining=True)
     leader = Leader(draining, member(I1), rebalance__rest_s=0.5)
-    ((_, shed),) = of(Evacuate, leader.look(1.0))
+    ((_, evacuation),) = of(Evacuate, leader.look(1.0))
     assert of(Evacuate, leader.look(1.5)) == []
-    leader.core.receive(2.0, I0, EvacuateDone(EPOCH, shed.ticket, moved=2, stayed=1))
+    leader.core.receive(2.0, I0, EvacuateDone(EPOCH, evacuation.ticket, moved=2, stayed=1))
     assert of(Evacuate, leader.look(2.4)) == []
     ((_, again),) = of(Evacuate, leader.look(2.5))
-    assert again.ticket > shed.ticket
+    assert again.ticket > evacuation.ticket
     assert leader.core.move_orders is not None
     assert (leader.core.move_orders.moved_total, leader.core.move_orders.stayed_total) == (2, 1)
 
@@ -145,8 +145,8 @@ def test_a_wish_is_ordered_again_until_the_view_shows_it() -> None:
 
 def test_the_next_leader_goes_on_with_a_drain_that_the_instance_reports() -> None:
     leader = Leader(member(I0, running=2, free_slots=50, draining=True), member(I1), epoch=70)
-    ((to, shed),) = of(Evacuate, leader.look())
-    assert (to, shed.epoch, shed.target) == (I0, 70, I1)
+    ((to, evacuation),) = of(Evacuate, leader.look())
+    assert (to, evacuation.epoch, evacuation.target) == (I0, 70, I1)
 
 
 def test_a_stream_that_opens_anew_hears_the_open_orders_again() -> None:
@@ -166,8 +166,8 @@ def test_an_instance_that_left_the_views_is_forgotten() -> None:
 
 def test_a_drain_goes_on_where_it_was_refused() -> None:
     leader = Leader(member(I0, running=2, free_slots=50, draining=True), member(I1), rebalance__rest_s=0.5)
-    ((_, shed),) = of(Evacuate, leader.look(1.0))
-    leader.core.receive(1.2, I0, EvacuateDone(EPOCH, shed.ticket, moved=0, stayed=2, detail="no room"))
+    ((_, evacuation),) = of(Evacuate, leader.look(1.0))
+    leader.core.receive(1.2, I0, EvacuateDone(EPOCH, evacuation.ticket, moved=0, stayed=2, detail="no room"))
     assert len(of(Evacuate, leader.look(1.7))) == 1
 
 
@@ -181,12 +181,12 @@ def test_without_a_policy_nothing_moves_between_unequal_instances() -> None:
 
 def test_llumnix_moves_half_the_difference_and_then_rests() -> None:
     leader = Leader(member(I0, free_slots=0, running=9), member(I1), rebalance__policy="llumnix")
-    ((to, shed),) = of(Evacuate, leader.look(1.0))
-    assert (to, shed.target, shed.slots) == (I0, I1, 50)
-    assert shed.why is not None
-    assert shed.why.policy == "llumnix"
+    ((to, evacuation),) = of(Evacuate, leader.look(1.0))
+    assert (to, evacuation.target, evacuation.slots) == (I0, I1, 50)
+    assert evacuation.why is not None
+    assert evacuation.why.policy == "llumnix"
     assert of(Evacuate, leader.look(1.5)) == []
-    leader.core.receive(2.0, I0, EvacuateDone(EPOCH, shed.ticket, moved=4))
+    leader.core.receive(2.0, I0, EvacuateDone(EPOCH, evacuation.ticket, moved=4))
     leader.see(member(I0, free_slots=50, running=5), member(I1, free_slots=50, running=4), now_s=2.1)
     assert of(Evacuate, leader.look(3.0)) == []
 

@@ -1,6 +1,6 @@
 """One instance in virtual time: the real core, the real kvstore core, a fake engine, and dispatchers that check.
 
-After every event the slab is audited; every token is compared with the fake model's only right answer.
+After every event the KV cache is audited; every token is compared with the fake model's only right answer.
 """
 
 from dataclasses import dataclass, field
@@ -64,7 +64,7 @@ M = TypeVar("M")
 
 
 def make_place(request: int = 1, tokens: int = 10, **overrides: Any) -> Place:
-    """A request whose prompt nobody else has."""
+    """A request with a prompt of its own."""
     known = overrides.pop("known", None) or [request % 997, *range(tokens - 1)]
     values = {"attempt": 1, "prompt_tokens": len(known), "max_tokens": 8, "sampling": SamplingParams(seed=request)}
     return Place(request=request, tokens=i32(known), **{**values, **overrides})
@@ -199,7 +199,7 @@ class Bench:
         self.dispatcher = self.add_dispatcher("d")
         self.run(0.05)
 
-    # --- who is there ---
+    # --- streams ---
 
     def add_dispatcher(self, name: str) -> Dispatcher:
         dispatcher = self.dispatchers[name] = Dispatcher(Address("dispatcher", name, 10 + len(self.dispatchers)))

@@ -159,7 +159,7 @@ def test_a_newer_attempt_replaces_the_older_and_an_older_one_changes_nothing() -
     assert only(Accepted, newer).attempt == 3
     assert only(Close, newer).sequence == number
     tokens = direct.give(ENGINE, done(1, (number, 5)))
-    assert not of(Tokens, tokens), "the older attempt's token is nobody's"
+    assert not of(Tokens, tokens), "the older attempt's token goes to no dispatcher"
 
 
 def test_a_repeated_attempt_is_no_second_sequence() -> None:

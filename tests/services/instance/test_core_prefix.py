@@ -1,4 +1,4 @@
-"""Prefix reuse in one instance: who starts where, whose slots are shared, and what is given away under pressure."""
+"""Prefix reuse in one instance: where sequences start, which slots are shared, and what is evicted under pressure."""
 
 from typing import Any
 

@@ -162,7 +162,7 @@ class InstanceMachine(RuleBasedStateMachine):
         self.bench.run_until_quiet()
         if self.is_kvstore_stopped():
             self.bench.world.resume(self.bench.kvstore_address)
-        # By now what nobody claimed is given up, and an engine that was stopped with work was started again.
+        # By now unclaimed regions are released, and an engine that was stopped with work was started again.
         self.bench.run(32.0)
         self.bench.check_empty()
         if not self.is_damaged:

@@ -1,4 +1,4 @@
-"""Regions that change hands: who may claim what, under which names, and who hears of it."""
+"""Regions that change their writer: which may be claimed, under which names, and which writers are told."""
 
 from dataclasses import replace
 from typing import Any
@@ -93,7 +93,9 @@ class TestClaims:
         assert isinstance(found, Send)
         assert isinstance(found.message, RegionsFound)
         core.receive(7.0, OTHER, Gone("reset"))
-        assert len(core.receive(8.0, WRITER, replace(wanted, attempt=3))) == 1, "whoever is not there hears nothing"
+        assert len(core.receive(8.0, WRITER, replace(wanted, attempt=3))) == 1, (
+            "a writer without a stream gets no message"
+        )
 
     def claimed(self, core: KvstoreCore, now_s: float, by: Address, attempt: int = 2) -> list[Send]:
         """What the kvstore sends, in order, when the request `k` is claimed."""
@@ -116,7 +118,7 @@ class TestClaims:
         assert self.claimed(core, 5.0, by) == [self.handed(host, by)]
         taken = RegionsRevoked(i64([host.handle]), i64([host.generation + 1]))
         (told, _) = self.claimed(core, 6.0, WRITER, attempt=3)
-        assert told == Send(by, taken), "who claimed it has it by a stream that is open"
+        assert told == Send(by, taken), "it was claimed over a stream that is open"
 
     def test_who_claims_its_own_hears_first_that_the_old_names_are_dead(self) -> None:
         """An older attempt there may count on them still."""

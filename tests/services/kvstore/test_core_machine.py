@@ -1,4 +1,4 @@
-"""Writers come, write, claim, fall silent, wake and die in any order: nobody gets room that another may write."""
+"""Writers come, write, claim, fall silent, wake and die in any order: no process gets room that another may write."""
 
 from dataclasses import replace
 
@@ -134,7 +134,7 @@ class KvstoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(one.joined and one.writes for one in self.living.values()))
     @rule(name=NAMES, choice=CHOICE)
     def lose_a_word(self, name: str, choice: int) -> None:
-        """What it wrote is done, and the word of it is lost with the stream: until it is back nobody may know."""
+        """Its copy is complete, and the commit is lost with the stream: it is unknown until the writer is back."""
         process = self.living.get(name)
         if process is not None and process.joined and process.writes:
             self.forgotten[name] = process.writes.pop(choice % len(process.writes))
@@ -162,7 +162,7 @@ class KvstoreMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(one.joined for one in self.living.values()))
     @rule(name=NAMES, key=st.sampled_from(["k0", "k1"]))
     def claim(self, name: str, key: str) -> None:
-        """Whoever claims has the regions, and nobody else has them any more."""
+        """The claimer has the regions, and no other process has them any more."""
         process = self.living.get(name)
         if process is None or not process.joined:
             return
@@ -259,7 +259,7 @@ class KvstoreMachine(RuleBasedStateMachine):
                     assert self.core.catalog.find(process.address, host.handle, host.generation) is not None
 
     def teardown(self) -> None:
-        """When everybody is dead and the watcher has told, nothing is left."""
+        """When all writers are dead and the watcher has reported, nothing is left."""
         for name in list(self.living):
             self.kill(name, told=True)
         self.hear_that_streams_ended()

@@ -1,4 +1,4 @@
-"""A monitor's core driven through exact times, and who speaks with it."""
+"""A monitor's core driven through exact times, and its peers."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""The monitor's core: who is suspect at which time, what is published when, and what it keeps."""
+"""The monitor's core: which instance is suspect at which time, what is published when, and what it keeps."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""A monitor that sleeps: for what nobody answers, and what it says when it wakes."""
+"""A monitor that sleeps: that time counts against no instance, and what it publishes when it wakes."""
 
 from dunlin.effects import Gone, Joined
 from tests.services.monitor.bench import DISPATCHER, INSTANCE, MANAGER, OTHER, heartbeat, make_bench, report

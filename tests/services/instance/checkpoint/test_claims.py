@@ -73,7 +73,7 @@ def test_another_tenants_are_not_taken() -> None:
     assert attempt.tokens == attempt.expected
     assert bench.core.report().claimed_tokens_total == 0
     assert bench.kvstore is not None
-    assert len(bench.kvstore.catalog) == 1, "whoever guesses an id takes nothing away from its tenant"
+    assert len(bench.kvstore.catalog) == 1, "a guessed id takes nothing away from its tenant"
 
 
 def test_a_damaged_region_cuts_there() -> None:

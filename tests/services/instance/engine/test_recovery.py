@@ -1,4 +1,4 @@
-"""One engine ends and the next begins: what is kept, what is doubted, who is blamed, and when others take over."""
+"""One engine ends and the next begins: what KV is kept, which requests are blamed, when attempts are returned."""
 
 from typing import Any
 
@@ -58,7 +58,7 @@ def bring_back(direct: Direct, now_s: float = 1.5, **ready: Any) -> list[Any]:
     return direct.give(ENGINE, make_engine_ready(**ready), now_s)
 
 
-# --- the slab that outlives its engine ---
+# --- the KV cache that outlives its engine ---
 
 
 def test_a_killed_engine_costs_a_pause_and_computes_nothing_twice() -> None:
@@ -152,7 +152,7 @@ def test_how_one_ended_that_never_was_ready_says_nothing_of_the_next() -> None:
     lose(direct, KILLED, 1.2)
     bring_back(direct)
     lose(direct, None, 2.0)
-    assert len(only(Open, bring_back(direct, 2.5)).extent_start) == 0, "nobody said how that one ended"
+    assert len(only(Open, bring_back(direct, 2.5)).extent_start) == 0, "the end of that engine is unknown"
 
 
 def test_an_engine_that_says_why_it_ends_left_a_whole_slab() -> None:

@@ -1,4 +1,4 @@
-"""Slots as sequences see them: shared beginnings, donations, room; and that nobody reads what another wrote."""
+"""The KV cache: shared prefixes, allocation, eviction; and that no tenant reads what another wrote."""
 
 import itertools
 from typing import Any
@@ -101,7 +101,7 @@ def test_what_is_cached_counts_as_room_until_somebody_uses_it() -> None:
     cache.release_to_prefix_cache(sequence)
     assert (cache.available_slots, cache.cached_slots, cache.slot_table.free) == (64, 32, 32)
     second = make_sequence(2)
-    assert cache.slots_needed(second, 48) == 48, "to use what nobody uses takes its room"
+    assert cache.slots_needed(second, 48) == 48, "to use an unused prefix takes available slots"
     begin(cache, second)
     assert (cache.available_slots, cache.slots_gained_without(second)) == (16, 48)
 
@@ -235,7 +235,7 @@ def test_thousands_of_operations_read_nothing_foreign(seed: int) -> None:
 
 
 def test_the_campaign_sees_a_tenant_that_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(kv_cache, "chain_root", lambda tenant, digest: b"everybody")
+    monkeypatch.setattr(kv_cache, "chain_root", lambda tenant, digest: b"all")
     with pytest.raises(ForeignRead):
         tenant_isolation.run(20_000, 300, 1)
 

@@ -14,7 +14,7 @@ def text(name: str) -> ChainOf:
 
 
 def make(*names: str) -> PrefixCache:
-    """A tree in which these texts were computed one after the other, and are used by nobody."""
+    """A tree in which these texts were computed one after the other, and are unused."""
     prefixes = PrefixCache()
     for name in names:
         prefixes.unpin(grow(prefixes, name))
@@ -97,7 +97,7 @@ def test_a_block_that_is_used_again_and_again_leaves_no_heap_of_old_entries() ->
 
 
 class TreeMachine(RuleBasedStateMachine):
-    """The model: which texts' blocks are there, who uses them, and when each was used last."""
+    """The model: which texts' blocks are there, their users, and when each was used last."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -1,4 +1,4 @@
-"""The slab: long extents, conservation, generations; and a machine that compares it with a plain list of slots."""
+"""The slot table: long extents, conservation, generations; and a machine that compares it with a list of slots."""
 
 import pytest
 from hypothesis import settings

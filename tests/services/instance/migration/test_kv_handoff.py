@@ -1,4 +1,4 @@
-"""Who leaves a prefill instance after the first token, for where, and whose row waits for that."""
+"""Which sequences leave a prefill instance after the first token, to which target, and which rows wait."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Who is given slots when: what a newcomer may not take from those that run."""
+"""Which sequences get slots when: what a new one may not take from the running ones."""
 
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Place
@@ -27,12 +27,12 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     lifecycle.kv_cache = KvCache(96)
     steps = OutstandingSteps(BATCH_POLICIES["chunked"], "chunked", 512)
     config = SchedulerConfig(allocate_ahead_tokens=4)
-    batcher = Scheduler(ENGINE, config, sequences, lifecycle, steps, VICTIM_POLICIES["youngest"], list)
+    scheduler = Scheduler(ENGINE, config, sequences, lifecycle, steps, VICTIM_POLICIES["youngest"], list)
     arrived = sequences.add(DISPATCHER, place(1, 20, 5))
     assert lifecycle.kv_cache.reserve("arrival", 52)
     lifecycle.start_migrated(arrived, "arrival", 19)
     preempted = sequences.add(DISPATCHER, place(2, 45, 30))
     preempted.preempted = True
-    batcher.schedule()
+    scheduler.schedule()
     assert preempted.state is SequenceState.WAITING
     assert lifecycle.slot_table.free == 44

@@ -1,4 +1,4 @@
-"""Blame: who is a suspect, who runs alone, who is cleared, who is poison."""
+"""Blame: which sequences are suspects, run alone, are cleared, or are poison."""
 
 from typing import Any
 

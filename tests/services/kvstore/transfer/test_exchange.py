@@ -167,11 +167,11 @@ class Exchange:
             self.nodes.append(Node(self, f"n{index}", **settings))
         self.carrier.nodes = {node.name: node for node in self.nodes}
         self.instances = [Instance(Address("instance", f"i-{n.name}", 50), self, n) for n in self.nodes]
-        everybody = MembersReset(tuple(Member(n.address, "", n.name, 0) for n in self.nodes))
+        members = MembersReset(tuple(Member(n.address, "", n.name, 0) for n in self.nodes))
         for node, instance in zip(self.nodes, self.instances, strict=True):
             self.world.add(node.address, node)
             self.world.add(instance.address, instance)
-            self.world.post(ETCD, node.address, everybody)
+            self.world.post(ETCD, node.address, members)
             self.world.connect(instance.address, node.address)
         self.run()
 
@@ -288,11 +288,11 @@ def test_a_node_that_is_not_there_is_not_waited_for_long() -> None:
     world = Exchange(exchange__stall_timeout_s=1.0)
     here, _ = world.instances
     here.keep(0, 16)
-    here.say(SendRegions(5, "k", Address("kvstore", "nobody", 1)))
+    here.say(SendRegions(5, "k", Address("kvstore", "unknown", 1)))
     world.run(1.5)
     sent = here.heard[-1]
     assert isinstance(sent, RegionsSent)
-    assert "nothing heard of nobody" in sent.detail
+    assert "nothing heard of unknown" in sent.detail
 
 
 def test_a_node_that_dies_meanwhile_ends_the_copy_on_both_sides() -> None:
@@ -346,7 +346,7 @@ def test_second_copies_go_when_the_last_region_here_is_freed_with_its_writer() -
     here.keep(0, 16)
     region = Region(0, 2, 16, 32)
     here.say(ReserveRegion(2, D, 1, 1, region, UNIT, kv_dtype="fp32", weights_digest="w", key="k"))
-    world.world.kill(here.address)  # which was writing: that room is nobody's yet
+    world.world.kill(here.address)  # which was writing: that room has no owner yet
     (kept,) = other.claim()
     other.say(ReleaseRegion(kept.host.handle, kept.host.generation))
     again = Instance(Address("instance", here.address.name, 52), world, world.nodes[0])
