@@ -31,7 +31,7 @@ def attempt_spans(records: Sequence[tuple[float, References]]) -> list[AttemptSp
     by_dispatcher: dict[RequestKey | None, list[tuple[float, References]]] = {}
     for at_s, refs in records:
         by_dispatcher.setdefault(refs.request, []).append((at_s, refs))
-    return [hand_out for mine in by_dispatcher.values() for hand_out in _of_dispatcher(mine)]
+    return [span for mine in by_dispatcher.values() for span in _of_dispatcher(mine)]
 
 
 def _of_dispatcher(records: Sequence[tuple[float, References]]) -> list[AttemptSpan]:

@@ -1,0 +1,52 @@
+"""The engine's watchdog: an engine is stuck when it has work and passes no safepoint."""
+
+import pytest
+
+from services.instance.engine.watchdog import SLEPT_AFTER_S, EngineWatchdog
+
+
+def checked(watch: EngineWatchdog, start_s: float, stop_s: float, safepoints: int, outstanding: int = 1) -> bool:
+    """Whether the engine was stuck at any of the checks, one every half second."""
+    checks = round((stop_s - start_s) / 0.5)
+    return any(watch.check(start_s + 0.5 * number, safepoints, outstanding) for number in range(checks + 1))
+
+
+def test_an_engine_is_stuck_at_the_limit_and_the_reason_has_the_figures() -> None:
+    watch = EngineWatchdog(2.0)
+    assert not checked(watch, 0.0, 1.5, safepoints=9)
+    why = watch.check(2.0, 9, 3)
+    assert why is not None
+    assert {figure.name: figure.value for figure in why.figures} == {
+        "unchanged_s": 2.0,
+        "limit_s": 2.0,
+        "outstanding": 3,
+        "safepoints": 9,
+    }
+
+
+def test_it_is_said_once_per_limit() -> None:
+    watch = EngineWatchdog(2.0)
+    assert checked(watch, 0.0, 2.0, safepoints=9)
+    assert not checked(watch, 2.5, 4.0, safepoints=9)
+    assert watch.check(4.5, 9, 1) is not None
+
+
+def test_a_safepoint_is_progress() -> None:
+    watch = EngineWatchdog(2.0)
+    assert not checked(watch, 0.0, 1.5, safepoints=9)
+    assert not checked(watch, 2.0, 3.5, safepoints=10)
+    assert watch.safepoints == 10
+
+
+def test_an_idle_engine_is_not_stuck_and_new_work_has_the_whole_limit() -> None:
+    watch = EngineWatchdog(2.0)
+    assert not checked(watch, 0.0, 10.0, safepoints=9, outstanding=0)
+    assert not checked(watch, 10.5, 12.0, safepoints=9)
+    assert watch.check(12.5, 9, 1) is not None
+
+
+@pytest.mark.parametrize(("gap_s", "stuck"), [(SLEPT_AFTER_S, True), (SLEPT_AFTER_S + 0.25, False)])
+def test_a_long_gap_between_checks_is_the_process_that_slept(gap_s: float, stuck: bool) -> None:
+    watch = EngineWatchdog(2.0)
+    assert not checked(watch, 0.0, 1.5, safepoints=9)
+    assert (watch.check(1.5 + gap_s, 9, 1) is not None) is stuck

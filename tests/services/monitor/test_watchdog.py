@@ -1,0 +1,90 @@
+"""The monitor's watchdog over one instance: what is progress, and when it is suspected or trusted again."""
+
+import pytest
+
+from dunlin.messages.fleet import InstanceReport
+from services.monitor.config import LivenessConfig
+from services.monitor.watchdog import InstanceWatchdog
+
+CONFIG = LivenessConfig(silent_s=3.0, stuck_s=10.0)
+
+
+def busy(safepoints: int = 1, steps: int = 1, pid: int = 7, outstanding: int = 1) -> InstanceReport:
+    return InstanceReport(safepoints=safepoints, steps_total=steps, engine_pid=pid, outstanding_steps=outstanding)
+
+
+def reports_until(watch: InstanceWatchdog, stop_s: int, report: InstanceReport, start_s: int = 0) -> None:
+    for second in range(start_s, stop_s + 1):
+        watch.observe(second, report)
+
+
+def test_an_instance_is_suspect_once_it_is_silent_for_the_limit() -> None:
+    watch = InstanceWatchdog(5.0, CONFIG)
+    assert not watch.update_suspicion(7.9)
+    assert watch.why is None
+    assert watch.update_suspicion(8.0)
+    assert watch.suspect
+    assert watch.why is not None
+    assert (watch.why.policy, watch.why.figures[0].value) == ("silence", 3.0)
+    assert not watch.update_suspicion(9.0), "it changes once"
+
+
+def test_a_report_ends_the_suspicion() -> None:
+    watch = InstanceWatchdog(0.0, CONFIG)
+    assert watch.update_suspicion(3.0)
+    watch.observe(4.0, InstanceReport(safepoints=6, steps_total=2))
+    assert watch.update_suspicion(4.0)
+    assert not watch.suspect
+    assert watch.why is not None
+    assert (watch.why.chosen, [figure.value for figure in watch.why.figures]) == ("trust", [6, 2])
+
+
+def test_outstanding_work_without_a_safepoint_is_stuck() -> None:
+    watch = InstanceWatchdog(0.0, CONFIG)
+    reports_until(watch, 9, busy())
+    assert not watch.update_suspicion(9.9)
+    watch.observe(10.0, busy())
+    assert watch.update_suspicion(10.0)
+    assert watch.why is not None
+    assert {figure.name: figure.value for figure in watch.why.figures} == {
+        "unchanged_s": 10.0,
+        "limit_s": 10.0,
+        "outstanding_steps": 1,
+        "safepoints": 1,
+    }
+
+
+@pytest.mark.parametrize("progress", [busy(safepoints=2), busy(steps=2), busy(pid=8), busy(outstanding=0)])
+def test_each_of_these_is_progress(progress: InstanceReport) -> None:
+    watch = InstanceWatchdog(0.0, CONFIG)
+    reports_until(watch, 8, busy())
+    watch.observe(9.0, progress)
+    watch.observe(16.5, progress)
+    watch.observe(18.9, progress)
+    assert not watch.update_suspicion(18.9)
+
+
+def test_an_idle_instance_is_never_stuck_and_new_work_has_the_whole_limit() -> None:
+    watch = InstanceWatchdog(0.0, CONFIG)
+    reports_until(watch, 40, busy(outstanding=0))
+    assert not watch.update_suspicion(40.0)
+    reports_until(watch, 50, busy(), start_s=41)
+    assert not watch.update_suspicion(50.9)
+    watch.observe(51.0, busy())
+    assert watch.update_suspicion(51.0)
+
+
+def test_after_a_pause_of_the_monitor_the_clocks_start_anew() -> None:
+    watch = InstanceWatchdog(0.0, CONFIG)
+    watch.observe(0.0, busy())
+    watch.restart_clocks(30.0)
+    assert not watch.update_suspicion(32.9)
+    assert watch.update_suspicion(33.0)
+
+
+def test_a_pause_of_the_monitor_clears_no_suspicion() -> None:
+    watch = InstanceWatchdog(0.0, CONFIG)
+    assert watch.update_suspicion(3.0)
+    watch.restart_clocks(30.0)
+    assert not watch.update_suspicion(30.0)
+    assert watch.suspect
