@@ -10,7 +10,7 @@ from dunlin.messages.dispatch import (
     Ended,
     Returned,
 )
-from dunlin.messages.engine import EngineExited, EngineFailed, EngineProgress, EngineStarted, StopEngine, Unsupported
+from dunlin.messages.engine import EngineExited, EngineFailed, EngineProgress, StopEngine, Unsupported
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import GroupOrder, GroupOrderDone, GroupOrderRefused
 from dunlin.messages.types import GroupKind, GroupRole, i32
@@ -233,14 +233,6 @@ def test_reports_begin_anew_with_a_second_monitor() -> None:
     bench.world.connect(MONITOR, ME)
     bench.run(2.0)
     assert len(reports_of(bench)) - before >= 4
-
-
-def test_a_report_carries_the_engines_process_and_progress() -> None:
-    direct = ready_core()
-    direct.give(ENGINE, EngineStarted(4711))
-    direct.give(ENGINE, EngineProgress(33), 0.1)
-    report = direct.core.report()
-    assert (report.engine_pid, report.safepoints, report.ready, report.capacity_slots) == (4711, 33, True, 256)
 
 
 # --- whatever comes ---

@@ -11,8 +11,6 @@ from dunlin.messages.membership import MemberDown, MembersReset, MemberUp
 from dunlin.messages.pool import CommitRegion, PendingWrites, RegionRefused, ReleaseRegion, TierReady
 from dunlin.messages.types import HostRegion, i64
 from services.kvstore.core import KvstoreCore
-from services.kvstore.regions.allocator import AllocatorError
-from services.kvstore.regions.catalog import CatalogError
 from services.kvstore.regions.writer_absences import PROCESSES, AwaitProcessEnd, ProcessEnded, WriterGraceOver
 from tests.services.kvstore.bench import (
     ETCD,
@@ -326,22 +324,6 @@ class TestReports:
         assert core.receive(1.5, ME, ReportDue(1)) == []
         core.receive(1.6, MONITOR, Gone())
         assert core.receive(1.7, ME, ReportDue(2)) == []
-
-
-def test_the_check_sees_books_that_contradict_each_other() -> None:
-    core = joined()
-    host = reserve(core)
-    core.catalog.allocator.free(host.handle, host.generation)
-    with pytest.raises(CatalogError, match="0 ranges and 1 entries"):
-        core.catalog.check_integrity()
-    core.catalog.allocator.allocate(2 * UNIT)
-    with pytest.raises(CatalogError, match="region 1 is entered as"):
-        core.catalog.check_integrity()
-    core = joined()
-    reserve(core)
-    core.catalog.allocator.free_bytes -= 1
-    with pytest.raises(AllocatorError):
-        core.catalog.check_integrity()
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,79 @@
+"""Outstanding steps: at most two, what each holds, and what an answer means."""
+
+from dunlin.messages.engine import (
+    Step,
+    StepDone,
+)
+from dunlin.messages.types import FinishReason, i32
+from simulator.engine.token_model import continuation
+from tests.services.instance.bench import (
+    ENGINE,
+    ME,
+    STEP_S,
+    Bench,
+    D,
+    done,
+    make_place,
+    of,
+    ready_core,
+)
+
+
+def test_an_answer_to_a_step_that_nobody_waits_for_is_counted() -> None:
+    direct = ready_core()
+    assert direct.give(ENGINE, done(9, (1, 5))) == []
+    assert direct.core.report().stale_total == 1
+
+
+def test_the_engine_always_finds_the_next_step_queued_and_never_a_third() -> None:
+    bench = Bench()
+    bench.place(tokens=10, max_tokens=50)
+    bench.run_until_quiet()
+    assert bench.engine.most_queued == 2
+
+
+def test_two_steps_are_composed_before_the_first_is_answered() -> None:
+    direct = ready_core()
+    first, second = of(Step, direct.give(D, make_place(tokens=10)))
+    assert (list(first.start), list(first.stop), list(first.sample)) == ([0], [10], [1])
+    assert (list(second.start), list(second.stop), list(second.sample)) == ([10], [11], [1])
+
+
+def test_the_last_token_needs_no_step_after_it() -> None:
+    direct = ready_core()
+    assert len(of(Step, direct.give(D, make_place(tokens=10, max_tokens=1)))) == 1
+
+
+def test_a_long_prompt_comes_in_chunks_and_decode_rows_ride_along() -> None:
+    bench = Bench(scheduler__budget_tokens=16)
+    short = bench.place(1, tokens=4, max_tokens=20)
+    bench.run(3 * STEP_S)
+    long = bench.place(2, tokens=40, max_tokens=4)
+    bench.run_until_quiet()
+    bench.check_empty()
+    assert (short.tokens, long.tokens) == (short.expected, long.expected)
+    mixed = [step for step in bench.engine.steps if len(step.sequence) == 2 and step.stop[1] - step.start[1] > 1]
+    assert [(step.start[1], step.stop[1], step.sample[1]) for step in mixed] == [(0, 15, 0), (15, 30, 0), (30, 40, 1)]
+    report = bench.core.report()
+    assert (report.mixed_steps_total, report.prefill_tokens_total, report.tokens_total) == (3, 44, 24)
+
+
+def test_a_stop_in_the_first_step_drops_the_row_of_the_second() -> None:
+    bench = Bench()
+    attempt = bench.place(tokens=10, max_tokens=8, stop_ids=i32([continuation(make_place().tokens, 4, seed=1)[3]]))
+    bench.run_until_quiet()
+    bench.check_empty()
+    assert (len(attempt.tokens), attempt.finish) == (4, FinishReason.STOP)
+    dropped = [message.dropped for _, _, to, message in bench.world.sent if to == ME and isinstance(message, StepDone)]
+    assert [len(rows) for rows in dropped] == [0, 0, 0, 0, 1]
+
+
+def test_a_step_says_why_only_when_its_composition_changed() -> None:
+    bench = Bench()
+    bench.place(1, tokens=4, max_tokens=30)
+    bench.run(10 * STEP_S)
+    bench.place(2, tokens=4, max_tokens=5)
+    bench.run_until_quiet()
+    changed = [len(step.sequence) for step in bench.engine.steps if step.why is not None]
+    assert changed == [1, 2, 1]
+    assert len(bench.engine.steps) > 25
