@@ -1,6 +1,9 @@
 """Copies that go to other nodes: what a job offers, how it ends, and which remote copies are dropped."""
 
+from collections.abc import Callable
 from typing import Any
+
+import pytest
 
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.exchange import AcceptOffer, DropCopies, Offer, OfferRefused, RegionArrived
@@ -103,19 +106,24 @@ def test_an_accepted_offer_is_pushed_to_the_room_of_the_receiver() -> None:
     assert (push.payload.host.checksum, push.priority) == (10, Priority.KV)
 
 
-def test_the_first_failure_ends_the_job_with_its_reason() -> None:
-    for fail, detail in (
-        (lambda jobs, one: jobs.outgoing.on_offer_refused(0.0, PEER, OfferRefused(one)), "far has no room"),
-        (lambda jobs, one: jobs.outgoing.on_region_pushed(0.0, TRANSPORT, RegionPushed(one, "reset")), "reset"),
-        (lambda jobs, one: jobs.outgoing.on_region_arrived(0.0, PEER, RegionArrived(one, "corrupt")), "corrupt"),
-        (lambda jobs, one: jobs.outgoing.on_peer_gone(PEER), "far is gone"),
-        (lambda jobs, one: jobs.outgoing.on_timeout(0.0, PEER, CopyJobTimeout(1, 2)), "nothing heard of far for 5 s"),
-    ):
-        jobs = Jobs(regions=2)
-        first, second = starts(jobs.start())
-        jobs.arrive(first)
-        fail(jobs, second)
-        assert (jobs.results, len(jobs.outgoing)) == ([(2, detail)], 0)
+FAILURES: list[tuple[Callable[[OutgoingCopies, int], object], str]] = [
+    (lambda copies, one: copies.on_offer_refused(0.0, PEER, OfferRefused(one)), "far has no room"),
+    (lambda copies, one: copies.on_region_pushed(0.0, TRANSPORT, RegionPushed(one, "reset")), "reset"),
+    (lambda copies, one: copies.on_region_arrived(0.0, PEER, RegionArrived(one, "corrupt")), "corrupt"),
+    (lambda copies, one: copies.on_peer_gone(PEER), "far is gone"),
+    (lambda copies, one: copies.on_timeout(0.0, PEER, CopyJobTimeout(1, 2)), "nothing heard of far for 5 s"),
+]
+
+
+@pytest.mark.parametrize(("fail", "detail"), FAILURES)
+def test_the_first_failure_ends_the_job_with_its_reason(
+    fail: Callable[[OutgoingCopies, int], object], detail: str
+) -> None:
+    jobs = Jobs(regions=2)
+    first, second = starts(jobs.start())
+    jobs.arrive(first)
+    fail(jobs.outgoing, second)
+    assert (jobs.results, len(jobs.outgoing)) == ([(2, detail)], 0)
 
 
 def test_an_old_timer_and_a_push_without_a_failure_change_nothing() -> None:
