@@ -54,11 +54,14 @@ class Router:
         self.cache.on_engine_ready(make_engine_ready())
         self.cache.connect(KVSTORE, TierReady("/tier", 1 << 16))
         self.sequence: Sequence = SequenceTable().add(D, make_place(1, tokens=20))
-        parts: list[Any] = [
-            Part(name, self.calls, list(released))
-            for name in ("lifecycle", "checkpointer", "claims", "migrate_in", "migrate_out")
-        ]
-        self.events = HostCacheEvents(self.cache, *parts, self._restore)
+        names = ("lifecycle", "checkpointer", "claims", "migrate_in", "migrate_out")
+        lifecycle, checkpointer, claims, migrate_in, migrate_out = (self._part(name, released) for name in names)
+        self.events = HostCacheEvents(
+            self.cache, lifecycle, checkpointer, claims, migrate_in, migrate_out, self._restore
+        )
+
+    def _part(self, name: str, released: tuple[Effect, ...]) -> Any:
+        return Part(name, self.calls, list(released))
 
     def _restore(self) -> list[Effect]:
         self.calls.append("restore")

@@ -66,6 +66,14 @@ def test_a_decode_instance_keeps_slots_for_those_that_run() -> None:
     assert refusal(decode, 2, tokens=free - 8) == ""
 
 
+def test_a_decode_instance_keeps_half_of_what_it_allocates_ahead() -> None:
+    direct = decode_core(scheduler__allocate_ahead_tokens=8)
+    direct.give(D, make_place(9, tokens=4, max_tokens=30))
+    free = direct.core.slot_table.free
+    assert refusal(direct, 1, tokens=free - 3) != ""
+    assert refusal(direct, 2, tokens=free - 4) == ""
+
+
 def leaving() -> Direct:
     """A core whose only sequence was handed over to the target."""
     direct = ready_core()
