@@ -63,10 +63,10 @@ def _lead_on(
 
 
 def _order_of_version_1(
-    original: Callable[[PlanTerm, Group, GroupRole], GroupOrder], self: PlanTerm, group: Group, part: GroupRole
+    original: Callable[[PlanTerm, Group, GroupRole], GroupOrder], self: PlanTerm, group: Group, role: GroupRole
 ) -> GroupOrder:
     self.plan_version = 1
-    return original(self, group, part)
+    return original(self, group, role)
 
 
 def _wake_sure(original: object, self: MonitorCore, now_s: float) -> None:
@@ -200,7 +200,7 @@ BUGS = (
         (
             swap(
                 PlanTerm._order,
-                lambda original, self, group, part: replace(original(self, group, part), layers=i32([0])),
+                lambda original, self, group, role: replace(original(self, group, role), layers=i32([0])),
             ),
             swap(GroupOrders._refusal, lambda original, self, order: original(self, replace(order, layers=i32()))),
         ),
