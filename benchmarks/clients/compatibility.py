@@ -40,7 +40,7 @@ QUIET = {"LITELLM_LOCAL_MODEL_COST_MAP": "True"}
 
 
 @dataclass(frozen=True, slots=True)
-class TestedClient:
+class ClientUnderTest:
     """A client: what pip installs, `alone` without dependencies, and the command that follows the environment's python.
 
     `is_load`: it must never be refused anything. `is_served`: some of its requests must be answered.
@@ -94,17 +94,17 @@ TORCH = "torch==2.13.0"
 GUIDELLM = ("guidellm==0.8.1", TORCH)
 AIPERF = ("aiperf==0.13.0",)
 CLIENTS = (
-    TestedClient("openai", ("openai==3.54.0",), _driver("openai_package")),
-    TestedClient("openai 2", ("openai==2.54.0",), _driver("openai_package")),
-    TestedClient("litellm", ("litellm==1.106.2", "mcp"), _driver("litellm_package")),
-    TestedClient("langchain-openai", ("langchain-openai==1.7.3",), _driver("langchain_package")),
-    TestedClient("llama-index", ("llama-index-llms-openai-like==0.8.1",), _driver("llamaindex_package")),
-    TestedClient("instructor", ("instructor==1.17.0",), _driver("instructor_package"), is_served=False),
-    TestedClient("guidellm chat", GUIDELLM, _guidellm("/v1/chat/completions"), is_load=True),
-    TestedClient("guidellm completions", GUIDELLM, _guidellm("/v1/completions"), is_load=True),
-    TestedClient("aiperf chat", AIPERF, _aiperf("chat", "--extra-inputs", "ignore_eos:true"), is_load=True),
-    TestedClient("aiperf completions", AIPERF, _aiperf("completions"), is_load=True),
-    TestedClient(
+    ClientUnderTest("openai", ("openai==3.54.0",), _driver("openai_package")),
+    ClientUnderTest("openai 2", ("openai==2.54.0",), _driver("openai_package")),
+    ClientUnderTest("litellm", ("litellm==1.106.2", "mcp"), _driver("litellm_package")),
+    ClientUnderTest("langchain-openai", ("langchain-openai==1.7.3",), _driver("langchain_package")),
+    ClientUnderTest("llama-index", ("llama-index-llms-openai-like==0.8.1",), _driver("llamaindex_package")),
+    ClientUnderTest("instructor", ("instructor==1.17.0",), _driver("instructor_package"), is_served=False),
+    ClientUnderTest("guidellm chat", GUIDELLM, _guidellm("/v1/chat/completions"), is_load=True),
+    ClientUnderTest("guidellm completions", GUIDELLM, _guidellm("/v1/completions"), is_load=True),
+    ClientUnderTest("aiperf chat", AIPERF, _aiperf("chat", "--extra-inputs", "ignore_eos:true"), is_load=True),
+    ClientUnderTest("aiperf completions", AIPERF, _aiperf("completions"), is_load=True),
+    ClientUnderTest(
         "vllm bench requests",
         ("aiohttp==3.14.5", "regex", "tqdm"),
         _driver("vllm_requests"),
@@ -112,7 +112,7 @@ CLIENTS = (
         is_load=True,
     ),
 )
-SCHEMATHESIS = TestedClient("schemathesis", ("schemathesis==4.32.5",), ())
+SCHEMATHESIS = ClientUnderTest("schemathesis", ("schemathesis==4.32.5",), ())
 
 
 @dataclass(slots=True)
@@ -129,7 +129,7 @@ class ClientResult:
     without_effect: list[str] = field(default_factory=list)
 
 
-def environment(client: TestedClient, folder: Path) -> Path:
+def environment(client: ClientUnderTest, folder: Path) -> Path:
     """The python of the client's environment, made on first use; clients with the same pins share one."""
     name = (*client.alone, *client.pins)[0].replace("==", "-")
     python = folder / name / "bin/python"
@@ -146,7 +146,7 @@ def environment(client: TestedClient, folder: Path) -> Path:
 
 
 async def run(
-    client: TestedClient, python: Path, cluster: ClusterProcess
+    client: ClientUnderTest, python: Path, cluster: ClusterProcess
 ) -> tuple[ClientResult, list[RecordedExchange]]:
     """One client from its start to its end."""
     door = urlsplit(cluster.http)
@@ -160,7 +160,7 @@ async def run(
     return judge(client, code, said, exchanges), exchanges
 
 
-async def _run(client: TestedClient, python: Path, url: str, model: Path, folder: str) -> tuple[int, str]:
+async def _run(client: ClientUnderTest, python: Path, url: str, model: Path, folder: str) -> tuple[int, str]:
     words = [_filled(word, url, str(model), folder) for word in client.command]
     environ = {**os.environ, **QUIET, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
     process = await asyncio.create_subprocess_exec(
@@ -184,7 +184,7 @@ def _model_of(cluster: ClusterProcess) -> Path:
     return next(places).parent
 
 
-def judge(client: TestedClient, code: int, said: str, exchanges: Sequence[RecordedExchange]) -> ClientResult:
+def judge(client: ClientUnderTest, code: int, said: str, exchanges: Sequence[RecordedExchange]) -> ClientResult:
     """What the exchanges and the client's own words amount to."""
     asked = [one for one in exchanges if one.method == "POST"]
     row = ClientResult(client.name, client.version, requests=len(asked))

@@ -6,14 +6,14 @@ from typing import Any
 
 import aiohttp
 
-from benchmarks.clients.compatibility import CLIENTS, TestedClient, judge, without_effect
+from benchmarks.clients.compatibility import CLIENTS, ClientUnderTest, judge, without_effect
 from benchmarks.clients.recording_proxy import RecordedExchange, RecordingProxy
 from tests.services.dispatcher.door_requests import with_doors
 from tests.services.dispatcher.running_doors import Doors
 
 JSON = {"Content-Type": "application/json"}
-LIBRARY = TestedClient("library", ("library==1.0",), ())
-LOAD = TestedClient("load", ("tool==1.0", "other==2"), (), is_load=True)
+LIBRARY = ClientUnderTest("library", ("library==1.0",), ())
+LOAD = ClientUnderTest("load", ("tool==1.0", "other==2"), (), is_load=True)
 
 
 def exchange(status: int, **body: Any) -> RecordedExchange:
