@@ -1,6 +1,6 @@
 """Explains a request's course: one sentence per recorded decision, out of the decision messages alone.
 
-Pure: a sentence depends on its own record, and on the time at which the request was first handed out. Which records
+Pure: a sentence depends on its own record, and on the time at which the request was first dispatched. Which records
 concern a request is found out where they are kept (the monitor); what is here only leaves out those that name another.
 """
 

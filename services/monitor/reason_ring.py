@@ -1,7 +1,7 @@
 """The recorded reasons: a bounded ring of decision messages, and which of them concern a request.
 
 Most name the request. A step names sequences, which `Accepted` and `Continued` tie to a request; orders, suspicions and
-stopped engines name an instance, and count while the request was handed out to it. Decides nothing and words no text.
+stopped engines name an instance, and count while the request was dispatched to it. Decides nothing and words no text.
 """
 
 from collections import deque

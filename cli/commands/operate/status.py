@@ -94,7 +94,7 @@ def _more(member: MemberStatus) -> str:
         return f"{part}, engine {one.engine_pid}, {one.steps_total} steps"
     if member.dispatcher is not None:
         two = member.dispatcher
-        return f"{two.finished_total} finished, {two.failed_total} failed, {two.replaced_total} handed out again"
+        return f"{two.finished_total} finished, {two.failed_total} failed, {two.replaced_total} dispatched again"
     if member.kvstore is not None:
         used, capacity = (size >> 20 for size in (member.kvstore.used_bytes, member.kvstore.capacity_bytes))
         return f"{used} of {capacity} MiB in {member.kvstore.regions} regions"

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 _DESCRIPTION = """\
 Watch the fleet: load and slots of each instance, tokens per second, queues, host tiers, the leader. q ends it.
-Since the process started: preem: preemptions; resto: regions restored; moved: migrations; again: handed out again.
+Since the process started: preem: preemptions; resto: regions restored; moved: migrations; again: dispatched again.
 
 examples:
   dunlin top

@@ -141,7 +141,7 @@ class Dispatcher:
     ) -> None:
         attempt = self.attempts.get((message.request, message.attempt))
         if attempt is None:
-            assert isinstance(message, Ended), f"{message} of an attempt that was never handed out"
+            assert isinstance(message, Ended), f"{message} of an attempt that was never dispatched"
             return
         assert not attempt.is_over or isinstance(message, Ended), f"{message} after the end"
         attempt.heard.append(message)
