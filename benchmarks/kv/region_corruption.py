@@ -26,11 +26,11 @@ from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult
 from dunlin.effects import Address, Joined
 from dunlin.engine.execution.kv_mover import HostMapping, KvMover
+from dunlin.kv.region_identity import signed_digest
 from dunlin.messages.engine import MapHost, Move, MoveDone
 from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion
 from dunlin.messages.types import HostRegion, MoveKind, MoveStatus, Region, i64
 from dunlin.transport.payload import TAKEN, RegionHeader
-from dunlin.transport.sockets.blocking import signed_digest
 from dunlin.transport.sockets.receiver import OnReceived, RegionReceiver
 from services.kvstore.config import KvstoreConfig, TierConfig
 from services.kvstore.core import KvstoreCore

@@ -29,6 +29,7 @@ from benchmarks.harness import report
 from benchmarks.harness.namespaces import ROOT, namespace_link
 from benchmarks.harness.report import BenchmarkResult, say
 from dunlin.auth.certificates import CertificateRequest, issue_certificate, make_ca
+from dunlin.kv.region_identity import signed_digest
 from dunlin.messages.exchange import TransferAgent
 from dunlin.messages.types import Priority, Region
 from dunlin.runtime.parent_death import die_with_parent_command
@@ -36,7 +37,6 @@ from dunlin.transport.one_sided.nixl_agent import is_installed, open_nixl_agent
 from dunlin.transport.one_sided.outbound import OneSidedSend
 from dunlin.transport.one_sided.transfer_loop import TransferLoop
 from dunlin.transport.payload import RegionHeader
-from dunlin.transport.sockets.blocking import signed_digest
 from dunlin.transport.sockets.receiver import RegionReceiver
 from dunlin.transport.sockets.sender import RegionSend, RegionSender
 from dunlin.wire.security import TlsIdentity, server_name

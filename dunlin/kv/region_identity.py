@@ -20,3 +20,8 @@ def region_identity(region: Region, kv_dtype: str, chain: bytes) -> bytes:
     name = kv_dtype.encode()
     span = (region.layer_start, region.layer_stop, region.start, region.stop)
     return _HEAD.pack(_MAGIC, *span, len(name), len(chain)) + name + chain
+
+
+def signed_digest(digest: int) -> int:
+    """A 64-bit digest as the signed integer that messages carry."""
+    return digest - (1 << 64) if digest >= 1 << 63 else digest

@@ -92,8 +92,12 @@ class ReservationLost:
     why: Why | None = number(2, default=None)
 
 
+DIALING = Address("dialing", "")
+"""Where a core sends `DialPeer`: the dialer of its own process."""
+
+
 @dataclass(frozen=True, slots=True)
 class DialPeer:
-    """To `Address("dialing", "")`: open a stream to `peer` unless there is one. `Joined` or nothing answers."""
+    """To `DIALING`: open a stream to `peer` unless there is one. `Joined` or nothing answers."""
 
     peer: Address

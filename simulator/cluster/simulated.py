@@ -10,7 +10,7 @@ from typing import Any
 
 from dunlin.effects import Address, Effect, Gone, Message
 from dunlin.messages.engine import MapHost
-from dunlin.messages.group import DialPeer
+from dunlin.messages.group import DIALING, DialPeer
 from dunlin.messages.types import GroupRole
 from services.dispatcher.core import DispatcherCore
 from services.global_manager.core import GlobalManagerCore
@@ -28,7 +28,6 @@ from simulator.cluster.spec import ClusterSpec
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
 
-DIALING = Address("dialing", "")
 REDIAL_S = 0.2
 """Seconds until a broken stream is dialled again."""
 

@@ -1,6 +1,8 @@
 """What goes into a region's hash before its bytes: nothing of it may be confused with anything else."""
 
-from dunlin.kv.region_identity import region_identity
+import pytest
+
+from dunlin.kv.region_identity import region_identity, signed_digest
 from dunlin.messages.types import Region
 
 
@@ -18,3 +20,11 @@ def test_every_part_counts() -> None:
     ]
     assert len(set(ways)) == len(ways)
     assert region_identity(Region(0, 8, 16, 64), "float32", b"c") == ways[0]
+
+
+@pytest.mark.parametrize(
+    ("digest", "signed"), [(0, 0), ((1 << 63) - 1, (1 << 63) - 1), (1 << 63, -(1 << 63)), ((1 << 64) - 1, -1)]
+)
+def test_a_digest_is_a_signed_integer_of_the_same_bits(digest: int, signed: int) -> None:
+    assert signed_digest(digest) == signed
+    assert signed % (1 << 64) == digest

@@ -17,7 +17,7 @@ import xxhash
 from numpy.typing import NDArray
 from torch import Tensor
 
-from dunlin.kv.region_identity import region_identity
+from dunlin.kv.region_identity import region_identity, signed_digest
 from dunlin.messages.engine import MapHost, Move, MoveDone
 from dunlin.messages.types import MoveKind, MoveStatus
 
@@ -171,11 +171,6 @@ def check_extents(starts: Sequence[int], lengths: Sequence[int], slots: int) -> 
     for start, length in zip(starts, lengths, strict=True):
         if start < 0 or length <= 0 or start + length > slots:
             raise KvMoveError(f"extent of {length} slots from {start} lies outside the slab of {slots}")
-
-
-def signed_digest(digest: int) -> int:
-    """A 64-bit digest as the signed integer that messages carry."""
-    return digest - (1 << 64) if digest >= 1 << 63 else digest
 
 
 def _bytes(view: Tensor) -> Bytes:

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 
 import xxhash
 
+from dunlin.kv.region_identity import signed_digest
 from dunlin.messages.exchange import TransferAgent
 from dunlin.transport.one_sided.agent import Agent, AgentError
 from dunlin.transport.one_sided.notices import (
@@ -23,7 +24,6 @@ from dunlin.transport.one_sided.notices import (
 )
 from dunlin.transport.one_sided.staging import LanePool, staging_layout
 from dunlin.transport.payload import RegionHeader
-from dunlin.transport.sockets.blocking import signed_digest
 
 OnReceived = Callable[[int, int, str], None]
 

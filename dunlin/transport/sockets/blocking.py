@@ -23,8 +23,3 @@ def receive_exactly(stream: socket.socket, count: int) -> bytes:
     data = bytearray(count)
     receive_into(stream, memoryview(data))
     return bytes(data)
-
-
-def signed_digest(digest: int) -> int:
-    """A 64-bit digest as the signed integer that messages carry."""
-    return digest - (1 << 64) if digest >= 1 << 63 else digest

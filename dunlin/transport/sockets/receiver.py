@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import xxhash
 
+from dunlin.kv.region_identity import signed_digest
 from dunlin.transport.payload import (
     HEADER_MOST_BYTES,
     LENGTH,
@@ -24,7 +25,7 @@ from dunlin.transport.payload import (
     RegionHeader,
     decode_header,
 )
-from dunlin.transport.sockets.blocking import receive_exactly, receive_into, signed_digest
+from dunlin.transport.sockets.blocking import receive_exactly, receive_into
 
 CHUNK_BYTES = 1 << 20
 TICK_S = 0.25

@@ -25,6 +25,7 @@ from dunlin.membership.client import EtcdClient
 from dunlin.membership.errors import EtcdError
 from dunlin.membership.members import MemberRecord, MemberWatch, register
 from dunlin.membership.registration import Registration, RegistrationState
+from dunlin.messages.group import DIALING
 from dunlin.messages.membership import MemberMessage
 from dunlin.runtime.core_host import CoreHost, wall_clock
 from dunlin.wire.channels import MESSAGE_LIMIT_BYTES
@@ -36,7 +37,7 @@ from dunlin.wire.service.decision_log import DecisionStreamer
 from dunlin.wire.service.membership import MembershipWatch
 from dunlin.wire.service.options import ServiceOptions
 from dunlin.wire.streams.acceptor import StreamAcceptor
-from dunlin.wire.streams.peer_dialer import DIALING, PeerDialer
+from dunlin.wire.streams.peer_dialer import PeerDialer
 from dunlin.wire.streams.prober import LivenessProber, health_name
 from dunlin.wire.streams.stream import StreamCounters
 

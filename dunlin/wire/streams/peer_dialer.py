@@ -15,7 +15,6 @@ from dunlin.wire.security import TlsIdentity
 from dunlin.wire.streams.dialer import DialBackoff, StreamDialer
 from dunlin.wire.streams.stream import StreamCounters, StreamLimits
 
-DIALING = Address("dialing", "")
 """The address to which a core sends `DialPeer` for a stream."""
 
 

@@ -11,7 +11,17 @@ from collections.abc import Callable
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.dispatch import Ready
-from dunlin.messages.group import DialPeer, Fill, Filled, Release, ReservationLost, Reserve, Reserved, ReserveRefused
+from dunlin.messages.group import (
+    DIALING,
+    DialPeer,
+    Fill,
+    Filled,
+    Release,
+    ReservationLost,
+    Reserve,
+    Reserved,
+    ReserveRefused,
+)
 from dunlin.messages.pool import RegionsSent
 from dunlin.messages.types import Figure, Why
 from services.instance.migration.kv_transfer import KvExport, KvTransfer
@@ -26,7 +36,6 @@ from services.instance.migration.outgoing import (
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
-DIALING = Address("dialing", "")
 NOT_COPIED = "its KV cannot be copied"
 
 

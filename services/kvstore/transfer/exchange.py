@@ -12,14 +12,14 @@ from dunlin.cores.handlers import handlers_of, handles
 from dunlin.effects import Address, After, Effect, Handler, Message, Send
 from dunlin.messages.declare import declaration_of
 from dunlin.messages.exchange import CopiesSent, DropCopies, Offer, RequestCopies, TransferAgent
-from dunlin.messages.group import DialPeer
+from dunlin.messages.group import DIALING, DialPeer
 from dunlin.messages.membership import Member
 from dunlin.messages.pool import FindRegions, RegionsSent, SendRegions
 from dunlin.messages.types import Priority, Why
 from services.kvstore.config import ExchangeConfig
 from services.kvstore.regions.catalog import RegionCatalog, RegionEntry, RegionState, may_claim
 from services.kvstore.transfer.incoming import IncomingCopies
-from services.kvstore.transfer.outgoing import DIALING, OutgoingCopies
+from services.kvstore.transfer.outgoing import OutgoingCopies
 from services.kvstore.transfer.transport_commands import TRANSPORT, ForgetPeer
 
 SearchDone = Callable[[], list[Effect]]

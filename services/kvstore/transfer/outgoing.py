@@ -10,12 +10,11 @@ from dataclasses import dataclass, field
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.exchange import AcceptOffer, DropCopies, Offer, OfferRefused, RegionArrived, TransferAgent
-from dunlin.messages.group import DialPeer
+from dunlin.messages.group import DIALING, DialPeer
 from dunlin.messages.types import Priority
 from services.kvstore.regions.catalog import RegionCatalog, RegionEntry, RegionState
 from services.kvstore.transfer.transport_commands import TRANSPORT, PushRegion, RegionPayload, RegionPushed
 
-DIALING = Address("dialing", "")
 WINDOW = 4
 """Regions of one job that are offered and have not arrived."""
 

@@ -9,9 +9,9 @@ import xxhash
 from torch import Tensor
 
 from dunlin.engine.decoder.loader import LoadedModel
-from dunlin.engine.execution.kv_mover import HostMapping, KvMoveError, KvMover, check_extents, signed_digest
+from dunlin.engine.execution.kv_mover import HostMapping, KvMoveError, KvMover, check_extents
 from dunlin.engine.execution.runner import RunnerLimits
-from dunlin.kv.region_identity import region_identity
+from dunlin.kv.region_identity import region_identity, signed_digest
 from dunlin.messages.engine import (
     CancelMove,
     MapHost,
@@ -258,10 +258,3 @@ def test_bytes_outside_the_mapped_tier_are_refused(tmp_path: Path, offset: int, 
     assert len(tier.host_view(1020, 4)) == 4
     with pytest.raises(KvMoveError, match="lie outside the host tier of 1024 bytes"):
         tier.host_view(offset, length)
-
-
-@pytest.mark.parametrize(
-    ("digest", "signed"), [(0, 0), ((1 << 63) - 1, (1 << 63) - 1), (1 << 63, -(1 << 63)), ((1 << 64) - 1, -1)]
-)
-def test_a_digest_is_carried_as_a_signed_integer(digest: int, signed: int) -> None:
-    assert signed_digest(digest) == signed

@@ -10,13 +10,13 @@ import pytest
 import xxhash
 
 from dunlin.effects import Address, Message
+from dunlin.kv.region_identity import signed_digest
 from dunlin.messages.exchange import TransferAgent
 from dunlin.messages.types import HostRegion, Priority, Region
 from dunlin.transport.one_sided.agent import AgentError
 from dunlin.transport.one_sided.nixl_agent import has_fast_network
 from dunlin.transport.one_sided.staging import StagingLayout
 from dunlin.transport.payload import RegionHeader
-from dunlin.transport.sockets.blocking import signed_digest
 from services.kvstore import server_transport
 from services.kvstore.server_transport import RegionTransport, choose_agent
 from services.kvstore.transfer.transport_commands import (

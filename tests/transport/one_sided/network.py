@@ -6,6 +6,7 @@ from typing import Any
 
 import xxhash
 
+from dunlin.kv.region_identity import signed_digest
 from dunlin.messages.types import Priority, Region
 from dunlin.transport.one_sided.inbound import InboundTransfers
 from dunlin.transport.one_sided.notices import (
@@ -18,7 +19,6 @@ from dunlin.transport.one_sided.notices import (
 from dunlin.transport.one_sided.outbound import OneSidedSend, OutboundTransfers
 from dunlin.transport.one_sided.staging import StagingLayout
 from dunlin.transport.payload import RegionHeader
-from dunlin.transport.sockets.blocking import signed_digest
 from tests.transport.fake_agent import FakeAgent, Hub
 
 ROOM = 4096

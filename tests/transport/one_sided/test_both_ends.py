@@ -6,7 +6,7 @@ from collections import Counter
 import pytest
 import xxhash
 
-from dunlin.transport.sockets.blocking import signed_digest
+from dunlin.kv.region_identity import signed_digest
 from tests.transport.one_sided.network import CUT, Net
 
 

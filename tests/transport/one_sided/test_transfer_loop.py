@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 import xxhash
 
+from dunlin.kv.region_identity import signed_digest
 from dunlin.messages.exchange import TransferAgent
 from dunlin.messages.types import Priority, Region
 from dunlin.transport.one_sided.agent import AgentError
@@ -23,7 +24,6 @@ from dunlin.transport.one_sided.outbound import OneSidedSend
 from dunlin.transport.one_sided.staging import StagingLayout
 from dunlin.transport.one_sided.transfer_loop import TransferLoop
 from dunlin.transport.payload import RegionHeader
-from dunlin.transport.sockets.blocking import signed_digest
 from tests.transport.fake_agent import FakeAgent, Hub
 from tests.transport.told import Told
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import xxhash
 
+from dunlin.kv.region_identity import signed_digest
 from dunlin.messages.types import Region
 from dunlin.transport.payload import RegionHeader
-from dunlin.transport.sockets.blocking import signed_digest
 from dunlin.transport.sockets.receiver import RegionReceiver
 from dunlin.transport.sockets.sender import RegionSend, RegionSender
 from tests.transport.told import Told

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import pytest
 
-from dunlin.transport.sockets.blocking import receive_exactly, receive_into, signed_digest
+from dunlin.transport.sockets.blocking import receive_exactly, receive_into
 
 
 @pytest.fixture
@@ -56,11 +56,3 @@ def test_silence_for_the_sockets_timeout_is_an_error(pipe: tuple[socket.socket, 
     pipe[0].settimeout(0.01)
     with pytest.raises(TimeoutError):
         receive_exactly(pipe[0], 1)
-
-
-@pytest.mark.parametrize(
-    ("digest", "signed"), [(0, 0), ((1 << 63) - 1, (1 << 63) - 1), (1 << 63, -(1 << 63)), ((1 << 64) - 1, -1)]
-)
-def test_a_digest_is_a_signed_integer_of_the_same_bits(digest: int, signed: int) -> None:
-    assert signed_digest(digest) == signed
-    assert signed % (1 << 64) == digest

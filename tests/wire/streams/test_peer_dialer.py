@@ -4,10 +4,10 @@ from contextlib import asynccontextmanager
 
 from dunlin.effects import Address, Gone, Joined
 from dunlin.messages.dispatch import Cancel
-from dunlin.messages.group import DialPeer
+from dunlin.messages.group import DIALING, DialPeer
 from dunlin.messages.membership import Member, MemberDown, MembersReset, MemberUp
 from dunlin.wire.envelopes import DISPATCH
-from dunlin.wire.streams.peer_dialer import DIALING, PeerDialer
+from dunlin.wire.streams.peer_dialer import PeerDialer
 from tests.wire.ends import DISPATCHER, INSTANCE, QUICK, End, accepting, eventually, run
 
 NOWHERE = "127.0.0.1:1"

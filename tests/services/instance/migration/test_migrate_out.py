@@ -6,10 +6,10 @@ import pytest
 
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.dispatch import Ready
-from dunlin.messages.group import DialPeer, Filled, Release, ReservationLost, Reserve, Reserved, ReserveRefused
+from dunlin.messages.group import DIALING, DialPeer, Filled, Release, ReservationLost, Reserve, Reserved, ReserveRefused
 from dunlin.messages.pool import RegionsSent
 from dunlin.messages.types import RejectedOption, Why
-from services.instance.migration.migrate_out import DIALING, MigrateOut
+from services.instance.migration.migrate_out import MigrateOut
 from services.instance.migration.outgoing import (
     MigrateOutTimeout,
     MigrationLimits,

@@ -7,7 +7,7 @@ import pytest
 
 from dunlin.effects import Address, Effect, Gone, Joined, Message, Send
 from dunlin.messages.exchange import DropCopies, Offer, RegionArrived, TransferAgent
-from dunlin.messages.group import DialPeer
+from dunlin.messages.group import DIALING, DialPeer
 from dunlin.messages.membership import Member, MembersReset
 from dunlin.messages.pool import (
     CommitRegion,
@@ -23,7 +23,6 @@ from dunlin.messages.types import KeptRegion, Priority, Region
 from services.kvstore.config import KvstoreConfig
 from services.kvstore.core import KvstoreCore
 from services.kvstore.regions.writer_absences import PROCESSES
-from services.kvstore.transfer.outgoing import DIALING
 from services.kvstore.transfer.transport_commands import (
     TRANSPORT,
     CancelReceive,

@@ -7,11 +7,11 @@ import pytest
 
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.exchange import AcceptOffer, DropCopies, Offer, OfferRefused, RegionArrived
-from dunlin.messages.group import DialPeer
+from dunlin.messages.group import DIALING, DialPeer
 from dunlin.messages.types import Priority, Region
 from services.kvstore.regions.allocator import RangeAllocator
 from services.kvstore.regions.catalog import RegionCatalog, RegionEntry
-from services.kvstore.transfer.outgoing import DIALING, WINDOW, CopyJobTimeout, OutgoingCopies
+from services.kvstore.transfer.outgoing import WINDOW, CopyJobTimeout, OutgoingCopies
 from services.kvstore.transfer.transport_commands import TRANSPORT, PushRegion, RegionPushed
 from tests.services.kvstore.bench import UNIT, WRITER, ask
 
