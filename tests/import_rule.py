@@ -30,7 +30,7 @@ PROMISED = (
 NAMED_TUPLE = ("_replace", "_asdict", "_fields", "_make")
 """Public in spite of the underscore."""
 REFLECTIVE = ("getattr", "setattr", "hasattr", "delattr")
-DECISIONS = ("Place", "Step", "GroupOrder", "Move")
+DECISIONS = ("Place", "Step", "GroupOrder", "Transfer")
 """Messages by which cores decide who runs what, where and when."""
 IMPURE_CALLS = ("open", "print", "input", "eval", "exec", "compile", "__import__", "breakpoint")
 

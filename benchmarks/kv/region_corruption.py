@@ -27,9 +27,9 @@ from benchmarks.harness.report import BenchmarkResult
 from dunlin.effects import Address, Joined
 from dunlin.engine.execution.kv_mover import HostMapping, KvMover
 from dunlin.kv.region_identity import signed_digest
-from dunlin.messages.engine import MapHost, Move, MoveDone
+from dunlin.messages.engine import MapHost, Transfer, TransferDone
 from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion
-from dunlin.messages.types import HostRegion, MoveKind, MoveStatus, Region, i64
+from dunlin.messages.types import HostRegion, Region, TransferKind, TransferStatus, i64
 from dunlin.transport.payload import TAKEN, RegionHeader
 from dunlin.transport.sockets.receiver import OnReceived, RegionReceiver
 from services.kvstore.config import KvstoreConfig, TierConfig
@@ -69,25 +69,25 @@ class MoveEngine:
         region = Region(0, LAYERS, number * TOKENS, (number + 1) * TOKENS)
         host = HostRegion(number + 1, 1, number * LENGTH, LENGTH)
         chain = number.to_bytes(16, "little")
-        done = self.move(MoveKind.SLAB_TO_HOST, region, host, chain, region.start)
+        done = self.move(TransferKind.SLAB_TO_HOST, region, host, chain, region.start)
         return StoredRegion(region, replace(host, checksum=done.checksum), chain)
 
-    def read(self, kept: StoredRegion) -> MoveDone:
+    def read(self, kept: StoredRegion) -> TransferDone:
         """Copy it into slots that nobody uses."""
         for layer in self.kv:
             layer[SLOTS:].zero_()
-        return self.move(MoveKind.HOST_TO_SLAB, kept.region, kept.host, kept.chain, SLOTS)
+        return self.move(TransferKind.HOST_TO_SLAB, kept.region, kept.host, kept.chain, SLOTS)
 
     def holds(self, wanted: StoredRegion) -> bool:
         """Whether what was read is what was written for that region."""
         start, stop = wanted.region.start, wanted.region.stop
         return all(torch.equal(layer[SLOTS : SLOTS + TOKENS], layer[start:stop]) for layer in self.kv)
 
-    def move(self, kind: MoveKind, region: Region, host: HostRegion, chain: bytes, slot: int) -> MoveDone:
+    def move(self, kind: TransferKind, region: Region, host: HostRegion, chain: bytes, slot: int) -> TransferDone:
         """One move to its end."""
         self._moves += 1
         extents = (i64([slot]), i64([region.stop - region.start]))
-        self._mover.add(Move(self._moves, kind, 1, region, *extents, host, chain=chain))
+        self._mover.add(Transfer(self._moves, kind, 1, region, *extents, host, chain=chain))
         ended = None
         while ended is None:
             ended = self._mover.advance()
@@ -281,7 +281,7 @@ def run(count: int, seed: int = 1) -> BenchmarkResult:
                     undetected += each - caught[0] - caught[1]
                     crashes += caught[1]
                 for one in kept:
-                    outcome.expect(engine.read(one).status is MoveStatus.OK, "an undamaged region is refused")
+                    outcome.expect(engine.read(one).status is TransferStatus.OK, "an undamaged region is refused")
         finally:
             os.close(fd)
     taken, crashed = names(each, draw)
@@ -310,7 +310,7 @@ def _caught(
         try:
             asked = do(victim)
             done = engine.read(asked)
-            caught += done.status is not MoveStatus.OK or (asked == victim and engine.holds(victim))
+            caught += done.status is not TransferStatus.OK or (asked == victim and engine.holds(victim))
         except Exception:
             crashed += 1
         damage.undo()

@@ -29,8 +29,8 @@ from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.kv import prefix_hash
-from dunlin.messages.engine import Close, MapHost, Move, MoveDone, Open, Step, StepDone
-from dunlin.messages.types import HostRegion, MoveKind, MoveStatus, Region, SamplingParams, i8, i32, i64
+from dunlin.messages.engine import Close, MapHost, Open, Step, StepDone, Transfer, TransferDone
+from dunlin.messages.types import HostRegion, Region, SamplingParams, TransferKind, TransferStatus, i8, i32, i64
 
 TIMES_AT_LEAST = 5.0
 COST_AT_MOST = 0.03
@@ -84,7 +84,7 @@ class RestoreBench:
             length = (region.stop - region.start) * self._bytes_per_token
             host = HostRegion(1, 1, start * self._bytes_per_token, length)
             chain = prefix_hash.chain_of(prefix_hash.chain_root("", "w"), tokens, region.stop)
-            done = self._move(MoveKind.SLAB_TO_HOST, 0, region, host, chain)
+            done = self._move(TransferKind.SLAB_TO_HOST, 0, region, host, chain)
             kept.append((region, HostRegion(1, 1, host.offset_bytes, length, done.checksum), chain))
         return time.perf_counter() - began_s, kept
 
@@ -92,7 +92,7 @@ class RestoreBench:
         """Seconds from nothing to the first new token, with what is kept."""
         began_s, sequence = time.perf_counter(), self._open(tokens)
         for region, host, chain in kept:
-            self._move(MoveKind.HOST_TO_SLAB, sequence, region, host, chain)
+            self._move(TransferKind.HOST_TO_SLAB, sequence, region, host, chain)
         self._step(sequence, len(tokens) - 1, len(tokens), len(tokens))
         taken_s = time.perf_counter() - began_s
         self._runner.receive(Close(sequence))
@@ -111,15 +111,15 @@ class RestoreBench:
         step = Step(self._numbers, *columns, i32([0]), i64([start]), i64([stop - start]))
         assert isinstance(self._run(step), StepDone)
 
-    def _move(self, kind: MoveKind, sequence: int, region: Region, host: HostRegion, chain: bytes) -> MoveDone:
+    def _move(self, kind: TransferKind, sequence: int, region: Region, host: HostRegion, chain: bytes) -> TransferDone:
         self._numbers += 1
         extents = (i64([region.start]), i64([region.stop - region.start]))
-        done = self._run(Move(self._numbers, kind, sequence, region, *extents, host, chain=chain))
-        assert isinstance(done, MoveDone)
-        assert done.status is MoveStatus.OK, done
+        done = self._run(Transfer(self._numbers, kind, sequence, region, *extents, host, chain=chain))
+        assert isinstance(done, TransferDone)
+        assert done.status is TransferStatus.OK, done
         return done
 
-    def _run(self, message: Step | Move) -> Any:
+    def _run(self, message: Step | Transfer) -> Any:
         events = self._runner.receive(message)
         while not events:
             events = self._runner.work(lambda: None)

@@ -26,14 +26,14 @@ from dunlin.messages.engine import (
     EngineFailed,
     EngineReady,
     MapHost,
-    Move,
-    MoveDone,
     Open,
     Step,
     StepDone,
+    Transfer,
+    TransferDone,
     Unsupported,
 )
-from dunlin.messages.types import Header, HostRegion, MoveKind, MoveStatus, Region, SamplingParams, i8, i32, i64
+from dunlin.messages.types import Header, HostRegion, Region, SamplingParams, TransferKind, TransferStatus, i8, i32, i64
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
 STEP_TIMEOUT_S = 60.0
@@ -213,7 +213,7 @@ class EngineProbe:
 
     def measure_move(self, tokens: int, repeats: int = 5) -> list[TransferPoint]:
         """The median copy of a sequence of so many tokens to the host tier, and back. Raises ProbeError."""
-        times: dict[MoveKind, list[float]] = {MoveKind.SLAB_TO_HOST: [], MoveKind.HOST_TO_SLAB: []}
+        times: dict[TransferKind, list[float]] = {TransferKind.SLAB_TO_HOST: [], TransferKind.HOST_TO_SLAB: []}
         checksum = 0
         for _ in range(repeats):
             for kind, seconds in times.items():
@@ -225,16 +225,16 @@ class EngineProbe:
 
     def copy_to_host(self, slot: int, tokens: int) -> None:
         """Copy the content of so many slots to the beginning of the host tier. Raises ProbeError."""
-        self._move(MoveKind.SLAB_TO_HOST, slot, tokens)
+        self._move(TransferKind.SLAB_TO_HOST, slot, tokens)
 
-    def _move(self, kind: MoveKind, slot: int, tokens: int, checksum: int = 0) -> int:
+    def _move(self, kind: TransferKind, slot: int, tokens: int, checksum: int = 0) -> int:
         """Run a move; returns the checksum of its bytes."""
         self._count += 1
         region = Region(0, len(self.ready.layers), 0, tokens)
         host = HostRegion(1, 1, 0, tokens * self.ready.kv_bytes_per_token, checksum)
-        self._send(Move(self._count, kind, 0, region, i64([slot]), i64([tokens]), host))
-        done: MoveDone = self._receive(MoveDone)
-        if done.status is not MoveStatus.OK:
+        self._send(Transfer(self._count, kind, 0, region, i64([slot]), i64([tokens]), host))
+        done: TransferDone = self._receive(TransferDone)
+        if done.status is not TransferStatus.OK:
             raise ProbeError(f"a move of {tokens} tokens failed: {done.detail or done.status.name}")
         return done.checksum
 

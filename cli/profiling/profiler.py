@@ -27,7 +27,7 @@ from dunlin.cost.models import (
     TransferModels,
 )
 from dunlin.cost.store import StepPoint, TransferPoint
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 
 TOKEN_KNOTS = (1, 2, 3, 4, 5, 6, 8, 16, 24, 32, 48, 64, 96, 128, 192, 256, 384, 512)
 ROW_KNOTS = (0, 1, 4, 16, 64, 256)
@@ -184,7 +184,7 @@ def fit_transfers(points: Sequence[TransferPoint]) -> TransferModels:
         )
         fixed, slope = relative_fit(np.stack([np.ones_like(sizes), sizes], axis=1), seconds)
         by_kind[kind] = TransferModel(float(fixed), 1.0 / max(float(slope), 1e-15))
-    return TransferModels(by_kind.get(MoveKind.SLAB_TO_HOST, TransferModel(1e-3, 1e9)), by_kind)
+    return TransferModels(by_kind.get(TransferKind.SLAB_TO_HOST, TransferModel(1e-3, 1e9)), by_kind)
 
 
 def step_errors(points: Sequence[StepPoint]) -> list[FitError]:

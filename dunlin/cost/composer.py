@@ -10,7 +10,7 @@ from dunlin.cost.device import Device, DeviceError
 from dunlin.cost.models import ComposedModel, CountSheet, EngineTiming, PiecewiseCurve, TransferModel, TransferModels
 from dunlin.cost.shapes import ModelShape, ShapeError
 from dunlin.cost.surface import Surface
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 
 USABLE = 0.9
 """The part of a device's memory that weights and KV may fill; the rest is for activations and the runtime."""
@@ -142,7 +142,7 @@ class StepComposer:
         host, peer = self._device.host_link, self._device.peer_link
         to_host = TransferModel(host.fixed_s, self._tp * host.bytes_per_s)
         to_peer = TransferModel(peer.fixed_s, self._tp * peer.bytes_per_s)
-        return TransferModels(to_peer, {MoveKind.SLAB_TO_HOST: to_host, MoveKind.HOST_TO_SLAB: to_host})
+        return TransferModels(to_peer, {TransferKind.SLAB_TO_HOST: to_host, TransferKind.HOST_TO_SLAB: to_host})
 
 
 def monotone_curve(values: list[float]) -> tuple[float, ...]:

@@ -11,7 +11,7 @@ from itertools import pairwise
 from math import frexp
 from typing import Protocol
 
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 
 
 @dataclass(slots=True)
@@ -209,9 +209,9 @@ class TransferModels:
     """One `TransferModel` per kind of move, and one for kinds that were not measured."""
 
     default: TransferModel
-    by_kind: Mapping[MoveKind, TransferModel] = field(default_factory=dict)
+    by_kind: Mapping[TransferKind, TransferModel] = field(default_factory=dict)
 
-    def move_s(self, kind: MoveKind, byte_count: int) -> float:
+    def move_s(self, kind: TransferKind, byte_count: int) -> float:
         """Seconds to move `byte_count` bytes that way."""
         return self.by_kind.get(kind, self.default).move_s(byte_count)
 
@@ -323,6 +323,6 @@ class EngineTiming:
         """Seconds the step takes."""
         return self.step.step_s(batch)
 
-    def move_s(self, kind: MoveKind, byte_count: int) -> float:
+    def move_s(self, kind: TransferKind, byte_count: int) -> float:
         """Seconds to move `byte_count` bytes that way."""
         return self.moves.move_s(kind, byte_count)

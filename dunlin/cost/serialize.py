@@ -14,7 +14,7 @@ from dunlin.cost.models import (
     TransferModel,
     TransferModels,
 )
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 
 _PRICES = ("fixed_s", "product_s", "prefix_s", "prefill_row_s", "decode_row_s", "decode_context_s")
 
@@ -90,7 +90,7 @@ def parse_transfers(plain: Mapping[str, Any]) -> TransferModels:
     for name, model in models.items():
         if model.fixed_s < 0 or not model.bytes_per_s > 0:
             raise ValueError(f"the moves of kind {name} take no time or a negative one: {model}")
-    return TransferModels(models.pop("default"), {MoveKind[name]: model for name, model in models.items()})
+    return TransferModels(models.pop("default"), {TransferKind[name]: model for name, model in models.items()})
 
 
 def _curve_to_plain(curve: PiecewiseCurve) -> dict[str, Any]:

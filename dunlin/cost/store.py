@@ -13,7 +13,7 @@ from types import TracebackType
 from dunlin.cost.models import BatchCounts, EngineTiming
 from dunlin.cost.serialize import parse_timing, serialize_timing
 from dunlin.cost.strategies import PrefillModel, Strategy
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 
 _VERSION = 1
 _COUNTS = tuple(field.name for field in fields(BatchCounts))
@@ -60,7 +60,7 @@ class StepPoint:
 class TransferPoint:
     """A copy of so many bytes."""
 
-    kind: MoveKind
+    kind: TransferKind
     byte_count: int
     seconds: float
 
@@ -159,7 +159,7 @@ class ProfileStore:
             " where (model, device, parallelism) = (?, ?, ?) order by move_point.rowid",
             astuple(key),
         )
-        return [TransferPoint(MoveKind[kind], byte_count, seconds) for kind, byte_count, seconds in rows]
+        return [TransferPoint(TransferKind[kind], byte_count, seconds) for kind, byte_count, seconds in rows]
 
     def save_strategy(self, model: str, device: str, strategy: Strategy, prefill: PrefillModel) -> None:
         """Keep equation 7 of a strategy."""

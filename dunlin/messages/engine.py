@@ -1,7 +1,10 @@
 """Instance ↔ engine: what one GPU (or one tensor-parallel set) is asked to compute, and what it answers.
 
 The engine knows sequences by number; it knows no request, no attempt and no other instance beyond the peers that a
-step names. It answers what it cannot do yet with `Unsupported`.
+step names. Every `Step` and `Resume` has exactly one `StepDone`, every `Interrupt` one `Interrupted`, every `Transfer`
+one `TransferDone`, every `Remap` one `RemapDone`; `Unsupported` takes the place of any of them and says that nothing of
+that command was done. Answers carry the fence of what they answer: step number, ticket or layout; the engine's
+incarnation is in the header.
 """
 
 from dataclasses import dataclass
@@ -16,12 +19,13 @@ from dunlin.messages.types import (
     GroupKind,
     GroupRole,
     HostRegion,
-    MoveKind,
-    MoveStatus,
+    Payload,
     Priority,
     Region,
     RemapPhase,
     SamplingParams,
+    TransferKind,
+    TransferStatus,
     Verdict,
     Why,
     f32,
@@ -90,15 +94,20 @@ class Push:
     to_host: I8 = number(8, default_factory=i8)
 
 
-@message(command=4, about=Subject.SEQUENCES, hot=True, reserved=(17, 18))
+@message(command=4, about=Subject.SEQUENCES, hot=True, reserved=(16, 17, 18))
 class Step:
-    """One iteration. Row i computes tokens `start[i]:stop[i]:stride[i]` of `sequence[i]`.
+    """One iteration over the layers `[layer_start, layer_stop)`. Row i computes tokens `start[i]:stop[i]:stride[i]` of
+    `sequence[i]`.
 
     A decode row names no token: it is the one position after the last known token's KV, and the engine keeps each
     sequence's last token, so step n+1 may be queued before step n answers. `sample[i]` = 1 where the row's last
     position yields a token. Extent j gives row `extent_row[j]` the slots `extent_start[j] … + extent_length[j]` for the
-    positions it writes, in order, enough for `repeat` iterations. `after` names moves that must have landed.
-    `why` is set only when the composition changed.
+    positions it writes, in order. `after` names transfers that must have landed: a step that waits for one holds up no
+    step behind it that shares no sequence with it. `why` is set only when the composition changed.
+
+    A step that starts after the first layer reads its hidden states from the room `hidden_in`; one that stops before
+    the last writes them to the room `hidden_out` and samples nothing. Span j says that tokens `span_start[j] …
+    span_stop[j]` of row `span_row[j]`'s sequence lie at `peers[span_holder[j]]`; the tokens of no span lie here.
     """
 
     step: int = number(1)
@@ -117,17 +126,28 @@ class Step:
     keep: Keep | None = number(13, default=None)
     push: Push | None = number(14, default=None)
     after: I64 = number(15, default_factory=i64)
-    repeat: int = number(16, default=1)
     why: Why | None = number(19, default=None)
+    layer_start: int = number(20, default=0)
+    layer_stop: int = number(21, default=0)
+    """0: the layer after the last one held."""
+    hidden_in: int = number(22, default=0)
+    hidden_out: int = number(23, default=0)
+    layout: int = number(24, default=0)
+    """The layout that the step was composed for; an engine of another one refuses the step."""
+    span_row: I32 = number(25, default_factory=i32)
+    span_start: I64 = number(26, default_factory=i64)
+    span_stop: I64 = number(27, default_factory=i64)
+    span_holder: I32 = number(28, default_factory=i32)
 
 
 @message(event=2, hot=True)
 class StepDone:
-    """One iteration's answer. Columns over the rows that sampled: `sequence`, `token`, `logprob`, `finish`
-    (`FinishReason`).
+    """The only answer to a `Step` or a `Resume`. Columns over the rows that sampled: `sequence`, `token`, `logprob`,
+    `finish` (`FinishReason`).
 
     `dropped` lists sequences whose rows did not run (they had ended); `failed` those whose rows ran and sampled
-    nothing, for their logits are not finite: the engine has ended them. `top_count[i]` of the entries of `top_token`
+    nothing, for their logits are not finite: the engine has ended them; `left` those whose rows left at an `Interrupt`
+    before their end, which computed nothing that counts. `top_count[i]` of the entries of `top_token`
     and `top_logprob` belong to row i. `compute_s` is the engine's time in the step, `idle_s` its wait before it.
     """
 
@@ -146,40 +166,64 @@ class StepDone:
     compute_s: float = number(13, default=0.0)
     idle_s: float = number(14, default=0.0)
     failed: I64 = number(15, default_factory=i64)
+    left: I64 = number(16, default_factory=i64)
 
 
-@message(command=5, about=Subject.NOTHING)
+@message(command=5, about=Subject.SEQUENCES, reserved=(1,))
 class Interrupt:
-    """At the next safepoint the named sequences' rows (all rows when `sequences` is empty) leave the step."""
+    """At the next safepoint the rows of the named sequences (all rows when `sequence` is empty) leave the running step
+    and every queued step numbered up to `up_to_step`; the other rows go on.
+
+    DISCARD: what the row computed in this step is forgotten, the KV of earlier steps stays valid. SUSPEND: a row of the
+    running step is parked where it stands (hidden states, and inside attention its queries and partial result), until
+    `Resume`, `Discard` or `Close`. Rows of queued steps have computed nothing and are forgotten under either verdict.
+    A step of decode rows alone has no safepoint: it ends first.
+    """
+
+    verdict: Verdict = number(2)
+    sequence: I64 = number(3, default_factory=i64)
+    why: Why | None = number(4, default=None)
+    ticket: int = number(5, default=0)
+    up_to_step: int = number(6, default=0)
+
+
+@message(event=3, reserved=(1, 2, 3))
+class Interrupted:
+    """The only answer to an `Interrupt`. Columns over the rows that left: `step` is the one that row i left, `layer`
+    the layers that it had finished there, `block` the pieces of the attention of the layer after them; `parked` = 1
+    where the row can be resumed (SUSPEND, and the engine had room to keep it).
+
+    Empty when no row was left to interrupt. Rows of queued steps left at layer 0.
+    """
+
+    sequence: I64 = number(4, default_factory=i64)
+    ticket: int = number(5, default=0)
+    step: I64 = number(6, default_factory=i64)
+    layer: I32 = number(7, default_factory=i32)
+    block: I32 = number(8, default_factory=i32)
+    parked: I8 = number(9, default_factory=i8)
+
+
+@message(command=6, about=Subject.SEQUENCES)
+class Resume:
+    """Queue the parked rows of the sequences, which stand at the same layer and block, as a step numbered `step`.
+
+    They finish the layers that are left, and sample where they would have. `after` as in `Step`.
+    """
 
     step: int = number(1)
-    verdict: Verdict = number(2)
-    sequences: I64 = number(3, default_factory=i64)
+    sequence: I64 = number(2, default_factory=i64)
+    after: I64 = number(3, default_factory=i64)
     why: Why | None = number(4, default=None)
 
 
-@message(event=3)
-class StepInterrupted:
-    """Rows left a step at a safepoint: `layer` finished layers, `ring_round` rounds of the layer after it."""
-
-    step: int = number(1)
-    layer: int = number(2)
-    ring_round: int = number(3, default=0)
-    sequences: I64 = number(4, default_factory=i64)
-
-
-@message(command=6)
-class Resume:
-    """Go on with the rows of a step that were suspended."""
-
-    step: int = number(1)
-
-
-@message(command=7)
+@message(command=7, reserved=(1,))
 class Discard:
-    """Forget the suspended rows of a step; finished chunks stay valid."""
+    """Forget the parked rows of the sequences; the KV of earlier steps stays valid. Not answered; those that are not
+    parked are ignored.
+    """
 
-    step: int = number(1)
+    sequence: I64 = number(2, default_factory=i64)
 
 
 @message(command=8)
@@ -192,17 +236,19 @@ class MapHost:
 
 
 @message(command=9)
-class Move:
-    """Copy one region of a sequence between the slab and elsewhere, in the background.
+class Transfer:
+    """Copy one region between the KV cache and the host tier or a peer, in the background, in chunks by priority.
 
     The extents name the own slots in order of position. `sequence` 0 is no sequence: a later `Open` names slots that
-    were filled ahead of it. `host` for host-tier kinds (its checksum is compared after the copy of HOST_TO_SLAB),
-    `peer` and `peer_handle` for peer kinds. `chain` names the tokens up to the region's end
-    and is part of what the checksum speaks of.
+    were filled ahead of it. `host` for host-tier kinds (its checksum is compared after the copy of HOST_TO_SLAB).
+    `peer` and `peer_handle` for peer kinds: the receiver's room, whose slots are `peer_extent_*` where the sender
+    writes straight into the receiver's arena. `chain` names the tokens up to the region's end and is part of what the
+    checksum speaks of. `step_bytes` bounds the bytes copied between two safepoints of a step (0: the engine's own
+    bound).
     """
 
-    move: int = number(1)
-    kind: MoveKind = number(2)
+    ticket: int = number(1)
+    kind: TransferKind = number(2)
     sequence: int = number(3)
     region: Region = number(4)
     extent_start: I64 = number(5)
@@ -212,24 +258,29 @@ class Move:
     peer_handle: int = number(9, default=0)
     priority: Priority = number(10, default=Priority.KV)
     chain: bytes = number(11, default=b"")
+    payload: Payload = number(12, default=Payload.KV)
+    step_bytes: int = number(13, default=0)
+    layout: int = number(14, default=0)
+    peer_extent_start: I64 = number(15, default_factory=i64)
+    peer_extent_length: I64 = number(16, default_factory=i64)
 
 
 @message(command=10)
-class CancelMove:
-    """Stop a move if it has not landed; `MoveDone` answers in any case."""
+class CancelTransfer:
+    """Stop a transfer if it has not landed; `TransferDone` answers in any case."""
 
-    move: int = number(1)
+    ticket: int = number(1)
 
 
 @message(event=4)
-class MoveDone:
-    """A move ended. `checksum` is xxh3-64 (signed) of the region's identity and the bytes copied.
+class TransferDone:
+    """A transfer ended. `checksum` is xxh3-64 (signed) of the region's identity and the bytes copied.
 
     `seconds` passed since it was asked for; for `busy_s` of them the engine did nothing else.
     """
 
-    move: int = number(1)
-    status: MoveStatus = number(2)
+    ticket: int = number(1)
+    status: TransferStatus = number(2)
     checksum: int = number(3, default=0)
     moved_bytes: int = number(4, default=0)
     seconds: float = number(5, default=0.0)
@@ -237,14 +288,46 @@ class MoveDone:
     busy_s: float = number(7, default=0.0)
 
 
+@message(command=12)
+class Meet:
+    """Another engine to exchange payloads with; `metadata` is what that engine's `EngineReady.agent` said."""
+
+    peer: Address = number(1)
+    metadata: bytes = number(2, default=b"")
+
+
+@message(command=13)
+class Forget:
+    """The peer is gone: its transfers end as FAILED, its memory is unmapped."""
+
+    peer: Address = number(1)
+
+
+@message(event=9)
+class Met:
+    """The answer to `Meet`; `detail` says why the peer cannot be reached, empty if it can."""
+
+    peer: Address = number(1)
+    detail: str = number(2, default="")
+
+
+@message()
+class LayerSource:
+    """Where the weights of a layer are loaded from: a peer that holds them, else the checkpoint on disk."""
+
+    layer: int = number(1)
+    peer: Address | None = number(2, default=None)
+
+
 @message(command=11, about=Subject.SENDER)
 class Remap:
-    """Change which layers the engine holds, one phase at a time; `layout` is the version that results."""
+    """Change which layers the engine holds to `layers`, one phase at a time; `layout` is the version that results."""
 
     layout: int = number(1)
     phase: RemapPhase = number(2)
     layers: I32 = number(3)
     why: Why | None = number(4, default=None)
+    sources: tuple[LayerSource, ...] = number(5, default=())
 
 
 @message(event=5)
@@ -260,7 +343,11 @@ class RemapDone:
 
 @message(event=6)
 class EngineReady:
-    """The engine can take steps. `kv_bytes_per_token` over all layers; `max_positions` bounds a sequence's length."""
+    """The engine can take steps. `kv_bytes_per_token` over all layers; `max_positions` bounds a sequence's length.
+
+    `weights_digest` is the root of the digests of the outer blocks and of every layer of the model, held or not;
+    `layer_digests` are those of all layers, in order. `agent` is what a peer needs to reach this engine's memory.
+    """
 
     layers: I32 = number(1)
     slots: int = number(2)
@@ -271,6 +358,9 @@ class EngineReady:
     max_positions: int = number(7)
     vocabulary: int = number(8)
     deterministic: bool = number(9, default=False)
+    layout: int = number(10, default=0)
+    layer_digests: tuple[str, ...] = number(11, default=())
+    agent: bytes = number(12, default=b"")
 
 
 @message(event=7)
@@ -287,7 +377,8 @@ class Unsupported:
     what: str = number(1)
     detail: str = number(2, default="")
     step: int = number(3, default=0)
-    move: int = number(4, default=0)
+    ticket: int = number(4, default=0)
+    layout: int = number(5, default=0)
 
 
 @dataclass(frozen=True, slots=True)

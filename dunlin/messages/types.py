@@ -107,6 +107,8 @@ class RemapPhase(IntEnum):
     DROP_WEIGHTS = 1
     RELEASE_KV = 2
     ABORT = 3
+    LOAD = 4
+    COMMIT = 5
 
 
 class Priority(IntEnum):
@@ -118,7 +120,16 @@ class Priority(IntEnum):
     PARAMETERS = 3
 
 
-class MoveKind(IntEnum):
+class Payload(IntEnum):
+    """What a transfer carries. PARTIAL: the `(out, lse)` of attention over a part of the keys."""
+
+    KV = 0
+    ACTIVATION = 1
+    PARTIAL = 2
+    WEIGHTS = 3
+
+
+class TransferKind(IntEnum):
     """From where to where KV moves."""
 
     SLAB_TO_HOST = 0
@@ -127,7 +138,7 @@ class MoveKind(IntEnum):
     PEER_TO_SLAB = 3
 
 
-class MoveStatus(IntEnum):
+class TransferStatus(IntEnum):
     """How a move ended. CORRUPT: the copied bytes do not match the checksum, nothing of them may be used."""
 
     OK = 0

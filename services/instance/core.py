@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from dunlin.cores.handlers import handlers_of, handles
 from dunlin.cores.reporting import PromptHeartbeat, ReportDue
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message
-from dunlin.messages.engine import EngineProgress, EngineReady, MoveDone, Unsupported
+from dunlin.messages.engine import EngineProgress, EngineReady, TransferDone, Unsupported
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.pool import TierReady
-from dunlin.messages.types import MoveStatus
+from dunlin.messages.types import TransferStatus
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
@@ -207,8 +207,8 @@ class InstanceCore:
     def _on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
         if message.what == "MapHost":
             return self._host_cache_events.on_memory_unmapped(now_s)
-        if message.move:
-            failed = MoveDone(message.move, MoveStatus.FAILED, detail=message.detail)
+        if message.ticket:
+            failed = TransferDone(message.ticket, TransferStatus.FAILED, detail=message.detail)
             return self._host_cache_events.on_move_done(now_s, sender, failed)
         return self._engine_client.on_unsupported(message)
 

@@ -7,12 +7,12 @@ from collections.abc import Callable
 
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, Effect
-from dunlin.messages.engine import MoveDone
+from dunlin.messages.engine import TransferDone
 from dunlin.messages.pool import RegionRefused, RegionReserved, RegionsFound, RegionsRevoked, RegionsSent
 from services.instance.checkpoint.checkpointer import Checkpointer
 from services.instance.checkpoint.claims import RegionClaims
 from services.instance.kv.host_cache import HostCacheClient, HostCacheTimeout
-from services.instance.kv.tickets import ArrivalClaim, ArrivalMove, HostReservation, MovePurpose, Question
+from services.instance.kv.tickets import ArrivalClaim, ArrivalTransfer, HostReservation, Question, TransferPurpose
 from services.instance.migration.migrate_in import MigrateIn
 from services.instance.migration.migrate_out import MigrateOut
 from services.instance.scheduling.lifecycle import SequenceLifecycle
@@ -51,7 +51,7 @@ class HostCacheEvents:
         reservation = self._host_cache.reserved_or_refused(message.ticket)
         if reservation is None:
             return self._host_cache.release(message.host)
-        waiter = self._checkpointer if reservation.purpose is MovePurpose.CHECKPOINT else self._lifecycle
+        waiter = self._checkpointer if reservation.purpose is TransferPurpose.CHECKPOINT else self._lifecycle
         return waiter.start_copy_out(reservation, message.host)
 
     @handles
@@ -60,7 +60,7 @@ class HostCacheEvents:
         reservation = self._host_cache.reserved_or_refused(message.ticket) if self._is_current(sender) else None
         if reservation is None:
             return []
-        if reservation.purpose is MovePurpose.CHECKPOINT:
+        if reservation.purpose is TransferPurpose.CHECKPOINT:
             return self._checkpointer.on_room_refused(now_s)
         made = self._checkpointer.release_checkpoints(
             now_s, self._host_cache.size_bytes(reservation.region.stop - reservation.region.start)
@@ -100,14 +100,14 @@ class HostCacheEvents:
         return [] if question is None else self._unanswered(now_s, question)
 
     @handles
-    def on_move_done(self, now_s: float, sender: Address, message: MoveDone) -> list[Effect]:
+    def on_move_done(self, now_s: float, sender: Address, message: TransferDone) -> list[Effect]:
         """A region copy of the engine ended."""
-        move = self._host_cache.resolve_move(message.move)
+        move = self._host_cache.resolve_move(message.ticket)
         if move is None:
             return []
-        if isinstance(move, ArrivalMove):
+        if isinstance(move, ArrivalTransfer):
             return self._migrate_in.on_move_done(move.handle, message) + self._host_cache.map_memory()
-        if move.purpose is MovePurpose.CHECKPOINT:
+        if move.purpose is TransferPurpose.CHECKPOINT:
             return self._checkpointer.on_move_done(now_s, move, message) + self._host_cache.map_memory()
         return self._lifecycle.on_move_done(move, message) + self._host_cache.map_memory()
 
@@ -128,7 +128,7 @@ class HostCacheEvents:
     def _unanswered(self, now_s: float, question: Question) -> list[Effect]:
         if not isinstance(question, HostReservation):
             return self._claims.on_timeout(question.sequence)
-        is_checkpoint = question.purpose is MovePurpose.CHECKPOINT
+        is_checkpoint = question.purpose is TransferPurpose.CHECKPOINT
         return self._checkpointer.on_room_refused(now_s) if is_checkpoint else self._lifecycle.spill_refused(question)
 
     def _is_current(self, kvstore: Address) -> bool:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import EngineReady, Remap, RemapDone
-from dunlin.messages.types import MoveKind, RemapPhase
+from dunlin.messages.types import RemapPhase, TransferKind
 from simulator.engine.errors import ContractBroken
 from simulator.engine.timing import Timing
 
@@ -47,7 +47,7 @@ class LayerSet:
         self._check(message)
         coming = len([layer for layer in message.layers if layer not in self._held])
         loads = message.phase is RemapPhase.PREPARE and coming
-        took_s = self._timing.move_s(MoveKind.HOST_TO_SLAB, coming * self._weights_bytes) if loads else 0.0
+        took_s = self._timing.move_s(TransferKind.HOST_TO_SLAB, coming * self._weights_bytes) if loads else 0.0
         return [After(took_s, RemapDue(message))]
 
     def over(self, now_s: float, due: RemapDue) -> list[Effect]:

@@ -11,28 +11,27 @@ from typing import Any
 from dunlin.cost.models import EngineTiming
 from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
-    CancelMove,
+    CancelTransfer,
     Close,
-    Discard,
     EngineProgress,
     EngineReady,
     Interrupt,
+    Interrupted,
     MapHost,
-    Move,
     Open,
     Remap,
-    Resume,
     Step,
     StopEngine,
+    Transfer,
     Unsupported,
 )
 from dunlin.messages.types import i32
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
-from simulator.engine.moves import HOST_KINDS, MoveDue, SimulatedKvMover
+from simulator.engine.moves import HOST_KINDS, SimulatedKvMover, TransferDue
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.steps import SafepointDue, SimulatedStepRunner, StepDue, is_unsupported
+from simulator.engine.steps import SimulatedStepRunner, StepDue, is_unsupported
 from simulator.engine.timing import LinearTiming, Timing
 from simulator.engine.token_model import VOCABULARY, PositionTokenModel, PrefixTokenModel, TokenModel
 
@@ -152,14 +151,14 @@ class SimulatedEngine:
             Step: self._on_step,
             Open: self._on_open,
             Close: self._on_close,
-            Move: self._on_move,
-            MoveDue: self._on_move_over,
-            CancelMove: lambda now_s, message: [*self.moves.cancel(now_s, message.move), *self.runner.begin(now_s)],
+            Transfer: self._on_move,
+            TransferDue: self._on_move_over,
+            CancelTransfer: lambda now_s, message: [
+                *self.moves.cancel(now_s, message.ticket),
+                *self.runner.begin(now_s),
+            ],
             MapHost: self._on_map_host,
-            Interrupt: self.runner.interrupt,
-            SafepointDue: self.runner.at_safepoint,
-            Resume: lambda now_s, message: self.runner.resume(now_s, message.step),
-            Discard: self._on_discard,
+            Interrupt: lambda now_s, message: [Send(self._instance, Interrupted(ticket=message.ticket))],
             Remap: self.layers.remap,
             RemapDue: self.layers.over,
         }
@@ -219,12 +218,14 @@ class SimulatedEngine:
         self.safepoints += len(self.ready.layers)
         return self.runner.on_due(now_s, due)
 
-    def _on_move(self, now_s: float, move: Move) -> list[Effect]:
+    def _on_move(self, now_s: float, move: Transfer) -> list[Effect]:
         if move.kind not in HOST_KINDS:
-            return [Send(self._instance, Unsupported("Move", "only between slab and host tier", move=move.move))]
+            return [
+                Send(self._instance, Unsupported("Transfer", "only between slab and host tier", ticket=move.ticket))
+            ]
         return self.moves.add(now_s, move)
 
-    def _on_move_over(self, now_s: float, due: MoveDue) -> list[Effect]:
+    def _on_move_over(self, now_s: float, due: TransferDue) -> list[Effect]:
         effects, busy_s = self.moves.on_due(now_s, due)
         self.safepoints += bool(effects)
         self.runner.add_engine_delay(busy_s)
@@ -232,8 +233,4 @@ class SimulatedEngine:
 
     def _on_map_host(self, now_s: float, message: MapHost) -> list[Effect]:
         self.moves.is_mapped = True
-        return []
-
-    def _on_discard(self, now_s: float, message: Discard) -> list[Effect]:
-        self.runner.discard(message.step)
         return []

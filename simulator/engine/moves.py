@@ -7,19 +7,19 @@ checksum of the region's identity and of the bytes.
 from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Send
-from dunlin.messages.engine import EngineReady, Move, MoveDone
-from dunlin.messages.types import HostRegion, MoveKind, MoveStatus
+from dunlin.messages.engine import EngineReady, Transfer, TransferDone
+from dunlin.messages.types import HostRegion, TransferKind, TransferStatus
 from simulator.engine.errors import ContractBroken
 from simulator.engine.host_memory import SimulatedHostMemory, checksum_of
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequences, slots_of_extents
 from simulator.engine.timing import Timing
 
-HOST_KINDS = (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
+HOST_KINDS = (TransferKind.SLAB_TO_HOST, TransferKind.HOST_TO_SLAB)
 
 
 @dataclass(frozen=True, slots=True)
-class MoveDue:
+class TransferDue:
     """Timer: the current move ends; stale if another `turn` began since."""
 
     turn: int
@@ -27,7 +27,7 @@ class MoveDue:
 
 @dataclass(slots=True)
 class _Pending:
-    move: Move
+    move: Transfer
     order: int
     asked_s: float
     whole_s: float
@@ -85,21 +85,21 @@ class SimulatedKvMover:
         ins = [
             slots_of_extents(move.extent_start, move.extent_length)
             for move in moves
-            if move.kind is MoveKind.HOST_TO_SLAB
+            if move.kind is TransferKind.HOST_TO_SLAB
         ]
         return [slot for slots in ins for slot in slots]
 
-    def add(self, now_s: float, move: Move) -> list[Effect]:
+    def add(self, now_s: float, move: Transfer) -> list[Effect]:
         """Queue a move.
 
         Raises:
             ContractBroken: its number is in use.
         """
-        if move.move in self._pending:
-            raise ContractBroken(f"move {move.move} is named twice")
+        if move.ticket in self._pending:
+            raise ContractBroken(f"move {move.ticket} is named twice")
         self._orders += 1
         took_s = self._timing.move_s(move.kind, self._bytes(move))
-        self._pending[move.move] = _Pending(move, self._orders, now_s, took_s, took_s)
+        self._pending[move.ticket] = _Pending(move, self._orders, now_s, took_s, took_s)
         return self._start_most_urgent(now_s)
 
     def cancel(self, now_s: float, number: int) -> list[Effect]:
@@ -107,16 +107,16 @@ class SimulatedKvMover:
         pending = self._pending.get(number)
         if pending is None:
             return []
-        return self._end(now_s, pending, MoveStatus.CANCELLED)
+        return self._end(now_s, pending, TransferStatus.CANCELLED)
 
-    def on_due(self, now_s: float, due: MoveDue) -> tuple[list[Effect], float]:
+    def on_due(self, now_s: float, due: TransferDue) -> tuple[list[Effect], float]:
         """End the current move: the effects, and the seconds for which it blocked steps."""
         pending = self._current
         if due.turn != self._turn or pending is None:
             return [], 0.0
         status, checksum = self._copy(pending.move)
-        if status is not MoveStatus.OK and pending.move.kind is MoveKind.HOST_TO_SLAB:
-            self._failed[pending.move.move] = pending.move.sequence
+        if status is not TransferStatus.OK and pending.move.kind is TransferKind.HOST_TO_SLAB:
+            self._failed[pending.move.ticket] = pending.move.sequence
         return self._end(now_s, pending, status, checksum), pending.whole_s * self._busy_share
 
     def _start_most_urgent(self, now_s: float) -> list[Effect]:
@@ -129,46 +129,46 @@ class SimulatedKvMover:
         self._current = best
         self._since_s = now_s
         self._turn += 1
-        return [After(best.left_s, MoveDue(self._turn))] if best is not None else []
+        return [After(best.left_s, TransferDue(self._turn))] if best is not None else []
 
-    def _end(self, now_s: float, pending: _Pending, status: MoveStatus, checksum: int = 0) -> list[Effect]:
+    def _end(self, now_s: float, pending: _Pending, status: TransferStatus, checksum: int = 0) -> list[Effect]:
         move = pending.move
-        del self._pending[move.move]
+        del self._pending[move.ticket]
         if self._current is pending:
             self._current = None
-        size = self._bytes(move) if status is MoveStatus.OK else 0
+        size = self._bytes(move) if status is TransferStatus.OK else 0
         self.moved_bytes += size
         busy_s = pending.whole_s * self._busy_share
-        done = MoveDone(move.move, status, checksum, size, now_s - pending.asked_s, busy_s=busy_s)
+        done = TransferDone(move.ticket, status, checksum, size, now_s - pending.asked_s, busy_s=busy_s)
         return [Send(self._instance, done), *self._start_most_urgent(now_s)]
 
-    def _bytes(self, move: Move) -> int:
+    def _bytes(self, move: Transfer) -> int:
         region, layers = move.region, len(self._ready.layers)
         share = (region.layer_stop - region.layer_start) / layers
         return int((region.stop - region.start) * self._ready.kv_bytes_per_token * share)
 
-    def _copy(self, move: Move) -> tuple[MoveStatus, int]:
+    def _copy(self, move: Transfer) -> tuple[TransferStatus, int]:
         host, tokens = move.host, move.region.stop - move.region.start
         if host is None or not self.is_mapped:
-            raise ContractBroken(f"move {move.move}: no host tier is mapped, or no region of it is named")
+            raise ContractBroken(f"move {move.ticket}: no host tier is mapped, or no region of it is named")
         given = 0
         for length in move.extent_length:
             given += length
         if given != tokens:
-            raise ContractBroken(f"move {move.move}: {given} slots for {tokens} tokens")
+            raise ContractBroken(f"move {move.ticket}: {given} slots for {tokens} tokens")
         if self._bytes(move) > host.length_bytes:
-            raise ContractBroken(f"move {move.move} of {self._bytes(move)} bytes into {host.length_bytes}")
-        copy = self._copy_out if move.kind is MoveKind.SLAB_TO_HOST else self._copy_in
+            raise ContractBroken(f"move {move.ticket} of {self._bytes(move)} bytes into {host.length_bytes}")
+        copy = self._copy_out if move.kind is TransferKind.SLAB_TO_HOST else self._copy_in
         return copy(move, host, tokens)
 
-    def _copy_out(self, move: Move, host: HostRegion, tokens: int) -> tuple[MoveStatus, int]:
+    def _copy_out(self, move: Transfer, host: HostRegion, tokens: int) -> tuple[TransferStatus, int]:
         content = [tokens]
         if self._audit is not None:
             content = self._audit.copied_out(slots_of_extents(move.extent_start, move.extent_length))
         self._tier.write(host, content)
-        return MoveStatus.OK, self._checksum(move, content)
+        return TransferStatus.OK, self._checksum(move, content)
 
-    def _copy_in(self, move: Move, host: HostRegion, tokens: int) -> tuple[MoveStatus, int]:
+    def _copy_in(self, move: Transfer, host: HostRegion, tokens: int) -> tuple[TransferStatus, int]:
         content = self._tier.read(host)
         slots: list[int] = []
         if self._audit is not None:
@@ -176,16 +176,16 @@ class SimulatedKvMover:
             self._audit.copied_in(slots, content)
         checksum = self._checksum(move, content)
         if checksum != host.checksum:
-            return MoveStatus.CORRUPT, checksum
+            return TransferStatus.CORRUPT, checksum
         if move.sequence == 0:
-            return MoveStatus.OK, checksum
+            return TransferStatus.OK, checksum
         sequence = self._sequences.by_number.get(move.sequence)
         if sequence is None or move.region.start > sequence.kv_tokens:
-            return MoveStatus.FAILED, checksum
+            return TransferStatus.FAILED, checksum
         sequence.kv_tokens = move.region.stop
         if self._audit is not None:
             self._audit.adopted(move.sequence, move.region.start, slots)
-        return MoveStatus.OK, checksum
+        return TransferStatus.OK, checksum
 
-    def _checksum(self, move: Move, content: list[int]) -> int:
+    def _checksum(self, move: Transfer, content: list[int]) -> int:
         return checksum_of(move.region, self._ready.kv_dtype, move.chain, content)

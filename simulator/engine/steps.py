@@ -7,12 +7,11 @@ The results of a step come into being at its end. Rows that leave at a safepoint
 from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from math import ceil
 
 from dunlin.cost.models import BatchCounts
 from dunlin.effects import Address, After, Effect, Send
-from dunlin.messages.engine import Interrupt, Step, StepDone, StepInterrupted
-from dunlin.messages.types import FinishReason, GroupKind, GroupRole, Verdict, f32, i8, i32, i64
+from dunlin.messages.engine import Step, StepDone
+from dunlin.messages.types import FinishReason, GroupKind, GroupRole, f32, i8, i32, i64
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
@@ -29,30 +28,14 @@ class StepDue:
     turn: int
 
 
-@dataclass(frozen=True, slots=True)
-class SafepointDue:
-    """The safepoint at which rows leave the step of this `turn`."""
-
-    turn: int
-    layer: int
-    message: Interrupt
-
-
 @dataclass(slots=True)
 class QueuedSimStep:
-    """A step of which `rows` are to run: the share `left` (0 to 1) of iteration `iteration` remains."""
+    """A step of which `rows` are to run: the share `left` (0 to 1) of it remains, after `layer` layers."""
 
     step: Step
     rows: list[int]
-    iteration: int = 0
     left: float = 1.0
-
-    def span(self, row: int) -> tuple[int, int]:
-        """Positions [start, stop) that the row computes in this iteration: its span first, then one token each."""
-        if self.iteration == 0:
-            return self.step.start[row], self.step.stop[row]
-        position = self.step.stop[row] + self.iteration - 1
-        return position, position + 1
+    layer: int = 0
 
 
 @dataclass(slots=True)
@@ -73,7 +56,6 @@ class IterationResult:
     prefill_rows: int = 0
     decode_rows: int = 0
     computed: int = 0
-    finished: bool = False
 
 
 class SimulatedStepRunner:
@@ -96,7 +78,6 @@ class SimulatedStepRunner:
         spoiled: Callable[[int], int | None],
     ) -> None:
         self.queue: deque[QueuedSimStep] = deque()
-        self.suspended: dict[int, QueuedSimStep] = {}
         self.busy_s = 0.0
         self.slowness = 1.0
         self._instance = instance
@@ -164,11 +145,7 @@ class SimulatedStepRunner:
         self.busy_s += now_s - self._began_s
         done = self._answer(tally, now_s)
         self._idle_since_s = now_s
-        queued.iteration += 1
-        queued.left = 1.0
-        ended = tally.finished or queued.iteration >= queued.step.repeat
-        if ended or tally.prefill_rows + tally.decode_rows == 0:
-            self.queue.popleft()
+        self.queue.popleft()
         return [Send(self._instance, done), *self.begin(now_s)]
 
     def progress(self, now_s: float) -> int:
@@ -181,69 +158,6 @@ class SimulatedStepRunner:
         """The slots that queued steps write."""
         return [slot for queued in self.queue for row in row_slots(queued.step) for slot in row]
 
-    # --- rows that leave ---
-
-    def interrupt(self, now_s: float, message: Interrupt) -> list[Effect]:
-        """Take rows out: at the next safepoint of the running step, at once from a queued one."""
-        for index, queued in enumerate(self.queue):
-            if queued.step.step == message.step:
-                if index == 0 and self._is_running:
-                    return self._await_safepoint(now_s, message)
-                return self._remove_rows(now_s, queued, message, 0)
-        return []  # it was answered meanwhile
-
-    def at_safepoint(self, now_s: float, due: SafepointDue) -> list[Effect]:
-        """The running step reached the safepoint; stale if the step ended first."""
-        if due.turn != self._turn or not self._is_running:
-            return []
-        queued = self.queue[0]
-        self._is_running = False
-        self.busy_s += now_s - self._began_s
-        queued.left = max(0.0, 1.0 - due.layer / self._layers)
-        return self._remove_rows(now_s, queued, due.message, due.layer)
-
-    def resume(self, now_s: float, step: int) -> list[Effect]:
-        """Queue suspended rows again, with the rest of their step.
-
-        Raises:
-            ContractBroken: no row of the step is suspended.
-        """
-        queued = self.suspended.pop(step, None)
-        if queued is None:
-            raise ContractBroken(f"step {step} is resumed, and no row of it is suspended")
-        self.queue.append(queued)
-        return self.begin(now_s)
-
-    def discard(self, step: int) -> None:
-        """Drop the suspended rows of a step. Raises ContractBroken as `resume`."""
-        if self.suspended.pop(step, None) is None:
-            raise ContractBroken(f"step {step} is discarded, and no row of it is suspended")
-
-    def _await_safepoint(self, now_s: float, message: Interrupt) -> list[Effect]:
-        queued = self.queue[0]
-        before = 1.0 - queued.left
-        passed = (now_s - self._began_s) / self._whole_s if self._whole_s > 0 else 1.0
-        layer = min(self._layers, ceil((before + passed) * self._layers))
-        if layer == self._layers:
-            return []  # the step ends first
-        wait_s = max(0.0, (layer / self._layers - before) * self._whole_s - (now_s - self._began_s))
-        return [After(wait_s, SafepointDue(self._turn, layer, message))]
-
-    def _remove_rows(self, now_s: float, queued: QueuedSimStep, message: Interrupt, layer: int) -> list[Effect]:
-        numbers = queued.step.sequence
-        named = set(message.sequences)
-        leaving = [row for row in queued.rows if not named or numbers[row] in named]
-        queued.rows = [row for row in queued.rows if named and numbers[row] not in named]
-        if leaving and message.verdict is Verdict.SUSPEND:
-            before = self.suspended.get(queued.step.step)
-            rows = [*before.rows, *leaving] if before is not None else leaving
-            self.suspended[queued.step.step] = QueuedSimStep(queued.step, rows, queued.iteration, queued.left)
-        if not queued.rows:
-            self.queue.remove(queued)
-        left = i64(numbers[row] for row in leaving)
-        interrupted = StepInterrupted(message.step, layer, sequences=left)
-        return [Send(self._instance, interrupted), *self.begin(now_s)]
-
     # --- one iteration ---
 
     def _batch(self, queued: QueuedSimStep) -> BatchCounts:
@@ -255,7 +169,7 @@ class SimulatedStepRunner:
             sequence = sequences.get(numbers[row])
             if sequence is None or sequence.ended:
                 continue
-            start, stop = (starts[row], stops[row]) if queued.iteration == 0 else queued.span(row)
+            start, stop = starts[row], stops[row]
             tokens = stop - start
             if tokens == 1 and start >= sequence.prompt_tokens:
                 decode_rows += 1
@@ -273,7 +187,7 @@ class SimulatedStepRunner:
         spoiled = [number for move in step.after if (number := self._spoiled(move)) is not None]
         slots = row_slots(step) if self._audit is not None else None
         tally = IterationResult(step.step)
-        sequences, samples, is_first = self._sequences.by_number, step.sample, queued.iteration == 0
+        sequences, samples = self._sequences.by_number, step.sample
         for row in queued.rows:
             number = step.sequence[row]
             sequence = sequences.get(number)
@@ -282,7 +196,7 @@ class SimulatedStepRunner:
                 if sequence is None and slots is not None and self._audit is not None:
                     self._audit.may_have_written(slots[row])
                 continue
-            start, stop = (step.start[row], step.stop[row]) if is_first else queued.span(row)
+            start, stop = step.start[row], step.stop[row]
             if not 0 <= start < stop <= sequence.length or start > sequence.kv_tokens:
                 raise _broken(sequence, start, stop)
             sequence.kv_tokens = stop
@@ -299,17 +213,15 @@ class SimulatedStepRunner:
 
     def _audit_row(self, queued: QueuedSimStep, row: int, number: int, slots: list[int]) -> None:
         """Report to the audit which slots a row writes."""
-        start, stop = queued.span(row)
-        step = queued.step
-        first = step.stop[row] - step.start[row] + queued.iteration - 1 if queued.iteration else 0
+        start, stop = queued.step.start[row], queued.step.stop[row]
         if self._audit is not None:
-            self._audit.computed(number, start, stop, slots[first : first + stop - start])
+            self._audit.computed(number, start, stop, slots[: stop - start])
 
     def _sample(self, sequence: SimulatedSequence, stop: int, tally: IterationResult) -> None:
         if stop != sequence.length:
             raise ContractBroken(f"sequence {sequence.number}: samples after {stop} of {sequence.length} tokens")
         if sequence.fails:
-            sequence.ended = tally.finished = True
+            sequence.ended = True
             tally.failed.append(sequence.number)
             return
         voice = self._voice
@@ -325,7 +237,7 @@ class SimulatedStepRunner:
         elif stop + 1 >= sequence.tokens_max:
             finish = FinishReason.LENGTH
         if finish is not RUNNING:
-            sequence.ended = tally.finished = True
+            sequence.ended = True
         tally.numbers.append(sequence.number)
         tally.tokens.append(token)
         tally.finishes.append(finish)
@@ -366,13 +278,11 @@ def _check(step: Step) -> None:
     rows = len(step.sequence)
     if not rows or len(set(step.sequence)) != rows:
         raise ContractBroken(f"step {step.step} names {rows} sequences, {len(set(step.sequence))} different ones")
-    if step.repeat < 1 or (step.repeat > 1 and not all(step.sample)):
-        raise ContractBroken(f"step {step.step}: repeat {step.repeat} of rows that do not all sample")
     given = [0] * rows
     for row, length in zip(step.extent_row, step.extent_length, strict=True):
         given[row] += length
     for row, (start, stop) in enumerate(zip(step.start, step.stop, strict=True)):
-        if given[row] < stop - start + step.repeat - 1:
+        if given[row] < stop - start:
             raise ContractBroken(f"step {step.step}: row {row} writes {stop - start} tokens into {given[row]} slots")
 
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from dunlin.cost.models import UNSTEADINESS_PIECE_S, BatchCounts, EngineTiming
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 
 
 class Timing(Protocol):
@@ -19,7 +19,7 @@ class Timing(Protocol):
         """Seconds for a step of these counts."""
         ...
 
-    def move_s(self, kind: MoveKind, byte_count: int) -> float:
+    def move_s(self, kind: TransferKind, byte_count: int) -> float:
         """Seconds to move `byte_count` bytes by this kind of move, without other traffic."""
         ...
 
@@ -38,7 +38,7 @@ class LinearTiming:
         """See `Timing`."""
         return self.fixed_s + self.token_s * (batch.prefill_tokens + batch.decode_rows)
 
-    def move_s(self, kind: MoveKind, byte_count: int) -> float:
+    def move_s(self, kind: TransferKind, byte_count: int) -> float:
         """See `Timing`."""
         return self.per_move_s + self.move_byte_s * byte_count
 
@@ -61,7 +61,7 @@ class UnsteadyTiming:
         pieces = self._timing.step_s(batch) / UNSTEADINESS_PIECE_S
         return self._taken(pieces) * UNSTEADINESS_PIECE_S * self._slowness
 
-    def move_s(self, kind: MoveKind, byte_count: int) -> float:
+    def move_s(self, kind: TransferKind, byte_count: int) -> float:
         """See `Timing`."""
         return self._timing.move_s(kind, byte_count)
 

@@ -16,7 +16,7 @@ from dunlin.cost.models import (
     TransferModels,
     compute_bound_tokens,
 )
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 
 COUNTS = [field.name for field in fields(BatchCounts)]
 
@@ -78,9 +78,9 @@ def test_more_of_anything_never_takes_less(counts: list[int], name: str, more: i
 
 
 def test_moves_fall_back_to_the_default() -> None:
-    moves = TransferModels(TransferModel(1e-3, 1e9), {MoveKind.SLAB_TO_HOST: TransferModel(2e-3, 2e9)})
-    assert moves.move_s(MoveKind.SLAB_TO_HOST, 2_000_000) == pytest.approx(3e-3)
-    assert moves.move_s(MoveKind.PEER_TO_SLAB, 2_000_000) == pytest.approx(3e-3)
+    moves = TransferModels(TransferModel(1e-3, 1e9), {TransferKind.SLAB_TO_HOST: TransferModel(2e-3, 2e9)})
+    assert moves.move_s(TransferKind.SLAB_TO_HOST, 2_000_000) == pytest.approx(3e-3)
+    assert moves.move_s(TransferKind.PEER_TO_SLAB, 2_000_000) == pytest.approx(3e-3)
 
 
 def test_a_hosts_overhead_is_paid_per_step_and_more_with_a_prompt() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from dunlin.cost.models import EngineTiming, PiecewiseCurve, StepModel, TransferModel, TransferModels
 from dunlin.cost.serialize import parse_step, parse_timing, parse_transfers, serialize_step, serialize_timing
 from dunlin.cost.timing_loader import load_timing
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 
 PRICE = st.floats(0, 1)
 
@@ -17,7 +17,7 @@ PRICE = st.floats(0, 1)
 @given(st.lists(PRICE, min_size=6, max_size=6), st.lists(PRICE, min_size=2, max_size=5))
 def test_a_timing_survives_json(prices: list[float], heights: list[float]) -> None:
     curve = PiecewiseCurve(tuple(float(i) for i in range(len(heights))), tuple(sorted(heights)))
-    moves = TransferModels(TransferModel(0.0, 1e9), {MoveKind.PEER_TO_SLAB: TransferModel(1e-3, 2e9)})
+    moves = TransferModels(TransferModel(0.0, 1e9), {TransferKind.PEER_TO_SLAB: TransferModel(1e-3, 2e9)})
     timing = EngineTiming(StepModel(curve, curve, *prices), moves, 1.5, 10, 256, layers=32)
     assert parse_timing(json.loads(json.dumps(serialize_timing(timing)))) == timing
 

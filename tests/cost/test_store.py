@@ -17,7 +17,7 @@ from dunlin.cost.models import (
 )
 from dunlin.cost.store import ProfileKey, ProfileStore, StepPoint, StoreError, TransferPoint
 from dunlin.cost.strategies import PrefillModel, Strategy
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 
 KEY = ProfileKey("tiny", "cpu", "threads=1")
 
@@ -26,7 +26,7 @@ def timing(slots: int = 1000) -> EngineTiming:
     step = StepModel(
         PiecewiseCurve((1.0, 8.0), (1e-3, 2e-3)), PiecewiseCurve((1.0,), (1e-4,)), 1e-5, 1e-9, 0.0, 1e-6, 2e-6, 3e-9
     )
-    moves = TransferModels(TransferModel(1e-4, 1e9), {MoveKind.SLAB_TO_HOST: TransferModel(2e-4, 3e9)})
+    moves = TransferModels(TransferModel(1e-4, 1e9), {TransferKind.SLAB_TO_HOST: TransferModel(2e-4, 3e9)})
     return EngineTiming(step, moves, 1.5, slots, 256)
 
 
@@ -35,7 +35,7 @@ def test_a_profile_comes_back_as_it_was(tmp_path: Path) -> None:
         StepPoint("decode", BatchCounts(0, 0, 0, 0, 3, 99), 0.01, 0.001),
         StepPoint("prefill", BatchCounts(1, 2, 3, 4), 0.02),
     ]
-    moves = [TransferPoint(MoveKind.HOST_TO_SLAB, 4096, 0.003)]
+    moves = [TransferPoint(TransferKind.HOST_TO_SLAB, 4096, 0.003)]
     with ProfileStore(tmp_path / "db") as store:
         store.save(KEY, "2026-01-01", timing(), steps, moves)
     with ProfileStore(tmp_path / "db") as store:

@@ -21,7 +21,6 @@ def make_step(
     step: int, *rows: tuple[int, int, int, int], sample: Sequence[int] | None = None, **overrides: Any
 ) -> Step:
     """Rows are (sequence, start, stop, first slot); all sample unless told otherwise."""
-    repeat = overrides.get("repeat", 1)
     columns: dict[str, array[int]] = {
         "sequence": i64([row[0] for row in rows]),
         "start": i64([row[1] for row in rows]),
@@ -29,6 +28,6 @@ def make_step(
         "sample": i8(list(sample) if sample is not None else [1] * len(rows)),
         "extent_row": i32(list(range(len(rows)))),
         "extent_start": i64([row[3] for row in rows]),
-        "extent_length": i64([row[2] - row[1] + repeat - 1 for row in rows]),
+        "extent_length": i64([row[2] - row[1] for row in rows]),
     }
     return Step(step=step, **{**columns, **overrides})

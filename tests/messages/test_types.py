@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from dunlin.messages.types import MoveKind, Priority, Region, SamplingParams, Why, f32, i8, i32, i64
+from dunlin.messages.types import Priority, Region, SamplingParams, TransferKind, Why, f32, i8, i32, i64
 
 
 @pytest.mark.parametrize(
@@ -55,4 +55,4 @@ def test_transfers_are_ordered_activations_first_and_parameters_last() -> None:
 def test_nouns_are_equal_and_hashed_by_value() -> None:
     assert len({Region(0, 2, 0, 9), Region(0, 2, 0, 9), Region(0, 2, 1, 9)}) == 2
     assert Why("policy") == Why("policy", "", (), ())
-    assert {MoveKind(number) for number in range(4)} == set(MoveKind)
+    assert {TransferKind(number) for number in range(4)} == set(TransferKind)

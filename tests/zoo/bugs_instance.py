@@ -6,10 +6,10 @@ from dataclasses import replace
 from dunlin.effects import Address, Effect, Send
 from dunlin.kv.prefix_hash import BLOCK_TOKENS, chain_of, chain_root, has_prefix
 from dunlin.messages.dispatch import Cancel
-from dunlin.messages.engine import Close, MoveDone
+from dunlin.messages.engine import Close, TransferDone
 from dunlin.messages.plan import GroupOrder
 from dunlin.messages.pool import CommitRegion
-from dunlin.messages.types import HostRegion, MoveStatus
+from dunlin.messages.types import HostRegion, TransferStatus
 from services.instance.admission import AttemptAdmission
 from services.instance.adoption import _adopted
 from services.instance.checkpoint.checkpointer import Checkpointer, _continues_kept
@@ -20,7 +20,7 @@ from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.prefix_cache import ChainOf, PrefixCache
 from services.instance.kv.slot_table import Holding, SlotTable
-from services.instance.kv.tickets import PendingMove
+from services.instance.kv.tickets import PendingTransfer
 from services.instance.migration.migrate_in import MigrateIn
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.lifecycle import SequenceLifecycle
@@ -62,26 +62,28 @@ def _link_of_any_tenant(original: object, self: KvCache, sequence: Sequence) -> 
 
 
 def _came_back_whole(
-    original: Callable[[SequenceLifecycle, PendingMove, MoveDone], list[Effect]],
+    original: Callable[[SequenceLifecycle, PendingTransfer, TransferDone], list[Effect]],
     self: SequenceLifecycle,
-    flight: PendingMove,
-    done: MoveDone,
+    flight: PendingTransfer,
+    done: TransferDone,
 ) -> list[Effect]:
     is_next = flight.sequence.confirmed == flight.kept.region.start
-    return original(self, flight, replace(done, status=MoveStatus.OK) if is_next else done)
+    return original(self, flight, replace(done, status=TransferStatus.OK) if is_next else done)
 
 
 def _landed_for_any_life(
-    original: Callable[[Checkpointer, float, PendingMove, MoveDone], list[Effect]],
+    original: Callable[[Checkpointer, float, PendingTransfer, TransferDone], list[Effect]],
     self: Checkpointer,
     now_s: float,
-    flight: PendingMove,
-    done: MoveDone,
+    flight: PendingTransfer,
+    done: TransferDone,
 ) -> list[Effect]:
     return original(self, now_s, replace(flight, number=flight.sequence.number), done)
 
 
-def _commit_for_the_dead(original: object, self: HostCacheClient, flight: PendingMove, checksum: int) -> list[Effect]:
+def _commit_for_the_dead(
+    original: object, self: HostCacheClient, flight: PendingTransfer, checksum: int
+) -> list[Effect]:
     kept, sequence = flight.kept, flight.sequence
     if self._kvstore is None:
         return []
@@ -138,10 +140,10 @@ def _look_unforgiving(
 
 
 def _landed_anyhow(
-    original: Callable[[MigrateIn, int, MoveDone], list[Effect]], self: MigrateIn, handle: int, done: MoveDone
+    original: Callable[[MigrateIn, int, TransferDone], list[Effect]], self: MigrateIn, handle: int, done: TransferDone
 ) -> list[Effect]:
-    is_cancelled = done.status is MoveStatus.CANCELLED
-    return original(self, handle, done if is_cancelled else replace(done, status=MoveStatus.OK))
+    is_cancelled = done.status is TransferStatus.CANCELLED
+    return original(self, handle, done if is_cancelled else replace(done, status=TransferStatus.OK))
 
 
 BUGS = (

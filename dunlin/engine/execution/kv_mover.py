@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from dunlin.kv.region_identity import region_identity, signed_digest
-from dunlin.messages.engine import MapHost, Move, MoveDone
-from dunlin.messages.types import MoveKind, MoveStatus
+from dunlin.messages.engine import MapHost, Transfer, TransferDone
+from dunlin.messages.types import TransferKind, TransferStatus
 
 Bytes = NDArray[np.uint8]
 
@@ -64,7 +64,7 @@ class HostMapping:
 class _Pending:
     """A move under way: `pieces` copies a layer per step and ends with the checksum."""
 
-    move: Move
+    move: Transfer
     order: int
     started_s: float
     hasher: Any = field(default_factory=xxhash.xxh3_64)
@@ -92,18 +92,18 @@ class KvMover:
     def __contains__(self, move: int) -> bool:
         return move in self._pending
 
-    def add(self, move: Move) -> None:
+    def add(self, move: Transfer) -> None:
         """Queue a move between slab and host tier."""
         self._count += 1
-        pending = self._pending[move.move] = _Pending(move, self._count, self._clock())
+        pending = self._pending[move.ticket] = _Pending(move, self._count, self._clock())
         pending.hasher.update(region_identity(move.region, self._kv_dtype, move.chain))
 
-    def cancel(self, move: int) -> tuple[Move, MoveDone] | None:
+    def cancel(self, move: int) -> tuple[Transfer, TransferDone] | None:
         """Stop a move that has not landed; None if it has."""
         pending = self._pending.get(move)
-        return None if pending is None else (pending.move, self._end(pending, MoveStatus.CANCELLED))
+        return None if pending is None else (pending.move, self._end(pending, TransferStatus.CANCELLED))
 
-    def advance(self) -> tuple[Move, MoveDone] | None:
+    def advance(self) -> tuple[Transfer, TransferDone] | None:
         """Copy one layer of the first move. Returns the move and its answer once it ended."""
         pending = min(self._pending.values(), key=lambda each: (each.move.priority, each.order))
         began_s = self._clock()
@@ -112,7 +112,7 @@ class KvMover:
                 pending.pieces = self._pieces(pending)
             copied = next(pending.pieces, None)
         except KvMoveError as error:
-            return pending.move, self._end(pending, MoveStatus.FAILED, str(error))
+            return pending.move, self._end(pending, TransferStatus.FAILED, str(error))
         finally:
             pending.busy_s += self._clock() - began_s
         if copied is not None:
@@ -121,24 +121,26 @@ class KvMover:
             return None
         return pending.move, self._end(pending, self._verdict(pending))
 
-    def _verdict(self, pending: _Pending) -> MoveStatus:
+    def _verdict(self, pending: _Pending) -> TransferStatus:
         host = pending.move.host
-        read = pending.move.kind is MoveKind.HOST_TO_SLAB
+        read = pending.move.kind is TransferKind.HOST_TO_SLAB
         if read and host is not None and host.checksum != signed_digest(pending.hasher.intdigest()):
-            return MoveStatus.CORRUPT
-        return MoveStatus.OK
+            return TransferStatus.CORRUPT
+        return TransferStatus.OK
 
-    def _end(self, pending: _Pending, status: MoveStatus, detail: str = "") -> MoveDone:
-        del self._pending[pending.move.move]
+    def _end(self, pending: _Pending, status: TransferStatus, detail: str = "") -> TransferDone:
+        del self._pending[pending.move.ticket]
         checksum = signed_digest(pending.hasher.intdigest())
         passed_s = self._clock() - pending.started_s
-        return MoveDone(pending.move.move, status, checksum, pending.moved_bytes, passed_s, detail, pending.busy_s)
+        return TransferDone(
+            pending.move.ticket, status, checksum, pending.moved_bytes, passed_s, detail, pending.busy_s
+        )
 
     def _pieces(self, pending: _Pending) -> Iterator[int]:
         """Copy layer by layer, yielding bytes copied."""
         move = pending.move
         host = self._room(move)
-        copy = _from_host if move.kind is MoveKind.HOST_TO_SLAB else _to_host
+        copy = _from_host if move.kind is TransferKind.HOST_TO_SLAB else _to_host
         extents = list(zip(move.extent_start, move.extent_length, strict=True))
         offset = 0
         for layer in range(move.region.layer_start, move.region.layer_stop):
@@ -149,7 +151,7 @@ class KvMover:
                 offset += len(slab)
             yield offset - before
 
-    def _room(self, move: Move) -> Bytes:
+    def _room(self, move: Transfer) -> Bytes:
         """The host side of a move, once everything that it names has been checked."""
         region = move.region
         if move.host is None:

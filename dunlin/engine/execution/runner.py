@@ -24,23 +24,23 @@ from dunlin.engine.execution.step_batch import (
     step_done,
 )
 from dunlin.messages.engine import (
-    CancelMove,
+    CancelTransfer,
     Close,
     Discard,
     Interrupt,
     MapHost,
-    Move,
-    MoveDone,
     Open,
     Remap,
     Resume,
     Step,
+    Transfer,
+    TransferDone,
     Unsupported,
 )
-from dunlin.messages.types import MoveKind, MoveStatus
+from dunlin.messages.types import TransferKind, TransferStatus
 
 Event = Any
-HOST_KINDS = (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
+HOST_KINDS = (TransferKind.SLAB_TO_HOST, TransferKind.HOST_TO_SLAB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,14 +80,14 @@ class EngineRunner:
             Open: self._on_open,
             Close: self._on_close,
             Step: self._on_step,
-            Move: self._on_move,
-            CancelMove: self._on_cancel_move,
+            Transfer: self._on_move,
+            CancelTransfer: self._on_cancel_move,
             MapHost: self._on_map_host,
             Interrupt: lambda message: [
-                Unsupported("Interrupt", "rows stay to the end of their step", step=message.step)
+                Unsupported("Interrupt", "rows stay to the end of their step", ticket=message.ticket)
             ],
-            Resume: lambda message: [Unsupported("Resume", "no step is suspended", step=message.step)],
-            Discard: lambda message: [Unsupported("Discard", "no step is suspended", step=message.step)],
+            Resume: lambda message: [Unsupported("Resume", "no row is parked", step=message.step)],
+            Discard: lambda message: [],
             Remap: lambda message: [Unsupported("Remap", "the layers held are fixed")],
         }
 
@@ -142,16 +142,16 @@ class EngineRunner:
             return [Unsupported("Step", str(error), step=message.step)]
         return []
 
-    def _on_move(self, message: Move) -> list[Event]:
+    def _on_move(self, message: Transfer) -> list[Event]:
         if message.kind not in HOST_KINDS:
-            return [Unsupported("Move", "only between slab and host tier", move=message.move)]
+            return [Unsupported("Transfer", "only between slab and host tier", ticket=message.ticket)]
         if len(self._mover) >= self._limits.moves:
-            return [Unsupported("Move", f"{self._limits.moves} moves are queued", move=message.move)]
+            return [Unsupported("Transfer", f"{self._limits.moves} moves are queued", ticket=message.ticket)]
         self._mover.add(message)
         return []
 
-    def _on_cancel_move(self, message: CancelMove) -> list[Event]:
-        ended = self._mover.cancel(message.move)
+    def _on_cancel_move(self, message: CancelTransfer) -> list[Event]:
+        ended = self._mover.cancel(message.ticket)
         return [] if ended is None else [self._land(*ended)]
 
     def _on_map_host(self, message: MapHost) -> list[Event]:
@@ -174,19 +174,19 @@ class EngineRunner:
             events += [] if ended is None else [self._land(*ended)]
         return events
 
-    def _land(self, move: Move, done: MoveDone) -> MoveDone:
+    def _land(self, move: Transfer, done: TransferDone) -> TransferDone:
         """A region that came back belongs to its sequence from now on; one that did not stops the rows that wait for
         it.
         """
-        if move.kind is not MoveKind.HOST_TO_SLAB:
+        if move.kind is not TransferKind.HOST_TO_SLAB:
             return done
-        if done.status is MoveStatus.OK:
+        if done.status is TransferStatus.OK:
             done = self._adopt(move, done)
-        if done.status is not MoveStatus.OK and move.sequence in self._sequences:
-            self._failed[move.move] = move.sequence
+        if done.status is not TransferStatus.OK and move.sequence in self._sequences:
+            self._failed[move.ticket] = move.sequence
         return done
 
-    def _adopt(self, move: Move, done: MoveDone) -> MoveDone:
+    def _adopt(self, move: Transfer, done: TransferDone) -> TransferDone:
         if move.sequence == 0:
             return done  # no sequence has it yet: a later `Open` names the slots
         state = self._sequences.get(move.sequence)
@@ -205,21 +205,17 @@ class EngineRunner:
 
     def _iterate(self, safepoint: Safepoint) -> list[Event]:
         """One iteration of the first step."""
-        started_s, queued = self._clock(), self._steps[0]
+        started_s, queued = self._clock(), self._steps.popleft()
         spoiled = {self._failed[move] for move in queued.step.after if move in self._failed}
         try:
             plan = build_batch(queued, self._sequences, spoiled)
         except StepError as error:
-            self._steps.popleft()
             return [Unsupported("Step", str(error), step=queued.step.step)]
         samples = SampledRows()
         if plan.batch is not None:
             logits = self._decoder.forward(plan.batch, safepoint)
             draws = [SamplingInput(state.sampling, state.tokens, state.prompt_tokens) for _, state in plan.sampled]
             samples = apply_samples(plan, sample_tokens(logits, draws))
-        queued.advance(samples.ends or plan.batch is None)
-        if queued.over:
-            self._steps.popleft()
         ended_s = self._clock()
         self._iteration_s = ended_s - started_s
         done = step_done(plan, samples, self._iteration_s, started_s - self._idle_since_s)
@@ -239,5 +235,5 @@ def _wrong_extents(opened: Open, slots: int) -> str:
     return f"{held} slots for {len(opened.tokens)} tokens" if held > len(opened.tokens) else ""
 
 
-def _failed(done: MoveDone, detail: str) -> MoveDone:
-    return replace(done, status=MoveStatus.FAILED, detail=detail)
+def _failed(done: TransferDone, detail: str) -> TransferDone:
+    return replace(done, status=TransferStatus.FAILED, detail=detail)

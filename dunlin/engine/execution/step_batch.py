@@ -21,26 +21,12 @@ class StepError(Exception):
     """A step that cannot be run; the text says why. Nothing of it was done."""
 
 
-@dataclass
+@dataclass(frozen=True, slots=True)
 class QueuedStep:
-    """A step in the queue: `iteration` of its repeats is next. `extents[i]` are row i's (start, length)."""
+    """A step in the queue, checked. `extents[i]` are row i's (start, length)."""
 
     step: Step
     extents: list[list[tuple[int, int]]]
-    iteration: int = 0
-    over: bool = False
-
-    def advance(self, ends: bool) -> None:
-        """Count an iteration as run; `ends`: a row finished, which ends the repeats."""
-        self.iteration += 1
-        self.over = ends or self.iteration >= self.step.repeat
-
-    def span(self, row: int) -> tuple[int, int]:
-        """The positions that the row computes now: its own first, then one after another."""
-        if self.iteration == 0:
-            return self.step.start[row], self.step.stop[row]
-        position = self.step.stop[row] + self.iteration - 1
-        return position, position + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,13 +54,11 @@ def check_step(step: Step, slots: int) -> QueuedStep:
         raise StepError(f"columns of {[rows, *map(len, columns)]} rows")
     if len(set(step.sequence)) != rows:
         raise StepError("a sequence is named twice")
-    if step.repeat < 1 or (step.repeat > 1 and not all(step.sample)):
-        raise StepError(f"repeat {step.repeat} of rows that do not all sample")
     extents = _extents_by_row(step, slots)
     for row in range(rows):
         if not 0 <= step.start[row] < step.stop[row]:
             raise StepError(f"row {row} computes tokens {step.start[row]} to {step.stop[row]}")
-        needed = step.stop[row] - step.start[row] + step.repeat - 1
+        needed = step.stop[row] - step.start[row]
         given = sum(length for _, length in extents[row])
         if given < needed:
             raise StepError(f"row {row} writes {needed} tokens into {given} slots")
@@ -118,7 +102,7 @@ class _Active:
 def build_batch(
     queued: QueuedStep, sequences: Mapping[int, EngineSequence], spoiled: AbstractSet[int]
 ) -> IterationBatch:
-    """The batch of the step's next iteration, without the rows of sequences that ended, closed or are `spoiled`.
+    """The batch of the step, without the rows of sequences that ended, closed or are `spoiled`.
 
     :raises StepError: a row names tokens that are not known, or leaves a gap.
     """
@@ -128,12 +112,11 @@ def build_batch(
         if state is None or state.ended or sequence in spoiled:
             dropped.append(sequence)
         else:
-            active.append(_Active(sequence, state, row, *queued.span(row), bool(step.sample[row])))
+            active.append(_Active(sequence, state, row, step.start[row], step.stop[row], bool(step.sample[row])))
     for each in active:
         _check_row(each)
-    if queued.iteration == 0:
-        for each in active:
-            _assign(each, queued.extents[each.row])
+    for each in active:
+        _assign(each, queued.extents[each.row])
     return _plan(step.step, active, dropped)
 
 
@@ -184,11 +167,6 @@ class SampledRows:
     choices: list[SampledToken] = field(default_factory=list)
     finishes: list[FinishReason] = field(default_factory=list)
     failed: list[int] = field(default_factory=list)
-
-    @property
-    def ends(self) -> bool:
-        """Whether a sequence ended."""
-        return any(self.finishes) or bool(self.failed)
 
 
 def apply_samples(plan: IterationBatch, choices: Sequence[SampledToken | None]) -> SampledRows:

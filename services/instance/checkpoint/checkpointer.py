@@ -10,11 +10,11 @@ from typing import Any
 
 from dunlin.effects import Effect
 from dunlin.kv.prefix_hash import BLOCK_TOKENS
-from dunlin.messages.engine import MoveDone
-from dunlin.messages.types import HostRegion, MoveStatus, Priority
+from dunlin.messages.engine import TransferDone
+from dunlin.messages.types import HostRegion, Priority, TransferStatus
 from services.instance.config import CheckpointConfig
 from services.instance.kv.host_cache import HostCacheClient
-from services.instance.kv.tickets import HostReservation, MovePurpose, PendingMove
+from services.instance.kv.tickets import HostReservation, PendingTransfer, TransferPurpose
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
@@ -73,14 +73,14 @@ class Checkpointer:
             or not self._host_cache.usable
         ):
             return []
-        if self._host_cache.is_pending(MovePurpose.CHECKPOINT):
+        if self._host_cache.is_pending(TransferPurpose.CHECKPOINT):
             return []
         chosen = self._choose_sequence()
         if chosen is None:
             self._not_before_s = now_s + IDLE_RETRY_S
             return []
         sequence, stop = chosen
-        return self._host_cache.reserve_region(sequence, stop, MovePurpose.CHECKPOINT, Priority.CHECKPOINT, None)
+        return self._host_cache.reserve_region(sequence, stop, TransferPurpose.CHECKPOINT, Priority.CHECKPOINT, None)
 
     def start_copy_out(self, reservation: HostReservation, host: HostRegion) -> list[Effect]:
         """The kvstore reserved room: start the copy."""
@@ -96,18 +96,18 @@ class Checkpointer:
         self._not_before_s = now_s + RETRY_AFTER_FAILURE_S
         return []
 
-    def on_move_done(self, now_s: float, move: PendingMove, done: MoveDone) -> list[Effect]:
+    def on_move_done(self, now_s: float, move: PendingTransfer, done: TransferDone) -> list[Effect]:
         """A copy ended: commit it if its sequence still has the same slots."""
         self.busy_s_total += done.busy_s
         if self.is_on:
             self._budget_used_until_s = (
                 max(self._budget_used_until_s, now_s) + (done.busy_s + REGION_OVERHEAD_S) / self._share
             )
-        if done.status is MoveStatus.FAILED:
+        if done.status is TransferStatus.FAILED:
             self._not_before_s = now_s + RETRY_AFTER_FAILURE_S
         sequence, region = move.sequence, move.kept.region
         same = sequence.number == move.number and _continues_kept(sequence, region.start, region.stop)
-        if done.status is not MoveStatus.OK or not same:
+        if done.status is not TransferStatus.OK or not same:
             return self._host_cache.release_uncommitted(move)
         self.tokens_total += region.stop - region.start
         self.bytes_total += done.moved_bytes

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.kv import prefix_hash
-from dunlin.messages.engine import CancelMove, EngineReady, MapHost, Move
+from dunlin.messages.engine import CancelTransfer, EngineReady, MapHost, Transfer
 from dunlin.messages.pool import (
     CommitRegion,
     FindRegions,
@@ -18,18 +18,18 @@ from dunlin.messages.pool import (
     SendRegions,
     TierReady,
 )
-from dunlin.messages.types import HostRegion, KeptRegion, MoveKind, Priority, Region, Why, i64
+from dunlin.messages.types import HostRegion, KeptRegion, Priority, Region, TransferKind, Why, i64
 from services.instance.kv.slot_table import Extent
 from services.instance.kv.tickets import (
     ArrivalClaim,
-    ArrivalMove,
+    ArrivalTransfer,
     HostClaim,
     HostReservation,
-    MovePurpose,
-    PendingMove,
+    PendingTransfer,
     Question,
     RegionTransfer,
     Tickets,
+    TransferPurpose,
 )
 from services.instance.sequence.table import KeptHostRegion, Sequence
 
@@ -76,7 +76,7 @@ class HostCacheClient:
     @property
     def pending_moves(self) -> int:
         """Moves that the engine has not answered."""
-        return len([*self._tickets.of(PendingMove), *self._tickets.of(ArrivalMove)])
+        return len([*self._tickets.of(PendingTransfer), *self._tickets.of(ArrivalTransfer)])
 
     # --- kvstore and engine ---
 
@@ -101,10 +101,10 @@ class HostCacheClient:
         """The engine is lost: no copy will be answered, and unfinished copies are discarded."""
         self._is_engine_there = False
         self._is_mapped = False
-        self._tickets.take_all(ArrivalMove)
+        self._tickets.take_all(ArrivalTransfer)
         effects: list[Effect] = []
-        for move in self._tickets.take_all(PendingMove):
-            effects += self.release_uncommitted(move) if move.purpose is not MovePurpose.RESTORE else []
+        for move in self._tickets.take_all(PendingTransfer):
+            effects += self.release_uncommitted(move) if move.purpose is not TransferPurpose.RESTORE else []
         return effects
 
     def disconnect(self, kvstore: Address) -> list[Question]:
@@ -134,15 +134,15 @@ class HostCacheClient:
         self._is_mapped = True
         return [Send(self._engine, MapHost(self._memory.path, self._memory.size_bytes, self._kvstore.incarnation))]
 
-    def is_pending(self, purpose: MovePurpose) -> bool:
+    def is_pending(self, purpose: TransferPurpose) -> bool:
         """Whether room is asked for, or a region is being copied, for that purpose."""
         reserving = any(reservation.purpose is purpose for _, reservation in self._tickets.of(HostReservation))
-        return reserving or any(move.purpose is purpose for _, move in self._tickets.of(PendingMove))
+        return reserving or any(move.purpose is purpose for _, move in self._tickets.of(PendingTransfer))
 
     def is_busy_with(self, sequence: Sequence) -> bool:
         """Whether a question or a move about it is open."""
         asks = any(question.sequence is sequence for _, question in self._tickets.of(Question))
-        return asks or any(move.sequence is sequence for _, move in self._tickets.of(PendingMove))
+        return asks or any(move.sequence is sequence for _, move in self._tickets.of(PendingTransfer))
 
     # --- questions ---
 
@@ -158,7 +158,7 @@ class HostCacheClient:
         )
 
     def reserve_region(
-        self, sequence: Sequence, stop: int, purpose: MovePurpose, priority: Priority, why: Why | None
+        self, sequence: Sequence, stop: int, purpose: TransferPurpose, priority: Priority, why: Why | None
     ) -> list[Effect]:
         """Ask for room for the tokens from the end of what is kept up to `stop`."""
         assert self._ready is not None
@@ -238,34 +238,38 @@ class HostCacheClient:
         assert self._kvstore is not None
         kept = KeptHostRegion(reservation.region, host, self._kvstore, reservation.chain)
         return [
-            self._send_move(MoveKind.SLAB_TO_HOST, reservation.sequence, reservation.purpose, kept, extents, priority)
+            self._send_move(
+                TransferKind.SLAB_TO_HOST, reservation.sequence, reservation.purpose, kept, extents, priority
+            )
         ]
 
     def copy_in(self, sequence: Sequence, kept: KeptHostRegion, extents: list[Extent]) -> list[Effect]:
         """Copy one of the sequence's regions into new slots."""
-        return [self._send_move(MoveKind.HOST_TO_SLAB, sequence, MovePurpose.RESTORE, kept, extents, Priority.KV)]
+        return [
+            self._send_move(TransferKind.HOST_TO_SLAB, sequence, TransferPurpose.RESTORE, kept, extents, Priority.KV)
+        ]
 
     def copy_into_reservation(self, handle: int, kept: KeptRegion, extents: list[Extent]) -> list[Effect]:
         """Copy a region into slots that no sequence has yet: those of the incoming migration `handle`."""
-        ticket = self._tickets.add(ArrivalMove(handle))
-        return [Send(self._engine, _move_message(ticket, MoveKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
+        ticket = self._tickets.add(ArrivalTransfer(handle))
+        return [Send(self._engine, _move_message(ticket, TransferKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
 
-    def cancel_moves(self, sequence: Sequence, purpose: MovePurpose) -> list[Effect]:
+    def cancel_moves(self, sequence: Sequence, purpose: TransferPurpose) -> list[Effect]:
         """Stop the sequence's moves of that purpose; the engine still answers them, and touches no slot meanwhile."""
-        moves = self._tickets.of(PendingMove)
+        moves = self._tickets.of(PendingTransfer)
         return [
-            Send(self._engine, CancelMove(ticket))
+            Send(self._engine, CancelTransfer(ticket))
             for ticket, move in moves
             if move.sequence is sequence and move.purpose is purpose
         ]
 
-    def resolve_move(self, ticket: int) -> PendingMove | ArrivalMove | None:
+    def resolve_move(self, ticket: int) -> PendingTransfer | ArrivalTransfer | None:
         """The engine answered: the copy that ended, if it is known."""
-        return self._tickets.take(ticket, PendingMove) or self._tickets.take(ticket, ArrivalMove)
+        return self._tickets.take(ticket, PendingTransfer) or self._tickets.take(ticket, ArrivalTransfer)
 
     # --- what is kept ---
 
-    def commit(self, move: PendingMove, checksum: int) -> list[Effect]:
+    def commit(self, move: PendingTransfer, checksum: int) -> list[Effect]:
         """The copy is whole: the region counts from now on, if its kvstore is still there."""
         kept, sequence = move.kept, move.sequence
         if kept.keeper != self._kvstore:
@@ -298,7 +302,7 @@ class HostCacheClient:
                 effects += self.release(kept.host, corrupt and is_first)
         return effects
 
-    def release_uncommitted(self, move: PendingMove) -> list[Effect]:
+    def release_uncommitted(self, move: PendingTransfer) -> list[Effect]:
         """Release reserved room whose copy is not wanted; the engine does not write there any more."""
         return self.release(move.kept.host) if move.kept.keeper == self._kvstore else []
 
@@ -317,7 +321,7 @@ class HostCacheClient:
 
     def _pending_writes(self, kvstore: Address) -> Send:
         """The regions of that memory that the engine may still write."""
-        moves = [move for _, move in self._tickets.of(PendingMove) if move.purpose is not MovePurpose.RESTORE]
+        moves = [move for _, move in self._tickets.of(PendingTransfer) if move.purpose is not TransferPurpose.RESTORE]
         hosts = [move.kept.host for move in moves if move.kept.keeper == kvstore]
         return Send(
             kvstore, PendingWrites(i64([host.handle for host in hosts]), i64([host.generation for host in hosts]))
@@ -329,24 +333,26 @@ class HostCacheClient:
 
     def _send_move(
         self,
-        kind: MoveKind,
+        kind: TransferKind,
         sequence: Sequence,
-        purpose: MovePurpose,
+        purpose: TransferPurpose,
         kept: KeptHostRegion,
         extents: list[Extent],
         priority: Priority,
     ) -> Send:
-        ticket = self._tickets.add(PendingMove(sequence, purpose, kept, sequence.number))
+        ticket = self._tickets.add(PendingTransfer(sequence, purpose, kept, sequence.number))
         return Send(self._engine, _move_message(ticket, kind, sequence.number, kept, extents, priority))
 
 
 def _move_message(
     number: int,
-    kind: MoveKind,
+    kind: TransferKind,
     sequence: int,
     kept: KeptHostRegion | KeptRegion,
     extents: list[Extent],
     priority: Priority,
-) -> Move:
+) -> Transfer:
     starts, lengths = i64([first for first, _ in extents]), i64([length for _, length in extents])
-    return Move(number, kind, sequence, kept.region, starts, lengths, kept.host, priority=priority, chain=kept.chain)
+    return Transfer(
+        number, kind, sequence, kept.region, starts, lengths, kept.host, priority=priority, chain=kept.chain
+    )

@@ -14,7 +14,7 @@ from dunlin.messages.types import Priority, Region
 from services.instance.sequence.table import KeptHostRegion, Sequence
 
 
-class MovePurpose(Enum):
+class TransferPurpose(Enum):
     """What a region is copied for."""
 
     SPILL = "spill"  # the KV of a preempted sequence is copied out
@@ -33,7 +33,7 @@ class Question:
 class HostReservation(Question):
     """Waits for room in the host tier: `RegionReserved` or `RegionRefused`."""
 
-    purpose: MovePurpose
+    purpose: TransferPurpose
     region: Region
     chain: bytes
     priority: Priority
@@ -59,23 +59,23 @@ class RegionTransfer:
 
 
 @dataclass(frozen=True, slots=True)
-class PendingMove:
-    """Waits for the engine's copy of one region: `MoveDone`. `number` is the sequence's in the engine at its begin."""
+class PendingTransfer:
+    """Waits for the engine's copy of one region: `TransferDone`. `number` is the sequence's in the engine then."""
 
     sequence: Sequence
-    purpose: MovePurpose
+    purpose: TransferPurpose
     kept: KeptHostRegion
     number: int
 
 
 @dataclass(frozen=True, slots=True)
-class ArrivalMove:
-    """Waits for the engine's copy of one region into the slots of the incoming migration `handle`: `MoveDone`."""
+class ArrivalTransfer:
+    """Waits for the engine's copy of one region into the slots of the incoming migration `handle`: `TransferDone`."""
 
     handle: int
 
 
-Waiter = Question | ArrivalClaim | RegionTransfer | PendingMove | ArrivalMove
+Waiter = Question | ArrivalClaim | RegionTransfer | PendingTransfer | ArrivalTransfer
 W = TypeVar("W", bound=Waiter)
 
 

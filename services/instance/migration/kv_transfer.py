@@ -8,7 +8,7 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.group import Fill
 from dunlin.messages.types import Figure, KeptRegion, Priority, Why
 from services.instance.kv.host_cache import HostCacheClient
-from services.instance.kv.tickets import MovePurpose
+from services.instance.kv.tickets import TransferPurpose
 from services.instance.migration.outgoing import MigrationStage, OutgoingMigration
 from services.instance.sequence.table import Sequence
 
@@ -39,7 +39,9 @@ class KvExport:
         why = Why(
             "migration", "host tier", (Figure("tokens", tokens), Figure("bytes", self._host_cache.size_bytes(tokens)))
         )
-        return self._host_cache.reserve_region(sequence, sequence.confirmed, MovePurpose.CHECKPOINT, Priority.KV, why)
+        return self._host_cache.reserve_region(
+            sequence, sequence.confirmed, TransferPurpose.CHECKPOINT, Priority.KV, why
+        )
 
     def send_to_node(self, migration: int, sequence: Sequence, to: Address) -> list[Effect]:
         """Have what is kept of it copied to the kvstore of another node."""

@@ -13,9 +13,9 @@ from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.kv import prefix_hash
 from dunlin.messages.dispatch import Place
-from dunlin.messages.engine import EngineReady, MoveDone
+from dunlin.messages.engine import EngineReady, TransferDone
 from dunlin.messages.group import Fill, Filled, Release, ReservationLost, Reserve, Reserved, ReserveRefused
-from dunlin.messages.types import Figure, KeptRegion, MoveStatus, RejectedOption, Why
+from dunlin.messages.types import Figure, KeptRegion, RejectedOption, TransferStatus, Why
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import request_name
@@ -141,7 +141,7 @@ class MigrateIn:
             return []  # an attempt has taken it over
         return self._cancel(migration)
 
-    def on_move_done(self, handle: int, done: MoveDone) -> list[Effect]:
+    def on_move_done(self, handle: int, done: TransferDone) -> list[Effect]:
         """The copy of one region ended."""
         migration = self._migrations.get(handle)
         if migration is None or migration.moving is None:
@@ -150,7 +150,7 @@ class MigrateIn:
         region, migration.moving = migration.moving, None
         if migration.is_cancelled:
             return self._free(migration)
-        if done.status is not MoveStatus.OK:
+        if done.status is not TransferStatus.OK:
             return self._stop_filling(
                 migration, f"tokens from {region.region.start} on: {done.status.name} {done.detail}".strip()
             )

@@ -8,13 +8,13 @@ from dataclasses import replace
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Continued, Ended, Failed, Preempted, Returned, Reused
-from dunlin.messages.engine import Close, MoveDone, Open
-from dunlin.messages.types import Figure, HostRegion, MoveStatus, Priority, RejectedOption, Why, i32, i64
+from dunlin.messages.engine import Close, Open, TransferDone
+from dunlin.messages.types import Figure, HostRegion, Priority, RejectedOption, TransferStatus, Why, i32, i64
 from dunlin.policies.preemption import PreemptionCandidate, PreemptionMode, spill
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.slot_table import Owner, SlotTable, SlotUse
-from services.instance.kv.tickets import HostReservation, MovePurpose, PendingMove
+from services.instance.kv.tickets import HostReservation, PendingTransfer, TransferPurpose
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
 
@@ -120,11 +120,11 @@ class SequenceLifecycle:
         """The kvstore has no room, or does not answer: free the slots without a spill."""
         return self._close_and_requeue(reservation.sequence)
 
-    def on_move_done(self, move: PendingMove, done: MoveDone) -> list[Effect]:
+    def on_move_done(self, move: PendingTransfer, done: TransferDone) -> list[Effect]:
         """A region copy that a sequence waits for ended."""
         sequence = move.sequence
         sequence.in_moves -= 1
-        if move.purpose is MovePurpose.SPILL:
+        if move.purpose is TransferPurpose.SPILL:
             return self._spill_done(move, done)
         effects = self._region_restored(move, done)
         if sequence.in_moves:
@@ -196,7 +196,7 @@ class SequenceLifecycle:
         """End a sequence whose slots no step and no copy uses."""
         known = sequence.state not in (SequenceState.WAITING, SequenceState.ENDING)
         effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
-        effects += self._host_cache.cancel_moves(sequence, MovePurpose.CHECKPOINT)
+        effects += self._host_cache.cancel_moves(sequence, TransferPurpose.CHECKPOINT)
         self.kv_cache.release_to_prefix_cache(sequence)
         effects += self._host_cache.truncate(sequence)
         self._sequences.transition(sequence, SequenceState.ENDED)
@@ -214,7 +214,7 @@ class SequenceLifecycle:
 
     def _release_or_spill(self, sequence: Sequence) -> list[Effect]:
         sequence.kv_tokens = sequence.computed
-        cancelled = self._host_cache.cancel_moves(sequence, MovePurpose.CHECKPOINT)
+        cancelled = self._host_cache.cancel_moves(sequence, TransferPurpose.CHECKPOINT)
         if not sequence.spills_kv:
             return [*cancelled, *self._host_cache.truncate(sequence), *self._close_and_requeue(sequence)]
         if not self._host_cache.usable or sequence.computed <= sequence.kept_tokens:
@@ -231,14 +231,14 @@ class SequenceLifecycle:
         )
         rejected = RejectedOption("recompute", f"{tail} tokens would be computed again")
         why = Why("spill", "host tier", figures, (rejected,))
-        return self._host_cache.reserve_region(sequence, sequence.computed, MovePurpose.SPILL, Priority.KV, why)
+        return self._host_cache.reserve_region(sequence, sequence.computed, TransferPurpose.SPILL, Priority.KV, why)
 
-    def _spill_done(self, move: PendingMove, done: MoveDone) -> list[Effect]:
+    def _spill_done(self, move: PendingTransfer, done: TransferDone) -> list[Effect]:
         sequence = move.sequence
         self.kv_cache.set_use(sequence, SlotUse.OWNED)
         is_ending = sequence.state is SequenceState.ENDING
         follows = sequence.kept_tokens == move.kept.region.start  # unless the host tier was lost meanwhile
-        copied = done.status is MoveStatus.OK and follows and not is_ending
+        copied = done.status is TransferStatus.OK and follows and not is_ending
         effects = self._host_cache.commit(move, done.checksum) if copied else self._host_cache.release_uncommitted(move)
         return effects + (self.end(sequence) if is_ending else self._close_and_requeue(sequence))
 
@@ -285,14 +285,14 @@ class SequenceLifecycle:
             effects += self._host_cache.copy_in(sequence, kept, extents)
         return effects
 
-    def _region_restored(self, move: PendingMove, done: MoveDone) -> list[Effect]:
+    def _region_restored(self, move: PendingTransfer, done: TransferDone) -> list[Effect]:
         """One region was restored, or failed: then no region behind it counts either."""
         sequence, region = move.sequence, move.kept.region
-        if done.status is MoveStatus.OK and sequence.confirmed == region.start:
+        if done.status is TransferStatus.OK and sequence.confirmed == region.start:
             sequence.confirmed = region.stop
             self._host_cache.restored_total += 1
             return []
-        corrupt = done.status is MoveStatus.CORRUPT and sequence.state is not SequenceState.ENDING
+        corrupt = done.status is TransferStatus.CORRUPT and sequence.state is not SequenceState.ENDING
         return self._host_cache.truncate(sequence, region.start, corrupt)
 
     def _restore_done(self, sequence: Sequence) -> list[Effect]:

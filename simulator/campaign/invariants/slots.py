@@ -4,8 +4,8 @@ from collections.abc import Callable
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.messages.engine import EngineExited, Move, Step, StepDone
-from dunlin.messages.types import MoveKind
+from dunlin.messages.engine import EngineExited, Step, StepDone, Transfer
+from dunlin.messages.types import TransferKind
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.invariants.watcher import InvariantWatcher
@@ -86,7 +86,7 @@ class RowWriteWatcher(InvariantWatcher):
             slots = _slots_of(message)
             self._are_free(event, slots, steps)
             steps[message.step] = slots
-        elif isinstance(message, Move) and event.to.role == "engine" and message.kind is MoveKind.HOST_TO_SLAB:
+        elif isinstance(message, Transfer) and event.to.role == "engine" and message.kind is TransferKind.HOST_TO_SLAB:
             extents = zip(message.extent_start, message.extent_length, strict=True)
             slots = {slot: -1 for first, length in extents for slot in range(first, first + length)}
             self._are_free(event, slots, self._written.get(event.sender, {}))

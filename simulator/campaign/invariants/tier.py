@@ -9,9 +9,9 @@ from math import inf
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.messages.engine import EngineExited, Move, MoveDone
+from dunlin.messages.engine import EngineExited, Transfer, TransferDone
 from dunlin.messages.pool import CommitRegion, RegionReserved, RegionsFound, RegionsRevoked, ReleaseRegion
-from dunlin.messages.types import HostRegion, MoveKind, MoveStatus
+from dunlin.messages.types import HostRegion, TransferKind, TransferStatus
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.invariants.watcher import InvariantWatcher
@@ -33,16 +33,16 @@ class RegionWatcher(InvariantWatcher):
 
     def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
         super().__init__(cluster, clients, faults)
-        self._moves: dict[Address, dict[int, Move]] = {}
+        self._moves: dict[Address, dict[int, Transfer]] = {}
         self._keeper_of: dict[tuple[Address, int], Address] = {}
         self._dead: dict[Name, float] = {}
         self._unheard: dict[Name, float] = {}
 
     def before(self, event: Delivery) -> None:
         message = event.message
-        if event.to.role == "engine" and isinstance(message, Move):
+        if event.to.role == "engine" and isinstance(message, Transfer):
             self._begun(event.sender, message)
-        elif event.sender.role == "engine" and isinstance(message, MoveDone):
+        elif event.sender.role == "engine" and isinstance(message, TransferDone):
             self._ended(event.to, message)
         elif isinstance(message, EngineExited):
             self._moves.pop(event.to, None)
@@ -74,35 +74,35 @@ class RegionWatcher(InvariantWatcher):
             if is_quiet and now_s > since_s + TAKEN_S:
                 raise self.fail(f"{instance} was not told that region {handle}.{generation} of {keeper} is another's")
 
-    def _begun(self, instance: Address, move: Move) -> None:
-        self._moves.setdefault(instance, {})[move.move] = move
+    def _begun(self, instance: Address, move: Transfer) -> None:
+        self._moves.setdefault(instance, {})[move.ticket] = move
         # The mapped memory counts: the instance may have changed to another kvstore since it ordered the move.
         keeper = self.cluster.mapped_of.get(instance)
         if keeper is None:
             return
-        self._keeper_of[instance, move.move] = keeper
-        if move.kind is not MoveKind.HOST_TO_SLAB or move.host is None or move.sequence == 0:
+        self._keeper_of[instance, move.ticket] = keeper
+        if move.kind is not TransferKind.HOST_TO_SLAB or move.host is None or move.sequence == 0:
             return
         catalog = self._catalog(instance)
         if catalog is None or not self.cluster.world.is_connected(instance, keeper):
             return
         held = catalog.allocator.find(move.host.handle, move.host.generation)
         if held is None:
-            del self._moves[instance][move.move]
+            del self._moves[instance][move.ticket]
             name = (instance, keeper, move.host.handle, move.host.generation)
             if self.cluster.world.now_s > self._dead.get(name, inf) + GIVEN_S:
                 raise self.fail(f"{instance} reads {move.host}, and {keeper} has told it that another has it")
             # The message is in flight; a checksum guards the bytes.
             self._unheard.setdefault(name, self.cluster.world.now_s)
 
-    def _ended(self, instance: Address, done: MoveDone) -> None:
-        move = self._moves.get(instance, {}).pop(done.move, None)
-        self._keeper_of.pop((instance, done.move), None)
+    def _ended(self, instance: Address, done: TransferDone) -> None:
+        move = self._moves.get(instance, {}).pop(done.ticket, None)
+        self._keeper_of.pop((instance, done.ticket), None)
         if move is None or move.host is None:
             return
-        if done.status is MoveStatus.OK and move.kind is MoveKind.SLAB_TO_HOST:
+        if done.status is TransferStatus.OK and move.kind is TransferKind.SLAB_TO_HOST:
             self._written(instance, move.host)
-        if done.status is not MoveStatus.CORRUPT or self._is_released(instance, move.host):
+        if done.status is not TransferStatus.CORRUPT or self._is_released(instance, move.host):
             return
         if not self.faults.storage.damaged:
             raise self.fail(f"{instance} finds {move.host} damaged, and no fault damaged it")
@@ -137,7 +137,9 @@ class RegionWatcher(InvariantWatcher):
         core = self.cluster.core(event.to)
         for instance, moves in self._moves.items():
             for move in moves.values() if core is not None and instance in self.cluster.cores else ():
-                is_here = move.kind is MoveKind.SLAB_TO_HOST and self._keeper_of.get((instance, move.move)) == event.to
+                is_here = (
+                    move.kind is TransferKind.SLAB_TO_HOST and self._keeper_of.get((instance, move.ticket)) == event.to
+                )
                 if not is_here or move.host is None:
                     continue
                 if core.catalog.allocator.find(move.host.handle, move.host.generation) is None:

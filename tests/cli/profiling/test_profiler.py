@@ -20,7 +20,7 @@ from cli.profiling.profiler import fit_steps, fit_transfers, step_errors, step_p
 from cli.profiling.trial_plan import TrialSizes, step_trials
 from dunlin.cost.models import PiecewiseCurve, StepModel
 from dunlin.cost.store import ProfileStore, StepPoint, TransferPoint
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 
 TRUE = StepModel(
     tokens=PiecewiseCurve((1.0, 16.0, 512.0), (1e-3, 2e-3, 30e-3)),
@@ -44,11 +44,11 @@ def test_a_known_cost_is_found_again() -> None:
 
 def test_moves_are_lines_per_kind() -> None:
     sizes = (1000, 10_000, 1_000_000, 30_000_000)
-    points = [TransferPoint(MoveKind.SLAB_TO_HOST, size, 1e-3 + size / 2e9) for size in sizes]
-    points += [TransferPoint(MoveKind.HOST_TO_SLAB, size, 2e-3 + size / 4e9) for size in sizes]
+    points = [TransferPoint(TransferKind.SLAB_TO_HOST, size, 1e-3 + size / 2e9) for size in sizes]
+    points += [TransferPoint(TransferKind.HOST_TO_SLAB, size, 2e-3 + size / 4e9) for size in sizes]
     moves = fit_transfers(points)
-    assert moves.by_kind[MoveKind.HOST_TO_SLAB].fixed_s == pytest.approx(2e-3)
-    outward = moves.by_kind[MoveKind.SLAB_TO_HOST]
+    assert moves.by_kind[TransferKind.HOST_TO_SLAB].fixed_s == pytest.approx(2e-3)
+    outward = moves.by_kind[TransferKind.SLAB_TO_HOST]
     assert moves.default == outward
     assert outward.fixed_s == pytest.approx(1e-3)
     assert outward.bytes_per_s == pytest.approx(2e9)

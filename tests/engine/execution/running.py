@@ -9,14 +9,14 @@ from dunlin.engine.execution.runner import EngineRunner, RunnerLimits
 from dunlin.messages.engine import (
     Close,
     MapHost,
-    Move,
-    MoveDone,
+    Transfer,
+    TransferDone,
 )
 from dunlin.messages.types import (
     HostRegion,
-    MoveKind,
-    MoveStatus,
     Region,
+    TransferKind,
+    TransferStatus,
     i64,
 )
 from tests.engine.build import SteppingClock, nothing
@@ -58,7 +58,9 @@ def map_host(tier: Path) -> MapHost:
     return MapHost(str(tier), 1 << 20, 1)
 
 
-def make_move(move: int, kind: MoveKind, sequence: int, stop: int, *extents: tuple[int, int], **overrides: Any) -> Move:
+def make_move(
+    move: int, kind: TransferKind, sequence: int, stop: int, *extents: tuple[int, int], **overrides: Any
+) -> Transfer:
     length = KV_BYTES_PER_TOKEN * stop
     host = HostRegion(
         handle=1, generation=1, offset_bytes=4096, length_bytes=length, checksum=overrides.pop("checksum", 0)
@@ -66,15 +68,15 @@ def make_move(move: int, kind: MoveKind, sequence: int, stop: int, *extents: tup
     region = Region(0, 3, 0, stop)
     starts, lengths = i64([start for start, _ in extents]), i64([count for _, count in extents])
     values = {"extent_start": starts, "extent_length": lengths, "region": region, "host": host, **overrides}
-    return Move(move=move, kind=kind, sequence=sequence, **values)
+    return Transfer(ticket=move, kind=kind, sequence=sequence, **values)
 
 
-def save(runner: EngineRunner, tier: Path) -> MoveDone:
+def save(runner: EngineRunner, tier: Path) -> TransferDone:
     """Compute the prompt in slots 20 and on, and write its KV to the tier."""
-    moved = make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (20, 4), (24, N - 4))
+    moved = make_move(1, TransferKind.SLAB_TO_HOST, 1, N, (20, 4), (24, N - 4))
     run(runner, map_host(tier), make_open(1), make_step(1, (1, 0, N, 20)))
-    answer: MoveDone
+    answer: TransferDone
     (answer,) = run(runner, Close(1), moved)
-    assert answer.status is MoveStatus.OK
+    assert answer.status is TransferStatus.OK
     assert answer.moved_bytes == N * KV_BYTES_PER_TOKEN
     return answer

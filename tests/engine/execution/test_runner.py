@@ -10,7 +10,6 @@ from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.execution.runner import RunnerLimits
 from dunlin.messages.engine import (
     Close,
-    Discard,
     Interrupt,
     Keep,
     Remap,
@@ -21,10 +20,10 @@ from dunlin.messages.engine import (
 from dunlin.messages.types import (
     FinishReason,
     GroupKind,
-    MoveKind,
-    MoveStatus,
     RemapPhase,
     SamplingParams,
+    TransferKind,
+    TransferStatus,
     Verdict,
     f32,
     i8,
@@ -105,21 +104,6 @@ def test_a_prompt_in_chunks_beside_a_decoding_sequence(
     assert tokens[1, 4] == text[0]
 
 
-def test_a_repeated_step_answers_each_iteration(loaded: LoadedModel, text: list[int]) -> None:
-    events = run(make_runner(loaded), make_open(), make_step(1, (1, 0, N, 7), repeat=6))
-    assert [event.token[0] for event in events] == text[:6]
-    assert {event.step for event in events} == {1}
-
-
-def test_repeats_end_when_a_row_finishes(loaded: LoadedModel, text: list[int]) -> None:
-    events = run(make_runner(loaded), make_open(max_tokens=3), make_step(1, (1, 0, N, 0), repeat=6))
-    assert [list(event.finish) for event in events] == [
-        [FinishReason.RUNNING],
-        [FinishReason.RUNNING],
-        [FinishReason.LENGTH],
-    ]
-
-
 def test_a_stop_id_ends_a_sequence_and_drops_its_queued_rows(loaded: LoadedModel, text: list[int]) -> None:
     runner = make_runner(loaded)
     stop = text[1]
@@ -184,14 +168,13 @@ BAD_STEPS = {
     "a sequence is named twice": make_step(1, (1, 0, N, 0), (1, 0, N, 50)),
     "computes tokens 5 to 5": make_step(1, (1, 5, 5, 0), extent_length=i64([1])),
     "writes 10 tokens into 3 slots": make_step(1, (1, 0, N, 0), extent_length=i64([3])),
-    "writes 12 tokens into 10 slots": make_step(1, (1, 0, N, 0), extent_length=i64([N]), repeat=3),
+    "writes 10 tokens into 9 slots": make_step(1, (1, 0, N, 0), extent_length=i64([N - 1])),
     "an extent of 10 slots from 999999": make_step(1, (1, 0, N, 999_999)),
     "an extent of 10 slots from -1": make_step(1, (1, 0, N, -1)),
     "an extent of row 3 among 1 rows": make_step(1, (1, 0, N, 0), extent_row=i32([3])),
     "tokens up to 11 are named, 10 are known": make_step(1, (1, 0, N + 1, 0)),
     "token 4 is to be sampled, but 10 are known": make_step(1, (1, 0, 4, 0)),
     "the KV before it ends at 0": make_step(1, (1, 3, N, 0)),
-    "repeat 0": make_step(1, (1, 0, N, 0), repeat=0, extent_length=i64([N])),
     "only local steps": make_step(1, (1, 0, N, 0), group=GroupKind.RING),
     "keep and push": make_step(1, (1, 0, N, 0), keep=Keep()),
     "a stride other than 1": make_step(1, (1, 0, N, 0), stride=i64([2])),
@@ -214,8 +197,8 @@ def test_the_last_slots_are_as_good_as_any(loaded: LoadedModel, tier: Path, text
     runner, last = make_runner(loaded), loaded.slots - N
     (done,) = run(runner, make_open(), make_step(1, (1, 0, N, last)))
     assert list(done.token) == text[:1]
-    (moved,) = run(runner, map_host(tier), make_move(1, MoveKind.SLAB_TO_HOST, 1, N, (last, N)))
-    assert moved.status is MoveStatus.OK
+    (moved,) = run(runner, map_host(tier), make_move(1, TransferKind.SLAB_TO_HOST, 1, N, (last, N)))
+    assert moved.status is TransferStatus.OK
     (refused,) = run(runner, make_open(2), make_step(2, (2, 0, N, last + 1)))
     assert isinstance(refused, Unsupported)
 
@@ -290,9 +273,8 @@ def test_the_last_position_ends_a_sequence(loaded: LoadedModel) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Interrupt(3, Verdict.DISCARD),
+        Interrupt(Verdict.DISCARD),
         Resume(3),
-        Discard(3),
         Remap(1, RemapPhase.PREPARE, i32([0])),
         StepDone(3, i64(), i32(), f32(), i8()),
     ],
@@ -317,10 +299,10 @@ def tier(tmp_path: Path) -> Path:
 def test_a_region_for_a_sequence_that_is_not_open_fails(loaded: LoadedModel, tier: Path) -> None:
     runner = make_runner(loaded)
     saved = save(runner, tier)
-    (done,) = run(runner, make_move(2, MoveKind.HOST_TO_SLAB, 5, N, (900, N), checksum=saved.checksum))
-    assert (done.status, done.detail) == (MoveStatus.FAILED, "sequence 5 is not open")
+    (done,) = run(runner, make_move(2, TransferKind.HOST_TO_SLAB, 5, N, (900, N), checksum=saved.checksum))
+    assert (done.status, done.detail) == (TransferStatus.FAILED, "sequence 5 is not open")
 
 
 def test_moves_between_peers_are_not_done_yet(loaded: LoadedModel) -> None:
-    moved = make_move(4, MoveKind.SLAB_TO_PEER, 1, N, (0, N), peer=Address("instance", "b"))
-    assert run(make_runner(loaded), moved) == [Unsupported("Move", "only between slab and host tier", move=4)]
+    moved = make_move(4, TransferKind.SLAB_TO_PEER, 1, N, (0, N), peer=Address("instance", "b"))
+    assert run(make_runner(loaded), moved) == [Unsupported("Transfer", "only between slab and host tier", ticket=4)]

@@ -29,10 +29,3 @@ def test_a_row_without_a_number_ends_alone(tmp_path: Path, deterministic: bool) 
     assert list(third.dropped) == [1]
     assert [list(done.sequence) for done in (first, second, third)] == [[2], [2], [2]]
     assert [done.token[0] for done in (first, second, third)] == good
-
-
-def test_repeats_end_with_a_row_that_fails(tmp_path: Path) -> None:
-    runner = make_runner(load(damage(make_checkpoint(tmp_path), DAMAGED)))
-    done = run(runner, make_open(1, [5, DAMAGED]), make_step(1, (1, 0, 2, 0), repeat=3))
-    assert [list(one.failed) for one in done] == [[1]]
-    assert not runner.busy

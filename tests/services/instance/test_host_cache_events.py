@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.engine import MoveDone
+from dunlin.messages.engine import TransferDone
 from dunlin.messages.pool import (
     RegionRefused,
     RegionReserved,
@@ -15,10 +15,10 @@ from dunlin.messages.pool import (
     ReleaseRegion,
     TierReady,
 )
-from dunlin.messages.types import HostRegion, KeptRegion, MoveStatus, Priority, Region, Why, i64
+from dunlin.messages.types import HostRegion, KeptRegion, Priority, Region, TransferStatus, Why, i64
 from services.instance.host_cache_events import HostCacheEvents
 from services.instance.kv.host_cache import HostCacheClient, HostCacheTimeout
-from services.instance.kv.tickets import MovePurpose
+from services.instance.kv.tickets import TransferPurpose
 from services.instance.sequence.table import Sequence, SequenceTable
 from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import ENGINE, D, make_place
@@ -67,11 +67,11 @@ class Router:
         self.calls.append("restore")
         return []
 
-    def reserve(self, purpose: MovePurpose) -> None:
+    def reserve(self, purpose: TransferPurpose) -> None:
         """Ask for room; the ticket is 1."""
         self.cache.reserve_region(self.sequence, 16, purpose, Priority.KV, None)
 
-    def move(self, purpose: MovePurpose) -> None:
+    def move(self, purpose: TransferPurpose) -> None:
         """Have the engine copy a region out; the ticket of the copy is 2."""
         self.reserve(purpose)
         reservation = self.cache.reserved_or_refused(1)
@@ -81,9 +81,9 @@ class Router:
 
 @pytest.mark.parametrize(
     ("purpose", "call"),
-    [(MovePurpose.CHECKPOINT, "checkpointer.start_copy_out"), (MovePurpose.SPILL, "lifecycle.start_copy_out")],
+    [(TransferPurpose.CHECKPOINT, "checkpointer.start_copy_out"), (TransferPurpose.SPILL, "lifecycle.start_copy_out")],
 )
-def test_room_goes_to_the_part_that_asked_for_it(purpose: MovePurpose, call: str) -> None:
+def test_room_goes_to_the_part_that_asked_for_it(purpose: TransferPurpose, call: str) -> None:
     router = Router()
     router.reserve(purpose)
     router.events.on_region_reserved(0.0, KVSTORE, RegionReserved(1, HOST))
@@ -100,11 +100,11 @@ def test_room_that_is_not_wanted_any_more_is_released() -> None:
 
 def test_a_refused_checkpoint_waits_and_a_refused_spill_goes_without() -> None:
     router = Router()
-    router.reserve(MovePurpose.CHECKPOINT)
+    router.reserve(TransferPurpose.CHECKPOINT)
     router.events.on_region_refused(0.0, KVSTORE, RegionRefused(1))
     assert router.calls == ["checkpointer.on_room_refused"]
     router = Router()
-    router.reserve(MovePurpose.SPILL)
+    router.reserve(TransferPurpose.SPILL)
     router.events.on_region_refused(0.0, KVSTORE, RegionRefused(1))
     assert router.calls == ["checkpointer.release_checkpoints", "lifecycle.spill_refused"]
 
@@ -112,7 +112,7 @@ def test_a_refused_checkpoint_waits_and_a_refused_spill_goes_without() -> None:
 def test_a_spill_asks_again_after_checkpoints_were_released() -> None:
     released = Send(KVSTORE, ReleaseRegion(9, 1))
     router = Router(released)
-    router.reserve(MovePurpose.SPILL)
+    router.reserve(TransferPurpose.SPILL)
     assert router.events.on_region_refused(0.0, KVSTORE, RegionRefused(1)) == [released]
     assert router.calls == ["checkpointer.release_checkpoints", "lifecycle.retry_spill"]
 
@@ -135,20 +135,20 @@ def test_found_regions_without_a_claim_are_released() -> None:
 
 @pytest.mark.parametrize(
     ("purpose", "call"),
-    [(MovePurpose.CHECKPOINT, "checkpointer.on_move_done"), (MovePurpose.SPILL, "lifecycle.on_move_done")],
+    [(TransferPurpose.CHECKPOINT, "checkpointer.on_move_done"), (TransferPurpose.SPILL, "lifecycle.on_move_done")],
 )
-def test_the_end_of_a_copy_goes_to_the_part_that_started_it(purpose: MovePurpose, call: str) -> None:
+def test_the_end_of_a_copy_goes_to_the_part_that_started_it(purpose: TransferPurpose, call: str) -> None:
     router = Router()
     router.move(purpose)
-    router.events.on_move_done(0.0, ENGINE, MoveDone(2, MoveStatus.OK))
-    router.events.on_move_done(0.0, ENGINE, MoveDone(2, MoveStatus.OK))
+    router.events.on_move_done(0.0, ENGINE, TransferDone(2, TransferStatus.OK))
+    router.events.on_move_done(0.0, ENGINE, TransferDone(2, TransferStatus.OK))
     assert router.calls == [call], "the second one is unknown"
 
 
 def test_the_end_of_a_copy_into_a_reservation_goes_to_the_incoming_migration() -> None:
     router = Router()
     router.cache.copy_into_reservation(7, REGIONS[0], [(0, 16)])
-    router.events.on_move_done(0.0, ENGINE, MoveDone(1, MoveStatus.OK))
+    router.events.on_move_done(0.0, ENGINE, TransferDone(1, TransferStatus.OK))
     assert router.calls == ["migrate_in.on_move_done"]
 
 
@@ -162,9 +162,9 @@ def test_a_transfer_that_ended_goes_to_its_outgoing_migration_once() -> None:
 
 def test_without_an_answer_in_time_each_part_goes_on() -> None:
     router = Router()
-    router.reserve(MovePurpose.SPILL)
+    router.reserve(TransferPurpose.SPILL)
     router.cache.claim_regions(router.sequence, None)
-    router.reserve(MovePurpose.CHECKPOINT)
+    router.reserve(TransferPurpose.CHECKPOINT)
     for ticket in (1, 2, 3, 1):
         router.events.on_timeout(0.0, KVSTORE, HostCacheTimeout(ticket))
     assert router.calls == ["lifecycle.spill_refused", "claims.on_timeout", "checkpointer.on_room_refused"]
@@ -173,7 +173,7 @@ def test_without_an_answer_in_time_each_part_goes_on() -> None:
 def test_a_lost_kvstore_answers_every_open_question() -> None:
     router = Router()
     router.cache.claim_regions(router.sequence, None)
-    router.reserve(MovePurpose.SPILL)
+    router.reserve(TransferPurpose.SPILL)
     router.events.on_kvstore_lost(0.0, KVSTORE)
     assert router.calls == ["lifecycle.on_host_cache_lost", "claims.on_timeout", "lifecycle.spill_refused"]
     assert router.cache.kvstore is None
@@ -181,7 +181,7 @@ def test_a_lost_kvstore_answers_every_open_question() -> None:
 
 def test_memory_that_cannot_be_mapped_is_as_good_as_lost() -> None:
     router = Router()
-    router.reserve(MovePurpose.CHECKPOINT)
+    router.reserve(TransferPurpose.CHECKPOINT)
     router.events.on_memory_unmapped(0.0)
     assert router.calls == ["lifecycle.on_host_cache_lost", "checkpointer.on_room_refused"]
     assert not router.cache.usable
@@ -189,7 +189,7 @@ def test_memory_that_cannot_be_mapped_is_as_good_as_lost() -> None:
 
 def test_answers_of_an_older_kvstore_are_counted_and_change_nothing() -> None:
     router = Router()
-    router.reserve(MovePurpose.SPILL)
+    router.reserve(TransferPurpose.SPILL)
     router.cache.claim_regions(router.sequence, None)
     assert router.events.on_region_reserved(0.0, OLD, RegionReserved(1, HOST)) == []
     assert router.events.on_region_refused(0.0, OLD, RegionRefused(1)) == []

@@ -8,7 +8,7 @@ import pytest
 
 from dunlin.effects import Effect, Message
 from dunlin.engine.process.frames import FrameReader, frame
-from dunlin.messages.engine import CancelMove, EngineExited, EngineFailed, EngineStarted, StopEngine
+from dunlin.messages.engine import CancelTransfer, EngineExited, EngineFailed, EngineStarted, StopEngine
 from dunlin.messages.types import Header, Why
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from services.instance.server_engine_process import ACTIVATE, EngineProcess
@@ -147,10 +147,10 @@ def test_its_own_failure_is_remembered() -> None:
 def test_a_command_is_one_frame() -> None:
     def check() -> None:
         engine = Engine()
-        assert engine.process.send(CancelMove(7))
+        assert engine.process.send(CancelTransfer(7))
         (body,) = FrameReader().feed(engine.pipe.written)
         header, message = ENGINE_COMMAND.decode(body)
-        assert (header.sender, message) == (ME, CancelMove(7))
+        assert (header.sender, message) == (ME, CancelTransfer(7))
 
     in_loop(check)
 
@@ -162,9 +162,9 @@ def test_what_cannot_be_sent_is_said_at_once(fault: str) -> None:
         engine.pipe.is_aborted = fault == "closing"
         if fault == "unconnected":
             process = EngineProcess(cast_any(engine.host), ENGINE, cast_any(engine.child))
-            assert not process.send(CancelMove(7))
+            assert not process.send(CancelTransfer(7))
             return
-        assert not engine.process.send(CancelMove(7))
+        assert not engine.process.send(CancelTransfer(7))
         assert engine.pipe.written == b""
 
     in_loop(check)

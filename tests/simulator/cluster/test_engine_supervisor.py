@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Gone, Joined, Message
-from dunlin.messages.engine import EngineExited, EngineReady, MapHost, MoveDone, StepDone, StopEngine
-from dunlin.messages.types import HostRegion, MoveStatus, Why
+from dunlin.messages.engine import EngineExited, EngineReady, MapHost, StepDone, StopEngine, TransferDone
+from dunlin.messages.types import HostRegion, TransferStatus, Why
 from simulator.cluster.engine_supervisor import UNTRUSTED_SIGNALS, SimulatedEngineSupervisor, tenant_lookup
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
@@ -75,7 +75,7 @@ def mapping(memories: dict[int, SimulatedHostMemory], tier: SimulatedHostMemory)
 
     class Silent:
         def receive(self, now_s: float, sender: Address, message: Message) -> list[Any]:
-            assert isinstance(message, Joined | EngineReady | MoveDone)
+            assert isinstance(message, Joined | EngineReady | TransferDone)
             return []
 
     world.add(ME, Silent())
@@ -96,7 +96,7 @@ def test_engines_write_into_the_memory_that_was_mapped_last() -> None:
 def test_a_copy_before_any_memory_is_mapped_fails_loudly() -> None:
     bench = written()
     bench.tell(move_of(1))
-    assert [done.status for _, done in bench.of(MoveDone)] == [MoveStatus.OK]
+    assert [done.status for _, done in bench.of(TransferDone)] == [TransferStatus.OK]
     bench.supervisor.crash()
     bench.world.run_to(70.0)
     bench.tell(move_of(2))

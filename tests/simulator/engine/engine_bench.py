@@ -3,8 +3,8 @@
 from typing import Any
 
 from dunlin.effects import Address, Joined, Message
-from dunlin.messages.engine import MapHost, Move, Open, Step
-from dunlin.messages.types import HostRegion, MoveKind, Region, SamplingParams, i8, i32, i64
+from dunlin.messages.engine import MapHost, Open, Step, Transfer
+from dunlin.messages.types import HostRegion, Region, SamplingParams, TransferKind, i8, i32, i64
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
@@ -62,21 +62,20 @@ def open_of(number: int, length: int = 10, **fields: Any) -> Open:
 
 def step_of(number: int, *rows: tuple[int, int, int], **fields: Any) -> Step:
     """Rows of (sequence, start, stop); sequence n has the slots from 100 n on. All sample."""
-    repeat = fields.get("repeat", 1)
     extents = {
         "extent_row": i32(range(len(rows))),
         "extent_start": i64(100 * sequence + start for sequence, start, _ in rows),
-        "extent_length": i64(stop - start + repeat - 1 for _, start, stop in rows),
+        "extent_length": i64(stop - start for _, start, stop in rows),
     }
     sequences, starts, stops = (i64(column) for column in zip(*rows, strict=True))
     sample = {"sample": i8([1] * len(rows))}
     return Step(number, sequences, starts, stops, **{**sample, **extents, **fields})
 
 
-def move_of(number: int, sequence: int = 1, start: int = 0, stop: int = 10, **fields: Any) -> Move:
-    values: dict[str, Any] = {"kind": MoveKind.SLAB_TO_HOST, "host": HostRegion(1, 1, 0, (stop - start) * 64)}
+def move_of(number: int, sequence: int = 1, start: int = 0, stop: int = 10, **fields: Any) -> Transfer:
+    values: dict[str, Any] = {"kind": TransferKind.SLAB_TO_HOST, "host": HostRegion(1, 1, 0, (stop - start) * 64)}
     slots = {"extent_start": i64([100 * sequence + start]), "extent_length": i64([stop - start])}
-    return Move(number, sequence=sequence, region=Region(0, 8, start, stop), **{**values, **slots, **fields})
+    return Transfer(number, sequence=sequence, region=Region(0, 8, start, stop), **{**values, **slots, **fields})
 
 
 def written(**settings: Any) -> Bench:

@@ -4,27 +4,27 @@ from dataclasses import replace
 
 import pytest
 
-from dunlin.messages.engine import CancelMove, Close, MoveDone, StepDone
-from dunlin.messages.types import HostRegion, MoveKind, MoveStatus, Priority, i64
+from dunlin.messages.engine import CancelTransfer, Close, StepDone, TransferDone
+from dunlin.messages.types import HostRegion, Priority, TransferKind, TransferStatus, i64
 from tests.simulator.engine.engine_bench import Bench, move_of, open_of, step_of, written
 
 
-def moved(bench: Bench) -> list[tuple[float, int, MoveStatus]]:
-    return [(at_s, done.move, done.status) for at_s, done in bench.of(MoveDone)]
+def moved(bench: Bench) -> list[tuple[float, int, TransferStatus]]:
+    return [(at_s, done.ticket, done.status) for at_s, done in bench.of(TransferDone)]
 
 
 def test_moves_go_one_after_another_and_an_urgent_one_first() -> None:
     bench = written()
     bench.tell(move_of(1, priority=Priority.CHECKPOINT), move_of(2, priority=Priority.CHECKPOINT))
     bench.tell(move_of(3, priority=Priority.KV), at_s=0.085)
-    assert moved(bench) == [(0.095, 3, MoveStatus.OK), (0.1, 1, MoveStatus.OK), (0.11, 2, MoveStatus.OK)]
+    assert moved(bench) == [(0.095, 3, TransferStatus.OK), (0.1, 1, TransferStatus.OK), (0.11, 2, TransferStatus.OK)]
 
 
 def test_a_cancelled_move_is_answered_at_once_and_the_next_one_goes() -> None:
     bench = written()
     bench.tell(move_of(1), move_of(2))
-    bench.tell(CancelMove(1), CancelMove(9), at_s=0.085)
-    assert moved(bench) == [(0.085, 1, MoveStatus.CANCELLED), (0.095, 2, MoveStatus.OK)]
+    bench.tell(CancelTransfer(1), CancelTransfer(9), at_s=0.085)
+    assert moved(bench) == [(0.085, 1, TransferStatus.CANCELLED), (0.095, 2, TransferStatus.OK)]
 
 
 def test_what_a_step_waits_for_must_have_landed() -> None:
@@ -39,18 +39,18 @@ def test_a_region_comes_back_as_it_was_or_is_known_to_be_corrupt(is_damaged: boo
     out = move_of(1)
     bench.tell(out)
     bench.run()
-    ((_, done),) = bench.of(MoveDone)
+    ((_, done),) = bench.of(TransferDone)
     host = replace(out.host or HostRegion(0, 0, 0, 0), checksum=done.checksum)
     if is_damaged:
         bench.tier.corrupt(0)
-    bench.tell(Close(1), open_of(2), move_of(2, sequence=2, host=host, kind=MoveKind.HOST_TO_SLAB))
+    bench.tell(Close(1), open_of(2), move_of(2, sequence=2, host=host, kind=TransferKind.HOST_TO_SLAB))
     again = replace(step_of(2, (2, 9, 10)), after=i64([2]))
     bench.tell(again)
     bench.world.run_to(90.0)
     back, answer = bench.heard[-2][1], bench.heard[-1][1]
-    assert isinstance(back, MoveDone)
+    assert isinstance(back, TransferDone)
     assert isinstance(answer, StepDone)
-    assert back.status is (MoveStatus.CORRUPT if is_damaged else MoveStatus.OK)
+    assert back.status is (TransferStatus.CORRUPT if is_damaged else TransferStatus.OK)
     assert list(answer.dropped) == ([2] if is_damaged else [])
 
 
@@ -59,4 +59,4 @@ def test_the_engine_does_nothing_else_for_a_share_of_a_move() -> None:
     bench.tell(move_of(1))
     bench.tell(step_of(2, (1, 10, 11)), at_s=0.1)
     assert [at_s for at_s, done in bench.of(StepDone) if done.step == 2] == [0.184]
-    assert bench.of(MoveDone)[0][1].busy_s == pytest.approx(0.004)
+    assert bench.of(TransferDone)[0][1].busy_s == pytest.approx(0.004)

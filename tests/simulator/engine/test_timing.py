@@ -11,7 +11,7 @@ from dunlin.cost.models import (
     TransferModel,
     TransferModels,
 )
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 from simulator.engine.timing import LinearTiming, UnsteadyTiming
 
 PIECE_S = UNSTEADINESS_PIECE_S
@@ -33,7 +33,7 @@ def test_a_linear_step_counts_new_tokens_and_decode_rows() -> None:
 
 def test_a_linear_move_counts_bytes_of_either_kind() -> None:
     linear = LinearTiming(per_move_s=0.5, move_byte_s=0.125)
-    assert [linear.move_s(kind, 8) for kind in (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)] == [1.5, 1.5]
+    assert [linear.move_s(kind, 8) for kind in (TransferKind.SLAB_TO_HOST, TransferKind.HOST_TO_SLAB)] == [1.5, 1.5]
 
 
 def test_without_a_record_a_step_is_steady() -> None:
@@ -59,4 +59,4 @@ def test_engines_with_one_timing_follow_one_record() -> None:
 def test_slowness_leaves_moves_and_the_load_alone() -> None:
     unsteady = UnsteadyTiming(timing(1.0, 9.0), slowness=5.0)
     assert unsteady.load_s == 7.0
-    assert unsteady.move_s(MoveKind.SLAB_TO_HOST, 1000) == pytest.approx(0.001 + 1e-6)
+    assert unsteady.move_s(TransferKind.SLAB_TO_HOST, 1000) == pytest.approx(0.001 + 1e-6)

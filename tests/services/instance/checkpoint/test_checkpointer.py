@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from dunlin.messages.engine import CancelMove, Move, MoveDone, Step
+from dunlin.messages.engine import CancelTransfer, Step, Transfer, TransferDone
 from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion
-from dunlin.messages.types import MoveKind, MoveStatus, Priority
+from dunlin.messages.types import Priority, TransferKind, TransferStatus
 from services.instance.checkpoint.checkpointer import BURST_S, REGION_OVERHEAD_S
 from services.instance.sequence.table import SequenceState
 from tests.services.instance.bench import ENGINE, STEP_S, Bench
@@ -23,7 +23,7 @@ def make_bench(**settings: Any) -> Bench:
 
 def spans(bench: Bench) -> list[tuple[int, int]]:
     """What was copied out, in order."""
-    moves = [move for move in bench.sent(Move) if move.kind is MoveKind.SLAB_TO_HOST]
+    moves = [move for move in bench.sent(Transfer) if move.kind is TransferKind.SLAB_TO_HOST]
     return [(move.region.start, move.region.stop) for move in moves]
 
 
@@ -60,7 +60,7 @@ def test_no_step_waits_for_a_copy() -> None:
         assert all(not step.after for step in bench.sent(Step))
     assert ends[0] == pytest.approx(ends[1], abs=STEP_S)
     assert with_copies.core.report().checkpointed_tokens_total > 100
-    assert without.sent(Move) == []
+    assert without.sent(Transfer) == []
 
 
 @pytest.mark.parametrize("share", [0.025, 0.1])
@@ -114,7 +114,7 @@ def test_one_that_ends_gives_up_its_copy_and_what_is_kept() -> None:
     assert len(spans(bench)) == 1
     bench.cancel(attempt)
     bench.run_until_quiet()
-    assert len(bench.sent(CancelMove, ENGINE)) == 1
+    assert len(bench.sent(CancelTransfer, ENGINE)) == 1
     bench.check_empty()
     assert bench.sent(CommitRegion) == []
     assert bench.core.report().checkpointed_tokens_total == 0
@@ -128,7 +128,7 @@ def test_a_step_that_may_write_the_slots_is_sent_after_the_copy_was_cancelled() 
     bench.cancel(attempt)
     bench.run_until_quiet()
     to_engine = [message for _, sender, to, message in bench.world.sent if to == ENGINE]
-    cancelled = next(index for index, message in enumerate(to_engine) if isinstance(message, CancelMove))
+    cancelled = next(index for index, message in enumerate(to_engine) if isinstance(message, CancelTransfer))
     second = [i for i, message in enumerate(to_engine) if isinstance(message, Step) and 2 in message.sequence]
     assert cancelled < second[0]
 
@@ -173,8 +173,8 @@ def test_a_copy_that_fails_leaves_nothing() -> None:
     bench = make_bench(engine={"slots": 1024, "move_s": 9.0})
     bench.place(tokens=40, max_tokens=60)
     bench.run(0.1)
-    (move,) = bench.sent(Move)
-    bench.world.post(ENGINE, bench.core.address, MoveDone(move.move, MoveStatus.FAILED, detail="no"))
+    (move,) = bench.sent(Transfer)
+    bench.world.post(ENGINE, bench.core.address, TransferDone(move.ticket, TransferStatus.FAILED, detail="no"))
     bench.run(0.05)
     assert len(bench.sent(ReleaseRegion)) == 1
     assert len(bench.sent(ReserveRegion)) == 1, "not again at once"

@@ -3,9 +3,9 @@
 from typing import Any
 
 from dunlin.messages.dispatch import Continued
-from dunlin.messages.engine import Move, Step
+from dunlin.messages.engine import Step, Transfer
 from dunlin.messages.pool import FindRegions, ReleaseRegion
-from dunlin.messages.types import MoveKind
+from dunlin.messages.types import TransferKind
 from tests.services.instance.bench import Bench, make_place
 
 TOKENS = [1, *range(79)]
@@ -190,7 +190,7 @@ def test_what_is_kept_is_copied_back_beside_the_steps_that_are_under_way() -> No
     bench.leave_behind(place_of(), (0, 32), (32, 64))
     again(bench)
     bench.run(0.05)
-    moves = [move for move in bench.sent(Move) if move.kind is MoveKind.HOST_TO_SLAB]
+    moves = [move for move in bench.sent(Transfer) if move.kind is TransferKind.HOST_TO_SLAB]
     assert ([move.region.stop for move in moves], len(bench.sent(Step))) == ([32, 64], sent), "no step ended meanwhile"
 
 

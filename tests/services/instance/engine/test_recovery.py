@@ -6,8 +6,8 @@ import pytest
 
 from dunlin.effects import Gone, Joined
 from dunlin.messages.dispatch import Accepted, Continued, Ended, Poisoned, Refused, Returned, Tokens
-from dunlin.messages.engine import EngineExited, MoveDone, Open, Step
-from dunlin.messages.types import MoveStatus
+from dunlin.messages.engine import EngineExited, Open, Step, TransferDone
+from dunlin.messages.types import TransferStatus
 from services.instance.engine.recovery import EngineGraceOver, is_kv_trusted, may_be_request_fault
 from services.instance.kv.slot_table import SlotUse
 from simulator.engine.model import make_engine_ready
@@ -209,7 +209,7 @@ def test_late_words_of_the_dead_engine_change_nothing() -> None:
     direct.give(D, make_place())
     lose(direct)
     assert direct.give(ENGINE, done(1, (1, 5))) == []
-    assert direct.give(ENGINE, MoveDone(1, MoveStatus.OK)) == []
+    assert direct.give(ENGINE, TransferDone(1, TransferStatus.OK)) == []
     assert direct.core.report().stale_total == 1
 
 

@@ -6,9 +6,9 @@ import pytest
 
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Continued, Ended, Preempted, Returned
-from dunlin.messages.engine import MapHost, Move, Unsupported
+from dunlin.messages.engine import MapHost, Transfer, Unsupported
 from dunlin.messages.pool import CommitRegion, FindRegions, PendingWrites, RegionsRevoked, ReleaseRegion, ReserveRegion
-from dunlin.messages.types import MoveKind, i64
+from dunlin.messages.types import TransferKind, i64
 from services.instance.sequence.table import SequenceState, request_name
 from tests.services.instance.bench import ENGINE, ME, Attempt, Bench, Dispatcher, Silent
 
@@ -56,11 +56,11 @@ def test_what_is_kept_is_all_layers_of_all_tokens_that_have_kv() -> None:
     bench, attempts = press()
     finish(bench, attempts)
     asked = bench.sent(ReserveRegion)[0]
-    out, back = bench.sent(Move)
+    out, back = bench.sent(Transfer)
     assert (asked.request, asked.attempt, asked.dispatcher) == (2, 1, bench.dispatcher.address)
     assert (asked.region.layer_start, asked.region.layer_stop, asked.region.start) == (0, 2, 0)
     assert asked.length_bytes == asked.region.stop * KV_BYTES
-    assert (out.kind, back.kind) == (MoveKind.SLAB_TO_HOST, MoveKind.HOST_TO_SLAB)
+    assert (out.kind, back.kind) == (TransferKind.SLAB_TO_HOST, TransferKind.HOST_TO_SLAB)
     assert out.region == back.region == asked.region
     assert sum(out.extent_length) == asked.region.stop
     assert out.sequence != back.sequence, "it is opened under a new number"
@@ -89,7 +89,7 @@ def test_without_a_kvstore_it_is_computed_again() -> None:
     report = bench.core.report()
     assert report.restored_tokens_total == 0
     assert report.recomputed_tokens_total == heard.of(Continued)[0].recomputed_tokens > 16
-    assert bench.sent(Move) == []
+    assert bench.sent(Transfer) == []
 
 
 def test_a_tier_that_is_full_refuses_and_it_is_computed_again() -> None:
@@ -140,7 +140,7 @@ def test_what_another_attempt_claimed_meanwhile_is_not_read() -> None:
     bench.run_until_quiet()
     (taken,) = [message for *_, message in bench.world.sent if isinstance(message, RegionsRevoked)]
     assert (list(taken.handle), list(taken.generation)) == ([kept.host.handle], [kept.host.generation])
-    assert [move.kind for move in bench.sent(Move)] == [MoveKind.SLAB_TO_HOST]
+    assert [move.kind for move in bench.sent(Transfer)] == [TransferKind.SLAB_TO_HOST]
     assert bench.sent(ReleaseRegion) == []
     assert bench.core.report().recomputed_tokens_total > 16
     assert [attempt.tokens for attempt in attempts] == [attempt.expected for attempt in attempts]
@@ -258,7 +258,7 @@ def test_a_silent_kvstore_is_not_asked_again_before_it_speaks() -> None:
 def test_a_kvstore_that_is_back_hears_what_is_still_written_there() -> None:
     bench, _ = press(engine={"move_s": 0.5})
     run_until_state(bench, SequenceState.SPILLING)
-    (out,) = bench.sent(Move)
+    (out,) = bench.sent(Transfer)
     assert out.host is not None
     assert bench.kvstore is not None
     kvstore = bench.kvstore.address

@@ -4,10 +4,10 @@ import pytest
 
 from dunlin.effects import Address, Gone, Joined, Send
 from dunlin.messages.dispatch import Accepted
-from dunlin.messages.engine import Move, MoveDone
+from dunlin.messages.engine import Transfer, TransferDone
 from dunlin.messages.group import Fill, Filled, Reserve, Reserved
 from dunlin.messages.pool import FindRegions, RegionsFound, ReleaseRegion, TierReady
-from dunlin.messages.types import HostRegion, KeptRegion, MoveStatus, Region
+from dunlin.messages.types import HostRegion, KeptRegion, Region, TransferStatus
 from services.instance.sequence.table import SequenceState
 from tests.services.instance.bench import ENGINE, D, Direct, make_place, of, only, ready_core
 
@@ -25,8 +25,8 @@ def filled() -> Direct:
     reserve = Reserve(1, 40, 0, 2, 1, 1, None, f"{D}/1", D, 1, 1, longest=48, weights_digest="fake", kv_dtype="float32")
     assert only(Reserved, direct.give(SOURCE, reserve)).handle == 1
     ask = only(FindRegions, direct.give(SOURCE, Fill(1, 32)))
-    move = only(Move, direct.give(KVSTORE, RegionsFound(ask.ticket, (REGION,))))
-    direct.give(ENGINE, MoveDone(move.move, MoveStatus.OK))
+    move = only(Transfer, direct.give(KVSTORE, RegionsFound(ask.ticket, (REGION,))))
+    direct.give(ENGINE, TransferDone(move.ticket, TransferStatus.OK))
     return direct
 
 
@@ -92,8 +92,8 @@ def test_what_lies_in_a_kvstore_that_was_replaced_is_not_read_in_its_successors_
     rest = KeptRegion(Region(0, 2, 32, 40), HostRegion(4, 1, 2048, 512, 9), b"rest")
     sends = direct.give(SOURCE, Fill(1, 40, (rest,), keeper))
     if keeper == NEXT_KVSTORE:
-        assert only(Move, sends).host == rest.host
+        assert only(Transfer, sends).host == rest.host
         return
-    assert of(Move, sends) == []
+    assert of(Transfer, sends) == []
     answer = only(Filled, sends)
     assert (answer.tokens, "kvstore/kv@4" in answer.detail) == (32, True)

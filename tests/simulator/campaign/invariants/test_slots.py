@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address
-from dunlin.messages.engine import EngineExited, Move, Step, StepDone, StopEngine
-from dunlin.messages.types import MoveKind, Region, Why, f32, i8, i32, i64
+from dunlin.messages.engine import EngineExited, Step, StepDone, StopEngine, Transfer
+from dunlin.messages.types import Region, TransferKind, Why, f32, i8, i32, i64
 from simulator.campaign.invariants.slots import FULL_EVERY, RowWriteWatcher, SlotWatcher
 from simulator.campaign.violation import Violation
 from tests.simulator.campaign.campaign_bench import Campaign
@@ -120,8 +120,8 @@ def step_done(number: int) -> StepDone:
     return StepDone(number, i64(), i32(), f32(), i8())
 
 
-def move(first: int, kind: MoveKind = MoveKind.HOST_TO_SLAB) -> Move:
-    return Move(1, kind, 9, Region(0, 2, 0, 2), i64([first]), i64([2]))
+def move(first: int, kind: TransferKind = TransferKind.HOST_TO_SLAB) -> Transfer:
+    return Transfer(1, kind, 9, Region(0, 2, 0, 2), i64([first]), i64([2]))
 
 
 def tell(*messages: object, sender: Address = ME) -> None:
@@ -137,7 +137,7 @@ def test_slots_of_an_outstanding_step_may_be_given_to_the_same_sequence_and_afte
     tell(step(1, 7, 100), step(2, 7, 102), step(3, 8, 106))
     tell(step(1, 7, 100), step_done(1), step(2, 8, 100), step_done(2), move(101))
     tell(step(1, 7, 100), EngineExited(0, 9), step(1, 8, 100))
-    tell(step(1, 7, 100), move(104), move(100, MoveKind.SLAB_TO_HOST))
+    tell(step(1, 7, 100), move(104), move(100, TransferKind.SLAB_TO_HOST))
 
 
 @pytest.mark.parametrize("second", [step(2, 8, 103), step(2, 8, 97, 4), move(99), move(103)])

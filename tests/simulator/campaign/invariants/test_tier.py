@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address, Message
-from dunlin.messages.engine import Move, MoveDone
+from dunlin.messages.engine import Transfer, TransferDone
 from dunlin.messages.pool import (
     CommitRegion,
     RegionReserved,
@@ -16,7 +16,7 @@ from dunlin.messages.pool import (
     ReleaseRegion,
     ReserveRegion,
 )
-from dunlin.messages.types import HostRegion, KeptRegion, MoveKind, MoveStatus, Region, i64
+from dunlin.messages.types import HostRegion, KeptRegion, Region, TransferKind, TransferStatus, i64
 from services.kvstore.regions.catalog import RegionEntry
 from simulator.campaign.invariants.tier import GIVEN_S, TAKEN_S, RegionNameWatcher, RegionWatcher
 from simulator.campaign.violation import Violation
@@ -54,18 +54,18 @@ class Tier:
     def after(self, sender: Address, to: Address, message: Message) -> None:
         self.watcher.after(self.campaign.event(sender, to, message))
 
-    def begin(self, host: HostRegion, kind: MoveKind = MoveKind.HOST_TO_SLAB, sequence: int = 1) -> None:
+    def begin(self, host: HostRegion, kind: TransferKind = TransferKind.HOST_TO_SLAB, sequence: int = 1) -> None:
         """The instance orders its engine's move 1."""
-        move = Move(1, kind, sequence, REGION, i64([0]), i64([4]), host)
+        move = Transfer(1, kind, sequence, REGION, i64([0]), i64([4]), host)
         self.before(self.instance, self.engine, move)
 
-    def end(self, status: MoveStatus = MoveStatus.OK) -> None:
-        self.before(self.engine, self.instance, MoveDone(1, status))
+    def end(self, status: TransferStatus = TransferStatus.OK) -> None:
+        self.before(self.engine, self.instance, TransferDone(1, status))
 
 
 def test_a_region_of_its_own_may_be_read_and_a_reserved_one_written() -> None:
     tier = Tier(RegionWatcher)
-    for kind in (MoveKind.HOST_TO_SLAB, MoveKind.SLAB_TO_HOST):
+    for kind in (TransferKind.HOST_TO_SLAB, TransferKind.SLAB_TO_HOST):
         tier.begin(tier.reserve().host, kind)
         tier.end()
     tier.campaign.run(10.0)
@@ -103,10 +103,10 @@ def test_damage_without_a_fault_breaks_i7() -> None:
     host = tier.reserve().host
     tier.begin(host)
     with broken("I7", "finds .* damaged, and no fault damaged it"):
-        tier.end(MoveStatus.CORRUPT)
+        tier.end(TransferStatus.CORRUPT)
     tier.campaign.faults.storage.damaged.add((tier.kvstore, 0))
     tier.begin(host)
-    tier.end(MoveStatus.CORRUPT)
+    tier.end(TransferStatus.CORRUPT)
 
 
 def test_a_region_that_its_owner_released_while_it_was_read_may_be_damaged() -> None:
@@ -114,16 +114,16 @@ def test_a_region_that_its_owner_released_while_it_was_read_may_be_damaged() -> 
     host = tier.reserve().host
     tier.begin(host)
     tier.release(host)
-    tier.end(MoveStatus.CORRUPT)
+    tier.end(TransferStatus.CORRUPT)
 
 
 def test_a_write_that_ended_in_anothers_region_breaks_i9() -> None:
     tier = Tier(RegionWatcher)
     host = tier.reserve().host
-    tier.begin(host, MoveKind.SLAB_TO_HOST)
+    tier.begin(host, TransferKind.SLAB_TO_HOST)
     tier.release(host)
     tier.end()  # in free room
-    tier.begin(host, MoveKind.SLAB_TO_HOST)
+    tier.begin(host, TransferKind.SLAB_TO_HOST)
     assert tier.reserve().host.offset_bytes == host.offset_bytes
     with broken("I9", "wrote .*, where .*instance-0.* has .* by now"):
         tier.end()
@@ -133,7 +133,7 @@ def test_room_that_is_freed_while_an_engine_writes_there_breaks_i9() -> None:
     tier = Tier(RegionWatcher)
     host = tier.reserve().host
     message = ReleaseRegion(host.handle, host.generation)
-    tier.begin(host, MoveKind.SLAB_TO_HOST)
+    tier.begin(host, TransferKind.SLAB_TO_HOST)
     tier.after(tier.instance, tier.kvstore, message)
     tier.release(host)
     with broken("I9", "writes .*, which is free after"):
