@@ -147,7 +147,7 @@ class IsolationModel:
         count = self._dice.randint(1, 40)
         if len(self._reserved) < 3 and self.slab.reserve(-self._numbers, count):
             self._reserved.append((-self._numbers, count))
-            for slot in _slots(self.slab.slot_table.holding(-self._numbers).extents):
+            for slot in _slots(self.slab.slot_table.residency(-self._numbers).extents):
                 self._content[slot] = ("elsewhere", 0)
 
     def check(self) -> None:

@@ -6,7 +6,7 @@ from dunlin.messages.fleet import InstanceReport
 from services.instance.engine.client import EngineClient
 from services.instance.engine.recovery import EngineRecovery
 from services.instance.kv.host_cache import HostCacheClient
-from services.instance.kv.slot_table import SlotUse
+from services.instance.kv.residency import SlotUse
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.steps import OutstandingSteps
 from services.instance.sequence.table import SequenceTable

@@ -19,7 +19,8 @@ from services.instance.engine.watchdog import EngineWatchdog
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.prefix_cache import ChainOf, PrefixCache
-from services.instance.kv.slot_table import Holding, SlotTable
+from services.instance.kv.residency import Residency
+from services.instance.kv.slot_table import SlotTable
 from services.instance.kv.tickets import PendingTransfer
 from services.instance.migration.migrate_in import MigrateIn
 from services.instance.scheduling.group_orders import GroupOrders
@@ -30,14 +31,15 @@ from tests.zoo.plant import Bug, skip, swap
 
 
 def _release_but_the_last(original: object, self: SlotTable, owner: int) -> int:
-    holding = self._holdings.pop(owner, None)
-    if holding is None:
+    residency = self._residencies.pop(owner, None)
+    if residency is None:
         return 0
-    self._counts[holding.use] -= holding.slots
-    self.free += holding.slots
-    for extent in holding.extents[: max(1, len(holding.extents) - 1)]:
+    self._counts[residency.use] -= residency.slots
+    *others, last = residency.extents
+    for extent in others or [last]:
         self._return_extent(extent)
-    return holding.slots
+    self.free += last[1] if others else 0
+    return residency.slots
 
 
 def _stop_in_use(original: object, self: SequenceLifecycle, sequence: Sequence) -> list[Effect]:
@@ -153,7 +155,7 @@ BUGS = (
         ("I6", "I8", "I1"),
         (
             swap(
-                Holding.slots_of,
+                Residency.slots_of,
                 lambda original, self, start, stop: [
                     (first + (stop > 40), length) for first, length in original(self, start, stop)
                 ],
@@ -170,7 +172,7 @@ BUGS = (
     ),
     Bug(
         "leaked-extent",
-        "the last piece of a holding in pieces is not given back",
+        "the last piece of a residency in pieces is not given back",
         ("I8",),
         (swap(SlotTable.release, _release_but_the_last),),
         seed=30002,

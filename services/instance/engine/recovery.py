@@ -14,7 +14,7 @@ from dunlin.messages.types import Figure, RejectedOption, Why
 from services.instance.config import KvCacheConfig, RecoveryConfig
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
-from services.instance.kv.slot_table import SlotUse
+from services.instance.kv.residency import SlotUse
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.steps import OutstandingSteps
 from services.instance.sequence import crash_suspects

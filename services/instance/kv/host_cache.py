@@ -19,7 +19,7 @@ from dunlin.messages.pool import (
     TierReady,
 )
 from dunlin.messages.types import HostRegion, KeptRegion, Priority, Region, TransferKind, Why, i64
-from services.instance.kv.slot_table import Extent
+from services.instance.kv.residency import Extent
 from services.instance.kv.tickets import (
     ArrivalClaim,
     ArrivalTransfer,

@@ -1,13 +1,14 @@
 """The KV cache of one engine: which slots hold which positions of a sequence, its own and shared ones.
 
 The only way from a sequence's positions to slots: rows, spills, checkpoints, restores and migrations all ask here. A
-sequence's first positions may lie in blocks that it shares with others, the rest in its own holding. Knows no state of
+sequence's first positions may lie in blocks that it shares with others, the rest in its own residency. Knows no state of
 a sequence but its number, its tokens and how many of them have KV; takes no decision.
 """
 
 from dunlin.kv.prefix_hash import BLOCK_TOKENS, chain_root
 from services.instance.kv.prefix_cache import ChainOf, PrefixBlock, PrefixCache
-from services.instance.kv.slot_table import Extent, Owner, SlotTable, SlotUse, merge_adjacent
+from services.instance.kv.residency import Extent, SlotUse
+from services.instance.kv.slot_table import Owner, SlotTable, merge_adjacent
 from services.instance.sequence.table import NO_SLOT_RUN, Sequence
 
 SPARE_DIVISOR = 8
@@ -41,8 +42,10 @@ class KvCache:
         return self.prefix_cache.unpinned * BLOCK_TOKENS
 
     def held_positions(self, sequence: Sequence) -> int:
-        """Positions of the sequence that have slots: the first so many."""
-        return self.shared_positions(sequence) + self.slot_table.held(sequence.number)
+        """The position after the last one of the sequence that has a slot; `missing` says which before it have none."""
+        if not self.slot_table.held(sequence.number):
+            return self.shared_positions(sequence)
+        return self.slot_table.residency(sequence.number).stop
 
     def shared_positions(self, sequence: Sequence) -> int:
         """Positions of the sequence that lie in blocks which others may share: the first so many."""
@@ -53,7 +56,7 @@ class KvCache:
 
         Raises:
             KeyError: it has no slots of its own.
-            ValueError: it has not that many.
+            ValueError: one of the positions has no slot.
         """
         first, last, slot = sequence.slot_run
         if first <= start < stop <= last:  # a row that decodes: most rows there are
@@ -63,16 +66,14 @@ class KvCache:
         at = start
         while at < min(stop, shared):
             block = self._shared[sequence.number][at // BLOCK_TOKENS]
-            first = at % BLOCK_TOKENS
-            last = min(BLOCK_TOKENS, first + stop - at)
-            found += self.slot_table.holding(block).slots_of(first, last)
-            at += last - first
+            last = min(at - at % BLOCK_TOKENS + BLOCK_TOKENS, stop)
+            found += self.slot_table.residency(block).slots_of(at, last)
+            at = last
         if stop > shared:
-            holding = self.slot_table.holding(sequence.number)
-            found += holding.slots_of(at - shared, stop - shared)
+            residency = self.slot_table.residency(sequence.number)
+            found += residency.slots_of(at, stop)
             if stop > start:
-                first, last, slot = holding.extent_around(stop - 1 - shared)
-                sequence.slot_run = (first + shared, last + shared, slot)
+                sequence.slot_run = residency.run_around(stop - 1)
         return merge_adjacent(found) if len(found) > 1 else found
 
     def reusable_tokens(self, sequence: Sequence) -> int:
@@ -107,7 +108,8 @@ class KvCache:
 
     def allocate(self, sequence: Sequence, count: int) -> bool:
         """Give the sequence slots for `count` more positions. False: there is no room for them, none given."""
-        return self.evict_prefixes(count) and self.slot_table.allocate(sequence.number, count)
+        at = None if self.slot_table.held(sequence.number) else self.shared_positions(sequence)
+        return self.evict_prefixes(count) and self.slot_table.allocate(sequence.number, count, at=at)
 
     def evict_prefixes(self, count: int) -> bool:
         """Have `count` slots free, at the expense of prefixes that no sequence uses. False: it cannot be done.

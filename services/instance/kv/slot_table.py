@@ -1,91 +1,17 @@
 """Table of token slots: which are free, and which owner has the others. Pure; the engine never allocates.
 
-A holding is one owner's slots: extents in the order of the positions that they hold. Conservation, always:
-free + owned + reserved + moving + quarantined == capacity.
+A residency is one owner's slots, by position. Conservation, always: free + withheld + owned + reserved + moving +
+quarantined == capacity. Before the capacity shrinks, the slots of the tail are withheld: no owner gets them, and those
+of owners that have some must be released or replaced.
 """
 
-from bisect import bisect_left, bisect_right, insort
+from bisect import bisect_left, insort
 from collections.abc import Hashable, Sequence
-from dataclasses import dataclass, field
-from enum import Enum
-from itertools import accumulate
 
-Extent = tuple[int, int]
-"""(first slot, length)."""
+from services.instance.kv.residency import Extent, Residency, SlotUse, Span
 
 Owner = Hashable
 """The owner of slots: a sequence by its number in the engine, a prefix block or an `IncomingMigration` itself."""
-
-
-class SlotUse(Enum):
-    """The use of a holding's slots."""
-
-    OWNED = "owned"
-    RESERVED = "reserved"
-    MOVING = "moving"
-    QUARANTINED = "quarantined"
-
-
-@dataclass(slots=True)
-class Holding:
-    """Slots of one owner. `ends[i]` is the number of positions in the extents up to i; `generation` is never reused."""
-
-    generation: int
-    use: SlotUse
-    extents: list[Extent] = field(default_factory=list)
-    ends: list[int] = field(default_factory=list)
-
-    @property
-    def slots(self) -> int:
-        """The number of slots."""
-        return self.ends[-1] if self.ends else 0
-
-    def slots_of(self, start: int, stop: int) -> list[Extent]:
-        """The slots of positions `[start, stop)`, in order.
-
-        Raises:
-            ValueError: it does not hold that many.
-        """
-        if not 0 <= start <= stop <= self.slots:
-            raise ValueError(f"positions {start} to {stop} of a holding of {self.slots} slots")
-        index = bisect_right(self.ends, start)
-        found: list[Extent] = []
-        while start < stop:
-            first, length = self.extents[index]
-            offset = start - (self.ends[index] - length)
-            taken = min(length - offset, stop - start)
-            found.append((first + offset, taken))
-            start += taken
-            index += 1
-        return found
-
-    def extent_around(self, position: int) -> tuple[int, int, int]:
-        """(first position, stop, first slot) of the extent that holds `position`, one of those that it holds."""
-        index = bisect_right(self.ends, position)
-        first, length = self.extents[index]
-        return self.ends[index] - length, self.ends[index], first
-
-    def take_first(self, count: int) -> list[Extent]:
-        """Take the first `count` slots away.
-
-        Raises:
-            ValueError: it does not hold that many.
-        """
-        taken, left = self.slots_of(0, count), self.slots_of(count, self.slots)
-        self.extents, self.ends = [], []
-        for extent in left:
-            self.append(extent)
-        return taken
-
-    def append(self, extent: Extent) -> None:
-        """Add slots at the end; an extent that continues the last one makes it longer."""
-        first, length = extent
-        if self.extents and end_of(self.extents[-1]) == first:
-            self.extents[-1] = (self.extents[-1][0], self.extents[-1][1] + length)
-            self.ends[-1] += length
-            return
-        self.ends.append(self.slots + length)
-        self.extents.append(extent)
 
 
 def end_of(extent: Extent) -> int:
@@ -95,27 +21,13 @@ def end_of(extent: Extent) -> int:
 
 def merge_adjacent(extents: list[Extent]) -> list[Extent]:
     """The same slots in the same order, in as few extents as possible."""
-    whole = Holding(0, SlotUse.OWNED)
-    for extent in extents:
-        whole.append(extent)
-    return whole.extents
-
-
-def _pieces(extents: list[Extent], each: int) -> list[list[Extent]]:
-    """The extents cut into pieces of `each` slots."""
-    pieces: list[list[Extent]] = []
-    room = 0
+    merged: list[Extent] = []
     for first, length in extents:
-        if room and length:  # the end of a piece that began in the extent before
-            taken = min(room, length)
-            pieces[-1].append((first, taken))
-            first, length, room = first + taken, length - taken, room - taken
-        whole = length - length % each
-        pieces += [[(at, each)] for at in range(first, first + whole, each)]
-        if length > whole:
-            pieces.append([(first + whole, length - whole)])
-            room = each - (length - whole)
-    return pieces
+        if merged and end_of(merged[-1]) == first:
+            merged[-1] = (merged[-1][0], merged[-1][1] + length)
+        else:
+            merged.append((first, length))
+    return merged
 
 
 class SlotTable:
@@ -123,15 +35,18 @@ class SlotTable:
 
     def __init__(self, capacity: int) -> None:
         self.capacity = capacity
+        self.free = capacity
+        self.withheld = 0
+        self._limit = capacity
         self._free: list[Extent] = [(0, capacity)] if capacity else []  # by first slot, never adjacent
-        self._holdings: dict[Owner, Holding] = {}
+        self._withheld: list[Extent] = []  # likewise
+        self._residencies: dict[Owner, Residency] = {}
         self._counts = dict.fromkeys(SlotUse, 0)
         self._generations = 0
-        self.free = capacity
 
     def __repr__(self) -> str:
         uses = " | ".join(f"{use.value}: {self._counts[use]}" for use in SlotUse)
-        return f"[capacity: {self.capacity} | free: {self.free} | {uses}]"
+        return f"[capacity: {self.capacity} | free: {self.free} | withheld: {self.withheld} | {uses}]"
 
     @property
     def is_conserved(self) -> bool:
@@ -139,7 +54,7 @@ class SlotTable:
         held = 0
         for slots in self._counts.values():
             held += slots
-        return self.free + held == self.capacity and self.free >= 0
+        return self.free + self.withheld + held == self.capacity and self.free >= 0
 
     def count(self, use: SlotUse) -> int:
         """Slots in that use."""
@@ -147,44 +62,49 @@ class SlotTable:
 
     def held(self, owner: Owner) -> int:
         """Slots of one owner, 0 if it has none."""
-        holding = self._holdings.get(owner)
-        return holding.slots if holding is not None else 0
+        residency = self._residencies.get(owner)
+        return residency.slots if residency is not None else 0
 
-    def holding(self, owner: Owner) -> Holding:
-        """What `owner` holds.
+    def residency(self, owner: Owner) -> Residency:
+        """Where the KV of `owner` lies.
 
         Raises:
-            KeyError: nothing.
+            KeyError: it has no slots.
         """
-        return self._holdings[owner]
+        return self._residencies[owner]
 
-    def allocate(self, owner: Owner, count: int, use: SlotUse = SlotUse.OWNED) -> bool:
-        """Give `owner` `count` more slots, in as few extents as possible. False: not that many are free, none given.
+    def allocate(self, owner: Owner, count: int, use: SlotUse = SlotUse.OWNED, at: int | None = None) -> bool:
+        """Give `owner` `count` more slots, for the positions from `at` on (None: after its last), in as few extents as
+        possible. False: not that many are free, none given. `use` holds where it has none yet.
 
         Raises:
-            ValueError: `count` is not positive.
+            ValueError: `count` is not positive, or one of the positions has a slot.
         """
         if count < 1:
             raise ValueError(f"{count} slots")
         if count > self.free:
             return False
-        holding = self._holdings.get(owner)
-        if holding is None:
+        residency = self._residencies.get(owner)
+        if residency is None:
             self._generations += 1
-            holding = self._holdings[owner] = Holding(self._generations, use)
-        left = self._take_adjacent(holding, count)
-        while left:
-            left -= self._take_best(holding, left)
+            residency = self._residencies[owner] = Residency(self._generations, use)
+        position = residency.stop if at is None else at
+        stop = position + count
+        if residency.has_any(position, stop):
+            raise ValueError(f"positions {position} to {stop} are added to a residency of {residency.spans}")
+        position += self._take_adjacent(residency, position, count)
+        while position < stop:
+            position += self._take_best(residency, position, stop - position)
         self.free -= count
-        self._counts[holding.use] += count
+        self._counts[residency.use] += count
         return True
 
     def set_use(self, owner: Owner, use: SlotUse) -> None:
         """Change the use of the owner's slots."""
-        holding = self._holdings[owner]
-        self._counts[holding.use] -= holding.slots
-        self._counts[use] += holding.slots
-        holding.use = use
+        residency = self._residencies[owner]
+        self._counts[residency.use] -= residency.slots
+        self._counts[use] += residency.slots
+        residency.use = use
 
     def transfer(self, owner: Owner, heir: Owner, use: SlotUse) -> None:
         """Transfer all slots of `owner` to `heir`, which held none.
@@ -193,45 +113,101 @@ class SlotTable:
             KeyError: `owner` holds nothing.
             ValueError: `heir` does hold something.
         """
-        if heir in self._holdings:
+        if heir in self._residencies:
             raise ValueError(f"owner {heir} holds {self.held(heir)} slots already")
-        self._holdings[heir] = self._holdings.pop(owner)
+        self._residencies[heir] = self._residencies.pop(owner)
         self.set_use(heir, use)
 
     def use(self, owner: Owner) -> SlotUse | None:
         """The use of the owner's slots; None if it has none."""
-        holding = self._holdings.get(owner)
-        return holding.use if holding is not None else None
+        residency = self._residencies.get(owner)
+        return residency.use if residency is not None else None
 
     def split_off(self, owner: Owner, heirs: Sequence[Owner | None], each: int) -> None:
-        """Split off the owner's first slots: each heir, which holds none yet, gets the next `each`; None frees them.
+        """Split off the owner's first slots: each heir, which holds none yet, gets those of the next `each` positions;
+        None frees them.
 
         Raises:
-            ValueError: the owner does not hold that many.
+            ValueError: the owner does not hold that many in a row.
         """
-        holding = self._holdings[owner]
-        pieces = _pieces(holding.take_first(each * len(heirs)), each)
-        for heir, piece in zip(heirs, pieces, strict=True):
+        residency = self._residencies[owner]
+        start = residency.start
+        residency.slots_of(start, start + each * len(heirs))
+        for at, heir in zip(range(start, start + each * len(heirs), each), heirs, strict=True):
             if heir is None:
-                self._counts[holding.use] -= each
-                self.free += each
-                for extent in piece:
-                    self._return_extent(extent)
-            else:
-                self._generations += 1
-                ends = [each] if len(piece) == 1 else list(accumulate(length for _, length in piece))
-                self._holdings[heir] = Holding(self._generations, holding.use, piece, ends)
+                self._give_back(residency, at, at + each)
+                continue
+            self._generations += 1
+            self._residencies[heir] = part = Residency(self._generations, residency.use)
+            for extent in residency.remove(at, at + each):
+                part.add(part.stop or at, extent)
 
     def release(self, owner: Owner) -> int:
         """Free all slots of `owner`; returns their number."""
-        holding = self._holdings.pop(owner, None)
-        if holding is None:
+        residency = self._residencies.pop(owner, None)
+        return 0 if residency is None else self._give_back(residency, residency.start, residency.stop)
+
+    def release_span(self, owner: Owner, start: int, stop: int) -> int:
+        """Free the owner's slots of positions `[start, stop)`, as far as it has any; returns their number.
+
+        An owner without slots is forgotten.
+        """
+        residency = self._residencies.get(owner)
+        if residency is None:
             return 0
-        self._counts[holding.use] -= holding.slots
-        self.free += holding.slots
-        for extent in holding.extents:
+        freed = self._give_back(residency, start, stop)
+        if not residency.slots:
+            del self._residencies[owner]
+        return freed
+
+    def replace(self, owner: Owner, start: int, stop: int, donor: Owner) -> None:
+        """The KV of the owner's positions `[start, stop)` was copied into the donor's slots of the same positions: they
+        are the owner's from now on, and its former slots are free.
+
+        Raises:
+            KeyError: one of the two has no slots.
+            ValueError: one of them lacks some of these positions.
+        """
+        residency, given = self._residencies[owner], self._residencies[donor]
+        residency.slots_of(start, stop)
+        extents = given.slots_of(start, stop)
+        self._give_back(residency, start, stop)
+        given.remove(start, stop)
+        self._counts[given.use] -= stop - start
+        self._counts[residency.use] += stop - start
+        for extent in extents:
+            residency.add(start, extent)
+            start += extent[1]
+        if not given.slots:
+            del self._residencies[donor]
+
+    def withhold_beyond(self, limit: int) -> None:
+        """Give out no slot from `limit` on, until the next call or `resize`. The capacity itself ends it."""
+        free = sorted([*self._free, *self._withheld])
+        self._free, self._withheld, self._limit = [], [], limit
+        self.free = self.withheld = 0
+        for extent in free:
             self._return_extent(extent)
-        return holding.slots
+
+    def owners_beyond(self, limit: int) -> dict[Owner, list[Span]]:
+        """The owners of slots from `limit` on, with the positions whose KV lies there."""
+        found = {owner: residency.spans_beyond(limit) for owner, residency in self._residencies.items()}
+        return {owner: spans for owner, spans in found.items() if spans}
+
+    def resize(self, capacity: int) -> None:
+        """Change the number of slots, at the end; the engine's layout changed.
+
+        Raises:
+            ValueError: an owner has slots beyond the new capacity.
+        """
+        beyond = self.owners_beyond(capacity)
+        if beyond:
+            raise ValueError(f"{len(beyond)} owners have slots beyond {capacity} of {self.capacity}")
+        added = (self.capacity, capacity - self.capacity)
+        self.withhold_beyond(capacity)
+        self._withheld, self.withheld, self.capacity = [], 0, capacity
+        if added[1] > 0:
+            self._return_extent(added)
 
     def check_integrity(self) -> None:
         """Every slot is in exactly one place.
@@ -239,57 +215,85 @@ class SlotTable:
         Raises:
             AssertionError: the table contradicts itself.
         """
-        spans = [*self._free, *(extent for holding in self._holdings.values() for extent in holding.extents)]
+        held = [extent for residency in self._residencies.values() for extent in residency.extents]
+        spans = [*self._free, *self._withheld, *held]
         at = 0
         for first, length in sorted(spans):
             assert first == at, f"slot {min(first, at)} is held twice or lost: {self!r}"
             assert length > 0, f"an empty extent at {first}"
             at += length
         assert at == self.capacity, f"{at} of {self.capacity} slots accounted for"
-        free = 0
-        for _, length in self._free:
-            free += length
-        assert free == self.free, f"{self.free} counted free, {free} are"
-        for use in SlotUse:
+        for counted, name, extents in (
+            (self.free, "free", self._free),
+            (self.withheld, "withheld", self._withheld),
+            *((self._counts[use], use.value, self._extents_in(use)) for use in SlotUse),
+        ):
             slots = 0
-            for holding in self._holdings.values():
-                slots += holding.slots if holding.use is use else 0
-            assert slots == self._counts[use], f"{self._counts[use]} counted {use.value}, {slots} are"
+            for _, length in extents:
+                slots += length
+            assert slots == counted, f"{counted} counted {name}, {slots} are"
+        assert all(end_of(extent) <= self._limit for extent in self._free), f"beyond {self._limit} are free slots"
 
-    def _take_adjacent(self, holding: Holding, count: int) -> int:
-        """Continue the last extent if the slots after it are free; how many are still to be found."""
-        if not holding.extents:
-            return count
-        index = bisect_left(self._free, (end_of(holding.extents[-1]), 0))
-        if index == len(self._free) or self._free[index][0] != end_of(holding.extents[-1]):
-            return count
-        return count - self._take_from(holding, index, count)
+    def _extents_in(self, use: SlotUse) -> list[Extent]:
+        return [extent for one in self._residencies.values() if one.use is use for extent in one.extents]
 
-    def _take_best(self, holding: Holding, count: int) -> int:
+    def _take_adjacent(self, residency: Residency, position: int, count: int) -> int:
+        """Continue the run that ends at `position` if the slots after it are free; how many were taken."""
+        if not residency.starts or residency.stop != position:
+            return 0
+        after = end_of(residency.extents[-1])
+        index = bisect_left(self._free, (after, 0))
+        if index == len(self._free) or self._free[index][0] != after:
+            return 0
+        return self._take_from(residency, index, position, count)
+
+    def _take_best(self, residency: Residency, position: int, count: int) -> int:
         """The smallest free extent that is large enough, else the largest; how many it gave."""
         best, best_length = 0, 0
         for index, (_, length) in enumerate(self._free):
             fits, best_fits = length >= count, best_length >= count
             if (fits, -length if fits else length) > (best_fits, -best_length if best_fits else best_length):
                 best, best_length = index, length
-        return self._take_from(holding, best, count)
+        return self._take_from(residency, best, position, count)
 
-    def _take_from(self, holding: Holding, index: int, count: int) -> int:
+    def _take_from(self, residency: Residency, index: int, position: int, count: int) -> int:
         first, length = self._free[index]
         taken = min(length, count)
+        residency.add(position, (first, taken))
         if taken == length:
             del self._free[index]
         else:
             self._free[index] = (first + taken, length - taken)
-        holding.append((first, taken))
         return taken
 
+    def _give_back(self, residency: Residency, start: int, stop: int) -> int:
+        """Free the residency's slots of these positions; how many it had."""
+        freed = 0
+        for extent in residency.remove(start, stop):
+            freed += extent[1]
+            self._return_extent(extent)
+        self._counts[residency.use] -= freed
+        return freed
+
     def _return_extent(self, extent: Extent) -> None:
-        insort(self._free, extent)
-        index = bisect_left(self._free, extent)
-        if index + 1 < len(self._free) and end_of(self._free[index]) == self._free[index + 1][0]:
-            self._free[index] = (self._free[index][0], self._free[index][1] + self._free[index + 1][1])
-            del self._free[index + 1]
-        if index > 0 and end_of(self._free[index - 1]) == self._free[index][0]:
-            self._free[index - 1] = (self._free[index - 1][0], self._free[index - 1][1] + self._free[index][1])
-            del self._free[index]
+        """Slots without an owner are free below the limit, and withheld from there on."""
+        first, length = extent
+        below = min(max(0, self._limit - first), length)
+        if below:
+            self.free += below
+            _insert(self._free, (first, below))
+        if below < length:
+            self.withheld += length - below
+            _insert(self._withheld, (first + below, length - below))
+
+
+def _insert(extents: list[Extent], extent: Extent) -> None:
+    """Put it in its order, as one with its neighbours if it is adjacent to them."""
+    insort(extents, extent)
+    index = bisect_left(extents, extent)
+    if index + 1 < len(extents) and end_of(extents[index]) == extents[index + 1][0]:
+        extents[index] = (extents[index][0], extents[index][1] + extents[index + 1][1])
+        del extents[index + 1]
+    if index > 0 and end_of(extents[index - 1]) == extents[index][0]:
+        extents[index - 1] = (extents[index - 1][0], extents[index - 1][1] + extents[index][1])
+        del extents[index]

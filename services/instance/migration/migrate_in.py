@@ -251,7 +251,7 @@ class MigrateIn:
         if missing > 0 and not self._lifecycle.kv_cache.reserve(migration, missing):
             return self._stop_filling(migration, f"{missing} slots are missing")
         migration.moving = region
-        extents = self._lifecycle.slot_table.holding(migration).slots_of(start, stop)
+        extents = self._lifecycle.slot_table.residency(migration).slots_of(start, stop)
         return self._host_cache.copy_into_reservation(migration.handle, region, extents)
 
     def _stop_filling(self, migration: IncomingMigration, detail: str) -> list[Effect]:

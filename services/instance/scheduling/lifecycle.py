@@ -13,7 +13,8 @@ from dunlin.messages.types import Figure, HostRegion, Priority, RejectedOption, 
 from dunlin.policies.preemption import PreemptionCandidate, PreemptionMode, spill
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
-from services.instance.kv.slot_table import Owner, SlotTable, SlotUse
+from services.instance.kv.residency import SlotUse
+from services.instance.kv.slot_table import Owner, SlotTable
 from services.instance.kv.tickets import HostReservation, PendingTransfer, TransferPurpose
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 

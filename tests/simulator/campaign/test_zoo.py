@@ -7,7 +7,7 @@ import pytest
 
 from dunlin.kv.prefix_hash import chain_of, chain_root, has_prefix
 from services.dispatcher.requests.token_rows import is_consistent
-from services.instance.kv.slot_table import Holding, SlotUse
+from services.instance.kv.residency import Residency, SlotUse
 from tests.zoo.hunt import BUGS, hunt, names, search
 from tests.zoo.plant import Bug, Swap, planted, skip, swap
 from tests.zoo.restore import restore, write
@@ -30,10 +30,10 @@ def test_it_can_be_planted(bug: Bug) -> None:
         pass
 
 
-def held() -> Holding:
-    holding = Holding(1, SlotUse.OWNED)
-    holding.append((10, 5))
-    return holding
+def held() -> Residency:
+    residency = Residency(1, SlotUse.OWNED)
+    residency.add(0, (10, 5))
+    return residency
 
 
 def bug(*swaps: Swap) -> Bug:
@@ -41,7 +41,7 @@ def bug(*swaps: Swap) -> Bug:
 
 
 SHIFTED = swap(
-    Holding.slots_of,
+    Residency.slots_of,
     lambda original, self, start, stop: [(first + 1, length) for first, length in original(self, start, stop)],
 )
 
@@ -84,7 +84,7 @@ def test_two_bugs_of_one_function_are_undone_in_turn() -> None:
     assert held().slots_of(0, 2) == [(10, 2)]
 
 
-@pytest.mark.parametrize("target", [Holding, held().slots_of, Holding.slots])
+@pytest.mark.parametrize("target", [Residency, held().slots_of, Residency.stop])
 def test_only_functions_can_be_swapped(target: Callable[..., object]) -> None:
     with pytest.raises(TypeError, match="is no function"):
         skip(target, lambda: None)

@@ -9,7 +9,7 @@ from dunlin.messages.dispatch import Accepted, Continued, Ended, Poisoned, Refus
 from dunlin.messages.engine import EngineExited, Open, Step, TransferDone
 from dunlin.messages.types import TransferStatus
 from services.instance.engine.recovery import EngineGraceOver, is_kv_trusted, may_be_request_fault
-from services.instance.kv.slot_table import SlotUse
+from services.instance.kv.residency import SlotUse
 from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import (
     ENGINE,

@@ -16,7 +16,7 @@ from dunlin.model.config import ROPE_KINDS
 from services.instance.kv import kv_cache
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.prefix_cache import PrefixCache
-from services.instance.kv.slot_table import Extent, SlotUse
+from services.instance.kv.residency import Extent, SlotUse
 from services.instance.sequence.table import KeptHostRegion, Sequence
 
 D = Address("dispatcher", "d", 1)
@@ -86,7 +86,7 @@ def test_positions_without_slots_are_an_error() -> None:
     sequence = make_sequence(1)
     begin(cache, sequence)
     computed(cache, sequence)
-    with pytest.raises(ValueError, match="holding of 16 slots"):
+    with pytest.raises(ValueError, match="residency of \\[\\(32, 48\\)\\]"):
         cache.extents(sequence, 40, 49)
     with pytest.raises(KeyError):
         cache.extents(make_sequence(7), 0, 1)

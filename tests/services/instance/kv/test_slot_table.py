@@ -5,7 +5,8 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from services.instance.kv.slot_table import Extent, SlotTable, SlotUse
+from services.instance.kv.residency import Extent, SlotUse
+from services.instance.kv.slot_table import SlotTable
 
 CAPACITY = 48
 
@@ -19,7 +20,7 @@ def make_table(capacity: int = CAPACITY, **held: int) -> SlotTable:
 
 
 def extents(table: SlotTable, owner: int) -> list[Extent]:
-    return table.holding(owner).extents
+    return table.residency(owner).extents
 
 
 def test_an_empty_slab_is_one_extent() -> None:
@@ -97,10 +98,10 @@ def test_slots_can_be_set_aside_from_the_start() -> None:
 
 def test_an_owner_that_comes_again_has_a_new_generation() -> None:
     table = make_table(o1=4)
-    first = table.holding(1).generation
+    first = table.residency(1).generation
     table.release(1)
     table.allocate(1, 4)
-    assert table.holding(1).generation > first
+    assert table.residency(1).generation > first
 
 
 def test_releasing_twice_frees_nothing_more() -> None:
@@ -111,17 +112,17 @@ def test_releasing_twice_frees_nothing_more() -> None:
 def test_the_slots_of_positions_are_found_across_extents() -> None:
     table = make_table(20, o1=4, o2=4)
     table.allocate(1, 4)
-    holding = table.holding(1)
+    holding = table.residency(1)
     assert holding.slots_of(0, 8) == [(0, 4), (8, 4)]
     assert holding.slots_of(3, 6) == [(3, 1), (8, 2)]
     assert holding.slots_of(4, 5) == [(8, 1)]
     assert holding.slots_of(2, 2) == []
 
 
-@pytest.mark.parametrize("span", [(0, 9), (-1, 2), (5, 4)])
+@pytest.mark.parametrize("span", [(0, 9), (-1, 2), (8, 9)])
 def test_positions_without_slots_are_an_error(span: tuple[int, int]) -> None:
-    with pytest.raises(ValueError, match="of a holding of 8 slots"):
-        make_table(o1=8).holding(1).slots_of(*span)
+    with pytest.raises(ValueError, match="of a residency of \\[\\(0, 8\\)\\]"):
+        make_table(o1=8).residency(1).slots_of(*span)
 
 
 def test_a_slab_without_slots_gives_none() -> None:
@@ -132,11 +133,11 @@ def test_a_slab_without_slots_gives_none() -> None:
 
 def test_the_check_sees_a_lost_extent_a_shared_slot_and_a_wrong_count() -> None:
     table = make_table(o1=4)
-    del table._holdings[1]
+    del table._residencies[1]
     with pytest.raises(AssertionError, match="held twice or lost"):
         table.check_integrity()
     table = make_table(o1=4, o2=4)
-    table.holding(2).extents[0] = (3, 4)
+    table.residency(2).extents[0] = (3, 4)
     with pytest.raises(AssertionError, match="held twice or lost"):
         table.check_integrity()
     table = make_table(o1=4)
@@ -144,81 +145,213 @@ def test_the_check_sees_a_lost_extent_a_shared_slot_and_a_wrong_count() -> None:
     with pytest.raises(AssertionError, match="counted free"):
         table.check_integrity()
     table = make_table(o1=4)
-    table.holding(1).use = SlotUse.MOVING
+    table.residency(1).use = SlotUse.MOVING
     with pytest.raises(AssertionError, match="counted"):
         table.check_integrity()
 
 
+def test_positions_released_in_the_middle_leave_a_gap_that_can_be_filled_again() -> None:
+    table = make_table(20, o1=9)
+    assert table.release_span(1, 3, 5) == 2
+    assert (table.residency(1).spans, table.free) == ([(0, 3), (5, 9)], 13)
+    assert table.allocate(2, 2)
+    assert table.allocate(1, 2, at=3)
+    assert table.residency(1).slots_of(2, 6) == [(2, 1), (9, 2), (5, 1)]
+    table.check_integrity()
+
+
+def test_positions_that_have_slots_get_no_others() -> None:
+    table = make_table(20, o1=4)
+    with pytest.raises(ValueError, match="positions 3 to 5 are added"):
+        table.allocate(1, 2, at=3)
+    assert table.free == 16
+
+
+def test_an_owner_without_a_last_slot_is_forgotten() -> None:
+    table = make_table(20, o1=4)
+    assert (table.release_span(1, 0, 9), table.use(1), table.release_span(1, 0, 9)) == (4, None, 0)
+
+
+def test_slots_of_the_tail_are_given_to_no_owner_and_come_back_free_with_the_old_limit() -> None:
+    table = make_table(20, o1=4, o2=12)
+    table.withhold_beyond(10)
+    assert (table.free, table.withheld) == (0, 4)
+    assert not table.allocate(3, 1)
+    table.release(2)
+    assert (table.free, table.withheld) == (6, 10)
+    table.withhold_beyond(20)
+    assert (table.free, table.withheld) == (16, 0)
+
+
+def test_what_lies_beyond_a_limit_is_named_by_owner_and_position() -> None:
+    table = make_table(20, o1=4, o2=8)
+    table.allocate(1, 4)
+    assert table.owners_beyond(10) == {1: [(4, 8)], 2: [(6, 8)]}
+
+
+def test_a_copied_tail_takes_the_place_of_the_former_slots() -> None:
+    table = make_table(20, o1=4, o2=4)
+    table.allocate(1, 4)
+    table.release(2)
+    table.withhold_beyond(8)
+    assert table.allocate("copy", 4, SlotUse.MOVING, at=4)
+    table.replace(1, 4, 8, "copy")
+    assert (extents(table, 1), table.held("copy"), table.count(SlotUse.MOVING)) == ([(0, 8)], 0, 0)
+    table.resize(8)
+    assert (table.capacity, table.free, table.withheld) == (8, 0, 0)
+    table.resize(12)
+    assert (table.capacity, table.free) == (12, 4)
+    table.check_integrity()
+
+
+def test_a_table_does_not_shrink_over_slots_that_are_held() -> None:
+    table = make_table(20, o1=4, o2=4)
+    with pytest.raises(ValueError, match="1 owners have slots beyond 6 of 20"):
+        table.resize(6)
+
+
 class SlotMachine(RuleBasedStateMachine):
-    """The model: whose each slot is, and what each owner's slots are used for."""
+    """The model: whose each slot is, where each owner's positions lie, and what its slots are used for."""
 
     def __init__(self) -> None:
         super().__init__()
         self.table = SlotTable(CAPACITY)
         self.slots: list[int | None] = [None] * CAPACITY
-        self.order: dict[int, list[int]] = {}
+        self.limit = CAPACITY
+        self.places: dict[int, dict[int, int]] = {}
         self.uses: dict[int, SlotUse] = {}
         self.generations: list[int] = []
 
-    @rule(owner=st.integers(1, 6), count=st.integers(1, 20), use=st.sampled_from(SlotUse))
-    def grow(self, owner: int, count: int, use: SlotUse) -> None:
-        free = self.slots.count(None)
-        longest = self.longest_free()
-        is_new = owner not in self.order
-        before = [] if is_new else list(self.order[owner])
-        assert self.table.allocate(owner, count, use) == (count <= free)
+    @rule(
+        owner=st.integers(1, 6),
+        count=st.integers(1, 20),
+        use=st.sampled_from(SlotUse),
+        at=st.none() | st.integers(0, 30),
+    )
+    def grow(self, owner: int, count: int, use: SlotUse, at: int | None) -> None:
+        before = dict(self.places.get(owner, {}))
+        start = at if at is not None else max(before, default=-1) + 1
+        added = range(start, start + count)
+        free, longest = self.slots[: self.limit].count(None), self.longest_free()
+        if count <= free and before.keys() & set(added):
+            with pytest.raises(ValueError, match="are added"):
+                self.table.allocate(owner, count, use, at)
+            return
+        assert self.table.allocate(owner, count, use, at) == (count <= free)
         if count > free:
             return
-        holding = self.table.holding(owner)
-        now = [slot for first, length in holding.extents for slot in range(first, first + length)]
-        assert now[: len(before)] == before, "what a sequence has stays where it is"
-        added = now[len(before) :]
-        assert len(added) == count
-        assert all(self.slots[slot] is None for slot in added)
-        if is_new:
-            assert len(holding.extents) == 1 or longest < count, "one extent would have been enough"
-            assert holding.generation not in self.generations
-            self.generations.append(holding.generation)
+        residency = self.table.residency(owner)
+        now = self.map_of(owner)
+        assert now.keys() == before.keys() | set(added)
+        assert before.items() <= now.items(), "what an owner has stays where it is"
+        assert all(self.slots[now[position]] is None and now[position] < self.limit for position in added)
+        if not before:
+            assert len(residency.extents) == 1 or longest < count, "one extent would have been enough"
+            assert residency.generation not in self.generations
+            self.generations.append(residency.generation)
             self.uses[owner] = use
-        for slot in added:
-            self.slots[slot] = owner
-        self.order[owner] = now
+        self.take(owner, now)
 
-    @precondition(lambda self: self.order)
+    @precondition(lambda self: self.places)
     @rule(data=st.data(), use=st.sampled_from(SlotUse))
     def mark(self, data: st.DataObject, use: SlotUse) -> None:
-        owner = data.draw(st.sampled_from(sorted(self.order)))
+        owner = data.draw(st.sampled_from(sorted(self.places)))
         self.table.set_use(owner, use)
         self.uses[owner] = use
 
     @rule(owner=st.integers(1, 6))
     def release(self, owner: int) -> None:
-        assert self.table.release(owner) == len(self.order.pop(owner, []))
-        self.uses.pop(owner, None)
-        self.slots = [None if slot == owner else slot for slot in self.slots]
+        assert self.table.release(owner) == len(self.places.get(owner, {}))
+        self.take(owner, {})
 
-    @precondition(lambda self: self.order)
+    @rule(owner=st.integers(1, 6), start=st.integers(0, 40), length=st.integers(0, 20))
+    def release_span(self, owner: int, start: int, length: int) -> None:
+        left = {at: slot for at, slot in self.places.get(owner, {}).items() if not start <= at < start + length}
+        assert self.table.release_span(owner, start, start + length) == len(self.places.get(owner, {})) - len(left)
+        self.take(owner, left)
+
+    @precondition(lambda self: self.places)
+    @rule(data=st.data(), donor=st.integers(7, 9))
+    def replace(self, data: st.DataObject, donor: int) -> None:
+        owner = data.draw(st.sampled_from(sorted(self.places)))
+        start, stop = data.draw(st.sampled_from(self.table.residency(owner).spans))
+        if owner == donor or self.table.held(donor) or not self.table.allocate(donor, stop - start, at=start):
+            return
+        self.table.replace(owner, start, stop, donor)
+        now = self.map_of(owner)
+        assert now.keys() == self.places[owner].keys()
+        assert not {now[at] for at in range(start, stop)} & set(self.places[owner].values()), "the new slots"
+        self.take(owner, now)
+
+    @rule(limit=st.integers(0, CAPACITY))
+    def withhold(self, limit: int) -> None:
+        self.table.withhold_beyond(limit)
+        self.limit = limit
+
+    @rule(capacity=st.integers(1, CAPACITY + 8))
+    def resize(self, capacity: int) -> None:
+        if any(slot >= capacity for places in self.places.values() for slot in places.values()):
+            with pytest.raises(ValueError, match="have slots beyond"):
+                self.table.resize(capacity)
+            return
+        self.table.resize(capacity)
+        self.slots = [*self.slots[:capacity], *[None] * (capacity - len(self.slots))]
+        self.limit = capacity
+
+    @precondition(lambda self: self.places)
     @rule(data=st.data())
     def look_up(self, data: st.DataObject) -> None:
-        owner = data.draw(st.sampled_from(sorted(self.order)))
-        mine = self.order[owner]
-        start = data.draw(st.integers(0, len(mine)))
-        stop = data.draw(st.integers(start, len(mine)))
-        spans = self.table.holding(owner).slots_of(start, stop)
-        assert [slot for first, length in spans for slot in range(first, first + length)] == mine[start:stop]
+        owner = data.draw(st.sampled_from(sorted(self.places)))
+        mine = self.places[owner]
+        start = data.draw(st.integers(0, 40))
+        stop = data.draw(st.integers(start, 44))
+        wanted = [mine.get(at) for at in range(start, stop)]
+        if None in wanted:
+            with pytest.raises(ValueError, match="of a residency of"):
+                self.table.residency(owner).slots_of(start, stop)
+            return
+        found = self.table.residency(owner).slots_of(start, stop)
+        assert [slot for first, length in found for slot in range(first, first + length)] == wanted
 
     @invariant()
     def conserves(self) -> None:
         self.table.check_integrity()
-        assert self.table.free == self.slots.count(None)
+        assert self.table.is_conserved
+        assert self.table.free == self.slots[: self.limit].count(None)
+        assert self.table.withheld == self.slots[self.limit :].count(None)
         for use in SlotUse:
-            held = [len(slots) for owner, slots in self.order.items() if self.uses[owner] is use]
+            held = [len(places) for owner, places in self.places.items() if self.uses[owner] is use]
             assert self.table.count(use) == sum(held)
-        assert self.table.free + sum(self.table.count(use) for use in SlotUse) == self.table.capacity
+        beyond = {
+            owner: sorted(at for at, slot in places.items() if slot >= 20) for owner, places in self.places.items()
+        }
+        named = {
+            owner: [at for span in spans for at in range(*span)]
+            for owner, spans in self.table.owners_beyond(20).items()
+        }
+        assert named == {owner: positions for owner, positions in beyond.items() if positions}
+
+    def map_of(self, owner: int) -> dict[int, int]:
+        residency = self.table.residency(owner)
+        return {
+            start + i: first + i
+            for start, (first, length) in zip(residency.starts, residency.extents, strict=True)
+            for i in range(length)
+        }
+
+    def take(self, owner: int, places: dict[int, int]) -> None:
+        self.slots = [None if slot == owner else slot for slot in self.slots]
+        for slot in places.values():
+            self.slots[slot] = owner
+        if places:
+            self.places[owner] = places
+        else:
+            self.places.pop(owner, None)
+            self.uses.pop(owner, None)
 
     def longest_free(self) -> int:
         longest = run = 0
-        for slot in self.slots:
+        for slot in self.slots[: self.limit]:
             run = run + 1 if slot is None else 0
             longest = max(longest, run)
         return longest
