@@ -18,7 +18,7 @@ from dunlin.effects import Address
 from dunlin.messages.dispatch import Place
 from dunlin.messages.types import i32
 from services.instance.kv.kv_cache import KvCache
-from services.instance.kv.slot_table import Extent
+from services.instance.kv.residency import Extent
 from services.instance.sequence.table import Sequence
 
 TENANTS = ("one", "two")

@@ -4,6 +4,7 @@ Knows of a sequence only what its regions are about; `lifecycle.py` and `checkpo
 out, restored or released. `tickets.py` matches each answer to its request.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 
 from dunlin.effects import Address, After, Effect, Send
@@ -31,6 +32,7 @@ from services.instance.kv.tickets import (
     Tickets,
     TransferPurpose,
 )
+from services.instance.kv.whole_regions import group_whole
 from services.instance.sequence.table import KeptHostRegion, Sequence
 
 
@@ -162,7 +164,8 @@ class HostCacheClient:
     ) -> list[Effect]:
         """Ask for room for the tokens from the end of what is kept up to `stop`."""
         assert self._ready is not None
-        region = Region(0, len(self._ready.layers), sequence.kept_tokens, stop)
+        layers = self._ready.layers
+        region = Region(layers[0], layers[-1] + 1, sequence.kept_tokens, stop)
         chain = self.chain_hash(sequence, stop)
         ticket = self._tickets.add(HostReservation(sequence, purpose, region, chain, priority))
         place = sequence.place
@@ -254,6 +257,11 @@ class HostCacheClient:
         ticket = self._tickets.add(ArrivalTransfer(handle))
         return [Send(self._engine, _move_message(ticket, TransferKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
 
+    def is_restoring(self, sequence: Sequence, start: int) -> bool:
+        """Whether a region of the sequence that starts at `start` is being copied into its slots."""
+        moves = (move for _, move in self._tickets.of(PendingTransfer) if move.purpose is TransferPurpose.RESTORE)
+        return any(move.sequence is sequence and move.kept.region.start == start for move in moves)
+
     def cancel_moves(self, sequence: Sequence, purpose: TransferPurpose) -> list[Effect]:
         """Stop the sequence's moves of that purpose; the engine still answers them, and touches no slot meanwhile."""
         moves = self._tickets.of(PendingTransfer)
@@ -280,16 +288,20 @@ class HostCacheClient:
         return [Send(self._kvstore, CommitRegion(host.handle, host.generation, checksum))]
 
     def attach_regions(self, sequence: Sequence, regions: tuple[KeptRegion, ...]) -> list[Effect]:
-        """Keep the regions that cover the sequence's own tokens from the first on; release the others."""
+        """Keep the regions that cover the sequence's own tokens from the first on, in every layer held; release the
+        others.
+        """
         assert self._kvstore is not None
-        effects: list[Effect] = []
-        for found in regions:
-            region, fits = found.region, found.region.start == sequence.kept_tokens
-            if fits and region.stop <= len(sequence.tokens) and found.chain == self.chain_hash(sequence, region.stop):
-                sequence.kept.append(KeptHostRegion(region, found.host, self._kvstore, found.chain))
+        assert self._ready is not None
+        groups, useless = group_whole(regions, self._ready.layers)
+        for group in groups:
+            region, chain = group[0].region, group[0].chain
+            fits = region.start == sequence.kept_tokens and region.stop <= len(sequence.tokens)
+            if fits and chain == self.chain_hash(sequence, region.stop):
+                sequence.kept += [KeptHostRegion(one.region, one.host, self._kvstore, one.chain) for one in group]
             else:
-                effects += self.release(found.host)
-        return effects
+                useless += group
+        return self.release_all(useless)
 
     def truncate(self, sequence: Sequence, start: int = 0, corrupt: bool = False) -> list[Effect]:
         """Release the kept regions from token `start` on; `corrupt`: the first of them was damaged."""
@@ -312,7 +324,7 @@ class HostCacheClient:
             return []
         return [Send(self._kvstore, ReleaseRegion(host.handle, host.generation, corrupt))]
 
-    def release_all(self, regions: tuple[KeptRegion, ...]) -> list[Effect]:
+    def release_all(self, regions: Iterable[KeptRegion]) -> list[Effect]:
         """Give the room of all these regions back to the kvstore."""
         effects: list[Effect] = []
         for region in regions:

@@ -1,8 +1,8 @@
 """The KV cache of one engine: which slots hold which positions of a sequence, its own and shared ones.
 
 The only way from a sequence's positions to slots: rows, spills, checkpoints, restores and migrations all ask here. A
-sequence's first positions may lie in blocks that it shares with others, the rest in its own residency. Knows no state of
-a sequence but its number, its tokens and how many of them have KV; takes no decision.
+sequence's first positions may lie in blocks that it shares with others, the rest in its own residency. Knows no state
+of a sequence but its number, its tokens and how many of them have KV; takes no decision.
 """
 
 from dunlin.kv.prefix_hash import BLOCK_TOKENS, chain_root
@@ -42,7 +42,7 @@ class KvCache:
         return self.prefix_cache.unpinned * BLOCK_TOKENS
 
     def held_positions(self, sequence: Sequence) -> int:
-        """The position after the last one of the sequence that has a slot; `missing` says which before it have none."""
+        """The position after the last one of the sequence that has a slot."""
         if not self.slot_table.held(sequence.number):
             return self.shared_positions(sequence)
         return self.slot_table.residency(sequence.number).stop

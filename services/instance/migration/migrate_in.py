@@ -247,6 +247,10 @@ class MigrateIn:
             return self._stop_filling(
                 migration, f"tokens {start} to {stop} do not follow {migration.filled}, or no host tier"
             )
+        wanted = (migration.request.layer_start, migration.request.layer_stop)
+        layers = (region.region.layer_start, region.region.layer_stop)
+        if layers != wanted:
+            return self._stop_filling(migration, f"the region has layers {layers}, the room is for layers {wanted}")
         missing = stop - self._lifecycle.slot_table.held(migration)
         if missing > 0 and not self._lifecycle.kv_cache.reserve(migration, missing):
             return self._stop_filling(migration, f"{missing} slots are missing")

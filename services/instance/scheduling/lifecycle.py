@@ -276,23 +276,29 @@ class SequenceLifecycle:
     def _start_restore(self, sequence: Sequence) -> list[Effect]:
         """Restore the kept regions beyond the tokens whose KV is in the KV cache already."""
         effects: list[Effect] = []
-        at = sequence.confirmed
+        start = stop = sequence.confirmed
+        sequence.restore_failed = False
         for kept in sequence.kept:
-            if kept.region.start != at:
+            if kept.region.start == stop:
+                start, stop = stop, kept.region.stop
+            elif (kept.region.start, kept.region.stop) != (start, stop):
                 continue
-            at = kept.region.stop
             sequence.in_moves += 1
-            extents = self.kv_cache.extents(sequence, kept.region.start, kept.region.stop)
+            extents = self.kv_cache.extents(sequence, start, stop)
             effects += self._host_cache.copy_in(sequence, kept, extents)
         return effects
 
     def _region_restored(self, move: PendingTransfer, done: TransferDone) -> list[Effect]:
-        """One region was restored, or failed: then no region behind it counts either."""
+        """One region was restored, or failed: then no region behind it counts either. A span counts when all regions
+        of it, which have different layers, are restored.
+        """
         sequence, region = move.sequence, move.kept.region
-        if done.status is TransferStatus.OK and sequence.confirmed == region.start:
-            sequence.confirmed = region.stop
+        if done.status is TransferStatus.OK and sequence.confirmed == region.start and not sequence.restore_failed:
             self._host_cache.restored_total += 1
+            if not self._host_cache.is_restoring(sequence, region.start):
+                sequence.confirmed = region.stop
             return []
+        sequence.restore_failed = True
         corrupt = done.status is TransferStatus.CORRUPT and sequence.state is not SequenceState.ENDING
         return self._host_cache.truncate(sequence, region.start, corrupt)
 

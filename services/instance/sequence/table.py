@@ -97,7 +97,8 @@ class Sequence:
     `tokens` are the known ones; `pending` more are being sampled by outstanding steps. `computed` positions have KV or
     will have it when the outstanding steps are done; `confirmed` ones have it. `in_steps` outstanding steps name it,
     and `in_moves` region copies that it waits for. `notify_ended`: the dispatcher waits for `Ended`. `kept` are regions
-    in the host tier, of all layers, that together cover its first tokens; `is_claiming` while the claim for regions of
+    in the host tier that together cover its first tokens in all layers, in order of their start; `restore_failed`: a
+    region was not restored, so none behind it counts; `is_claiming` while the claim for regions of
     earlier attempts has no answer, `is_claimed` until it started from them. `spills_kv`: its KV is copied to the host
     tier when it is preempted. `kv_tokens` had KV when it was last preempted.
     `suspicion` is as in `Returned`; until its confirmed tokens reach `trial_stop` (0: at once) it runs alone.
@@ -121,6 +122,7 @@ class Sequence:
     is_claiming: bool = False
     is_claimed: bool = False
     kv_tokens: int = 0
+    restore_failed: bool = False
     suspicion: int = 0
     trial_stop: int = 0
     engines_lost: int = 0

@@ -252,10 +252,16 @@ class Bench:
         dispatcher = by or self.dispatcher
         self.world.post(dispatcher.address, ME, Cancel(attempt.place.request, attempt.place.attempt))
 
-    def leave_behind(self, place: Place, *spans: tuple[int, int], tokens: list[int] | None = None) -> list[HostRegion]:
+    def leave_behind(
+        self,
+        place: Place,
+        *spans: tuple[int, int],
+        tokens: list[int] | None = None,
+        layers: tuple[int, int] | None = None,
+    ) -> list[HostRegion]:
         """What an attempt at another instance of the node, which is gone now, had committed of the request's tokens.
 
-        With other `tokens`: the KV of those.
+        With other `tokens`: the KV of those. `layers` (None: all) are the first one and the one after the last.
         """
         assert self.kvstore is not None
         other, ready = Address("instance", "gone", 99), self.engine.ready
@@ -264,10 +270,11 @@ class Bench:
         hosts = []
         self.kvstore.receive(self.world.now_s, other, Joined())
         for start, stop in spans:
-            region = Region(0, len(ready.layers), start, stop)
+            region = Region(*(layers or (0, len(ready.layers))), start, stop)
             chain = prefix_hash.chain_of(prefix_hash.chain_root(place.tenant, ready.weights_digest), text, stop)
             names = (self.dispatcher.address, place.request, place.attempt - 1, region)
-            size = (stop - start) * ready.kv_bytes_per_token
+            share = (region.layer_stop - region.layer_start) / len(ready.layers)
+            size = int((stop - start) * ready.kv_bytes_per_token * share)
             asked = ReserveRegion(1, *names, size, ready.kv_dtype, ready.weights_digest, None, key, chain)
             (answer,) = self.kvstore.receive(self.world.now_s, other, asked)
             assert isinstance(answer, Send)

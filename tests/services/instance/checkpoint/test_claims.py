@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import pytest
+
 from dunlin.messages.dispatch import Continued
 from dunlin.messages.engine import Step, Transfer
 from dunlin.messages.pool import FindRegions, ReleaseRegion
@@ -63,6 +65,38 @@ def test_what_is_of_other_tokens_or_leaves_a_gap_is_let_go() -> None:
     finish(bench, attempt)
     assert bench.core.report().claimed_tokens_total == 32
     assert len(bench.sent(ReleaseRegion)) >= 2
+
+
+def test_some_layers_alone_are_let_go() -> None:
+    bench = make_bench()
+    (host,) = bench.leave_behind(place_of(), (0, 32), layers=(0, 1))
+    attempt = again(bench)
+    finish(bench, attempt)
+    assert bench.core.report().claimed_tokens_total == 0
+    assert bench.sent(ReleaseRegion)[0].handle == host.handle
+
+
+def test_regions_that_have_all_layers_together_are_restored_together() -> None:
+    bench = make_bench()
+    for layers in ((1, 2), (0, 1)):
+        bench.leave_behind(place_of(), (0, 32), (32, 64), layers=layers)
+    attempt = again(bench)
+    finish(bench, attempt)
+    report = bench.core.report()
+    assert (report.claimed_tokens_total, report.restored_regions_total) == (64, 4)
+    assert computed(bench) == len(TOKENS) - 64 + 19
+
+
+@pytest.mark.parametrize("damaged", [0, 1])
+def test_a_span_with_a_damaged_layer_is_computed_again(damaged: int) -> None:
+    bench = make_bench()
+    first = bench.leave_behind(place_of(), (0, 32), (32, 64), layers=(0, 1))
+    second = bench.leave_behind(place_of(), (0, 32), (32, 64), layers=(1, 2))
+    bench.tier.corrupt((first, second)[damaged][1].offset_bytes)
+    attempt = again(bench)
+    finish(bench, attempt)
+    assert bench.core.report().claimed_tokens_total == 32
+    assert computed(bench) == len(TOKENS) - 32 + 19
 
 
 def test_another_tenants_are_not_taken() -> None:
