@@ -25,7 +25,12 @@ import xxhash
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult
 from dunlin.effects import Address, Joined
-from dunlin.engine.execution.kv_mover import HostMapping, KvMover
+from dunlin.engine.transfer.activation_rooms import ActivationRooms
+from dunlin.engine.transfer.copy_planner import CopyPlanner
+from dunlin.engine.transfer.host_tier import HostMapping
+from dunlin.engine.transfer.peer_arenas import PeerArenas
+from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.transfer_queue import TransferQueue
 from dunlin.kv.region_identity import signed_digest
 from dunlin.messages.engine import MapHost, Transfer, TransferDone
 from dunlin.messages.pool import CommitRegion, ReleaseRegion, ReserveRegion
@@ -61,7 +66,9 @@ class MoveEngine:
         self.kv = [torch.randn(shape, generator=generator) for _ in range(LAYERS)]
         tier = HostMapping()
         tier.map(MapHost(str(self.path), REGIONS * LENGTH, 1))
-        self._mover = KvMover(self.kv, 2 * SLOTS, tier, time.perf_counter)
+        slab = KvSlab(self.kv, [2 * SLOTS] * LAYERS)
+        planner = CopyPlanner(slab, ActivationRooms(1), tier, PeerArenas())
+        self._transfers = TransferQueue(planner, time.perf_counter)
         self._moves = 0
 
     def write(self, number: int) -> StoredRegion:
@@ -87,11 +94,10 @@ class MoveEngine:
         """One move to its end."""
         self._moves += 1
         extents = (i64([slot]), i64([region.stop - region.start]))
-        self._mover.add(Transfer(self._moves, kind, 1, region, *extents, host, chain=chain))
-        ended = None
-        while ended is None:
-            ended = self._mover.advance()
-        return ended[1]
+        self._transfers.add(Transfer(self._moves, kind, 1, region, *extents, host, chain=chain))
+        while not (ended := self._transfers.work_idle()):
+            pass
+        return ended[0].done
 
 
 class RegionDamage:

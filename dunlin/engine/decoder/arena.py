@@ -46,6 +46,10 @@ class ArenaRange:
     def mapped_bytes(self) -> int:
         return len(self.granules) * GRANULE_BYTES
 
+    def file_runs(self) -> list[tuple[int, int]]:
+        """Where the range lies in the memfd, in order: (offset, length) in bytes."""
+        return [(first * GRANULE_BYTES, length * GRANULE_BYTES) for first, length in _runs(self.granules)]
+
     def grow(self, count: int) -> None:
         """Map `count` free granules at the end.
 

@@ -8,7 +8,7 @@ import torch
 import xxhash
 from torch import Tensor
 
-from dunlin.engine.decoder.arena import GRANULE_BYTES, Arena, granules_for
+from dunlin.engine.decoder.arena import GRANULE_BYTES, Arena, ArenaRange, granules_for
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.weights import TORCH_DTYPES, load_weights, weight_granules
@@ -28,6 +28,7 @@ class LoadedModel:
     weights_digest: str
     slots: int
     quantum: int
+    kv_ranges: tuple[ArenaRange, ...]
 
 
 def load_model(
@@ -59,17 +60,23 @@ def load_model(
     weights_in_granules = weight_granules(config, torch_dtype.itemsize)
     arena = Arena(arena_fd, weights_in_granules + per_layer * config.layers)
     weights = load_weights(directory, config, torch_dtype, arena, safepoint)
-    kv = [_kv_view(arena, config, torch_dtype, per_layer) for _ in range(config.layers)]
+    ranges = tuple(_kv_range(arena, per_layer) for _ in range(config.layers))
+    kv = [_kv_view(each, config, torch_dtype) for each in ranges]
     arena.check_integrity()
     decoder = Decoder(config, weights, kv, numerics)
     digest = xxhash.xxh3_128_hexdigest(f"{weights.digest} {config!r}".encode())
-    return LoadedModel(decoder, arena, config, digest, slots, max(GRANULE_BYTES // slot_bytes, 1))
+    return LoadedModel(decoder, arena, config, digest, slots, max(GRANULE_BYTES // slot_bytes, 1), ranges)
 
 
-def _kv_view(arena: Arena, config: ModelConfig, dtype: torch.dtype, granules: int) -> Tensor:
-    """One layer's KV, `[slot, 2, kv_heads, head_dim]`, reserved so that it could take the whole arena."""
+def _kv_range(arena: Arena, granules: int) -> ArenaRange:
+    """Addresses for one layer's KV, reserved so that it could take the whole arena."""
     stretch = arena.reserve(arena.total)
     stretch.grow(granules)
+    return stretch
+
+
+def _kv_view(stretch: ArenaRange, config: ModelConfig, dtype: torch.dtype) -> Tensor:
+    """One layer's KV, `[slot, 2, kv_heads, head_dim]`."""
     slot_items = config.slot_bytes(1)
     flat = stretch.tensor(dtype)
     reserved = flat.numel() // slot_items

@@ -1,18 +1,17 @@
 """Answers the engine's commands with events; commands that it does not support with `Unsupported`.
 
-Owns the sequences, the queue of steps and the moves; computes one iteration per call of `work`. Knows no socket and no
-process; its only clock is the one it is given.
+Owns the sequences, the queue of steps and that of transfers; computes one iteration per call of `work`. Knows no socket
+and no process; its only clock is the one it is given.
 """
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from dunlin.engine.attention.base import Safepoint
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.sampling import SamplingInput, sample_tokens
-from dunlin.engine.execution.kv_mover import HostMapping, KvMover
 from dunlin.engine.execution.sequence import EngineSequence
 from dunlin.engine.execution.step_batch import (
     QueuedStep,
@@ -23,12 +22,22 @@ from dunlin.engine.execution.step_batch import (
     check_step,
     step_done,
 )
+from dunlin.engine.transfer.activation_rooms import ActivationRooms
+from dunlin.engine.transfer.copy_planner import CopyPlanner
+from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.host_tier import HostMapping
+from dunlin.engine.transfer.peer_arenas import PeerArenas
+from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.transfer_queue import Ended, TransferLimits, TransferQueue
 from dunlin.messages.engine import (
     CancelTransfer,
     Close,
     Discard,
+    Forget,
     Interrupt,
     MapHost,
+    Meet,
+    Met,
     Open,
     Remap,
     Resume,
@@ -37,32 +46,31 @@ from dunlin.messages.engine import (
     TransferDone,
     Unsupported,
 )
-from dunlin.messages.types import TransferKind, TransferStatus
+from dunlin.messages.types import Payload, TransferKind, TransferStatus
 
 Event = Any
-HOST_KINDS = (TransferKind.SLAB_TO_HOST, TransferKind.HOST_TO_SLAB)
+INTO_SLAB = (TransferKind.HOST_TO_SLAB, TransferKind.PEER_TO_SLAB)
 
 
 @dataclass(frozen=True, slots=True)
 class RunnerLimits:
-    """Bounds of the state that the engine keeps, and of the bytes that moves copy before each iteration of a step.
-
-    That is `copied_bytes`, and more as long as it takes no longer than `copy_share` of what the last iteration took:
-    beside steps of one token a large region is copied bit by bit, beside those of a long prompt at once.
-    """
+    """Bounds of the state that the engine keeps, and of the bytes that transfers copy beside steps."""
 
     steps: int = 16
-    copied_bytes: int = 512 << 10
-    copy_share: float = 0.2
-    moves: int = 1024
     sequences: int = 4096
+    transfers: TransferLimits = field(default_factory=TransferLimits)
 
 
 class EngineRunner:
     """One engine without its process. Feed `receive`, then call `work` while `busy`."""
 
     def __init__(
-        self, decoder: Decoder, slots: int, clock: Callable[[], float], limits: RunnerLimits | None = None
+        self,
+        decoder: Decoder,
+        slots: int,
+        clock: Callable[[], float],
+        limits: RunnerLimits | None = None,
+        rooms: ActivationRooms | None = None,
     ) -> None:
         self._decoder = decoder
         self._slots = slots
@@ -71,8 +79,11 @@ class EngineRunner:
         self._sequences: dict[int, EngineSequence] = {}
         self._steps: deque[QueuedStep] = deque()
         self._tier = HostMapping()
-        self._mover = KvMover(decoder.kv, slots, self._tier, clock)
-        # Moves that did not land, by number, with the sequence whose rows must not run on them.
+        self._peers = PeerArenas()
+        slab = KvSlab(decoder.kv, [slots] * len(decoder.kv))
+        planner = CopyPlanner(slab, rooms or ActivationRooms(), self._tier, self._peers)
+        self._transfers = TransferQueue(planner, clock, self._limits.transfers)
+        # Transfers that did not land, by number, with the sequence whose rows must not run on them.
         self._failed: dict[int, int] = {}
         self._idle_since_s = clock()
         self._iteration_s = 0.0
@@ -80,9 +91,11 @@ class EngineRunner:
             Open: self._on_open,
             Close: self._on_close,
             Step: self._on_step,
-            Transfer: self._on_move,
-            CancelTransfer: self._on_cancel_move,
+            Transfer: self._on_transfer,
+            CancelTransfer: self._on_cancel_transfer,
             MapHost: self._on_map_host,
+            Meet: self._on_meet,
+            Forget: self._on_forget,
             Interrupt: lambda message: [
                 Unsupported("Interrupt", "rows stay to the end of their step", ticket=message.ticket)
             ],
@@ -92,12 +105,12 @@ class EngineRunner:
         }
 
     def __repr__(self) -> str:
-        return f"[sequences: {len(self._sequences)} | steps: {len(self._steps)} | moves: {len(self._mover)}]"
+        return f"[sequences: {len(self._sequences)} | steps: {len(self._steps)} | transfers: {len(self._transfers)}]"
 
     @property
     def busy(self) -> bool:
         """Whether `work` has something to do."""
-        return bool(self._steps) or len(self._mover) > 0
+        return bool(self._steps) or self._transfers.has_work
 
     def receive(self, message: Any) -> list[Event]:
         """Take a command in; returns the events that answer it at once."""
@@ -105,9 +118,9 @@ class EngineRunner:
         return handler(message) if handler else [Unsupported(type(message).__name__, "not a command of an engine")]
 
     def work(self, safepoint: Safepoint) -> list[Event]:
-        """Layers of the most urgent moves, then one iteration of the first step unless it waits for a move."""
-        events = self._advance_moves(safepoint)
-        if self._steps and not any(move in self._mover for move in self._steps[0].step.after):
+        """Chunks of the most urgent transfers, then one iteration of the first step unless it waits for one."""
+        events = self._advance_transfers(safepoint)
+        if self._steps and not any(ticket in self._transfers for ticket in self._steps[0].step.after):
             events += self._iterate(safepoint)
         return events
 
@@ -130,7 +143,7 @@ class EngineRunner:
 
     def _on_close(self, message: Close) -> list[Event]:
         self._sequences.pop(message.sequence, None)
-        self._failed = {move: sequence for move, sequence in self._failed.items() if sequence != message.sequence}
+        self._failed = {ticket: sequence for ticket, sequence in self._failed.items() if sequence != message.sequence}
         return []
 
     def _on_step(self, message: Step) -> list[Event]:
@@ -142,17 +155,29 @@ class EngineRunner:
             return [Unsupported("Step", str(error), step=message.step)]
         return []
 
-    def _on_move(self, message: Transfer) -> list[Event]:
-        if message.kind not in HOST_KINDS:
-            return [Unsupported("Transfer", "only between slab and host tier", ticket=message.ticket)]
-        if len(self._mover) >= self._limits.moves:
-            return [Unsupported("Transfer", f"{self._limits.moves} moves are queued", ticket=message.ticket)]
-        self._mover.add(message)
+    def _on_transfer(self, message: Transfer) -> list[Event]:
+        is_written = not any(message.step and queued.step.step == message.step for queued in self._steps)
+        try:
+            self._transfers.add(message, is_written=is_written)
+        except TransferError as error:
+            return [Unsupported("Transfer", str(error), ticket=message.ticket)]
         return []
 
-    def _on_cancel_move(self, message: CancelTransfer) -> list[Event]:
-        ended = self._mover.cancel(message.ticket)
-        return [] if ended is None else [self._land(*ended)]
+    def _on_cancel_transfer(self, message: CancelTransfer) -> list[Event]:
+        ended = self._transfers.cancel(message.ticket)
+        return [] if ended is None else [self._land(ended)]
+
+    def _on_meet(self, message: Meet) -> list[Event]:
+        events = self._on_forget(Forget(message.peer))
+        try:
+            self._peers.meet(message.peer, message.metadata)
+        except TransferError as error:
+            return [*events, Met(message.peer, str(error))]
+        return [*events, Met(message.peer)]
+
+    def _on_forget(self, message: Forget) -> list[Event]:
+        self._peers.forget(message.peer)
+        return [self._land(ended) for ended in self._transfers.forget_peer(message.peer)]
 
     def _on_map_host(self, message: MapHost) -> list[Event]:
         try:
@@ -161,42 +186,37 @@ class EngineRunner:
             return [Unsupported("MapHost", f"{message.path} of {message.size_bytes} bytes: {error}")]
         return []
 
-    def _advance_moves(self, safepoint: Safepoint) -> list[Event]:
-        """Advance moves; small regions move whole: the target of a migration waits for a sequence's last region."""
-        events: list[Event] = []
-        if not len(self._mover):
-            return events
-        until_bytes = self._mover.copied_bytes + self._limits.copied_bytes
-        until_s = self._clock() + self._limits.copy_share * self._iteration_s
-        while len(self._mover) and (self._mover.copied_bytes < until_bytes or self._clock() < until_s):
-            ended = self._mover.advance()
-            safepoint()
-            events += [] if ended is None else [self._land(*ended)]
-        return events
+    def _advance_transfers(self, safepoint: Safepoint) -> list[Event]:
+        if not self._transfers.has_work:
+            return []
+        ended = self._transfers.work_in_step(self._iteration_s) if self._steps else self._transfers.work_idle()
+        safepoint()
+        return [self._land(each) for each in ended]
 
-    def _land(self, move: Transfer, done: TransferDone) -> TransferDone:
+    def _land(self, ended: Ended) -> TransferDone:
         """A region that came back belongs to its sequence from now on; one that did not stops the rows that wait for
         it.
         """
-        if move.kind is not TransferKind.HOST_TO_SLAB:
+        transfer, done = ended.transfer, ended.done
+        if transfer.kind not in INTO_SLAB or transfer.payload is not Payload.KV:
             return done
         if done.status is TransferStatus.OK:
-            done = self._adopt(move, done)
-        if done.status is not TransferStatus.OK and move.sequence in self._sequences:
-            self._failed[move.ticket] = move.sequence
+            done = self._adopt(transfer, done)
+        if done.status is not TransferStatus.OK and transfer.sequence in self._sequences:
+            self._failed[transfer.ticket] = transfer.sequence
         return done
 
-    def _adopt(self, move: Transfer, done: TransferDone) -> TransferDone:
-        if move.sequence == 0:
+    def _adopt(self, transfer: Transfer, done: TransferDone) -> TransferDone:
+        if transfer.sequence == 0:
             return done  # no sequence has it yet: a later `Open` names the slots
-        state = self._sequences.get(move.sequence)
+        state = self._sequences.get(transfer.sequence)
         if state is None:
-            return _failed(done, f"sequence {move.sequence} is not open")
-        if (move.region.layer_start, move.region.layer_stop) != (0, len(self._decoder.kv)):
+            return _failed(done, f"sequence {transfer.sequence} is not open")
+        if (transfer.region.layer_start, transfer.region.layer_stop) != (0, len(self._decoder.kv)):
             return done
-        position = move.region.start
+        position = transfer.region.start
         try:
-            for start, length in zip(move.extent_start, move.extent_length, strict=True):
+            for start, length in zip(transfer.extent_start, transfer.extent_length, strict=True):
                 state.slots.assign(position, start, length)
                 position += length
         except ValueError as error:
@@ -206,10 +226,11 @@ class EngineRunner:
     def _iterate(self, safepoint: Safepoint) -> list[Event]:
         """One iteration of the first step."""
         started_s, queued = self._clock(), self._steps.popleft()
-        spoiled = {self._failed[move] for move in queued.step.after if move in self._failed}
+        spoiled = {self._failed[ticket] for ticket in queued.step.after if ticket in self._failed}
         try:
             plan = build_batch(queued, self._sequences, spoiled)
         except StepError as error:
+            self._transfers.layers_written(queued.step.step, None)
             return [Unsupported("Step", str(error), step=queued.step.step)]
         samples = SampledRows()
         if plan.batch is not None:
@@ -220,7 +241,9 @@ class EngineRunner:
         self._iteration_s = ended_s - started_s
         done = step_done(plan, samples, self._iteration_s, started_s - self._idle_since_s)
         self._idle_since_s = ended_s
-        return [done]
+        ended = self._transfers.step_left(queued.step.step, list(done.dropped))
+        self._transfers.layers_written(queued.step.step, None)
+        return [*(self._land(each) for each in ended), done]
 
 
 def _wrong_extents(opened: Open, slots: int) -> str:

@@ -26,6 +26,9 @@ from dunlin.engine.process.options import EngineOptions
 from dunlin.engine.process.safepoint_counter import SafepointCounter
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
 from dunlin.engine.process.warmup import warm_up
+from dunlin.engine.transfer.activation_rooms import ActivationRooms
+from dunlin.engine.transfer.peer_access import FileRuns, PeerAccess
+from dunlin.engine.transfer.slab import KvSlab
 from dunlin.messages.engine import EngineFailed, EngineReady
 from dunlin.messages.types import Header, i32
 from dunlin.model.errors import ModelError
@@ -111,6 +114,8 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
         checked = _rehearse(options, channel) if options.standby else None
         if options.standby:
             channel.wait_for_activation()
+        rooms = ActivationRooms()
+        access = PeerAccess(options.progress_fd, rooms)
         threads = ComputeThreadPool(options.threads)
 
         def safepoint() -> None:
@@ -119,13 +124,14 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
 
         loaded = _load(options, safepoint)
         threads.allow(checked or _check(loaded, options, safepoint))
+        access.publish(options.arena_fd, *_shared_slots(loaded))
         safepoint()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
         return CANNOT_START
-    channel.send(_ready(loaded, options))
+    channel.send(_ready(loaded, options, access.agent))
     try:
-        serve(EngineRunner(loaded.decoder, loaded.slots, time.perf_counter), channel, safepoint)
+        serve(EngineRunner(loaded.decoder, loaded.slots, time.perf_counter, rooms=rooms), channel, safepoint)
     except (EOFError, OSError):
         raise
     except Exception as error:  # whatever it is, the parent should know before this process ends
@@ -212,7 +218,13 @@ def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] |
         return None
 
 
-def _ready(loaded: LoadedModel, options: EngineOptions) -> EngineReady:
+def _shared_slots(loaded: LoadedModel) -> tuple[KvSlab, dict[int, FileRuns]]:
+    """The slots that peers may write, and where they lie in the arena's file."""
+    kv = loaded.decoder.kv
+    return KvSlab(kv, [loaded.slots] * len(kv)), {i: each.file_runs() for i, each in enumerate(loaded.kv_ranges)}
+
+
+def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes) -> EngineReady:
     config = loaded.config
     item_bytes = loaded.decoder.kv[0].element_size()
     return EngineReady(
@@ -225,4 +237,5 @@ def _ready(loaded: LoadedModel, options: EngineOptions) -> EngineReady:
         max_positions=config.max_positions,
         vocabulary=config.vocab,
         deterministic=options.deterministic,
+        agent=agent,
     )

@@ -12,6 +12,7 @@ from dunlin.messages.engine import (
     Close,
     Interrupt,
     Keep,
+    Meet,
     Remap,
     Resume,
     StepDone,
@@ -128,7 +129,7 @@ def test_a_closed_sequence_is_dropped_and_the_others_go_on(loaded: LoadedModel, 
         Close(99),
     )
     assert (list(done.dropped), list(done.sequence), list(done.token)) == ([1], [2], other_text[:1])
-    assert repr(runner) == "[sequences: 1 | steps: 0 | moves: 0]"
+    assert repr(runner) == "[sequences: 1 | steps: 0 | transfers: 0]"
 
 
 def test_tokens_generated_elsewhere_count(loaded: LoadedModel, text: list[int]) -> None:
@@ -303,6 +304,16 @@ def test_a_region_for_a_sequence_that_is_not_open_fails(loaded: LoadedModel, tie
     assert (done.status, done.detail) == (TransferStatus.FAILED, "sequence 5 is not open")
 
 
-def test_moves_between_peers_are_not_done_yet(loaded: LoadedModel) -> None:
-    moved = make_move(4, TransferKind.SLAB_TO_PEER, 1, N, (0, N), peer=Address("instance", "b"))
-    assert run(make_runner(loaded), moved) == [Unsupported("Transfer", "only between slab and host tier", ticket=4)]
+def test_a_transfer_to_a_peer_that_was_not_met_fails(loaded: LoadedModel) -> None:
+    peer = Address("instance", "b")
+    runner = make_runner(loaded)
+    (met,) = runner.receive(Meet(peer, b"no metadata"))
+    assert (met.peer, "cannot be read" in met.detail) == (peer, True)
+    (done,) = run(runner, make_move(4, TransferKind.SLAB_TO_PEER, 1, N, (0, N), peer=peer))
+    assert (done.ticket, done.status, "was not met" in done.detail) == (4, TransferStatus.FAILED, True)
+
+
+def test_a_transfer_for_another_layout_is_refused(loaded: LoadedModel) -> None:
+    moved = make_move(4, TransferKind.SLAB_TO_HOST, 1, N, (0, N), layout=2)
+    (refused,) = make_runner(loaded).receive(moved)
+    assert (refused.what, refused.ticket, "ordered for 2" in refused.detail) == ("Transfer", 4, True)
