@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from dunlin.effects import Address
 from dunlin.messages.declare import Parties, Subject, message, number
-from dunlin.messages.types import KeptRegion, Why
+from dunlin.messages.types import I64, KeptRegion, Region, Why
 
 PARTIES = Parties("Group", dialers=("instance",), acceptor="instance")
 
@@ -37,13 +37,31 @@ class Reserve:
     kv_dtype: str = number(14, default="")
 
 
+@message()
+class PeerRoom:
+    """Where reserved slots lie, for an engine of the same node that writes straight into them.
+
+    The extents name slots of `engine` in order of position, in its `layout`; `agent` is what it said of its memory.
+    """
+
+    engine: Address = number(1)
+    agent: bytes = number(2)
+    layout: int = number(3)
+    extent_start: I64 = number(4)
+    extent_length: I64 = number(5)
+
+
 @message(command=5, event=2)
 class Reserved:
-    """The room is set aside under `handle` until released or used. `keeper` is the kvstore that it fills from."""
+    """The room is set aside under `handle` until released or used. `keeper` is the kvstore that it fills from.
+
+    A sender that was told a `room` may write into it until it says `Release`, whatever became of the handle.
+    """
 
     sequence: int = number(1)
     handle: int = number(2)
     keeper: Address | None = number(3, default=None)
+    room: PeerRoom | None = number(4, default=None)
 
 
 @message(command=6, event=3, about=Subject.NOTHING)
@@ -66,6 +84,18 @@ class Fill:
     tokens: int = number(2)
     regions: tuple[KeptRegion, ...] = number(3, default=())
     keeper: Address | None = number(4, default=None)
+
+
+@message(command=9, event=9)
+class Written:
+    """The sender's engine has written the KV of `region` into the room; `Filled` answers once the receiver's has
+    compared what lies there with `checksum`. `chain` names the tokens up to the region's end.
+    """
+
+    handle: int = number(1)
+    region: Region = number(2)
+    checksum: int = number(3)
+    chain: bytes = number(4)
 
 
 @message(command=7, event=4)

@@ -110,6 +110,7 @@ class InstanceCore:
             engine_client,
             recovery,
             *self.migration.parts,
+            self.migration.peer_copies,
             self._heartbeat,
         )
         self._unchanging = (EngineProgress, ReportDue)
@@ -179,6 +180,7 @@ class InstanceCore:
 
     @handles
     def _on_engine_ready(self, now_s: float, sender: Address, ready: EngineReady) -> list[Effect]:
+        self.migration.on_engine_ready(ready)
         return [*self._engine_client.on_engine_ready(ready), *self._heartbeat.report_now(now_s)]
 
     @handles

@@ -12,7 +12,15 @@ from dunlin.messages.pool import RegionRefused, RegionReserved, RegionsFound, Re
 from services.instance.checkpoint.checkpointer import Checkpointer
 from services.instance.checkpoint.claims import RegionClaims
 from services.instance.kv.host_cache import HostCacheClient, HostCacheTimeout
-from services.instance.kv.tickets import ArrivalClaim, ArrivalTransfer, HostReservation, Question, TransferPurpose
+from services.instance.kv.tickets import (
+    ArrivalCheck,
+    ArrivalClaim,
+    ArrivalTransfer,
+    HostReservation,
+    PeerCopy,
+    Question,
+    TransferPurpose,
+)
 from services.instance.migration.migrate_in import MigrateIn
 from services.instance.migration.migrate_out import MigrateOut
 from services.instance.scheduling.lifecycle import SequenceLifecycle
@@ -101,10 +109,14 @@ class HostCacheEvents:
 
     @handles
     def on_move_done(self, now_s: float, sender: Address, message: TransferDone) -> list[Effect]:
-        """A region copy of the engine ended."""
+        """A region copy or check of the engine ended."""
         move = self._host_cache.resolve_move(message.ticket)
         if move is None:
             return []
+        if isinstance(move, PeerCopy):
+            return self._migrate_out.on_peer_copied(message.ticket, move, message)
+        if isinstance(move, ArrivalCheck):
+            return self._migrate_in.on_checked(move.handle, message)
         if isinstance(move, ArrivalTransfer):
             return self._migrate_in.on_move_done(move.handle, message) + self._host_cache.map_memory()
         if move.purpose is TransferPurpose.CHECKPOINT:

@@ -235,7 +235,7 @@ BUGS = (
                 lambda original, sequence, start, stop: sequence.kept_tokens == start,
                 called_by=Checkpointer.on_move_done,
             ),
-            skip(HostCacheClient.cancel_moves, list, called_by=SequenceLifecycle._release_or_spill),
+            skip(HostCacheClient.cancel_copies, list, called_by=SequenceLifecycle._release_or_spill),
         ),
         seed=40025,
     ),

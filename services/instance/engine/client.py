@@ -63,7 +63,7 @@ class EngineClient:
     @property
     def outstanding(self) -> int:
         """Steps and moves that it has not answered."""
-        return self._steps.outstanding + self._host_cache.pending_moves
+        return self._steps.outstanding + self._host_cache.outstanding
 
     @handles
     def on_engine_started(self, now_s: float, sender: Address, message: EngineStarted) -> list[Effect]:

@@ -22,10 +22,12 @@ from dunlin.messages.pool import (
 from dunlin.messages.types import HostRegion, KeptRegion, Priority, Region, TransferKind, Why, i64
 from services.instance.kv.residency import Extent
 from services.instance.kv.tickets import (
+    ArrivalCheck,
     ArrivalClaim,
     ArrivalTransfer,
     HostClaim,
     HostReservation,
+    PeerCopy,
     PendingTransfer,
     Question,
     RegionTransfer,
@@ -54,13 +56,13 @@ class HostCacheClient:
     def __init__(self, engine: Address, answer_s: float) -> None:
         self.restored_total = 0
         self.corrupt_total = 0
-        self._engine = engine
+        self.engine = engine
         self._answer_s = answer_s
         self._kvstore: Address | None = None
         self._previous_kvstore: Address | None = None
         self._memory: TierReady | None = None
         self._ready: EngineReady | None = None
-        self._tickets = Tickets()
+        self.tickets = Tickets()
         self._is_engine_there = False
         self._is_mapped = False
         self._is_silent = False
@@ -78,7 +80,12 @@ class HostCacheClient:
     @property
     def pending_moves(self) -> int:
         """Moves that the engine has not answered."""
-        return len([*self._tickets.of(PendingTransfer), *self._tickets.of(ArrivalTransfer)])
+        return len([*self.tickets.of(PendingTransfer), *self.tickets.of(ArrivalTransfer)])
+
+    @property
+    def outstanding(self) -> int:
+        """Transfers of any kind that the engine has not answered."""
+        return self.pending_moves + len([*self.tickets.of(PeerCopy), *self.tickets.of(ArrivalCheck)])
 
     # --- kvstore and engine ---
 
@@ -103,9 +110,9 @@ class HostCacheClient:
         """The engine is lost: no copy will be answered, and unfinished copies are discarded."""
         self._is_engine_there = False
         self._is_mapped = False
-        self._tickets.take_all(ArrivalTransfer)
+        self.tickets.take_all(ArrivalTransfer)
         effects: list[Effect] = []
-        for move in self._tickets.take_all(PendingTransfer):
+        for move in self.tickets.take_all(PendingTransfer):
             effects += self.release_uncommitted(move) if move.purpose is not TransferPurpose.RESTORE else []
         return effects
 
@@ -119,9 +126,9 @@ class HostCacheClient:
     def on_memory_unmapped(self) -> list[Question]:
         """The engine cannot map the host tier: use none; returns the questions of sequences that get no answer."""
         self._memory, self._is_mapped = None, False
-        self._tickets.take_all(ArrivalClaim)
-        self._tickets.take_all(RegionTransfer)
-        return self._tickets.take_all(Question)
+        self.tickets.take_all(ArrivalClaim)
+        self.tickets.take_all(RegionTransfer)
+        return self.tickets.take_all(Question)
 
     def map_memory(self) -> list[Effect]:
         """Have the engine map the host tier, once both are there and no copy is under way."""
@@ -134,17 +141,17 @@ class HostCacheClient:
         ):
             return []
         self._is_mapped = True
-        return [Send(self._engine, MapHost(self._memory.path, self._memory.size_bytes, self._kvstore.incarnation))]
+        return [Send(self.engine, MapHost(self._memory.path, self._memory.size_bytes, self._kvstore.incarnation))]
 
     def is_pending(self, purpose: TransferPurpose) -> bool:
         """Whether room is asked for, or a region is being copied, for that purpose."""
-        reserving = any(reservation.purpose is purpose for _, reservation in self._tickets.of(HostReservation))
-        return reserving or any(move.purpose is purpose for _, move in self._tickets.of(PendingTransfer))
+        reserving = any(reservation.purpose is purpose for _, reservation in self.tickets.of(HostReservation))
+        return reserving or any(move.purpose is purpose for _, move in self.tickets.of(PendingTransfer))
 
     def is_busy_with(self, sequence: Sequence) -> bool:
         """Whether a question or a move about it is open."""
-        asks = any(question.sequence is sequence for _, question in self._tickets.of(Question))
-        return asks or any(move.sequence is sequence for _, move in self._tickets.of(PendingTransfer))
+        asks = any(question.sequence is sequence for _, question in self.tickets.of(Question))
+        return asks or any(move.sequence is sequence for _, move in self.tickets.of(PendingTransfer))
 
     # --- questions ---
 
@@ -167,7 +174,7 @@ class HostCacheClient:
         layers = self._ready.layers
         region = Region(layers[0], layers[-1] + 1, sequence.kept_tokens, stop)
         chain = self.chain_hash(sequence, stop)
-        ticket = self._tickets.add(HostReservation(sequence, purpose, region, chain, priority))
+        ticket = self.tickets.add(HostReservation(sequence, purpose, region, chain, priority))
         place = sequence.place
         reserve = ReserveRegion(
             ticket,
@@ -190,7 +197,7 @@ class HostCacheClient:
         assert self._ready is not None
         place, ready = sequence.place, self._ready
         names = (sequence.public_key, sequence.dispatcher, place.request, place.attempt)
-        ticket = self._tickets.add(HostClaim(sequence))
+        ticket = self.tickets.add(HostClaim(sequence))
         return self._send_request(ticket, FindRegions(ticket, *names, ready.weights_digest, ready.kv_dtype, why))
 
     def claim_for_reservation(
@@ -200,37 +207,37 @@ class HostCacheClient:
         assert self._kvstore is not None
         assert self._ready is not None
         names = (key, dispatcher, request, attempt, self._ready.weights_digest, self._ready.kv_dtype)
-        return [Send(self._kvstore, FindRegions(self._tickets.add(ArrivalClaim(handle)), *names))]
+        return [Send(self._kvstore, FindRegions(self.tickets.add(ArrivalClaim(handle)), *names))]
 
     def send_regions(self, migration: int, key: str, to: Address, why: Why) -> list[Effect]:
         """Have the kept regions of a request copied to another kvstore, for the outgoing migration of that number."""
         assert self._kvstore is not None
-        ticket = self._tickets.add(RegionTransfer(migration))
+        ticket = self.tickets.add(RegionTransfer(migration))
         return [Send(self._kvstore, SendRegions(ticket, key, to, Priority.KV, why))]
 
     def reserved_or_refused(self, ticket: int) -> HostReservation | None:
         """The kvstore answered: the reservation that waits for that room, if one does."""
         self._is_silent = False
-        return self._tickets.take(ticket, HostReservation)
+        return self.tickets.take(ticket, HostReservation)
 
     def found(self, ticket: int) -> HostClaim | ArrivalClaim | None:
         """The kvstore answered: the claim that waits for those regions, if one does."""
         self._is_silent = False
-        return self._tickets.take(ticket, HostClaim) or self._tickets.take(ticket, ArrivalClaim)
+        return self.tickets.take(ticket, HostClaim) or self.tickets.take(ticket, ArrivalClaim)
 
     def resolve_send(self, ticket: int) -> RegionTransfer | None:
         """The kvstore answered: the migration that waits for that transfer, if one does."""
-        return self._tickets.take(ticket, RegionTransfer)
+        return self.tickets.take(ticket, RegionTransfer)
 
     def time_out(self, ticket: int) -> Question | None:
         """The time for an answer is over: the question, if it is open. A late answer finds no waiter."""
-        question = self._tickets.take(ticket, Question)
+        question = self.tickets.take(ticket, Question)
         self._is_silent |= question is not None
         return question
 
     def cancel_requests(self, sequence: Sequence) -> None:
         """Drop the open questions of a sequence."""
-        self._tickets.withdraw(sequence)
+        self.tickets.withdraw(sequence)
 
     # --- moves ---
 
@@ -254,26 +261,27 @@ class HostCacheClient:
 
     def copy_into_reservation(self, handle: int, kept: KeptRegion, extents: list[Extent]) -> list[Effect]:
         """Copy a region into slots that no sequence has yet: those of the incoming migration `handle`."""
-        ticket = self._tickets.add(ArrivalTransfer(handle))
-        return [Send(self._engine, _move_message(ticket, TransferKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
+        ticket = self.tickets.add(ArrivalTransfer(handle))
+        return [Send(self.engine, _move_message(ticket, TransferKind.HOST_TO_SLAB, 0, kept, extents, Priority.KV))]
 
     def is_restoring(self, sequence: Sequence, start: int) -> bool:
         """Whether a region of the sequence that starts at `start` is being copied into its slots."""
-        moves = (move for _, move in self._tickets.of(PendingTransfer) if move.purpose is TransferPurpose.RESTORE)
+        moves = (move for _, move in self.tickets.of(PendingTransfer) if move.purpose is TransferPurpose.RESTORE)
         return any(move.sequence is sequence and move.kept.region.start == start for move in moves)
 
-    def cancel_moves(self, sequence: Sequence, purpose: TransferPurpose) -> list[Effect]:
-        """Stop the sequence's moves of that purpose; the engine still answers them, and touches no slot meanwhile."""
-        moves = self._tickets.of(PendingTransfer)
-        return [
-            Send(self._engine, CancelTransfer(ticket))
-            for ticket, move in moves
-            if move.sequence is sequence and move.purpose is purpose
-        ]
+    def cancel_copies(self, sequence: Sequence) -> list[Effect]:
+        """Stop what is copied beside the sequence's steps, checkpoints and copies to peers; the engine still answers,
+        and touches no slot meanwhile.
+        """
+        moves = [(ticket, move) for ticket, move in self.tickets.of(PendingTransfer) if move.sequence is sequence]
+        tickets = [ticket for ticket, move in moves if move.purpose is TransferPurpose.CHECKPOINT]
+        tickets += [ticket for ticket, copy in self.tickets.of(PeerCopy) if copy.sequence is sequence]
+        return [Send(self.engine, CancelTransfer(ticket)) for ticket in tickets]
 
-    def resolve_move(self, ticket: int) -> PendingTransfer | ArrivalTransfer | None:
-        """The engine answered: the copy that ended, if it is known."""
-        return self._tickets.take(ticket, PendingTransfer) or self._tickets.take(ticket, ArrivalTransfer)
+    def resolve_move(self, ticket: int) -> PendingTransfer | ArrivalTransfer | PeerCopy | ArrivalCheck | None:
+        """The engine answered: the copy or check that ended, if it is known."""
+        host = self.tickets.take(ticket, PendingTransfer) or self.tickets.take(ticket, ArrivalTransfer)
+        return host or self.tickets.take(ticket, PeerCopy) or self.tickets.take(ticket, ArrivalCheck)
 
     # --- what is kept ---
 
@@ -333,7 +341,7 @@ class HostCacheClient:
 
     def _pending_writes(self, kvstore: Address) -> Send:
         """The regions of that memory that the engine may still write."""
-        moves = [move for _, move in self._tickets.of(PendingTransfer) if move.purpose is not TransferPurpose.RESTORE]
+        moves = [move for _, move in self.tickets.of(PendingTransfer) if move.purpose is not TransferPurpose.RESTORE]
         hosts = [move.kept.host for move in moves if move.kept.keeper == kvstore]
         return Send(
             kvstore, PendingWrites(i64([host.handle for host in hosts]), i64([host.generation for host in hosts]))
@@ -352,8 +360,8 @@ class HostCacheClient:
         extents: list[Extent],
         priority: Priority,
     ) -> Send:
-        ticket = self._tickets.add(PendingTransfer(sequence, purpose, kept, sequence.number))
-        return Send(self._engine, _move_message(ticket, kind, sequence.number, kept, extents, priority))
+        ticket = self.tickets.add(PendingTransfer(sequence, purpose, kept, sequence.number))
+        return Send(self.engine, _move_message(ticket, kind, sequence.number, kept, extents, priority))
 
 
 def _move_message(

@@ -75,7 +75,28 @@ class ArrivalTransfer:
     handle: int
 
 
-Waiter = Question | ArrivalClaim | RegionTransfer | PendingTransfer | ArrivalTransfer
+@dataclass(frozen=True, slots=True)
+class PeerCopy:
+    """Waits until the engine has written `region` of a sequence into a peer's slots, for outgoing migration number
+    `migration`: `TransferDone`.
+    """
+
+    sequence: Sequence
+    migration: int
+    region: Region
+    chain: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ArrivalCheck:
+    """Waits until the engine has hashed what a peer wrote into the slots of incoming migration `handle`:
+    `TransferDone`.
+    """
+
+    handle: int
+
+
+Waiter = Question | ArrivalClaim | RegionTransfer | PendingTransfer | ArrivalTransfer | PeerCopy | ArrivalCheck
 W = TypeVar("W", bound=Waiter)
 
 

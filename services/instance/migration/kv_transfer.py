@@ -1,6 +1,7 @@
-"""KV of an outgoing migration: what is copied to the host tier, and which regions the target is offered.
+"""KV of an outgoing migration: into the target's slots where the engines reach each other, else by the host tier.
 
-Within a node the target restores the regions themselves; to another node the kvstores copy them first. Knows no stage
+By the host tier the target is offered regions: within a node it restores them itself, to another one the kvstores copy
+them first. Knows no stage
 but one: once the row has stopped, the last tokens are copied too. Does not decide how a migration continues.
 """
 
@@ -10,6 +11,7 @@ from dunlin.messages.types import Figure, KeptRegion, Priority, Why
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.tickets import TransferPurpose
 from services.instance.migration.outgoing import MigrationStage, OutgoingMigration
+from services.instance.migration.peer_copies import PeerCopies
 from services.instance.sequence.table import Sequence
 
 
@@ -57,10 +59,11 @@ class KvExport:
 
 
 class KvTransfer:
-    """Has KV of migrating sequences copied to the host tier, and filled in at their targets."""
+    """Has KV of migrating sequences copied, and filled in at their targets."""
 
-    def __init__(self, copies: KvExport, tail_tokens: int) -> None:
+    def __init__(self, copies: KvExport, peer_copies: PeerCopies, tail_tokens: int) -> None:
         self._kv_export = copies
+        self._peer_copies = peer_copies
         self._tail_tokens = tail_tokens
 
     def is_behind(self, migration: OutgoingMigration) -> bool:
@@ -76,12 +79,24 @@ class KvTransfer:
 
     def can_copy(self, migration: OutgoingMigration) -> bool:
         """Whether more KV can be filled in at the target."""
-        return not migration.copying_stopped and migration.target_kvstore is not None and self._kv_export.usable
+        if migration.copying_stopped:
+            return False
+        by_host_tier = migration.target_kvstore is not None and self._kv_export.usable
+        return by_host_tier or self._peer_copies.is_open(migration)
 
     def transfer(self, migration: OutgoingMigration) -> list[Effect]:
         """Copy more KV out, if that is worth a region, and offer the copied regions to the target."""
         if not self.can_copy(migration):
             return []
+        if self._peer_copies.is_open(migration):
+            at_rest = migration.stage is MigrationStage.SWITCHING
+            return self._peer_copies.copy(migration, 0 if at_rest else self._tail_tokens)
+        if migration.room is not None and migration.offered:
+            migration.copying_stopped = True  # regions of the host tier do not begin where the copies ended
+            return []
+        return self._transfer_by_host_tier(migration)
+
+    def _transfer_by_host_tier(self, migration: OutgoingMigration) -> list[Effect]:
         sequence = migration.sequence
         effects: list[Effect] = []
         left = sequence.confirmed - sequence.kept_tokens

@@ -14,9 +14,11 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.kv import prefix_hash
 from dunlin.messages.dispatch import Place
 from dunlin.messages.engine import EngineReady, TransferDone
-from dunlin.messages.group import Fill, Filled, Release, ReservationLost, Reserve, Reserved, ReserveRefused
+from dunlin.messages.group import Fill, Filled, Release, ReservationLost, Reserve, Reserved, ReserveRefused, Written
 from dunlin.messages.types import Figure, KeptRegion, RejectedOption, TransferStatus, Why
 from services.instance.kv.host_cache import HostCacheClient
+from services.instance.kv.residency import SlotUse
+from services.instance.migration.peer_copies import PeerCopies
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import request_name
 
@@ -46,7 +48,9 @@ class IncomingMigration:
     """Slots reserved under a handle: `filled` tokens have KV there, `queue` follows; `chain` names the filled tokens.
     `claimed` are regions of this node's host tier that belong to it.
 
-    `is_cancelled`: only an outstanding region copy still uses the slots.
+    `written` were written into the slots by the source's engine; the first of them is being checked, if `is_checking`.
+    `may_write`: the source was told of the slots and has not released them. `is_cancelled`: only an outstanding region
+    copy or check, or the source's engine, still uses the slots.
     """
 
     handle: int
@@ -58,7 +62,15 @@ class IncomingMigration:
     claimed: tuple[KeptRegion, ...] = ()
     queue: deque[KeptRegion] = field(default_factory=deque)
     moving: KeptRegion | None = None
+    written: deque[Written] = field(default_factory=deque)
+    is_checking: bool = False
+    may_write: bool = False
     is_cancelled: bool = False
+
+    @property
+    def is_in_use(self) -> bool:
+        """Whether the engine, or the source's, may read or write the slots."""
+        return self.moving is not None or self.is_checking or self.may_write
 
 
 class MigrateIn:
@@ -68,6 +80,7 @@ class MigrateIn:
         self,
         lifecycle: SequenceLifecycle,
         host_cache: HostCacheClient,
+        peer_copies: PeerCopies,
         here: Callable[[], TargetState],
         most: int,
         patience_s: float,
@@ -76,6 +89,7 @@ class MigrateIn:
         self.stale_total = 0
         self._lifecycle = lifecycle
         self._host_cache = host_cache
+        self._peer_copies = peer_copies
         self._target_state = here
         self._max_count = most
         self._timeout_s = patience_s
@@ -137,9 +151,50 @@ class MigrateIn:
     def release(self, now_s: float, sender: Address, message: Release) -> list[Effect]:
         """The source does not need the reservation: cancel it."""
         migration = self._migrations.get(message.handle)
-        if migration is None or migration.source != sender or migration.is_cancelled:
+        if migration is None or migration.source != sender:
             return []  # an attempt has taken it over
+        migration.may_write = False
         return self._cancel(migration)
+
+    @handles
+    def on_written(self, now_s: float, sender: Address, message: Written) -> list[Effect]:
+        """The source's engine wrote a region into the slots: have it checked."""
+        migration = self._find(sender, message.handle)
+        if migration is None:
+            return [Send(sender, ReservationLost(message.handle))]
+        migration.written.append(message)
+        return [*self._check_next(migration), self._start_timer(migration)]
+
+    def on_checked(self, handle: int, done: TransferDone) -> list[Effect]:
+        """The check of one region ended."""
+        migration = self._migrations.get(handle)
+        if migration is None or not migration.is_checking:
+            self.stale_total += 1
+            return []
+        written, migration.is_checking = migration.written.popleft(), False
+        if migration.is_cancelled:
+            return self._cancel(migration)
+        region = written.region
+        if done.status is not TransferStatus.OK:
+            migration.written.clear()
+            return self._stop_filling(
+                migration, f"written tokens from {region.start} on: {done.status.name} {done.detail}".strip()
+            )
+        migration.filled, migration.chain = region.stop, written.chain
+        filled = Send(migration.source, Filled(handle, migration.filled))
+        return [filled, *self._check_next(migration), self._start_timer(migration)]
+
+    def on_source_gone(self, source: Address) -> list[Effect]:
+        """The source is gone, and says nothing of its engine: let no engine of it write here any more."""
+        trusted = [one for one in self._migrations.values() if one.source == source and one.may_write]
+        if not trusted:
+            return []
+        effects = [self._peer_copies.fence(source)]
+        for migration in trusted:
+            migration.may_write = False
+            if migration.is_cancelled:
+                effects += self._cancel(migration)
+        return effects
 
     def on_move_done(self, handle: int, done: TransferDone) -> list[Effect]:
         """The copy of one region ended."""
@@ -149,7 +204,7 @@ class MigrateIn:
             return []
         region, migration.moving = migration.moving, None
         if migration.is_cancelled:
-            return self._free(migration)
+            return self._cancel(migration)
         if done.status is not TransferStatus.OK:
             return self._stop_filling(
                 migration, f"tokens from {region.region.start} on: {done.status.name} {done.detail}".strip()
@@ -161,7 +216,7 @@ class MigrateIn:
     def take_over(self, sender: Address, place: Place) -> IncomingMigration | None:
         """Remove and return the reservation that this attempt names, if it is of that request and no copy runs."""
         migration = self._migrations.get(place.handle)
-        if migration is None or migration.is_cancelled or migration.moving is not None:
+        if migration is None or migration.is_cancelled or migration.moving is not None or migration.is_checking:
             return None
         reserve = migration.request
         is_older = reserve.dispatcher == sender and reserve.attempt >= place.attempt
@@ -258,6 +313,26 @@ class MigrateIn:
         extents = self._lifecycle.slot_table.residency(migration).slots_of(start, stop)
         return self._host_cache.copy_into_reservation(migration.handle, region, extents)
 
+    def _check_next(self, migration: IncomingMigration) -> list[Effect]:
+        """Check the next region that was written, if no check is outstanding."""
+        if migration.is_checking or not migration.written:
+            return []
+        written = migration.written[0]
+        region, wanted = written.region, migration.request
+        slots = self._lifecycle.slot_table.residency(migration)
+        if (region.layer_start, region.layer_stop) != (wanted.layer_start, wanted.layer_stop):
+            problem = f"layers {region.layer_start} to {region.layer_stop} were written"
+        elif region.start != migration.filled or not region.start < region.stop <= slots.stop:
+            problem = (
+                f"tokens {region.start} to {region.stop} were written, {migration.filled} of {slots.stop} are here"
+            )
+        else:
+            migration.is_checking = True
+            extents = slots.slots_of(region.start, region.stop)
+            return [self._peer_copies.check(migration.handle, written, extents)]
+        migration.written.clear()
+        return self._stop_filling(migration, problem)
+
     def _stop_filling(self, migration: IncomingMigration, detail: str) -> list[Effect]:
         migration.queue.clear()
         return [
@@ -266,10 +341,13 @@ class MigrateIn:
         ]
 
     def _cancel(self, migration: IncomingMigration) -> list[Effect]:
-        """Free the slots, after the outstanding copy into them, if there is one."""
+        """Free the slots, once neither an outstanding copy nor the source's engine uses them."""
         migration.is_cancelled = True
         migration.queue.clear()
-        return self._free(migration) if migration.moving is None else []
+        if not migration.is_in_use:
+            return self._free(migration)
+        self._lifecycle.slot_table.set_use(migration, SlotUse.QUARANTINED)
+        return []
 
     def _free(self, migration: IncomingMigration) -> list[Effect]:
         del self._migrations[migration.handle]
@@ -278,7 +356,9 @@ class MigrateIn:
 
     def _reserved(self, migration: IncomingMigration) -> Effect:
         keeper = self._host_cache.kvstore if self._host_cache.usable else None
-        return Send(migration.source, Reserved(migration.request.sequence, migration.handle, keeper))
+        room = self._peer_copies.room(self._lifecycle.slot_table.residency(migration))
+        migration.may_write = room is not None
+        return Send(migration.source, Reserved(migration.request.sequence, migration.handle, keeper, room))
 
     def _start_timer(self, migration: IncomingMigration) -> Effect:
         migration.counter += 1

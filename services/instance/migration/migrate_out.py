@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.dispatch import Ready
+from dunlin.messages.engine import TransferDone
 from dunlin.messages.group import (
     DIALING,
     DialPeer,
@@ -21,9 +22,11 @@ from dunlin.messages.group import (
     Reserve,
     Reserved,
     ReserveRefused,
+    Written,
 )
 from dunlin.messages.pool import RegionsSent
-from dunlin.messages.types import Figure, Why
+from dunlin.messages.types import Figure, TransferStatus, Why
+from services.instance.kv.tickets import PeerCopy
 from services.instance.migration.kv_transfer import KvExport, KvTransfer
 from services.instance.migration.outgoing import (
     MigrateOutTimeout,
@@ -33,6 +36,7 @@ from services.instance.migration.outgoing import (
     OnMigrationEnd,
     OutgoingMigration,
 )
+from services.instance.migration.peer_copies import PeerCopies
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
@@ -47,6 +51,7 @@ class MigrateOut:
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         copies: KvExport,
+        peer_copies: PeerCopies,
         patience: MigrationLimits,
         sender: Callable[[], MigrationSource | None],
     ) -> None:
@@ -56,10 +61,13 @@ class MigrateOut:
         self.stale_total = 0
         self._sequences = sequences
         self._lifecycle = lifecycle
-        self._kv_transfer = KvTransfer(copies, patience.tail_tokens)
+        self._peer_copies = peer_copies
+        self._kv_transfer = KvTransfer(copies, peer_copies, patience.tail_tokens)
         self._limits = patience
         self._source = sender
         self._migrations: dict[int, OutgoingMigration] = {}
+        self._closing: dict[int, OutgoingMigration] = {}
+        """Ended ones whose last copy the engine has not answered, by its ticket: the room is not released before."""
         self._reachable: dict[Address, None] = {}
         self._numbers = 0
 
@@ -99,7 +107,7 @@ class MigrateOut:
             self.stale_total += 1
             known = migration is not None and migration.handle == message.handle
             return [] if known else [Send(sender, Release(message.handle))]
-        migration.handle, migration.target_kvstore = message.handle, message.keeper
+        migration.handle, migration.target_kvstore, migration.room = message.handle, message.keeper, message.room
         return self._enter_stage(migration, MigrationStage.COPYING)
 
     @handles
@@ -126,12 +134,46 @@ class MigrateOut:
     @handles
     def on_reservation_lost(self, now_s: float, sender: Address, message: ReservationLost) -> list[Effect]:
         """The target lost the reservation."""
+        if any((one.target, one.handle) == (sender, message.handle) for one in self._closing.values()):
+            return []  # `Release` follows the last copy
         migration = self._find_by_handle(sender, message.handle)
         if migration is None or migration.stage is MigrationStage.HANDED:
             self.stale_total += 1
-            return []
-        migration.handle = 0
+            return [Send(sender, Release(message.handle))]  # nothing is copied into it: its slots are out of use
+        migration.handle = migration.handle if migration.room is not None else 0
         return self._abort(migration, f"{sender.name} lost the room")
+
+    def on_peer_copied(self, ticket: int, copy: PeerCopy, done: TransferDone) -> list[Effect]:
+        """The engine has written a span into the target's slots, or could not."""
+        ended = self._closing.pop(ticket, None)
+        if ended is not None:
+            ended.copy_ticket = 0
+            return self._release(ended)
+        migration = self._migrations.get(copy.migration)
+        if migration is None or migration.copy_ticket != ticket:
+            self.stale_total += 1
+            return []
+        migration.copy_ticket = 0
+        if done.status is not TransferStatus.OK:
+            migration.copying_stopped |= migration.offered > 0
+            migration.room = None if not migration.offered else migration.room
+            return []
+        migration.offered = copy.region.stop
+        written = Written(migration.handle, copy.region, done.checksum, copy.chain)
+        return [Send(migration.target, written), *self._enter_stage(migration, migration.stage)]
+
+    def on_engine_lost(self) -> list[Effect]:
+        """No copy is answered any more; the engine that wrote is gone."""
+        effects: list[Effect] = []
+        for migration in self._closing.values():
+            migration.copy_ticket = 0
+            effects += self._release(migration)
+        self._closing.clear()
+        for migration in self._migrations.values():
+            if migration.copy_ticket:
+                migration.copy_ticket = 0
+                migration.copying_stopped = True
+        return effects
 
     def on_regions_sent(self, number: int, message: RegionsSent) -> list[Effect]:
         """The kvstore of the target's node has the regions up to a token."""
@@ -283,7 +325,13 @@ class MigrateOut:
         return effects + self._release(migration)
 
     def _release(self, migration: OutgoingMigration) -> list[Effect]:
-        """Release the target's reservation; if the next attempt took it over, the target ignores the old handle."""
+        """Release the target's reservation, once no copy writes there; if the next attempt took it over, the target
+        ignores the old handle.
+        """
+        if migration.copy_ticket:
+            ticket = migration.copy_ticket
+            self._closing[ticket] = migration
+            return [self._peer_copies.cancel(ticket)]
         return [Send(migration.target, Release(migration.handle))] if migration.handle else []
 
     def _enter_stage(self, migration: OutgoingMigration, stage: MigrationStage) -> list[Effect]:

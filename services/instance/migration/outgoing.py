@@ -6,6 +6,7 @@ from enum import Enum
 
 from dunlin.effects import Address
 from dunlin.messages.engine import EngineReady
+from dunlin.messages.group import PeerRoom
 from dunlin.messages.types import Why
 from services.instance.sequence.table import Sequence
 
@@ -55,7 +56,8 @@ class OutgoingMigration:
     offered to the target, of the first `filled` it lies there. `notified` is the dispatcher that got `Ready`.
 
     `copying_stopped`: no more can be filled; the target computes what is missing, or (`needs_kv`) the sequence stays.
-    `is_between_nodes`: the kvstores copy regions to the target's node.
+    `is_between_nodes`: the kvstores copy regions to the target's node. `room` are the target's slots where this node's
+    engine can write them; `copy_ticket` is the copy into them that is under way, 0 without one.
     """
 
     number: int
@@ -74,6 +76,8 @@ class OutgoingMigration:
     filled: int = 0
     copying_stopped: bool = False
     is_between_nodes: bool = False
+    room: PeerRoom | None = None
+    copy_ticket: int = 0
 
     @property
     def wanted_tokens(self) -> int:

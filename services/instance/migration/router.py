@@ -8,6 +8,7 @@ from typing import Any
 
 from dunlin.effects import Address, Effect
 from dunlin.messages.dispatch import Place
+from dunlin.messages.engine import EngineReady
 from dunlin.messages.types import GroupRole
 from dunlin.policies.handoff import HandoffPolicy
 from services.instance.config import KvHandoffConfig, MigrationConfig, SchedulerConfig
@@ -19,6 +20,7 @@ from services.instance.migration.kv_transfer import KvExport
 from services.instance.migration.migrate_in import MigrateIn, TargetState
 from services.instance.migration.migrate_out import MigrateOut
 from services.instance.migration.outgoing import MigrationLimits, MigrationSource
+from services.instance.migration.peer_copies import PeerCopies
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
@@ -40,16 +42,23 @@ class MigrationRouter:
         handoff_policy: HandoffPolicy,
     ) -> None:
         patience = MigrationLimits(config.stage_timeout_s, config.tail_tokens)
-        self.migrate_out = MigrateOut(sequences, lifecycle, KvExport(host_cache), patience, self._source)
+        self.peer_copies = PeerCopies(host_cache.engine, lifecycle, host_cache)
+        export = KvExport(host_cache)
+        self.migrate_out = MigrateOut(sequences, lifecycle, export, self.peer_copies, patience, self._source)
         self.migrate_in = MigrateIn(
-            lifecycle, host_cache, self._target_state, config.max_incoming, config.reservation_s
+            lifecycle, host_cache, self.peer_copies, self._target_state, config.max_incoming, config.reservation_s
         )
         self.evacuations = Evacuations(sequences, self.migrate_out, group_orders, config.max_outgoing)
         limits = HandoffLimits(
             kv_handoff.max_concurrent, kv_handoff.max_hold_s, kv_handoff.refusal_pause_s, config.tail_tokens
         )
         self.kv_handoffs = KvHandoffs(
-            sequences, self.migrate_out, handoff_policy, limits, group_orders, lambda: host_cache.usable
+            sequences,
+            self.migrate_out,
+            handoff_policy,
+            limits,
+            group_orders,
+            lambda: host_cache.usable or self.peer_copies.is_on,
         )
         self._scheduler = scheduler
         self._sequences = sequences
@@ -85,11 +94,17 @@ class MigrationRouter:
         """A stream ended."""
         if peer == self._host_cache.kvstore:
             self.migrate_in.on_host_cache_lost()
-        return self.migrate_out.on_peer_gone(peer)
+        return self.migrate_out.on_peer_gone(peer) + self.migrate_in.on_source_gone(peer)
+
+    def on_engine_ready(self, ready: EngineReady) -> None:
+        """A new engine can take steps."""
+        self.peer_copies.on_engine_ready(ready)
 
     def on_engine_lost(self) -> list[Effect]:
-        """The KV cache is lost, and with it the reserved slots."""
-        return self.migrate_in.on_engine_lost()
+        """The KV cache is lost, and with it the reserved slots and the copies under way."""
+        effects = self.migrate_out.on_engine_lost() + self.migrate_in.on_engine_lost()
+        self.peer_copies.on_engine_lost()
+        return effects
 
     def report_fields(self) -> dict[str, Any]:
         """The migration fields of a report."""

@@ -197,7 +197,7 @@ class SequenceLifecycle:
         """End a sequence whose slots no step and no copy uses."""
         known = sequence.state not in (SequenceState.WAITING, SequenceState.ENDING)
         effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
-        effects += self._host_cache.cancel_moves(sequence, TransferPurpose.CHECKPOINT)
+        effects += self._host_cache.cancel_copies(sequence)
         self.kv_cache.release_to_prefix_cache(sequence)
         effects += self._host_cache.truncate(sequence)
         self._sequences.transition(sequence, SequenceState.ENDED)
@@ -215,7 +215,7 @@ class SequenceLifecycle:
 
     def _release_or_spill(self, sequence: Sequence) -> list[Effect]:
         sequence.kv_tokens = sequence.computed
-        cancelled = self._host_cache.cancel_moves(sequence, TransferPurpose.CHECKPOINT)
+        cancelled = self._host_cache.cancel_copies(sequence)
         if not sequence.spills_kv:
             return [*cancelled, *self._host_cache.truncate(sequence), *self._close_and_requeue(sequence)]
         if not self._host_cache.usable or sequence.computed <= sequence.kept_tokens:

@@ -7,10 +7,12 @@ import pytest
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.group import Fill
 from dunlin.messages.types import HostRegion, Region
+from services.instance.kv.host_cache import HostCacheClient
 from services.instance.migration.kv_transfer import KvExport, KvTransfer
 from services.instance.migration.outgoing import MigrationStage, OutgoingMigration
+from services.instance.migration.peer_copies import PeerCopies
 from services.instance.sequence.table import KeptHostRegion, Sequence, SequenceTable
-from tests.services.instance.bench import D, make_place
+from tests.services.instance.bench import ENGINE, D, make_place
 
 TARGET = Address("instance", "x", 9)
 KVSTORE = Address("kvstore", "kv", 4)
@@ -49,7 +51,9 @@ class Moving:
     def __init__(self, *kept: tuple[int, int], target_kvstore: Address | None = KVSTORE) -> None:
         self.cache = HostCache()
         cache: Any = self.cache
-        self.transfer = KvTransfer(KvExport(cache), TAIL)
+        lifecycle: Any = None
+        peers = PeerCopies(ENGINE, lifecycle, HostCacheClient(ENGINE, 1.0))
+        self.transfer = KvTransfer(KvExport(cache), peers, TAIL)
         self.sequence = SequenceTable().add(D, make_place(1, tokens=40))
         self.sequence.computed = self.sequence.confirmed = 39
         self.keep(*kept)

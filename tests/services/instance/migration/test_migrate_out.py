@@ -9,6 +9,7 @@ from dunlin.messages.dispatch import Ready
 from dunlin.messages.group import DIALING, DialPeer, Filled, Release, ReservationLost, Reserve, Reserved, ReserveRefused
 from dunlin.messages.pool import RegionsSent
 from dunlin.messages.types import RejectedOption, Why
+from services.instance.kv.host_cache import HostCacheClient
 from services.instance.migration.migrate_out import MigrateOut
 from services.instance.migration.outgoing import (
     MigrateOutTimeout,
@@ -16,9 +17,10 @@ from services.instance.migration.outgoing import (
     MigrationSource,
     OutgoingMigration,
 )
+from services.instance.migration.peer_copies import PeerCopies
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 from simulator.engine.model import make_engine_ready
-from tests.services.instance.bench import OTHER, D, make_place
+from tests.services.instance.bench import ENGINE, OTHER, D, make_place
 
 X, Y = (Address("instance", name, 9) for name in "xy")
 LIMITS = MigrationLimits(stage_s=5.0, tail_tokens=8)
@@ -52,7 +54,8 @@ class Source:
         self.ends: list[str] = []
         lifecycle: Any = Lifecycle(self.sequences)
         export: Any = NoExport()
-        self.out = MigrateOut(self.sequences, lifecycle, export, LIMITS, lambda: self.engine)
+        peers = PeerCopies(ENGINE, lifecycle, HostCacheClient(ENGINE, 1.0))
+        self.out = MigrateOut(self.sequences, lifecycle, export, peers, LIMITS, lambda: self.engine)
         self.out.on_peer_joined(X)
 
     def start(self, target: Address = X) -> list[Effect]:
@@ -194,7 +197,9 @@ def test_late_answers_are_counted_and_foreign_room_is_given_back() -> None:
     assert source.out.on_reserved(0.0, X, Reserved(1, 6)) == [], "a repetition of its own room"
     assert source.out.on_refused(0.0, X, ReserveRefused(1)) == []
     assert source.out.on_filled(0.0, X, Filled(9, 5)) == []
-    assert source.out.on_reservation_lost(0.0, Y, ReservationLost(6)) == []
+    assert source.out.on_reservation_lost(0.0, Y, ReservationLost(6)) == [Send(Y, Release(6))], (
+        "nothing is copied there"
+    )
     assert source.out.on_regions_sent(9, RegionsSent(1, 5)) == []
     assert (source.totals, source.ends) == ((0, 0, 7), [])
 

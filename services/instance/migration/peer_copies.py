@@ -1,0 +1,177 @@
+"""KV between two engines of one node: the sender's writes into slots that the receiver's instance reserved.
+
+The receiver names its slots in `PeerRoom`; the sender's engine meets the receiver's once, writes spans into them, and
+the receiver's engine hashes what lies there before a sequence may use it. Knows no stage of a migration and no kvstore.
+"""
+
+from enum import Enum
+
+from dunlin.cores.handlers import handles
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.engine import CancelTransfer, EngineReady, Forget, Meet, Met, Transfer
+from dunlin.messages.group import PeerRoom, Written
+from dunlin.messages.types import I64, Priority, Region, TransferKind, i64
+from services.instance.kv.host_cache import HostCacheClient
+from services.instance.kv.residency import Extent, Residency, SlotUse
+from services.instance.kv.tickets import ArrivalCheck, PeerCopy
+from services.instance.migration.outgoing import OutgoingMigration
+from services.instance.scheduling.lifecycle import SequenceLifecycle
+from services.instance.sequence.table import SequenceState
+
+MAX_COPY_TOKENS = 4096
+"""Tokens of one copy: the receiver hears of each, so that a long text shows progress."""
+WITH_SLOTS = (SequenceState.RUNNING, SequenceState.LEAVING)
+
+
+class PeerState(Enum):
+    """What is known of another engine's memory."""
+
+    ASKED = "asked"
+    MET = "met"
+    UNREACHABLE = "unreachable"
+
+
+class PeerCopies:
+    """Owns what is known of the peers' engines, by their address and what their agents said."""
+
+    def __init__(self, engine: Address, lifecycle: SequenceLifecycle, host_cache: HostCacheClient) -> None:
+        self._engine = engine
+        self._lifecycle = lifecycle
+        self._host_cache = host_cache
+        self._tickets = host_cache.tickets
+        self._ready: EngineReady | None = None
+        self._peers: dict[Address, tuple[bytes, PeerState]] = {}
+
+    @property
+    def is_on(self) -> bool:
+        """Whether this engine lets peers write into its memory, and can write into theirs."""
+        return self._ready is not None and bool(self._ready.agent)
+
+    def on_engine_ready(self, ready: EngineReady) -> None:
+        """A new engine: it has met no peer."""
+        self._ready = ready
+        self._peers.clear()
+
+    def on_engine_lost(self) -> None:
+        """No copy and no check will be answered."""
+        self._ready = None
+        self._tickets.take_all(PeerCopy)
+        self._tickets.take_all(ArrivalCheck)
+
+    # --- the sender ---
+
+    def is_open(self, migration: OutgoingMigration) -> bool:
+        """Whether the sequence's KV can go straight into the target's slots."""
+        room, sequence = migration.room, migration.sequence
+        if not self.is_on or room is None or sequence.state not in WITH_SLOTS:
+            return False
+        agent, state = self._peers.get(room.engine, (room.agent, PeerState.ASKED))
+        return agent != room.agent or state is not PeerState.UNREACHABLE
+
+    def copy(self, migration: OutgoingMigration, least: int) -> list[Effect]:
+        """Copy the next span into the target's slots, if none is under way and more than `least` tokens are not there.
+
+        Without room for more the migration's `copying_stopped` is set: the target computes the rest.
+        """
+        room, sequence, start = migration.room, migration.sequence, migration.offered
+        assert room is not None
+        agent, state = self._peers.get(room.engine, (b"", PeerState.ASKED))
+        if agent != room.agent:
+            self._peers[room.engine] = (room.agent, PeerState.ASKED)
+            return [Send(self._engine, Meet(room.engine, room.agent))]
+        if state is PeerState.ASKED or migration.copy_ticket or sequence.confirmed - start <= least:
+            return []
+        stop = min(sequence.confirmed, start + MAX_COPY_TOKENS, _tokens(room))
+        if stop <= start:
+            migration.copying_stopped = True
+            return []
+        return [self._write(migration, room, start, stop)]
+
+    def cancel(self, ticket: int) -> Effect:
+        """Stop a copy; `TransferDone` still answers it."""
+        return Send(self._engine, CancelTransfer(ticket))
+
+    @handles
+    def on_met(self, now_s: float, sender: Address, message: Met) -> list[Effect]:
+        """The engine can write into a peer's memory, or not."""
+        known = self._peers.get(message.peer)
+        if known is not None:
+            self._peers[message.peer] = (known[0], PeerState.UNREACHABLE if message.detail else PeerState.MET)
+        return []
+
+    # --- the receiver ---
+
+    def room(self, residency: Residency) -> PeerRoom | None:
+        """What a sender must know to write into these slots; None: it cannot."""
+        if self._ready is None or not self._ready.agent:
+            return None
+        extents = residency.slots_of(residency.start, residency.stop)
+        return PeerRoom(self._engine, self._ready.agent, self._ready.layout, *_columns(extents))
+
+    def check(self, handle: int, written: Written, extents: list[Extent]) -> Effect:
+        """Have the engine compare what lies in the slots with what the sender says that it wrote."""
+        ticket = self._tickets.add(ArrivalCheck(handle))
+        starts, lengths = _columns(extents)
+        checked = Transfer(
+            ticket,
+            TransferKind.PEER_TO_SLAB,
+            0,
+            written.region,
+            starts,
+            lengths,
+            chain=written.chain,
+            checksum=written.checksum,
+            layout=self._layout,
+        )
+        return Send(self._engine, checked)
+
+    def fence(self, source: Address) -> Effect:
+        """No engine of `source` writes here once the engine has taken this in: before it takes any later step."""
+        return Send(self._engine, Forget(Address("engine", source.name)))
+
+    @property
+    def _layout(self) -> int:
+        return self._ready.layout if self._ready is not None else 0
+
+    def _write(self, migration: OutgoingMigration, room: PeerRoom, start: int, stop: int) -> Effect:
+        assert self._ready is not None
+        sequence, layers = migration.sequence, self._ready.layers
+        region = Region(layers[0], layers[-1] + 1, start, stop)
+        chain = self._host_cache.chain_hash(sequence, stop)
+        ticket = migration.copy_ticket = self._tickets.add(PeerCopy(sequence, migration.number, region, chain))
+        own, theirs = self._lifecycle.kv_cache.extents(sequence, start, stop), _part(room, start, stop)
+        copied = Transfer(
+            ticket,
+            TransferKind.SLAB_TO_PEER,
+            sequence.number,
+            region,
+            *_columns(own),
+            peer=room.engine,
+            peer_handle=migration.handle,
+            priority=Priority.KV,
+            chain=chain,
+            layout=self._layout,
+            peer_extent_start=theirs[0],
+            peer_extent_length=theirs[1],
+            peer_layout=room.layout,
+        )
+        return Send(self._engine, copied)
+
+
+def _tokens(room: PeerRoom) -> int:
+    total = 0
+    for length in room.extent_length:
+        total += length
+    return total
+
+
+def _part(room: PeerRoom, start: int, stop: int) -> tuple[I64, I64]:
+    """The extents of the room's positions `[start, stop)`."""
+    residency = Residency(0, SlotUse.RESERVED)
+    for first, length in zip(room.extent_start, room.extent_length, strict=True):
+        residency.add(residency.stop, (first, length))
+    return _columns(residency.slots_of(start, stop))
+
+
+def _columns(extents: list[Extent]) -> tuple[I64, I64]:
+    return i64([first for first, _ in extents]), i64([length for _, length in extents])
