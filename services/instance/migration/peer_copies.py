@@ -79,9 +79,9 @@ class PeerCopies:
         if agent != room.agent:
             self._peers[room.engine] = (room.agent, PeerState.ASKED)
             return [Send(self._engine, Meet(room.engine, room.agent))]
-        if state is PeerState.ASKED or migration.copy_ticket or sequence.confirmed - start <= least:
+        if state is PeerState.ASKED or migration.copy_ticket or sequence.valid - start <= least:
             return []
-        stop = min(sequence.confirmed, start + MAX_COPY_TOKENS, _tokens(room))
+        stop = min(sequence.valid, start + MAX_COPY_TOKENS, _tokens(room))
         if stop <= start:
             migration.copying_stopped = True
             return []

@@ -55,7 +55,7 @@ class Moving:
         peers = PeerCopies(ENGINE, lifecycle, HostCacheClient(ENGINE, 1.0))
         self.transfer = KvTransfer(KvExport(cache), peers, TAIL)
         self.sequence = SequenceTable().add(D, make_place(1, tokens=40))
-        self.sequence.computed = self.sequence.confirmed = 39
+        self.sequence.issued = self.sequence.valid = 39
         self.keep(*kept)
         self.migration = OutgoingMigration(3, self.sequence, TARGET, None, lambda *ended: None, handle=6)
         self.migration.stage = MigrationStage.COPYING

@@ -55,7 +55,7 @@ class Source:
         sends = self.direct.give(D, make_place(known=[index % 40 for index in range(tokens)], max_tokens=100))
         self.sequence = self.direct.core.sequences.by_arrival()[0]
         steps = of(Step, sends)
-        while self.sequence.confirmed < tokens:
+        while self.sequence.valid < tokens:
             step = steps.pop(0)
             rows = [(self.sequence.number, 5)] if any(step.sample) else []
             steps += of(Step, self.direct.give(ENGINE, done(step.step, *rows)))
@@ -88,11 +88,11 @@ def test_the_engines_meet_and_one_writes_into_the_slots_of_the_other() -> None:
     meet = only(Meet, source.reserved())
     assert (meet.peer, meet.metadata) == (PEER_ENGINE, b"peer's")
     copy = only(Transfer, source.met())
-    confirmed = source.sequence.confirmed
-    assert (copy.kind, copy.region) == (TransferKind.SLAB_TO_PEER, Region(0, 2, 0, confirmed))
+    valid = source.sequence.valid
+    assert (copy.kind, copy.region) == (TransferKind.SLAB_TO_PEER, Region(0, 2, 0, valid))
     assert (copy.peer, copy.peer_handle, copy.layout, copy.peer_layout) == (PEER_ENGINE, 6, 3, 7)
-    assert (list(copy.peer_extent_start), list(copy.peer_extent_length)) == ([100, 200], [16, confirmed - 16])
-    assert (list(copy.extent_length), copy.priority) == ([confirmed], Priority.KV)
+    assert (list(copy.peer_extent_start), list(copy.peer_extent_length)) == ([100, 200], [16, valid - 16])
+    assert (list(copy.extent_length), copy.priority) == ([valid], Priority.KV)
     written = only(Written, source.copied(copy))
     assert (written.handle, written.region, written.checksum, written.chain) == (6, copy.region, 77, copy.chain)
 
@@ -115,10 +115,10 @@ def test_a_tail_is_written_when_the_row_has_stopped_and_then_the_dispatcher_hear
         if source.direct.core.steps.is_outstanding(number):
             sends += source.answer(number, 5)
     tail = of(Transfer, sends)
-    assert [(one.region.start, one.region.stop) for one in tail] == [(copy.region.stop, source.sequence.confirmed)]
+    assert [(one.region.start, one.region.stop) for one in tail] == [(copy.region.stop, source.sequence.valid)]
     source.copied(tail[0])
     ready = only(Ready, source.direct.give(PEER, Filled(6, tail[0].region.stop)))
-    assert (ready.handle, ready.tokens) == (6, source.sequence.confirmed)
+    assert (ready.handle, ready.tokens) == (6, source.sequence.valid)
 
 
 def test_a_peer_that_was_met_is_not_asked_again_until_it_is_another_engine() -> None:
@@ -142,7 +142,7 @@ def test_a_long_text_is_written_in_parts() -> None:
     tokens = MAX_COPY_TOKENS + 40
     source = Source({**AGENT, "slots": 8192, "max_positions": 8192}, tokens)
     copy = source.copying(its=room(tokens + 32))
-    assert (copy.region.start, copy.region.stop) == (0, min(MAX_COPY_TOKENS, source.sequence.confirmed))
+    assert (copy.region.start, copy.region.stop) == (0, min(MAX_COPY_TOKENS, source.sequence.valid))
 
 
 def test_room_for_fewer_tokens_than_there_are_by_now_is_filled_and_the_rest_computed() -> None:
