@@ -15,6 +15,8 @@ TORN = -2
 """The content of a slot that an engine was writing when it died."""
 GARBAGE = -1
 """The content of every slot after a wild write of an engine."""
+LEFT = -16
+"""LEFT − n is the content of the slots of a row of sequence n that left its step: some layers of them are written."""
 
 
 class KvAudit(Protocol):
@@ -34,6 +36,14 @@ class KvAudit(Protocol):
 
     def may_have_written(self, slots: list[int]) -> None:
         """The row of a sequence that was closed meanwhile may have written some of `slots`."""
+        ...
+
+    def left(self, number: int, start: int, slots: list[int]) -> None:
+        """A row that writes the KV of the tokens from `start` on into `slots` left its step before its end."""
+        ...
+
+    def resumed(self, number: int, slots: list[int]) -> None:
+        """The sequence's row that left goes on: its `slots` must be as it left them."""
         ...
 
     def sampled(self, number: int, token: int) -> None:
@@ -106,13 +116,26 @@ class KvCacheAudit:
         for slot in slots:
             self.slab[slot] = TORN
 
+    def left(self, number: int, start: int, slots: list[int]) -> None:
+        """See `KvAudit`."""
+        self._check(number, slots)
+        del self._texts[number].slots[start:]
+        for slot in slots:
+            self.slab[slot] = LEFT - number
+
+    def resumed(self, number: int, slots: list[int]) -> None:
+        """See `KvAudit`."""
+        for slot in slots:
+            if self.slab[slot] != LEFT - number:
+                raise ContractBroken(f"slot {slot} of a parked row of sequence {number} was written meanwhile")
+
     def sampled(self, number: int, token: int) -> None:
         """See `KvAudit`."""
         self._texts[number].append(token)
 
     def copied_out(self, slots: list[int]) -> list[int]:
         """See `KvAudit`."""
-        content = [digest for slot in slots if (digest := self.slab[slot]) is not None]
+        content = [digest for slot in slots if (digest := self.slab[slot]) is not None and digest > LEFT]
         if len(content) != len(slots):
             raise ContractBroken(f"{len(slots) - len(content)} slots are copied that no row wrote")
         return content

@@ -13,13 +13,14 @@ from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
     CancelTransfer,
     Close,
+    Discard,
     EngineProgress,
     EngineReady,
     Interrupt,
-    Interrupted,
     MapHost,
     Open,
     Remap,
+    Resume,
     Step,
     StopEngine,
     Transfer,
@@ -30,8 +31,11 @@ from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
 from simulator.engine.moves import HOST_KINDS, SimulatedKvMover, TransferDue
+from simulator.engine.parked_rows import ParkedRows
+from simulator.engine.row_compute import RowComputer
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.steps import SimulatedStepRunner, StepDue, is_unsupported
+from simulator.engine.step_queue import is_unsupported
+from simulator.engine.steps import SafepointDue, SimulatedStepRunner, StepDue
 from simulator.engine.timing import LinearTiming, Timing
 from simulator.engine.token_model import VOCABULARY, PositionTokenModel, PrefixTokenModel, TokenModel
 
@@ -72,7 +76,8 @@ class SimulatedEngineSettings:
     `progress_s`: seconds between two reads of the safepoint counter (None: it is not read). `restart_s`: seconds from
     an engine's end to its successor's start. `busy_share` (0 to 1): the part of a move's time that blocks steps.
     `weights_bytes`: bytes of one layer's weights, which become room for KV when the layer is dropped.
-    `failing_token`: a text that contains it has logits that are not finite.
+    `failing_token`: a text that contains it has logits that are not finite. `parked_rows`, `parked_tokens`: the most
+    that may be parked at once.
     """
 
     ready: EngineReady = field(default_factory=make_engine_ready)
@@ -83,6 +88,8 @@ class SimulatedEngineSettings:
     busy_share: float = 0.0
     weights_bytes: int = 0
     failing_token: int | None = None
+    parked_rows: int = 64
+    parked_tokens: int = 1 << 20
 
     @property
     def token_model(self) -> TokenModel:
@@ -137,13 +144,13 @@ class SimulatedEngine:
         self.runner = SimulatedStepRunner(
             instance,
             self._sequences,
+            RowComputer(self._sequences, ready.vocabulary, voice, audit, self.moves.failed_sequence),
             timing,
             len(ready.layers),
             ready.vocabulary,
-            voice,
             audit,
             self.moves.is_pending,
-            self.moves.failed_sequence,
+            ParkedRows(settings.parked_rows, settings.parked_tokens),
         )
         self.layers = LayerSet(instance, ready, timing, settings.weights_bytes)
         self._handlers: dict[type[Any], Callable[[float, Any], list[Effect]]] = {
@@ -158,7 +165,10 @@ class SimulatedEngine:
                 *self.runner.begin(now_s),
             ],
             MapHost: self._on_map_host,
-            Interrupt: lambda now_s, message: [Send(self._instance, Interrupted(ticket=message.ticket))],
+            Interrupt: self.runner.interrupt,
+            SafepointDue: self._on_safepoint,
+            Resume: self.runner.resume,
+            Discard: self._on_discard,
             Remap: self.layers.remap,
             RemapDue: self.layers.over,
         }
@@ -202,6 +212,7 @@ class SimulatedEngine:
 
     def _on_close(self, now_s: float, message: Close) -> list[Effect]:
         self._sequences.close(message.sequence)
+        self.runner.parked.forget(message.sequence)
         self.moves.forget(message.sequence)
         return []
 
@@ -211,8 +222,16 @@ class SimulatedEngine:
         if self._settings.audit:
             self.steps.append(step)
         effects = self.runner.add(now_s, step)
-        self.most_queued = max(self.most_queued, len(self.runner.queue))
+        self.most_queued = max(self.most_queued, self.runner.steps_held)
         return effects
+
+    def _on_discard(self, now_s: float, message: Discard) -> list[Effect]:
+        self.runner.discard(message)
+        return []
+
+    def _on_safepoint(self, now_s: float, due: SafepointDue) -> list[Effect]:
+        self.safepoints += 1
+        return self.runner.at_safepoint(now_s, due)
 
     def _on_step_over(self, now_s: float, due: StepDue) -> list[Effect]:
         self.safepoints += len(self.ready.layers)
