@@ -3,9 +3,9 @@
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from dunlin.messages.engine import Resume, Step
+from dunlin.messages.engine import Resume
 from dunlin.messages.types import i8, i32, i64
-from simulator.engine.step_queue import QueuedSimStep
+from simulator.engine.step_queue import QueuedSimStep, ResumedRows
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,7 +61,7 @@ class ParkedRows:
         """
         rows = [self._rows.pop(number, ParkedRow(number, 0, 0, 0, [], 0)) for number in message.sequence]
         slots = [(index, slot) for index, row in enumerate(rows) for slot in row.slots]
-        step = Step(
+        columns = ResumedRows(
             message.step,
             message.sequence,
             i64(row.start for row in rows),
@@ -70,6 +70,6 @@ class ParkedRows:
             i32(index for index, _ in slots),
             i64(slot for _, slot in slots),
             i64(1 for _ in slots),
-            after=message.after,
+            message.after,
         )
-        return QueuedSimStep(step, list(range(len(rows))), max(row.units for row in rows), is_resumed=True)
+        return QueuedSimStep(columns, list(range(len(rows))), max(row.units for row in rows), is_resumed=True)

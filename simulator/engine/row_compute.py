@@ -3,12 +3,11 @@
 from collections.abc import Callable
 
 from dunlin.cost.models import BatchCounts
-from dunlin.messages.engine import Step
 from dunlin.messages.types import FinishReason
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
-from simulator.engine.step_queue import QueuedSimStep, row_slots
+from simulator.engine.step_queue import QueuedSimStep, RowColumns, row_slots
 from simulator.engine.step_results import IterationResult
 from simulator.engine.token_model import TokenModel
 
@@ -102,7 +101,7 @@ class RowComputer:
                 self._audit.may_have_written(row_slots(queued.step)[row])
         return len(rows)
 
-    def _spoiled_by(self, step: Step) -> list[int]:
+    def _spoiled_by(self, step: RowColumns) -> list[int]:
         return [number for move in step.after if (number := self._spoiled(move)) is not None]
 
     def _audit_row(self, queued: QueuedSimStep, row: int, number: int, slots: list[int]) -> None:

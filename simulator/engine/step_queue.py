@@ -5,8 +5,26 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dunlin.messages.engine import Step
-from dunlin.messages.types import GroupKind, GroupRole
+from dunlin.messages.types import GroupKind, GroupRole, Ints
 from simulator.engine.errors import ContractBroken
+
+
+@dataclass(slots=True)
+class ResumedRows:
+    """The columns of parked rows that go on as the step of a `Resume`: those of a `Step`."""
+
+    step: int
+    sequence: Ints
+    start: Ints
+    stop: Ints
+    sample: Ints
+    extent_row: Ints
+    extent_start: Ints
+    extent_length: Ints
+    after: Ints
+
+
+RowColumns = Step | ResumedRows
 
 
 @dataclass(slots=True)
@@ -17,7 +35,7 @@ class QueuedSimStep:
     A step of a `Resume` begins `units` of its work later (see `simulator.engine.running_step`): where its rows stood.
     """
 
-    step: Step
+    step: RowColumns
     rows: list[int]
     units: int = 0
     is_resumed: bool = False
@@ -92,7 +110,7 @@ def is_unsupported(step: Step) -> bool:
     return with_others or step.keep is not None or step.push is not None or any(one != 1 for one in step.stride)
 
 
-def row_slots(step: Step) -> list[list[int]]:
+def row_slots(step: RowColumns) -> list[list[int]]:
     """The slots of each row, by position."""
     spans: list[list[int]] = [[] for _ in step.sequence]
     for row, start, length in zip(step.extent_row, step.extent_start, step.extent_length, strict=True):

@@ -17,7 +17,7 @@ from simulator.engine.parked_rows import ParkedRows
 from simulator.engine.row_compute import RowComputer
 from simulator.engine.running_step import RunningStep
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.step_queue import QueuedSimStep, StepQueue, check_step, slots_of_rows
+from simulator.engine.step_queue import QueuedSimStep, RowColumns, StepQueue, check_step, slots_of_rows
 from simulator.engine.step_results import IterationResult, step_done
 from simulator.engine.timing import Timing
 
@@ -233,7 +233,7 @@ class SimulatedStepRunner:
     def _answer(self, tally: IterationResult, compute_s: float, idle_s: float) -> Effect:
         return Send(self._instance, step_done(tally, self._vocabulary, compute_s, idle_s))
 
-    def _refuse_parked(self, step: Step) -> None:
+    def _refuse_parked(self, step: RowColumns) -> None:
         for number in step.sequence if len(self.parked) else ():
             if number in self.parked:
                 raise ContractBroken(f"step {step.step} names sequence {number}, of which a row is parked")
