@@ -54,14 +54,16 @@ class LeavingRows:
             column.append(value)
 
     def _leave(self, queued: QueuedSimStep, row: int) -> bool:
-        """The row's KV is not written whole: what is valid ends at its start. Returns whether it is parked."""
+        """The row's KV is not written whole: what is valid ends at its start. Returns whether it is parked.
+
+        A row of a step over some layers only is not: its hidden states lie in a room that others may need.
+        """
         step = queued.step
         number, start, stop = step.sequence[row], step.start[row], step.stop[row]
         sequence, slots = self._sequences.by_number[number], row_slots(step)[row][: stop - start]
         sequence.kv_tokens = min(sequence.kv_tokens, start)
-        parked = self._message.verdict is Verdict.SUSPEND and self._parked.park(
-            ParkedRow(number, start, stop, step.sample[row], slots, queued.units)
-        )
+        is_kept = self._message.verdict is Verdict.SUSPEND and queued.layers is None
+        parked = is_kept and self._parked.park(ParkedRow(number, start, stop, step.sample[row], slots, queued.units))
         if self._audit is not None:
             self._audit.left(number, start, slots)
         return parked

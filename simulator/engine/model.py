@@ -32,6 +32,7 @@ from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
 from simulator.engine.moves import HOST_KINDS, SimulatedKvMover, TransferDue
 from simulator.engine.parked_rows import ParkedRows
+from simulator.engine.remapping import SimulatedRemapper
 from simulator.engine.row_compute import RowComputer
 from simulator.engine.sequences import SimulatedSequences
 from simulator.engine.step_queue import is_unsupported
@@ -128,9 +129,12 @@ class SimulatedEngine:
         settings: SimulatedEngineSettings,
         tier: SimulatedHostMemory,
         audit: KvAudit | None = None,
+        layers: LayerSet | None = None,
     ) -> None:
         self.address = Address("engine", instance.name)
-        self.ready = ready = settings.ready
+        ready = settings.ready
+        self.layers = layers = layers or LayerSet(ready, settings.weights_bytes)
+        self.ready = replace(ready, layers=layers.held_column, slots=layers.slots, layout=layers.layout)
         self.is_stuck = False
         self.safepoints = 0
         self.most_queued = 0
@@ -146,13 +150,22 @@ class SimulatedEngine:
             self._sequences,
             RowComputer(self._sequences, ready.vocabulary, voice, audit, self.moves.failed_sequence),
             timing,
-            len(ready.layers),
+            layers,
             ready.vocabulary,
             audit,
             self.moves.is_pending,
             ParkedRows(settings.parked_rows, settings.parked_tokens),
+            lambda now_s: self.remapper.between_steps(now_s),
         )
-        self.layers = LayerSet(instance, ready, timing, settings.weights_bytes)
+        self.remapper = SimulatedRemapper(
+            instance,
+            ready,
+            layers,
+            timing,
+            audit,
+            lambda: self.runner.running is not None,
+            lambda: len(self.runner.parked) > 0,
+        )
         self._handlers: dict[type[Any], Callable[[float, Any], list[Effect]]] = {
             StepDue: self._on_step_over,
             Step: self._on_step,
@@ -169,8 +182,8 @@ class SimulatedEngine:
             SafepointDue: self._on_safepoint,
             Resume: self.runner.resume,
             Discard: self._on_discard,
-            Remap: self.layers.remap,
-            RemapDue: self.layers.over,
+            Remap: self.remapper.remap,
+            RemapDue: self.remapper.over,
         }
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
@@ -219,6 +232,9 @@ class SimulatedEngine:
     def _on_step(self, now_s: float, step: Step) -> list[Effect]:
         if is_unsupported(step):
             return [Send(self._instance, Unsupported("Step", "only local steps", step=step.step))]
+        is_partial = step.layer_start or step.layer_stop or step.layout or not self.layers.is_whole
+        if is_partial and (refusal := self.layers.refusal(step)):
+            return [Send(self._instance, Unsupported("Step", refusal, step=step.step))]
         if self._settings.audit:
             self.steps.append(step)
         effects = self.runner.add(now_s, step)
@@ -234,7 +250,7 @@ class SimulatedEngine:
         return self.runner.at_safepoint(now_s, due)
 
     def _on_step_over(self, now_s: float, due: StepDue) -> list[Effect]:
-        self.safepoints += len(self.ready.layers)
+        self.safepoints += len(self.layers.held)
         return self.runner.on_due(now_s, due)
 
     def _on_move(self, now_s: float, move: Transfer) -> list[Effect]:

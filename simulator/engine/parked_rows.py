@@ -54,7 +54,7 @@ class ParkedRows:
         """The different places (units) at which the rows of `sequences` stand."""
         return {self._rows[number].units for number in sequences if number in self._rows}
 
-    def take(self, message: Resume) -> QueuedSimStep:
+    def take(self, message: Resume, layout: int) -> QueuedSimStep:
         """The parked rows of a `Resume`, which stand at one place, as a step; a sequence without one computes nothing.
 
         `message.sequence` names each sequence once.
@@ -71,5 +71,6 @@ class ParkedRows:
             i64(slot for _, slot in slots),
             i64(1 for _ in slots),
             message.after,
+            layout,
         )
         return QueuedSimStep(columns, list(range(len(rows))), max(row.units for row in rows), is_resumed=True)

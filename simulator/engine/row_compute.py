@@ -3,8 +3,10 @@
 from collections.abc import Callable
 
 from dunlin.cost.models import BatchCounts
+from dunlin.messages.engine import Step
 from dunlin.messages.types import FinishReason
 from simulator.engine.errors import ContractBroken
+from simulator.engine.hidden_rooms import HiddenRooms
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
 from simulator.engine.step_queue import QueuedSimStep, RowColumns, row_slots
@@ -30,6 +32,7 @@ class RowComputer:
         self._voice = voice
         self._audit = audit
         self._spoiled = spoiled
+        self.rooms = HiddenRooms()
 
     def count(self, queued: QueuedSimStep) -> BatchCounts:
         """The counts of the step's work, for the timing."""
@@ -84,6 +87,8 @@ class RowComputer:
             tally.computed += stop - start
             if samples[row]:
                 self._sample(sequence, stop, tally)
+        if queued.layers is not None:
+            self._pass_hidden(queued, tally.dropped)
         return tally
 
     def drop_gone(self, queued: QueuedSimStep) -> int:
@@ -110,7 +115,23 @@ class RowComputer:
         if self._audit is not None:
             if queued.is_resumed:
                 self._audit.resumed(number, slots[: stop - start])
-            self._audit.computed(number, start, stop, slots[: stop - start])
+            layers = frozenset(queued.layers) if queued.layers is not None else None
+            self._audit.computed(number, start, stop, slots[: stop - start], layers)
+
+    def _pass_hidden(self, queued: QueuedSimStep, dropped: list[int]) -> None:
+        """Hidden states of a step over some of the layers: those before it, and those that it leaves."""
+        step = queued.step
+        if not isinstance(step, Step):
+            return
+        rows = frozenset(
+            (step.sequence[row], step.start[row], step.stop[row])
+            for row in queued.rows
+            if step.sequence[row] not in dropped
+        )
+        if step.hidden_in:
+            self.rooms.read(step.hidden_in, rows)
+        if step.hidden_out:
+            self.rooms.write(step.hidden_out, rows)
 
     def _sample(self, sequence: SimulatedSequence, stop: int, tally: IterationResult) -> None:
         if stop != sequence.length:

@@ -22,6 +22,7 @@ class ResumedRows:
     extent_start: Ints
     extent_length: Ints
     after: Ints
+    layout: int
 
 
 RowColumns = Step | ResumedRows
@@ -33,12 +34,14 @@ class QueuedSimStep:
     had ended by then.
 
     A step of a `Resume` begins `units` of its work later (see `simulator.engine.running_step`): where its rows stood.
+    `layers`: those that it computes; None: all of the model.
     """
 
     step: RowColumns
     rows: list[int]
     units: int = 0
     is_resumed: bool = False
+    layers: range | None = None
     left: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
 

@@ -12,6 +12,7 @@ from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.engine import Discard, Interrupt, Resume, Step, Unsupported
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
+from simulator.engine.layers import LayerSet
 from simulator.engine.leaving_rows import LeavingRows
 from simulator.engine.parked_rows import ParkedRows
 from simulator.engine.row_compute import RowComputer
@@ -40,8 +41,8 @@ class SafepointDue:
 class SimulatedStepRunner:
     """Owns the queue, the running step, the parked rows, and the interrupts that have not taken effect.
 
-    `busy_s`: seconds of steps so far. `slowness` multiplies the time of each step. `layers`: those that a step
-    computes. `is_landing(move)`: the transfer is not answered.
+    `busy_s`: seconds of steps so far. `slowness` multiplies the time of each step. `is_landing(move)`: the transfer is
+    not answered. `between_steps(now_s)` is called when a step ended, before the next one begins.
     """
 
     def __init__(
@@ -50,11 +51,12 @@ class SimulatedStepRunner:
         sequences: SimulatedSequences,
         rows: RowComputer,
         timing: Timing,
-        layers: int,
+        layers: LayerSet,
         vocabulary: int,
         audit: KvAudit | None,
         is_landing: Callable[[int], bool],
         parked: ParkedRows,
+        between_steps: Callable[[float], list[Effect]],
     ) -> None:
         self.queue = StepQueue(is_landing)
         self.parked = parked
@@ -68,6 +70,7 @@ class SimulatedStepRunner:
         self._layers = layers
         self._vocabulary = vocabulary
         self._audit = audit
+        self._between_steps = between_steps
         self._interrupts: list[Interrupt] = []
         self._turn = 0
         self._idle_since_s = 0.0
@@ -86,7 +89,11 @@ class SimulatedStepRunner:
         """
         check_step(step)
         self._refuse_parked(step)
-        self.queue.append(QueuedSimStep(step, list(range(len(step.sequence)))))
+        queued = QueuedSimStep(step, list(range(len(step.sequence))))
+        if step.layer_stop or not self._layers.is_whole:
+            layers = self._layers.range_of(step)
+            queued.layers = layers if len(layers) < self._layers.all else None
+        self.queue.append(queued)
         return self.begin(now_s)
 
     def add_engine_delay(self, seconds: float) -> None:
@@ -105,12 +112,20 @@ class SimulatedStepRunner:
         queued = self.queue.take_ready()
         if queued is None:
             return []
+        if queued.step.layout != self._layers.layout:
+            refused = Unsupported("Step", "composed for another layout", step=queued.step.step)
+            return [Send(self._instance, refused), *self.begin(now_s)]
         if len(self.parked):
             self._refuse_parked(queued.step)
-        whole_s = self._timing.step_s(self._rows.count(queued)) * self.slowness
-        running = self.running = RunningStep(queued, self._layers, whole_s, now_s, now_s, self._owed_s)
+        layers = self._layers.all if queued.layers is None else len(queued.layers)
+        running = self.running = RunningStep(queued, layers, self._whole_s(queued), now_s, now_s, self._owed_s)
         self._owed_s = 0.0
         return self._until_end(running)
+
+    def _whole_s(self, queued: QueuedSimStep) -> float:
+        """Seconds for all of the step with the rows that it has."""
+        whole_s = self._timing.step_s(self._rows.count(queued)) * self.slowness
+        return whole_s if queued.layers is None else whole_s * len(queued.layers) / self._layers.all
 
     def on_due(self, now_s: float, due: StepDue) -> list[Effect]:
         """End the iteration: answer it, let interrupts take effect that came too late for it, and start the next."""
@@ -121,17 +136,18 @@ class SimulatedStepRunner:
             held_s, running.held_s = running.held_s, 0.0
             return [After(held_s, due)]
         tally = self._rows.compute(running.queued)
-        done = self._end(now_s, tally)
+        effects = [self._end(now_s, tally), *self._between_steps(now_s)]
         if self._interrupts:
-            return [done, *self._take_effect(now_s)]
-        return [done, *self.begin(now_s)]
+            return [*effects, *self._take_effect(now_s)]
+        return [*effects, *self.begin(now_s)]
 
     def progress(self, now_s: float) -> int:
         """Layers of the running iteration that are computed by now."""
         running = self.running
         if running is None or running.whole_s <= 0:
             return 0
-        return min(self._layers - 1, int(self._layers * (now_s - running.began_s) / running.whole_s))
+        layers = running.layers
+        return min(layers - 1, int(layers * (now_s - running.began_s) / running.whole_s))
 
     def writing(self) -> list[int]:
         """The slots that the running step and queued ones write."""
@@ -174,7 +190,7 @@ class SimulatedStepRunner:
         if len(places) > 1:
             detail = f"rows stand at {len(places)} different places"
             return [Send(self._instance, Unsupported("Resume", detail, step=message.step))]
-        self.queue.append(self.parked.take(message))
+        self.queue.append(self.parked.take(message, self._layers.layout))
         return self.begin(now_s)
 
     def discard(self, message: Discard) -> None:
@@ -212,9 +228,9 @@ class SimulatedStepRunner:
         """Let the running step go on with the rows that it has, of the `rows` before; or end it if it has none."""
         queued = running.queued
         if not queued.rows:
-            return [self._end(now_s, _nothing(queued))]
+            return [self._end(now_s, _nothing(queued)), *self._between_steps(now_s)]
         if len(queued.rows) < rows:
-            running.whole_s = self._timing.step_s(self._rows.count(queued)) * self.slowness
+            running.whole_s = self._whole_s(queued)
         return self._until_end(running)
 
     def _until_end(self, running: RunningStep) -> list[Effect]:
