@@ -80,7 +80,7 @@ def test_what_runs_is_adopted_and_nothing_is_computed_twice() -> None:
     assert (len(sent(cluster, Adopted)), len(sent(cluster, Place))) == (6, 6)
     core = cluster.dispatchers[SECOND]
     assert core.report().finished_total == 6
-    computed = sum(core.steps.prefill_tokens_total for core in cluster.instances.values())
+    computed = sum(core.steps.totals.prefill_tokens for core in cluster.instances.values())
     assert computed == 6 * 40
 
 

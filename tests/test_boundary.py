@@ -64,7 +64,7 @@ def test_many_requests_share_steps_and_every_slot_comes_back() -> None:
     cluster.world.on_delivered = lambda event: cluster.check_conservation()
     cluster.run_until_done()
     assert all(client.is_exact for client in clients)
-    assert all(core.steps.multi_row_total > core.steps.done_total / 2 for core in cluster.instances.values())
+    assert all(core.steps.totals.multi_row > core.steps.totals.done / 2 for core in cluster.instances.values())
     assert cluster.world.run(cluster.all_free)
 
 
@@ -180,12 +180,12 @@ def test_a_cancelled_request_frees_its_slots_when_the_steps_already_sent_have_an
     leaving, staying = cluster.submit(prompt(10), 100), cluster.submit(prompt(11), 100)
     run_until_tokens(cluster, leaving, 3)
     core = cluster.instances["instance-0"]
-    steps = core.steps.done_total
+    steps = core.steps.totals.done
     cluster.disconnect(leaving)
     number = cluster.request_number(leaving)
     gone = lambda: all(sequence.place.request != number for sequence in core.sequences.by_arrival())  # noqa: E731
     assert cluster.world.run(gone)
-    assert core.steps.done_total - steps <= 3  # one was answering while the word travelled, two were sent
+    assert core.steps.totals.done - steps <= 3  # one was answering while the word travelled, two were sent
     assert cluster.world.run(lambda: staying.is_exact)
     assert cluster.world.run(cluster.all_free)
 

@@ -93,7 +93,7 @@ class IsolationModel:
         reused = self.slab.attach_prefix(sequence)
         if not self.slab.allocate(sequence, len(known) + RUN_AHEAD_TOKENS - reused):
             raise AssertionError(f"the room that was there is gone: {self.slab!r}")
-        sequence.computed = sequence.confirmed = reused
+        sequence.issued = sequence.valid = reused
         player = ModelSequence(sequence, _digests(known))
         player.slots = _slots(self.slab.extents(sequence, 0, reused))
         self.players.append(player)
@@ -107,19 +107,19 @@ class IsolationModel:
             return
         self._read(player)
         sequence = player.sequence
-        if sequence.computed == len(sequence.tokens):
+        if sequence.issued == len(sequence.tokens):
             sequence.tokens.append(self._dice.randint(1, 3))
             player.digests.append(_absorb(player.digests[-1], sequence.tokens[-1]))
-        stop = min(len(sequence.tokens), sequence.computed + self._dice.randint(1, 64))
+        stop = min(len(sequence.tokens), sequence.issued + self._dice.randint(1, 64))
         missing = stop - self.slab.held_positions(sequence)
         if missing > 0 and not self.slab.allocate(sequence, missing):
             self._leave(player, preempted=True)
             return
-        slots = _slots(self.slab.extents(sequence, sequence.computed, stop))
-        for position, slot in zip(range(sequence.computed, stop), slots, strict=True):
+        slots = _slots(self.slab.extents(sequence, sequence.issued, stop))
+        for position, slot in zip(range(sequence.issued, stop), slots, strict=True):
             self._content[slot] = player.taint(position)
-        player.slots[sequence.computed :] = slots
-        sequence.computed = sequence.confirmed = stop
+        player.slots[sequence.issued :] = slots
+        sequence.issued = sequence.valid = stop
         if stop <= len(sequence.place.tokens):
             self.slab.share_prefix(sequence, stop)
         self.counts["rows"] += 1
@@ -134,7 +134,7 @@ class IsolationModel:
         if (player := self._any()) is None:
             return
         self._read(player)
-        answered = player.sequence.confirmed
+        answered = player.sequence.valid
         if _slots(self.slab.extents(player.sequence, 0, answered)) != player.slots:
             raise AssertionError(f"the slots of {player.sequence.name} moved while it ran")
 

@@ -3,13 +3,20 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from dunlin.messages.types import RequestClass
+
 
 @dataclass(frozen=True, slots=True)
 class BatchCandidate:
-    """A sequence that could have a row. `remaining_tokens`: the most it could compute next; 1 for a decode row."""
+    """A sequence that could have a row. `remaining_tokens`: the most it could compute next; 1 for a decode row.
+
+    `may_preempt`: work of the batch class may be preempted for it.
+    """
 
     remaining_tokens: int
     is_decode: bool
+    request_class: RequestClass = RequestClass.INTERACTIVE
+    may_preempt: bool = False
 
 
 BatchPolicy = Callable[[Sequence[BatchCandidate], int], list[int]]

@@ -11,6 +11,7 @@ from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.dispatch import DISPATCH_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
+from dunlin.policies.interrupt import INTERRUPT_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.rebalance import REBALANCE_POLICIES
 from dunlin.policies.victim import VICTIM_POLICIES
@@ -32,6 +33,7 @@ class Preset:
     preemption: str = "spill"
     admit: str = "all"
     handoff: str = "none"
+    interrupt: str = "never"
 
     def __post_init__(self) -> None:
         tables: dict[str, Collection[str]] = {
@@ -43,6 +45,7 @@ class Preset:
             "preemption": PREEMPTION_MODES,
             "admit": ADMIT_POLICIES,
             "handoff": HANDOFF_POLICIES,
+            "interrupt": INTERRUPT_POLICIES,
         }
         for point, table in tables.items():
             if getattr(self, point) not in table:
@@ -68,6 +71,7 @@ SETTING_OF = {
     "victim": "instance.preemption.victim_policy",
     "preemption": "instance.preemption.mode",
     "handoff": "instance.kv_handoff.policy",
+    "interrupt": "instance.interrupts.policy",
     "group": "manager.groups.policy",
     "rebalance": "manager.rebalance.policy",
 }

@@ -3,18 +3,25 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dunlin.messages.types import Figure, RejectedOption, Why
+from dunlin.messages.types import Figure, RejectedOption, RequestClass, Why
 
 MAX_ALTERNATIVES = 3
 
 
 @dataclass(frozen=True, slots=True)
 class VictimCandidate:
-    """A sequence that holds slots. `order` is greater the later its turn."""
+    """A sequence that holds slots. `order` is greater the later its turn.
+
+    `is_parked`: its row waits in the engine to be resumed, and would be discarded. `may_preempt`: work of the batch
+    class may be preempted for it.
+    """
 
     name: str
     order: int
     slots: int
+    request_class: RequestClass = RequestClass.INTERACTIVE
+    may_preempt: bool = False
+    is_parked: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from services.instance.migration.migrate_in import IncomingMigration
 from services.instance.migration.router import MigrationRouter
 from services.instance.scheduling.group_orders import GroupOrders
 from services.instance.scheduling.lifecycle import SequenceLifecycle
-from services.instance.scheduling.steps import OutstandingSteps
+from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence.table import Sequence, SequenceTable
 
 
@@ -24,7 +24,7 @@ class AttemptAdmission:
         config: SchedulerConfig,
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
-        steps: OutstandingSteps,
+        steps: StepLedger,
         migration: MigrationRouter,
         claims: RegionClaims,
         engine_client: EngineClient,
@@ -113,7 +113,7 @@ class AttemptAdmission:
         before = self._sequences.waiting_tokens()
         sequence = self._sequences.add(sender, place)
         reused = self._lifecycle.kv_cache.reusable_tokens(sequence)
-        eta_s = before * self._steps.s_per_token
+        eta_s = before * self._steps.totals.s_per_token
         figures = (
             Figure("tokens", len(place.tokens)),
             Figure("free_slots", self._lifecycle.kv_cache.available_slots),

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from dunlin.config.fields import check, section, setting
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
+from dunlin.policies.interrupt import INTERRUPT_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.victim import VICTIM_POLICIES
 
@@ -69,6 +70,21 @@ class PreemptionConfig:
         "What becomes of the victim's KV: `spill` copies it to the host tier, `recompute` drops it.",
         choices=tuple(PREEMPTION_MODES),
         why="copying back is faster than computing again; without room in the host tier it is computed again anyway",
+    )
+
+    def __post_init__(self) -> None:
+        check(self)
+
+
+@dataclass(frozen=True, slots=True)
+class InterruptsConfig:
+    """Which rows leave a running step before its end, and come back."""
+
+    policy: str = setting(
+        "never",
+        "Which rows leave a running step at a safepoint: `never` any.",
+        choices=tuple(INTERRUPT_POLICIES),
+        why="steps are short beside what a reader notices, unless prompts are very long",
     )
 
     def __post_init__(self) -> None:
@@ -326,6 +342,7 @@ class InstanceConfig:
     model: str = ""
     scheduler: SchedulerConfig = section(SchedulerConfig)
     preemption: PreemptionConfig = section(PreemptionConfig)
+    interrupts: InterruptsConfig = section(InterruptsConfig)
     kv_cache: KvCacheConfig = section(KvCacheConfig)
     checkpoint: CheckpointConfig = section(CheckpointConfig)
     host_tier: HostTierConfig = section(HostTierConfig)

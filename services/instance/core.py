@@ -16,6 +16,7 @@ from dunlin.messages.pool import TierReady
 from dunlin.messages.types import TransferStatus
 from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
+from dunlin.policies.interrupt import INTERRUPT_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.victim import VICTIM_POLICIES
 from services.instance.admission import AttemptAdmission
@@ -31,9 +32,11 @@ from services.instance.kv.slot_table import SlotTable
 from services.instance.migration.router import MigrationRouter
 from services.instance.reports import build_report
 from services.instance.scheduling.group_orders import GroupOrders
+from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.scheduler import Scheduler
-from services.instance.scheduling.steps import OutstandingSteps
+from services.instance.scheduling.step_ledger import StepLedger
+from services.instance.scheduling.steps import StepComposer
 from services.instance.sequence.finished_answers import FinishedAnswers
 from services.instance.sequence.table import SequenceTable
 
@@ -55,14 +58,17 @@ class InstanceCore:
         self.engine = Address("engine", address.name)
         self.sequences = SequenceTable()
         self.host_cache = HostCacheClient(self.engine, config.host_tier.answer_timeout_s)
-        pressure = PREEMPTION_MODES[config.preemption.mode]
+        self.steps = StepLedger(self.engine, self.sequences)
+        pressure, keeps = PREEMPTION_MODES[config.preemption.mode], config.checkpoint.engine_share > 0
         self.lifecycle = SequenceLifecycle(
-            self.engine, self.sequences, self.host_cache, pressure, keeps=config.checkpoint.engine_share > 0
+            self.engine, self.sequences, self.host_cache, self.steps, pressure, keeps=keeps
         )
         shared = (self.sequences, self.lifecycle, self.host_cache)
         self.checkpointer = Checkpointer(config.checkpoint, *shared)
         claims = RegionClaims(self.host_cache)
-        self.steps = OutstandingSteps(BATCH_POLICIES[scheduler.policy], scheduler.policy, scheduler.budget_tokens)
+        self._composer = StepComposer(
+            BATCH_POLICIES[scheduler.policy], scheduler.policy, scheduler.budget_tokens, self.steps
+        )
         self.stale_total = 0
         self._model = config.model
         self._orphan_grace_s = keep.orphan_grace_s
@@ -94,6 +100,8 @@ class InstanceCore:
             self.sequences,
             self.lifecycle,
             self.steps,
+            self._composer,
+            RowInterrupts(INTERRUPT_POLICIES[config.interrupts.policy], self.sequences, self.steps),
             VICTIM_POLICIES[config.preemption.victim_policy],
             self.migration.kv_handoffs.runnable,
         )
@@ -135,7 +143,7 @@ class InstanceCore:
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
         """See `dunlin.effects.Core`. What this core has no use for is ignored."""
         handler = self._handlers.get(type(message))
-        if handler is None:
+        if handler is None or (sender.role == "engine" and self._engine_client.is_stale(sender)):
             return []
         effects = handler(now_s, sender, message)
         if isinstance(message, self._unchanging):
@@ -194,6 +202,7 @@ class InstanceCore:
     def _engine_lost(self, now_s: float, reason: str) -> list[Effect]:
         if self._engine_client.ready is None:
             return []
+        self._composer.clear()
         return [
             *self.migration.on_engine_lost(),
             *self._engine_client.on_engine_lost(reason),
@@ -207,10 +216,10 @@ class InstanceCore:
     def _on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
         if message.what == "MapHost":
             return self._host_cache_events.on_memory_unmapped(now_s)
-        if message.ticket:
+        if message.what != "Interrupt" and self.host_cache.is_pending_move(message.ticket):
             failed = TransferDone(message.ticket, TransferStatus.FAILED, detail=message.detail)
             return self._host_cache_events.on_move_done(now_s, sender, failed)
-        return self._engine_client.on_unsupported(message)
+        return self._engine_client.on_unsupported(now_s, sender, message)
 
     # --- streams and timers ---
 
@@ -225,7 +234,7 @@ class InstanceCore:
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
         self._heartbeat.gone(sender)
         effects = self.migration.on_peer_gone(sender)
-        if sender == self.engine:
+        if sender.role == "engine":
             return self._engine_lost(now_s, f"engine gone: {message.reason}")
         if sender.role == "kvstore":
             return [*effects, *self._host_cache_events.on_kvstore_lost(now_s, sender)]

@@ -8,7 +8,7 @@ from services.instance.engine.recovery import EngineRecovery
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.slot_table import SlotUse
 from services.instance.scheduling.lifecycle import SequenceLifecycle
-from services.instance.scheduling.steps import OutstandingSteps
+from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence.table import SequenceTable
 
 
@@ -18,7 +18,7 @@ def build_report(
     recovery: EngineRecovery,
     sequences: SequenceTable,
     lifecycle: SequenceLifecycle,
-    steps: OutstandingSteps,
+    steps: StepLedger,
     host_cache: HostCacheClient,
     stale_total: int,
     more: dict[str, Any],
@@ -44,11 +44,11 @@ def build_report(
         model=model,
         weights_digest=ready.weights_digest if ready else "",
         kv_dtype=ready.kv_dtype if ready else "",
-        steps_total=steps.done_total,
-        mixed_steps_total=steps.mixed_total,
-        multi_row_steps_total=steps.multi_row_total,
-        tokens_total=steps.tokens_total,
-        prefill_tokens_total=steps.prefill_tokens_total,
+        steps_total=steps.totals.done,
+        mixed_steps_total=steps.totals.mixed,
+        multi_row_steps_total=steps.totals.multi_row,
+        tokens_total=steps.totals.tokens,
+        prefill_tokens_total=steps.totals.prefill_tokens,
         preemptions_total=lifecycle.preemptions_total,
         restored_tokens_total=lifecycle.restored_tokens_total,
         recomputed_tokens_total=lifecycle.recomputed_tokens_total,

@@ -9,6 +9,7 @@ from dunlin.policies.batch import BATCH_POLICIES
 from dunlin.policies.dispatch import DISPATCH_POLICIES
 from dunlin.policies.group import GROUP_POLICIES
 from dunlin.policies.handoff import HANDOFF_POLICIES
+from dunlin.policies.interrupt import INTERRUPT_POLICIES
 from dunlin.policies.preemption import PREEMPTION_MODES
 from dunlin.policies.presets import DEFAULT_PRESET, PRESETS, SETTING_OF, Preset, preset_settings
 from dunlin.policies.rebalance import REBALANCE_POLICIES
@@ -23,6 +24,7 @@ CHUNKED = {
     "preemption": "spill",
     "admit": "all",
     "handoff": "none",
+    "interrupt": "never",
 }
 
 
@@ -40,6 +42,7 @@ def test_every_preset_names_policies_of_the_tables(name: str) -> None:
     assert preset.rebalance in REBALANCE_POLICIES
     assert preset.preemption in PREEMPTION_MODES
     assert preset.admit in ADMIT_POLICIES
+    assert preset.interrupt in INTERRUPT_POLICIES
     assert preset.handoff in HANDOFF_POLICIES
     assert (preset.group == "prefill_decode") is (preset.handoff != "none"), "who splits work hands it over"
 

@@ -67,7 +67,7 @@ def _came_back_whole(
     flight: PendingTransfer,
     done: TransferDone,
 ) -> list[Effect]:
-    is_next = flight.sequence.confirmed == flight.kept.region.start
+    is_next = flight.sequence.valid == flight.kept.region.start
     return original(self, flight, replace(done, status=TransferStatus.OK) if is_next else done)
 
 
@@ -121,10 +121,10 @@ def _hold_unanswered(
 ) -> list[Effect]:
     passing = (SequenceState.WAITING, SequenceState.ENDING, SequenceState.RESTORING)
     goes_on = trusted and sequence.state not in passing and self._lifecycle.kv_cache.held_positions(sequence)
-    computed = sequence.computed
+    computed = sequence.issued
     effects = original(self, sequence, trusted)
     if goes_on:
-        sequence.computed = computed
+        sequence.issued = computed
     return effects
 
 

@@ -35,6 +35,10 @@ RETRY_AFTER_FAILURE_S = 2.0
 """Pause after the host tier was full or a copy failed, seconds."""
 
 
+IN_SLAB_STATES = (SequenceState.RUNNING, SequenceState.PARKED, SequenceState.DRAINING, SequenceState.LEAVING)
+"""The states in which a sequence's KV stays unchanged in its slots."""
+
+
 class Checkpointer:
     """Decides what is copied when. `tokens_total` and `bytes_total` count what was committed, `busy_s_total` the
     engine's time in copies, whatever became of them.
@@ -137,7 +141,7 @@ class Checkpointer:
         """The sequence with the most tokens whose KV lies in the KV cache alone, and the position to copy up to."""
         best, most = None, self._least_tokens - 1
         for sequence in self._sequences.running:
-            unkept = sequence.confirmed - sequence.confirmed % BLOCK_TOKENS - sequence.kept_tokens
+            unkept = sequence.valid - sequence.valid % BLOCK_TOKENS - sequence.kept_tokens
             if unkept > most:
                 best, most = sequence, unkept
         return None if best is None else (best, best.kept_tokens + min(most, self._most_tokens))
@@ -145,5 +149,4 @@ class Checkpointer:
 
 def _continues_kept(sequence: Sequence, start: int, stop: int) -> bool:
     """Whether the span continues the kept regions, and its KV is unchanged in the sequence's slots."""
-    is_in_slab = sequence.state in (SequenceState.RUNNING, SequenceState.DRAINING, SequenceState.LEAVING)
-    return is_in_slab and sequence.kept_tokens == start and stop <= sequence.confirmed
+    return sequence.state in IN_SLAB_STATES and sequence.kept_tokens == start and stop <= sequence.valid

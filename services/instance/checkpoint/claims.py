@@ -32,9 +32,9 @@ class RegionClaims:
         """
         if regions:
             return self._host_cache.attach_regions(sequence, regions)
-        if not self._host_cache.usable or not sequence.confirmed:
+        if not self._host_cache.usable or not sequence.valid:
             return []
-        why = Why("claim", "keep what the move copied", (Figure("tokens", sequence.confirmed),))
+        why = Why("claim", "keep what the move copied", (Figure("tokens", sequence.valid),))
         return self._host_cache.claim_regions(sequence, why)
 
     def on_regions_found(self, sequence: Sequence, regions: tuple[KeptRegion, ...]) -> list[Effect]:

@@ -10,6 +10,7 @@ from dunlin.messages.engine import (
     EngineProgress,
     EngineReady,
     EngineStarted,
+    Interrupted,
     StepDone,
     StopEngine,
     Unsupported,
@@ -20,11 +21,12 @@ from services.instance.engine.recovery import EngineRecovery
 from services.instance.engine.watchdog import EngineWatchdog
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.scheduling.lifecycle import SequenceLifecycle
-from services.instance.scheduling.steps import OutstandingSteps, StepOutcome
+from services.instance.scheduling.step_ledger import StepLedger
+from services.instance.scheduling.step_outcome import StepOutcome
 from services.instance.scheduling.token_messages import steady_token_messages, token_messages
 from services.instance.sequence import crash_suspects
 from services.instance.sequence.finished_answers import FinishedAnswers
-from services.instance.sequence.table import WANTS_TOKENS, Sequence, SequenceTable
+from services.instance.sequence.table import WANTS_TOKENS, Sequence, SequenceState, SequenceTable
 
 
 class EngineClient:
@@ -36,13 +38,14 @@ class EngineClient:
         config: EngineWatchConfig,
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
-        steps: OutstandingSteps,
+        steps: StepLedger,
         host_cache: HostCacheClient,
         finished_answers: FinishedAnswers,
         recovery: EngineRecovery,
     ) -> None:
         self.ready: EngineReady | None = None
         self.pid = 0
+        self.incarnation = 0
         self.restarts_total = 0
         self.stale_total = 0
         self._engine = engine
@@ -62,8 +65,19 @@ class EngineClient:
 
     @property
     def outstanding(self) -> int:
-        """Steps and moves that it has not answered."""
-        return self._steps.outstanding + self._host_cache.pending_moves
+        """Steps, interrupts and moves that it has not answered. Parked rows are none: an engine may rest with them."""
+        return self._steps.unanswered + self._host_cache.pending_moves
+
+    def is_stale(self, engine: Address) -> bool:
+        """Whether an event is of an engine before the newest one heard of: it changes nothing, and is counted.
+
+        Incarnation 0 stands for the engine's host, whose words (its start, its end, its stream) come in order.
+        """
+        if not engine.incarnation or engine.incarnation >= self.incarnation:
+            self.incarnation = max(self.incarnation, engine.incarnation)
+            return False
+        self.stale_total += 1
+        return True
 
     @handles
     def on_engine_started(self, now_s: float, sender: Address, message: EngineStarted) -> list[Effect]:
@@ -103,8 +117,25 @@ class EngineClient:
                 effects += self._update_sequence(now_s, answer, sequence)
         return effects
 
-    def on_unsupported(self, message: Unsupported) -> list[Effect]:
-        """Stop an engine that refuses a command: its state and this core's differ."""
+    @handles
+    def on_interrupted(self, now_s: float, sender: Address, message: Interrupted) -> list[Effect]:
+        """The answer to an interrupt: the rows that left are parked, or rolled back."""
+        if not self._steps.is_interrupt(message.ticket):
+            self.stale_total += 1
+            return []
+        effects: list[Effect] = []
+        for sequence in self._steps.on_interrupted(message):
+            effects += self._lifecycle.on_rows_left(sequence)
+        return effects
+
+    def on_unsupported(self, now_s: float, sender: Address, message: Unsupported) -> list[Effect]:
+        """The engine refused a command and goes on; one that this core did not give ends it: their states differ."""
+        if self._steps.is_outstanding(message.step):
+            return self._return_refused(message)
+        if message.what == "Interrupt" and self._steps.is_interrupt(message.ticket):
+            return self.on_interrupted(now_s, sender, Interrupted(ticket=message.ticket))
+        if message.what == "Remap":
+            return []  # the engine holds the layers that it held
         rejected = RejectedOption("go on", f"{message.what}: {message.detail}")
         return [Send(self._engine, StopEngine(Why("engine contract", "end the engine", (), (rejected,))))]
 
@@ -115,6 +146,18 @@ class EngineClient:
         stuck = self._load_watchdog.check(now_s, progress.safepoints, int(loads))
         why = self._watchdog.check(now_s, progress.safepoints, self.outstanding) or stuck
         return [Send(self._engine, StopEngine(why))] if why is not None else []
+
+    def _return_refused(self, message: Unsupported) -> list[Effect]:
+        """Roll the rows of a refused step back and return their sequences: another instance may be able to run them."""
+        effects: list[Effect] = []
+        for sequence in self._steps.refuse(message.step):
+            if sequence.state is SequenceState.ENDING:
+                effects += self._lifecycle.complete_deferred(sequence)
+                continue
+            rejected = RejectedOption("run it here", f"{message.what}: {message.detail}")
+            why = Why("engine contract", "the engine refuses the step", (Figure("step", message.step),), (rejected,))
+            effects += self._lifecycle.return_to_dispatcher(sequence, why)
+        return effects
 
     def _update_sequence(self, now_s: float, answer: StepOutcome, sequence: Sequence) -> list[Effect]:
         effects: list[Effect] = []
@@ -130,6 +173,6 @@ class EngineClient:
                 step = Figure("step", answer.done.step)
                 why = Why("engine contract", "the engine does not know the sequence", (step,))
                 effects += self._lifecycle.return_to_dispatcher(sequence, why)
-            elif sequence.confirmed <= len(sequence.place.tokens):  # its prompt, or a chunk of it, was computed
-                self._lifecycle.kv_cache.share_prefix(sequence, sequence.confirmed)
+            elif sequence.valid <= len(sequence.place.tokens):  # its prompt, or a chunk of it, was computed
+                self._lifecycle.kv_cache.share_prefix(sequence, sequence.valid)
         return effects + self._lifecycle.complete_deferred(sequence)

@@ -16,7 +16,7 @@ from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.slot_table import SlotUse
 from services.instance.scheduling.lifecycle import SequenceLifecycle
-from services.instance.scheduling.steps import OutstandingSteps
+from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence import crash_suspects
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
@@ -55,7 +55,7 @@ class EngineRecovery:
         kv_cache: KvCacheConfig,
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
-        steps: OutstandingSteps,
+        steps: StepLedger,
         host_cache: HostCacheClient,
     ) -> None:
         self.revived_tokens_total = 0
@@ -142,7 +142,7 @@ class EngineRecovery:
         if not trusted or sequence.state is SequenceState.RESTORING:
             self._lifecycle.discard_kv(sequence)
         elif self._lifecycle.kv_cache.held_positions(sequence):
-            sequence.computed = sequence.confirmed
+            sequence.issued = sequence.valid
             self._lifecycle.kv_cache.set_use(sequence, SlotUse.OWNED)
             if sequence.state not in (SequenceState.RUNNING, SequenceState.LEAVING):
                 self._sequences.transition(sequence, SequenceState.RUNNING)
@@ -156,7 +156,7 @@ class EngineRecovery:
 
     def _resume(self, sequence: Sequence) -> list[Effect]:
         """Open the sequence in the new engine; one that migrates out too, since its migration may be aborted."""
-        tokens = sequence.confirmed
+        tokens = sequence.valid
         opened = self._lifecycle.open_in_engine(sequence)
         if sequence.state is SequenceState.LEAVING:
             return [opened]

@@ -80,6 +80,10 @@ class HostCacheClient:
 
     # --- kvstore and engine ---
 
+    def is_pending_move(self, ticket: int) -> bool:
+        """Whether the engine has not answered the move with that ticket."""
+        return any(self._tickets.is_waiting(ticket, kind) for kind in (PendingTransfer, ArrivalTransfer))
+
     def is_superseded(self, kvstore: Address) -> bool:
         """Whether a newer process of that name is known: this one slept, and the memory is not its own any more."""
         newer = (one for one in (self._kvstore, self._previous_kvstore) if one is not None and one.name == kvstore.name)

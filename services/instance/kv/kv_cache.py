@@ -186,7 +186,7 @@ class KvCache:
     def _share_all(self, sequence: Sequence) -> None:
         """Like `share_prefix`, but past blocks that others shared: the sequence's own slots are not read any more."""
         path, link = self._shared.get(sequence.number, []), self._chain_of(sequence)
-        blocks = min(sequence.confirmed, self.held_positions(sequence)) // BLOCK_TOKENS
+        blocks = min(sequence.valid, self.held_positions(sequence)) // BLOCK_TOKENS
         held = self.prefix_cache.cached_blocks(link, blocks)
         if held > len(path):
             twins: list[PrefixBlock | None] = [None] * (held - len(path))

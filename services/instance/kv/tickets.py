@@ -92,6 +92,10 @@ class Tickets:
         self._waiting[self._last] = waiter
         return self._last
 
+    def is_waiting(self, ticket: int, kind: type[Waiter]) -> bool:
+        """Whether a waiter of this `kind` waits with that ticket."""
+        return isinstance(self._waiting.get(ticket), kind)
+
     def take(self, ticket: int, kind: type[W]) -> W | None:
         """The waiter of that ticket, which waits no more; None: none of this `kind` waits with it."""
         waiter = self._waiting.get(ticket)

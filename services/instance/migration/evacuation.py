@@ -20,6 +20,7 @@ from services.instance.sequence.table import Sequence, SequenceState, SequenceTa
 MAX_RESULTS = 64
 MOVABLE_STATES = (
     SequenceState.RUNNING,
+    SequenceState.PARKED,
     SequenceState.WAITING,
     SequenceState.DRAINING,
     SequenceState.ASKING,

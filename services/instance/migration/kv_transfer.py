@@ -35,13 +35,11 @@ class KvExport:
 
     def checkpoint_now(self, sequence: Sequence) -> list[Effect]:
         """Copy what is computed and not kept yet."""
-        tokens = sequence.confirmed - sequence.kept_tokens
+        tokens = sequence.valid - sequence.kept_tokens
         why = Why(
             "migration", "host tier", (Figure("tokens", tokens), Figure("bytes", self._host_cache.size_bytes(tokens)))
         )
-        return self._host_cache.reserve_region(
-            sequence, sequence.confirmed, TransferPurpose.CHECKPOINT, Priority.KV, why
-        )
+        return self._host_cache.reserve_region(sequence, sequence.valid, TransferPurpose.CHECKPOINT, Priority.KV, why)
 
     def send_to_node(self, migration: int, sequence: Sequence, to: Address) -> list[Effect]:
         """Have what is kept of it copied to the kvstore of another node."""
@@ -84,14 +82,14 @@ class KvTransfer:
             return []
         sequence = migration.sequence
         effects: list[Effect] = []
-        left = sequence.confirmed - sequence.kept_tokens
+        left = sequence.valid - sequence.kept_tokens
         at_rest = migration.stage is MigrationStage.SWITCHING
         if self._kv_export.is_busy(sequence):
             pass
         elif sequence.kept_tokens < migration.requested:
             migration.copying_stopped = True  # the host tier had no room, or is gone
         elif left > (0 if at_rest else self._tail_tokens):
-            migration.requested = sequence.confirmed
+            migration.requested = sequence.valid
             effects += self._kv_export.checkpoint_now(sequence)
         if migration.target_kvstore == self._kv_export.kvstore:
             return effects + self._fill(migration, self._kv_export.regions_from(sequence, migration.offered))

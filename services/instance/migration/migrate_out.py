@@ -36,6 +36,8 @@ from services.instance.migration.outgoing import (
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
+SWITCHABLE_STATES = (SequenceState.RUNNING, SequenceState.PARKED, SequenceState.WAITING)
+"""The states from which the row of a sequence can stop for good."""
 NOT_COPIED = "its KV cannot be copied"
 
 
@@ -232,10 +234,9 @@ class MigrateOut:
         """Copy beside the steps of the sequence; stop its row once little is missing at the target."""
         effects = self._kv_transfer.transfer(migration)
         sequence = migration.sequence
-        if sequence.state not in (SequenceState.RUNNING, SequenceState.WAITING) or self._kv_transfer.is_behind(
-            migration
-        ):
+        if sequence.state not in SWITCHABLE_STATES or self._kv_transfer.is_behind(migration):
             return effects
+        effects += self._lifecycle.unpark(sequence)
         self._sequences.transition(sequence, SequenceState.LEAVING)
         effects += self._enter_stage(migration, MigrationStage.SWITCHING)
         return effects + (self._announce_ready(migration) if sequence.in_steps == 0 else [])

@@ -78,4 +78,4 @@ class OutgoingMigration:
     @property
     def wanted_tokens(self) -> int:
         """Tokens whose KV is worth having at the target, now."""
-        return max(self.sequence.confirmed, self.sequence.kept_tokens)
+        return max(self.sequence.valid, self.sequence.kept_tokens)

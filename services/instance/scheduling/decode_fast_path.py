@@ -8,33 +8,9 @@ running sequences is replaced at every change: its identity shows that none happ
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dunlin.effects import Address
-from dunlin.messages.types import I8, I32, I64, i32, i64
+from dunlin.messages.types import I32, I64, i32, i64
+from services.instance.scheduling.step_rows import DecodeBatch, StepRows
 from services.instance.sequence.table import Sequence
-
-
-@dataclass(slots=True)
-class DecodeBatch:
-    """A batch in which every running sequence has a decode row, and the common columns of its token messages.
-
-    `dispatcher` is None if the sequences have several.
-    """
-
-    running: list[Sequence]
-    dispatcher: Address | None
-    requests: I64
-    attempts: I32
-
-
-@dataclass(slots=True)
-class StepRows:
-    """An outstanding step's rows, in columns: sequence, its number then, stop of the row, whether it samples."""
-
-    sequences: list[Sequence]
-    numbers: I64
-    stops: I64
-    samples: I8
-    decode_batch: DecodeBatch | None = None
 
 
 @dataclass(slots=True)
@@ -79,12 +55,12 @@ class DecodeFastPath:
         """Forget the last step: the next one must be composed."""
         self._last_rows = None
 
-    def record(self, running: list[Sequence], rows: StepRows, starts: I64, extents: SlotExtents) -> None:
+    def record(self, running: list[Sequence], rows: StepRows, extents: SlotExtents) -> None:
         """Remember a composed step, if every sequence of `running` has one decode row in it."""
         self._last_rows = None
         if not len(running) == len(rows.sequences) == len(extents.row):
             return
-        for sequence, start, stop in zip(rows.sequences, starts, rows.stops, strict=True):
+        for sequence, start, stop in zip(rows.sequences, rows.starts, rows.stops, strict=True):
             if stop - start != 1 or stop <= len(sequence.place.tokens) or sequence.trial_stop:
                 return
         rows.decode_batch = _decode_batch(running)
@@ -93,8 +69,8 @@ class DecodeFastPath:
         self._run_ends = [_run_end(sequence) for sequence in rows.sequences]
         self._count_remaining()
 
-    def next_rows(self, running: list[Sequence], slot_of: NextSlot) -> tuple[StepRows, I64, SlotExtents] | None:
-        """Rows, starts and slots of the next step, each a token further. None: it must be composed."""
+    def next_rows(self, running: list[Sequence], slot_of: NextSlot) -> tuple[StepRows, SlotExtents] | None:
+        """Rows and slots of the next step, each a token further. None: it must be composed."""
         before = self._last_rows
         if before is None or before.decode_batch is None or before.decode_batch.running is not running:
             return None
@@ -102,14 +78,16 @@ class DecodeFastPath:
             return None
         extents = SlotExtents(self._extents.row, self._next_slots, self._extents.length)
         for sequence in before.sequences:
-            sequence.computed += 1
+            sequence.issued += 1
             sequence.pending += 1
             sequence.in_steps += 1
         stops = i64([stop + 1 for stop in before.stops])
-        self._last_rows = rows = StepRows(before.sequences, before.numbers, stops, before.samples, before.decode_batch)
+        self._last_rows = rows = StepRows(
+            before.sequences, before.numbers, before.stops, stops, before.samples, before.decode_batch
+        )
         self._next_slots = i64([slot + 1 for slot in self._next_slots])
         self._remaining_steps -= 1
-        return rows, before.stops, extents
+        return rows, extents
 
     def _continue_runs(self, rows: StepRows, slot_of: NextSlot) -> bool:
         """Find the next slots of rows whose run of slots ended; False if a sequence is at its last token."""

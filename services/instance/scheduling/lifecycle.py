@@ -15,6 +15,7 @@ from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
 from services.instance.kv.slot_table import Owner, SlotTable, SlotUse
 from services.instance.kv.tickets import HostReservation, PendingTransfer, TransferPurpose
+from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
 
@@ -29,6 +30,7 @@ class SequenceLifecycle:
         engine: Address,
         sequences: SequenceTable,
         host_cache: HostCacheClient,
+        steps: StepLedger,
         pressure: PreemptionMode = spill,
         *,
         keeps: bool = False,
@@ -43,6 +45,7 @@ class SequenceLifecycle:
         self._engine = engine
         self._sequences = sequences
         self._host_cache = host_cache
+        self._steps = steps
         self._preemption_mode = pressure
         self._keeps_checkpoints = keeps
 
@@ -56,7 +59,7 @@ class SequenceLifecycle:
         reused = self.kv_cache.attach_prefix(sequence)
         granted = self.kv_cache.allocate(sequence, slots - reused)
         assert granted, f"{sequence.name}: {slots} slots of {self.kv_cache!r}"
-        sequence.computed = sequence.confirmed = reused
+        sequence.issued = sequence.valid = reused
         opened = self.open_in_engine(sequence)
         moves = self._start_restore(sequence)
         if not moves:
@@ -68,7 +71,7 @@ class SequenceLifecycle:
 
     def open_in_engine(self, sequence: Sequence) -> Send:
         """Open the sequence in the engine, with the KV of its first tokens that lies in the KV cache."""
-        place, extents = sequence.place, self.kv_cache.extents(sequence, 0, sequence.confirmed)
+        place, extents = sequence.place, self.kv_cache.extents(sequence, 0, sequence.valid)
         opened = Open(
             sequence.number,
             i32(sequence.tokens),
@@ -82,16 +85,35 @@ class SequenceLifecycle:
         return Send(self._engine, opened)
 
     def preempt(self, sequence: Sequence, why: Why) -> list[Effect]:
-        """Take a running sequence's slots, as soon as no step uses them."""
+        """Take a running or parked sequence's slots, as soon as no step uses them."""
         self.preemptions_total += 1
+        discarded = self._steps.discard([sequence])
         self._sequences.transition(sequence, SequenceState.DRAINING)
-        choice = self._preemption_mode(PreemptionCandidate(sequence.computed, sequence.kept_tokens))
+        choice = self._preemption_mode(PreemptionCandidate(sequence.issued, sequence.kept_tokens))
         sequence.spills_kv = choice.spills
         if not choice.spills:
             why = replace(why, rejected=(*why.rejected, choice.rejected))
         place = sequence.place
         said = Send(sequence.dispatcher, Preempted(place.request, place.attempt, why))
-        return [said, *self.complete_deferred(sequence)]
+        return [*discarded, said, *self.complete_deferred(sequence)]
+
+    def on_rows_left(self, sequence: Sequence) -> list[Effect]:
+        """An interrupt that named the sequence was answered: it is parked if its row is, or goes on.
+
+        A row of a sequence that does not run any more is not kept.
+        """
+        discarded: list[Effect] = []
+        if self._steps.is_parked(sequence) and sequence.state is SequenceState.RUNNING:
+            self._sequences.transition(sequence, SequenceState.PARKED)
+        elif sequence.state is SequenceState.ENDING:
+            self._steps.forget(sequence)  # its `Close` is sent
+        elif sequence.state is not SequenceState.PARKED:
+            discarded = self._steps.discard([sequence])
+        return discarded + self.complete_deferred(sequence)
+
+    def unpark(self, sequence: Sequence) -> list[Effect]:
+        """Discard the parked row of a sequence, if it has one: it runs on from its valid KV."""
+        return self._steps.discard([sequence])
 
     def complete_deferred(self, sequence: Sequence) -> list[Effect]:
         """Complete the transition that waited for outstanding steps, if none names the sequence any more."""
@@ -158,7 +180,7 @@ class SequenceLifecycle:
         """
         self.kv_cache.adopt_reserved(sequence, owner)
         held = min(tokens, len(sequence.tokens) - 1)
-        sequence.computed = sequence.confirmed = held
+        sequence.issued = sequence.valid = held
         self._sequences.transition(sequence, SequenceState.RUNNING)
         return [self.open_in_engine(sequence)]
 
@@ -195,6 +217,7 @@ class SequenceLifecycle:
     def end(self, sequence: Sequence) -> list[Effect]:
         """End a sequence whose slots no step and no copy uses."""
         known = sequence.state not in (SequenceState.WAITING, SequenceState.ENDING)
+        self._steps.forget(sequence)
         effects: list[Effect] = [Send(self._engine, Close(sequence.number))] if known else []
         effects += self._host_cache.cancel_moves(sequence, TransferPurpose.CHECKPOINT)
         self.kv_cache.release_to_prefix_cache(sequence)
@@ -206,32 +229,32 @@ class SequenceLifecycle:
 
     def discard_kv(self, sequence: Sequence) -> None:
         """Discard the KV of a sequence that no engine knows: it starts again from its kept regions."""
-        sequence.kv_tokens = sequence.confirmed
+        sequence.kv_tokens = sequence.valid
         if sequence.state is SequenceState.LEAVING:
             self._release_slots(sequence)
             return
         self._requeue(sequence)
 
     def _release_or_spill(self, sequence: Sequence) -> list[Effect]:
-        sequence.kv_tokens = sequence.computed
+        sequence.kv_tokens = sequence.valid
         cancelled = self._host_cache.cancel_moves(sequence, TransferPurpose.CHECKPOINT)
         if not sequence.spills_kv:
             return [*cancelled, *self._host_cache.truncate(sequence), *self._close_and_requeue(sequence)]
-        if not self._host_cache.usable or sequence.computed <= sequence.kept_tokens:
+        if not self._host_cache.usable or sequence.valid <= sequence.kept_tokens:
             return cancelled + self._close_and_requeue(sequence)
         self._sequences.transition(sequence, SequenceState.ASKING)
         return cancelled + self._request_spill(sequence)
 
     def _request_spill(self, sequence: Sequence) -> list[Effect]:
-        tail = sequence.computed - sequence.kept_tokens
+        tail = sequence.valid - sequence.kept_tokens
         figures = (
-            Figure("tokens", sequence.computed),
+            Figure("tokens", sequence.valid),
             Figure("tail", tail),
             Figure("bytes", self._host_cache.size_bytes(tail)),
         )
         rejected = RejectedOption("recompute", f"{tail} tokens would be computed again")
         why = Why("spill", "host tier", figures, (rejected,))
-        return self._host_cache.reserve_region(sequence, sequence.computed, TransferPurpose.SPILL, Priority.KV, why)
+        return self._host_cache.reserve_region(sequence, sequence.valid, TransferPurpose.SPILL, Priority.KV, why)
 
     def _spill_done(self, move: PendingTransfer, done: TransferDone) -> list[Effect]:
         sequence = move.sequence
@@ -254,7 +277,7 @@ class SequenceLifecycle:
 
     def _release_slots(self, sequence: Sequence) -> None:
         self.kv_cache.release(sequence)
-        sequence.computed = sequence.confirmed = 0
+        sequence.issued = sequence.valid = 0
         sequence.preempted = True
         self._sequences.renumber(sequence)
 
@@ -262,7 +285,7 @@ class SequenceLifecycle:
         """Report how much of a new sequence's text was in the prefix cache."""
         if sequence.preempted:
             return []
-        place, tokens = sequence.place, sequence.confirmed
+        place, tokens = sequence.place, sequence.valid
         self.prefix_query_tokens_total += len(sequence.tokens)
         self.prefix_hit_tokens_total += tokens
         if not tokens:
@@ -275,7 +298,7 @@ class SequenceLifecycle:
     def _start_restore(self, sequence: Sequence) -> list[Effect]:
         """Restore the kept regions beyond the tokens whose KV is in the KV cache already."""
         effects: list[Effect] = []
-        at = sequence.confirmed
+        at = sequence.valid
         for kept in sequence.kept:
             if kept.region.start != at:
                 continue
@@ -288,17 +311,17 @@ class SequenceLifecycle:
     def _region_restored(self, move: PendingTransfer, done: TransferDone) -> list[Effect]:
         """One region was restored, or failed: then no region behind it counts either."""
         sequence, region = move.sequence, move.kept.region
-        if done.status is TransferStatus.OK and sequence.confirmed == region.start:
-            sequence.confirmed = region.stop
+        if done.status is TransferStatus.OK and sequence.valid == region.start:
+            sequence.valid = region.stop
             self._host_cache.restored_total += 1
             return []
         corrupt = done.status is TransferStatus.CORRUPT and sequence.state is not SequenceState.ENDING
         return self._host_cache.truncate(sequence, region.start, corrupt)
 
     def _restore_done(self, sequence: Sequence) -> list[Effect]:
-        sequence.confirmed = min(sequence.confirmed, len(sequence.tokens) - 1)
-        restored = sequence.confirmed - sequence.computed
-        sequence.computed = sequence.confirmed
+        sequence.valid = min(sequence.valid, len(sequence.tokens) - 1)
+        restored = sequence.valid - sequence.issued
+        sequence.issued = sequence.valid
         effects = [] if self._keeps_checkpoints else self._host_cache.truncate(sequence)
         self.kv_cache.set_use(sequence, SlotUse.OWNED)
         self._sequences.transition(sequence, SequenceState.RUNNING)
@@ -311,8 +334,8 @@ class SequenceLifecycle:
             sequence.kv_tokens = len(sequence.tokens) - 1
             self.claimed_tokens_total += restored
         sequence.preempted = sequence.is_claimed = False
-        reused = sequence.confirmed - restored
-        recomputed = max(0, sequence.kv_tokens - sequence.confirmed)
+        reused = sequence.valid - restored
+        recomputed = max(0, sequence.kv_tokens - sequence.valid)
         self.restored_tokens_total += restored
         self.recomputed_tokens_total += recomputed
         place = sequence.place

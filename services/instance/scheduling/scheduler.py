@@ -10,8 +10,10 @@ from dunlin.messages.engine import Step
 from dunlin.policies.victim import VictimCandidate, VictimPolicy
 from services.instance.config import SchedulerConfig
 from services.instance.kv.kv_cache import KvCache
+from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
-from services.instance.scheduling.steps import MAX_OUTSTANDING_STEPS, OutstandingSteps
+from services.instance.scheduling.step_ledger import MAX_OUTSTANDING_STEPS, StepLedger
+from services.instance.scheduling.steps import StepComposer
 from services.instance.sequence import crash_suspects
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
@@ -25,7 +27,9 @@ class Scheduler:
         config: SchedulerConfig,
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
-        steps: OutstandingSteps,
+        steps: StepLedger,
+        composer: StepComposer,
+        interrupts: RowInterrupts,
         evict: VictimPolicy,
         may_run: Callable[[list[Sequence]], list[Sequence]],
     ) -> None:
@@ -34,39 +38,44 @@ class Scheduler:
         self._sequences = sequences
         self._lifecycle = lifecycle
         self._steps = steps
+        self._composer = composer
+        self._interrupts = interrupts
         self._victim_policy = evict
-        self._runnable = may_run
+        self._may_run = may_run
 
     def schedule(self) -> list[Effect]:
         """Start the waiting sequences that fit, and keep the engine's queue filled."""
-        effects: list[Effect] = []
+        effects = self._interrupts.decide()
         while self._steps.outstanding < MAX_OUTSTANDING_STEPS:
             step = self._repeat_last_step()
             if step is None:
                 effects += self._admit()
-                running = crash_suspects.runnable(self._runnable(self._sequences.running))
-                chosen = self._steps.choose_rows(running)
+                running = crash_suspects.runnable(self._runnable())
+                chosen = self._composer.choose_rows(running)
                 if not chosen:
                     break
                 granted, turns = self._allocate_rows(chosen)
                 effects += turns
                 if not granted:
                     break
-                step = self._steps.compose(running, granted, self._kv_cache)
+                step = self._composer.compose(running, granted, self._kv_cache)
             effects.append(Send(self._engine, step))
-        return effects
+        return effects + self._interrupts.resume_if_idle()
 
     def _repeat_last_step(self) -> Step | None:
         """The next step, if no sequence waits and all running ones only decode, as in the last step."""
         if self._sequences.waiting_count:
             return None
-        running = self._runnable(self._sequences.running)
-        return self._steps.repeat(running, self._next_slot)
+        return self._composer.repeat(self._runnable(), self._next_slot)
+
+    def _runnable(self) -> list[Sequence]:
+        """The sequences that may have a row."""
+        return self._may_run(self._steps.without_held(self._sequences.running))
 
     def _next_slot(self, sequence: Sequence) -> int | None:
         if not self._allocate(sequence, 1):
             return None
-        ((slot, _),) = self._kv_cache.extents(sequence, sequence.computed, sequence.computed + 1)
+        ((slot, _),) = self._kv_cache.extents(sequence, sequence.issued, sequence.issued + 1)
         return slot
 
     def admit_restorable(self) -> list[Effect]:
@@ -92,7 +101,7 @@ class Scheduler:
             if only_kept and not sequence.kept:
                 break
             wanted = self._initial_slots(sequence)
-            if self._sequences.running_count >= self._config.max_running:
+            if self._sequences.running_count + self._sequences.parked_count >= self._config.max_running:
                 break
             if self._kv_cache.available_slots < self._kv_cache.slots_needed(sequence, wanted) + self._headroom(
                 sequence
@@ -132,7 +141,7 @@ class Scheduler:
         effects: list[Effect] = []
         without: dict[Sequence, None] = {}
         for sequence, tokens in chosen:
-            if sequence.computed + tokens <= sequence.slot_run[1]:
+            if sequence.issued + tokens <= sequence.slot_run[1]:
                 continue  # it has them already, as nearly every row that decodes
             if sequence.state is not SequenceState.RUNNING or self._allocate(sequence, tokens):
                 continue
@@ -146,7 +155,7 @@ class Scheduler:
         return chosen, effects
 
     def _allocate(self, sequence: Sequence, tokens: int) -> bool:
-        needed = sequence.computed + tokens - self._kv_cache.held_positions(sequence)
+        needed = sequence.issued + tokens - self._kv_cache.held_positions(sequence)
         if needed <= 0:
             return True
         ahead = min(self._lookahead_slots(), sequence.max_length - self._kv_cache.held_positions(sequence))
@@ -156,13 +165,20 @@ class Scheduler:
         """Preempt one sequence, unless slots are about to be freed already."""
         if self._slots_are_coming(sequence):
             return []
-        running = self._sequences.running
+        holders = self._sequences.running_or_parked()
         candidates = [
-            VictimCandidate(each.name, rank, self._kv_cache.slots_gained_without(each))
-            for rank, each in enumerate(running)
+            VictimCandidate(
+                each.name,
+                rank,
+                self._kv_cache.slots_gained_without(each),
+                each.place.request_class,
+                each.place.may_preempt,
+                each.state is SequenceState.PARKED,
+            )
+            for rank, each in enumerate(holders)
         ]
         choice = self._victim_policy(candidates)
-        return self._lifecycle.preempt(running[choice.index], choice.why)
+        return self._lifecycle.preempt(holders[choice.index], choice.why)
 
     def _slots_are_coming(self, sequence: Sequence) -> bool:
         """Whether slots are about to be freed, or a younger sequence that could free some is being restored."""

@@ -6,7 +6,7 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.dispatch import Tokens
 from dunlin.messages.engine import StepDone
 from dunlin.messages.types import I32, I64, f32, i8, i32, i64
-from services.instance.scheduling.steps import StepOutcome
+from services.instance.scheduling.step_outcome import StepOutcome
 from services.instance.sequence.table import WANTS_TOKENS, Sequence
 
 

@@ -36,7 +36,7 @@ def runnable(running: list[Sequence]) -> list[Sequence]:
 
 def clear_if_past_crash(sequence: Sequence) -> None:
     """Its step was answered: past the position of the crash it runs with others. Crashes alone stay counted."""
-    if 0 < sequence.trial_stop <= sequence.confirmed:
+    if 0 < sequence.trial_stop <= sequence.valid:
         sequence.trial_stop = 0
         sequence.suspicion = 0 if sequence.suspicion == IN_COMPANY else sequence.suspicion
 

@@ -20,6 +20,7 @@ class SequenceState(Enum):
 
     WAITING = "waiting"  # for slots; new, or preempted (then perhaps with a region in the host tier)
     RUNNING = "running"
+    PARKED = "parked"  # its row left a step and waits in the engine to be resumed; no step names it
     DRAINING = "draining"  # preempted: outstanding steps still name it
     ASKING = "asking"  # for room in the host tier
     SPILLING = "spilling"  # its KV moves to the host tier
@@ -32,12 +33,14 @@ class SequenceState(Enum):
 TRANSITIONS: dict[SequenceState, tuple[SequenceState, ...]] = {
     SequenceState.WAITING: (SequenceState.RUNNING, SequenceState.RESTORING, SequenceState.LEAVING, SequenceState.ENDED),
     SequenceState.RUNNING: (
+        SequenceState.PARKED,
         SequenceState.DRAINING,
         SequenceState.WAITING,
         SequenceState.LEAVING,
         SequenceState.ENDING,
         SequenceState.ENDED,
     ),
+    SequenceState.PARKED: (SequenceState.RUNNING, SequenceState.WAITING, SequenceState.ENDED),
     SequenceState.DRAINING: (
         SequenceState.ASKING,
         SequenceState.WAITING,
@@ -94,13 +97,13 @@ SequenceKey = tuple[Address, int]
 class Sequence:
     """One attempt at this instance, the `order`th to come; `turn` compares it with others.
 
-    `tokens` are the known ones; `pending` more are being sampled by outstanding steps. `computed` positions have KV or
-    will have it when the outstanding steps are done; `confirmed` ones have it. `in_steps` outstanding steps name it,
-    and `in_moves` region copies that it waits for. `notify_ended`: the dispatcher waits for `Ended`. `kept` are regions
-    in the host tier, of all layers, that together cover its first tokens; `is_claiming` while the claim for regions of
-    earlier attempts has no answer, `is_claimed` until it started from them. `spills_kv`: its KV is copied to the host
-    tier when it is preempted. `kv_tokens` had KV when it was last preempted.
-    `suspicion` is as in `Returned`; until its confirmed tokens reach `trial_stop` (0: at once) it runs alone.
+    `tokens` are the known ones; `pending` more are being sampled by outstanding steps. The KV of the first `valid`
+    positions exists; the first `issued` have it or are named by outstanding or parked rows. `in_steps` outstanding
+    steps name it, and `in_moves` region copies that it waits for. `notify_ended`: the dispatcher waits for `Ended`.
+    `kept` are regions in the host tier, of all layers, that together cover its first tokens; `is_claiming` while the
+    claim for regions of earlier attempts has no answer, `is_claimed` until it started from them. `spills_kv`: its KV is
+    copied to the host tier when it is preempted. `kv_tokens` had KV when it was last preempted.
+    `suspicion` is as in `Returned`; until its valid tokens reach `trial_stop` (0: at once) it runs alone.
     `engines_lost` ended in its steps since one was answered. `slot_run` is the extent of the last slots looked up in
     the KV cache, as long as it has slots at all: the next ones are nearly always found there.
     """
@@ -110,8 +113,8 @@ class Sequence:
     dispatcher: Address
     place: Place
     state: SequenceState = SequenceState.WAITING
-    computed: int = 0
-    confirmed: int = 0
+    issued: int = 0
+    valid: int = 0
     pending: int = 0
     in_steps: int = 0
     in_moves: int = 0
@@ -164,7 +167,7 @@ class Sequence:
     @property
     def is_plain_decode(self) -> bool:
         """Whether the answer of a step that neither ended nor dropped it changes nothing but its tokens."""
-        return self.state is SequenceState.RUNNING and not self.trial_stop and self.confirmed > len(self.place.tokens)
+        return self.state is SequenceState.RUNNING and not self.trial_stop and self.valid > len(self.place.tokens)
 
     @property
     def max_length(self) -> int:
@@ -175,7 +178,7 @@ class Sequence:
     def remaining(self) -> int:
         """Positions to compute before the next token can be sampled; 0 when the last token allowed is being sampled."""
         length = len(self.tokens) + self.pending
-        return length - self.computed if length < self.place.prompt_tokens + self.place.max_tokens else 0
+        return length - self.issued if length < self.place.prompt_tokens + self.place.max_tokens else 0
 
     @property
     def has_sampled(self) -> bool:
@@ -201,6 +204,7 @@ class SequenceTable:
         self._by_key: dict[SequenceKey, Sequence] = {}
         self._waiting: dict[Sequence, None] = {}
         self._running: dict[Sequence, None] = {}
+        self._parked: dict[Sequence, None] = {}
         self._oldest_first: list[Sequence] | None = []
         self._orders = 0
         self._numbers = 0
@@ -222,7 +226,7 @@ class SequenceTable:
     @property
     def running(self) -> list[Sequence]:
         """The sequences that may have rows, oldest first: a list that is never changed, and the same one until a
-        sequence's state or dispatcher changes.
+        sequence's state or dispatcher changes, or its rows leave a step.
         """
         if self._oldest_first is None:
             self._oldest_first = sorted(self._running, key=_queue_position)
@@ -232,6 +236,19 @@ class SequenceTable:
     def running_count(self) -> int:
         """How many may have rows."""
         return len(self._running)
+
+    @property
+    def parked_count(self) -> int:
+        """How many have a parked row."""
+        return len(self._parked)
+
+    def parked(self) -> list[Sequence]:
+        """The sequences with a parked row, oldest first."""
+        return sorted(self._parked, key=_queue_position)
+
+    def running_or_parked(self) -> list[Sequence]:
+        """The sequences that hold slots and go on by themselves, oldest first."""
+        return sorted([*self._running, *self._parked], key=_queue_position) if self._parked else self.running
 
     @property
     def waiting_count(self) -> int:
@@ -302,14 +319,21 @@ class SequenceTable:
         self._oldest_first = None
         self._waiting.pop(sequence, None)
         self._running.pop(sequence, None)
+        self._parked.pop(sequence, None)
         if state is SequenceState.WAITING:
             self._waiting[sequence] = None
         elif state is SequenceState.RUNNING:
             self._running[sequence] = None
+        elif state is SequenceState.PARKED:
+            self._parked[sequence] = None
         elif state is SequenceState.ENDED:
             del self._by_number[sequence.number]
         if state in (SequenceState.ENDING, SequenceState.ENDED) and self._by_key.get(sequence.key) is sequence:
             del self._by_key[sequence.key]
+
+    def changed(self) -> None:
+        """What may be computed of a sequence changed in another way: `running` is a new list."""
+        self._oldest_first = None
 
     def _next_number(self) -> int:
         self._numbers += 1

@@ -10,10 +10,11 @@ from dunlin.messages.dispatch import (
     Ended,
     Returned,
 )
-from dunlin.messages.engine import EngineExited, EngineFailed, EngineProgress, StopEngine, Unsupported
+from dunlin.messages.engine import Close, EngineExited, EngineFailed, EngineProgress, StopEngine, Unsupported
 from dunlin.messages.fleet import InstanceReport
 from dunlin.messages.plan import GroupOrder, GroupOrderDone, GroupOrderRefused
 from dunlin.messages.types import GroupKind, GroupRole, i32
+from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import (
     ENGINE,
     LATENCY_S,
@@ -103,11 +104,46 @@ def test_an_instance_that_slept_forgives_its_engine() -> None:
         assert not of(StopEngine, direct.give(ENGINE, EngineProgress(7), now_s))
 
 
-def test_an_engine_that_refuses_a_step_is_ended() -> None:
+def test_an_engine_that_refuses_what_it_was_not_told_is_ended() -> None:
     direct = ready_core()
     direct.give(D, make_place())
-    stop = only(StopEngine, direct.give(ENGINE, Unsupported("Step", "a stride", step=1)))
-    assert "a stride" in stop.why.rejected[0].reason
+    for unknown in (Unsupported("Step", "a stride", step=9), Unsupported("Transfer", "a peer", ticket=9)):
+        stop = only(StopEngine, direct.give(ENGINE, unknown))
+        assert unknown.detail in stop.why.rejected[0].reason
+    assert direct.core.steps.outstanding == 2
+
+
+def test_the_sequences_of_a_refused_step_are_returned_with_the_reason() -> None:
+    direct = ready_core()
+    direct.give(D, make_place())
+    sends = direct.give(ENGINE, Unsupported("Step", "a stride", step=1))
+    assert of(StopEngine, sends) == []
+    returned = only(Returned, sends)
+    assert (returned.request, returned.why.rejected[0].reason) == (1, "Step: a stride")
+    assert only(Close, sends).sequence == 1
+    assert len(direct.core.sequences) == 1
+    assert direct.core.slot_table.free < 256, "step 2 may write yet"
+    direct.give(ENGINE, done(2, dropped=(1,)))
+    assert [len(direct.core.sequences), direct.core.slot_table.free] == [0, 256]
+
+
+def test_a_refused_remap_changes_nothing() -> None:
+    assert ready_core().give(ENGINE, Unsupported("Remap", "one layer is all", layout=1)) == []
+
+
+# --- the fence of the engine's incarnation ---
+
+
+def test_events_of_an_older_engine_change_nothing_and_are_counted() -> None:
+    direct = ready_core()
+    older, newer = (Address(ENGINE.role, ENGINE.name, life) for life in (1, 2))
+    direct.give(newer, make_engine_ready())
+    direct.give(D, make_place())
+    assert direct.give(older, done(1, (1, 5))) == []
+    assert direct.give(older, Gone("late")) == []
+    assert (direct.core.report().stale_total, direct.core.steps.outstanding, direct.core.report().ready) == (2, 2, True)
+    direct.give(newer, done(1, (1, 5)))
+    assert direct.core.report().tokens_total == 1
 
 
 def test_a_row_that_the_engine_lost_is_given_back() -> None:

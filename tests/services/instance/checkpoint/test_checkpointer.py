@@ -35,7 +35,7 @@ def test_what_is_computed_is_kept_in_whole_blocks_one_after_the_other() -> None:
     assert spans(bench)[:2] == [(0, 32), (32, 48)]
     for (_, stop), (start, after) in zip(spans(bench), spans(bench)[1:], strict=False):
         assert (start, after % 16) == (stop, 0)
-    assert sequence.kept_tokens == spans(bench)[-1][1] <= sequence.confirmed
+    assert sequence.kept_tokens == spans(bench)[-1][1] <= sequence.valid
     assert {ask.priority for ask in bench.sent(ReserveRegion)} == {Priority.CHECKPOINT}
     report = bench.core.report()
     assert report.checkpointed_tokens_total == sequence.kept_tokens

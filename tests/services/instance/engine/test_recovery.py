@@ -63,16 +63,16 @@ def bring_back(direct: Direct, now_s: float = 1.5, **ready: Any) -> list[Any]:
 
 def test_a_killed_engine_costs_a_pause_and_computes_nothing_twice() -> None:
     bench, attempts = decoding()
-    computed = bench.core.steps.prefill_tokens_total
+    computed = bench.core.steps.totals.prefill_tokens
     bench.seat.crash()
     crashed_s = bench.world.now_s
-    held = {one.number: one.confirmed for one in bench.core.sequences.by_arrival()}
+    held = {one.number: one.valid for one in bench.core.sequences.by_arrival()}
     heard = len(bench.dispatcher.heard)
     assert bench.world.run(lambda: any(isinstance(said, Tokens) for _, said in bench.dispatcher.heard[heard:]))
     assert bench.world.now_s - crashed_s < 0.2 + 2 * STEP_S
     finish(bench, attempts)
     report = bench.core.report()
-    assert bench.core.steps.prefill_tokens_total == computed
+    assert bench.core.steps.totals.prefill_tokens == computed
     assert report.revived_tokens_total == sum(held.values()) > 60
     assert (report.recomputed_tokens_total, report.engine_restarts_total) == (0, 1)
     continued = bench.dispatcher.of(Continued)
@@ -85,7 +85,7 @@ def test_the_rows_of_unanswered_steps_run_again_and_nothing_else() -> None:
     direct = ready_core(scheduler__budget_tokens=8)
     direct.give(D, make_place(tokens=20, max_tokens=9))
     direct.give(ENGINE, done(1))
-    assert [direct.core.steps.outstanding, direct.core.sequences.by_arrival()[0].computed] == [2, 20]
+    assert [direct.core.steps.outstanding, direct.core.sequences.by_arrival()[0].issued] == [2, 20]
     lose(direct)
     sends = bring_back(direct)
     opened = only(Open, sends)

@@ -32,14 +32,14 @@ def begin(cache: KvCache, sequence: Sequence, slots: int = 48) -> int:
     """Start it with so many slots in all; how many tokens it reuses."""
     reused = cache.attach_prefix(sequence)
     assert cache.allocate(sequence, slots - reused)
-    sequence.computed = sequence.confirmed = reused
+    sequence.issued = sequence.valid = reused
     return reused
 
 
 def computed(cache: KvCache, sequence: Sequence) -> Sequence:
     """All that it knows has KV now."""
-    sequence.computed = sequence.confirmed = len(sequence.tokens)
-    cache.share_prefix(sequence, sequence.confirmed)
+    sequence.issued = sequence.valid = len(sequence.tokens)
+    cache.share_prefix(sequence, sequence.valid)
     cache.check_integrity()
     return sequence
 

@@ -85,7 +85,7 @@ class Here:
     def prefill(self, *sequences: Sequence) -> list[Effect]:
         """The last row of the prompt is in a step."""
         for sequence in sequences or self.all:
-            sequence.computed, sequence.pending = 10, 1
+            sequence.issued, sequence.pending = 10, 1
         return self.kv_handoffs.start_handoffs()
 
     def runs(self) -> list[int]:
@@ -108,7 +108,7 @@ def test_it_leaves_once_its_prompt_is_in_a_step_and_its_row_waits() -> None:
 
 def test_a_row_waits_even_before_anything_was_settled() -> None:
     here = Here().rooms((X, 100))
-    here.all[0].computed, here.all[0].pending = 10, 1
+    here.all[0].issued, here.all[0].pending = 10, 1
     assert here.runs() == []
 
 
@@ -134,7 +134,7 @@ def test_what_has_to_be_computed_again_is_computed_first() -> None:
     here = Here().rooms((X, 100))
     one = here.all[0]
     one.tokens.append(7)
-    one.computed, one.pending = 4, 0  # preempted after its first token, and back
+    one.issued, one.pending = 4, 0  # preempted after its first token, and back
     assert (here.kv_handoffs.start_handoffs(), here.runs()) == ([], [1])
     assert here.leaving.log == []
 
@@ -143,7 +143,7 @@ def test_what_decoded_here_before_goes_on_until_it_is_gone() -> None:
     here = Here().rooms((X, 100))
     one = here.all[0]
     one.tokens += [7, 7]
-    one.computed = 11
+    one.issued = 11
     here.kv_handoffs.start_handoffs()
     assert (here.leaving.log, here.runs()) == ([(1, "x")], [1])
 

@@ -51,7 +51,7 @@ class Moving:
         cache: Any = self.cache
         self.transfer = KvTransfer(KvExport(cache), TAIL)
         self.sequence = SequenceTable().add(D, make_place(1, tokens=40))
-        self.sequence.computed = self.sequence.confirmed = 39
+        self.sequence.issued = self.sequence.valid = 39
         self.keep(*kept)
         self.migration = OutgoingMigration(3, self.sequence, TARGET, None, lambda *ended: None, handle=6)
         self.migration.stage = MigrationStage.COPYING

@@ -56,7 +56,7 @@ def test_a_dispatcher_that_knows_fewer_tokens_than_lie_in_the_room_has_all_compu
     sends = direct.give(D, make_place(tokens=24, attempt=2, handle=1))
     assert only(Accepted, sends).attempt == 2
     sequence = direct.core.sequences.by_arrival()[0]
-    assert (sequence.state, len(sequence.tokens), sequence.confirmed) == (SequenceState.RUNNING, 24, 0)
+    assert (sequence.state, len(sequence.tokens), sequence.valid) == (SequenceState.RUNNING, 24, 0)
     direct.core.lifecycle.kv_cache.check_integrity()
 
 

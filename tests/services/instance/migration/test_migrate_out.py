@@ -40,6 +40,11 @@ class Lifecycle:
     def resume(self, sequence: Sequence) -> None:
         self._sequences.transition(sequence, SequenceState.RUNNING)
 
+    def unpark(self, sequence: Sequence) -> list[Effect]:
+        if sequence.state is SequenceState.PARKED:
+            self._sequences.transition(sequence, SequenceState.RUNNING)
+        return []
+
 
 class Source:
     """An instance with one running sequence of 10 tokens; the stream to X is open."""

@@ -8,7 +8,7 @@ from dunlin.messages.engine import (
     StepDone,
 )
 from dunlin.messages.types import F32, I8, I32, f32, i8, i32, i64
-from services.instance.scheduling.steps import StepOutcome
+from services.instance.scheduling.step_outcome import StepOutcome
 from services.instance.scheduling.token_messages import token_messages
 from services.instance.sequence.table import SequenceState, SequenceTable
 from tests.services.instance.bench import (

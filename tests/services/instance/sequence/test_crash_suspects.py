@@ -56,24 +56,24 @@ def test_what_ends_anyway_is_not_told_that_it_is_poison() -> None:
 def test_one_suspect_after_the_other_runs_alone() -> None:
     one, two, three = sequence(1), sequence(2, trial_stop=10), sequence(3, trial_stop=5)
     assert crash_suspects.runnable([one, two, three]) == [two]
-    two.confirmed = 9
+    two.valid = 9
     crash_suspects.clear_if_past_crash(two)
     assert crash_suspects.runnable([one, two, three]) == [two]
-    two.confirmed = 10
+    two.valid = 10
     crash_suspects.clear_if_past_crash(two)
     assert crash_suspects.runnable([one, two, three]) == [three]
-    three.confirmed = 8
+    three.valid = 8
     crash_suspects.clear_if_past_crash(three)
     assert crash_suspects.runnable([one, two, three]) == [one, two, three]
     assert crash_suspects.runnable([]) == []
 
 
 def test_who_is_cleared_of_a_crash_in_company_starts_afresh_and_a_crash_alone_stays_counted() -> None:
-    cleared, marked, trusted = sequence(1), sequence(2), sequence(3, confirmed=10)
+    cleared, marked, trusted = sequence(1), sequence(2), sequence(3, valid=10)
     crash_suspects.blame_crash([(cleared, 4), (marked, 4)])
     crash_suspects.blame_crash([(marked, 4)])
     for one in (cleared, marked, trusted):
-        one.confirmed = 4
+        one.valid = 4
         crash_suspects.clear_if_past_crash(one)
     assert [(one.suspicion, one.trial_stop) for one in (cleared, marked, trusted)] == [(0, 0), (2, 0), (0, 0)]
     assert crash_suspects.blame_crash([(marked, 9)]) == [marked]

@@ -49,16 +49,16 @@ def test_every_state_can_be_reached_and_left_but_the_last() -> None:
 def test_remaining_counts_positions_until_the_next_token() -> None:
     sequence = make_sequence(tokens=5)
     assert (sequence.remaining, sequence.has_sampled) == (5, False)
-    sequence.computed = 4
+    sequence.issued = 4
     assert (sequence.remaining, sequence.has_sampled) == (1, False), "the last prompt token was not sampled here"
-    sequence.computed, sequence.pending = 5, 1
+    sequence.issued, sequence.pending = 5, 1
     assert (sequence.remaining, sequence.has_sampled) == (1, True)
 
 
 def test_nothing_remains_once_the_last_token_is_being_sampled() -> None:
     sequence = make_sequence(tokens=5, max_tokens=2)
     sequence.tokens.append(9)
-    sequence.computed, sequence.pending = 6, 1
+    sequence.issued, sequence.pending = 6, 1
     assert sequence.remaining == 0
 
 
