@@ -9,6 +9,7 @@ from services.instance.core import InstanceCore
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvCacheAudit
+from simulator.engine.layers import LayerSet
 from simulator.engine.model import ProgressPoll, SimulatedEngine, SimulatedEngineSettings
 
 UNTRUSTED_SIGNALS = (4, 6, 7, 8, 11)
@@ -28,7 +29,8 @@ def tenant_lookup(core: InstanceCore) -> Callable[[int], str]:
 class SimulatedEngineSupervisor:
     """Stands at the engine's address and forwards messages to the engine that runs there now.
 
-    `engine` is the newest engine, `ended` holds its predecessors. The KV cache and its `audit` outlive engines.
+    `engine` is the newest engine, `ended` holds its predecessors. The KV cache, its `audit` and the `layers` that share
+    its arena outlive engines.
     `is_kv_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
     None: the mapping stays.
     """
@@ -45,7 +47,9 @@ class SimulatedEngineSupervisor:
         self.settings = settings
         self.ended: list[SimulatedEngine] = []
         self.is_trusted = True
-        self.audit = KvCacheAudit(settings.ready.slots, tenant_of) if settings.audit else None
+        ready = settings.ready
+        self.audit = KvCacheAudit(ready.slots, tenant_of, len(ready.layers)) if settings.audit else None
+        self.layers = LayerSet(ready, settings.weights_bytes)
         self._world = world
         self._instance = instance
         self._tier = tier if tier is not None else SimulatedHostMemory()
@@ -90,10 +94,14 @@ class SimulatedEngineSupervisor:
         torn = self.engine.slots_being_written()
         if self.audit is not None:
             self.audit.engine_replaced(torn, self.is_trusted)
+        layers = self.layers
+        layers.engine_replaced()
+        if self.audit is not None:
+            self.audit.remapped(frozenset(layers.held), frozenset(layers.retained), layers.slots)
         self.engine = self._start()
 
     def _start(self) -> SimulatedEngine:
-        engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit)
+        engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit, self.layers)
         self._world.add(engine.address, _Watched(self, engine))
         self._world.connect(self._instance, engine.address)
         return engine

@@ -9,12 +9,16 @@ from dataclasses import dataclass, field
 from typing import Protocol
 
 from simulator.engine.errors import ContractBroken
+from simulator.engine.layered_slab import LayeredSlab
 from simulator.engine.token_model import extend_digest
 
+Layers = frozenset[int] | None
 TORN = -2
 """The content of a slot that an engine was writing when it died."""
 GARBAGE = -1
 """The content of every slot after a wild write of an engine."""
+LEFT = -16
+"""LEFT − n is the content of the slots of a row of sequence n that left its step: some layers of them are written."""
 
 
 class KvAudit(Protocol):
@@ -28,24 +32,34 @@ class KvAudit(Protocol):
         """The sequence was closed."""
         ...
 
-    def computed(self, number: int, start: int, stop: int, slots: list[int]) -> None:
-        """A row wrote the KV of tokens [start, stop) into `slots`, after it read the KV of all tokens before."""
+    def computed(self, number: int, start: int, stop: int, slots: list[int], layers: Layers = None) -> None:
+        """A row wrote the KV of tokens [start, stop) into `slots`, after it read the KV of all tokens before, in
+        `layers` (None: those held).
+        """
         ...
 
     def may_have_written(self, slots: list[int]) -> None:
         """The row of a sequence that was closed meanwhile may have written some of `slots`."""
         ...
 
+    def left(self, number: int, start: int, slots: list[int]) -> None:
+        """A row that writes the KV of the tokens from `start` on into `slots` left its step before its end."""
+        ...
+
+    def resumed(self, number: int, slots: list[int]) -> None:
+        """The sequence's row that left goes on: its `slots` must be as it left them."""
+        ...
+
     def sampled(self, number: int, token: int) -> None:
         """The sequence's next token was sampled."""
         ...
 
-    def copied_out(self, slots: list[int]) -> list[int]:
-        """The contents of `slots`, which a move copies out."""
+    def copied_out(self, slots: list[int], layers: Layers = None) -> list[int]:
+        """The contents of `layers` (None: all) of `slots`, which a transfer copies out."""
         ...
 
-    def copied_in(self, slots: list[int], content: list[int]) -> None:
-        """A move wrote `content` into `slots`; it may be shorter than them."""
+    def copied_in(self, slots: list[int], content: list[int], layers: Layers = None) -> None:
+        """A transfer wrote `content` into `layers` (None: all) of `slots`; it may be shorter than them."""
         ...
 
     def adopted(self, number: int, start: int, slots: list[int]) -> None:
@@ -54,6 +68,10 @@ class KvAudit(Protocol):
 
     def engine_replaced(self, torn: list[int], trusted: bool) -> None:
         """A successor took over the KV cache; its predecessor was writing `torn`, and wrote wildly unless `trusted`."""
+        ...
+
+    def remapped(self, held: frozenset[int], retained: frozenset[int], slots: int) -> None:
+        """From now on `slots` slots have KV of the layers `held`; of others only what is `retained` is there."""
         ...
 
 
@@ -70,11 +88,15 @@ class _Text:
 
 
 class KvCacheAudit:
-    """The content and the writing tenant of every slot. `tenant_of(sequence)` names a sequence's tenant."""
+    """The content of every slot in each of `layers` layers, and its writing tenant; `tenant_of(sequence)` names a
+    sequence's tenant.
+    """
 
-    def __init__(self, slots: int, tenant_of: Callable[[int], str] = lambda number: "") -> None:
-        self.slab: list[int | None] = [None] * slots
+    def __init__(self, slots: int, tenant_of: Callable[[int], str] = lambda number: "", layers: int = 1) -> None:
+        self.slab = LayeredSlab(slots, layers)
         self.tenants: list[str | None] = [None] * slots
+        self._all = frozenset(range(layers))
+        self._held: Layers = None
         self._tenant_of = tenant_of
         self._texts: dict[int, _Text] = {}
 
@@ -90,37 +112,48 @@ class KvCacheAudit:
         """See `KvAudit`."""
         self._texts.pop(number, None)
 
-    def computed(self, number: int, start: int, stop: int, slots: list[int]) -> None:
+    def computed(self, number: int, start: int, stop: int, slots: list[int], layers: Layers = None) -> None:
         """See `KvAudit`."""
-        text = self._texts[number]
-        self._read(number, text, start)
+        text, layers = self._texts[number], layers or self._held
+        self._read(number, text, start, layers)
         self._check(number, slots)
         del text.slots[start:]
-        for position, slot in zip(range(start, stop), slots, strict=False):
-            self.slab[slot] = text.digests[position]
+        self.slab.write(slots, text.digests[start:stop], layers)
+        for slot in slots[: stop - start]:
             self.tenants[slot] = text.tenant
-            text.slots.append(slot)
+        text.slots.extend(slots[: stop - start])
 
     def may_have_written(self, slots: list[int]) -> None:
         """See `KvAudit`."""
-        for slot in slots:
-            self.slab[slot] = TORN
+        self._mark(slots, TORN)
+
+    def left(self, number: int, start: int, slots: list[int]) -> None:
+        """See `KvAudit`."""
+        self._check(number, slots)
+        del self._texts[number].slots[start:]
+        self._mark(slots, LEFT - number)
+
+    def resumed(self, number: int, slots: list[int]) -> None:
+        """See `KvAudit`."""
+        for slot, content in zip(slots, self.slab.read(slots, self._held), strict=True):
+            if content != LEFT - number:
+                raise ContractBroken(f"slot {slot} of a parked row of sequence {number} was written meanwhile")
 
     def sampled(self, number: int, token: int) -> None:
         """See `KvAudit`."""
         self._texts[number].append(token)
 
-    def copied_out(self, slots: list[int]) -> list[int]:
+    def copied_out(self, slots: list[int], layers: Layers = None) -> list[int]:
         """See `KvAudit`."""
-        content = [digest for slot in slots if (digest := self.slab[slot]) is not None]
+        content = [each for each in self.slab.read(slots, layers) if each is not None and each > LEFT]
         if len(content) != len(slots):
             raise ContractBroken(f"{len(slots) - len(content)} slots are copied that no row wrote")
         return content
 
-    def copied_in(self, slots: list[int], content: list[int]) -> None:
+    def copied_in(self, slots: list[int], content: list[int], layers: Layers = None) -> None:
         """See `KvAudit`. Regions carry no tenant, so the slots are marked as no tenant's."""
-        for slot, digest in zip(slots, content, strict=False):
-            self.slab[slot] = digest
+        self.slab.write(slots, content, layers)
+        for slot in slots[: len(content)]:
             self.tenants[slot] = None
 
     def adopted(self, number: int, start: int, slots: list[int]) -> None:
@@ -131,14 +164,28 @@ class KvCacheAudit:
         """See `KvAudit`."""
         self._texts.clear()
         if not trusted:
-            self.slab = [GARBAGE] * len(self.slab)
-        for slot in torn:
-            self.slab[slot] = TORN
+            self.slab.fill(GARBAGE)
+        self._mark(torn, TORN)
 
-    def _read(self, number: int, text: _Text, stop: int) -> None:
+    def remapped(self, held: frozenset[int], retained: frozenset[int], slots: int) -> None:
+        """See `KvAudit`."""
+        self.slab.resize(slots)
+        del self.tenants[slots:]
+        self.tenants.extend([None] * (slots - len(self.tenants)))
+        self._held = None if held == self._all else held
+        if gone := self._all - held - retained:
+            self.slab.fill(None, gone)
+
+    def _mark(self, slots: list[int], content: int) -> None:
+        """A row writes `slots`, or wrote them in part."""
+        self.slab.write(slots, [content] * len(slots), self._held)
+
+    def _read(self, number: int, text: _Text, stop: int, layers: Layers) -> None:
         slots = text.slots[:stop]
-        if [self.slab[slot] for slot in slots] != text.digests[:stop]:
-            wrong = next(i for i in range(stop) if self.slab[text.slots[i]] != text.digests[i])
+        self._check(number, slots)
+        found = self.slab.read(slots, layers)
+        if found != text.digests[:stop]:
+            wrong = next(i for i in range(stop) if i >= len(found) or found[i] != text.digests[i])
             raise ContractBroken(f"sequence {number}: the slot of token {wrong} holds another's KV")
         for tenant in {self.tenants[slot]: None for slot in slots}:
             if tenant not in (None, text.tenant):

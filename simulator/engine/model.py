@@ -13,13 +13,14 @@ from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
     CancelTransfer,
     Close,
+    Discard,
     EngineProgress,
     EngineReady,
     Interrupt,
-    Interrupted,
     MapHost,
     Open,
     Remap,
+    Resume,
     Step,
     StopEngine,
     Transfer,
@@ -30,8 +31,12 @@ from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
 from simulator.engine.moves import HOST_KINDS, SimulatedKvMover, TransferDue
+from simulator.engine.parked_rows import ParkedRows
+from simulator.engine.remapping import SimulatedRemapper
+from simulator.engine.row_compute import RowComputer
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.steps import SimulatedStepRunner, StepDue, is_unsupported
+from simulator.engine.step_queue import is_unsupported
+from simulator.engine.steps import SafepointDue, SimulatedStepRunner, StepDue
 from simulator.engine.timing import LinearTiming, Timing
 from simulator.engine.token_model import VOCABULARY, PositionTokenModel, PrefixTokenModel, TokenModel
 
@@ -72,7 +77,8 @@ class SimulatedEngineSettings:
     `progress_s`: seconds between two reads of the safepoint counter (None: it is not read). `restart_s`: seconds from
     an engine's end to its successor's start. `busy_share` (0 to 1): the part of a move's time that blocks steps.
     `weights_bytes`: bytes of one layer's weights, which become room for KV when the layer is dropped.
-    `failing_token`: a text that contains it has logits that are not finite.
+    `failing_token`: a text that contains it has logits that are not finite. `parked_rows`, `parked_tokens`: the most
+    that may be parked at once.
     """
 
     ready: EngineReady = field(default_factory=make_engine_ready)
@@ -83,6 +89,8 @@ class SimulatedEngineSettings:
     busy_share: float = 0.0
     weights_bytes: int = 0
     failing_token: int | None = None
+    parked_rows: int = 64
+    parked_tokens: int = 1 << 20
 
     @property
     def token_model(self) -> TokenModel:
@@ -121,9 +129,12 @@ class SimulatedEngine:
         settings: SimulatedEngineSettings,
         tier: SimulatedHostMemory,
         audit: KvAudit | None = None,
+        layers: LayerSet | None = None,
     ) -> None:
         self.address = Address("engine", instance.name)
-        self.ready = ready = settings.ready
+        ready = settings.ready
+        self.layers = layers = layers or LayerSet(ready, settings.weights_bytes)
+        self.ready = replace(ready, layers=layers.held_column, slots=layers.slots, layout=layers.layout)
         self.is_stuck = False
         self.safepoints = 0
         self.most_queued = 0
@@ -137,15 +148,24 @@ class SimulatedEngine:
         self.runner = SimulatedStepRunner(
             instance,
             self._sequences,
+            RowComputer(self._sequences, ready.vocabulary, voice, audit, self.moves.failed_sequence),
             timing,
-            len(ready.layers),
+            layers,
             ready.vocabulary,
-            voice,
             audit,
             self.moves.is_pending,
-            self.moves.failed_sequence,
+            ParkedRows(settings.parked_rows, settings.parked_tokens),
+            lambda now_s: self.remapper.between_steps(now_s),
         )
-        self.layers = LayerSet(instance, ready, timing, settings.weights_bytes)
+        self.remapper = SimulatedRemapper(
+            instance,
+            ready,
+            layers,
+            timing,
+            audit,
+            lambda: self.runner.running is not None,
+            lambda: len(self.runner.parked) > 0,
+        )
         self._handlers: dict[type[Any], Callable[[float, Any], list[Effect]]] = {
             StepDue: self._on_step_over,
             Step: self._on_step,
@@ -158,9 +178,12 @@ class SimulatedEngine:
                 *self.runner.begin(now_s),
             ],
             MapHost: self._on_map_host,
-            Interrupt: lambda now_s, message: [Send(self._instance, Interrupted(ticket=message.ticket))],
-            Remap: self.layers.remap,
-            RemapDue: self.layers.over,
+            Interrupt: self.runner.interrupt,
+            SafepointDue: self._on_safepoint,
+            Resume: self.runner.resume,
+            Discard: self._on_discard,
+            Remap: self.remapper.remap,
+            RemapDue: self.remapper.over,
         }
 
     def receive(self, now_s: float, sender: Address, message: Message) -> list[Effect]:
@@ -202,20 +225,32 @@ class SimulatedEngine:
 
     def _on_close(self, now_s: float, message: Close) -> list[Effect]:
         self._sequences.close(message.sequence)
+        self.runner.parked.forget(message.sequence)
         self.moves.forget(message.sequence)
         return []
 
     def _on_step(self, now_s: float, step: Step) -> list[Effect]:
         if is_unsupported(step):
             return [Send(self._instance, Unsupported("Step", "only local steps", step=step.step))]
+        is_partial = step.layer_start or step.layer_stop or step.layout or not self.layers.is_whole
+        if is_partial and (refusal := self.layers.refusal(step)):
+            return [Send(self._instance, Unsupported("Step", refusal, step=step.step))]
         if self._settings.audit:
             self.steps.append(step)
         effects = self.runner.add(now_s, step)
-        self.most_queued = max(self.most_queued, len(self.runner.queue))
+        self.most_queued = max(self.most_queued, self.runner.steps_held)
         return effects
 
+    def _on_discard(self, now_s: float, message: Discard) -> list[Effect]:
+        self.runner.discard(message)
+        return []
+
+    def _on_safepoint(self, now_s: float, due: SafepointDue) -> list[Effect]:
+        self.safepoints += 1
+        return self.runner.at_safepoint(now_s, due)
+
     def _on_step_over(self, now_s: float, due: StepDue) -> list[Effect]:
-        self.safepoints += len(self.ready.layers)
+        self.safepoints += len(self.layers.held)
         return self.runner.on_due(now_s, due)
 
     def _on_move(self, now_s: float, move: Transfer) -> list[Effect]:

@@ -164,7 +164,8 @@ class SimulatedKvMover:
     def _copy_out(self, move: Transfer, host: HostRegion, tokens: int) -> tuple[TransferStatus, int]:
         content = [tokens]
         if self._audit is not None:
-            content = self._audit.copied_out(slots_of_extents(move.extent_start, move.extent_length))
+            slots = slots_of_extents(move.extent_start, move.extent_length)
+            content = self._audit.copied_out(slots, self._layers_of(move))
         self._tier.write(host, content)
         return TransferStatus.OK, self._checksum(move, content)
 
@@ -173,7 +174,7 @@ class SimulatedKvMover:
         slots: list[int] = []
         if self._audit is not None:
             slots = slots_of_extents(move.extent_start, move.extent_length)
-            self._audit.copied_in(slots, content)
+            self._audit.copied_in(slots, content, self._layers_of(move))
         checksum = self._checksum(move, content)
         if checksum != host.checksum:
             return TransferStatus.CORRUPT, checksum
@@ -186,6 +187,9 @@ class SimulatedKvMover:
         if self._audit is not None:
             self._audit.adopted(move.sequence, move.region.start, slots)
         return TransferStatus.OK, checksum
+
+    def _layers_of(self, move: Transfer) -> frozenset[int]:
+        return frozenset(range(move.region.layer_start, move.region.layer_stop))
 
     def _checksum(self, move: Transfer, content: list[int]) -> int:
         return checksum_of(move.region, self._ready.kv_dtype, move.chain, content)

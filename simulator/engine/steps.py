@@ -1,24 +1,26 @@
-"""The steps of a modelled engine: a queue, the running step, and suspended rows that wait for `Resume`.
+"""The steps of a modelled engine: one runs, others are queued, and rows that left the running one may be parked.
 
-The results of a step come into being at its end. Rows that leave at a safepoint keep what was computed of them
-(`SUSPEND`) or lose it (`DISCARD`); the other rows continue. Of moves it knows only whether one is pending or failed.
+The results of a step come into being at its end. Rows leave at a safepoint of the running step (`Interrupt`), each
+with its own fate; the rows that stay go on in the time that is theirs. Of transfers this knows only whether one is
+pending or failed.
 """
 
-from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
-from dunlin.cost.models import BatchCounts
 from dunlin.effects import Address, After, Effect, Send
-from dunlin.messages.engine import Step, StepDone
-from dunlin.messages.types import FinishReason, GroupKind, GroupRole, f32, i8, i32, i64
+from dunlin.messages.engine import Discard, Interrupt, Resume, Step, Unsupported
 from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
-from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
+from simulator.engine.layers import LayerSet
+from simulator.engine.leaving_rows import LeavingRows
+from simulator.engine.parked_rows import ParkedRows
+from simulator.engine.row_compute import RowComputer
+from simulator.engine.running_step import RunningStep
+from simulator.engine.sequences import SimulatedSequences
+from simulator.engine.step_queue import QueuedSimStep, RowColumns, StepQueue, check_step, slots_of_rows
+from simulator.engine.step_results import IterationResult, step_done
 from simulator.engine.timing import Timing
-from simulator.engine.token_model import TokenModel
-
-RUNNING = FinishReason.RUNNING
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,83 +30,70 @@ class StepDue:
     turn: int
 
 
-@dataclass(slots=True)
-class QueuedSimStep:
-    """A step of which `rows` are to run: the share `left` (0 to 1) of it remains, after `layer` layers."""
+@dataclass(frozen=True, slots=True)
+class SafepointDue:
+    """The step of this `turn` reaches the safepoint at `units`, at which interrupts take effect."""
 
-    step: Step
-    rows: list[int]
-    left: float = 1.0
-    layer: int = 0
-
-
-@dataclass(slots=True)
-class IterationResult:
-    """The results of one iteration.
-
-    The lists have an entry per row that sampled, except `dropped` (sequences whose rows did not run) and `failed`
-    (sequences without a next token, because their logits are not finite). `computed` counts tokens.
-    """
-
-    step: int
-    numbers: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
-    finishes: list[FinishReason] = field(default_factory=list)
-    tops: list[int] = field(default_factory=list)
-    dropped: list[int] = field(default_factory=list)
-    failed: list[int] = field(default_factory=list)
-    prefill_rows: int = 0
-    decode_rows: int = 0
-    computed: int = 0
+    turn: int
+    units: int
 
 
 class SimulatedStepRunner:
-    """Owns the queue, the running step and the suspended rows.
+    """Owns the queue, the running step, the parked rows, and the interrupts that have not taken effect.
 
-    `busy_s`: seconds of steps so far. `slowness` multiplies the time of each step. `is_landing(move)`: the move is not
-    answered. `spoiled(move)`: the sequence that the move failed to restore, if it failed.
+    `busy_s`: seconds of steps so far. `slowness` multiplies the time of each step. `is_landing(move)`: the transfer is
+    not answered. `between_steps(now_s)` is called when a step ended, before the next one begins.
     """
 
     def __init__(
         self,
         instance: Address,
         sequences: SimulatedSequences,
+        rows: RowComputer,
         timing: Timing,
-        layers: int,
+        layers: LayerSet,
         vocabulary: int,
-        voice: TokenModel,
         audit: KvAudit | None,
         is_landing: Callable[[int], bool],
-        spoiled: Callable[[int], int | None],
+        parked: ParkedRows,
+        between_steps: Callable[[float], list[Effect]],
     ) -> None:
-        self.queue: deque[QueuedSimStep] = deque()
+        self.queue = StepQueue(is_landing)
+        self.parked = parked
         self.busy_s = 0.0
         self.slowness = 1.0
+        self.running: RunningStep | None = None
         self._instance = instance
         self._sequences = sequences
+        self._rows = rows
         self._timing = timing
         self._layers = layers
         self._vocabulary = vocabulary
-        self._voice = voice
         self._audit = audit
-        self._is_landing = is_landing
-        self._spoiled = spoiled
-        self._is_running = False
+        self._between_steps = between_steps
+        self._interrupts: list[Interrupt] = []
         self._turn = 0
-        self._began_s = 0.0
         self._idle_since_s = 0.0
-        self._whole_s = 0.0
         self._owed_s = 0.0
-        self._held_s = 0.0
+
+    @property
+    def steps_held(self) -> int:
+        """How many steps run or wait."""
+        return len(self.queue) + (self.running is not None)
 
     def add(self, now_s: float, step: Step) -> list[Effect]:
         """Append a step to the queue.
 
         Raises:
-            ContractBroken: its columns contradict each other.
+            ContractBroken: its columns contradict each other, or a sequence has a parked row.
         """
-        _check(step)
-        self.queue.append(QueuedSimStep(step, list(range(len(step.sequence)))))
+        check_step(step)
+        self._refuse_parked(step)
+        queued = QueuedSimStep(step, list(range(len(step.sequence))))
+        if step.layer_stop or not self._layers.is_whole:
+            layers = self._layers.range_of(step)
+            queued.layers = layers if len(layers) < self._layers.all else None
+        self.queue.append(queued)
         return self.begin(now_s)
 
     def add_engine_delay(self, seconds: float) -> None:
@@ -113,188 +102,165 @@ class SimulatedStepRunner:
 
     def add_cpu_delay(self, seconds: float) -> None:
         """Delay the end of the running step, if there is one, by `seconds`: another process uses the engine's CPU."""
-        if self._is_running:
-            self._held_s += seconds
+        if self.running is not None:
+            self.running.hold(seconds)
 
     def begin(self, now_s: float) -> list[Effect]:
-        """Start the first queued step, unless a step runs or the first one waits for a move."""
-        if self._is_running or not self.queue:
+        """Start the first queued step that may start, unless a step runs."""
+        if self.running is not None:
             return []
-        queued = self.queue[0]
-        for move in queued.step.after:
-            if self._is_landing(move):
-                return []
-        self._whole_s = self._timing.step_s(self._batch(queued)) * self.slowness
-        took_s, self._owed_s = self._whole_s * queued.left + self._owed_s, 0.0
-        self._is_running = True
-        self._held_s = 0.0
-        self._turn += 1
-        self._began_s = now_s
-        return [After(took_s, StepDue(self._turn))]
+        queued = self.queue.take_ready()
+        if queued is None:
+            return []
+        if queued.step.layout != self._layers.layout:
+            refused = Unsupported("Step", "composed for another layout", step=queued.step.step)
+            return [Send(self._instance, refused), *self.begin(now_s)]
+        if len(self.parked):
+            self._refuse_parked(queued.step)
+        layers = self._layers.all if queued.layers is None else len(queued.layers)
+        running = self.running = RunningStep(queued, layers, self._whole_s(queued), now_s, now_s, self._owed_s)
+        self._owed_s = 0.0
+        return self._until_end(running)
+
+    def _whole_s(self, queued: QueuedSimStep) -> float:
+        """Seconds for all of the step with the rows that it has."""
+        whole_s = self._timing.step_s(self._rows.count(queued)) * self.slowness
+        return whole_s if queued.layers is None else whole_s * len(queued.layers) / self._layers.all
 
     def on_due(self, now_s: float, due: StepDue) -> list[Effect]:
-        """End the iteration: answer it and start the next one."""
-        if due.turn != self._turn or not self._is_running:
+        """End the iteration: answer it, let interrupts take effect that came too late for it, and start the next."""
+        running = self.running
+        if due.turn != self._turn or running is None:
             return []
-        if self._held_s:
-            held_s, self._held_s = self._held_s, 0.0
+        if running.held_s:
+            held_s, running.held_s = running.held_s, 0.0
             return [After(held_s, due)]
-        queued = self.queue[0]
-        tally = self._compute(queued)
-        self._is_running = False
-        self.busy_s += now_s - self._began_s
-        done = self._answer(tally, now_s)
-        self._idle_since_s = now_s
-        self.queue.popleft()
-        return [Send(self._instance, done), *self.begin(now_s)]
+        tally = self._rows.compute(running.queued)
+        effects = [self._end(now_s, tally), *self._between_steps(now_s)]
+        if self._interrupts:
+            return [*effects, *self._take_effect(now_s)]
+        return [*effects, *self.begin(now_s)]
 
     def progress(self, now_s: float) -> int:
         """Layers of the running iteration that are computed by now."""
-        if not self._is_running or self._whole_s <= 0:
+        running = self.running
+        if running is None or running.whole_s <= 0:
             return 0
-        return min(self._layers - 1, int(self._layers * (now_s - self._began_s) / self._whole_s))
+        layers = running.layers
+        return min(layers - 1, int(layers * (now_s - running.began_s) / running.whole_s))
 
     def writing(self) -> list[int]:
-        """The slots that queued steps write."""
-        return [slot for queued in self.queue for row in row_slots(queued.step) for slot in row]
+        """The slots that the running step and queued ones write."""
+        held = [*([self.running.queued] if self.running is not None else []), *self.queue.steps]
+        return [slot for queued in held for slot in slots_of_rows(queued)]
 
-    # --- one iteration ---
+    # --- rows that leave, and come back ---
 
-    def _batch(self, queued: QueuedSimStep) -> BatchCounts:
-        """The counts of the iteration's work, for the timing."""
-        prefill_rows = new = prefix = squares = decode_rows = context = 0
-        step, sequences = queued.step, self._sequences.by_number
-        numbers, starts, stops = step.sequence, step.start, step.stop
-        for row in queued.rows:
-            sequence = sequences.get(numbers[row])
-            if sequence is None or sequence.ended:
-                continue
-            start, stop = starts[row], stops[row]
-            tokens = stop - start
-            if tokens == 1 and start >= sequence.prompt_tokens:
-                decode_rows += 1
-                context += stop
-            else:
-                prefill_rows += 1
-                new += tokens
-                prefix += tokens * start
-                squares += tokens * tokens
-        return BatchCounts(prefill_rows, new, prefix, squares, decode_rows, context)
+    def interrupt(self, now_s: float, message: Interrupt) -> list[Effect]:
+        """Take rows out: at the next safepoint of the running step, else at its end; at once where no step runs."""
+        self._interrupts.append(message)
+        if self.running is None:
+            return self._take_effect(now_s)
+        if len(self._interrupts) > 1:
+            return []
+        return self._await_safepoint(now_s, self.running)
 
-    def _compute(self, queued: QueuedSimStep) -> IterationResult:
-        """Compute all rows. Hot path: it makes no object per row or token."""
-        step = queued.step
-        spoiled = [number for move in step.after if (number := self._spoiled(move)) is not None]
-        slots = row_slots(step) if self._audit is not None else None
-        tally = IterationResult(step.step)
-        sequences, samples = self._sequences.by_number, step.sample
-        for row in queued.rows:
-            number = step.sequence[row]
-            sequence = sequences.get(number)
-            if sequence is None or sequence.ended or number in spoiled:
-                tally.dropped.append(number)
-                if sequence is None and slots is not None and self._audit is not None:
-                    self._audit.may_have_written(slots[row])
-                continue
-            start, stop = step.start[row], step.stop[row]
-            if not 0 <= start < stop <= sequence.length or start > sequence.kv_tokens:
-                raise _broken(sequence, start, stop)
-            sequence.kv_tokens = stop
-            if slots is not None:
-                self._audit_row(queued, row, number, slots[row])
-            if stop - start == 1 and start >= sequence.prompt_tokens:
-                tally.decode_rows += 1
-            else:
-                tally.prefill_rows += 1
-            tally.computed += stop - start
-            if samples[row]:
-                self._sample(sequence, stop, tally)
-        return tally
+    def at_safepoint(self, now_s: float, due: SafepointDue) -> list[Effect]:
+        """The running step reached the safepoint; stale if the step ended first."""
+        running = self.running
+        if due.turn != self._turn or running is None:
+            return []
+        wait_s = running.wait_s(now_s, due.units)
+        if wait_s:  # the CPU was another's meanwhile
+            return [After(wait_s, due)]
+        running.go_on(now_s, due.units)
+        return self._take_effect(now_s)
 
-    def _audit_row(self, queued: QueuedSimStep, row: int, number: int, slots: list[int]) -> None:
-        """Report to the audit which slots a row writes."""
-        start, stop = queued.step.start[row], queued.step.stop[row]
-        if self._audit is not None:
-            self._audit.computed(number, start, stop, slots[: stop - start])
+    def resume(self, now_s: float, message: Resume) -> list[Effect]:
+        """Queue parked rows as a step of a new number; rows of different places stay, and the answer says so.
 
-    def _sample(self, sequence: SimulatedSequence, stop: int, tally: IterationResult) -> None:
-        if stop != sequence.length:
-            raise ContractBroken(f"sequence {sequence.number}: samples after {stop} of {sequence.length} tokens")
-        if sequence.fails:
-            sequence.ended = True
-            tally.failed.append(sequence.number)
-            return
-        voice = self._voice
-        token = voice.next_token(sequence.state, sequence.seed, stop, self._vocabulary)
-        sequence.length = stop + 1
-        sequence.fails = token == self._sequences.failing_token
-        if self._audit is not None:
-            sequence.state = voice.advance(sequence.state, token)
-            self._audit.sampled(sequence.number, token)
-        finish = RUNNING
-        if sequence.stop_ids and token in sequence.stop_ids:
-            finish = FinishReason.STOP
-        elif stop + 1 >= sequence.tokens_max:
-            finish = FinishReason.LENGTH
-        if finish is not RUNNING:
-            sequence.ended = True
-        tally.numbers.append(sequence.number)
-        tally.tokens.append(token)
-        tally.finishes.append(finish)
-        tally.tops.append(sequence.logprobs)
+        Raises:
+            ContractBroken: it names no sequence, one twice, or an open one without a parked row.
+        """
+        _check_named(message)
+        for number in message.sequence:
+            if number in self._sequences.by_number and number not in self.parked:
+                raise ContractBroken(f"step {message.step} resumes sequence {number}, of which no row is parked")
+        places = self.parked.places(message.sequence)
+        if len(places) > 1:
+            detail = f"rows stand at {len(places)} different places"
+            return [Send(self._instance, Unsupported("Resume", detail, step=message.step))]
+        self.queue.append(self.parked.take(message, self._layers.layout))
+        return self.begin(now_s)
 
-    def _answer(self, tally: IterationResult, now_s: float) -> StepDone:
-        top_token, top_logprob = i32(), f32()
-        for token, tops in zip(tally.tokens, tally.tops, strict=True) if any(tally.tops) else ():
-            top_token.extend((token + other) % self._vocabulary for other in range(tops))
-            top_logprob.extend(-float(other) for other in range(tops))
-        return StepDone(
-            tally.step,
-            i64(tally.numbers),
-            i32(tally.tokens),
-            f32([-(token % 8) / 8 for token in tally.tokens]),
-            i8(tally.finishes),
-            i64(tally.dropped),
-            i32(tally.tops) if top_token else i32(),
-            top_token,
-            top_logprob,
-            tally.prefill_rows,
-            tally.decode_rows,
-            tally.computed,
-            now_s - self._began_s,
-            self._began_s - self._idle_since_s,
-            i64(tally.failed),
-        )
+    def discard(self, message: Discard) -> None:
+        """Forget parked rows; nothing for sequences without one."""
+        for number in message.sequence:
+            self.parked.forget(number)
+
+    def _await_safepoint(self, now_s: float, running: RunningStep) -> list[Effect]:
+        if not self._rows.count(running.queued).prefill_rows:
+            return []  # a step of decode rows alone ends first
+        units = running.next_safepoint(now_s)
+        if units is None:
+            return []
+        return [After(running.wait_s(now_s, units), SafepointDue(self._turn, units))]
+
+    def _take_effect(self, now_s: float) -> list[Effect]:
+        """Let all interrupts take effect: their answers in order, then those of the steps without a row."""
+        running = self.running
+        rows = self._rows.drop_gone(running.queued) if running is not None else 0
+        answers: list[Effect] = []
+        for message in self._interrupts:
+            leaving = LeavingRows(message, self._sequences, self.parked, self._audit)
+            if running is not None:
+                leaving.take_running(running.queued)
+            leaving.take_queued(self.queue)
+            answers.append(Send(self._instance, leaving.answer()))
+        self._interrupts.clear()
+        if running is not None:
+            answers += self._compact(now_s, running, rows)
+        for queued in self.queue.take_empty():
+            answers.append(self._answer(_nothing(queued), 0.0, 0.0))
+        return [*answers, *self.begin(now_s)]
+
+    def _compact(self, now_s: float, running: RunningStep, rows: int) -> list[Effect]:
+        """Let the running step go on with the rows that it has, of the `rows` before; or end it if it has none."""
+        queued = running.queued
+        if not queued.rows:
+            return [self._end(now_s, _nothing(queued)), *self._between_steps(now_s)]
+        if len(queued.rows) < rows:
+            running.whole_s = self._whole_s(queued)
+        return self._until_end(running)
+
+    def _until_end(self, running: RunningStep) -> list[Effect]:
+        self._turn += 1
+        return [After(running.end_in_s, StepDue(self._turn))]
+
+    def _end(self, now_s: float, tally: IterationResult) -> Effect:
+        """The running step is over: its answer."""
+        running, self.running = self.running, None
+        assert running is not None
+        compute_s = now_s - running.began_s
+        self.busy_s += compute_s
+        idle_s, self._idle_since_s = running.began_s - self._idle_since_s, now_s
+        return self._answer(tally, compute_s, idle_s)
+
+    def _answer(self, tally: IterationResult, compute_s: float, idle_s: float) -> Effect:
+        return Send(self._instance, step_done(tally, self._vocabulary, compute_s, idle_s))
+
+    def _refuse_parked(self, step: RowColumns) -> None:
+        for number in step.sequence if len(self.parked) else ():
+            if number in self.parked:
+                raise ContractBroken(f"step {step.step} names sequence {number}, of which a row is parked")
 
 
-def _broken(sequence: SimulatedSequence, start: int, stop: int) -> ContractBroken:
-    if start > sequence.kv_tokens:
-        return ContractBroken(f"sequence {sequence.number}: token {start} is computed, KV ends at {sequence.kv_tokens}")
-    return ContractBroken(f"sequence {sequence.number}: {start} to {stop} of {sequence.length} tokens")
+def _nothing(queued: QueuedSimStep) -> IterationResult:
+    """The result of a step whose rows all left."""
+    return IterationResult(queued.step.step, queued.left, queued.dropped)
 
 
-def _check(step: Step) -> None:
-    """The checks that need no state of sequences."""
-    rows = len(step.sequence)
-    if not rows or len(set(step.sequence)) != rows:
-        raise ContractBroken(f"step {step.step} names {rows} sequences, {len(set(step.sequence))} different ones")
-    given = [0] * rows
-    for row, length in zip(step.extent_row, step.extent_length, strict=True):
-        given[row] += length
-    for row, (start, stop) in enumerate(zip(step.start, step.stop, strict=True)):
-        if given[row] < stop - start:
-            raise ContractBroken(f"step {step.step}: row {row} writes {stop - start} tokens into {given[row]} slots")
-
-
-def is_unsupported(step: Step) -> bool:
-    """Whether the step needs what this model lacks: members of a group, retention, pushes, stripes."""
-    with_others = step.group is not GroupKind.LOCAL or step.part is not GroupRole.LOCAL or bool(step.peers)
-    return with_others or step.keep is not None or step.push is not None or any(one != 1 for one in step.stride)
-
-
-def row_slots(step: Step) -> list[list[int]]:
-    """The slots of each row, by position."""
-    spans: list[list[int]] = [[] for _ in step.sequence]
-    for row, start, length in zip(step.extent_row, step.extent_start, step.extent_length, strict=True):
-        spans[row].extend(range(start, start + length))
-    return spans
+def _check_named(message: Resume) -> None:
+    named = len(message.sequence)
+    if not named or len(set(message.sequence)) != named:
+        raise ContractBroken(f"step {message.step} resumes {named} sequences, {len(set(message.sequence))} different")

@@ -3,8 +3,8 @@
 import pytest
 
 from dunlin.effects import Message
-from dunlin.messages.engine import Remap, Unsupported
-from dunlin.messages.types import GroupKind, RemapPhase, i32, i64
+from dunlin.messages.engine import Unsupported
+from dunlin.messages.types import GroupKind, i64
 from simulator.engine.errors import ContractBroken
 from tests.simulator.engine.engine_bench import Bench, move_of, open_of, step_of
 
@@ -22,7 +22,6 @@ from tests.simulator.engine.engine_bench import Bench, move_of, open_of, step_of
         ([open_of(1), step_of(1, (1, 0, 10), extent_start=i64([1020]))], "in a slab of 1024"),
         ([move_of(1)], "no row wrote"),
         ([open_of(1), step_of(1, (1, 0, 10)), move_of(1), move_of(1)], "named twice"),
-        ([Remap(1, RemapPhase.RELEASE_KV, i32([0]))], "RELEASE_KV after None"),
     ],
 )
 def test_what_the_contract_forbids_is_a_breach(messages: list[Message], words: str) -> None:

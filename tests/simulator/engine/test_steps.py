@@ -3,9 +3,9 @@
 import pytest
 
 from dunlin.messages.engine import Close, StepDone
-from dunlin.messages.types import FinishReason, i8, i32
+from dunlin.messages.types import FinishReason, i8, i32, i64
 from simulator.engine.token_model import continuation
-from tests.simulator.engine.engine_bench import STEP_S, Bench, open_of, step_of
+from tests.simulator.engine.engine_bench import STEP_S, Bench, move_of, open_of, step_of
 
 
 def test_a_row_without_a_next_token_ends_alone() -> None:
@@ -53,3 +53,12 @@ def test_a_token_named_by_stop_ids_ends_the_row() -> None:
         [FinishReason.STOP],
         [],
     ]
+
+
+def test_a_step_that_waits_holds_up_only_those_that_share_a_sequence() -> None:
+    bench = Bench(move_s=1.0)
+    bench.tell(*map(open_of, range(1, 5)), step_of(1, *((number, 0, 10) for number in range(1, 5))))
+    bench.tell(move_of(1), step_of(2, (1, 10, 11), (2, 10, 11), after=i64([1])), at_s=0.08)
+    bench.tell(step_of(3, (2, 11, 12), (3, 10, 11)), step_of(4, (3, 11, 12)), step_of(5, (4, 10, 11)))
+    done = [(round(at_s, 6), one.step) for at_s, one in bench.of(StepDone)]
+    assert done == [(0.08, 1), (0.16, 5), (1.16, 2), (1.24, 3), (1.32, 4)]

@@ -1,0 +1,69 @@
+"""Takes the rows that an `Interrupt` names out of the running step and of queued ones, each with its own fate."""
+
+from dunlin.messages.engine import Interrupt, Interrupted
+from dunlin.messages.types import Verdict, i8, i32, i64
+from simulator.engine.kv_audit import KvAudit
+from simulator.engine.parked_rows import ParkedRow, ParkedRows
+from simulator.engine.running_step import LAYER_UNITS
+from simulator.engine.sequences import SimulatedSequences
+from simulator.engine.step_queue import QueuedSimStep, StepQueue, row_slots
+
+
+class LeavingRows:
+    """The rows that leave at one `Interrupt`, as the columns of its answer."""
+
+    def __init__(self, message: Interrupt, sequences: SimulatedSequences, parked: ParkedRows, audit: KvAudit | None):
+        self._message = message
+        self._named = frozenset(message.sequence)
+        self._sequences = sequences
+        self._parked = parked
+        self._audit = audit
+        self._columns: tuple[list[int], ...] = ([], [], [], [])
+
+    def take_running(self, queued: QueuedSimStep) -> None:
+        """Take named rows out of the running step, of which `queued.units` are done: park them or forget their work."""
+        for row in self._take(queued):
+            self._add(queued, row, queued.units, self._leave(queued, row))
+
+    def take_queued(self, queue: StepQueue) -> None:
+        """Take named rows out of the queued steps up to the message's number."""
+        for queued in queue.steps:
+            if queued.step.step <= self._message.up_to_step:
+                for row in self._take(queued):
+                    self._add(queued, row, 0, False)
+
+    def answer(self) -> Interrupted:
+        """The answer to the message."""
+        sequence, step, units, parked = self._columns
+        layers = i32(done // LAYER_UNITS for done in units)
+        blocks = i32(done % LAYER_UNITS for done in units)
+        return Interrupted(i64(sequence), self._message.ticket, i64(step), layers, blocks, i8(parked))
+
+    def _take(self, queued: QueuedSimStep) -> list[int]:
+        numbers = queued.step.sequence
+        leaving = [row for row in queued.rows if not self._named or numbers[row] in self._named]
+        if leaving:
+            queued.rows = [row for row in queued.rows if self._named and numbers[row] not in self._named]
+            queued.left += [numbers[row] for row in leaving]
+        return leaving
+
+    def _add(self, queued: QueuedSimStep, row: int, units: int, parked: bool) -> None:
+        for column, value in zip(
+            self._columns, (queued.step.sequence[row], queued.step.step, units, parked), strict=True
+        ):
+            column.append(value)
+
+    def _leave(self, queued: QueuedSimStep, row: int) -> bool:
+        """The row's KV is not written whole: what is valid ends at its start. Returns whether it is parked.
+
+        A row of a step over some layers only is not: its hidden states lie in a room that others may need.
+        """
+        step = queued.step
+        number, start, stop = step.sequence[row], step.start[row], step.stop[row]
+        sequence, slots = self._sequences.by_number[number], row_slots(step)[row][: stop - start]
+        sequence.kv_tokens = min(sequence.kv_tokens, start)
+        is_kept = self._message.verdict is Verdict.SUSPEND and queued.layers is None
+        parked = is_kept and self._parked.park(ParkedRow(number, start, stop, step.sample[row], slots, queued.units))
+        if self._audit is not None:
+            self._audit.left(number, start, slots)
+        return parked

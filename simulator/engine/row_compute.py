@@ -1,0 +1,166 @@
+"""What the rows of a modelled engine's step compute: KV that the audit is told of, and the next tokens."""
+
+from collections.abc import Callable
+
+from dunlin.cost.models import BatchCounts
+from dunlin.messages.engine import Step
+from dunlin.messages.types import FinishReason
+from simulator.engine.errors import ContractBroken
+from simulator.engine.hidden_rooms import HiddenRooms
+from simulator.engine.kv_audit import KvAudit
+from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
+from simulator.engine.step_queue import QueuedSimStep, RowColumns, row_slots
+from simulator.engine.step_results import IterationResult
+from simulator.engine.token_model import TokenModel
+
+RUNNING = FinishReason.RUNNING
+
+
+class RowComputer:
+    """Counts and computes the rows of steps. `spoiled(move)`: the sequence that the move failed to restore, if any."""
+
+    def __init__(
+        self,
+        sequences: SimulatedSequences,
+        vocabulary: int,
+        voice: TokenModel,
+        audit: KvAudit | None,
+        spoiled: Callable[[int], int | None],
+    ) -> None:
+        self._sequences = sequences
+        self._vocabulary = vocabulary
+        self._voice = voice
+        self._audit = audit
+        self._spoiled = spoiled
+        self.rooms = HiddenRooms()
+
+    def count(self, queued: QueuedSimStep) -> BatchCounts:
+        """The counts of the step's work, for the timing."""
+        prefill_rows = new = prefix = squares = decode_rows = context = 0
+        step, sequences = queued.step, self._sequences.by_number
+        numbers, starts, stops = step.sequence, step.start, step.stop
+        for row in queued.rows:
+            sequence = sequences.get(numbers[row])
+            if sequence is None or sequence.ended:
+                continue
+            start, stop = starts[row], stops[row]
+            tokens = stop - start
+            if tokens == 1 and start >= sequence.prompt_tokens:
+                decode_rows += 1
+                context += stop
+            else:
+                prefill_rows += 1
+                new += tokens
+                prefix += tokens * start
+                squares += tokens * tokens
+        return BatchCounts(prefill_rows, new, prefix, squares, decode_rows, context)
+
+    def compute(self, queued: QueuedSimStep) -> IterationResult:
+        """Compute all rows. Hot path: it makes no object per row or token.
+
+        Raises:
+            ContractBroken: a row names tokens that are not known, or leaves a gap in the KV.
+        """
+        step = queued.step
+        spoiled = self._spoiled_by(step)
+        slots = row_slots(step) if self._audit is not None else None
+        tally = IterationResult(step.step, queued.left, queued.dropped)
+        sequences, samples = self._sequences.by_number, step.sample
+        for row in queued.rows:
+            number = step.sequence[row]
+            sequence = sequences.get(number)
+            if sequence is None or sequence.ended or number in spoiled:
+                tally.dropped.append(number)
+                if sequence is None and slots is not None and self._audit is not None:
+                    self._audit.may_have_written(slots[row])
+                continue
+            start, stop = step.start[row], step.stop[row]
+            if not 0 <= start < stop <= sequence.length or start > sequence.kv_tokens:
+                raise _broken(sequence, start, stop)
+            sequence.kv_tokens = stop
+            if slots is not None:
+                self._audit_row(queued, row, number, slots[row])
+            if stop - start == 1 and start >= sequence.prompt_tokens:
+                tally.decode_rows += 1
+            else:
+                tally.prefill_rows += 1
+            tally.computed += stop - start
+            if samples[row]:
+                self._sample(sequence, stop, tally)
+        if queued.layers is not None:
+            self._pass_hidden(queued, tally.dropped)
+        return tally
+
+    def drop_gone(self, queued: QueuedSimStep) -> int:
+        """Drop the rows of a running step whose sequences ended or closed; returns how many rows it had."""
+        rows, numbers, sequences = queued.rows, queued.step.sequence, self._sequences.by_number
+        spoiled = self._spoiled_by(queued.step)
+        queued.rows = []
+        for row in rows:
+            sequence = sequences.get(numbers[row])
+            if sequence is not None and not sequence.ended and sequence.number not in spoiled:
+                queued.rows.append(row)
+                continue
+            queued.dropped.append(numbers[row])
+            if sequence is None and self._audit is not None:
+                self._audit.may_have_written(row_slots(queued.step)[row])
+        return len(rows)
+
+    def _spoiled_by(self, step: RowColumns) -> list[int]:
+        return [number for move in step.after if (number := self._spoiled(move)) is not None]
+
+    def _audit_row(self, queued: QueuedSimStep, row: int, number: int, slots: list[int]) -> None:
+        """Report to the audit which slots a row writes."""
+        start, stop = queued.step.start[row], queued.step.stop[row]
+        if self._audit is not None:
+            if queued.is_resumed:
+                self._audit.resumed(number, slots[: stop - start])
+            layers = frozenset(queued.layers) if queued.layers is not None else None
+            self._audit.computed(number, start, stop, slots[: stop - start], layers)
+
+    def _pass_hidden(self, queued: QueuedSimStep, dropped: list[int]) -> None:
+        """Hidden states of a step over some of the layers: those before it, and those that it leaves."""
+        step = queued.step
+        if not isinstance(step, Step):
+            return
+        rows = frozenset(
+            (step.sequence[row], step.start[row], step.stop[row])
+            for row in queued.rows
+            if step.sequence[row] not in dropped
+        )
+        if step.hidden_in:
+            self.rooms.read(step.hidden_in, rows)
+        if step.hidden_out:
+            self.rooms.write(step.hidden_out, rows)
+
+    def _sample(self, sequence: SimulatedSequence, stop: int, tally: IterationResult) -> None:
+        if stop != sequence.length:
+            raise ContractBroken(f"sequence {sequence.number}: samples after {stop} of {sequence.length} tokens")
+        if sequence.fails:
+            sequence.ended = True
+            tally.failed.append(sequence.number)
+            return
+        voice = self._voice
+        token = voice.next_token(sequence.state, sequence.seed, stop, self._vocabulary)
+        sequence.length = stop + 1
+        sequence.fails = token == self._sequences.failing_token
+        if self._audit is not None:
+            sequence.state = voice.advance(sequence.state, token)
+            self._audit.sampled(sequence.number, token)
+        finish = RUNNING
+        if sequence.stop_ids and token in sequence.stop_ids:
+            finish = FinishReason.STOP
+        elif stop + 1 >= sequence.tokens_max:
+            finish = FinishReason.LENGTH
+        if finish is not RUNNING:
+            sequence.ended = True
+        tally.numbers.append(sequence.number)
+        tally.tokens.append(token)
+        tally.finishes.append(finish)
+        tally.tops.append(sequence.logprobs)
+
+
+def _broken(sequence: SimulatedSequence, start: int, stop: int) -> ContractBroken:
+    if start > sequence.kv_tokens:
+        return ContractBroken(f"sequence {sequence.number}: token {start} is computed, KV ends at {sequence.kv_tokens}")
+    return ContractBroken(f"sequence {sequence.number}: {start} to {stop} of {sequence.length} tokens")

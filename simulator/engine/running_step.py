@@ -1,0 +1,82 @@
+"""The running step of a modelled engine as segments of time: layers, and in long layers pieces of their attention.
+
+Its work is counted in units, `LAYER_UNITS` per layer, so that a place in it is one integer, whichever rows share the
+step: (layer, block) = divmod(units, LAYER_UNITS). A safepoint is every layer's start, and pieces of a layer that are at
+most `RESPONSE_S` long; their number is a power of two, so that the places of one step are places of another, too.
+"""
+
+from dataclasses import dataclass
+from math import ceil
+
+from simulator.engine.step_queue import QueuedSimStep
+
+RESPONSE_S = 0.005
+"""Seconds between two safepoints, at most."""
+LAYER_UNITS = 1 << 16
+_SLACK = 1e-9
+"""Relative rounding of times that counts as none."""
+
+
+@dataclass(slots=True)
+class RunningStep:
+    """The step that computes, with the rows that it has now, for which the whole of it takes `whole_s` over `layers`.
+
+    At `since_s` it stood at `queued.units`, and other work of the engine takes `delay_s` first. `began_s` is when it
+    was started with all its rows. `held_s`: delay that its end has not had yet, `lost_s`: delay since `since_s`.
+    """
+
+    queued: QueuedSimStep
+    layers: int
+    whole_s: float
+    began_s: float
+    since_s: float
+    delay_s: float
+    held_s: float = 0.0
+    lost_s: float = 0.0
+
+    @property
+    def end_in_s(self) -> float:
+        """Seconds from `since_s` to its end, unless it is held up."""
+        return self.whole_s * (1.0 - self.queued.units / (self.layers * LAYER_UNITS)) + self.delay_s
+
+    def hold(self, seconds: float) -> None:
+        """Another process uses the engine's CPU for `seconds` from now on."""
+        self.held_s += seconds
+        self.lost_s += seconds
+
+    def next_safepoint(self, now_s: float) -> int | None:
+        """The units of the first safepoint that is not passed; None: the step ends first."""
+        if self.whole_s <= 0.0:
+            return None
+        spacing = self._spacing
+        worked = self.queued.units + max(0.0, self._worked_s(now_s)) / self._unit_s
+        units = spacing * ceil(worked / spacing * (1.0 - _SLACK))
+        return units if units < self.layers * LAYER_UNITS else None
+
+    def wait_s(self, now_s: float, units: int) -> float:
+        """Seconds until the step reaches `units`."""
+        needed_s = (units - self.queued.units) * self._unit_s
+        wait_s = needed_s - self._worked_s(now_s)
+        return wait_s if wait_s > _SLACK * (self.whole_s + self.delay_s) else 0.0
+
+    def go_on(self, now_s: float, units: int) -> None:
+        """It stands at `units` now."""
+        self.queued.units = units
+        self.since_s = now_s
+        self.delay_s = self.held_s = self.lost_s = 0.0
+
+    @property
+    def _unit_s(self) -> float:
+        return self.whole_s / (self.layers * LAYER_UNITS)
+
+    @property
+    def _spacing(self) -> int:
+        """Units between two safepoints."""
+        pieces = 1
+        while pieces < LAYER_UNITS and self.whole_s / self.layers / pieces > RESPONSE_S * (1.0 + _SLACK):
+            pieces *= 2
+        return LAYER_UNITS // pieces
+
+    def _worked_s(self, now_s: float) -> float:
+        """Seconds of its work since `since_s`; below 0 while other work goes first."""
+        return now_s - self.since_s - self.delay_s - self.lost_s

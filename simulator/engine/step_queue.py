@@ -1,0 +1,127 @@
+"""The queue of a modelled engine: steps in order of arrival, and which of them may start."""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+
+from dunlin.messages.engine import Step
+from dunlin.messages.types import GroupKind, GroupRole, Ints
+from simulator.engine.errors import ContractBroken
+
+
+@dataclass(slots=True)
+class ResumedRows:
+    """The columns of parked rows that go on as the step of a `Resume`: those of a `Step`."""
+
+    step: int
+    sequence: Ints
+    start: Ints
+    stop: Ints
+    sample: Ints
+    extent_row: Ints
+    extent_start: Ints
+    extent_length: Ints
+    after: Ints
+    layout: int
+
+
+RowColumns = Step | ResumedRows
+
+
+@dataclass(slots=True)
+class QueuedSimStep:
+    """A step of which `rows` are to run; those of the sequences `left` left it at an `Interrupt`, those of `dropped`
+    had ended by then.
+
+    A step of a `Resume` begins `units` of its work later (see `simulator.engine.running_step`): where its rows stood.
+    `layers`: those that it computes; None: all of the model.
+    """
+
+    step: RowColumns
+    rows: list[int]
+    units: int = 0
+    is_resumed: bool = False
+    layers: range | None = None
+    left: list[int] = field(default_factory=list)
+    dropped: list[int] = field(default_factory=list)
+
+
+class StepQueue:
+    """Owns the steps that have not begun. `is_landing(move)`: the transfer is not answered."""
+
+    def __init__(self, is_landing: Callable[[int], bool]) -> None:
+        self.steps: deque[QueuedSimStep] = deque()
+        self._is_landing = is_landing
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def append(self, queued: QueuedSimStep) -> None:
+        """Add a step behind all others."""
+        self.steps.append(queued)
+
+    def take_ready(self) -> QueuedSimStep | None:
+        """Remove and return the first step that waits for no transfer and shares no sequence with one that waits
+        before it.
+        """
+        steps = self.steps
+        if not steps:
+            return None
+        if not self._waits(steps[0]):
+            return steps.popleft()
+        held = set(steps[0].step.sequence)
+        for index in range(1, len(steps)):
+            queued = steps[index]
+            if held.isdisjoint(queued.step.sequence) and not self._waits(queued):
+                del steps[index]
+                return queued
+            held.update(queued.step.sequence)
+        return None
+
+    def take_empty(self) -> list[QueuedSimStep]:
+        """Remove and return the steps without rows, in order."""
+        empty = [queued for queued in self.steps if not queued.rows]
+        if empty:
+            self.steps = deque(queued for queued in self.steps if queued.rows)
+        return empty
+
+    def _waits(self, queued: QueuedSimStep) -> bool:
+        after = queued.step.after
+        return bool(after) and any(map(self._is_landing, after))
+
+
+def check_step(step: Step) -> None:
+    """The checks that need no state of sequences.
+
+    Raises:
+        ContractBroken: the step's columns contradict each other.
+    """
+    rows = len(step.sequence)
+    if not rows or len(set(step.sequence)) != rows:
+        raise ContractBroken(f"step {step.step} names {rows} sequences, {len(set(step.sequence))} different ones")
+    given = [0] * rows
+    for row, length in zip(step.extent_row, step.extent_length, strict=True):
+        given[row] += length
+    for row, (start, stop) in enumerate(zip(step.start, step.stop, strict=True)):
+        if given[row] < stop - start:
+            raise ContractBroken(f"step {step.step}: row {row} writes {stop - start} tokens into {given[row]} slots")
+
+
+def is_unsupported(step: Step) -> bool:
+    """Whether the step needs what this model lacks: members of a group, retention, pushes, stripes."""
+    with_others = step.group is not GroupKind.LOCAL or step.part is not GroupRole.LOCAL or bool(step.peers)
+    return with_others or step.keep is not None or step.push is not None or any(one != 1 for one in step.stride)
+
+
+def row_slots(step: RowColumns) -> list[list[int]]:
+    """The slots of each row, by position."""
+    spans: list[list[int]] = [[] for _ in step.sequence]
+    for row, start, length in zip(step.extent_row, step.extent_start, step.extent_length, strict=True):
+        spans[row].extend(range(start, start + length))
+    return spans
+
+
+def slots_of_rows(queued: QueuedSimStep) -> list[int]:
+    """The slots that the step's rows write; those of rows that left are not among them."""
+    slots = row_slots(queued.step)
+    return [slot for row in queued.rows for slot in slots[row]]
