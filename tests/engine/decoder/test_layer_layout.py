@@ -49,7 +49,7 @@ def loaded(record: LedgerRecord) -> LedgerRecord:
 
 
 def kv(record: LedgerRecord, layer: int) -> list[int]:
-    return record.granules(kv_of(layer)).tolist()
+    return [int(granule) for granule in record.granules(kv_of(layer))]
 
 
 def free(plan: ArenaPlan, record: LedgerRecord) -> int:
