@@ -142,11 +142,10 @@ def check_record(record: LedgerRecord, granules: int) -> None:
 
     :raises LedgerError: one of these is broken.
     """
-    counts = np.zeros(granules, dtype=np.int64)
     for key, held in record.ranges.items():
         if len(held) and not 0 <= int(held.min()) <= int(held.max()) < granules:
             raise LedgerError(f"{key.kind.name} of layer {key.layer} has a granule outside the {granules} of the arena")
-        np.add.at(counts, held, 1)
+    counts = np.bincount(np.concatenate([_NONE, *record.ranges.values()]), minlength=granules)
     if counts.max(initial=0) > 1:
         raise LedgerError(f"granule {int(counts.argmax())} is in two places")
     if record.outer_loaded and not len(record.granules(OUTER)):

@@ -265,9 +265,10 @@ class LayerRemapper:
 
     def _publish(self) -> None:
         """Let steps see the layers held, and no others, in ascending order."""
+        before = dict(self._weights.layers)
         self._weights.layers.clear()
         for layer in self.layers:
-            self._weights.layers[layer] = self._arena.layer_room(layer).views
+            self._weights.layers[layer] = before.get(layer) or self._arena.layer_room(layer).views
 
     def _done(self, order: RemapOrder, following: RemapStage) -> RemapOutcome:
         self._next = following
