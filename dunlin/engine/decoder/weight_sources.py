@@ -84,3 +84,17 @@ class PeerSource:
                 raise WeightSourceError(f"{self._name} says that it delivered {count} bytes at {at} of layer {layer}")
             at += count
             yield count
+
+
+class SourceByLayer:
+    """A source for each layer; `otherwise` for those without one."""
+
+    def __init__(self, sources: Mapping[int, WeightSource], otherwise: WeightSource) -> None:
+        self._sources = sources
+        self._otherwise = otherwise
+
+    def __repr__(self) -> str:
+        return f"{self._sources} or {self._otherwise!r}"
+
+    def fill(self, layer: int, room: WeightRoom) -> Iterator[int]:
+        return self._sources.get(layer, self._otherwise).fill(layer, room)
