@@ -20,7 +20,7 @@ from services.instance.sequence.table import SequenceState
 
 MAX_COPY_TOKENS = 4096
 """Tokens of one copy: the receiver hears of each, so that a long text shows progress."""
-WITH_SLOTS = (SequenceState.RUNNING, SequenceState.LEAVING)
+WITH_SLOTS = (SequenceState.RUNNING, SequenceState.PARKED, SequenceState.LEAVING)
 
 
 class PeerState(Enum):

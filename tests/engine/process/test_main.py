@@ -8,17 +8,23 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dunlin.effects import Address
+from dunlin.engine.decoder import numerics
+from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.execution.remap import LayerRemapper, RemapOrder, RemapStage
+from dunlin.engine.process import main
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.main import CANNOT_CONTINUE, CANNOT_START
 from dunlin.engine.process.options import SPINS, EngineOptions, parse_options
 from dunlin.engine.process.safepoint_counter import SafepointCounter
 from dunlin.messages.engine import Close, EngineFailed, EngineReady, MapHost, StepDone, Unsupported
 from dunlin.messages.types import FinishReason, Header, f32, i8, i32, i64
+from dunlin.model.errors import ModelError
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from tests.engine.build import damage, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
@@ -29,10 +35,11 @@ TIMEOUT_S = 60.0
 class Child:
     """One engine process, its socket and its memory."""
 
-    def __init__(self, model: Path, **overrides: Any) -> None:
+    def __init__(self, model: Path, arena_fd: int | None = None, **overrides: Any) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(TIMEOUT_S)
-        self.arena_fd, self.progress_fd = os.memfd_create("arena"), os.memfd_create("progress")
+        self.arena_fd = os.memfd_create("arena") if arena_fd is None else arena_fd
+        self.progress_fd = os.memfd_create("progress")
         self.progress = SafepointCounter(self.progress_fd)
         values = {"kv_bytes": 3 << 20, "name": "a", "incarnation": 7, "parent_pid": os.getpid(), **overrides}
         fds: dict[str, Any] = {"socket_fd": theirs.fileno(), "arena_fd": self.arena_fd, "progress_fd": self.progress_fd}
@@ -159,6 +166,83 @@ def test_one_that_stands_by_and_is_needed_at_once_does_not_rehearse_first(model:
     assert isinstance(child.receive(), EngineReady)
     assert child.process.poll() is None
     child.close()
+
+
+class Running:
+    """What a running engine has in the arena after it dropped a layer: KV in what was that layer's weights."""
+
+    def __init__(self, model: Path) -> None:
+        self.fd = os.memfd_create("arena")
+        self.options = EngineOptions(model, "a", 7, os.getpid(), -1, self.fd, -1, kv_bytes=3 << 20)
+        loaded = load_model(model, "float32", 3 << 20, numerics.fast_numerics(), self.fd)
+        self.arena = loaded.arena
+        self.remapper = LayerRemapper(loaded.arena, loaded.weights, CheckpointSource(model))
+        for phase in (RemapStage.PREPARE, RemapStage.DROP_WEIGHTS, RemapStage.RELEASE_KV):
+            self.remap(RemapOrder(1, phase, (0, 2)))
+        for layer in (0, 2):
+            loaded.decoder.kv[layer][: self.arena.slots] = float("inf")
+
+    def remap(self, order: RemapOrder) -> None:
+        self.remapper.begin(order)
+        while self.remapper.busy:
+            self.remapper.advance()
+
+    def memory(self) -> bytes:
+        return os.pread(self.fd, os.fstat(self.fd).st_size, 0)
+
+
+class Waiting:
+    """A channel on which nothing comes."""
+
+    def raise_if_activated(self) -> None: ...
+
+
+def test_a_standby_process_leaves_the_arena_as_it_is_and_goes_on_with_what_it_finds(model: Path) -> None:
+    running = Running(model)
+    before, slots = running.memory(), running.arena.slots
+    child = Child(model, running.fd, standby=True)
+    assert child.receive_stood_by() == b""
+    assert running.memory() == before
+    running.arena.close()
+    child.socket.sendall(b"\1")
+    ready = child.receive()
+    assert isinstance(ready, EngineReady)
+    assert (list(ready.layers), ready.slots) == ([0, 2], slots)
+    assert slots > 4096
+    assert running.memory() == before, "it loads nothing that is there"
+    child.close()
+
+
+def test_a_rehearsal_counts_unless_the_arena_changed_meanwhile(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, channel = Running(model), cast(main.ParentChannel, Waiting())
+    for faulty in (False, True):
+        for changes in (False, True):
+
+            def check(loaded: LoadedModel, *rest: Any, changes: bool = changes, faulty: bool = faulty) -> range:
+                assert loaded.layers == (0, 2)
+                if changes:
+                    for phase in (RemapStage.PREPARE, RemapStage.ABORT):
+                        running.remap(RemapOrder(9, phase, (0, 1, 2)))
+                if faulty:
+                    raise ModelError(model, "nothing is a number", "-")
+                return range(1, 3)
+
+            monkeypatch.setattr(main, "_check", check)
+            if faulty and not changes:
+                with pytest.raises(ModelError, match="nothing is a number"):
+                    main._rehearse(running.options, channel)
+            else:
+                assert main._rehearse(running.options, channel) == (None if changes else range(1, 3))
+    running.arena.close()
+    os.close(running.fd)
+
+
+def test_without_a_loaded_model_there_is_nothing_to_rehearse(model: Path) -> None:
+    fd = os.memfd_create("arena")
+    options = EngineOptions(model, "a", 7, os.getpid(), -1, fd, -1, kv_bytes=3 << 20)
+    assert main._rehearse(options, cast(main.ParentChannel, Waiting())) is None
+    assert os.fstat(fd).st_size == 0
+    os.close(fd)
 
 
 def test_the_environment_bounds_how_long_threads_spin_unless_it_says_so_itself() -> None:
