@@ -12,6 +12,7 @@ from torch import Tensor
 from dunlin.engine.attention.base import BatchRow, KvLocation
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 
@@ -76,7 +77,7 @@ class Sequences:
             rows.append(BatchRow(start, len(tokens), self._past(sequence, before + len(new))))
         sampled = torch.tensor([row.stop - 1 for row in rows])
         batch = DecoderBatch(torch.tensor(tokens), torch.tensor(positions), torch.tensor(slots), rows, sampled)
-        return self.decoder.forward(batch, safepoint)
+        return forward(self.decoder, batch, safepoint)
 
     def _past(self, sequence: int, length: int) -> KvLocation:
         slots = self.slots[sequence][:length]

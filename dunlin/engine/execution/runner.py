@@ -4,25 +4,19 @@ Owns the sequences, the queue of steps and the moves; computes one iteration per
 process; its only clock is the one it is given.
 """
 
-from collections import deque
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
-from dunlin.engine.attention.base import Safepoint
+import torch
+
 from dunlin.engine.decoder.decoder import Decoder
-from dunlin.engine.decoder.sampling import SamplingInput, sample_tokens
+from dunlin.engine.decoder.iteration import Safepoint
 from dunlin.engine.execution.kv_mover import HostMapping, KvMover
+from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.sequence import EngineSequence
-from dunlin.engine.execution.step_batch import (
-    QueuedStep,
-    SampledRows,
-    StepError,
-    apply_samples,
-    build_batch,
-    check_step,
-    step_done,
-)
+from dunlin.engine.execution.step_batch import EngineShape
+from dunlin.engine.execution.step_runner import StepRunner
 from dunlin.messages.engine import (
     CancelTransfer,
     Close,
@@ -43,73 +37,71 @@ Event = Any
 HOST_KINDS = (TransferKind.SLAB_TO_HOST, TransferKind.HOST_TO_SLAB)
 
 
-@dataclass(frozen=True, slots=True)
-class RunnerLimits:
-    """Bounds of the state that the engine keeps, and of the bytes that moves copy before each iteration of a step.
-
-    That is `copied_bytes`, and more as long as it takes no longer than `copy_share` of what the last iteration took:
-    beside steps of one token a large region is copied bit by bit, beside those of a long prompt at once.
-    """
-
-    steps: int = 16
-    copied_bytes: int = 512 << 10
-    copy_share: float = 0.2
-    moves: int = 1024
-    sequences: int = 4096
-
-
 class EngineRunner:
     """One engine without its process. Feed `receive`, then call `work` while `busy`."""
 
     def __init__(
-        self, decoder: Decoder, slots: int, clock: Callable[[], float], limits: RunnerLimits | None = None
+        self,
+        decoder: Decoder,
+        slots: int,
+        clock: Callable[[], float],
+        limits: RunnerLimits | None = None,
+        beat: Callable[[], object] = lambda: None,
     ) -> None:
         self._decoder = decoder
         self._slots = slots
         self._clock = clock
         self._limits = limits or RunnerLimits()
         self._sequences: dict[int, EngineSequence] = {}
-        self._steps: deque[QueuedStep] = deque()
         self._tier = HostMapping()
         self._mover = KvMover(decoder.kv, slots, self._tier, clock)
         # Moves that did not land, by number, with the sequence whose rows must not run on them.
         self._failed: dict[int, int] = {}
-        self._idle_since_s = clock()
-        self._iteration_s = 0.0
+        self.steps = StepRunner(
+            decoder,
+            EngineShape(slots, len(decoder.kv)),
+            clock,
+            self._limits,
+            self._sequences,
+            self._mover.__contains__,
+            self._spoiled,
+            beat,
+        )
         self._handlers: dict[type[Any], Callable[[Any], list[Event]]] = {
             Open: self._on_open,
             Close: self._on_close,
-            Step: self._on_step,
+            Step: self.steps.on_step,
             Transfer: self._on_move,
             CancelTransfer: self._on_cancel_move,
             MapHost: self._on_map_host,
-            Interrupt: lambda message: [
-                Unsupported("Interrupt", "rows stay to the end of their step", ticket=message.ticket)
-            ],
-            Resume: lambda message: [Unsupported("Resume", "no row is parked", step=message.step)],
-            Discard: lambda message: [],
-            Remap: lambda message: [Unsupported("Remap", "the layers held are fixed")],
+            Interrupt: self.steps.on_interrupt,
+            Resume: self.steps.on_resume,
+            Discard: self._on_discard,
+            Remap: lambda message: [Unsupported("Remap", "the layers held are fixed", layout=message.layout)],
         }
 
     def __repr__(self) -> str:
-        return f"[sequences: {len(self._sequences)} | steps: {len(self._steps)} | moves: {len(self._mover)}]"
+        return f"[sequences: {len(self._sequences)} | steps: {len(self.steps)} | moves: {len(self._mover)}]"
 
     @property
     def busy(self) -> bool:
         """Whether `work` has something to do."""
-        return bool(self._steps) or len(self._mover) > 0
+        return len(self.steps) > 0 or len(self._mover) > 0
 
     def receive(self, message: Any) -> list[Event]:
         """Take a command in; returns the events that answer it at once."""
         handler = self._handlers.get(type(message))
         return handler(message) if handler else [Unsupported(type(message).__name__, "not a command of an engine")]
 
+    @torch.inference_mode()
     def work(self, safepoint: Safepoint) -> list[Event]:
-        """Layers of the most urgent moves, then one iteration of the first step unless it waits for a move."""
-        events = self._advance_moves(safepoint)
-        if self._steps and not any(move in self._mover for move in self._steps[0].step.after):
-            events += self._iterate(safepoint)
-        return events
+        """Compute: layers of the most urgent moves, then one step that is ready.
+
+        Ends early where `safepoint` returns something true: what has arrived is to be received, and `work` called
+        again goes on there.
+        """
+        events = [] if self.steps.is_running else self._advance_moves(safepoint)
+        return events + self.steps.work(safepoint)
 
     def _on_open(self, message: Open) -> list[Event]:
         positions = self._decoder.config.max_positions
@@ -125,21 +117,17 @@ class EngineRunner:
         wrong = _wrong_extents(message, self._slots)
         if wrong:
             return [Unsupported("Open", wrong)]
-        self._sequences[message.sequence] = EngineSequence(message, positions)
+        self._sequences[message.sequence] = EngineSequence(message, positions, len(self._decoder.kv))
         return []
 
     def _on_close(self, message: Close) -> list[Event]:
         self._sequences.pop(message.sequence, None)
+        self.steps.forget(message.sequence)
         self._failed = {move: sequence for move, sequence in self._failed.items() if sequence != message.sequence}
         return []
 
-    def _on_step(self, message: Step) -> list[Event]:
-        if len(self._steps) >= self._limits.steps:
-            return [Unsupported("Step", f"{self._limits.steps} steps are queued", step=message.step)]
-        try:
-            self._steps.append(check_step(message, self._slots))
-        except StepError as error:
-            return [Unsupported("Step", str(error), step=message.step)]
+    def _on_discard(self, message: Discard) -> list[Event]:
+        self.steps.discard(message.sequence)
         return []
 
     def _on_move(self, message: Transfer) -> list[Event]:
@@ -167,7 +155,7 @@ class EngineRunner:
         if not len(self._mover):
             return events
         until_bytes = self._mover.copied_bytes + self._limits.copied_bytes
-        until_s = self._clock() + self._limits.copy_share * self._iteration_s
+        until_s = self._clock() + self._limits.copy_share * self.steps.last_step_s
         while len(self._mover) and (self._mover.copied_bytes < until_bytes or self._clock() < until_s):
             ended = self._mover.advance()
             safepoint()
@@ -201,26 +189,13 @@ class EngineRunner:
                 position += length
         except ValueError as error:
             return _failed(done, str(error))
+        state.valid.limit(move.region.start)
+        state.valid.set(range(len(self._decoder.kv)), position)
         return done
 
-    def _iterate(self, safepoint: Safepoint) -> list[Event]:
-        """One iteration of the first step."""
-        started_s, queued = self._clock(), self._steps.popleft()
-        spoiled = {self._failed[move] for move in queued.step.after if move in self._failed}
-        try:
-            plan = build_batch(queued, self._sequences, spoiled)
-        except StepError as error:
-            return [Unsupported("Step", str(error), step=queued.step.step)]
-        samples = SampledRows()
-        if plan.batch is not None:
-            logits = self._decoder.forward(plan.batch, safepoint)
-            draws = [SamplingInput(state.sampling, state.tokens, state.prompt_tokens) for _, state in plan.sampled]
-            samples = apply_samples(plan, sample_tokens(logits, draws))
-        ended_s = self._clock()
-        self._iteration_s = ended_s - started_s
-        done = step_done(plan, samples, self._iteration_s, started_s - self._idle_since_s)
-        self._idle_since_s = ended_s
-        return [done]
+    def _spoiled(self, transfers: Sequence[int]) -> set[int]:
+        """The sequences whose KV these transfers failed to bring."""
+        return {self._failed[transfer] for transfer in transfers if transfer in self._failed}
 
 
 def _wrong_extents(opened: Open, slots: int) -> str:

@@ -3,12 +3,44 @@
 Knows no step and no other sequence. The instance owns the slots; this only remembers which were named.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
 from dunlin.engine.attention.base import KvLocation
 from dunlin.messages.engine import Open
 from dunlin.messages.types import FinishReason
+
+
+class ValidKv:
+    """How many tokens of a sequence have KV, layer by layer: one number while it is the same in all layers."""
+
+    def __init__(self, layers: int) -> None:
+        self._tokens = 0
+        self._layers = range(layers)
+        self._by_layer: list[int] | None = None
+
+    def tokens(self, layers: range) -> int:
+        """The tokens that have KV in every one of `layers`."""
+        return self._tokens if self._by_layer is None else min(self._by_layer[layers.start : layers.stop])
+
+    def set(self, layers: range, tokens: int) -> None:
+        """The first `tokens` have KV in `layers`, and no others."""
+        if layers == self._layers:
+            self._tokens, self._by_layer = tokens, None
+            return
+        if self._by_layer is None:
+            self._by_layer = [self._tokens] * len(self._layers)
+        self._by_layer[layers.start : layers.stop] = [tokens] * len(layers)
+        if min(self._by_layer) == max(self._by_layer):
+            self._tokens, self._by_layer = tokens, None
+
+    def limit(self, tokens: int) -> None:
+        """No layer has KV of more than `tokens`."""
+        self._tokens = min(self._tokens, tokens)
+        if self._by_layer is not None:
+            self._by_layer = [min(each, tokens) for each in self._by_layer]
 
 
 class SlotMap:
@@ -35,6 +67,12 @@ class SlotMap:
             torch.arange(start, start + length, out=self._slots[position : position + length])
         self.length = position + length
 
+    def has(self, position: int, start: int, length: int) -> bool:
+        """Whether positions from `position` on lie in these slots."""
+        if position + length > self.length:
+            return False
+        return self.slots(position, position + length) == list(range(start, start + length))
+
     def kv_location(self, length: int) -> KvLocation:
         """Where the first `length` tokens lie."""
         return KvLocation(length, self._first, None if self._slots is None else self._slots[:length])
@@ -54,22 +92,40 @@ def _with_room(slots: Tensor, length: int) -> Tensor:
 
 
 class EngineSequence:
-    """One open sequence. `tokens` is the prompt followed by everything generated."""
+    """One open sequence of a model of `layers`. `tokens` is the prompt followed by everything generated.
 
-    def __init__(self, opened: Open, max_positions: int) -> None:
+    `slots` says where the KV of tokens lies or is to be written, `valid` of which tokens it has been.
+    """
+
+    def __init__(self, opened: Open, max_positions: int, layers: int) -> None:
         self.tokens = list(opened.tokens)
         self.prompt_tokens = opened.prompt_tokens
         self.sampling = opened.sampling
         self.slots = SlotMap()
+        self.valid = ValidKv(layers)
         self.finish = FinishReason.RUNNING
         self._stop_ids = frozenset(opened.stop_ids)
         self._tokens_max = min(opened.prompt_tokens + opened.max_tokens, max_positions)
         for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
             self.slots.assign(self.slots.length, start, length)
+        self.valid.set(range(layers), self.slots.length)
 
     @property
     def ended(self) -> bool:
         return self.finish is not FinishReason.RUNNING
+
+    def issue(self, layers: range, position: int, extents: Sequence[tuple[int, int]]) -> None:
+        """Tokens from `position` on are to be written into `extents` (start, length), in order, in `layers`.
+
+        :raises ValueError: no slots are known for a token before `position`.
+        """
+        at = position
+        for start, length in extents:
+            if not self.slots.has(at, start, length):
+                self.slots.assign(at, start, length)
+                self.valid.limit(at)
+            at += length
+        self.valid.set(layers, min(self.valid.tokens(layers), position))
 
     def fail(self) -> None:
         """End without a next token: its logits are not finite."""

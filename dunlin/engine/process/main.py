@@ -10,12 +10,11 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from dunlin.effects import Address, Message
-from dunlin.engine.attention.base import Safepoint
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.execution.runner import EngineRunner
@@ -23,10 +22,10 @@ from dunlin.engine.process.background import run_at_low_priority
 from dunlin.engine.process.compute_threads import ComputeThreadPool
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.options import EngineOptions
-from dunlin.engine.process.safepoint_counter import SafepointCounter
+from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
 from dunlin.engine.process.warmup import warm_up
-from dunlin.messages.engine import EngineFailed, EngineReady
+from dunlin.messages.engine import EngineFailed, EngineReady, Interrupt
 from dunlin.messages.types import Header, i32
 from dunlin.model.errors import ModelError
 from dunlin.runtime.parent_death import ParentGone, die_with_parent
@@ -105,7 +104,7 @@ def run(options: EngineOptions) -> int:
 
 
 def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
-    progress = SafepointCounter(options.progress_fd)
+    page = ProgressPage(options.progress_fd)
     try:
         _keep_freed_memory()
         checked = _rehearse(options, channel) if options.standby else None
@@ -113,19 +112,19 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
             channel.wait_for_activation()
         threads = ComputeThreadPool(options.threads)
 
-        def safepoint() -> None:
-            progress.pass_safepoint()
+        def beat() -> None:
+            page.count()
             threads.adjust()
 
-        loaded = _load(options, safepoint)
-        threads.allow(checked or _check(loaded, options, safepoint))
-        safepoint()
+        loaded = _load(options, beat)
+        threads.allow(checked or _check(loaded, options, beat))
+        beat()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
         return CANNOT_START
     channel.send(_ready(loaded, options))
     try:
-        serve(EngineRunner(loaded.decoder, loaded.slots, time.perf_counter), channel, safepoint)
+        serve(EngineRunner(loaded.decoder, loaded.slots, time.perf_counter, beat=beat), channel, page, beat)
     except (EOFError, OSError):
         raise
     except Exception as error:  # whatever it is, the parent should know before this process ends
@@ -135,13 +134,22 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
     return 0
 
 
-def serve(runner: EngineRunner, channel: ParentChannel, safepoint: Safepoint) -> None:
+def serve(runner: EngineRunner, channel: ParentChannel, page: ProgressPage, beat: Callable[[], None]) -> None:
     """Pass commands to the runner and its events back, until the parent closes the socket.
+
+    A step pauses at a safepoint where the stop word has changed: then what has arrived is read before it goes on.
 
     :raises EOFError: it did.
     """
+
+    def safepoint() -> bool:
+        beat()
+        return page.is_called()
+
     while True:
         for message in channel.receive(wait=not runner.busy):
+            if isinstance(message, Interrupt):
+                page.hear(message.ticket)
             for event in runner.receive(message):
                 channel.send(event)
         if runner.busy:
@@ -155,7 +163,7 @@ def _keep_freed_memory() -> None:
         libc.mallopt(option, value)
 
 
-def _load(options: EngineOptions, safepoint: Safepoint) -> LoadedModel:
+def _load(options: EngineOptions, safepoint: Callable[[], None]) -> LoadedModel:
     """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
     if options.deterministic and options.dtype != "float32":
         raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
@@ -163,7 +171,7 @@ def _load(options: EngineOptions, safepoint: Safepoint) -> LoadedModel:
     return load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
 
 
-def _check(loaded: LoadedModel, options: EngineOptions, safepoint: Safepoint) -> Sequence[int]:
+def _check(loaded: LoadedModel, options: EngineOptions, safepoint: Callable[[], None]) -> Sequence[int]:
     """Compute once, with KV of its own; the numbers of threads that may compute from now on.
 
     :raises ModelError: nothing that it computes is a number.

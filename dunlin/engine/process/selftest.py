@@ -8,6 +8,7 @@ import torch
 
 from dunlin.engine.attention.base import BatchRow, KvLocation
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.iteration import forward
 
 LENGTH = 90
 CUT = 37
@@ -54,4 +55,4 @@ def _compute(decoder: Decoder, parts: list[tuple[torch.Tensor, int, int, torch.T
     positions = torch.cat([torch.arange(start, stop) for _, start, stop, _ in parts])
     places = torch.cat([slots[start:stop] for _, start, stop, slots in parts])
     sampled = torch.tensor([row.stop - 1 for row in rows])
-    return decoder.forward(DecoderBatch(tokens, positions, places, rows, sampled), lambda: None)
+    return forward(decoder, DecoderBatch(tokens, positions, places, rows, sampled), lambda: None)

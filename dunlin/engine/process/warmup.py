@@ -9,6 +9,7 @@ import torch
 
 from dunlin.engine.attention.base import BatchRow, KvLocation, Safepoint
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.numerics import EXACT_ROWS, TILE_ROWS
 
 TOKENS_MAX = 512
@@ -24,8 +25,8 @@ def warm_up(decoder: Decoder, safepoint: Safepoint, rows_max: int = EXACT_ROWS, 
     for count in range(1, rows_max + 1):
         places = torch.arange(count)
         rows = [BatchRow(index, index + 1, KvLocation(1, index, None)) for index in range(count)]
-        scratch.forward(DecoderBatch(places * 0, places * 0, places, rows, places), safepoint)
+        forward(scratch, DecoderBatch(places * 0, places * 0, places, rows, places), safepoint)
     for count in range(rows_max + TILE_ROWS, tokens_max + 1, TILE_ROWS):
         places = torch.arange(count)
         prompt = [BatchRow(0, count, KvLocation(count, 0, None))]
-        scratch.forward(DecoderBatch(places * 0, places, places, prompt, places[-1:]), safepoint)
+        forward(scratch, DecoderBatch(places * 0, places, places, prompt, places[-1:]), safepoint)

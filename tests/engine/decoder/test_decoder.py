@@ -7,6 +7,7 @@ import torch
 
 from dunlin.engine.attention.base import BatchRow, KvLocation
 from dunlin.engine.decoder.decoder import DecoderBatch
+from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.loader import LoadedModel
 from tests.engine.build import Sequences, load, make_checkpoint, nothing
 
@@ -21,8 +22,8 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 def test_logits_are_of_the_sampled_tokens_in_their_order(loaded: LoadedModel) -> None:
     slots, row = torch.arange(20), BatchRow(0, 20, KvLocation(20, 0, None))
     tokens = torch.tensor(TOKENS)
-    whole = loaded.decoder.forward(DecoderBatch(tokens, slots, slots, [row], slots), nothing)
-    some = loaded.decoder.forward(DecoderBatch(tokens, slots, slots, [row], torch.tensor([19, 3])), nothing)
+    whole = forward(loaded.decoder, DecoderBatch(tokens, slots, slots, [row], slots), nothing)
+    some = forward(loaded.decoder, DecoderBatch(tokens, slots, slots, [row], torch.tensor([19, 3])), nothing)
     assert (whole.shape, whole.dtype) == ((20, 512), torch.float32)
     assert torch.equal(some, whole[[19, 3]])
 
@@ -33,7 +34,7 @@ def test_a_batch_without_samples_writes_its_kv_and_has_no_logits(loaded: LoadedM
     silent = DecoderBatch(
         torch.tensor(TOKENS[:19]), places, places + 300, [BatchRow(0, 19, KvLocation(19, 300, None))], places[:0]
     )
-    assert loaded.decoder.forward(silent, nothing).shape == (0, 512)
+    assert forward(loaded.decoder, silent, nothing).shape == (0, 512)
     after = sequences.compute([(0, TOKENS[19:], 19)])
     assert torch.equal(after, sequences.compute([(1, TOKENS, 0)]))
 

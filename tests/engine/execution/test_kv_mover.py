@@ -10,7 +10,7 @@ from torch import Tensor
 
 from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.execution.kv_mover import HostMapping, KvMoveError, KvMover, check_extents
-from dunlin.engine.execution.runner import RunnerLimits
+from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.kv.region_identity import region_identity, signed_digest
 from dunlin.messages.engine import (
     CancelTransfer,
