@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dunlin.engine.attention.base import BatchRow
+from dunlin.engine.attention.base import BatchRow, local_row
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.sampling import SampledToken
 from dunlin.engine.execution.sequence import EngineSequence
@@ -167,7 +167,7 @@ def _plan(step: int, active: Sequence[_Active], dropped: list[int]) -> Iteration
         tokens += each.state.tokens[each.start : each.stop]
         positions += range(each.start, each.stop)
         slots += each.state.slots.slots(each.start, each.stop)
-        rows.append(BatchRow(first, len(tokens), each.state.slots.kv_location(each.stop)))
+        rows.append(local_row(first, len(tokens), each.state.slots.span(each.stop)))
     sampled = [(each.sequence, each.state) for each in active if each.sample]
     last = [row.stop - 1 for row, each in zip(rows, active, strict=True) if each.sample]
     decode_rows = sum(each.stop - each.start == 1 and each.start >= each.state.prompt_tokens for each in active)
