@@ -29,7 +29,8 @@ ACTIVATE = b"\x01"
 class EngineProcess(asyncio.Protocol):
     """Owns one engine process. The outlet of the engine's address once it is in charge.
 
-    `page` is shared with it. `lost` says why it is of no use any more, `ready` that it could take steps. `is_prepared`: it stands by and waits.
+    `page` is shared with it. `lost` says why it is of no use any more, `ready` that it could take steps.
+    `is_prepared`: it stands by and waits.
     """
 
     def __init__(self, host: CoreHost, engine: Address, process: "subprocess.Popen[bytes]", page: ProgressPage) -> None:

@@ -12,7 +12,7 @@ from enum import IntEnum
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.whole_pass import AttentionPass, RowState, WholePlan
+from dunlin.engine.attention.base import AttentionPass, RowState
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.piece_sizes import Linear, PieceSizes
 
@@ -95,7 +95,7 @@ class Iteration:
         self._hidden = (
             hidden if hidden is not None else decoder.embed(batch.tokens) if not resumed else _joined(resumed)
         )
-        self._plan = WholePlan(decoder.numerics.attention, self._rows)
+        self._plan = decoder.numerics.attention.plan(self._rows)
         self._resumed = dict(enumerate(resumed))
         self._query: Tensor | None = None
         self._pass: AttentionPass | None = None
@@ -266,7 +266,7 @@ class Iteration:
             rows.append(replace(row, start=end, stop=end + row.stop - row.start))
             end = rows[-1].stop
         self._rows, self._numbers, self._left = rows, [self._numbers[at] for at in kept], set()
-        self._plan = WholePlan(self._decoder.numerics.attention, rows)
+        self._plan = self._decoder.numerics.attention.plan(rows)
 
 
 @torch.inference_mode()

@@ -3,12 +3,11 @@
 Knows no step and no other sequence. The instance owns the slots; this only remembers which were named.
 """
 
+from array import array
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-import torch
-from torch import Tensor
-
-from dunlin.engine.attention.base import KvLocation
+from dunlin.engine.attention.spans import SlotSpan
 from dunlin.messages.engine import Open
 from dunlin.messages.types import FinishReason
 
@@ -44,12 +43,12 @@ class ValidKv:
 
 
 class SlotMap:
-    """Position → slot of one sequence, without gaps. One run of slots costs two integers; anything else a tensor."""
+    """Position → slot of one sequence, without gaps, as runs of slots: two integers each."""
 
     def __init__(self) -> None:
         self.length = 0
-        self._first = 0
-        self._slots: Tensor | None = None
+        self._run_at = array("q")
+        self._run_slot = array("q")
 
     def assign(self, position: int, start: int, length: int) -> None:
         """Positions from `position` lie in the slots from `start`; later positions, if any were known, are forgotten.
@@ -58,13 +57,11 @@ class SlotMap:
         """
         if position > self.length:
             raise ValueError(f"position {position} is written, but slots are known up to {self.length} only")
-        if position == 0:
-            self._first, self._slots = start, None
-        elif self._slots is None and start != self._first + position:
-            self._slots = torch.arange(self._first, self._first + 2 * (position + length))
-        if self._slots is not None:
-            self._slots = _with_room(self._slots, position + length)
-            torch.arange(start, start + length, out=self._slots[position : position + length])
+        kept = bisect_left(self._run_at, position)
+        del self._run_at[kept:], self._run_slot[kept:]
+        if not kept or start != self._run_slot[-1] + position - self._run_at[-1]:
+            self._run_at.append(position)
+            self._run_slot.append(start)
         self.length = position + length
 
     def has(self, position: int, start: int, length: int) -> bool:
@@ -73,22 +70,21 @@ class SlotMap:
             return False
         return self.slots(position, position + length) == list(range(start, start + length))
 
-    def kv_location(self, length: int) -> KvLocation:
-        """Where the first `length` tokens lie."""
-        return KvLocation(length, self._first, None if self._slots is None else self._slots[:length])
+    def span(self, length: int) -> SlotSpan:
+        """Where the first `length` tokens lie, as it is now."""
+        runs = bisect_left(self._run_at, length)
+        return SlotSpan(range(length), self._run_at[:runs], self._run_slot[:runs])
 
     def slots(self, start: int, stop: int) -> list[int]:
         """The slots of positions `[start, stop)`."""
-        if self._slots is None:
-            return list(range(self._first + start, self._first + stop))
-        slots: list[int] = self._slots[start:stop].tolist()
+        slots: list[int] = []
+        run = bisect_right(self._run_at, start) - 1
+        while start < stop:
+            end = min(stop, self._run_at[run + 1] if run + 1 < len(self._run_at) else stop)
+            first = self._run_slot[run] - self._run_at[run]
+            slots += range(first + start, first + end)
+            start, run = end, run + 1
         return slots
-
-
-def _with_room(slots: Tensor, length: int) -> Tensor:
-    if length <= len(slots):
-        return slots
-    return torch.cat([slots, slots.new_zeros(2 * length - len(slots))])
 
 
 class EngineSequence:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 
 import torch
 
-from dunlin.engine.attention.base import BatchRow
+from dunlin.engine.attention.base import BatchRow, local_row
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.sampling import SampledToken
 from dunlin.engine.execution.sequence import EngineSequence
@@ -177,7 +177,7 @@ def pack_rows(active: Sequence[Row]) -> DecoderBatch:
         tokens += each.state.tokens[each.start : each.stop]
         positions += range(each.start, each.stop)
         slots += each.state.slots.slots(each.start, each.stop)
-        rows.append(BatchRow(first, len(tokens), each.state.slots.kv_location(each.stop)))
+        rows.append(local_row(first, len(tokens), each.state.slots.span(each.stop)))
     last = [row.stop - 1 for row, each in zip(rows, active, strict=True) if each.sample]
     columns = [torch.tensor(column, dtype=torch.int64) for column in (tokens, positions, slots, last)]
     return DecoderBatch(columns[0], columns[1], columns[2], rows, columns[3])

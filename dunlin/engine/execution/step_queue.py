@@ -49,7 +49,7 @@ class StepQueue:
         self._steps.append(step)
 
     def pop_ready(self) -> QueuedStep | None:
-        """The first step that waits for no transfer, and that shares no sequence with one before it that has to wait."""
+        """The first step that waits for no transfer and shares no sequence with one before it that has to wait."""
         held: set[int] = set()
         for at, step in enumerate(self._steps):
             if any(self._is_landing(transfer) for transfer in step.after) or not held.isdisjoint(step.sequences):

@@ -13,7 +13,7 @@ _PASSED, _TICKET = 0, 1
 
 
 class ProgressPage:
-    """A page of a memfd. The engine calls `count`, `is_called` and `hear`; the parent reads `passed` and calls `call`."""
+    """A page of a memfd. The engine calls `count`, `is_called` and `hear`, the parent `passed` and `call`."""
 
     def __init__(self, fd: int) -> None:
         if os.fstat(fd).st_size < _BYTES:
