@@ -26,9 +26,10 @@ import xxhash
 
 from benchmarks.harness import report
 from benchmarks.harness.report import BenchmarkResult, say
-from dunlin.engine.attention.base import BatchRow, KvLocation
+from dunlin.engine.attention.base import local_row
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.decoder import DecoderBatch
+from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.decoder.weight_sources import CheckpointSource, HostSource, WeightSource
@@ -92,10 +93,10 @@ class RemapBench:
     def step(self) -> None:
         """One decode step over the layers held."""
         places = torch.arange(ROWS) * CONTEXT + CONTEXT - 1
-        rows = [BatchRow(row, row + 1, KvLocation(CONTEXT, row * CONTEXT, None)) for row in range(ROWS)]
+        rows = [local_row(row, row + 1, row * CONTEXT, CONTEXT) for row in range(ROWS)]
         tokens = torch.arange(ROWS)
         batch = DecoderBatch(tokens, tokens * 0 + CONTEXT - 1, places, rows, tokens)
-        self.steps_ms.append(_timed(lambda: self.loaded.decoder.forward(batch, lambda: None)) * 1e3)
+        self.steps_ms.append(_timed(lambda: forward(self.loaded.decoder, batch)) * 1e3)
 
 
 @torch.inference_mode()

@@ -311,17 +311,24 @@ class Meet:
 
 @message(command=13)
 class Forget:
-    """The peer is gone: its transfers end as FAILED, its memory is unmapped."""
+    """The peer is gone: its transfers end as FAILED, its memory is unmapped, and before any later command runs no peer
+    can write here that does not meet this engine anew. `Met` answers with the new `agent`.
+    """
 
     peer: Address = number(1)
 
 
 @message(event=9)
 class Met:
-    """The answer to `Meet`; `detail` says why the peer cannot be reached, empty if it can."""
+    """The answer to `Meet`; `detail` says why the peer cannot be reached, empty if it can.
+
+    With an `agent` the answer to `Forget`: what peers need from now on to reach this engine's memory. What they were
+    told before is void.
+    """
 
     peer: Address = number(1)
     detail: str = number(2, default="")
+    agent: bytes = number(3, default=b"")
 
 
 @message()

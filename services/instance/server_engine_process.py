@@ -11,7 +11,8 @@ from typing import cast
 
 from dunlin.effects import Address, Message
 from dunlin.engine.process.frames import FRAME_BYTES_MAX, FrameError, FrameReader, frame
-from dunlin.messages.engine import EngineExited, EngineFailed, EngineReady, EngineStarted, StopEngine
+from dunlin.engine.process.progress_page import ProgressPage
+from dunlin.messages.engine import EngineExited, EngineFailed, EngineReady, EngineStarted, Interrupt, StopEngine
 from dunlin.messages.types import Header
 from dunlin.runtime.child_exit import wait_for_exit
 from dunlin.runtime.core_host import CoreHost
@@ -28,10 +29,11 @@ ACTIVATE = b"\x01"
 class EngineProcess(asyncio.Protocol):
     """Owns one engine process. The outlet of the engine's address once it is in charge.
 
-    `lost` says why it is of no use any more, `ready` that it could take steps. `is_prepared`: it stands by and waits.
+    `page` is shared with it. `lost` says why it is of no use any more, `ready` that it could take steps.
+    `is_prepared`: it stands by and waits.
     """
 
-    def __init__(self, host: CoreHost, engine: Address, process: "subprocess.Popen[bytes]") -> None:
+    def __init__(self, host: CoreHost, engine: Address, process: "subprocess.Popen[bytes]", page: ProgressPage) -> None:
         self.failure: str | None = None
         self.is_prepared = False
         loop = asyncio.get_running_loop()
@@ -41,6 +43,7 @@ class EngineProcess(asyncio.Protocol):
         self._host = host
         self._engine = engine
         self._process = process
+        self._page = page
         self._header = Header(host.address)
         self._reader = FrameReader()
         self._transport: asyncio.Transport | None = None
@@ -67,7 +70,7 @@ class EngineProcess(asyncio.Protocol):
         try:
             for body in self._reader.feed(data):
                 if body:
-                    self._on_message(ENGINE_EVENT.decode(body)[1])
+                    self._on_message(*ENGINE_EVENT.decode(body))
                 else:
                     self.is_prepared = True
         except (FrameError, CodecError) as error:
@@ -97,6 +100,8 @@ class EngineProcess(asyncio.Protocol):
             return False
         if self._transport.get_write_buffer_size() > FRAME_BYTES_MAX:
             return False
+        if isinstance(message, Interrupt):  # the page first: the engine looks for the message as soon as it sees this
+            self._page.call(message.ticket)
         self._transport.write(frame(ENGINE_COMMAND.encode(self._header, message)))
         return True
 
@@ -120,13 +125,14 @@ class EngineProcess(asyncio.Protocol):
             return None
         return EngineExited(max(code, 0), max(-code, 0), self._was_stopped, back_in_s)
 
-    def _on_message(self, message: Message) -> None:
+    def _on_message(self, header: Header, message: Message) -> None:
+        """The core hears events from the engine's incarnation, and what this host says of it from incarnation 0."""
         if isinstance(message, EngineReady) and not self.ready.done():
             self.ready.set_result(self._loop.time())
         elif isinstance(message, EngineFailed):
             self.failure = message.reason
         if self._is_active:
-            self._host.deliver(self._engine, message)
+            self._host.deliver(self._engine._replace(incarnation=header.sender.incarnation), message)
 
     def _end(self, reason: str) -> None:
         if self._transport is not None:

@@ -15,7 +15,7 @@ from pathlib import Path
 
 from dunlin.effects import Address
 from dunlin.engine.process.options import ENGINE_MODULE, EngineOptions
-from dunlin.engine.process.safepoint_counter import SafepointCounter
+from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.messages.engine import EngineExited, EngineProgress
 from dunlin.runtime.core_host import CoreHost
 from services.instance.server_engine_process import EngineProcess
@@ -58,7 +58,10 @@ class StartTimes:
 
 
 class EngineProcessSupervisor:
-    """Owns the arena and the progress counter, which outlive each engine, and the processes."""
+    """Owns the arena and the progress page, which outlive each engine, and the processes.
+
+    Every process has an incarnation of its own, counted from 1.
+    """
 
     def __init__(self, host: CoreHost, settings: EngineLaunchSettings, cannot_start: Callable[[str], None]) -> None:
         self._host = host
@@ -67,7 +70,8 @@ class EngineProcessSupervisor:
         self._engine = Address("engine", host.address.name)
         self._arena_fd = os.memfd_create("dunlin-arena")
         self._progress_fd = os.memfd_create("dunlin-progress")
-        self._progress = SafepointCounter(self._progress_fd)
+        self._page = ProgressPage(self._progress_fd)
+        self._incarnation = 0
         self._processes: list[subprocess.Popen[bytes]] = []
         self._standby: EngineProcess | None = None
         self._start_times = StartTimes()
@@ -90,7 +94,7 @@ class EngineProcessSupervisor:
         """Send the safepoint counter to the core at intervals, until cancelled."""
         while True:
             await asyncio.sleep(PROGRESS_INTERVAL_S)
-            self._host.deliver(self._engine, EngineProgress(self._progress.passed))
+            self._host.deliver(self._engine, EngineProgress(self._page.passed))
 
     def standby(self) -> EngineProcess | None:
         """The process that stands by, or is being prepared for it; None without one."""
@@ -156,16 +160,17 @@ class EngineProcessSupervisor:
         with theirs:
             process = self._spawn(theirs, standby)
         self._processes.append(process)
-        child = EngineProcess(self._host, self._engine, process)
+        child = EngineProcess(self._host, self._engine, process, self._page)
         await asyncio.get_running_loop().create_connection(lambda: child, sock=ours)
         return child
 
     def _spawn(self, theirs: socket.socket, standby: bool) -> "subprocess.Popen[bytes]":
         settings, name = self._settings, self._host.address.name
+        self._incarnation += 1
         options = EngineOptions(
             model=settings.model,
             name=name,
-            incarnation=0,
+            incarnation=self._incarnation,
             parent_pid=os.getpid(),
             socket_fd=theirs.fileno(),
             arena_fd=self._arena_fd,

@@ -9,9 +9,11 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import BatchRow, KvLocation
+from dunlin.engine.attention.base import BatchRow, local_row
+from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 
@@ -73,16 +75,11 @@ class Sequences:
             tokens += new
             positions += range(before, before + len(new))
             slots += self.slots[sequence][before : before + len(new)]
-            rows.append(BatchRow(start, len(tokens), self._past(sequence, before + len(new))))
+            length = before + len(new)
+            rows.append(local_row(start, len(tokens), slot_span(range(length), self.slots[sequence][:length])))
         sampled = torch.tensor([row.stop - 1 for row in rows])
         batch = DecoderBatch(torch.tensor(tokens), torch.tensor(positions), torch.tensor(slots), rows, sampled)
-        return self.decoder.forward(batch, safepoint)
-
-    def _past(self, sequence: int, length: int) -> KvLocation:
-        slots = self.slots[sequence][:length]
-        if slots == list(range(slots[0], slots[0] + length)):
-            return KvLocation(length, slots[0], None)
-        return KvLocation(length, 0, torch.tensor(slots))
+        return forward(self.decoder, batch, safepoint)
 
 
 class SteppingClock:

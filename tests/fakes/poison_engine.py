@@ -18,14 +18,14 @@ def main() -> int:
     from dunlin.engine.decoder.decoder import Decoder
     from dunlin.engine.process import main
 
-    forward = Decoder.forward
+    embed = Decoder.embed
 
-    def bitten(self: Decoder, batch: Any, safepoint: Any) -> Any:
-        if POISON in batch.tokens.tolist():
+    def bitten(self: Decoder, tokens: Any) -> Any:
+        if POISON in tokens.tolist():
             os.kill(os.getpid(), signal.SIGSEGV)
-        return forward(self, batch, safepoint)
+        return embed(self, tokens)
 
-    Decoder.forward = bitten  # type: ignore[method-assign]
+    Decoder.embed = bitten  # type: ignore[method-assign]
     return main.run(options)
 
 

@@ -1,9 +1,10 @@
 """The backends by name. A backend is one file and one line here."""
 
-from dunlin.engine.attention import deterministic, fused
 from dunlin.engine.attention.base import Attention
+from dunlin.engine.attention.deterministic import DeterministicAttention
+from dunlin.engine.attention.fused import FusedAttention
 
 ATTENTION_BACKENDS: dict[str, Attention] = {
-    "torch": fused.plan,
-    "deterministic": deterministic.plan,
+    "torch": FusedAttention(),
+    "deterministic": DeterministicAttention(),
 }

@@ -1,6 +1,7 @@
 """The decoder: one definition, configured. Llama's shape, with the variations that `ModelConfig` names.
 
-Computes a packed batch of rows over weights and KV that it does not own. Knows no sequence, no sampling and no message.
+The parts of a layer over packed tokens, on weights and KV that it does not own; `iteration` puts them in order. Knows
+no sequence, no sampling and no message.
 """
 
 from collections.abc import Sequence
@@ -11,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dunlin.engine.attention.base import BatchRow, Safepoint
+from dunlin.engine.attention.base import BatchRow
 from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.rope import apply_rotary, inverse_frequencies, rotary_angles
 from dunlin.engine.decoder.weights import Weights
@@ -34,8 +35,9 @@ class DecoderBatch:
 
 
 class Decoder:
-    """The forward pass over its weights and KV. `kv` has every layer, by number; of those whose weights are not held
-    nothing may be touched.
+    """The parts of the forward pass over its weights and KV. Run it in `torch.inference_mode`.
+
+    `kv` has every layer, by number; of those whose weights are not held nothing may be touched.
     """
 
     def __init__(self, config: ModelConfig, weights: Weights, kv: Sequence[Tensor], numerics: Numerics) -> None:
@@ -49,24 +51,28 @@ class Decoder:
         """The same decoder over other KV."""
         return Decoder(self.config, self._weights, kv, self.numerics)
 
-    @torch.inference_mode()
-    def forward(self, batch: DecoderBatch, safepoint: Safepoint) -> Tensor:
-        """Compute the batch and write its KV. `safepoint` is called between layers and inside long attention.
+    def embed(self, tokens: Tensor) -> Tensor:
+        """The hidden states `[tokens, hidden]` before the first layer."""
+        return F.embedding(tokens, self._weights.outer["embed"])
 
-        Returns:
-            logits `[samples, vocab]` fp32.
-        """
-        rows = self.numerics.rows
-        turn = rows(lambda positions: rotary_angles(self._frequencies, positions), batch.positions)
-        attend = self.numerics.attention(batch.rows)
-        hidden = F.embedding(batch.tokens, self._weights.outer["embed"])
-        for layer, weights in self._weights.layers.items():
-            projected = rows(partial(self._project, weights), hidden, turn)
-            query = self._store(projected, self.kv[layer], batch.slots)
-            mixed, _ = attend(query, self.kv[layer], safepoint)
-            hidden = rows(partial(self._finish, weights), hidden, mixed)
-            safepoint()
-        return rows(self._logits, hidden.index_select(0, batch.sampled)) if len(batch.sampled) else self._no_logits()
+    def angles(self, positions: Tensor) -> Tensor:
+        """What `project` turns by, for `positions` `[tokens]`; the same in every layer."""
+        return self.numerics.rows(lambda part: rotary_angles(self._frequencies, part), positions)
+
+    def project(self, layer: int, hidden: Tensor, turn: Tensor, slots: Tensor) -> Tensor:
+        """Write the tokens' keys and values into `slots`; returns their queries `[tokens, heads, head_dim]`."""
+        heads, layer_kv = self.config.heads, self.kv[layer]
+        projected = self.numerics.rows(partial(self._project, self._weights.layers[layer]), hidden, turn)
+        layer_kv.index_copy_(0, slots, projected[:, heads:].reshape(-1, *layer_kv.shape[1:]))
+        return projected[:, :heads]
+
+    def finish(self, layer: int, hidden: Tensor, mixed: Tensor) -> Tensor:
+        """The rest of a layer after attention, whose result is `mixed` `[tokens, heads, head_dim]`."""
+        return self.numerics.rows(partial(self._finish, self._weights.layers[layer]), hidden, mixed)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Logits `[samples, vocab]` fp32 from hidden states `[samples, hidden]` after the last layer."""
+        return self.numerics.rows(self._logits, hidden) if len(hidden) else torch.empty(0, self.config.vocab)
 
     def _project(self, weights: dict[str, Tensor], hidden: Tensor, turn: Tensor) -> Tensor:
         """Queries, keys and values, the first two rotated: `[tokens, heads + 2 kv_heads, head_dim]`."""
@@ -77,14 +83,8 @@ class Decoder:
         split[:, :rotated] = apply_rotary(split[:, :rotated], turn)
         return split
 
-    def _store(self, projected: Tensor, layer_kv: Tensor, slots: Tensor) -> Tensor:
-        """Put keys and values into their slots; what is left are the queries `[tokens, heads, head_dim]`."""
-        heads = self.config.heads
-        layer_kv.index_copy_(0, slots, projected[:, heads:].reshape(-1, *layer_kv.shape[1:]))
-        return projected[:, :heads]
-
     def _finish(self, weights: dict[str, Tensor], hidden: Tensor, mixed: Tensor) -> Tensor:
-        """The rest of a layer after attention: output projection and MLP, both with their residual."""
+        """Output projection and MLP, both with their residual."""
         linear = self.numerics.linear
         hidden = hidden + linear(mixed.reshape(mixed.shape[0], -1), weights["out"], None)
         gate, up = linear(self._norm(hidden, weights["mlp_norm"]), weights["gate_up"], None).chunk(2, dim=-1)
@@ -96,6 +96,3 @@ class Decoder:
     def _logits(self, hidden: Tensor) -> Tensor:
         head = self._weights.outer.get("head", self._weights.outer["embed"])
         return self.numerics.linear(self._norm(hidden, self._weights.outer["norm"]), head, None).float()
-
-    def _no_logits(self) -> Tensor:
-        return torch.empty(0, self.config.vocab)

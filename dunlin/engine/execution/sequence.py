@@ -3,21 +3,52 @@
 Knows no step and no other sequence. The instance owns the slots; this only remembers which were named.
 """
 
-import torch
-from torch import Tensor
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
-from dunlin.engine.attention.base import KvLocation
+from dunlin.engine.attention.spans import SlotSpan
 from dunlin.messages.engine import Open
 from dunlin.messages.types import FinishReason
 
 
+class ValidKv:
+    """How many tokens of a sequence have KV, layer by layer: one number while it is the same in all layers."""
+
+    def __init__(self, layers: int) -> None:
+        self._tokens = 0
+        self._layers = range(layers)
+        self._by_layer: list[int] | None = None
+
+    def tokens(self, layers: range) -> int:
+        """The tokens that have KV in every one of `layers`."""
+        return self._tokens if self._by_layer is None else min(self._by_layer[layers.start : layers.stop])
+
+    def set(self, layers: range, tokens: int) -> None:
+        """The first `tokens` have KV in `layers`, and no others."""
+        if layers == self._layers:
+            self._tokens, self._by_layer = tokens, None
+            return
+        if self._by_layer is None:
+            self._by_layer = [self._tokens] * len(self._layers)
+        self._by_layer[layers.start : layers.stop] = [tokens] * len(layers)
+        if min(self._by_layer) == max(self._by_layer):
+            self._tokens, self._by_layer = tokens, None
+
+    def limit(self, tokens: int) -> None:
+        """No layer has KV of more than `tokens`."""
+        self._tokens = min(self._tokens, tokens)
+        if self._by_layer is not None:
+            self._by_layer = [min(each, tokens) for each in self._by_layer]
+
+
 class SlotMap:
-    """Position → slot of one sequence, without gaps. One run of slots costs two integers; anything else a tensor."""
+    """Position → slot of one sequence, without gaps, as runs of slots: two integers each."""
 
     def __init__(self) -> None:
         self.length = 0
-        self._first = 0
-        self._slots: Tensor | None = None
+        self._run_at = array("q")
+        self._run_slot = array("q")
 
     def assign(self, position: int, start: int, length: int) -> None:
         """Positions from `position` lie in the slots from `start`; later positions, if any were known, are forgotten.
@@ -26,50 +57,71 @@ class SlotMap:
         """
         if position > self.length:
             raise ValueError(f"position {position} is written, but slots are known up to {self.length} only")
-        if position == 0:
-            self._first, self._slots = start, None
-        elif self._slots is None and start != self._first + position:
-            self._slots = torch.arange(self._first, self._first + 2 * (position + length))
-        if self._slots is not None:
-            self._slots = _with_room(self._slots, position + length)
-            torch.arange(start, start + length, out=self._slots[position : position + length])
+        kept = bisect_left(self._run_at, position)
+        del self._run_at[kept:], self._run_slot[kept:]
+        if not kept or start != self._run_slot[-1] + position - self._run_at[-1]:
+            self._run_at.append(position)
+            self._run_slot.append(start)
         self.length = position + length
 
-    def kv_location(self, length: int) -> KvLocation:
-        """Where the first `length` tokens lie."""
-        return KvLocation(length, self._first, None if self._slots is None else self._slots[:length])
+    def has(self, position: int, start: int, length: int) -> bool:
+        """Whether positions from `position` on lie in these slots."""
+        if position + length > self.length:
+            return False
+        return self.slots(position, position + length) == list(range(start, start + length))
+
+    def span(self, length: int) -> SlotSpan:
+        """Where the first `length` tokens lie, as it is now."""
+        runs = bisect_left(self._run_at, length)
+        return SlotSpan(range(length), self._run_at[:runs], self._run_slot[:runs])
 
     def slots(self, start: int, stop: int) -> list[int]:
         """The slots of positions `[start, stop)`."""
-        if self._slots is None:
-            return list(range(self._first + start, self._first + stop))
-        slots: list[int] = self._slots[start:stop].tolist()
+        slots: list[int] = []
+        run = bisect_right(self._run_at, start) - 1
+        while start < stop:
+            end = min(stop, self._run_at[run + 1] if run + 1 < len(self._run_at) else stop)
+            first = self._run_slot[run] - self._run_at[run]
+            slots += range(first + start, first + end)
+            start, run = end, run + 1
         return slots
-
-
-def _with_room(slots: Tensor, length: int) -> Tensor:
-    if length <= len(slots):
-        return slots
-    return torch.cat([slots, slots.new_zeros(2 * length - len(slots))])
 
 
 class EngineSequence:
-    """One open sequence. `tokens` is the prompt followed by everything generated."""
+    """One open sequence of a model of `layers`. `tokens` is the prompt followed by everything generated.
 
-    def __init__(self, opened: Open, max_positions: int) -> None:
+    `slots` says where the KV of tokens lies or is to be written, `valid` of which tokens it has been.
+    """
+
+    def __init__(self, opened: Open, max_positions: int, layers: int) -> None:
         self.tokens = list(opened.tokens)
         self.prompt_tokens = opened.prompt_tokens
         self.sampling = opened.sampling
         self.slots = SlotMap()
+        self.valid = ValidKv(layers)
         self.finish = FinishReason.RUNNING
         self._stop_ids = frozenset(opened.stop_ids)
         self._tokens_max = min(opened.prompt_tokens + opened.max_tokens, max_positions)
         for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
             self.slots.assign(self.slots.length, start, length)
+        self.valid.set(range(layers), self.slots.length)
 
     @property
     def ended(self) -> bool:
         return self.finish is not FinishReason.RUNNING
+
+    def issue(self, layers: range, position: int, extents: Sequence[tuple[int, int]]) -> None:
+        """Tokens from `position` on are to be written into `extents` (start, length), in order, in `layers`.
+
+        :raises ValueError: no slots are known for a token before `position`.
+        """
+        at = position
+        for start, length in extents:
+            if not self.slots.has(at, start, length):
+                self.slots.assign(at, start, length)
+                self.valid.limit(at)
+            at += length
+        self.valid.set(layers, min(self.valid.tokens(layers), position))
 
     def fail(self) -> None:
         """End without a next token: its logits are not finite."""

@@ -1,20 +1,20 @@
-"""A `Step` as something to compute: checked, made into a batch, and answered.
+"""A `Step` as something to compute: checked, made into rows and a batch, and answered.
 
 Knows the sequences' state; owns none of it but what a step writes: the slots that it names.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
 
 import torch
 
-from dunlin.engine.attention.base import BatchRow
+from dunlin.engine.attention.base import BatchRow, local_row
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.sampling import SampledToken
 from dunlin.engine.execution.sequence import EngineSequence
-from dunlin.messages.engine import Step, StepDone
-from dunlin.messages.types import FinishReason, GroupKind, GroupRole, f32, i8, i32, i64
+from dunlin.messages.engine import Step
+from dunlin.messages.types import FinishReason, GroupKind, GroupRole
 
 
 class StepError(Exception):
@@ -22,39 +22,56 @@ class StepError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class QueuedStep:
-    """A step in the queue, checked. `extents[i]` are row i's (start, length)."""
+class EngineShape:
+    """What a step is checked against: the slots of the slab, the layers of the model, and the layout in force."""
 
-    step: Step
-    extents: list[list[tuple[int, int]]]
+    slots: int
+    layers: int
+    layout: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class IterationBatch:
-    """One iteration: `batch` is None when no row is left to run."""
+class Row:
+    """A row that runs: it computes tokens `[start, stop)` of its sequence, and a next one if it is to `sample`; its
+    hidden states go into the room `hidden_out` (0: into none).
+    """
 
-    step: int
-    batch: DecoderBatch | None
-    sampled: list[tuple[int, EngineSequence]]
-    dropped: list[int]
-    prefill_rows: int
-    decode_rows: int
-    tokens: int
+    sequence: int
+    state: EngineSequence
+    start: int
+    stop: int
+    sample: bool
+    hidden_out: int = 0
+
+    @property
+    def tokens(self) -> int:
+        return self.stop - self.start
+
+    @property
+    def is_decode(self) -> bool:
+        """Whether it computes one token that was generated."""
+        return self.stop - self.start == 1 and self.start >= self.state.prompt_tokens
 
 
-def check_step(step: Step, slots: int) -> QueuedStep:
-    """Check a step when it is queued.
+def step_layers(step: Step, layers: int) -> range:
+    """The layers that the step computes, in a model of so many."""
+    return range(step.layer_start, step.layer_stop or layers)
+
+
+def check_step(step: Step, shape: EngineShape) -> list[list[tuple[int, int]]]:
+    """Check a step when it is queued; returns each row's extents (start, length).
 
     :raises StepError: it asks for what this engine lacks, or contradicts itself.
     """
     _refuse_unsupported(step)
+    _check_layers(step, shape)
     rows = len(step.sequence)
     columns = (step.start, step.stop, step.sample)
     if not rows or any(len(column) != rows for column in columns):
         raise StepError(f"columns of {[rows, *map(len, columns)]} rows")
     if len(set(step.sequence)) != rows:
         raise StepError("a sequence is named twice")
-    extents = _extents_by_row(step, slots)
+    extents = _extents_by_row(step, shape.slots)
     for row in range(rows):
         if not 0 <= step.start[row] < step.stop[row]:
             raise StepError(f"row {row} computes tokens {step.start[row]} to {step.stop[row]}")
@@ -62,16 +79,30 @@ def check_step(step: Step, slots: int) -> QueuedStep:
         given = sum(length for _, length in extents[row])
         if given < needed:
             raise StepError(f"row {row} writes {needed} tokens into {given} slots")
-    return QueuedStep(step, extents)
+    return extents
 
 
 def _refuse_unsupported(step: Step) -> None:
     if step.group is not GroupKind.LOCAL or step.part is not GroupRole.LOCAL or step.peers:
         raise StepError(f"group {step.group.name}: only local steps")
+    if step.span_row or step.span_holder:
+        raise StepError("spans that lie elsewhere: only local steps")
     if step.keep is not None or step.push is not None:
         raise StepError("keep and push")
     if any(stride != 1 for stride in step.stride):
         raise StepError("a stride other than 1")
+
+
+def _check_layers(step: Step, shape: EngineShape) -> None:
+    if step.layout != shape.layout:
+        raise StepError(f"composed for layout {step.layout}, layout {shape.layout} is in force")
+    layers = step_layers(step, shape.layers)
+    if not 0 <= layers.start < layers.stop <= shape.layers:
+        raise StepError(f"layers {layers.start} to {layers.stop} of a model of {shape.layers}")
+    if (layers.start > 0) != (step.hidden_in > 0):
+        raise StepError(f"it starts at layer {layers.start} with hidden states from room {step.hidden_in}")
+    if (layers.stop < shape.layers) != (step.hidden_out > 0):
+        raise StepError(f"it stops at layer {layers.stop} with hidden states to room {step.hidden_out}")
 
 
 def _extents_by_row(step: Step, slots: int) -> list[list[tuple[int, int]]]:
@@ -88,59 +119,55 @@ def _extents_by_row(step: Step, slots: int) -> list[list[tuple[int, int]]]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Active:
-    """A row that will run: it computes `[start, stop)` of its sequence."""
+class StepRows:
+    """The rows of a step that run, and the sequences whose rows do not. `extents[i]` are those that row i writes."""
 
-    sequence: int
-    state: EngineSequence
-    row: int
-    start: int
-    stop: int
-    sample: bool
+    rows: list[Row]
+    extents: list[list[tuple[int, int]]]
+    dropped: list[int]
 
 
-def build_batch(
-    queued: QueuedStep, sequences: Mapping[int, EngineSequence], spoiled: AbstractSet[int]
-) -> IterationBatch:
-    """The batch of the step, without the rows of sequences that ended, closed or are `spoiled`.
+def runnable_rows(
+    step: Step,
+    extents: Sequence[list[tuple[int, int]]],
+    left: Container[int],
+    sequences: Mapping[int, EngineSequence],
+    spoiled: AbstractSet[int],
+    layers: range,
+) -> StepRows:
+    """The rows of a step but those that `left`, and those of sequences that ended, closed or are `spoiled`.
 
     :raises StepError: a row names tokens that are not known, or leaves a gap.
     """
-    step, active, dropped = queued.step, [], []
-    for row, sequence in enumerate(step.sequence):
+    found = StepRows([], [], [])
+    samples = not step.hidden_out
+    for at, sequence in enumerate(step.sequence):
+        if sequence in left:
+            continue
         state = sequences.get(sequence)
         if state is None or state.ended or sequence in spoiled:
-            dropped.append(sequence)
-        else:
-            active.append(_Active(sequence, state, row, step.start[row], step.stop[row], bool(step.sample[row])))
-    for each in active:
-        _check_row(each)
-    for each in active:
-        _assign(each, queued.extents[each.row])
-    return _plan(step.step, active, dropped)
+            found.dropped.append(sequence)
+            continue
+        sample = samples and bool(step.sample[at])
+        row = Row(sequence, state, step.start[at], step.stop[at], sample, step.hidden_out)
+        _check_row(row, layers)
+        found.rows.append(row)
+        found.extents.append(extents[at])
+    return found
 
 
-def _check_row(each: _Active) -> None:
-    name, known, held = f"sequence {each.sequence}", len(each.state.tokens), each.state.slots.length
-    if each.stop > known:
-        raise StepError(f"{name}: tokens up to {each.stop} are named, {known} are known")
-    if each.sample and each.stop != known:
-        raise StepError(f"{name}: token {each.stop} is to be sampled, but {known} are known")
-    if each.start > held:
-        raise StepError(f"{name}: token {each.start} is computed, but the KV before it ends at {held}")
+def _check_row(row: Row, layers: range) -> None:
+    name, known, held = f"sequence {row.sequence}", len(row.state.tokens), row.state.valid.tokens(layers)
+    if row.stop > known:
+        raise StepError(f"{name}: tokens up to {row.stop} are named, {known} are known")
+    if row.sample and row.stop != known:
+        raise StepError(f"{name}: token {row.stop} is to be sampled, but {known} are known")
+    if row.start > held:
+        raise StepError(f"{name}: token {row.start} is computed, but the KV before it ends at {held}")
 
 
-def _assign(each: _Active, extents: Sequence[tuple[int, int]]) -> None:
-    position = each.start
-    for start, length in extents:
-        each.state.slots.assign(position, start, length)
-        position += length
-
-
-def _plan(step: int, active: Sequence[_Active], dropped: list[int]) -> IterationBatch:
-    """Pack the rows."""
-    if not active:
-        return IterationBatch(step, None, [], dropped, 0, 0, 0)
+def pack_rows(active: Sequence[Row]) -> DecoderBatch:
+    """The batch of the rows; every row's last token is sampled or not as `Row.sample` says."""
     tokens: list[int] = []
     positions: list[int] = []
     slots: list[int] = []
@@ -150,13 +177,10 @@ def _plan(step: int, active: Sequence[_Active], dropped: list[int]) -> Iteration
         tokens += each.state.tokens[each.start : each.stop]
         positions += range(each.start, each.stop)
         slots += each.state.slots.slots(each.start, each.stop)
-        rows.append(BatchRow(first, len(tokens), each.state.slots.kv_location(each.stop)))
-    sampled = [(each.sequence, each.state) for each in active if each.sample]
+        rows.append(local_row(first, len(tokens), each.state.slots.span(each.stop)))
     last = [row.stop - 1 for row, each in zip(rows, active, strict=True) if each.sample]
-    decode_rows = sum(each.stop - each.start == 1 and each.start >= each.state.prompt_tokens for each in active)
     columns = [torch.tensor(column, dtype=torch.int64) for column in (tokens, positions, slots, last)]
-    batch = DecoderBatch(columns[0], columns[1], columns[2], rows, columns[3])
-    return IterationBatch(step, batch, sampled, dropped, len(rows) - decode_rows, decode_rows, len(tokens))
+    return DecoderBatch(columns[0], columns[1], columns[2], rows, columns[3])
 
 
 @dataclass(slots=True)
@@ -169,38 +193,15 @@ class SampledRows:
     failed: list[int] = field(default_factory=list)
 
 
-def apply_samples(plan: IterationBatch, choices: Sequence[SampledToken | None]) -> SampledRows:
+def apply_samples(rows: Sequence[Row], choices: Sequence[SampledToken | None]) -> SampledRows:
     """Append each sampled token to its sequence, or end the sequence where there is none."""
     samples = SampledRows()
-    for (sequence, state), choice in zip(plan.sampled, choices, strict=True):
+    for row, choice in zip(rows, choices, strict=True):
         if choice is None:
-            state.fail()
-            samples.failed.append(sequence)
+            row.state.fail()
+            samples.failed.append(row.sequence)
         else:
-            samples.sequences.append(sequence)
+            samples.sequences.append(row.sequence)
             samples.choices.append(choice)
-            samples.finishes.append(state.append(choice.token))
+            samples.finishes.append(row.state.append(choice.token))
     return samples
-
-
-def step_done(plan: IterationBatch, samples: SampledRows, compute_s: float, idle_s: float) -> StepDone:
-    """The answer to one iteration."""
-    choices = samples.choices
-    top = [pair for choice in choices for pair in choice.top]
-    return StepDone(
-        step=plan.step,
-        sequence=i64(samples.sequences),
-        token=i32([choice.token for choice in choices]),
-        logprob=f32([choice.logprob for choice in choices]),
-        finish=i8([int(finish) for finish in samples.finishes]),
-        dropped=i64(plan.dropped),
-        top_count=i32([len(choice.top) for choice in choices]) if top else i32(),
-        top_token=i32([token for token, _ in top]),
-        top_logprob=f32([logprob for _, logprob in top]),
-        prefill_rows=plan.prefill_rows,
-        decode_rows=plan.decode_rows,
-        tokens_computed=plan.tokens,
-        compute_s=compute_s,
-        idle_s=idle_s,
-        failed=i64(samples.failed),
-    )

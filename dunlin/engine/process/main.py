@@ -10,26 +10,26 @@ import socket
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 
 from dunlin.effects import Address, Message
-from dunlin.engine.attention.base import Safepoint
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_model
+from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.process.background import run_at_low_priority
 from dunlin.engine.process.compute_threads import ComputeThreadPool
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.options import EngineOptions
-from dunlin.engine.process.safepoint_counter import SafepointCounter
+from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
 from dunlin.engine.process.warmup import warm_up
 from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.peer_access import FileRuns, PeerAccess
 from dunlin.engine.transfer.slab import KvSlab
-from dunlin.messages.engine import EngineFailed, EngineReady
+from dunlin.messages.engine import EngineFailed, EngineReady, Interrupt
 from dunlin.messages.types import Header, i32
 from dunlin.model.errors import ModelError
 from dunlin.runtime.parent_death import ParentGone, die_with_parent
@@ -108,7 +108,7 @@ def run(options: EngineOptions) -> int:
 
 
 def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
-    progress = SafepointCounter(options.progress_fd)
+    page = ProgressPage(options.progress_fd)
     try:
         _keep_freed_memory()
         checked = _rehearse(options, channel) if options.standby else None
@@ -118,20 +118,23 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
         access = PeerAccess(options.progress_fd, rooms)
         threads = ComputeThreadPool(options.threads)
 
-        def safepoint() -> None:
-            progress.pass_safepoint()
+        def beat() -> None:
+            page.count()
             threads.adjust()
 
-        loaded = _load(options, safepoint)
-        threads.allow(checked or _check(loaded, options, safepoint))
-        access.publish(options.arena_fd, *_shared_slots(loaded))
-        safepoint()
+        loaded = _load(options, beat)
+        threads.allow(checked or _check(loaded, options, beat))
+        memory = OwnMemory(_slab(loaded), rooms, access)
+        access.publish(options.arena_fd, memory.slab, _slots_in_file(loaded))
+        beat()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
         return CANNOT_START
     channel.send(_ready(loaded, options, access.agent))
     try:
-        serve(EngineRunner(loaded.decoder, loaded.slots, time.perf_counter, rooms=rooms), channel, safepoint)
+        serve(
+            EngineRunner(loaded.decoder, loaded.slots, time.perf_counter, beat=beat, memory=memory), channel, page, beat
+        )
     except (EOFError, OSError):
         raise
     except Exception as error:  # whatever it is, the parent should know before this process ends
@@ -141,13 +144,22 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
     return 0
 
 
-def serve(runner: EngineRunner, channel: ParentChannel, safepoint: Safepoint) -> None:
+def serve(runner: EngineRunner, channel: ParentChannel, page: ProgressPage, beat: Callable[[], None]) -> None:
     """Pass commands to the runner and its events back, until the parent closes the socket.
+
+    A step pauses at a safepoint where the stop word has changed: then what has arrived is read before it goes on.
 
     :raises EOFError: it did.
     """
+
+    def safepoint() -> bool:
+        beat()
+        return page.is_called()
+
     while True:
         for message in channel.receive(wait=not runner.busy):
+            if isinstance(message, Interrupt):
+                page.hear(message.ticket)
             for event in runner.receive(message):
                 channel.send(event)
         if runner.busy:
@@ -161,7 +173,7 @@ def _keep_freed_memory() -> None:
         libc.mallopt(option, value)
 
 
-def _load(options: EngineOptions, safepoint: Safepoint) -> LoadedModel:
+def _load(options: EngineOptions, safepoint: Callable[[], None]) -> LoadedModel:
     """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
     chosen = _numerics(options)
     return load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
@@ -174,7 +186,7 @@ def _numerics(options: EngineOptions) -> numerics.Numerics:
     return numerics.deterministic_numerics() if options.deterministic else numerics.fast_numerics()
 
 
-def _check(loaded: LoadedModel, options: EngineOptions, safepoint: Safepoint) -> Sequence[int]:
+def _check(loaded: LoadedModel, options: EngineOptions, safepoint: Callable[[], None]) -> Sequence[int]:
     """Compute once, with KV of its own; the numbers of threads that may compute from now on.
 
     :raises ModelError: nothing that it computes is a number.
@@ -231,11 +243,15 @@ def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] |
         return None
 
 
-def _shared_slots(loaded: LoadedModel) -> tuple[KvSlab, dict[int, FileRuns]]:
-    """The slots that peers may write, and where they lie in the arena's file."""
-    arena, layers = loaded.arena, range(loaded.config.layers)
-    slab = KvSlab(loaded.decoder.kv, [arena.slots_of(layer) for layer in layers])
-    return slab, {layer: arena.kv_file_runs(layer) for layer in layers if arena.slots_of(layer)}
+def _slab(loaded: LoadedModel) -> KvSlab:
+    slots = [loaded.arena.slots_of(layer) for layer in range(loaded.config.layers)]
+    return KvSlab(loaded.decoder.kv, slots, loaded.arena.record.layout)
+
+
+def _slots_in_file(loaded: LoadedModel) -> dict[int, FileRuns]:
+    """Where the slots that peers may write lie in the arena's file, by layer."""
+    arena = loaded.arena
+    return {layer: arena.kv_file_runs(layer) for layer in range(loaded.config.layers) if arena.slots_of(layer)}
 
 
 def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes) -> EngineReady:

@@ -46,6 +46,7 @@ class PeerAccess:
         self._page = PeerPage(page_fd)
         self._page_fd = page_fd
         self._rooms = rooms
+        self._published: tuple[int, bytes] | None = None
 
     @property
     def agent(self) -> bytes:
@@ -78,7 +79,17 @@ class PeerAccess:
             rooms=0 if rooms is None else rooms.count,
             room_bytes=0 if rooms is None else rooms.room_bytes,
         )
-        self._page.publish(slab.layout, encode(geometry))
+        self._published = slab.layout, encode(geometry)
+        self._page.publish(*self._published)
+
+    def renew(self) -> None:
+        """Shut out every peer until it meets this engine again, by the new `agent`.
+
+        :raises TimeoutError: a peer is in the midst of a chunk and does not go on.
+        """
+        self._page.renew()
+        if self._published is not None:
+            self._page.publish(*self._published)
 
     def withdraw(self) -> None:
         """Let no peer write from now on, until `publish`: the slots are about to move.

@@ -59,6 +59,14 @@ class PeerPage:
         """
         self._clock, self._sleep, self._patience_s = clock, sleep, patience_s
         self._fd = os.open(f"/proc/self/fd/{fd}", os.O_RDWR | os.O_CLOEXEC)
+        self.life = 0
+        self.renew()
+
+    def renew(self) -> None:
+        """Begin another life, closed: peers that met the one before cannot write any more.
+
+        :raises TimeoutError: as `closed`.
+        """
         self.life = int.from_bytes(os.urandom(7), "little") | 1
         with self.closed():
             pass

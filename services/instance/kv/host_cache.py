@@ -90,8 +90,10 @@ class HostCacheClient:
     # --- kvstore and engine ---
 
     def is_pending_move(self, ticket: int) -> bool:
-        """Whether the engine has not answered the move with that ticket."""
-        return any(self._tickets.is_waiting(ticket, kind) for kind in (PendingTransfer, ArrivalTransfer))
+        """Whether the engine has not answered the transfer with that ticket."""
+        return any(
+            self.tickets.is_waiting(ticket, kind) for kind in (PendingTransfer, ArrivalTransfer, PeerCopy, ArrivalCheck)
+        )
 
     def is_superseded(self, kvstore: Address) -> bool:
         """Whether a newer process of that name is known: this one slept, and the memory is not its own any more."""

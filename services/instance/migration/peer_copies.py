@@ -4,6 +4,7 @@ The receiver names its slots in `PeerRoom`; the sender's engine meets the receiv
 the receiver's engine hashes what lies there before a sequence may use it. Knows no stage of a migration and no kvstore.
 """
 
+from dataclasses import replace
 from enum import Enum
 
 from dunlin.cores.handlers import handles
@@ -94,6 +95,9 @@ class PeerCopies:
     @handles
     def on_met(self, now_s: float, sender: Address, message: Met) -> list[Effect]:
         """The engine can write into a peer's memory, or not."""
+        if message.agent:  # the answer to `Forget`
+            self._ready = replace(self._ready, agent=message.agent) if self._ready is not None else None
+            return []
         known = self._peers.get(message.peer)
         if known is not None:
             self._peers[message.peer] = (known[0], PeerState.UNREACHABLE if message.detail else PeerState.MET)

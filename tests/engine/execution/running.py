@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from dunlin.engine.decoder.loader import LoadedModel
-from dunlin.engine.execution.runner import EngineRunner, RunnerLimits
+from dunlin.engine.execution.limits import RunnerLimits
+from dunlin.engine.execution.runner import EngineRunner
 from dunlin.messages.engine import (
     Close,
     MapHost,

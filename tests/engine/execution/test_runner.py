@@ -7,10 +7,9 @@ import pytest
 
 from dunlin.effects import Address
 from dunlin.engine.decoder.loader import LoadedModel
-from dunlin.engine.execution.runner import RunnerLimits
+from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.messages.engine import (
     Close,
-    Interrupt,
     Keep,
     Meet,
     Remap,
@@ -25,7 +24,6 @@ from dunlin.messages.types import (
     SamplingParams,
     TransferKind,
     TransferStatus,
-    Verdict,
     f32,
     i8,
     i32,
@@ -274,7 +272,6 @@ def test_the_last_position_ends_a_sequence(loaded: LoadedModel) -> None:
 @pytest.mark.parametrize(
     "message",
     [
-        Interrupt(Verdict.DISCARD),
         Resume(3),
         Remap(1, RemapPhase.PREPARE, i32([0])),
         StepDone(3, i64(), i32(), f32(), i8()),

@@ -21,7 +21,7 @@ from dunlin.engine.process import main
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.main import CANNOT_CONTINUE, CANNOT_START
 from dunlin.engine.process.options import SPINS, EngineOptions, parse_options
-from dunlin.engine.process.safepoint_counter import SafepointCounter
+from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.messages.engine import Close, EngineFailed, EngineReady, MapHost, StepDone, Unsupported
 from dunlin.messages.types import FinishReason, Header, f32, i8, i32, i64
 from dunlin.model.errors import ModelError
@@ -40,7 +40,7 @@ class Child:
         self.socket.settimeout(TIMEOUT_S)
         self.arena_fd = os.memfd_create("arena") if arena_fd is None else arena_fd
         self.progress_fd = os.memfd_create("progress")
-        self.progress = SafepointCounter(self.progress_fd)
+        self.progress = ProgressPage(self.progress_fd)
         values = {"kv_bytes": 3 << 20, "name": "a", "incarnation": 7, "parent_pid": os.getpid(), **overrides}
         fds: dict[str, Any] = {"socket_fd": theirs.fileno(), "arena_fd": self.arena_fd, "progress_fd": self.progress_fd}
         options = EngineOptions(model=model, **fds, **values)
@@ -104,7 +104,9 @@ def test_it_says_what_it_is_and_computes(child: Child) -> None:
     first, second = child.receive(), child.receive()
     assert [first.step, second.step] == [1, 2]
     assert [list(first.finish), list(second.finish)] == [[FinishReason.RUNNING], [FinishReason.LENGTH]]
-    assert child.progress.passed == before + 2 * 3, "one safepoint for each layer of each step"
+    # A prompt has a safepoint after each of three phases of its three layers, a decode row none: it counts its layers.
+    # Between two steps progress is not counted.
+    assert child.progress.passed == before + 3 * 3 + 3
     assert first.compute_s > 0
     assert second.idle_s >= 0
 

@@ -8,7 +8,7 @@ import xxhash
 
 from dunlin.effects import Address
 from dunlin.engine.decoder.loader import LoadedModel
-from dunlin.engine.execution.runner import RunnerLimits
+from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.transfer_queue import Ended, TransferLimits
 from dunlin.kv.region_identity import region_identity, signed_digest

@@ -1,6 +1,7 @@
 """One engine process without a process: frames in and out, and what its end means."""
 
 import asyncio
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -8,8 +9,16 @@ import pytest
 
 from dunlin.effects import Effect, Message
 from dunlin.engine.process.frames import FrameReader, frame
-from dunlin.messages.engine import CancelTransfer, EngineExited, EngineFailed, EngineStarted, StopEngine
-from dunlin.messages.types import Header, Why
+from dunlin.engine.process.progress_page import ProgressPage
+from dunlin.messages.engine import (
+    CancelTransfer,
+    EngineExited,
+    EngineFailed,
+    EngineStarted,
+    Interrupt,
+    StopEngine,
+)
+from dunlin.messages.types import Header, Verdict, Why
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from services.instance.server_engine_process import ACTIVATE, EngineProcess
 from simulator.engine.model import make_engine_ready
@@ -24,12 +33,14 @@ class Host:
     def __init__(self) -> None:
         self.attached: list[Any] = []
         self.delivered: list[Message] = []
+        self.senders: list[int] = []
 
     def attach(self, address: Any, outlet: Any) -> None:
         self.attached.append((address, outlet))
 
     def deliver(self, sender: Any, message: Message) -> list[Effect]:
-        assert sender == ENGINE
+        assert (sender.role, sender.name) == (ENGINE.role, ENGINE.name)
+        self.senders.append(sender.incarnation)
         self.delivered.append(message)
         return []
 
@@ -80,11 +91,13 @@ class Engine:
     def __init__(self, code: int | None = None, queued_bytes: int = 0) -> None:
         self.host, self.child, self.pipe = Host(), Child(code), Pipe(queued_bytes)
         host, child, pipe = (cast_any(one) for one in (self.host, self.child, self.pipe))
-        self.process = EngineProcess(host, ENGINE, child)
+        self.page = ProgressPage(os.memfd_create("progress"))
+        self.process = EngineProcess(host, ENGINE, child, self.page)
         self.process.connection_made(pipe)
 
-    def say(self, message: Message) -> None:
-        self.process.data_received(frame(ENGINE_EVENT.encode(Header(ENGINE), message)))
+    def say(self, message: Message, incarnation: int = 3) -> None:
+        header = Header(ENGINE._replace(incarnation=incarnation))
+        self.process.data_received(frame(ENGINE_EVENT.encode(header, message)))
 
 
 def cast_any(value: object) -> Any:
@@ -109,6 +122,7 @@ def test_only_an_engine_in_charge_speaks_to_the_core() -> None:
         engine.say(EngineFailed("b"))
         assert engine.host.attached == [(ENGINE, engine.process)]
         assert engine.host.delivered == [EngineStarted(4711), EngineFailed("b")]
+        assert engine.host.senders == [0, 3], "events are of a life of the engine, the rest of its host"
         assert engine.pipe.written == ACTIVATE
 
     in_loop(check)
@@ -155,13 +169,36 @@ def test_a_command_is_one_frame() -> None:
     in_loop(check)
 
 
+def test_the_stop_word_is_written_before_an_interrupt_is_sent() -> None:
+    def check() -> None:
+        engine = Engine()
+        seen: list[bool] = []
+        engine.pipe.write = lambda data: seen.append(engine.page.is_called())  # type: ignore[method-assign]
+        engine.process.send(CancelTransfer(7))
+        engine.process.send(Interrupt(Verdict.DISCARD, ticket=5))
+        engine.page.hear(5)
+        assert seen == [False, True]
+        assert not engine.page.is_called()
+
+    in_loop(check)
+
+
+def test_an_interrupt_that_cannot_be_sent_does_not_call_the_engine() -> None:
+    def check() -> None:
+        engine = Engine(queued_bytes=1 << 40)
+        assert not engine.process.send(Interrupt(Verdict.DISCARD, ticket=5))
+        assert not engine.page.is_called()
+
+    in_loop(check)
+
+
 @pytest.mark.parametrize("fault", ["full", "closing", "unconnected"])
 def test_what_cannot_be_sent_is_said_at_once(fault: str) -> None:
     def check() -> None:
         engine = Engine(queued_bytes=1 << 40 if fault == "full" else 0)
         engine.pipe.is_aborted = fault == "closing"
         if fault == "unconnected":
-            process = EngineProcess(cast_any(engine.host), ENGINE, cast_any(engine.child))
+            process = EngineProcess(cast_any(engine.host), ENGINE, cast_any(engine.child), engine.page)
             assert not process.send(CancelTransfer(7))
             return
         assert not engine.process.send(CancelTransfer(7))

@@ -1,0 +1,312 @@
+"""One pass of a batch over a range of layers, as a machine over (layer, phase, piece).
+
+`advance` computes one bounded piece. Between two pieces rows may leave, each with what was computed of it, and go on in
+another iteration where they stood: nothing of a row is computed twice. Knows no sequence and no step.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from enum import IntEnum
+
+import torch
+from torch import Tensor
+
+from dunlin.engine.attention.base import AttentionPass, RowState
+from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
+from dunlin.engine.decoder.piece_sizes import Linear, PieceSizes
+
+Safepoint = Callable[[], object]
+"""Called between pieces; what it returns that is true asks for the computation to pause."""
+
+
+class Phase(IntEnum):
+    """The phases of a layer: queries, keys and values of all tokens; attention; output projection and MLP."""
+
+    PROJECT = 0
+    ATTEND = 1
+    FINISH = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RowProgress:
+    """A row that left an iteration: enough to go on with it in another.
+
+    It has finished the layers before `layer`, and in that layer the queries, keys and values of its first `projected`
+    tokens, `block` pieces of its attention, and the rest of the layer for its first `finished` tokens.
+    """
+
+    layer: int
+    block: int
+    projected: int
+    finished: int
+    hidden: Tensor
+    """`[tokens, hidden]`: before the layer; of the first `finished` tokens after it."""
+    query: Tensor | None = None
+    """`[projected, heads, head_dim]`, until attention has begun."""
+    attention: RowState | None = None
+
+    @property
+    def size_bytes(self) -> int:
+        """Of the tensors."""
+        state = self.attention
+        tensors = [self.hidden] if self.query is None else [self.hidden, self.query]
+        if state is not None:
+            tensors += [state.query, state.out, state.lse, *(each for part in state.parts.values() for each in part)]
+        return sum(tensor.nbytes for tensor in tensors)
+
+
+@dataclass(slots=True)
+class WorkCount:
+    """How often a layer's two linear stretches were computed for a token: tokens times layers."""
+
+    projected: int = 0
+    finished: int = 0
+
+
+class Iteration:
+    """Owns a batch's hidden states while they pass the layers.
+
+    `hidden`: the states after the layer before `layers`, packed like the batch; embedded if there is none. `resumed`:
+    where every row stands, all in one layer. `sizes`: how linear work is cut; None if nothing can interrupt it.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        batch: DecoderBatch,
+        layers: range,
+        sizes: PieceSizes | None = None,
+        hidden: Tensor | None = None,
+        resumed: Sequence[RowProgress] = (),
+        count: WorkCount | None = None,
+    ) -> None:
+        self.layer = resumed[0].layer if resumed else layers.start
+        self.phase = Phase.PROJECT
+        self._decoder = decoder
+        self._layer_stop = layers.stop
+        self._sizes = sizes
+        self._count = count or WorkCount()
+        self._rows = list(batch.rows)
+        self._numbers = list(range(len(self._rows)))
+        self._left: set[int] = set()
+        self._slots = batch.slots
+        self._turn = decoder.angles(batch.positions)
+        self._hidden = (
+            hidden if hidden is not None else decoder.embed(batch.tokens) if not resumed else _joined(resumed)
+        )
+        self._plan = decoder.numerics.attention.plan(self._rows)
+        self._resumed = dict(enumerate(resumed))
+        self._query: Tensor | None = None
+        self._pass: AttentionPass | None = None
+        self._mixed: Tensor | None = None
+        self._todo: deque[tuple[int, int]] = deque()
+        self._begin_project()
+
+    def __repr__(self) -> str:
+        return f"[layer: {self.layer} | phase: {self.phase.name} | rows: {len(self._rows) - len(self._left)}]"
+
+    @property
+    def done(self) -> bool:
+        """Whether every row that has not left has passed the layers."""
+        return self.layer >= self._layer_stop
+
+    def advance(self) -> None:
+        """Compute one piece."""
+        if self.phase is Phase.PROJECT:
+            self._project()
+        elif self.phase is Phase.ATTEND:
+            self._attend()
+        else:
+            self._finish()
+
+    def leave(self, number: int) -> RowProgress:
+        """Take row `number` of the batch out; the other rows' results do not change.
+
+        :raises ValueError: it has left already, or the iteration is done.
+        """
+        at = self._numbers.index(number) if number in self._numbers else -1
+        if at < 0 or at in self._left or self.done:
+            raise ValueError(f"row {number} is not under way: {self}")
+        progress = self._progress(at)
+        self._left.add(at)
+        row = self._rows[at]
+        self._todo = deque(_without(self._todo, row.start, row.stop))
+        self._skip_empty_phase()
+        return progress
+
+    @property
+    def hidden(self) -> Tensor:
+        """The hidden states of the rows that are left, `[tokens, hidden]`, packed in the order of the batch."""
+        return self._hidden
+
+    # --- phases ---
+
+    def _begin_project(self) -> None:
+        """Begin a layer: with all tokens, but for those of resumed rows that have their queries already."""
+        self.phase, self._pass, self._mixed, self._query = Phase.PROJECT, None, None, None
+        if not self._resumed:
+            self._todo = deque([(0, len(self._slots))])
+            return
+        rows = enumerate(self._rows)
+        self._todo = deque(_merged((row.start + self._resumed[at].projected, row.stop) for at, row in rows))
+        config = self._decoder.config
+        self._query = self._hidden.new_empty(len(self._slots), config.heads, config.head_dim)
+        for at, progress in self._resumed.items():
+            known = progress.attention.query if progress.attention is not None else progress.query
+            if known is not None:
+                start = self._rows[at].start
+                self._query[start : start + len(known)] = known
+        self._skip_empty_phase()
+
+    def _project(self) -> None:
+        start, stop = self._take(Linear.PROJECT)
+        parts = self._hidden[start:stop], self._turn[start:stop], self._slots[start:stop]
+        query = self._decoder.project(self.layer, *parts)
+        self._query = _put(self._query, query, start, len(self._slots))
+        self._measure(Linear.PROJECT, stop - start)
+        self._count.projected += stop - start
+        self._skip_empty_phase()
+
+    def _attend(self) -> None:
+        if self._attention.advance():
+            return
+        self._mixed, _ = self._attention.result()
+        self.phase = Phase.FINISH
+        rows = [(at, row) for at, row in enumerate(self._rows) if at not in self._left]
+        self._todo = deque(_merged((row.start + self._finished_before(at), row.stop) for at, row in rows))
+        self._resumed = {}
+        self._skip_empty_phase()
+
+    def _finish(self) -> None:
+        assert self._mixed is not None
+        start, stop = self._take(Linear.FINISH)
+        hidden = self._decoder.finish(self.layer, self._hidden[start:stop], self._mixed[start:stop])
+        self._hidden = _put(self._hidden, hidden, start, len(self._slots))
+        self._measure(Linear.FINISH, stop - start)
+        self._count.finished += stop - start
+        self._skip_empty_phase()
+
+    def _skip_empty_phase(self) -> None:
+        """Go on to the next phase where no linear work is left in this one."""
+        if self._todo or len(self._left) == len(self._rows):
+            return
+        if self.phase is Phase.PROJECT:
+            self.phase = Phase.ATTEND
+        elif self.phase is Phase.FINISH:
+            self.layer += 1
+            if self._left:
+                self._compact()
+            self._begin_project()
+
+    @property
+    def _attention(self) -> AttentionPass:
+        """The layer's attention, begun when it is first needed."""
+        if self._pass is None:
+            assert self._query is not None
+            states = {at: each.attention for at, each in self._resumed.items() if each.attention is not None}
+            self._pass = self._plan.start(self._query, self._decoder.kv[self.layer], states)
+            self._query = None
+            for at in self._left:
+                self._pass.leave(at)
+        return self._pass
+
+    # --- pieces ---
+
+    def _take(self, stretch: Linear) -> tuple[int, int]:
+        """The tokens of the next piece. A rest of less than half a piece goes with the one before it."""
+        start, stop = self._todo.popleft()
+        if self._sizes is None:
+            return start, stop
+        size = self._sizes.size(stretch)
+        if stop - start >= size + size // 2:
+            self._todo.appendleft((start + size, stop))
+            stop = start + size
+        self._sizes.begin(stop - start)
+        return start, stop
+
+    def _measure(self, stretch: Linear, tokens: int) -> None:
+        if self._sizes is not None:
+            self._sizes.end(stretch, tokens)
+
+    # --- rows ---
+
+    def _finished_before(self, at: int) -> int:
+        return self._resumed[at].finished if at in self._resumed else 0
+
+    def _progress(self, at: int) -> RowProgress:
+        row = self._rows[at]
+        waiting = sum(max(min(stop, row.stop) - max(start, row.start), 0) for start, stop in self._todo)
+        ready = row.stop - row.start - waiting
+        hidden = self._hidden[row.start : row.stop].clone()
+        if self.phase is Phase.PROJECT and not ready:
+            return RowProgress(self.layer, 0, 0, 0, hidden)
+        before = self._resumed.get(at)
+        begun = before is not None and before.attention is not None
+        if self.phase is Phase.PROJECT or (self._pass is None and not begun):
+            assert self._query is not None
+            projected = ready if self.phase is Phase.PROJECT else row.stop - row.start
+            query = self._query[row.start : row.start + projected].clone()
+            return RowProgress(self.layer, 0, projected, 0, hidden, query)
+        state = self._attention.leave(at)
+        finished = ready if self.phase is Phase.FINISH else self._finished_before(at)
+        return RowProgress(
+            self.layer, sum(state.progress.values()), row.stop - row.start, finished, hidden, attention=state
+        )
+
+    def _compact(self) -> None:
+        """Pack the rows that are still there."""
+        kept = [at for at in range(len(self._rows)) if at not in self._left]
+        index = torch.cat([torch.arange(self._rows[at].start, self._rows[at].stop) for at in kept])
+        self._hidden, self._turn = self._hidden.index_select(0, index), self._turn.index_select(0, index)
+        self._slots = self._slots.index_select(0, index)
+        rows, end = [], 0
+        for at in kept:
+            row = self._rows[at]
+            rows.append(replace(row, start=end, stop=end + row.stop - row.start))
+            end = rows[-1].stop
+        self._rows, self._numbers, self._left = rows, [self._numbers[at] for at in kept], set()
+        self._plan = self._decoder.numerics.attention.plan(rows)
+
+
+@torch.inference_mode()
+def forward(decoder: Decoder, batch: DecoderBatch, safepoint: Safepoint = lambda: None) -> Tensor:
+    """Compute the batch through all layers, with a safepoint after each piece. Returns logits `[samples, vocab]`."""
+    iteration = Iteration(decoder, batch, range(len(decoder.kv)))
+    while not iteration.done:
+        iteration.advance()
+        safepoint()
+    return decoder.logits(iteration.hidden.index_select(0, batch.sampled))
+
+
+def _joined(resumed: Sequence[RowProgress]) -> Tensor:
+    return torch.cat([each.hidden for each in resumed])
+
+
+def _put(whole: Tensor | None, part: Tensor, start: int, tokens: int) -> Tensor:
+    """`whole` with `part` at `start`; the very part if that is all there is."""
+    if len(part) == tokens:
+        return part
+    if whole is None:
+        whole = part.new_empty(tokens, *part.shape[1:])
+    whole[start : start + len(part)] = part
+    return whole
+
+
+def _merged(spans: Iterable[tuple[int, int]]) -> Iterable[tuple[int, int]]:
+    """Ascending spans without the empty ones, neighbours as one."""
+    merged: list[tuple[int, int]] = []
+    for start, stop in spans:
+        if merged and merged[-1][1] == start:
+            merged[-1] = (merged[-1][0], stop)
+        elif start < stop:
+            merged.append((start, stop))
+    return merged
+
+
+def _without(spans: Iterable[tuple[int, int]], start: int, stop: int) -> Iterable[tuple[int, int]]:
+    """The spans without what lies in `[start, stop)`."""
+    for first, last in spans:
+        for piece in ((first, min(last, start)), (max(first, stop), last)):
+            if piece[0] < piece[1]:
+                yield piece

@@ -1,0 +1,184 @@
+"""The engine's side of transfers: answers their commands, and hands regions that came in to their sequences.
+
+Copies between the pieces of a step and while the engine rests. Knows no step but the number of the running one.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from dunlin.engine.execution.sequence import EngineSequence
+from dunlin.engine.transfer.activation_rooms import ActivationRooms
+from dunlin.engine.transfer.copy_planner import CopyPlanner
+from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.host_tier import HostMapping
+from dunlin.engine.transfer.peer_access import PeerAccess
+from dunlin.engine.transfer.peer_arenas import PeerArenas
+from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.transfer_queue import Ended, TransferLimits, TransferQueue
+from dunlin.messages.engine import (
+    CancelTransfer,
+    Forget,
+    MapHost,
+    Meet,
+    Met,
+    StepDone,
+    Transfer,
+    TransferDone,
+    Unsupported,
+)
+from dunlin.messages.types import Payload, TransferKind, TransferStatus
+
+Event = Any
+INTO_SLAB = (TransferKind.HOST_TO_SLAB, TransferKind.PEER_TO_SLAB)
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMemory:
+    """The own memory that transfers read and write, and what peers may write of it; `access` None: nothing."""
+
+    slab: KvSlab
+    rooms: ActivationRooms = field(default_factory=ActivationRooms)
+    access: PeerAccess | None = None
+
+
+class EngineTransfers:
+    """Owns the queue of transfers, the mapped host tier and the peers' mapped memory. `sequences` are the open ones."""
+
+    def __init__(
+        self,
+        own: OwnMemory,
+        sequences: Mapping[int, EngineSequence],
+        clock: Callable[[], float],
+        limits: TransferLimits,
+    ) -> None:
+        self._sequences = sequences
+        self._clock = clock
+        self._access = own.access
+        self._tier = HostMapping()
+        self._peers = PeerArenas()
+        planner = CopyPlanner(own.slab, own.rooms, self._tier, self._peers)
+        self._queue = TransferQueue(planner, clock, limits)
+        # Transfers that did not land, by ticket, with the sequence whose rows must not run on them.
+        self._failed: dict[int, int] = {}
+        self._turned_s = clock()
+
+    def __len__(self) -> int:
+        return len(self._queue)
+
+    def __contains__(self, ticket: int) -> bool:
+        return ticket in self._queue
+
+    @property
+    def has_work(self) -> bool:
+        """Whether a chunk can be copied now."""
+        return self._queue.has_work
+
+    def spoiled(self, tickets: Sequence[int]) -> set[int]:
+        """The sequences whose KV these transfers failed to bring."""
+        return {self._failed[ticket] for ticket in tickets if ticket in self._failed}
+
+    def forget(self, sequence: int) -> None:
+        """The sequence is closed."""
+        self._failed = {ticket: each for ticket, each in self._failed.items() if each != sequence}
+
+    # --- commands ---
+
+    def add(self, message: Transfer, is_written: bool) -> list[Event]:
+        """Queue a transfer. `is_written`: no step that is to come writes its bytes."""
+        try:
+            self._queue.add(message, is_written=is_written)
+        except TransferError as error:
+            return [Unsupported("Transfer", str(error), ticket=message.ticket)]
+        return []
+
+    def on_cancel(self, message: CancelTransfer) -> list[Event]:
+        """Stop a transfer that has not ended."""
+        ended = self._queue.cancel(message.ticket)
+        return [] if ended is None else [self._land(ended)]
+
+    def on_map_host(self, message: MapHost) -> list[Event]:
+        """Map the node's host tier."""
+        try:
+            self._tier.map(message)
+        except (OSError, ValueError) as error:
+            return [Unsupported("MapHost", f"{message.path} of {message.size_bytes} bytes: {error}")]
+        return []
+
+    def on_meet(self, message: Meet) -> list[Event]:
+        """Map a peer's memory; transfers into what was mapped of it before fail."""
+        events: list[Event] = self._drop(message)
+        try:
+            self._peers.meet(message.peer, message.metadata)
+        except TransferError as error:
+            return [*events, Met(message.peer, str(error))]
+        return [*events, Met(message.peer)]
+
+    def on_forget(self, message: Forget) -> list[Event]:
+        """Write no more into the peer's memory, and let no peer write here that does not meet this engine anew."""
+        events: list[Event] = self._drop(message)
+        if self._access is None:
+            return events
+        self._access.renew()
+        return [*events, Met(message.peer, agent=self._access.agent)]
+
+    # --- copying ---
+
+    def work_idle(self) -> list[Event]:
+        """Copy one chunk: no step waits."""
+        return self._land_all(self._queue.work_idle())
+
+    def work_between(self) -> list[Event]:
+        """Copy what may be copied at a safepoint, or before a step."""
+        began_s = self._clock()
+        ended = self._queue.work_in_step(began_s - self._turned_s)
+        self._turned_s = self._clock()
+        return self._land_all(ended)
+
+    def step_begins(self) -> None:
+        """The time of the first turn counts from now."""
+        self._turned_s = self._clock()
+
+    def layers_written(self, step: int, stop: int) -> None:
+        """The running step has written its layers below `stop`."""
+        self._queue.layers_written(step, stop)
+
+    def step_ended(self, done: StepDone | Unsupported) -> list[Event]:
+        """What transfers waited for is written, but for the rows that left or did not run."""
+        gone = [*done.left, *done.dropped] if isinstance(done, StepDone) else []
+        ended = self._queue.step_left(done.step, gone) if gone else []
+        self._queue.layers_written(done.step, None)
+        return self._land_all(ended)
+
+    def _drop(self, message: Meet | Forget) -> list[Event]:
+        self._peers.forget(message.peer)
+        return self._land_all(self._queue.forget_peer(message.peer))
+
+    def _land_all(self, ended: Sequence[Ended]) -> list[Event]:
+        return [self._land(each) for each in ended]
+
+    def _land(self, ended: Ended) -> TransferDone:
+        """A region that came in is its sequence's from now on; one that did not stops the rows that wait for it."""
+        transfer, done = ended.transfer, ended.done
+        if transfer.kind not in INTO_SLAB or transfer.payload is not Payload.KV:
+            return done
+        if done.status is TransferStatus.OK and transfer.sequence:
+            done = self._adopt(transfer, done)  # without a sequence: a later `Open` names the slots
+        if done.status is not TransferStatus.OK and transfer.sequence in self._sequences:
+            self._failed[transfer.ticket] = transfer.sequence
+        return done
+
+    def _adopt(self, transfer: Transfer, done: TransferDone) -> TransferDone:
+        state, region = self._sequences.get(transfer.sequence), transfer.region
+        if state is None:
+            return replace(done, status=TransferStatus.FAILED, detail=f"sequence {transfer.sequence} is not open")
+        layers, position = range(region.layer_start, region.layer_stop), region.start
+        if state.valid.tokens(layers) < region.start:
+            return replace(done, status=TransferStatus.FAILED, detail=f"the KV before token {region.start} is not here")
+        for start, length in zip(transfer.extent_start, transfer.extent_length, strict=True):
+            if not state.slots.has(position, start, length):
+                state.valid.limit(region.start)  # in the other layers these slots hold something else
+                state.slots.assign(position, start, length)
+            position += length
+        state.valid.set(layers, position)
+        return done

@@ -1,0 +1,127 @@
+"""The step that is computed now: its rows, its iteration, and its answer.
+
+Rows may leave it between two pieces of the iteration. Knows no queue.
+"""
+
+from collections.abc import Callable, Sequence
+
+from dunlin.engine.decoder.decoder import Decoder
+from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint
+from dunlin.engine.decoder.sampling import SamplingInput, sample_tokens
+from dunlin.engine.execution.hidden_rooms import HiddenRooms
+from dunlin.engine.execution.step_batch import Row, SampledRows, apply_samples
+from dunlin.messages.engine import StepDone
+from dunlin.messages.types import f32, i8, i32, i64
+
+
+class RunningStep:
+    """Owns an iteration over `layers`; `rows` are numbered as it numbers them. Without rows there is no iteration.
+
+    `compute_s`: seconds that the engine was in the step; `idle_s`: that it was idle before it.
+    """
+
+    def __init__(
+        self,
+        number: int,
+        rows: Sequence[Row],
+        layers: range,
+        iteration: Iteration | None,
+        dropped: Sequence[int] = (),
+        left: Sequence[int] = (),
+    ) -> None:
+        self.number = number
+        self.layers = layers
+        self.compute_s = 0.0
+        self.idle_s = 0.0
+        self._rows = dict(enumerate(rows))
+        self._iteration = iteration
+        self._dropped = dropped
+        self._left = list(left)
+        self._can_pause = any(not row.is_decode for row in rows)
+
+    def __repr__(self) -> str:
+        return f"[step: {self.number} | rows: {len(self._rows)} | {self._iteration}]"
+
+    @property
+    def rows(self) -> dict[int, Row]:
+        """The rows that have not left, by number."""
+        return self._rows
+
+    @property
+    def layer(self) -> int:
+        """The layer that it stands in: those before it are finished."""
+        return self.layers.start if self._iteration is None else self._iteration.layer
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing is left to compute."""
+        return self._iteration is None or self._iteration.done
+
+    def run(self, safepoint: Safepoint, beat: Callable[[], object]) -> None:
+        """Compute until it is done, or until a safepoint asks for a pause.
+
+        A step of decode rows alone has no safepoint: it calls `beat` after each layer.
+        """
+        iteration = self._iteration
+        if iteration is None:
+            return
+        if self._can_pause:
+            while not iteration.done:
+                iteration.advance()
+                if safepoint():
+                    return
+        while not iteration.done:
+            layer = iteration.layer
+            while iteration.layer == layer:
+                iteration.advance()
+            beat()
+
+    def leave(self, number: int) -> RowProgress:
+        """Row `number` leaves; what its sequence had before the step stays valid."""
+        assert self._iteration is not None
+        progress = self._iteration.leave(number)
+        self._left.append(self._rows.pop(number).sequence)
+        return progress
+
+    def finish(self, decoder: Decoder, rooms: HiddenRooms) -> SampledRows:
+        """Take in what the rows computed: KV, hidden states, tokens. Once it is done."""
+        if self._iteration is None or not self._rows:
+            return SampledRows()
+        hidden, end = self._iteration.hidden, 0
+        sampled, last = [], []
+        for row in self._rows.values():
+            row.state.valid.set(self.layers, row.stop)
+            if row.hidden_out:
+                rooms.put(row.hidden_out, row.sequence, row.start, hidden[end : end + row.tokens].clone())
+            end += row.tokens
+            if row.sample:
+                sampled.append(row)
+                last.append(end - 1)
+        if not sampled:
+            return SampledRows()
+        draws = [SamplingInput(row.state.sampling, row.state.tokens, row.state.prompt_tokens) for row in sampled]
+        return apply_samples(sampled, sample_tokens(decoder.logits(hidden[last]), draws))
+
+    def answer(self, samples: SampledRows) -> StepDone:
+        """The step's answer."""
+        rows, choices = self._rows.values(), samples.choices
+        decode_rows = sum(row.is_decode for row in rows) if self._can_pause else len(rows)
+        top = [pair for choice in choices for pair in choice.top]
+        return StepDone(
+            step=self.number,
+            sequence=i64(samples.sequences),
+            token=i32([choice.token for choice in choices]),
+            logprob=f32([choice.logprob for choice in choices]),
+            finish=i8([int(finish) for finish in samples.finishes]),
+            dropped=i64(self._dropped),
+            top_count=i32([len(choice.top) for choice in choices]) if top else i32(),
+            top_token=i32([token for token, _ in top]),
+            top_logprob=f32([logprob for _, logprob in top]),
+            prefill_rows=len(rows) - decode_rows,
+            decode_rows=decode_rows,
+            tokens_computed=sum(row.tokens for row in rows),
+            compute_s=self.compute_s,
+            idle_s=self.idle_s,
+            failed=i64(samples.failed),
+            left=i64(self._left),
+        )

@@ -1,0 +1,67 @@
+"""Steps that wait for their turn. Knows neither sequences nor tensors."""
+
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Set as AbstractSet
+from dataclasses import dataclass, field
+
+from dunlin.messages.engine import Step
+
+
+@dataclass(slots=True)
+class QueuedStep:
+    """A `Step`, checked, or the step that a `Resume` asked for (`step` is None).
+
+    `sequences` are those whose rows are still in it, in order; `left` those whose rows left. `after` names the
+    transfers that must have landed. `extents[i]` are the (start, length) of row i of the step.
+    """
+
+    number: int
+    sequences: list[int]
+    after: Sequence[int]
+    step: Step | None = None
+    extents: list[list[tuple[int, int]]] = field(default_factory=list)
+    left: list[int] = field(default_factory=list)
+
+    def forget(self, named: AbstractSet[int] | None) -> list[int]:
+        """Take the rows of the `named` sequences out (None: of all); returns their sequences."""
+        leaving = [each for each in self.sequences if named is None or each in named]
+        if leaving:
+            self.sequences = [each for each in self.sequences if named is not None and each not in named]
+            self.left += leaving
+        return leaving
+
+
+class StepQueue:
+    """Owns the queued steps, in order of arrival. `is_landing(transfer)`: it has not been answered yet."""
+
+    def __init__(self, is_landing: Callable[[int], bool]) -> None:
+        self._steps: deque[QueuedStep] = deque()
+        self._is_landing = is_landing
+
+    def __len__(self) -> int:
+        return len(self._steps)
+
+    def __iter__(self) -> Iterator[QueuedStep]:
+        return iter(self._steps)
+
+    def append(self, step: QueuedStep) -> None:
+        self._steps.append(step)
+
+    def pop_ready(self) -> QueuedStep | None:
+        """The first step that waits for no transfer and shares no sequence with one before it that has to wait."""
+        held: set[int] = set()
+        for at, step in enumerate(self._steps):
+            if any(self._is_landing(transfer) for transfer in step.after) or not held.isdisjoint(step.sequences):
+                held.update(step.sequences)
+            else:
+                del self._steps[at]
+                return step
+        return None
+
+    def pop_empty(self) -> list[QueuedStep]:
+        """The steps of which every row has left, in order."""
+        empty = [step for step in self._steps if not step.sequences]
+        if empty:
+            self._steps = deque(step for step in self._steps if step.sequences)
+        return empty

@@ -1,0 +1,262 @@
+"""Runs steps: the queue, the step that is computed, and the rows that left one and can come back.
+
+Every step and every resume gets one answer, every interrupt one. Knows no transfer but whether it has landed.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Set as AbstractSet
+from typing import Any
+
+from torch import Tensor
+
+from dunlin.engine.decoder.decoder import Decoder
+from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint, WorkCount
+from dunlin.engine.decoder.piece_sizes import PieceSizes
+from dunlin.engine.execution.hidden_rooms import HiddenRooms
+from dunlin.engine.execution.interrupted_rows import InterruptedRows
+from dunlin.engine.execution.limits import RunnerLimits
+from dunlin.engine.execution.parked_rows import ParkedRow, ParkedRows
+from dunlin.engine.execution.running_step import RunningStep
+from dunlin.engine.execution.sequence import EngineSequence
+from dunlin.engine.execution.step_batch import (
+    EngineShape,
+    Row,
+    SampledRows,
+    StepError,
+    check_step,
+    pack_rows,
+    runnable_rows,
+    step_layers,
+)
+from dunlin.engine.execution.step_queue import QueuedStep, StepQueue
+from dunlin.messages.engine import Interrupt, Interrupted, Resume, Step, Unsupported
+from dunlin.messages.types import Verdict
+
+Event = Any
+
+
+class StepRunner:
+    """Owns the queue, the running step, the parked rows and the rooms of hidden states.
+
+    `sequences` are the open ones. `is_landing(transfer)`: it is not answered yet; `spoiled(transfers)`: the sequences
+    whose KV they failed to bring. `beat` is called after each layer of a step without safepoints.
+    """
+
+    def __init__(
+        self,
+        decoder: Decoder,
+        shape: EngineShape,
+        clock: Callable[[], float],
+        limits: RunnerLimits,
+        sequences: Mapping[int, EngineSequence],
+        is_landing: Callable[[int], bool],
+        spoiled: Callable[[Sequence[int]], AbstractSet[int]],
+        beat: Callable[[], object],
+    ) -> None:
+        self.last_step_s = 0.0
+        self.count = WorkCount()
+        self.parked = ParkedRows(limits.parked_rows, limits.parked_bytes)
+        self.rooms = HiddenRooms(limits.room_bytes)
+        self._decoder = decoder
+        self._shape = shape
+        self._clock = clock
+        self._limits = limits
+        self._sequences = sequences
+        self._spoiled = spoiled
+        self._beat = beat
+        self._queue = StepQueue(is_landing)
+        self._running: RunningStep | None = None
+        self._interrupts: list[Interrupt] = []
+        self._sizes = PieceSizes(limits.response_s, clock, limits.piece_tokens)
+        self._idle_since_s = clock()
+
+    def __len__(self) -> int:
+        """Steps that are not answered."""
+        return len(self._queue) + (self._running is not None)
+
+    @property
+    def is_running(self) -> bool:
+        """Whether a step has begun and has not been answered."""
+        return self._running is not None
+
+    @property
+    def progress(self) -> tuple[int, int] | None:
+        """(number, the layer after the last one finished) of the running step; None without one."""
+        return None if self._running is None else (self._running.number, self._running.layer)
+
+    def is_unanswered(self, step: int) -> bool:
+        """Whether that step is queued or running."""
+        running = self._running is not None and self._running.number == step
+        return running or any(queued.number == step for queued in self._queue)
+
+    # --- commands ---
+
+    def on_step(self, message: Step) -> list[Event]:
+        """Queue a step."""
+        if len(self._queue) >= self._limits.steps:
+            return [Unsupported("Step", f"{self._limits.steps} steps are queued", step=message.step)]
+        try:
+            extents = check_step(message, self._shape)
+        except StepError as error:
+            return [Unsupported("Step", str(error), step=message.step)]
+        self._queue.append(QueuedStep(message.step, list(message.sequence), message.after, message, extents))
+        return []
+
+    def on_resume(self, message: Resume) -> list[Event]:
+        """Queue parked rows."""
+        named = list(message.sequence)
+        try:
+            if len(self._queue) >= self._limits.steps:
+                raise StepError(f"{self._limits.steps} steps are queued")
+            if not named or len(set(named)) != len(named):
+                raise StepError("it names no sequence, or one twice")
+            self.parked.claim([sequence for sequence in named if sequence in self._sequences])
+        except StepError as error:
+            return [Unsupported("Resume", str(error), step=message.step)]
+        self._queue.append(QueuedStep(message.step, named, message.after))
+        return []
+
+    def on_interrupt(self, message: Interrupt) -> list[Event]:
+        """Let rows leave: at the next safepoint, where the running step stands now, or at once if none runs."""
+        self._interrupts.append(message)
+        return [] if self._running is not None else self.take_interrupts()
+
+    def discard(self, sequences: Sequence[int]) -> None:
+        """Forget parked rows, if no queued step is to resume them."""
+        for sequence in sequences:
+            if self.parked.discardable(sequence):
+                self.parked.remove(sequence)
+
+    def forget(self, sequence: int) -> None:
+        """The sequence is closed."""
+        self.parked.remove(sequence)
+        self.rooms.forget(sequence)
+
+    # --- the running step ---
+
+    def work(self, safepoint: Safepoint) -> list[Event]:
+        """Take in the interrupts that wait for this safepoint; or else compute the running step, or the next one that
+        is ready, until it is done or a safepoint asks for a pause.
+        """
+        if self._interrupts:
+            return self.take_interrupts()
+        queued = self._queue.pop_ready() if self._running is None else None
+        if self._running is None and queued is None:
+            return []
+        started_s = self._clock()
+        if queued is not None:
+            try:
+                self._running = self._begin(queued)
+            except StepError as error:
+                what = "Resume" if queued.step is None else "Step"
+                return [Unsupported(what, str(error), step=queued.number)]
+            self._running.idle_s = started_s - self._idle_since_s
+        assert self._running is not None
+        return self._compute(self._running, safepoint, started_s)
+
+    def take_interrupts(self) -> list[Event]:
+        """Let the rows leave: the answers of the interrupts, then those of the steps that have no row left."""
+        pending, self._interrupts = self._interrupts, []
+        events: list[Event] = [self._interrupt(message) for message in pending]
+        running = self._running
+        if running is not None and not running.rows:
+            events.append(running.answer(SampledRows()))
+            self._running = None
+        for queued in self._queue.pop_empty():
+            events.append(RunningStep(queued.number, (), range(0), None, left=queued.left).answer(SampledRows()))
+        return events
+
+    def _compute(self, running: RunningStep, safepoint: Safepoint, started_s: float) -> list[Event]:
+        running.run(safepoint, self._beat)
+        samples = running.finish(self._decoder, self.rooms) if running.done else None
+        ended_s = self._clock()
+        running.compute_s += ended_s - started_s
+        self._idle_since_s = ended_s
+        if samples is None:
+            return []
+        self._running = None
+        self.last_step_s = running.compute_s
+        return [running.answer(samples)]
+
+    def _interrupt(self, message: Interrupt) -> Interrupted:
+        named = set(message.sequence) or None
+        gone = InterruptedRows()
+        if self._running is not None:
+            self._leave_running(self._running, message.verdict, named, gone)
+        for queued in self._queue:
+            if queued.number <= message.up_to_step:
+                for sequence in queued.forget(named):
+                    gone.add(sequence, queued.number)
+                    if queued.step is None:
+                        self.parked.remove(sequence)
+        return gone.answer(message.ticket)
+
+    def _leave_running(
+        self, running: RunningStep, verdict: Verdict, named: AbstractSet[int] | None, gone: InterruptedRows
+    ) -> None:
+        for number, row in list(running.rows.items()):
+            if named is not None and row.sequence not in named:
+                continue
+            progress = running.leave(number)
+            wanted = verdict is Verdict.SUSPEND and row.sequence in self._sequences
+            parked = wanted and self.parked.park(ParkedRow(row, progress, running.layers))
+            gone.add(row.sequence, running.number, progress.layer, progress.block, parked)
+
+    # --- the beginning of a step ---
+
+    def _begin(self, queued: QueuedStep) -> RunningStep:
+        """:raises StepError: the step cannot be run; nothing of it was done."""
+        spoiled = self._spoiled(queued.after)
+        if queued.step is not None:
+            return self._begin_step(queued, queued.step, spoiled)
+        try:
+            return self._begin_resumed(queued, spoiled)
+        except StepError:
+            self.parked.unclaim(queued.sequences)
+            raise
+
+    def _begin_step(self, queued: QueuedStep, step: Step, spoiled: AbstractSet[int]) -> RunningStep:
+        layers = step_layers(step, self._shape.layers)
+        found = runnable_rows(step, queued.extents, queued.left, self._sequences, spoiled, layers)
+        for row in found.rows:
+            if row.sequence in self.parked:
+                raise StepError(f"sequence {row.sequence} has a parked row: resume or discard it first")
+        self._check_rooms(found.rows)
+        hidden = self.rooms.take(step.hidden_in, found.rows) if step.hidden_in and found.rows else None
+        for row, extents in zip(found.rows, found.extents, strict=True):
+            row.state.issue(layers, row.start, extents)
+        iteration = self._iterate(found.rows, layers, hidden=hidden) if found.rows else None
+        return RunningStep(queued.number, found.rows, layers, iteration, found.dropped, queued.left)
+
+    def _begin_resumed(self, queued: QueuedStep, spoiled: AbstractSet[int]) -> RunningStep:
+        gone = [each for each in queued.sequences if each not in self._sequences or each in spoiled]
+        parked = [self.parked.get(each) for each in queued.sequences if each not in gone]
+        rows = [each.row for each in parked]
+        for each in parked:
+            _check_kv(each)
+        self._check_rooms(rows)
+        for sequence in queued.sequences:
+            self.parked.remove(sequence)
+        if not parked:
+            return RunningStep(queued.number, (), range(0), None, gone, queued.left)
+        iteration = self._iterate(rows, parked[0].layers, resumed=[each.progress for each in parked])
+        return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left)
+
+    def _iterate(
+        self, rows: Sequence[Row], layers: range, hidden: Tensor | None = None, resumed: Sequence[RowProgress] = ()
+    ) -> Iteration:
+        sizes = None if all(row.is_decode for row in rows) else self._sizes
+        return Iteration(self._decoder, pack_rows(rows), layers, sizes, hidden, resumed, self.count)
+
+    def _check_rooms(self, rows: Sequence[Row]) -> None:
+        if rows and rows[0].hidden_out:
+            item_bytes = self._decoder.kv[0].element_size()
+            self.rooms.check(sum(row.tokens for row in rows) * self._decoder.config.hidden * item_bytes)
+
+
+def _check_kv(parked: ParkedRow) -> None:
+    """:raises StepError: the sequence's slots changed while the row was parked."""
+    row, state = parked.row, parked.row.state
+    held = state.valid.tokens(range(parked.progress.layer, parked.layers.stop))
+    if held < row.start or state.slots.length < row.stop:
+        raise StepError(f"sequence {row.sequence}: slots up to {state.slots.length}, KV up to {held}")
