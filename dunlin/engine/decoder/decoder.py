@@ -51,6 +51,16 @@ class Decoder:
         """The same decoder over other KV."""
         return Decoder(self.config, self._weights, kv, self.numerics)
 
+    @property
+    def held_runs(self) -> list[range]:
+        """The layers whose weights are held, in runs of consecutive ones."""
+        runs: list[range] = []
+        for layer in sorted(self._weights.layers):
+            follows = bool(runs) and runs[-1].stop == layer
+            start = runs.pop().start if follows else layer
+            runs.append(range(start, layer + 1))
+        return runs
+
     def embed(self, tokens: Tensor) -> Tensor:
         """The hidden states `[tokens, hidden]` before the first layer."""
         return F.embedding(tokens, self._weights.outer["embed"])

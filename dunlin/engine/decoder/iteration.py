@@ -271,12 +271,16 @@ class Iteration:
 
 @torch.inference_mode()
 def forward(decoder: Decoder, batch: DecoderBatch, safepoint: Safepoint = lambda: None) -> Tensor:
-    """Compute the batch through all layers, with a safepoint after each piece. Returns logits `[samples, vocab]`."""
-    iteration = Iteration(decoder, batch, range(len(decoder.kv)))
-    while not iteration.done:
-        iteration.advance()
-        safepoint()
-    return decoder.logits(iteration.hidden.index_select(0, batch.sampled))
+    """Compute the batch through the layers held, with a safepoint after each piece. Logits `[samples, vocab]`."""
+    hidden = None
+    for layers in decoder.held_runs:
+        iteration = Iteration(decoder, batch, layers, hidden=hidden)
+        while not iteration.done:
+            iteration.advance()
+            safepoint()
+        hidden = iteration.hidden
+    assert hidden is not None
+    return decoder.logits(hidden.index_select(0, batch.sampled))
 
 
 def _joined(resumed: Sequence[RowProgress]) -> Tensor:

@@ -104,7 +104,8 @@ class EngineRunner:
         if not len(self.steps):
             return self._transfers.work_idle()
         events = [] if self.steps.is_running or not self._transfers.has_work else self._transfers.work_between()
-        self._transfers.step_begins()
+        if len(self._transfers):
+            self._transfers.step_begins()
 
         def between() -> object:
             self._write_behind()

@@ -19,5 +19,5 @@ def test_every_small_batch_is_computed_and_the_slab_stays_as_it_was(tmp_path: Pa
         passed += 1
 
     warm_up(loaded.decoder, count, rows_max=5, tokens_max=40)
-    assert passed == (5 + 2) * loaded.config.layers  # and prompts of 21 and 37 tokens
+    assert passed == (5 + 2) * 3 * loaded.config.layers  # phases; and prompts of 21 and 37 tokens
     assert all(torch.all(layer[: loaded.slots] == 7.0) for layer in loaded.decoder.kv)
