@@ -34,7 +34,9 @@ class DecoderBatch:
 
 
 class Decoder:
-    """The forward pass over its weights and KV."""
+    """The forward pass over its weights and KV. `kv` has every layer, by number; of those whose weights are not held
+    nothing may be touched.
+    """
 
     def __init__(self, config: ModelConfig, weights: Weights, kv: Sequence[Tensor], numerics: Numerics) -> None:
         self.config = config
@@ -58,7 +60,7 @@ class Decoder:
         turn = rows(lambda positions: rotary_angles(self._frequencies, positions), batch.positions)
         attend = self.numerics.attention(batch.rows)
         hidden = F.embedding(batch.tokens, self._weights.outer["embed"])
-        for layer, weights in enumerate(self._weights.layers):
+        for layer, weights in self._weights.layers.items():
             projected = rows(partial(self._project, weights), hidden, turn)
             query = self._store(projected, self.kv[layer], batch.slots)
             mixed, _ = attend(query, self.kv[layer], safepoint)

@@ -1,34 +1,49 @@
 """Loads a decoder from a checkpoint directory: weights and KV in one arena."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import torch
 import xxhash
-from torch import Tensor
 
-from dunlin.engine.decoder.arena import GRANULE_BYTES, Arena, ArenaRange, granules_for
 from dunlin.engine.decoder.decoder import Decoder
+from dunlin.engine.decoder.granule_ledger import NO_DIGEST
+from dunlin.engine.decoder.layer_arena import LayerArena, ModelMemory, open_arena, open_arena_read_only
+from dunlin.engine.decoder.layer_layout import GRANULE_BYTES, ArenaPlan, granules_for
 from dunlin.engine.decoder.numerics import Numerics
-from dunlin.engine.decoder.weights import TORCH_DTYPES, load_weights, weight_granules
+from dunlin.engine.decoder.weights import (
+    TORCH_DTYPES,
+    Checkpoint,
+    WeightRoom,
+    Weights,
+    checkpoint_digest,
+    digest_of,
+    fill_pieces,
+    root_digest,
+    weight_granules,
+)
+from dunlin.model.checkpoint_tensors import tensor_faults
 from dunlin.model.config import ModelConfig, load_config
+from dunlin.model.weight_layout import layer_blocks
 
 
 @dataclass(frozen=True, slots=True)
 class LoadedModel:
-    """A decoder ready to compute. `weights_digest` names what KV depends on besides its tokens: the weights, and the
-    configuration with its rope. `slots` is the least capacity over the layers, `quantum` what one granule adds to a
-    layer.
+    """A decoder ready to compute. `weights_digest` names what KV depends on besides its tokens: the weights of all
+    layers, held or not, and the configuration with its rope. `layers` are held; `slots` is the least capacity over
+    them when the model was loaded, `quantum` what one granule adds to a layer.
     """
 
     decoder: Decoder
-    arena: Arena
+    arena: LayerArena
     config: ModelConfig
+    weights: Weights
     weights_digest: str
+    layers: tuple[int, ...]
     slots: int
     quantum: int
-    kv_ranges: tuple[ArenaRange, ...]
 
 
 def load_model(
@@ -38,46 +53,126 @@ def load_model(
     numerics: Numerics,
     arena_fd: int,
     safepoint: Callable[[], None] = lambda: None,
+    layers: Sequence[int] | None = None,
 ) -> LoadedModel:
     """Load the checkpoint in `directory`; KV gets `kv_bytes` over all layers, rounded down to granules.
 
-    The same arguments lay the arena out in the same way, so KV that an earlier process left in the memfd is found
-    again.
+    With the same arguments everything lies where the last process with this memory file had it: the layers that it
+    held, and their KV. In fresh memory the layers are `layers`, or all. Weights that lie there already are kept.
 
     :raises ModelError: the checkpoint cannot be served.
     :raises ValueError: `kv_bytes` is too little for one granule in every layer.
     """
-    config = load_config(directory)
-    torch_dtype = TORCH_DTYPES[dtype]
+    memory = model_memory(load_config(directory), TORCH_DTYPES[dtype], kv_bytes)
+    with closing(Checkpoint(directory)) as checkpoint:
+        for fault in tensor_faults(checkpoint.entries, memory.config, directory):
+            raise fault
+        arena = open_arena(arena_fd, memory, layers if layers is not None else range(memory.config.layers))
+        weights = WeightLoader(arena, checkpoint, memory).load(safepoint)
+    return _model(arena, memory, weights, numerics)
+
+
+def open_loaded_model(
+    directory: Path, dtype: str, kv_bytes: int, numerics: Numerics, arena_fd: int
+) -> LoadedModel | None:
+    """The model that another process has loaded into this memory file, to compute with KV of one's own; None if none
+    has. Its KV must not be touched. Nothing is written: that process may give the memory to KV at any time, and
+    `LoadedModel.arena.is_current` says afterwards whether it did.
+
+    :raises ModelError, ValueError: as `load_model`.
+    """
+    memory = model_memory(load_config(directory), TORCH_DTYPES[dtype], kv_bytes)
+    arena = open_arena_read_only(arena_fd, memory)
+    if arena is None:
+        return None
+    record = arena.record
+    if not record.outer_loaded or not all(record.layers[layer].loaded for layer in record.held):
+        arena.close()
+        return None
+    return _model(arena, memory, loaded_weights(arena), numerics)
+
+
+def model_memory(config: ModelConfig, dtype: torch.dtype, kv_bytes: int) -> ModelMemory:
+    """The sizes of the arena that has `kv_bytes` of KV while all layers are held.
+
+    :raises ValueError: that is less than one slot in every layer.
+    """
     per_layer = kv_bytes // config.layers // GRANULE_BYTES
-    slot_bytes = config.slot_bytes(torch_dtype.itemsize)
-    slots = per_layer * GRANULE_BYTES // slot_bytes
-    if not slots:
+    slot_bytes = config.slot_bytes(dtype.itemsize)
+    if not per_layer * GRANULE_BYTES // slot_bytes:
         least = config.layers * granules_for(slot_bytes) * GRANULE_BYTES
         raise ValueError(
             f"{kv_bytes} bytes of KV are less than one slot in each of {config.layers} layers: give at least {least}"
         )
-    weights_in_granules = weight_granules(config, torch_dtype.itemsize)
-    arena = Arena(arena_fd, weights_in_granules + per_layer * config.layers)
-    weights = load_weights(directory, config, torch_dtype, arena, safepoint)
-    ranges = tuple(_kv_range(arena, per_layer) for _ in range(config.layers))
-    kv = [_kv_view(each, config, torch_dtype) for each in ranges]
-    arena.check_integrity()
+    outer, weights = weight_granules(config, dtype.itemsize)
+    granules = outer + sum(weights) + per_layer * config.layers
+    return ModelMemory(config, dtype, ArenaPlan(granules, outer, weights, slot_bytes, f"{dtype} {config!r}"))
+
+
+def loaded_weights(arena: LayerArena) -> Weights:
+    """Views of the weights that the ledger says are there."""
+    record = arena.record
+    layers = {layer: arena.layer_room(layer).views for layer in record.held}
+    digest = root_digest(record.outer_digest, [state.digest for state in record.layers])
+    return Weights(arena.outer_room().views, layers, digest)
+
+
+class WeightLoader:
+    """Brings the weights of the layers held into an arena, each verified and noted in the ledger."""
+
+    def __init__(self, arena: LayerArena, checkpoint: Checkpoint, memory: ModelMemory) -> None:
+        self._arena = arena
+        self._checkpoint = checkpoint
+        self._memory = memory
+
+    def load(self, safepoint: Callable[[], None]) -> Weights:
+        """Fill what is not there yet, or damaged; passes a `safepoint` after each layer: loading for long is no hang.
+
+        :raises ModelError: a tensor is missing, or of a dtype that is not read.
+        """
+        self._forget_other_checkpoint()
+        self._load_outer()
+        for layer in range(self._memory.config.layers):
+            safepoint()
+            if self._arena.record.layers[layer].held:
+                self._load_layer(layer)
+            elif self._arena.record.layers[layer].digest == NO_DIGEST:
+                self._note_layer(layer, digest=self._digest_on_disk(layer))
+        return loaded_weights(self._arena)
+
+    def _forget_other_checkpoint(self) -> None:
+        record, identity = self._arena.record, self._checkpoint.identity
+        if record.checkpoint != identity:
+            layers = tuple(replace(state, loaded=False, digest=NO_DIGEST) for state in record.layers)
+            self._arena.commit(replace(record, checkpoint=identity, layers=layers, outer_loaded=False))
+
+    def _load_outer(self) -> None:
+        record, room = self._arena.record, self._arena.outer_room()
+        if not (record.outer_loaded and digest_of(room) == record.outer_digest):
+            self._fill(room)
+            self._arena.commit(replace(record, outer_loaded=True, outer_digest=digest_of(room)))
+
+    def _load_layer(self, layer: int) -> None:
+        state, room = self._arena.record.layers[layer], self._arena.layer_room(layer)
+        if not (state.loaded and digest_of(room) == state.digest):
+            self._fill(room)
+            self._note_layer(layer, loaded=True, digest=digest_of(room))
+
+    def _note_layer(self, layer: int, **changed: object) -> None:
+        self._arena.commit(self._arena.record.with_layer(layer, **changed))
+
+    def _fill(self, room: WeightRoom) -> None:
+        for _ in fill_pieces(self._checkpoint, room):
+            pass
+
+    def _digest_on_disk(self, layer: int) -> bytes:
+        blocks = layer_blocks(self._memory.config, layer)
+        return checkpoint_digest(self._checkpoint, blocks, self._memory.dtype)
+
+
+def _model(arena: LayerArena, memory: ModelMemory, weights: Weights, numerics: Numerics) -> LoadedModel:
+    config = memory.config
+    kv = [arena.kv(layer) for layer in range(config.layers)]
     decoder = Decoder(config, weights, kv, numerics)
     digest = xxhash.xxh3_128_hexdigest(f"{weights.digest} {config!r}".encode())
-    return LoadedModel(decoder, arena, config, digest, slots, max(GRANULE_BYTES // slot_bytes, 1), ranges)
-
-
-def _kv_range(arena: Arena, granules: int) -> ArenaRange:
-    """Addresses for one layer's KV, reserved so that it could take the whole arena."""
-    stretch = arena.reserve(arena.total)
-    stretch.grow(granules)
-    return stretch
-
-
-def _kv_view(stretch: ArenaRange, config: ModelConfig, dtype: torch.dtype) -> Tensor:
-    """One layer's KV, `[slot, 2, kv_heads, head_dim]`."""
-    slot_items = config.slot_bytes(1)
-    flat = stretch.tensor(dtype)
-    reserved = flat.numel() // slot_items
-    return flat[: reserved * slot_items].view(reserved, 2, config.kv_heads, config.head_dim)
+    return LoadedModel(decoder, arena, config, weights, digest, arena.record.held, arena.slots, arena.plan.quantum)

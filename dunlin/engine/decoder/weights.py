@@ -1,33 +1,69 @@
-"""A checkpoint's tensors in arena memory, in the layout that the kernels use.
+"""A checkpoint's tensors in arena memory, in the layout that the kernels use, and the digests that name them.
 
 Knows the checkpoint and the blocks; knows neither steps nor KV.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import torch
 import xxhash
 from safetensors import safe_open
+from torch import Tensor
 
-from dunlin.engine.decoder.arena import Arena, granules_for
+from dunlin.engine.decoder.layer_layout import granules_for
 from dunlin.model.checkpoint_headers import TensorEntry, checkpoint_files, entries_of, find_entry, open_file
-from dunlin.model.checkpoint_tensors import tensor_faults
 from dunlin.model.config import ModelConfig
 from dunlin.model.weight_layout import WeightBlock, block_offsets, layer_blocks, outer_blocks, total_bytes
 
 TORCH_DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16}
+PIECE_BYTES = 1 << 20
+"""Bytes of weights that are copied or hashed at a time."""
 
 
 @dataclass(frozen=True, slots=True)
 class Weights:
-    """Blocks by name: `outer` for the model, `layers[i]` for layer i. `digest` is their hash in this dtype."""
+    """Blocks by name: `outer` for the model, `layers[i]` for layer i; a layer that is not held is absent.
 
-    outer: dict[str, torch.Tensor]
-    layers: list[dict[str, torch.Tensor]]
+    `digest` names the weights of all layers in this dtype, held or not (`root_digest`).
+    """
+
+    outer: dict[str, Tensor]
+    layers: dict[int, dict[str, Tensor]]
     digest: str
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRoom:
+    """The memory of one group of blocks: as one tensor of bytes `[total_bytes]`, and block by block.
+
+    Blocks begin at `block_offsets`; the bytes between them mean nothing.
+    """
+
+    blocks: Sequence[WeightBlock]
+    content: Tensor
+    views: dict[str, Tensor]
+
+
+def weight_room(flat: Tensor, blocks: Sequence[WeightBlock]) -> WeightRoom:
+    """The blocks in `flat`, a one-dimensional tensor in the weights' dtype that may be longer."""
+    item_bytes = flat.dtype.itemsize
+    views = {}
+    for block, offset in block_offsets(blocks, item_bytes):
+        first = offset // item_bytes
+        views[block.name] = flat[first : first + block.items()].view(block.shape)
+    content = flat[: total_bytes(blocks, item_bytes) // item_bytes].view(torch.uint8)
+    return WeightRoom(blocks, content, views)
+
+
+def weight_granules(config: ModelConfig, item_bytes: int) -> tuple[int, tuple[int, ...]]:
+    """Granules that the outer weights fill, and those of each layer."""
+    outer = granules_for(total_bytes(outer_blocks(config), item_bytes))
+    layers = (layer_blocks(config, layer) for layer in range(config.layers))
+    return outer, tuple(granules_for(total_bytes(blocks, item_bytes)) for blocks in layers)
 
 
 class Checkpoint:
@@ -49,12 +85,19 @@ class Checkpoint:
             self._files[path] = self._open.enter_context(open_file(path, "pt"))
             self.entries.update(entries_of(path, self._files[path]))
 
-    def tensor(self, name: str) -> torch.Tensor:
+    @property
+    def identity(self) -> bytes:
+        """16 bytes that differ once a file was written again: its name, size and time of change."""
+        stats = [(path.name, path.stat()) for path in sorted(self._files)]
+        named = [(name, stat.st_size, stat.st_mtime_ns, stat.st_ino) for name, stat in stats]
+        return xxhash.xxh3_128_digest(repr(named).encode())
+
+    def tensor(self, name: str) -> Tensor:
         """The tensor `name` as a view of the mapped file: nothing is copied.
 
         :raises ModelError: no file of the checkpoint has it, or its dtype is not a floating one that dunlin reads.
         """
-        tensor: torch.Tensor = self._files[find_entry(self.entries, name, self.directory).path].get_tensor(name)
+        tensor: Tensor = self._files[find_entry(self.entries, name, self.directory).path].get_tensor(name)
         return tensor
 
     def close(self) -> None:
@@ -62,64 +105,59 @@ class Checkpoint:
         self._open.close()
 
 
-def weight_granules(config: ModelConfig, item_bytes: int) -> int:
-    """Granules that the weights of `config` fill."""
-    groups = [outer_blocks(config), *(layer_blocks(config, layer) for layer in range(config.layers))]
-    return sum(granules_for(total_bytes(blocks, item_bytes)) for blocks in groups)
+def fill_pieces(checkpoint: Checkpoint, room: WeightRoom) -> Iterator[int]:
+    """Copy and convert the checkpoint's tensors into `room`; yields bytes written after each piece."""
+    for block in room.blocks:
+        target = room.views[block.name]
+        for rows in _stacked_rows(checkpoint, block):
+            target[: len(rows)].copy_(rows)
+            yield len(rows) * target[:1].nbytes
+            target = target[len(rows) :]
 
 
-def load_weights(
-    directory: Path, config: ModelConfig, dtype: torch.dtype, arena: Arena, safepoint: Callable[[], None]
-) -> Weights:
-    """Read the checkpoint in `directory` into ranges of `arena`: one for the outer blocks, one per layer.
+def digest_pieces(room: WeightRoom, hasher: Any) -> Iterator[int]:
+    """Hash what lies in `room`; yields bytes hashed after each piece."""
+    for block in room.blocks:
+        view = room.views[block.name]
+        hasher.update(_block_header(block, view.dtype))
+        content = view.view(-1).view(torch.uint8).numpy()
+        for at in range(0, len(content), PIECE_BYTES):
+            piece = content[at : at + PIECE_BYTES]
+            hasher.update(piece.data)
+            yield len(piece)
 
-    Passes a `safepoint` after each of them: loading for long is no hang.
 
-    :raises ModelError: a missing or broken file, a missing tensor, a wrong shape.
-    :raises MemoryError: the arena is too small.
-    """
-    checkpoint = Checkpoint(directory)
-    for fault in tensor_faults(checkpoint.entries, config, directory):
-        raise fault
+def digest_of(room: WeightRoom) -> bytes:
+    """The digest of what lies in `room`: 16 bytes."""
     hasher = xxhash.xxh3_128()
-    try:
-        outer = _load_blocks(checkpoint, outer_blocks(config), dtype, arena, hasher)
-        layers = []
-        for layer in range(config.layers):
-            safepoint()
-            layers.append(_load_blocks(checkpoint, layer_blocks(config, layer), dtype, arena, hasher))
-    finally:
-        checkpoint.close()
-    return Weights(outer, layers, hasher.hexdigest())
+    for _ in digest_pieces(room, hasher):
+        pass
+    return hasher.digest()
 
 
-def _load_blocks(
-    checkpoint: Checkpoint, blocks: Sequence[WeightBlock], dtype: torch.dtype, arena: Arena, hasher: xxhash.xxh3_128
-) -> dict[str, torch.Tensor]:
-    granules = granules_for(total_bytes(blocks, dtype.itemsize))
-    stretch = arena.reserve(granules)
-    stretch.grow(granules)
-    flat = stretch.tensor(dtype)
-    loaded = {}
-    for block, offset in block_offsets(blocks, dtype.itemsize):
-        first = offset // dtype.itemsize
-        view = flat[first : first + block.items()].view(block.shape)
-        _fill(checkpoint, block, view)
-        hasher.update(f"{[part.name for part in block.parts]} {block.shape} {dtype}".encode())
-        hasher.update(view.view(torch.uint8).numpy().data)
-        loaded[block.name] = view
-    return loaded
+def checkpoint_digest(checkpoint: Checkpoint, blocks: Sequence[WeightBlock], dtype: torch.dtype) -> bytes:
+    """The digest that `blocks` will have once they are loaded, without memory for them."""
+    hasher = xxhash.xxh3_128()
+    for block in blocks:
+        hasher.update(_block_header(block, dtype))
+        for rows in _stacked_rows(checkpoint, block):
+            hasher.update(rows.to(dtype).contiguous().view(-1).view(torch.uint8).numpy().data)
+    return hasher.digest()
 
 
-def _fill(checkpoint: Checkpoint, block: WeightBlock, view: torch.Tensor) -> None:
-    for part, target in zip(block.parts, _slices(block, view), strict=True):
-        wanted = checkpoint.tensor(part.name).to(target.dtype)
-        if not torch.equal(target, wanted):  # what an earlier process left is not written again: another may read it
-            target.copy_(wanted)
+def root_digest(outer: bytes, layers: Sequence[bytes]) -> str:
+    """What names a model's weights in one dtype: the hash of the outer blocks' digest and every layer's, in order."""
+    return xxhash.xxh3_128_hexdigest(outer + b"".join(layers))
 
 
-def _slices(block: WeightBlock, view: torch.Tensor) -> Iterator[torch.Tensor]:
-    row = 0
+def _block_header(block: WeightBlock, dtype: torch.dtype) -> bytes:
+    return f"{[part.name for part in block.parts]} {block.shape} {dtype}".encode()
+
+
+def _stacked_rows(checkpoint: Checkpoint, block: WeightBlock) -> Iterator[Tensor]:
+    """The rows of a block from first to last, a piece at a time, in the checkpoint's dtype."""
     for part in block.parts:
-        yield view[row : row + part.rows]
-        row += part.rows
+        tensor = checkpoint.tensor(part.name)
+        count = max(PIECE_BYTES // max(tensor[:1].nbytes, 1), 1)
+        for row in range(0, part.rows, count):
+            yield tensor[row : row + count]

@@ -70,6 +70,7 @@ class EngineRunner:
         slots: int,
         clock: Callable[[], float],
         limits: RunnerLimits | None = None,
+        slab: KvSlab | None = None,
         rooms: ActivationRooms | None = None,
     ) -> None:
         self._decoder = decoder
@@ -80,8 +81,8 @@ class EngineRunner:
         self._steps: deque[QueuedStep] = deque()
         self._tier = HostMapping()
         self._peers = PeerArenas()
-        slab = KvSlab(decoder.kv, [slots] * len(decoder.kv))
-        planner = CopyPlanner(slab, rooms or ActivationRooms(), self._tier, self._peers)
+        own = slab or KvSlab(decoder.kv, [slots] * len(decoder.kv))
+        planner = CopyPlanner(own, rooms or ActivationRooms(), self._tier, self._peers)
         self._transfers = TransferQueue(planner, clock, self._limits.transfers)
         # Transfers that did not land, by number, with the sequence whose rows must not run on them.
         self._failed: dict[int, int] = {}

@@ -17,7 +17,7 @@ import torch
 from dunlin.effects import Address, Message
 from dunlin.engine.attention.base import Safepoint
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_model
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.process.background import run_at_low_priority
 from dunlin.engine.process.compute_threads import ComputeThreadPool
@@ -27,8 +27,8 @@ from dunlin.engine.process.safepoint_counter import SafepointCounter
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
 from dunlin.engine.process.warmup import warm_up
 from dunlin.engine.transfer.activation_rooms import ActivationRooms
-from dunlin.engine.transfer.peer_access import FileRuns, PeerAccess
-from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.arena_slots import kv_file_runs, slab_of
+from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.messages.engine import EngineFailed, EngineReady
 from dunlin.messages.types import Header, i32
 from dunlin.model.errors import ModelError
@@ -124,14 +124,15 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
 
         loaded = _load(options, safepoint)
         threads.allow(checked or _check(loaded, options, safepoint))
-        access.publish(options.arena_fd, *_shared_slots(loaded))
+        slab = slab_of(loaded.arena, loaded.decoder.kv)
+        access.publish(options.arena_fd, slab, kv_file_runs(loaded.arena))
         safepoint()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
         return CANNOT_START
     channel.send(_ready(loaded, options, access.agent))
     try:
-        serve(EngineRunner(loaded.decoder, loaded.slots, time.perf_counter, rooms=rooms), channel, safepoint)
+        serve(EngineRunner(loaded.decoder, loaded.slots, time.perf_counter, slab=slab, rooms=rooms), channel, safepoint)
     except (EOFError, OSError):
         raise
     except Exception as error:  # whatever it is, the parent should know before this process ends
@@ -163,10 +164,15 @@ def _keep_freed_memory() -> None:
 
 def _load(options: EngineOptions, safepoint: Safepoint) -> LoadedModel:
     """:raises ModelError, ValueError, MemoryError, OSError: as `load_model`; ValueError if determinism is refused."""
+    chosen = _numerics(options)
+    return load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
+
+
+def _numerics(options: EngineOptions) -> numerics.Numerics:
+    """:raises ValueError: determinism is refused."""
     if options.deterministic and options.dtype != "float32":
         raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
-    chosen = numerics.deterministic_numerics() if options.deterministic else numerics.fast_numerics()
-    return load_model(options.model, options.dtype, options.kv_bytes, chosen, options.arena_fd, safepoint)
+    return numerics.deterministic_numerics() if options.deterministic else numerics.fast_numerics()
 
 
 def _check(loaded: LoadedModel, options: EngineOptions, safepoint: Safepoint) -> Sequence[int]:
@@ -198,19 +204,27 @@ def _deterministic_counts(loaded: LoadedModel, most: int) -> Sequence[int]:
 
 
 def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] | None:
-    """Warm a standby process up beside the running engine; writes no weights, for they are in the arena already.
+    """Warm a standby process up beside the running engine, whose arena it only reads.
 
-    It keeps nothing but a warm process: the arena may change before its turn, so it loads again then. Runs in one
-    thread of low priority, for the cores are the other engine's. None: its turn came before the end.
+    It keeps nothing but a warm process: the arena may change before its turn, so it maps it again then. Runs in one
+    thread of low priority, for the cores are the other engine's. None: nothing was checked, for no engine has loaded
+    the model yet, its turn came before the end, or the running engine changed its layers meanwhile.
     """
 
-    def work() -> Sequence[int]:
+    def work() -> Sequence[int] | None:
         torch.set_num_threads(1)
-        loaded = _load(options, channel.raise_if_activated)
+        model = open_loaded_model(options.model, options.dtype, options.kv_bytes, _numerics(options), options.arena_fd)
+        if model is None:
+            return None
         try:
-            return _check(loaded, options, channel.raise_if_activated)
+            checked = _check(model, options, channel.raise_if_activated)
+            return checked if model.arena.is_current() else None
+        except ModelError:
+            if model.arena.is_current():
+                raise
+            return None  # it computed with what is KV by now
         finally:
-            loaded.arena.close()
+            model.arena.close()
 
     try:
         return run_at_low_priority(work)
@@ -218,17 +232,11 @@ def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] |
         return None
 
 
-def _shared_slots(loaded: LoadedModel) -> tuple[KvSlab, dict[int, FileRuns]]:
-    """The slots that peers may write, and where they lie in the arena's file."""
-    kv = loaded.decoder.kv
-    return KvSlab(kv, [loaded.slots] * len(kv)), {i: each.file_runs() for i, each in enumerate(loaded.kv_ranges)}
-
-
 def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes) -> EngineReady:
     config = loaded.config
     item_bytes = loaded.decoder.kv[0].element_size()
     return EngineReady(
-        layers=i32(list(range(config.layers))),
+        layers=i32(loaded.layers),
         slots=loaded.slots,
         quantum=loaded.quantum,
         weights_digest=loaded.weights_digest,

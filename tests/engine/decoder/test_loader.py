@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.arena import GRANULE_BYTES
+from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
 from dunlin.engine.decoder.loader import load_model
 from tests.engine.build import load, make_checkpoint
 

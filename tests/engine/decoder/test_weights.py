@@ -3,6 +3,7 @@
 import json
 import os
 import struct
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,10 +11,23 @@ import pytest
 import safetensors.torch
 import torch
 
-from dunlin.engine.decoder.arena import Arena
-from dunlin.engine.decoder.weights import Checkpoint, Weights, load_weights, weight_granules
+from dunlin.engine.decoder import loader
+from dunlin.engine.decoder.layer_arena import LayerArena, open_arena
+from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
+from dunlin.engine.decoder.loader import WeightLoader, model_memory
+from dunlin.engine.decoder.weights import (
+    Checkpoint,
+    WeightRoom,
+    Weights,
+    checkpoint_digest,
+    digest_of,
+    fill_pieces,
+    root_digest,
+)
+from dunlin.model.checkpoint_tensors import tensor_faults
 from dunlin.model.config import load_config
 from dunlin.model.errors import ModelError
+from dunlin.model.weight_layout import layer_blocks, outer_blocks
 from tests.engine.build import make_checkpoint
 
 
@@ -22,13 +36,18 @@ def directory(tmp_path: Path) -> Path:
     return make_checkpoint(tmp_path, "qwen2", layers=2)
 
 
-def read(directory: Path, dtype: torch.dtype = torch.float32) -> Weights:
+def open_weights(directory: Path, dtype: torch.dtype, fd: int) -> tuple[LayerArena, Weights]:
     config = load_config(directory)
-    arena = Arena(os.memfd_create("weights"), weight_granules(config, dtype.itemsize))
-    loaded = load_weights(directory, config, dtype, arena, lambda: None)
-    arena.check_integrity()
-    assert arena.free_granules == 0, "the plan says exactly what loading takes"
-    return loaded
+    memory = model_memory(config, dtype, config.layers * GRANULE_BYTES)
+    arena = open_arena(fd, memory, range(config.layers))
+    with closing(Checkpoint(directory)) as checkpoint:
+        for fault in tensor_faults(checkpoint.entries, config, directory):
+            raise fault
+        return arena, WeightLoader(arena, checkpoint, memory).load(lambda: None)
+
+
+def read(directory: Path, dtype: torch.dtype = torch.float32) -> Weights:
+    return open_weights(directory, dtype, os.memfd_create("weights"))[1]
 
 
 def tensors_of(directory: Path) -> dict[str, torch.Tensor]:
@@ -44,7 +63,7 @@ def test_every_tensor_lands_in_its_block(directory: Path) -> None:
     bias = torch.cat([tensors[f"{prefix}.{which}_proj.bias"] for which in "qkv"])
     assert torch.equal(loaded.layers[1]["qkv"], qkv)
     assert torch.equal(loaded.layers[1]["qkv_bias"], bias)
-    assert all(block.data_ptr() % 64 == 0 for layer in loaded.layers for block in layer.values())
+    assert all(block.data_ptr() % 64 == 0 for layer in loaded.layers.values() for block in layer.values())
 
 
 def test_another_dtype_is_a_conversion(directory: Path) -> None:
@@ -52,24 +71,50 @@ def test_another_dtype_is_a_conversion(directory: Path) -> None:
     assert torch.equal(loaded.outer["head"], tensors_of(directory)["lm_head.weight"].bfloat16())
 
 
-def test_weights_that_are_there_already_are_not_written_again(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    config = load_config(directory)
+def test_only_what_is_not_there_or_damaged_is_written(directory: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     fd = os.memfd_create("weights")
-    granules = weight_granules(config, 4)
-    first = load_weights(directory, config, torch.float32, Arena(fd, granules), lambda: None)
-    first.layers[1]["qkv"][0, 0] += 1.0  # a damaged one is
-    written: list[tuple[int, ...]] = []
-    copy = torch.Tensor.copy_
+    first = open_weights(directory, torch.float32, fd)[1]
+    wanted = first.layers[1]["qkv"].clone()
+    filled: list[str] = []
 
-    def noticed(target: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
-        written.append(tuple(target.shape))
-        return copy(target, source)
+    def noticed(checkpoint: Checkpoint, room: WeightRoom) -> Any:
+        filled.append(room.blocks[0].parts[0].name)
+        return fill_pieces(checkpoint, room)
 
-    monkeypatch.setattr(torch.Tensor, "copy_", noticed)
-    second = load_weights(directory, config, torch.float32, Arena(fd, granules), lambda: None)
-    assert len(written) == 1, "the one part that was damaged"
+    monkeypatch.setattr(loader, "fill_pieces", noticed)
+    assert open_weights(directory, torch.float32, fd)[1].digest == first.digest
+    assert filled == [], "a restarted engine reads no checkpoint"
+    first.layers[1]["qkv"][0, 0] += 1.0
+    second = open_weights(directory, torch.float32, fd)[1]
+    assert filled == ["model.layers.1.input_layernorm.weight"]
     assert second.digest == first.digest
-    assert torch.equal(second.layers[1]["qkv"], first.layers[1]["qkv"])
+    assert torch.equal(second.layers[1]["qkv"], wanted)
+
+
+def test_a_checkpoint_that_was_written_again_is_read_again(directory: Path) -> None:
+    fd = os.memfd_create("weights")
+    first = open_weights(directory, torch.float32, fd)[1].digest
+    changed = tensors_of(directory)["model.layers.0.mlp.up_proj.weight"] * 2
+    rewrite(directory, model_layers_0_mlp_up_proj_weight=changed)
+    second = open_weights(directory, torch.float32, fd)[1]
+    assert second.digest != first
+    assert torch.equal(second.layers[0]["gate_up"][160:], changed)
+
+
+def test_a_layers_digest_is_that_of_the_checkpoint_and_names_its_place(directory: Path) -> None:
+    config = load_config(directory)
+    for dtype in (torch.float32, torch.bfloat16):
+        arena, loaded = open_weights(directory, dtype, os.memfd_create("weights"))
+        with closing(Checkpoint(directory)) as checkpoint:
+            layers = [checkpoint_digest(checkpoint, layer_blocks(config, layer), dtype) for layer in range(2)]
+            outer = checkpoint_digest(checkpoint, outer_blocks(config), dtype)
+        assert [state.digest for state in arena.record.layers] == layers
+        assert digest_of(arena.layer_room(1)) == layers[1]
+        assert loaded.digest == root_digest(outer, layers) != root_digest(outer, layers[::-1])
+    room = arena.layer_room(1)
+    other = arena.layer_room(0)
+    other.content.copy_(room.content)
+    assert digest_of(other) != digest_of(room), "equal bytes elsewhere are another layer"
 
 
 def shard(directory: Path) -> None:

@@ -8,17 +8,34 @@ import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
 from dunlin.effects import Address
+from dunlin.engine.decoder import numerics
+from dunlin.engine.decoder.loader import LoadedModel, load_model
+from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.execution.remap import LayerRemapper, RemapOrder, RemapStage
+from dunlin.engine.process import main
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.main import CANNOT_CONTINUE, CANNOT_START
 from dunlin.engine.process.options import SPINS, EngineOptions, parse_options
 from dunlin.engine.process.safepoint_counter import SafepointCounter
-from dunlin.messages.engine import Close, EngineFailed, EngineReady, MapHost, StepDone, Unsupported
-from dunlin.messages.types import FinishReason, Header, f32, i8, i32, i64
+from dunlin.messages.engine import (
+    Close,
+    EngineFailed,
+    EngineReady,
+    MapHost,
+    Meet,
+    Met,
+    StepDone,
+    Transfer,
+    TransferDone,
+    Unsupported,
+)
+from dunlin.messages.types import FinishReason, Header, Region, TransferKind, TransferStatus, f32, i8, i32, i64
+from dunlin.model.errors import ModelError
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from tests.engine.build import damage, make_checkpoint
 from tests.engine.commands import PROMPT, make_open, make_step
@@ -29,10 +46,11 @@ TIMEOUT_S = 60.0
 class Child:
     """One engine process, its socket and its memory."""
 
-    def __init__(self, model: Path, **overrides: Any) -> None:
+    def __init__(self, model: Path, arena_fd: int | None = None, **overrides: Any) -> None:
         self.socket, theirs = socket.socketpair()
         self.socket.settimeout(TIMEOUT_S)
-        self.arena_fd, self.progress_fd = os.memfd_create("arena"), os.memfd_create("progress")
+        self.arena_fd = os.memfd_create("arena") if arena_fd is None else arena_fd
+        self.progress_fd = os.memfd_create("progress")
         self.progress = SafepointCounter(self.progress_fd)
         values = {"kv_bytes": 3 << 20, "name": "a", "incarnation": 7, "parent_pid": os.getpid(), **overrides}
         fds: dict[str, Any] = {"socket_fd": theirs.fileno(), "arena_fd": self.arena_fd, "progress_fd": self.progress_fd}
@@ -161,6 +179,83 @@ def test_one_that_stands_by_and_is_needed_at_once_does_not_rehearse_first(model:
     child.close()
 
 
+class Running:
+    """What a running engine has in the arena after it dropped a layer: KV in what was that layer's weights."""
+
+    def __init__(self, model: Path) -> None:
+        self.fd = os.memfd_create("arena")
+        self.options = EngineOptions(model, "a", 7, os.getpid(), -1, self.fd, -1, kv_bytes=3 << 20)
+        loaded = load_model(model, "float32", 3 << 20, numerics.fast_numerics(), self.fd)
+        self.arena = loaded.arena
+        self.remapper = LayerRemapper(loaded.arena, loaded.weights, CheckpointSource(model))
+        for phase in (RemapStage.PREPARE, RemapStage.DROP_WEIGHTS, RemapStage.RELEASE_KV):
+            self.remap(RemapOrder(1, phase, (0, 2)))
+        for layer in (0, 2):
+            loaded.decoder.kv[layer][: self.arena.slots] = float("inf")
+
+    def remap(self, order: RemapOrder) -> None:
+        self.remapper.begin(order)
+        while self.remapper.busy:
+            self.remapper.advance()
+
+    def memory(self) -> bytes:
+        return os.pread(self.fd, os.fstat(self.fd).st_size, 0)
+
+
+class Waiting:
+    """A channel on which nothing comes."""
+
+    def raise_if_activated(self) -> None: ...
+
+
+def test_a_standby_process_leaves_the_arena_as_it_is_and_goes_on_with_what_it_finds(model: Path) -> None:
+    running = Running(model)
+    before, slots = running.memory(), running.arena.slots
+    child = Child(model, running.fd, standby=True)
+    assert child.receive_stood_by() == b""
+    assert running.memory() == before
+    running.arena.close()
+    child.socket.sendall(b"\1")
+    ready = child.receive()
+    assert isinstance(ready, EngineReady)
+    assert (list(ready.layers), ready.slots) == ([0, 2], slots)
+    assert slots > 4096
+    assert running.memory() == before, "it loads nothing that is there"
+    child.close()
+
+
+def test_a_rehearsal_counts_unless_the_arena_changed_meanwhile(model: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    running, channel = Running(model), cast(main.ParentChannel, Waiting())
+    for faulty in (False, True):
+        for changes in (False, True):
+
+            def check(loaded: LoadedModel, *rest: Any, changes: bool = changes, faulty: bool = faulty) -> range:
+                assert loaded.layers == (0, 2)
+                if changes:
+                    for phase in (RemapStage.PREPARE, RemapStage.ABORT):
+                        running.remap(RemapOrder(9, phase, (0, 1, 2)))
+                if faulty:
+                    raise ModelError(model, "nothing is a number", "-")
+                return range(1, 3)
+
+            monkeypatch.setattr(main, "_check", check)
+            if faulty and not changes:
+                with pytest.raises(ModelError, match="nothing is a number"):
+                    main._rehearse(running.options, channel)
+            else:
+                assert main._rehearse(running.options, channel) == (None if changes else range(1, 3))
+    running.arena.close()
+    os.close(running.fd)
+
+
+def test_without_a_loaded_model_there_is_nothing_to_rehearse(model: Path) -> None:
+    fd = os.memfd_create("arena")
+    options = EngineOptions(model, "a", 7, os.getpid(), -1, fd, -1, kv_bytes=3 << 20)
+    assert main._rehearse(options, cast(main.ParentChannel, Waiting())) is None
+    assert os.fstat(fd).st_size == 0
+    os.close(fd)
+
+
 def test_the_environment_bounds_how_long_threads_spin_unless_it_says_so_itself() -> None:
     options = EngineOptions(Path("/m"), "a", 7, 1, 3, 4, 5, kv_bytes=9)
     assert options.environment({"A": "b"}) == {"A": "b", "GOMP_SPINCOUNT": str(SPINS)}
@@ -237,3 +332,37 @@ def test_an_unknown_dtype_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         parse_options(options.command()[3:])
     assert "invalid choice: 'int3'" in capsys.readouterr().err
+
+
+def test_kv_pushed_into_another_engines_slots_goes_on_there_with_the_same_text(model: Path) -> None:
+    """Sent while the first computes it, verified by the second, which computes the next token from it."""
+    first, second = Child(model), Child(model)
+    try:
+        ready = [child.receive() for child in (first, second)]
+        peer, end = Address("engine", "second"), len(PROMPT)
+        region, extents, there = Region(0, 3, 0, end), (i64([0]), i64([end])), (i64([100, 50]), i64([4, end - 4]))
+        to_peer: dict[str, Any] = {
+            "peer": peer,
+            "peer_extent_start": there[0],
+            "peer_extent_length": there[1],
+            "step": 1,
+        }
+        push = Transfer(1, TransferKind.SLAB_TO_PEER, 1, region, *extents, **to_peer)
+        steps = make_step(1, (1, 0, end, 0)), make_step(2, (1, end, end + 1, end))
+        first.send(Meet(peer, ready[1].agent), make_open(), steps[0], push, steps[1])
+        events = [first.receive() for _ in range(4)]
+        assert events[0] == Met(peer)
+        (sent,) = [event for event in events if isinstance(event, TransferDone)]
+        (begun, following) = [event for event in events if isinstance(event, StepDone)]
+        assert (sent.status, sent.detail) == (TransferStatus.OK, "")
+        look = Transfer(2, TransferKind.PEER_TO_SLAB, 5, region, *there, checksum=sent.checksum)
+        opened = make_open(5, [*PROMPT, begun.token[0]], prompt_tokens=end)
+        second.send(opened, look, make_step(9, (5, end, end + 1, 300), after=i64([2])))
+        verified, done = second.receive(), second.receive()
+        assert (verified.status, list(done.token)) == (TransferStatus.OK, list(following.token))
+        wrong = Transfer(3, TransferKind.PEER_TO_SLAB, 0, region, *there, checksum=sent.checksum ^ 1)
+        second.send(wrong)
+        assert second.receive().status is TransferStatus.CORRUPT
+    finally:
+        first.close()
+        second.close()

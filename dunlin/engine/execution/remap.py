@@ -1,0 +1,287 @@
+"""Changes the layers that a running engine holds, phase by phase and piece by piece, between iterations of steps.
+
+Fewer layers: PREPARE maps the weights' granules at the tails of the KV that stays, DROP_WEIGHTS gives them over,
+RELEASE_KV does the same with the KV of the layers that went. More layers: PREPARE takes tails of KV, whose slots the
+core has evacuated, as room for weights, LOAD fills it, COMMIT holds the layers. ABORT ends a change where it stands,
+without loss of KV. Owns the change under way; the arena carries it out. Knows no message and no step.
+"""
+
+from collections.abc import Generator, Sequence
+from dataclasses import dataclass
+from enum import IntEnum
+
+import xxhash
+
+from dunlin.engine.decoder import layer_layout
+from dunlin.engine.decoder.granule_ledger import LedgerPhase, LedgerRecord
+from dunlin.engine.decoder.layer_arena import LayerArena
+from dunlin.engine.decoder.layer_layout import LayoutError, slot_capacity
+from dunlin.engine.decoder.weight_sources import WeightSource, WeightSourceError
+from dunlin.engine.decoder.weights import Weights, digest_pieces
+from dunlin.model.errors import ModelError
+
+
+class RemapStage(IntEnum):
+    """The phases of a change of layers."""
+
+    PREPARE = 0
+    DROP_WEIGHTS = 1
+    RELEASE_KV = 2
+    LOAD = 3
+    COMMIT = 4
+    ABORT = 5
+
+
+@dataclass(frozen=True, slots=True)
+class RemapOrder:
+    """One phase: `layers` are to be held when the change is over, `layout` is the version that results."""
+
+    layout: int
+    phase: RemapStage
+    layers: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class RemapOutcome:
+    """A phase ended: the layers held and the capacity from now on."""
+
+    layout: int
+    phase: RemapStage
+    layers: tuple[int, ...]
+    slots: int
+    quantum: int
+
+
+class RemapError(Exception):
+    """A phase that is refused or failed; the text says why. The engine is as it was before that phase."""
+
+
+_Work = Generator[RemapOutcome | None, None, None]
+
+
+class LayerRemapper:
+    """One engine's change of layers. Feed `begin`, then call `advance` between iterations while `busy`.
+
+    `weights.layers` always has just the layers held.
+    """
+
+    def __init__(self, arena: LayerArena, weights: Weights, checkpoint: WeightSource) -> None:
+        self.waiting = False
+        self._arena = arena
+        self._weights = weights
+        self._checkpoint = checkpoint
+        self._work: _Work | None = None
+        self._answering: RemapStage | None = None
+        self._change: RemapOrder | None = None
+        self._planned: LedgerRecord | None = None
+        self._next = RemapStage.PREPARE
+        if arena.record.phase is LedgerPhase.DROPPED:
+            self._change = RemapOrder(arena.record.layout, RemapStage.DROP_WEIGHTS, arena.record.held)
+            self._next = RemapStage.RELEASE_KV
+
+    def __repr__(self) -> str:
+        return f"[layers: {self.layers} | layout: {self.layout} | next: {self._next.name}]"
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers held."""
+        return self._arena.record.held
+
+    @property
+    def layout(self) -> int:
+        """The version of the layers held."""
+        return self._arena.record.layout
+
+    @property
+    def slots(self) -> int:
+        """Slots that every layer held has."""
+        return self._arena.slots
+
+    @property
+    def busy(self) -> bool:
+        """Whether `advance` has something to do; `waiting` says that the last call found nothing."""
+        return self._work is not None
+
+    def coming_slots(self, layers: Sequence[int]) -> int:
+        """Slots that every layer held would have from PREPARE with more `layers` on.
+
+        :raises RemapError: they leave none.
+        """
+        try:
+            return slot_capacity(self._arena.plan, layer_layout.with_room(self._arena.plan, self._arena.record, layers))
+        except LayoutError as error:
+            raise RemapError(str(error)) from None
+
+    def begin(self, order: RemapOrder, source: WeightSource | None = None) -> None:
+        """Take an order; `advance` carries it out and answers it once. LOAD reads from `source`, or the checkpoint.
+
+        An ABORT ends a phase that has not answered, which then never does.
+
+        :raises RemapError: it is out of order, or cannot be done: nothing of it was.
+        """
+        self._check(order)
+        if self._work is not None and order.phase is RemapStage.ABORT:
+            self._work.close()
+        work = {
+            RemapStage.PREPARE: self._prepare,
+            RemapStage.DROP_WEIGHTS: self._drop_weights,
+            RemapStage.RELEASE_KV: self._release_kv,
+            RemapStage.LOAD: lambda order: self._load(order, source or self._checkpoint),
+            RemapStage.COMMIT: self._commit,
+            RemapStage.ABORT: self._abort,
+        }[order.phase]
+        try:
+            self._work = work(order)
+        except LayoutError as error:
+            raise RemapError(f"{order.phase.name} of layout {order.layout}: {error}") from None
+        self._answering = order.phase
+
+    def advance(self) -> RemapOutcome | None:
+        """Do the next piece, of about a MiB; returns the answer when the phase ends with it.
+
+        :raises RemapError: the phase failed. A failed PREPARE ends the change; another phase may be ordered again.
+        """
+        if self._work is None:
+            return None
+        try:
+            outcome = next(self._work, _OVER)
+        except (WeightSourceError, ModelError, MemoryError, OSError) as error:
+            raise self._failed(error) from error
+        if outcome is _OVER:
+            self._work = None
+            return None
+        if outcome is not None:
+            self._answering = None
+        return outcome
+
+    def _check(self, order: RemapOrder) -> None:
+        what = f"{order.phase.name} of layout {order.layout}"
+        abort = order.phase is RemapStage.ABORT
+        if self._answering is not None and not abort:
+            raise RemapError(f"{what}: {self._answering.name} is under way")
+        if order.phase is RemapStage.PREPARE:
+            self._check_first(order, what)
+        elif self._change is None:
+            raise RemapError(f"{what}: no change of layers is under way")
+        elif order.layout != self._change.layout or (order.layers != self._change.layers and not abort):
+            raise RemapError(f"{what} and layers {order.layers}: under way is {self._change}")
+        if order.phase is not self._next and not abort:
+            raise RemapError(f"{what}: the next phase is {self._next.name}")
+
+    def _check_first(self, order: RemapOrder, what: str) -> None:
+        if self._change is not None:
+            raise RemapError(f"{what}: under way is {self._change}")
+        if order.layout <= self.layout:
+            raise RemapError(f"{what}: layout {self.layout} is in force")
+        known = range(len(self._arena.plan.weights))
+        if not order.layers or list(order.layers) != sorted({*order.layers} & {*known}):
+            raise RemapError(f"{what}: {order.layers} are not layers of {len(known)}, ascending")
+        held, wanted = set(self.layers), set(order.layers)
+        if not (wanted < held or held < wanted or (wanted == held and self._arena.record.retained)):
+            raise RemapError(f"{what}: {order.layers} are neither fewer nor more than the layers held, {self.layers}")
+
+    def _prepare(self, order: RemapOrder) -> _Work:
+        arena = self._arena
+        fewer = set(order.layers) <= set(self.layers)
+        if fewer:
+            planned = layer_layout.without_weights(arena.plan, arena.record, order.layers, order.layout)
+        else:
+            planned = layer_layout.with_room(arena.plan, arena.record, order.layers)
+        self._change, self._planned = order, planned
+        return self._prepare_pieces(order, planned, fewer)
+
+    def _prepare_pieces(self, order: RemapOrder, planned: LedgerRecord, fewer: bool) -> _Work:
+        yield from self._trim()
+        for _ in self._arena.extend_to(planned):
+            yield None
+        if not fewer:
+            self._arena.commit(planned)
+        yield self._done(order, RemapStage.DROP_WEIGHTS if fewer else RemapStage.LOAD)
+        if not fewer:
+            yield from self._trim()
+
+    def _drop_weights(self, order: RemapOrder) -> _Work:
+        planned = self._planned
+        assert planned is not None, "PREPARE planned it"
+        self._arena.commit(planned)
+        self._publish()
+        yield self._done(order, RemapStage.RELEASE_KV)
+        yield from self._trim()
+
+    def _release_kv(self, order: RemapOrder) -> _Work:
+        planned = layer_layout.without_kv(self._arena.plan, self._arena.record)
+        return self._release_pieces(order, planned)
+
+    def _release_pieces(self, order: RemapOrder, planned: LedgerRecord) -> _Work:
+        yield from self._trim()
+        for _ in self._arena.extend_to(planned):
+            yield None
+        self._arena.commit(planned)
+        yield self._done(order, RemapStage.PREPARE)
+        yield from self._trim()
+
+    def _load(self, order: RemapOrder, source: WeightSource) -> _Work:
+        yield from self._trim()
+        record = self._arena.record
+        for layer in record.coming:
+            if not record.layers[layer].loaded:
+                yield from self._load_layer(layer, source)
+                self._arena.commit(self._arena.record.with_layer(layer, loaded=True))
+        yield self._done(order, RemapStage.COMMIT)
+
+    def _load_layer(self, layer: int, source: WeightSource) -> _Work:
+        room = self._arena.layer_room(layer)
+        for written in source.fill(layer, room):
+            self.waiting = written == 0
+            yield None
+        hasher = xxhash.xxh3_128()
+        for _ in digest_pieces(room, hasher):
+            yield None
+        wanted = self._arena.record.layers[layer].digest
+        if hasher.digest() != wanted:
+            raise WeightSourceError(f"layer {layer} from {source!r} is {hasher.hexdigest()}, not {wanted.hex()}")
+
+    def _commit(self, order: RemapOrder) -> _Work:
+        self._arena.commit(layer_layout.with_layers(self._arena.record, order.layout))
+        self._publish()
+        yield self._done(order, RemapStage.PREPARE)
+
+    def _abort(self, order: RemapOrder) -> _Work:
+        return self._abort_pieces(order, layer_layout.aborted(self._arena.plan, self._arena.record))
+
+    def _abort_pieces(self, order: RemapOrder, back: LedgerRecord) -> _Work:
+        self.waiting = False
+        yield from self._trim()
+        for _ in self._arena.extend_to(back):
+            yield None
+        if self._arena.record.phase is not LedgerPhase.SETTLED:
+            self._arena.commit(back)
+        yield self._done(order, RemapStage.PREPARE)
+        yield from self._trim()
+
+    def _trim(self) -> _Work:
+        for _ in self._arena.trim():
+            yield None
+
+    def _publish(self) -> None:
+        """Let steps see the layers held, and no others, in ascending order."""
+        before = dict(self._weights.layers)
+        self._weights.layers.clear()
+        for layer in self.layers:
+            self._weights.layers[layer] = before.get(layer) or self._arena.layer_room(layer).views
+
+    def _done(self, order: RemapOrder, following: RemapStage) -> RemapOutcome:
+        self._next = following
+        if following is RemapStage.PREPARE:
+            self._change = self._planned = None
+        return RemapOutcome(order.layout, order.phase, self.layers, self.slots, self._arena.plan.quantum)
+
+    def _failed(self, error: Exception) -> RemapError:
+        stage, self._answering, self.waiting = self._answering, None, False
+        self._work = self._trim()
+        if self._next is RemapStage.PREPARE:
+            self._change = self._planned = None
+        return RemapError(f"{stage.name if stage is not None else 'unmapping'}: {error}")
+
+
+_OVER = RemapOutcome(0, RemapStage.ABORT, (), 0, 0)
