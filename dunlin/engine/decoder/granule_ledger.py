@@ -9,7 +9,6 @@ import struct
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import IntEnum
-from itertools import pairwise
 from typing import Any, NamedTuple, Protocol
 
 import numpy as np
@@ -27,10 +26,11 @@ _READ_ATTEMPTS = 8
 _PAGE_BYTES = 4096
 _SUPERBLOCK = struct.Struct("<8sIIQ16sQ")  # magic, version, layers, granules, plan, arena
 _CHECKSUM = struct.Struct("<Q")
-_RECORD = struct.Struct("<QQ")  # sequence, checksum
+_RECORD = struct.Struct("<QQQ")  # sequence, bytes of the body, checksum
 _STATE = struct.Struct("<qI?3x16s16s")  # layout, phase, outer loaded, outer digest, checkpoint
 _LAYER = struct.Struct("<B3xI16s")  # flags, granules of KV retained, digest
 _HELD, _COMING, _LOADED = 1, 2, 4
+_RUN = np.dtype([("kind", "<u4"), ("layer", "<u4"), ("index", "<u4"), ("first", "<u4"), ("count", "<u4")])
 
 
 class RangeKind(IntEnum):
@@ -142,12 +142,13 @@ def check_record(record: LedgerRecord, granules: int) -> None:
 
     :raises LedgerError: one of these is broken.
     """
-    for key, held in record.ranges.items():
-        if len(held) and not 0 <= int(held.min()) <= int(held.max()) < granules:
-            raise LedgerError(f"{key.kind.name} of layer {key.layer} has a granule outside the {granules} of the arena")
-    counts = np.bincount(np.concatenate([_NONE, *record.ranges.values()]), minlength=granules)
-    if counts.max(initial=0) > 1:
-        raise LedgerError(f"granule {int(counts.argmax())} is in two places")
+    runs = np.sort(_runs(record), order="first")
+    ends = runs["first"].astype(np.int64) + runs["count"]
+    if len(runs) and int(ends.max()) > granules:
+        raise LedgerError(f"granule {int(ends.max()) - 1} is outside the {granules} of the arena")
+    twice = np.flatnonzero(ends[:-1] > runs["first"][1:])
+    if len(twice):
+        raise LedgerError(f"granule {int(runs['first'][twice[0] + 1])} is in two places")
     if record.outer_loaded and not len(record.granules(OUTER)):
         raise LedgerError("the outer weights are loaded and have no granules")
     for layer, state in enumerate(record.layers):
@@ -160,26 +161,24 @@ def check_record(record: LedgerRecord, granules: int) -> None:
 
 
 def encode_record(record: LedgerRecord, granules: int) -> bytes:
-    """The record as bytes: the state, the layers, then 8 bytes for each granule (range kind, layer, index).
+    """The record as bytes: the state, the layers, then the granules in runs (range kind, layer, index in the range,
+    first granule, count), so that what is written is small however large the arena is.
 
     :raises LedgerError: it contradicts itself.
     """
     check_record(record, granules)
-    owners = np.zeros(granules, dtype="<u8")
-    for key, held in record.ranges.items():
-        owners[held] = (key.kind << 56 | key.layer << 32) + np.arange(len(held), dtype=np.uint64)
     state = _STATE.pack(record.layout, record.phase, record.outer_loaded, record.outer_digest, record.checkpoint)
-    return state + b"".join(_encode_layer(layer) for layer in record.layers) + owners.tobytes()
+    return state + b"".join(_encode_layer(layer) for layer in record.layers) + _runs(record).tobytes()
 
 
 def decode_record(body: bytes, layers: int, granules: int) -> LedgerRecord:
     """:raises LedgerError: the bytes are no record of that many layers and granules."""
     states_end = _STATE.size + layers * _LAYER.size
-    if len(body) != states_end + 8 * granules:
-        raise LedgerError(f"{len(body)} bytes are no record of {layers} layers and {granules} granules")
+    if len(body) < states_end or (len(body) - states_end) % _RUN.itemsize:
+        raise LedgerError(f"{len(body)} bytes are no record of {layers} layers")
     layout, phase, outer_loaded, outer_digest, checkpoint = _STATE.unpack_from(body)
     states = tuple(_decode_layer(*fields) for fields in _LAYER.iter_unpack(body[_STATE.size : states_end]))
-    ranges = _ranges(np.frombuffer(body, dtype="<u8", offset=states_end))
+    ranges = _ranges(np.frombuffer(body, dtype=_RUN, offset=states_end))
     record = LedgerRecord(layout, LedgerPhase(phase), states, ranges, outer_loaded, outer_digest, checkpoint)
     check_record(record, granules)
     return record
@@ -194,19 +193,27 @@ def _decode_layer(flags: int, retained: int, digest: bytes) -> LayerState:
     return LayerState(bool(flags & _HELD), bool(flags & _COMING), bool(flags & _LOADED), retained, digest)
 
 
-def _ranges(owners: NDArray[np.uint64]) -> dict[RangeKey, Granules]:
+def _runs(record: LedgerRecord) -> NDArray[np.void]:
+    """Consecutive granules of each range as one entry, range by range."""
+    parts = [np.empty(0, dtype=_RUN)]
+    for key, granules in record.ranges.items():
+        starts = np.flatnonzero(np.diff(granules, prepend=granules[:1] - 2) != 1)
+        runs = np.empty(len(starts), dtype=_RUN)
+        runs["kind"], runs["layer"], runs["index"] = key.kind, key.layer, starts
+        runs["first"], runs["count"] = granules[starts], np.diff(starts, append=len(granules))
+        parts.append(runs)
+    return np.concatenate(parts)
+
+
+def _ranges(runs: NDArray[np.void]) -> dict[RangeKey, Granules]:
     """Each range's granules by index. :raises LedgerError: a range has a gap."""
-    order = np.argsort(owners, kind="stable")[int((owners == 0).sum()) :]
-    keys = owners[order] >> np.uint64(32)
-    bounds = [*np.flatnonzero(np.diff(keys, prepend=np.uint64(0))), len(order)]
-    ranges: dict[RangeKey, Granules] = {}
-    for start, stop in pairwise(bounds):
-        kind, layer = divmod(int(keys[start]), 1 << 24)
-        indices = owners[order[start:stop]] & np.uint64(0xFFFFFFFF)
-        if not np.array_equal(indices, np.arange(stop - start, dtype=np.uint64)):
-            raise LedgerError(f"range kind {kind} of layer {layer} has a gap")
-        ranges[RangeKey(RangeKind(kind), layer)] = order[start:stop]
-    return ranges
+    parts: dict[RangeKey, list[Granules]] = {}
+    for kind, layer, index, first, count in np.sort(runs, order=["kind", "layer", "index"]).tolist():
+        held = parts.setdefault(RangeKey(RangeKind(kind), layer), [])
+        if index != sum(map(len, held)):
+            raise LedgerError(f"range kind {kind} of layer {layer} has a gap at {index}")
+        held.append(np.arange(first, first + count, dtype=np.int64))
+    return {key: np.concatenate(held) for key, held in parts.items()}
 
 
 class LedgerMemory(Protocol):
@@ -223,8 +230,13 @@ def ledger_bytes(layers: int, granules: int) -> int:
 
 
 def _slot_bytes(layers: int, granules: int) -> int:
-    used = _RECORD.size + _STATE.size + layers * _LAYER.size + 8 * granules
+    used = _RECORD.size + _most_bytes(layers, granules)
     return -(-used // _PAGE_BYTES) * _PAGE_BYTES
+
+
+def _most_bytes(layers: int, granules: int) -> int:
+    """A body's bytes when no two granules are consecutive. What is not written takes no memory."""
+    return _STATE.size + layers * _LAYER.size + _RUN.itemsize * granules
 
 
 class GranuleLedger:
@@ -259,7 +271,6 @@ class GranuleLedger:
         self._memory.write(0, bytes(_SUPERBLOCK.size + _CHECKSUM.size))
         for slot in (0, 1):
             self._memory.write(self._offset(slot), bytes(_RECORD.size))
-        self.sequence = 0
         self.commit(record)
         block = _SUPERBLOCK.pack(MAGIC, VERSION, self._layers, self._granules, self._plan, arena)
         self._memory.write(0, block + _CHECKSUM.pack(xxhash.xxh3_64_intdigest(block)))
@@ -274,7 +285,7 @@ class GranuleLedger:
         following = self.sequence + 1
         offset = self._offset(following % 2)
         self._memory.write(offset + _RECORD.size, body)
-        self._memory.write(offset, _RECORD.pack(following, _checksum(following, body)))
+        self._memory.write(offset, _RECORD.pack(following, len(body), _checksum(following, body)))
         self.sequence = following
 
     def _read_superblock(self) -> bool:
@@ -287,8 +298,8 @@ class GranuleLedger:
 
     def _read_slot(self, slot: int) -> tuple[int, bytes] | None:
         offset = self._offset(slot)
-        sequence, checksum = _RECORD.unpack(self._memory.read(offset, _RECORD.size))
-        body = self._memory.read(offset + _RECORD.size, _STATE.size + self._layers * _LAYER.size + 8 * self._granules)
+        sequence, length, checksum = _RECORD.unpack(self._memory.read(offset, _RECORD.size))
+        body = self._memory.read(offset + _RECORD.size, min(length, _most_bytes(self._layers, self._granules)))
         return (sequence, body) if sequence and checksum == _checksum(sequence, body) else None
 
     def _decode(self, body: bytes) -> LedgerRecord | None:

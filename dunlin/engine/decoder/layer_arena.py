@@ -25,7 +25,6 @@ from dunlin.engine.decoder.granule_ledger import (
 from dunlin.engine.decoder.layer_layout import (
     GRANULE_BYTES,
     ArenaPlan,
-    file_runs,
     first_record,
     granules_for,
     recovered,
@@ -96,12 +95,6 @@ class LayerArena:
         slot_items = config.slot_bytes(1)
         reserved = flat.numel() // slot_items
         return flat[: reserved * slot_items].view(reserved, 2, config.kv_heads, config.head_dim)
-
-    def kv_file_runs(self, layer: int) -> list[tuple[int, int]]:
-        """Where the slots of one layer lie in the file, in order: (offset, length) in bytes."""
-        length = self.slots_of(layer) * self.plan.slot_bytes
-        runs = file_runs(self.plan, self.record, kv_of(layer), 0, length)
-        return [(self.data_offset + offset, size) for offset, size in runs]
 
     def layer_room(self, layer: int) -> WeightRoom:
         """The memory of one layer's weights; only to be touched while the ledger has granules for it."""

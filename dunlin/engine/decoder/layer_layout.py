@@ -155,7 +155,7 @@ def file_runs(plan: ArenaPlan, record: LedgerRecord, key: RangeKey, start: int, 
 
 def _dropped(record: LedgerRecord, layer: int, kept: bool) -> LayerState:
     state = record.layers[layer]
-    if kept or not state.held:
+    if kept:
         return state
     return replace(state, held=False, loaded=False, retained=len(record.granules(kv_of(layer))))
 

@@ -27,8 +27,8 @@ from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
 from dunlin.engine.process.warmup import warm_up
 from dunlin.engine.transfer.activation_rooms import ActivationRooms
-from dunlin.engine.transfer.peer_access import FileRuns, PeerAccess
-from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.arena_slots import kv_file_runs, slab_of
+from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.messages.engine import EngineFailed, EngineReady, Interrupt
 from dunlin.messages.types import Header, i32
 from dunlin.model.errors import ModelError
@@ -124,8 +124,8 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
 
         loaded = _load(options, beat)
         threads.allow(checked or _check(loaded, options, beat))
-        memory = OwnMemory(_slab(loaded), rooms, access)
-        access.publish(options.arena_fd, memory.slab, _slots_in_file(loaded))
+        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv), rooms, access)
+        access.publish(options.arena_fd, memory.slab, kv_file_runs(loaded.arena))
         beat()
     except (ModelError, ValueError, MemoryError, OSError) as error:
         channel.send(EngineFailed(f"cannot start: {error}"))
@@ -241,17 +241,6 @@ def _rehearse(options: EngineOptions, channel: ParentChannel) -> Sequence[int] |
         return run_at_low_priority(work)
     except ActivationRequested:
         return None
-
-
-def _slab(loaded: LoadedModel) -> KvSlab:
-    slots = [loaded.arena.slots_of(layer) for layer in range(loaded.config.layers)]
-    return KvSlab(loaded.decoder.kv, slots, loaded.arena.record.layout)
-
-
-def _slots_in_file(loaded: LoadedModel) -> dict[int, FileRuns]:
-    """Where the slots that peers may write lie in the arena's file, by layer."""
-    arena = loaded.arena
-    return {layer: arena.kv_file_runs(layer) for layer in range(loaded.config.layers) if arena.slots_of(layer)}
 
 
 def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes) -> EngineReady:

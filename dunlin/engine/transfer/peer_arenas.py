@@ -24,7 +24,7 @@ from dunlin.wire.codec import CodecError, decode
 
 POPULATED_BYTES = 64 << 10
 """Pages are put in place so many bytes at a time: the kernel maps sixteen pages that exist at the price of one."""
-_PIECE_BYTES = 4 * POPULATED_BYTES
+_PIECE_BYTES = 16 * POPULATED_BYTES
 _POPULATE_READ = 22
 
 
@@ -76,14 +76,24 @@ class _Layout:
     """Where the slots of one layout lie in the peer's file."""
 
     def __init__(self, geometry: ArenaGeometry) -> None:
+        """:raises ValueError, KeyError: it contradicts itself."""
         self.geometry = geometry
         self._slots = dict(zip(geometry.layer, geometry.slots, strict=True))
         self._runs: dict[int, list[tuple[int, int]]] = {layer: [] for layer in self._slots}
-        self._ends: dict[int, list[int]] = {layer: [] for layer in self._slots}
+        self._ends: dict[int, list[int]] = {layer: [0] for layer in self._slots}
         for layer, offset, length in zip(geometry.run_layer, geometry.run_offset, geometry.run_length, strict=True):
-            ends = self._ends[layer]
+            if not 0 <= offset < offset + length <= geometry.arena_bytes:
+                raise ValueError(f"{length} bytes at {offset} of {geometry.arena_bytes}")
             self._runs[layer].append((offset, length))
-            ends.append((ends[-1] if ends else 0) + length)
+            self._ends[layer].append(self._ends[layer][-1] + length)
+        for layer, slots in self._slots.items():
+            if slots * geometry.slot_bytes > self._ends[layer][-1]:
+                raise ValueError(f"{slots} slots in {self._ends[layer][-1]} bytes")
+
+    @property
+    def arena(self) -> tuple[int, int, int]:
+        """The file: descriptor, inode, size in bytes."""
+        return self.geometry.arena_fd, self.geometry.arena_inode, self.geometry.arena_bytes
 
     def slots(self, region: Region) -> int:
         """Slots that all layers of the region have; 0 if one is not there."""
@@ -92,10 +102,10 @@ class _Layout:
     def file_runs(self, layer: int, start: int, length: int) -> Iterator[tuple[int, int]]:
         """Where slots lie, as (offset, length) in bytes."""
         at, stop = start * self.geometry.slot_bytes, (start + length) * self.geometry.slot_bytes
-        index = bisect_right(self._ends[layer], at)
+        index = bisect_right(self._ends[layer], at) - 1
         while at < stop:
             offset, run_length = self._runs[layer][index]
-            inside = at - (self._ends[layer][index] - run_length)
+            inside = at - self._ends[layer][index]
             count = min(run_length - inside, stop - at)
             yield offset + inside, count
             at, index = at + count, index + 1
@@ -111,7 +121,7 @@ class PeerArena:
         try:
             self._layout = self._read()
             found = self._layout.geometry
-            self._arena = SharedFile(self._pid, found.arena_fd, found.arena_inode, found.arena_bytes)
+            self._arena = SharedFile(self._pid, *self._layout.arena)
             self._rooms = (
                 SharedFile(self._pid, found.room_fd, found.room_inode, found.rooms * found.room_bytes)
                 if found.rooms
@@ -162,7 +172,9 @@ class PeerArena:
 
     def _current(self, layout: int) -> _Layout:
         if self._layout.geometry.layout != layout:
-            self._layout = self._read()
+            before, self._layout = self._layout, self._read()
+            if self._layout.arena != before.arena:
+                self._arena = SharedFile(self._pid, *self._layout.arena)
         found = self._layout.geometry.layout
         if found != layout:
             raise TransferError(f"the peer's layout is {found}, the transfer was ordered for {layout}")
@@ -171,7 +183,7 @@ class PeerArena:
     def _read(self) -> _Layout:
         try:
             return _Layout(cast(ArenaGeometry, decode("ArenaGeometry", self._page.geometry())))
-        except CodecError as error:
+        except (CodecError, ValueError, KeyError) as error:
             raise TransferError(f"the peer's page cannot be read: {error}") from None
 
 

@@ -13,7 +13,7 @@ import xxhash
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.kv.region_identity import signed_digest
 
-PIECE_BYTES = 128 << 10
+PIECE_BYTES = 512 << 10
 """Copied and hashed at a time: small enough to be in the cache still when it is hashed."""
 
 Guard = Callable[[], AbstractContextManager[None]]

@@ -25,7 +25,7 @@ class TransferLimits:
     """
 
     waiting: int = 1024
-    chunk_bytes: int = 256 << 10
+    chunk_bytes: int = 512 << 10
     turn_bytes: int = 512 << 10
     turn_share: float = 0.2
 
@@ -112,11 +112,11 @@ class TransferQueue:
         return [self._end(each, TransferStatus.FAILED, f"{peer} is gone") for each in gone]
 
     def layers_written(self, step: int, stop: int | None) -> None:
-        """The step has written its layers below `stop`, None: all of them."""
+        """The step has written its layers below `stop`; None: it has ended, and what it wrote counts."""
         for pending in self._pending.values():
             if pending.transfer.step == step and pending.layers is not None:
-                first, last = pending.transfer.region.layer_start, pending.transfer.region.layer_stop
-                pending.layers = None if stop is None or stop >= last else max(stop - first, 0)
+                region = pending.transfer.region
+                pending.layers = None if stop is None else max(min(stop, region.layer_stop) - region.layer_start, 0)
                 self._put(pending)
 
     def step_left(self, step: int, sequences: Sequence[int]) -> list[Ended]:

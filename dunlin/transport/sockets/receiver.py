@@ -52,7 +52,7 @@ class RegionReceiver:
         *,
         host: str = "127.0.0.1",
         tls: ssl.SSLContext | None = None,
-        most_connections: int = 16,
+        most_connections: int = 64,
         patience_s: float = 10.0,
         stall_s: float = 5.0,
     ) -> None:
@@ -63,7 +63,7 @@ class RegionReceiver:
             received: called once for each expected region.
             host: address to listen on.
             tls: for connections that must show a certificate.
-            most_connections: at once; the next one is closed.
+            most_connections: at once, of which a sender may have one for each priority; the next one is closed.
             patience_s: seconds until an expected region must have begun to come.
             stall_s: a connection that brings no byte for so long in the midst of a region is closed.
 

@@ -1,23 +1,26 @@
-"""Sends regions of the host tier to other nodes: one thread, the most urgent first, one connection per receiver kept.
+"""Sends regions of the host tier to other nodes: one thread, chunk by chunk, the most urgent region first.
 
-A connection that broke is opened again once; what fails then is reported, and may be submitted again. Knows no core
-and no catalog; the bytes are sent as they are, and the receiver judges them.
+A region that a more urgent one overtakes waits on its own connection, and gets a chunk now and then, so that its
+receiver does not take it for stuck. A kept connection that broke is opened again once; what fails then is reported, and
+may be submitted again. Knows no core and no catalog; the bytes are sent as they are, and the receiver judges them.
 """
 
-import contextlib
+import heapq
 import itertools
-import queue
-import socket
 import ssl
 import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from dunlin.messages.types import Priority
 from dunlin.transport.payload import TAKEN, RegionHeader
 from dunlin.transport.sockets.blocking import receive_exactly
+from dunlin.transport.sockets.connections import ConnectionPool
 
 CHUNK_BYTES = 1 << 20
+KEEP_ALIVES = 4
+"""Chunks that an overtaken region gets in the time after which its receiver gives up."""
 
 OnSent = Callable[[int, str], None]
 """Called once per parcel: its ticket, and the error (empty: the receiver has it)."""
@@ -41,7 +44,59 @@ class RegionSend:
 class _Queued:
     priority: int
     order: int
-    parcel: RegionSend | None = field(compare=False)
+    parcel: RegionSend = field(compare=False)
+
+
+class _RefusedError(Exception):
+    """The receiver did not want it."""
+
+
+class _UnderWay:
+    """One parcel on its own connection. `sent_bytes` of it have gone; `last_s` is when."""
+
+    def __init__(self, queued: _Queued, room: memoryview, pool: ConnectionPool) -> None:
+        self.queued = queued
+        self.sent_bytes = 0
+        self.last_s = 0.0
+        self._room = room
+        self._pool = pool
+        self._stream, self._is_kept = pool.take(queued.parcel.endpoint, queued.parcel.server_name)
+
+    def send_chunk(self) -> bool:
+        """Send the next chunk, after the first also what comes before it; True when the receiver has it all.
+
+        :raises OSError, EOFError: the connection ended.
+        :raises _RefusedError: the receiver did not want it.
+        """
+        try:
+            return self._send()
+        except (OSError, EOFError):
+            self._stream.close()
+            if not self._is_kept:
+                raise
+        parcel = self.queued.parcel  # it may have ended long ago: once more over a new one
+        self.sent_bytes, self._is_kept = 0, False
+        self._stream = self._pool.connect(parcel.endpoint, parcel.server_name)
+        return self._send()
+
+    def close(self) -> None:
+        self._stream.close()
+
+    def _send(self) -> bool:
+        parcel = self.queued.parcel
+        if not self.sent_bytes:
+            self._stream.sendall(parcel.payload.encode())
+        start, left = parcel.offset_bytes + self.sent_bytes, parcel.payload.length_bytes - self.sent_bytes
+        count = min(left, CHUNK_BYTES)
+        self._stream.sendall(self._room[start : start + count])
+        self.sent_bytes += count
+        if count < left:
+            return False
+        if receive_exactly(self._stream, 1) != TAKEN:
+            self._stream.close()
+            raise _RefusedError(f"{parcel.endpoint} refused it")
+        self._pool.keep(parcel.endpoint, self._stream)
+        return True
 
 
 class RegionSender:
@@ -55,76 +110,86 @@ class RegionSender:
         tls: ssl.SSLContext | None = None,
         most_waiting: int = 4096,
         stall_s: float = 5.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._room = room
         self._sent = sent
-        self._tls = tls
         self._stall_s = stall_s
-        self._queue: queue.PriorityQueue[_Queued] = queue.PriorityQueue(most_waiting)
+        self._clock = clock
+        self._most_waiting = most_waiting
+        self._pool = ConnectionPool(tls, stall_s)
         self._orders = itertools.count()
-        self._streams: dict[str, socket.socket] = {}
+        self._changed = threading.Condition()
+        self._waiting: list[_Queued] = []
+        self._is_closing = False
+        self._under_way: dict[int, _UnderWay] = {}
         self._thread = threading.Thread(target=self._run, name="regions-out", daemon=True)
         self._thread.start()
 
     def submit(self, parcel: RegionSend, priority: Priority) -> bool:
         """Queue a parcel; False when too many wait."""
-        try:
-            self._queue.put_nowait(_Queued(priority, next(self._orders), parcel))
-        except queue.Full:
-            return False
+        with self._changed:
+            if len(self._waiting) >= self._most_waiting:
+                return False
+            heapq.heappush(self._waiting, _Queued(priority, next(self._orders), parcel))
+            self._changed.notify()
         return True
 
     def close(self) -> None:
-        """Finish the parcel that is being sent, and send no more."""
-        with contextlib.suppress(queue.Full):
-            self._queue.put_nowait(_Queued(-1, 0, None))
+        """Finish the chunk that is being sent, and send no more."""
+        with self._changed:
+            self._is_closing = True
+            self._changed.notify()
         self._thread.join(2 * self._stall_s)
-        for stream in self._streams.values():
-            stream.close()
+        for under_way in self._under_way.values():
+            under_way.close()
+        self._pool.close()
 
     def _run(self) -> None:
-        while (parcel := self._queue.get().parcel) is not None:
-            self._sent(parcel.ticket, self._send(parcel))
+        while (step := self._next()) is not None:
+            if isinstance(step, _UnderWay):
+                self._advance(step)
+            else:
+                self._begin(step)
 
-    def _send(self, parcel: RegionSend) -> str:
-        """Send one parcel; returns the error, empty for none.
+    def _next(self) -> _Queued | _UnderWay | None:
+        """What to do now: begin a parcel or go on with one; None at the end.
 
-        A kept connection may have ended long ago: then it is sent once more over a new one.
+        At most one parcel of each priority is under way.
         """
-        kept = self._streams.pop(parcel.endpoint, None)
-        if kept is not None:
-            with contextlib.suppress(OSError, EOFError):
-                return self._over(kept, parcel)
-            kept.close()
+        with self._changed:
+            self._changed.wait_for(lambda: self._is_closing or self._waiting or self._under_way)
+            if self._is_closing:
+                return None
+            oldest = min(self._under_way.values(), key=lambda each: each.last_s, default=None)
+            if oldest is not None and self._clock() - oldest.last_s > self._stall_s / KEEP_ALIVES:
+                return oldest
+            urgent = min(self._under_way, default=None)
+            if self._waiting and (urgent is None or self._waiting[0].priority < urgent):
+                return heapq.heappop(self._waiting)
+            assert urgent is not None
+            return self._under_way[urgent]
+
+    def _begin(self, queued: _Queued) -> None:
+        parcel = queued.parcel
         try:
-            stream = self._connect(parcel)
+            under_way = _UnderWay(queued, self._room, self._pool)
         except (OSError, ValueError) as error:
-            return f"{parcel.endpoint} cannot be reached: {error}"
+            self._sent(parcel.ticket, f"{parcel.endpoint} cannot be reached: {error}")
+            return
+        self._under_way[queued.priority] = under_way
+        self._advance(under_way)
+
+    def _advance(self, under_way: _UnderWay) -> None:
+        parcel = under_way.queued.parcel
+        detail = ""
         try:
-            return self._over(stream, parcel)
+            if not under_way.send_chunk():
+                under_way.last_s = self._clock()
+                return
+        except _RefusedError as error:
+            detail = str(error)
         except (OSError, EOFError) as error:
-            stream.close()
-            return f"{parcel.endpoint} ended the connection: {error}"
-
-    def _over(self, stream: socket.socket, parcel: RegionSend) -> str:
-        stream.sendall(parcel.payload.encode())
-        stop = parcel.offset_bytes + parcel.payload.length_bytes
-        for at in range(parcel.offset_bytes, stop, CHUNK_BYTES):
-            stream.sendall(self._room[at : min(at + CHUNK_BYTES, stop)])
-        if receive_exactly(stream, 1) != TAKEN:
-            stream.close()
-            return f"{parcel.endpoint} refused it"
-        self._streams[parcel.endpoint] = stream
-        return ""
-
-    def _connect(self, parcel: RegionSend) -> socket.socket:
-        host, _, port = parcel.endpoint.rpartition(":")
-        plain = socket.create_connection((host.strip("[]"), int(port)), timeout=self._stall_s)
-        plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        if self._tls is None:
-            return plain
-        try:
-            return self._tls.wrap_socket(plain, server_hostname=parcel.server_name)
-        except OSError:
-            plain.close()
-            raise
+            detail = f"{parcel.endpoint} ended the connection: {error}"
+        del self._under_way[under_way.queued.priority]
+        self._sent(parcel.ticket, detail)

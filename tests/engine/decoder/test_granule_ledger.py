@@ -153,9 +153,11 @@ def test_a_kill_while_it_is_made_leaves_nothing_or_the_first_record(used: bool) 
             memory = Memory()
             if used:
                 ledger(memory).initialise(make_record(8), 4)
-                ledger(memory, b"q" * 16).initialise(make_record(9), 5)
                 before = ledger(memory, b"q" * 16)
-                assert before.read() is not None
+                before.initialise(make_record(9), 5)
+                before.commit(make_record(10))
+                before.commit(make_record(11))
+                assert key(ledger(memory, b"q" * 16).read()) == key(make_record(11))
             memory.left, memory.torn = writes, torn
             try:
                 ledger(memory).initialise(make_record(1), 6)
@@ -179,10 +181,13 @@ def test_a_changed_byte_is_noticed() -> None:
     ours.commit(make_record(2))
     whole = bytes(memory.content)
     used = [at for at in range(len(whole)) if whole[at]]
-    for at in random.Random(0).sample(used, 200):
+    for at in [*range(48), *range(4096, 4096 + 24), *random.Random(0).sample(used, 150)]:
         memory.content[:] = whole
         memory.content[at] ^= 0x40
-        assert key(ledger(memory).read()) in (None, key(make_record(1)), key(make_record(2)))
+        following = ledger(memory)
+        found = key(following.read())
+        number = {None: 0, key(make_record(1)): 1, key(make_record(2)): 2}[found]
+        assert (following.arena, following.sequence) == ((5, number) if number else (0, 0)), at
 
 
 def test_a_ledger_for_something_else_is_none() -> None:
@@ -195,26 +200,29 @@ def test_a_ledger_for_something_else_is_none() -> None:
 
 
 class Racing(Memory):
-    """Between two reads the engine that runs commits."""
+    """Between two reads the engine that runs commits, `at_once` records."""
 
-    def __init__(self, commits: int) -> None:
+    def __init__(self, commits: int, at_once: int) -> None:
         super().__init__()
         self.writer: GranuleLedger | None = None
         self.commits = commits
+        self.at_once = at_once
         self.seed = 1
 
     def read(self, offset: int, length: int) -> bytes:
         content = super().read(offset, length)
-        if self.writer is not None and self.commits:
+        for _ in range(min(self.at_once, self.commits) if self.writer is not None else 0):
             self.commits -= 1
             self.seed += 1
+            assert self.writer is not None
             self.writer.commit(make_record(self.seed))
         return content
 
 
-@pytest.mark.parametrize("commits", range(9))
-def test_a_reader_beside_a_writer_gets_a_whole_record(commits: int) -> None:
-    memory = Racing(commits)
+@pytest.mark.parametrize("at_once", [1, 2, 3])
+@pytest.mark.parametrize("commits", range(12))
+def test_a_reader_beside_a_writer_gets_a_whole_record(commits: int, at_once: int) -> None:
+    memory = Racing(commits, at_once)
     writer = ledger(memory)
     writer.initialise(make_record(1), 5)
     memory.writer = writer
@@ -241,8 +249,8 @@ def broken(**changed: Granules) -> LedgerRecord:
 @pytest.mark.parametrize(
     ("record", "text"),
     [
-        (broken(KV=np.array([GRANULES])), "KV of layer 0 has a granule outside the 40"),
-        (broken(KV=np.array([-1])), "KV of layer 0 has a granule outside"),
+        (broken(KV=np.array([GRANULES])), "granule 40 is outside the 40"),
+        (broken(KV=np.array([-1])), "granule 4294967295 is outside the 40"),
         (broken(OUTER=np.array([], dtype=np.int64)), "the outer weights are loaded and have no granules"),
         (broken(WEIGHTS=np.array([], dtype=np.int64)), "layer 0 is held or loaded and has no granules for weights"),
         (broken(KV=np.array([], dtype=np.int64)), "layer 0 is held and has no granules for KV"),
@@ -256,23 +264,66 @@ def test_what_contradicts_itself_is_named(record: LedgerRecord, text: str) -> No
         check_record(record, GRANULES)
 
 
+def run_of(kind: int, layer: int, index: int, first: int, count: int) -> bytes:
+    return np.array([kind, layer, index, first, count], dtype="<u4").tobytes()
+
+
+EMPTY = encode_record(LedgerRecord(3, LedgerPhase.SETTLED, (LayerState(),) * LAYERS, {}), GRANULES)
+
+
 def test_bytes_that_are_no_record_are_refused() -> None:
-    body = encode_record(make_record(1), GRANULES)
-    with pytest.raises(LedgerError, match="are no record of 3 layers and 41 granules"):
-        decode_record(body, LAYERS, GRANULES + 1)
-    owners = np.frombuffer(body, dtype="<u8", offset=len(body) - 8 * GRANULES).copy()
-    first = int(np.flatnonzero(owners == 1 << 56)[0])
-    owners[first] = 7 + (1 << 56)
-    with pytest.raises(LedgerError, match="range kind 1 of layer 0 has a gap"):
-        decode_record(body[: -8 * GRANULES] + owners.tobytes(), LAYERS, GRANULES)
+    for body in (EMPTY[:-1], EMPTY + b"12345"):
+        with pytest.raises(LedgerError, match="bytes are no record of 3 layers"):
+            decode_record(body, LAYERS, GRANULES)
+    with pytest.raises(LedgerError, match="granule 40 is outside the 40"):
+        decode_record(EMPTY + run_of(3, 1, 0, 38, 3), LAYERS, GRANULES)
+    for index in (3, 5):
+        with pytest.raises(LedgerError, match=f"range kind 3 of layer 1 has a gap at {index}"):
+            decode_record(EMPTY + run_of(3, 1, index, 20, 2) + run_of(3, 1, 0, 8, 4), LAYERS, GRANULES)
+    good = decode_record(EMPTY + run_of(3, 1, 4, 8, 2) + run_of(3, 1, 0, 20, 4), LAYERS, GRANULES)
+    assert good.granules(kv_of(1)).tolist() == [20, 21, 22, 23, 8, 9]
+
+
+def test_consecutive_granules_take_no_more_bytes() -> None:
+    straight = replace(make_record(1), ranges={kv_of(0): np.arange(10), weights_of(0): np.arange(10, 40)})
+    straight = replace(straight, outer_loaded=False, layers=(LayerState(),) * LAYERS)
+    assert len(encode_record(straight, GRANULES)) == len(EMPTY) + 2 * len(run_of(0, 0, 0, 0, 0))
+
+
+def test_the_most_scattered_record_fits() -> None:
+    memory = Memory()
+    order = np.concatenate([np.arange(0, GRANULES, 2), np.arange(1, GRANULES, 2)])
+    scattered = LedgerRecord(1, LedgerPhase.SETTLED, (LayerState(),) * LAYERS, {kv_of(1): order})
+    first = ledger(memory)
+    first.initialise(scattered, 5)
+    first.commit(replace(scattered, layout=2))
+    assert key(ledger(memory).read()) == key(replace(scattered, layout=2))
+    memory.left, memory.torn = 1, 5
+    with pytest.raises(Killed):
+        first.commit(replace(scattered, layout=3))
+    assert key(ledger(memory).read()) == key(replace(scattered, layout=2)), "the two records do not overlap"
+
+
+@pytest.mark.parametrize("granules", range(180, 220))
+def test_there_is_room_for_the_most_scattered_record(granules: int) -> None:
+    order = np.concatenate([np.arange(0, granules, 2), np.arange(1, granules, 2)])
+    record = LedgerRecord(1, LedgerPhase.SETTLED, (LayerState(),) * LAYERS, {kv_of(1): order})
+    memory = Memory(ledger_bytes(LAYERS, granules))
+    ours = GranuleLedger(memory, LAYERS, granules, PLAN)
+    ours.initialise(record, 5)
+    ours.commit(replace(record, layout=2))
+    memory.left, memory.torn = 0, 1 << 20
+    with pytest.raises(Killed):
+        ours.commit(replace(record, layout=3))
+    found = GranuleLedger(memory, LAYERS, granules, PLAN).read()
+    assert found is not None
+    assert found.layout == 2
 
 
 def test_a_whole_record_of_an_unknown_kind_counts_as_none() -> None:
     memory = Memory()
-    ours = ledger(memory)
-    ours.initialise(make_record(1), 5)
-    body = bytearray(encode_record(make_record(1), GRANULES))
-    body[-1] = 9
-    offset = 4096 + granule_ledger._slot_bytes(LAYERS, GRANULES)
-    memory.write(offset, granule_ledger._RECORD.pack(1, granule_ledger._checksum(1, bytes(body))) + bytes(body))
+    ledger(memory).initialise(make_record(1), 5)
+    body = EMPTY + run_of(9, 0, 0, 0, 1)
+    header = granule_ledger._RECORD.pack(1, len(body), granule_ledger._checksum(1, body))
+    memory.write(4096 + granule_ledger._slot_bytes(LAYERS, GRANULES), header + body)
     assert ledger(memory).read() is None

@@ -159,6 +159,10 @@ def test_where_bytes_lie() -> None:
 def test_sizes() -> None:
     assert [granules_for(size) for size in (0, 1, GRANULE_BYTES, GRANULE_BYTES + 1)] == [0, 1, 1, 2]
     assert replace(PLAN, slot_bytes=GRANULE_BYTES + 1).quantum == 1
+    assert replace(PLAN, slot_bytes=GRANULE_BYTES // 3 * 2).slots(2) == 3, "a slot may lie in two granules"
+    record = first_record(PLAN, ALL)
+    uneven = replace(record, ranges={**record.ranges, kv_of(2): record.granules(kv_of(2))[:1]})
+    assert slot_capacity(PLAN, uneven) == 4
     assert PLAN.digest == replace(PLAN).digest != replace(PLAN, model="other").digest
 
 

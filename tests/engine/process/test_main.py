@@ -22,8 +22,19 @@ from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.main import CANNOT_CONTINUE, CANNOT_START
 from dunlin.engine.process.options import SPINS, EngineOptions, parse_options
 from dunlin.engine.process.progress_page import ProgressPage
-from dunlin.messages.engine import Close, EngineFailed, EngineReady, MapHost, StepDone, Unsupported
-from dunlin.messages.types import FinishReason, Header, f32, i8, i32, i64
+from dunlin.messages.engine import (
+    Close,
+    EngineFailed,
+    EngineReady,
+    MapHost,
+    Meet,
+    Met,
+    StepDone,
+    Transfer,
+    TransferDone,
+    Unsupported,
+)
+from dunlin.messages.types import FinishReason, Header, Region, TransferKind, TransferStatus, f32, i8, i32, i64
 from dunlin.model.errors import ModelError
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from tests.engine.build import damage, make_checkpoint
@@ -323,3 +334,37 @@ def test_an_unknown_dtype_is_refused(capsys: pytest.CaptureFixture[str]) -> None
     with pytest.raises(SystemExit):
         parse_options(options.command()[3:])
     assert "invalid choice: 'int3'" in capsys.readouterr().err
+
+
+def test_kv_pushed_into_another_engines_slots_goes_on_there_with_the_same_text(model: Path) -> None:
+    """Sent while the first computes it, verified by the second, which computes the next token from it."""
+    first, second = Child(model), Child(model)
+    try:
+        ready = [child.receive() for child in (first, second)]
+        peer, end = Address("engine", "second"), len(PROMPT)
+        region, extents, there = Region(0, 3, 0, end), (i64([0]), i64([end])), (i64([100, 50]), i64([4, end - 4]))
+        to_peer: dict[str, Any] = {
+            "peer": peer,
+            "peer_extent_start": there[0],
+            "peer_extent_length": there[1],
+            "step": 1,
+        }
+        push = Transfer(1, TransferKind.SLAB_TO_PEER, 1, region, *extents, **to_peer)
+        steps = make_step(1, (1, 0, end, 0)), make_step(2, (1, end, end + 1, end))
+        first.send(Meet(peer, ready[1].agent), make_open(), steps[0], push, steps[1])
+        events = [first.receive() for _ in range(4)]
+        assert events[0] == Met(peer)
+        (sent,) = [event for event in events if isinstance(event, TransferDone)]
+        (begun, following) = [event for event in events if isinstance(event, StepDone)]
+        assert (sent.status, sent.detail) == (TransferStatus.OK, "")
+        look = Transfer(2, TransferKind.PEER_TO_SLAB, 5, region, *there, checksum=sent.checksum)
+        opened = make_open(5, [*PROMPT, begun.token[0]], prompt_tokens=end)
+        second.send(opened, look, make_step(9, (5, end, end + 1, 300), after=i64([2])))
+        verified, done = second.receive(), second.receive()
+        assert (verified.status, list(done.token)) == (TransferStatus.OK, list(following.token))
+        wrong = Transfer(3, TransferKind.PEER_TO_SLAB, 0, region, *there, checksum=sent.checksum ^ 1)
+        second.send(wrong)
+        assert second.receive().status is TransferStatus.CORRUPT
+    finally:
+        first.close()
+        second.close()

@@ -199,6 +199,33 @@ def test_metadata_that_leads_elsewhere_is_refused(changed: dict[str, Any], detai
         PeerArenas().meet(receiver.address, b"\xff\xff")
 
 
+@pytest.mark.parametrize(
+    "runs",
+    [
+        {0: [(0, LAYER_BYTES)], 1: [(4 * LAYER_BYTES - 1, LAYER_BYTES)]},
+        {0: [(0, LAYER_BYTES)], 1: [(-1, LAYER_BYTES)]},
+        {0: [(0, LAYER_BYTES)], 1: [(0, LAYER_BYTES - 1)]},
+        {0: [(0, LAYER_BYTES)], 1: [(0, 0)]},
+    ],
+)
+def test_a_geometry_that_contradicts_itself_is_refused(runs: dict[int, list[tuple[int, int]]]) -> None:
+    sender, receiver = Engine("a"), Engine("b")
+    receiver.access.publish(receiver.arena_fd, receiver.slab, runs)
+    with pytest.raises(TransferError, match="page cannot be read"):
+        sender.meet(receiver)
+
+
+def test_another_memory_file_of_a_new_layout_is_mapped() -> None:
+    sender, receiver = met()
+    receiver.arena_fd = os.memfd_create("another")
+    os.ftruncate(receiver.arena_fd, 4 * LAYER_BYTES)
+    receiver.slab.change_layout(1, [SLOTS] * LAYERS)
+    receiver.access.publish(receiver.arena_fd, receiver.slab, receiver.runs)
+    assert one(sender, peer_transfer(1, receiver.address, peer_layout=1)).status is TransferStatus.OK
+    receiver.read_arena()
+    assert slots_of(receiver.kv, [3, 7, 8]) == slots_of(sender.kv, [5, 6, 1])
+
+
 def test_a_descriptor_that_opens_another_file_by_now_is_refused() -> None:
     fd = os.memfd_create("one")
     os.ftruncate(fd, 4096)

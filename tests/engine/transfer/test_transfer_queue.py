@@ -310,15 +310,28 @@ def test_layers_are_copied_as_the_step_writes_them(tmp_path: Path) -> None:
     assert (tmp_path / "tier").read_bytes()[64:256] == slots_of(engine.kv, [5, 6, 1])
 
 
-def test_rows_that_leave_their_step_take_their_transfers_along(tmp_path: Path) -> None:
-    engine = Engine()
+@pytest.mark.parametrize("stop", [0, 1, 2, 9])
+def test_rows_that_leave_their_step_take_their_transfers_along(tmp_path: Path, stop: int) -> None:
+    """Also where the layers of the region were written already: the step's tokens do not count."""
+    engine = Engine(chunk_bytes=96)
     engine.map_tier(tmp_path / "tier")
     engine.queue.add(host_transfer(1, TransferKind.SLAB_TO_HOST, step=8), is_written=False)
+    engine.queue.layers_written(8, stop)
+    engine.queue.work_idle()
     assert engine.queue.step_left(8, [2]) == []
     assert engine.queue.step_left(7, [1]) == []
     done = only(engine.queue.step_left(8, [1]))
     assert (done.status, done.detail) == (TransferStatus.FAILED, "the row left step 8")
-    assert len(engine.queue) == 0
+    assert (len(engine.queue), engine.queue.has_work) == (0, False)
+
+
+def test_a_step_that_has_ended_has_no_rows_that_leave(tmp_path: Path) -> None:
+    engine = Engine()
+    engine.map_tier(tmp_path / "tier")
+    engine.queue.add(host_transfer(1, TransferKind.SLAB_TO_HOST, step=8), is_written=False)
+    engine.queue.layers_written(8, None)
+    assert engine.queue.step_left(8, [1]) == []
+    assert only(engine.finish()).status is TransferStatus.OK
 
 
 def test_a_smaller_slab_fails_the_transfers_whose_slots_are_gone(tmp_path: Path) -> None:
