@@ -1,5 +1,6 @@
 """Layers go and come back while KV stays: in any order, with aborts, failures and kills in every phase."""
 
+import faulthandler
 import os
 import resource
 import signal
@@ -452,6 +453,20 @@ def test_a_source_that_fails_can_be_followed_by_another(engine: Engine, source: 
     assert engine.do(COMMIT, ALL, 2).layers == ALL
 
 
+def test_a_source_that_fails_is_not_waited_for(engine: Engine) -> None:
+    class Lost:
+        def fill(self, layer: int, room: Any) -> Iterator[int]:
+            yield 0
+            raise OSError("connection reset")
+
+    engine.drop()
+    engine.do(PREPARE, ALL, 2)
+    engine.begin(LOAD, ALL, 2, source=Lost())
+    with pytest.raises(RemapError, match="LOAD: connection reset"):
+        engine.finish()
+    assert not engine.remapper.waiting
+
+
 def test_an_abort_closes_the_source(engine: Engine) -> None:
     closed = []
 
@@ -544,6 +559,10 @@ def test_a_kill_at_every_write_leaves_a_usable_arena(directory: Path, expected: 
         following = Engine(directory, fd)
         assert following.arena.identity == identity
         found.append((following.remapper.layers, following.arena.record.retained, following.arena.record.phase.name))
+        seen = open_loaded_model(directory, "float32", KV_BYTES, numerics.fast_numerics(), fd)
+        assert seen is not None
+        assert seen.arena.record.phase is following.arena.record.phase, "what was undone is undone in the ledger"
+        seen.arena.close()
         usable(following, slots, expected)
         if following.arena.record.phase.name == "DROPPED":
             assert following.do(RELEASE_KV, FEWER).slots > slots
@@ -571,9 +590,22 @@ def test_one_that_rehearses_sees_the_layers_held_and_writes_nothing(engine: Engi
     assert torch.equal(scratch.compute([(1, TOKENS, 0)]), expected)
     assert os.pread(engine.fd, len(before) + 1, 0) == before
     assert seen.arena.is_current()
+    assert in_child(lambda: write_into(seen)) == -signal.SIGSEGV
     engine.do(PREPARE, ALL, 2)
     assert not seen.arena.is_current()
     seen.arena.close()
+
+
+def write_into(model: LoadedModel) -> None:
+    faulthandler.disable()
+    model.weights.layers[0]["qkv"][0, 0] = 1.0
+
+
+def test_every_fresh_arena_has_a_name_of_its_own(directory: Path) -> None:
+    engines = [Engine(directory) for _ in range(3)]
+    assert len({engine.arena.identity for engine in engines}) == 3
+    for engine in engines:
+        engine.close()
 
 
 def test_there_is_nothing_to_rehearse_with_before_the_model_is_loaded(directory: Path) -> None:
