@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from dunlin.effects import Message
 from dunlin.messages.engine import Close, Discard, Interrupt, Interrupted, Open, Resume, Step, StepDone
 from dunlin.messages.types import FinishReason, Verdict, f32, i8, i32, i64
+from simulator.engine.sequences import slots_of_extents
 from simulator.engine.token_model import continuation, digest_of
 
 PIECES = 2
@@ -113,7 +114,7 @@ class ParkingEngine:
 
     def _open(self, message: Open) -> None:
         assert message.sequence not in self.sequences
-        slots = _slots(message.extent_start, message.extent_length)
+        slots = slots_of_extents(message.extent_start, message.extent_length)
         length = message.prompt_tokens + message.max_tokens
         self.sequences[message.sequence] = OpenSequence(
             message.sequence, list(message.tokens), message.prompt_tokens, length, message.sampling.seed, slots
@@ -190,7 +191,3 @@ def _rows_of(step: Step) -> list[EngineRow]:
     for each in rows:
         assert len(each.slots) == each.stop - each.start
     return rows
-
-
-def _slots(starts: "list[int]", lengths: "list[int]") -> list[int]:
-    return [slot for start, length in zip(starts, lengths, strict=True) for slot in range(start, start + length)]
