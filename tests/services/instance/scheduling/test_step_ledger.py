@@ -125,6 +125,14 @@ def test_rows_that_leave_with_no_interrupt_unanswered_are_rolled_back_at_once() 
     assert (one.in_steps, one.issued) == (2, 8), "it was composed anew from its valid KV"
 
 
+def test_what_waited_for_rows_that_left_follows_in_either_order() -> None:
+    direct, (_one,) = prefilling(40)
+    direct.give(D, Cancel(1, 1))
+    assert of(Ended, direct.give(ENGINE, left(1, 1))) == []
+    assert only(Ended, direct.give(ENGINE, left(2, 1))).request == 1
+    assert direct.core.slot_table.free == 256
+
+
 def test_an_answer_to_no_interrupt_is_stale() -> None:
     direct, (one,) = prefilling(20)
     assert direct.give(ENGINE, interrupted(1, (1, 1, 1, 1))) == []
