@@ -41,10 +41,11 @@ def prefilling(*tokens: int, budget: int = 8, **config: object) -> tuple[Direct,
     return direct, direct.core.sequences.by_arrival()
 
 
-def interrupted(ticket: int, *rows: tuple[int, int, int, int], block: int = 0) -> Interrupted:
-    """Rows of (sequence, step, layer, parked)."""
+def interrupted(ticket: int, *rows: tuple[int, int, int, int], blocks: dict[int, int] | None = None) -> Interrupted:
+    """Rows of (sequence, step, layer, parked), which stand at the start of that layer or at one of its `blocks`."""
     numbers, steps, layers, parked = zip(*rows, strict=True) if rows else ((), (), (), ())
-    return Interrupted(i64(numbers), ticket, i64(steps), i32(layers), i32([block] * len(rows)), i8(parked))
+    at = [(blocks or {}).get(number, 0) for number in numbers]
+    return Interrupted(i64(numbers), ticket, i64(steps), i32(layers), i32(at), i8(parked))
 
 
 def left(step: int, *numbers: int) -> StepDone:
@@ -171,12 +172,17 @@ def test_an_idle_engine_resumes_what_is_parked() -> None:
     assert (list(step.start), step.step) == ([8], 4), "the next chunk is queued behind it"
 
 
-def test_rows_at_different_places_are_resumed_by_different_steps() -> None:
+@pytest.mark.parametrize(
+    ("layer", "block", "trial_stop"), [(1, 0, 0), (0, 1, 0), (0, 0, 9)], ids=["layer", "block", "on trial"]
+)
+def test_rows_at_different_places_and_on_trial_are_resumed_by_steps_of_their_own(
+    layer: int, block: int, trial_stop: int
+) -> None:
     direct, (one, two, three) = prefilling(3, 3, 3, budget=9)
     direct.core.steps.interrupt([one, two, three], SUSPEND)
-    direct.give(
-        ENGINE, interrupted(1, (1, 1, 1, 1), (2, 1, 1, 1), (3, 1, 0, 1), (1, 2, 0, 0), (2, 2, 0, 0), (3, 2, 0, 0))
-    )
+    three.trial_stop = trial_stop
+    parked = [(1, 1, 0, 1), (2, 1, 0, 1), (3, 1, layer, 1)]
+    direct.give(ENGINE, interrupted(1, *parked, (1, 2, 0, 0), (2, 2, 0, 0), (3, 2, 0, 0), blocks={3: block}))
     resumes = of(Resume, [*direct.give(ENGINE, left(1, 1, 2, 3)), *direct.give(ENGINE, left(2, 1, 2, 3))])
     assert [list(resume.sequence) for resume in resumes] == [[1, 2], [3]]
 
