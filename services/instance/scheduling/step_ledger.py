@@ -95,7 +95,6 @@ class StepLedger:
         """The engine is gone, with its queue and its parked rows: none will be answered."""
         for mine in (self._outstanding, self._parked, self._interrupts, self._undecided):
             mine.clear()
-        self._sequences.changed()
 
     # --- steps ---
 
@@ -147,7 +146,6 @@ class StepLedger:
             return []
         self._last_ticket += 1
         self._interrupts[self._last_ticket] = named
-        self._sequences.changed()
         numbers = i64([sequence.number for sequence in named])
         return [Send(self._engine, Interrupt(verdict, numbers, why, self._last_ticket, self._last_step))]
 
@@ -175,7 +173,6 @@ class StepLedger:
                     self._roll_back(row)
                 touched[row.sequence] = None
         touched |= dict.fromkeys(self._settle_undecided())
-        self._sequences.changed()
         return list(touched)
 
     def resume(self, sequences: Iterable[Sequence], why: Why | None = None) -> list[Effect]:
@@ -220,11 +217,10 @@ class StepLedger:
 
     def _take(self, step: int, numbers: Iterable[int]) -> list[Row]:
         """Take the rows of these sequences out of their step; rows that left it before are not found again."""
-        undecided = [row for number in numbers if (row := self._undecided.pop((step, number), None)) is not None]
         if step not in self._outstanding:
-            return undecided
+            return [row for number in numbers if (row := self._undecided.pop((step, number), None)) is not None]
         self._outstanding[step], left = self._outstanding[step].split(step, set(numbers))
-        return undecided + left
+        return left
 
     def _settle_undecided(self) -> list[Sequence]:
         """Roll back the rows that left and that no unanswered interrupt names; their sequences."""
