@@ -10,10 +10,11 @@ from dataclasses import dataclass
 from dunlin.messages.types import Figure, RejectedOption, RequestClass, Why
 
 _MASK = (1 << 64) - 1
-SUSPEND_SHARE, DISCARD_SHARE = 0.12, 0.06
-"""Shares of the rows of steps that leave, each time a new step was sent since they were looked at."""
-RESUME_SHARE, FORGET_SHARE = 0.4, 0.08
-"""Shares of the parked rows that go on, or are forgotten."""
+_SUSPENDED_PREFILL, _DISCARDED_PREFILL = 0.4, 0.1
+_SUSPENDED_DECODE, _DISCARDED_DECODE = 0.08, 0.04
+"""Shares of the rows of steps that leave, each time that a step was sent since they were looked at."""
+_RESUMED, _FORGOTTEN = 0.2, 0.1
+"""Shares of the parked rows that go on, or are forgotten, each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,13 +67,15 @@ def restless(candidates: Sequence[InterruptCandidate], last_step: int) -> Interr
     suspend, discard, resume = list[int](), list[int](), list[int]()
     for index, row in enumerate(candidates):
         chance = _chance(row.sequence, row.step, last_step, row.is_parked)
-        first, second = (resume, RESUME_SHARE), (discard, FORGET_SHARE)
-        if not row.is_parked:
-            first, second = (suspend, SUSPEND_SHARE), (discard, DISCARD_SHARE)
-        if chance < first[1]:
-            first[0].append(index)
-        elif chance < first[1] + second[1]:
-            second[0].append(index)
+        chosen, share, discarded = suspend, _SUSPENDED_DECODE, _DISCARDED_DECODE
+        if row.is_parked:
+            chosen, share, discarded = resume, _RESUMED, _FORGOTTEN
+        elif row.is_prefill:
+            share, discarded = _SUSPENDED_PREFILL, _DISCARDED_PREFILL
+        if chance < share:
+            chosen.append(index)
+        elif chance < share + discarded:
+            discard.append(index)
     if not (suspend or discard or resume):
         return None
     counts = (("suspend", suspend), ("discard", discard), ("resume", resume))
