@@ -202,8 +202,8 @@ class SimulatedStepRunner:
             self.parked.forget(number)
 
     def _await_safepoint(self, now_s: float, running: RunningStep) -> list[Effect]:
-        if not self._rows.count(running.queued).prefill_rows:
-            return []  # a step of decode rows alone ends first
+        if not running.has_paused and not self._rows.count(running.queued).prefill_rows:
+            return []  # a step that began with decode rows alone ends first
         units = running.next_safepoint(now_s)
         if units is None:
             return []
