@@ -1,4 +1,4 @@
-"""What two engines' answers must agree in: not in times, token ids, log-probabilities, nor where exactly a row stood."""
+"""What two engines' answers must agree in: all but times, token ids, log-probabilities, and a row's exact place."""
 
 from typing import Any
 

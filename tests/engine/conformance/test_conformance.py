@@ -147,13 +147,7 @@ def transfer(pair: Pair, op: str, a: int, b: int) -> None:
     pair.run(1 << 30)
 
 
-@settings(
-    max_examples=60,
-    deadline=None,
-    derandomize=True,
-    phases=[Phase.generate],
-    suppress_health_check=[HealthCheck.too_slow],
-)
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(ops=st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 99), st.integers(0, 99)), min_size=15, max_size=60))
 def test_both_answer_alike(loaded: LoadedModel, tier: Path, ops: list[tuple[str, int, int]]) -> None:
     pair = Pair(loaded, tier)
