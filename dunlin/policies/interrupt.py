@@ -21,8 +21,8 @@ _RESUMED, _FORGOTTEN = 0.2, 0.1
 class InterruptCandidate:
     """The oldest row of a sequence in the steps sent to the engine, or its parked row.
 
-    `step` is the step that the row is in or left, `row_tokens` its positions, `remaining_tokens` those of the sequence
-    from the row's start on. `is_prefill`: it computes more than a next token; a step without such rows has no
+    `step` is the step that the row is in or left, `row_tokens` its positions, `remaining_tokens` the sequence's known
+    tokens from the row's start on. `is_prefill`: it computes more than a next token; a step without such rows has no
     safepoint.
     """
 

@@ -12,7 +12,7 @@ from services.instance.sequence.table import TRANSITIONS
 from simulator.cluster.process import Delivery
 from simulator.cluster.simulated import SimulatedCluster
 
-INSTANCE_STATES = ("leaving", "restoring", "spilling", "asking", "draining", "ending")
+INSTANCE_STATES = ("parked", "leaving", "restoring", "spilling", "asking", "draining", "ending")
 """Phases of an instance by the states of its sequences, the rarest first."""
 PHASES = {
     "instance": (*INSTANCE_STATES, "receiving", "copying", "computing", "waiting", "idle"),

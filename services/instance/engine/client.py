@@ -136,6 +136,9 @@ class EngineClient:
             return self.on_interrupted(now_s, sender, Interrupted(ticket=message.ticket))
         if message.what == "Remap":
             return []  # the engine holds the layers that it held
+        if self.ready is None:
+            self.stale_total += 1
+            return []
         rejected = RejectedOption("go on", f"{message.what}: {message.detail}")
         return [Send(self._engine, StopEngine(Why("engine contract", "end the engine", (), (rejected,))))]
 

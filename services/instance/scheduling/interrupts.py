@@ -58,7 +58,7 @@ def _candidate(row: Row, is_parked: bool) -> InterruptCandidate:
         row.number,
         row.step,
         row.stop - row.start,
-        sequence.length - row.start,
+        len(sequence.tokens) - row.start,
         is_prefill,
         is_parked,
         sequence.place.request_class,

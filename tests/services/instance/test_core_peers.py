@@ -127,6 +127,13 @@ def test_the_sequences_of_a_refused_step_are_returned_with_the_reason() -> None:
     assert [len(direct.core.sequences), direct.core.slot_table.free] == [0, 256]
 
 
+def test_a_refusal_of_an_engine_that_is_gone_does_not_end_the_next_one() -> None:
+    direct = ready_core()
+    direct.give(ENGINE, EngineExited(0, 9))
+    direct.give(ENGINE, Gone("killed"))
+    assert direct.give(ENGINE, Unsupported("Step", "a stride", step=1)) == []
+
+
 def test_a_refused_remap_changes_nothing() -> None:
     assert ready_core().give(ENGINE, Unsupported("Remap", "one layer is all", layout=1)) == []
 

@@ -6,9 +6,10 @@ import pytest
 
 from dunlin.effects import Address, After, Effect, Send
 from dunlin.messages.dispatch import Ready
+from dunlin.messages.engine import Discard
 from dunlin.messages.group import DIALING, DialPeer, Filled, Release, ReservationLost, Reserve, Reserved, ReserveRefused
 from dunlin.messages.pool import RegionsSent
-from dunlin.messages.types import RejectedOption, Why
+from dunlin.messages.types import RejectedOption, Why, i64
 from services.instance.migration.migrate_out import MigrateOut
 from services.instance.migration.outgoing import (
     MigrateOutTimeout,
@@ -18,7 +19,7 @@ from services.instance.migration.outgoing import (
 )
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 from simulator.engine.model import make_engine_ready
-from tests.services.instance.bench import OTHER, D, make_place
+from tests.services.instance.bench import ENGINE, OTHER, D, make_place
 
 X, Y = (Address("instance", name, 9) for name in "xy")
 LIMITS = MigrationLimits(stage_s=5.0, tail_tokens=8)
@@ -41,9 +42,10 @@ class Lifecycle:
         self._sequences.transition(sequence, SequenceState.RUNNING)
 
     def unpark(self, sequence: Sequence) -> list[Effect]:
-        if sequence.state is SequenceState.PARKED:
-            self._sequences.transition(sequence, SequenceState.RUNNING)
-        return []
+        if sequence.state is not SequenceState.PARKED:
+            return []
+        self._sequences.transition(sequence, SequenceState.RUNNING)
+        return [Send(ENGINE, Discard(i64([sequence.number])))]
 
 
 class Source:
@@ -119,6 +121,17 @@ def test_the_sequence_leaves_between_steps_and_ends_with_the_next_attempt() -> N
     source.sequences.transition(source.sequence, SequenceState.ENDED)
     assert source.out.advance() == [Send(X, Release(6))]
     assert (source.totals, source.ends, len(source.out)) == ((1, 0, 0), [""], 0)
+
+
+def test_the_parked_row_of_a_sequence_is_discarded_before_it_leaves() -> None:
+    source = Source()
+    source.start()
+    source.sequences.transition(source.sequence, SequenceState.PARKED)
+    source.out.on_reserved(0.0, X, Reserved(1, 6))
+    effects = source.out.advance()
+    assert list(sent(effects, Discard)[0].sequence) == [1]
+    assert source.sequence.state is SequenceState.LEAVING
+    assert len(sent(effects, Ready)) == 1, "its valid KV migrates"
 
 
 def test_a_sequence_that_ends_before_it_is_handed_over_did_not_move() -> None:

@@ -1,11 +1,13 @@
 """Which sequences get slots when: what a new one may not take from the running ones."""
 
+from collections.abc import Sequence
+
 from dunlin.effects import Address
 from dunlin.messages.dispatch import Place
-from dunlin.messages.types import SamplingParams, i32
-from dunlin.policies.batch import BATCH_POLICIES
+from dunlin.messages.types import RequestClass, SamplingParams, i32
+from dunlin.policies.batch import BATCH_POLICIES, BatchCandidate
 from dunlin.policies.interrupt import never
-from dunlin.policies.victim import VICTIM_POLICIES
+from dunlin.policies.victim import VICTIM_POLICIES, VictimCandidate, VictimChoice, youngest
 from services.instance.config import SchedulerConfig
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.kv_cache import KvCache
@@ -15,8 +17,8 @@ from services.instance.scheduling.scheduler import Scheduler
 from services.instance.scheduling.step_ledger import StepLedger
 from services.instance.scheduling.steps import StepComposer
 from services.instance.sequence.table import SequenceState, SequenceTable
+from tests.services.instance.bench import ENGINE, D, done, make_place, ready_core
 
-ENGINE = Address("engine", "i")
 DISPATCHER = Address("dispatcher", "d", 1)
 
 
@@ -43,3 +45,32 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     scheduler.schedule()
     assert preempted.state is SequenceState.WAITING
     assert lifecycle.slot_table.free == 44
+
+
+def test_policies_see_the_class_and_what_may_be_preempted_for_a_request() -> None:
+    seen: list[object] = []
+
+    def batch(candidates: Sequence[BatchCandidate], budget_tokens: int) -> list[int]:
+        seen.extend(candidates)
+        return [each.remaining_tokens for each in candidates]
+
+    def victim(candidates: Sequence[VictimCandidate]) -> VictimChoice:
+        seen.extend(candidates)
+        return youngest(candidates)
+
+    direct = ready_core(kv_cache__max_slots=32, scheduler__allocate_ahead_tokens=1)
+    direct.core._composer._policy = batch
+    direct.core._scheduler._victim_policy = victim
+    direct.give(D, make_place(1, tokens=12, request_class=RequestClass.BATCH))
+    direct.give(D, make_place(2, tokens=12, may_preempt=True))
+    for step in range(1, 8):
+        direct.give(ENGINE, done(step, (1, 5), (2, 5)))
+    importance = {(each.request_class, each.may_preempt) for each in seen if isinstance(each, BatchCandidate)}
+    assert importance == {(RequestClass.BATCH, False), (RequestClass.INTERACTIVE, True)}
+    decodes = [each for each in seen if isinstance(each, BatchCandidate) and each.is_decode]
+    assert {each.request_class for each in decodes} == {RequestClass.BATCH, RequestClass.INTERACTIVE}
+    victims = [each for each in seen if isinstance(each, VictimCandidate)]
+    assert [(each.request_class, each.may_preempt, each.is_parked) for each in victims[:2]] == [
+        (RequestClass.BATCH, False, False),
+        (RequestClass.INTERACTIVE, True, False),
+    ]
