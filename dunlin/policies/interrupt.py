@@ -7,7 +7,14 @@ later, at the price of the memory that it keeps; discarded, what its step comput
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from dunlin.messages.types import RequestClass, Why
+from dunlin.messages.types import Figure, RejectedOption, RequestClass, Why
+
+_MASK = (1 << 64) - 1
+_SUSPENDED_PREFILL, _DISCARDED_PREFILL = 0.4, 0.1
+_SUSPENDED_DECODE, _DISCARDED_DECODE = 0.08, 0.04
+"""Shares of the rows of steps that leave, each time that a step was sent since they were looked at."""
+_RESUMED, _FORGOTTEN = 0.2, 0.1
+"""Shares of the parked rows that go on, or are forgotten, each time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,4 +59,40 @@ def never(candidates: Sequence[InterruptCandidate], last_step: int) -> Interrupt
     return None
 
 
-INTERRUPT_POLICIES: dict[str, InterruptPolicy] = {"never": never}
+def restless(candidates: Sequence[InterruptCandidate], last_step: int) -> InterruptChoice | None:
+    """Some rows leave, some parked ones come back, at random: for campaigns and fault runs, which look for what breaks.
+
+    The choice is a function of the numbers of sequences and steps, so that a run can be repeated.
+    """
+    suspend, discard, resume = list[int](), list[int](), list[int]()
+    for index, row in enumerate(candidates):
+        chance = _chance(row.sequence, row.step, last_step, row.is_parked)
+        chosen, share, discarded = suspend, _SUSPENDED_DECODE, _DISCARDED_DECODE
+        if row.is_parked:
+            chosen, share, discarded = resume, _RESUMED, _FORGOTTEN
+        elif row.is_prefill:
+            share, discarded = _SUSPENDED_PREFILL, _DISCARDED_PREFILL
+        if chance < share:
+            chosen.append(index)
+        elif chance < share + discarded:
+            discard.append(index)
+    if not (suspend or discard or resume):
+        return None
+    counts = (("suspend", suspend), ("discard", discard), ("resume", resume))
+    figures = tuple(Figure(name, len(rows)) for name, rows in counts)
+    why = Why("restless", "at random", figures, (RejectedOption("never", "campaigns want rows to leave"),))
+    return InterruptChoice(why, tuple(suspend), tuple(discard), tuple(resume))
+
+
+def _chance(*numbers: int) -> float:
+    """A number from 0 to 1 that `numbers` determine and that looks like chance (splitmix64)."""
+    mixed = 0
+    for number in numbers:
+        mixed = (mixed + number + 0x9E3779B97F4A7C15) & _MASK
+        mixed = ((mixed ^ (mixed >> 30)) * 0xBF58476D1CE4E5B9) & _MASK
+        mixed = ((mixed ^ (mixed >> 27)) * 0x94D049BB133111EB) & _MASK
+        mixed ^= mixed >> 31
+    return mixed / (_MASK + 1)
+
+
+INTERRUPT_POLICIES: dict[str, InterruptPolicy] = {"never": never, "restless": restless}

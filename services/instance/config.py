@@ -82,7 +82,7 @@ class InterruptsConfig:
 
     policy: str = setting(
         "never",
-        "Which rows leave a running step at a safepoint: `never` any.",
+        "Which rows leave a running step at a safepoint: `never` any; `restless`: some at random, to find what breaks.",
         choices=tuple(INTERRUPT_POLICIES),
         why="steps are short beside what a reader notices, unless prompts are very long",
     )

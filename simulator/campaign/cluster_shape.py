@@ -23,6 +23,7 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
         ),
         network=NetworkSpec(shape.latency_s, shape.latency_s, shape.latency_s),
         instance={
+            "interrupts.policy": shape.interrupts,
             "scheduler.max_running": shape.max_running,
             "kv_cache.prefix_caching": shape.prefix_reuse,
             "checkpoint.min_tokens": CHECKPOINT_TOKENS,

@@ -68,6 +68,8 @@ class ClusterShape:
     """(running requests, tokens per minute) of each tenant at each dispatcher; None: no quotas."""
     skews: tuple[float, ...]
     """Clock offsets in seconds, assigned in turn to the processes as they start."""
+    interrupts: str = "never"
+    """The instances' policy for rows that leave their steps."""
 
 
 @dataclass(frozen=True, slots=True)

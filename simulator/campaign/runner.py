@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from multiprocessing import get_context
 
@@ -13,6 +13,7 @@ from simulator.campaign.plans import TrialPlan, draw_plan
 from simulator.campaign.shrinking import PlanShrinker
 from simulator.campaign.trial import CampaignTrial, TrialOutcome
 
+RESTLESS = "restless"
 SEEDS_AT_ONCE = 8
 """Seeds that a worker process takes at a time."""
 
@@ -31,7 +32,8 @@ class FailingSeed:
 
     def replay(self) -> str:
         """The command that replays the seed."""
-        return f"dunlin sim --campaign --seeds 1 --first-seed {self.outcome.seed}"
+        restless = " --preset restless" if self.plan.shape.interrupts == RESTLESS else ""
+        return f"dunlin sim --campaign --seeds 1 --first-seed {self.outcome.seed}{restless}"
 
     def replay_smallest(self) -> str:
         """The command that replays the smallest part."""
@@ -75,6 +77,11 @@ class CampaignSummary:
 def plan_of(seed: int) -> TrialPlan:
     """The plan of a seed, drawn from all faults and presets."""
     return draw_plan(seed, fault_kinds(), tuple(sorted(PRESETS)))
+
+
+def restless_part(plan: TrialPlan) -> TrialPlan:
+    """The plan with rows that leave their steps and come back at random, under whichever preset it has."""
+    return replace(plan, shape=replace(plan.shape, interrupts=RESTLESS))
 
 
 def run_campaign(

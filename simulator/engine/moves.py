@@ -115,8 +115,6 @@ class SimulatedKvMover:
         if due.turn != self._turn or pending is None:
             return [], 0.0
         status, checksum = self._copy(pending.move)
-        if status is not TransferStatus.OK and pending.move.kind is TransferKind.HOST_TO_SLAB:
-            self._failed[pending.move.ticket] = pending.move.sequence
         return self._end(now_s, pending, status, checksum), pending.whole_s * self._busy_share
 
     def _start_most_urgent(self, now_s: float) -> list[Effect]:
@@ -134,6 +132,8 @@ class SimulatedKvMover:
     def _end(self, now_s: float, pending: _Pending, status: TransferStatus, checksum: int = 0) -> list[Effect]:
         move = pending.move
         del self._pending[move.ticket]
+        if status is not TransferStatus.OK and move.kind is TransferKind.HOST_TO_SLAB:
+            self._failed[move.ticket] = move.sequence
         if self._current is pending:
             self._current = None
         size = self._bytes(move) if status is TransferStatus.OK else 0

@@ -22,7 +22,7 @@ class RunningStep:
     """The step that computes, with the rows that it has now, for which the whole of it takes `whole_s` over `layers`.
 
     At `since_s` it stood at `queued.units`, and other work of the engine takes `delay_s` first. `began_s` is when it
-    was started with all its rows. `held_s`: delay that its end has not had yet, `lost_s`: delay since `since_s`.
+    was started with all its rows. `has_paused`: it has passed a safepoint where interrupts took effect. `held_s`: delay that its end has not had yet, `lost_s`: delay since `since_s`.
     """
 
     queued: QueuedSimStep
@@ -33,6 +33,7 @@ class RunningStep:
     delay_s: float
     held_s: float = 0.0
     lost_s: float = 0.0
+    has_paused: bool = False
 
     @property
     def end_in_s(self) -> float:
@@ -62,6 +63,7 @@ class RunningStep:
     def go_on(self, now_s: float, units: int) -> None:
         """It stands at `units` now."""
         self.queued.units = units
+        self.has_paused = True
         self.since_s = now_s
         self.delay_s = self.held_s = self.lost_s = 0.0
 

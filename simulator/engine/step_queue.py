@@ -45,6 +45,11 @@ class QueuedSimStep:
     left: list[int] = field(default_factory=list)
     dropped: list[int] = field(default_factory=list)
 
+    @property
+    def sequences(self) -> list[int]:
+        """The sequences of the rows that are to run."""
+        return [self.step.sequence[row] for row in self.rows]
+
 
 class StepQueue:
     """Owns the steps that have not begun. `is_landing(move)`: the transfer is not answered."""
@@ -69,13 +74,13 @@ class StepQueue:
             return None
         if not self._waits(steps[0]):
             return steps.popleft()
-        held = set(steps[0].step.sequence)
+        held = set(steps[0].sequences)
         for index in range(1, len(steps)):
             queued = steps[index]
-            if held.isdisjoint(queued.step.sequence) and not self._waits(queued):
+            if held.isdisjoint(queued.sequences) and not self._waits(queued):
                 del steps[index]
                 return queued
-            held.update(queued.step.sequence)
+            held.update(queued.sequences)
         return None
 
     def take_empty(self) -> list[QueuedSimStep]:

@@ -18,7 +18,7 @@ from simulator.engine.parked_rows import ParkedRows
 from simulator.engine.row_compute import RowComputer
 from simulator.engine.running_step import RunningStep
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.step_queue import QueuedSimStep, RowColumns, StepQueue, check_step, slots_of_rows
+from simulator.engine.step_queue import QueuedSimStep, StepQueue, check_step, slots_of_rows
 from simulator.engine.step_results import IterationResult, step_done
 from simulator.engine.timing import Timing
 
@@ -85,10 +85,9 @@ class SimulatedStepRunner:
         """Append a step to the queue.
 
         Raises:
-            ContractBroken: its columns contradict each other, or a sequence has a parked row.
+            ContractBroken: its columns contradict each other.
         """
         check_step(step)
-        self._refuse_parked(step)
         queued = QueuedSimStep(step, list(range(len(step.sequence))))
         if step.layer_stop or not self._layers.is_whole:
             layers = self._layers.range_of(step)
@@ -106,7 +105,11 @@ class SimulatedStepRunner:
             self.running.hold(seconds)
 
     def begin(self, now_s: float) -> list[Effect]:
-        """Start the first queued step that may start, unless a step runs."""
+        """Start the first queued step that may start, unless a step runs.
+
+        Raises:
+            ContractBroken: it names a sequence with a parked row.
+        """
         if self.running is not None:
             return []
         queued = self.queue.take_ready()
@@ -116,7 +119,7 @@ class SimulatedStepRunner:
             refused = Unsupported("Step", "composed for another layout", step=queued.step.step)
             return [Send(self._instance, refused), *self.begin(now_s)]
         if len(self.parked):
-            self._refuse_parked(queued.step)
+            self._refuse_parked(queued)
         layers = self._layers.all if queued.layers is None else len(queued.layers)
         running = self.running = RunningStep(queued, layers, self._whole_s(queued), now_s, now_s, self._owed_s)
         self._owed_s = 0.0
@@ -199,8 +202,8 @@ class SimulatedStepRunner:
             self.parked.forget(number)
 
     def _await_safepoint(self, now_s: float, running: RunningStep) -> list[Effect]:
-        if not self._rows.count(running.queued).prefill_rows:
-            return []  # a step of decode rows alone ends first
+        if not running.has_paused and not self._rows.count(running.queued).prefill_rows:
+            return []  # a step that began with decode rows alone ends first
         units = running.next_safepoint(now_s)
         if units is None:
             return []
@@ -249,10 +252,10 @@ class SimulatedStepRunner:
     def _answer(self, tally: IterationResult, compute_s: float, idle_s: float) -> Effect:
         return Send(self._instance, step_done(tally, self._vocabulary, compute_s, idle_s))
 
-    def _refuse_parked(self, step: RowColumns) -> None:
-        for number in step.sequence if len(self.parked) else ():
+    def _refuse_parked(self, queued: QueuedSimStep) -> None:
+        for number in queued.sequences:
             if number in self.parked:
-                raise ContractBroken(f"step {step.step} names sequence {number}, of which a row is parked")
+                raise ContractBroken(f"step {queued.step.step} names sequence {number}, of which a row is parked")
 
 
 def _nothing(queued: QueuedSimStep) -> IterationResult:

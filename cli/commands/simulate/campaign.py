@@ -40,7 +40,7 @@ def run_campaign(arguments: argparse.Namespace) -> int:
     from simulator.campaign.runner import run_campaign as run
 
     part = _part(arguments)
-    if arguments.jobs > 1 and part is not None:
+    if arguments.jobs > 1 and (arguments.only_requests is not None or arguments.only_faults is not None):
         raise CliError("--only-requests and --only-faults are about one seed: leave --jobs out", USAGE)
     seeds = range(arguments.first_seed, arguments.first_seed + arguments.seeds)
     settings: dict[str, Any] = {"part": part} if part is not None else {}
@@ -85,12 +85,17 @@ def _report(found: "FailingSeed") -> str:
 
 
 def _part(arguments: argparse.Namespace) -> "Callable[[TrialPlan], TrialPlan] | None":
-    """Which part of the plan to run; None: all of it."""
-    requests, faults = arguments.only_requests, arguments.only_faults
+    """What to run of the plan, and how; None: all of it."""
+    from simulator.campaign.runner import RESTLESS, restless_part
+
+    requests, faults, preset = arguments.only_requests, arguments.only_faults, arguments.preset
+    if preset not in (None, RESTLESS):
+        raise CliError(f"--preset {preset}: a campaign draws its presets; add `--preset {RESTLESS}` or none", USAGE)
     if requests is None and faults is None:
-        return None
+        return restless_part if preset else None
 
     def part(plan: "TrialPlan") -> "TrialPlan":
+        plan = restless_part(plan) if preset else plan
         some_requests = frozenset(one.number for one in plan.requests) if requests is None else requests
         some_faults = frozenset(fault.number for fault in plan.faults) if faults is None else faults
         return plan.subset(some_requests, some_faults)

@@ -233,3 +233,13 @@ def test_what_a_row_that_left_had_written_may_not_be_copied() -> None:
     bench.tell(move_of(1), at_s=0.1)
     with pytest.raises(ContractBroken, match="10 slots are copied"):
         bench.run()
+
+
+def test_a_row_that_left_a_queued_step_is_none_of_it_any_more() -> None:
+    """Sequence 1 is parked by then; its row in step 2 was forgotten before, so that the others of step 2 run."""
+    bench = two()
+    bench.tell(interrupt(7, SUSPEND, 1), step_of(2, (1, 10, 11), (2, 10, 11)), at_s=0.02)
+    assert [(one.step, list(one.sequence), list(one.left)) for _, one in bench.of(StepDone)] == [
+        (1, [2], [1]),
+        (2, [2], [1]),
+    ]

@@ -1,0 +1,28 @@
+"""What two engines' answers must agree in: all but times, token ids, log-probabilities, and a row's exact place."""
+
+from typing import Any
+
+from dunlin.messages.engine import Interrupted, StepDone, TransferDone, Unsupported
+
+
+def comparable(event: Any) -> tuple[Any, ...]:
+    """The event without what may differ."""
+    if isinstance(event, StepDone):
+        rows = (event.sequence, event.finish, event.dropped, event.failed, event.left)
+        counts = (event.prefill_rows, event.decode_rows, event.tokens_computed)
+        return ("StepDone", event.step, *map(tuple, rows), *counts)
+    if isinstance(event, Interrupted):
+        return ("Interrupted", event.ticket, tuple(event.sequence), tuple(event.step), tuple(event.parked))
+    if isinstance(event, TransferDone):
+        return ("TransferDone", event.ticket, event.status)
+    if isinstance(event, Unsupported):
+        return ("Unsupported", event.what, event.step, event.ticket, event.layout)
+    return (type(event).__name__,)
+
+
+def is_placed(event: Any, layers: int) -> bool:
+    """Whether the rows of an `Interrupted` stand at places of a model of so many layers; a queued row at none."""
+    if not isinstance(event, Interrupted):
+        return True
+    columns = zip(event.layer, event.block, event.parked, strict=True)
+    return all(0 <= layer < layers and block >= 0 for layer, block, _ in columns)

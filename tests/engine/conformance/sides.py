@@ -1,0 +1,136 @@
+"""The two engines under comparison: the real runner, stepped piece by piece, and the model, which follows it in time.
+
+The model takes its own time for a step, so it is told when a transfer lands and up to where a step has come; what it
+answers is its own.
+"""
+
+from heapq import heappop, heappush
+from pathlib import Path
+from typing import Any
+
+from dunlin.engine.execution.limits import RunnerLimits
+
+from dunlin.effects import Address, After, Send
+from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.execution.runner import EngineRunner
+from dunlin.messages.engine import MapHost, TransferDone
+from dunlin.messages.types import i32
+from simulator.engine.errors import ContractBroken
+from simulator.engine.host_memory import SimulatedHostMemory
+from simulator.engine.kv_audit import KvCacheAudit
+from simulator.engine.model import SimulatedEngine, engine_settings
+from simulator.engine.moves import TransferDue
+from tests.engine.build import SteppingClock
+
+ME = Address("instance", "i", 1)
+PARKED_ROWS = 3
+MAX_QUEUED = 16
+STEP_S = 0.08
+
+
+class RunnerSide:
+    """The real runner over a tiny checkpoint. `inside`: it has paused within a step."""
+
+    def __init__(self, loaded: LoadedModel, tier: Path, tier_bytes: int) -> None:
+        limits = RunnerLimits(steps=MAX_QUEUED, parked_rows=PARKED_ROWS)
+        self.runner = EngineRunner(loaded.decoder, loaded.slots, SteppingClock(), limits)
+        self.runner.receive(MapHost(str(tier), tier_bytes, 1))
+        self.events: list[Any] = []
+
+    @property
+    def inside(self) -> bool:
+        return self.runner.steps.is_running
+
+    def tell(self, message: Any) -> None:
+        self.events += self.runner.receive(message)
+
+    def advance(self, pieces: int) -> None:
+        """Compute until a step pauses after so many pieces, or until nothing can be computed."""
+        left = pieces
+
+        def safepoint() -> bool:
+            nonlocal left
+            left -= 1
+            return left <= 0
+
+        while self.runner.busy:
+            before = len(self.events)
+            self.events += self.runner.work(safepoint)
+            if self.inside and left <= 0:
+                return
+            if len(self.events) == before and not self.inside:
+                return  # all that is queued waits
+
+    def take_interrupts(self) -> None:
+        """Let interrupts take effect at the safepoint where the step has paused."""
+        if self.inside:
+            self.events += self.runner.work(lambda: True)
+
+
+class TwinSide:
+    """The modelled engine in a world of its own, with an audit. `broken` says what it takes for a breach, if any."""
+
+    def __init__(self, loaded: LoadedModel, tier_bytes: int) -> None:
+        layers = len(loaded.decoder.kv)
+        settings = engine_settings(
+            layers=i32(range(layers)), slots=loaded.slots, step_s=STEP_S, kv_bytes_per_token=_kv_bytes(loaded),
+            parked_rows=PARKED_ROWS, move_s=1e-6, move_busy_s=0.0, vocabulary=loaded.decoder.config.vocab,
+            max_positions=loaded.decoder.config.max_positions,
+        )  # fmt: skip
+        audit = KvCacheAudit(loaded.slots, layers=layers)
+        self.engine = SimulatedEngine(ME, settings, SimulatedHostMemory(), audit)
+        self.events: list[Any] = []
+        self.broken: str = ""
+        self._now_s = 0.0
+        self._timers: list[tuple[float, int, Any]] = []
+        self._landing: list[TransferDue] = []
+        self._number = 0
+        self.tell(MapHost("/tier", tier_bytes, 1))
+
+    def tell(self, message: Any) -> None:
+        """Deliver a command, unless the contract was broken before."""
+        if self.broken:
+            return
+        try:
+            effects = self.engine.receive(self._now_s, ME, message)
+        except ContractBroken as error:
+            self.broken = str(error)
+            return
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.events.append(effect.message)
+            elif isinstance(effect, After) and isinstance(effect.message, TransferDue):
+                self._landing.append(effect.message)
+            elif isinstance(effect, After):
+                self._number += 1
+                heappush(self._timers, (self._now_s + effect.delay_s, self._number, effect.message))
+
+    def next_event(self, expected: Any, at: int) -> Any:
+        """Event number `at`; time passes until it comes, if it has not come. None: it never does."""
+        while len(self.events) <= at and not self.broken:
+            if isinstance(expected, TransferDone) and self._landing:
+                self.tell(self._landing.pop(0))
+            elif self._timers:
+                self._pass()
+            else:
+                return None
+        return None if self.broken else self.events[at]
+
+    def advance_into(self) -> bool:
+        """Let time pass until a part of the running step is computed; False: no step runs."""
+        running = self.engine.runner.running
+        if running is None:
+            return False
+        until_s = self._now_s + 0.25 * (running.since_s + running.end_in_s - self._now_s)
+        while self._timers and self._timers[0][0] <= until_s:
+            self._pass()
+        self._now_s = until_s
+        return True
+
+    def _pass(self) -> None:
+        self._now_s, _, message = heappop(self._timers)
+        self.tell(message)
+
+
+def _kv_bytes(loaded: LoadedModel) -> int:
+    return sum(layer[:1].numel() * layer.element_size() for layer in loaded.decoder.kv)

@@ -1,0 +1,207 @@
+"""The real runner and its model answer the same commands alike, event by event."""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.messages.engine import Close, Interrupt, Remap, Resume, TransferDone, Unsupported
+from dunlin.messages.types import GroupKind, RemapPhase, Verdict, i32, i64
+from tests.engine.build import load, make_checkpoint
+from tests.engine.commands import make_open, make_step
+from tests.engine.conformance.comparison import comparable, is_placed
+from tests.engine.conformance.conductor import ROOM_BYTES, Conductor
+from tests.engine.conformance.sides import RunnerSide, TwinSide
+
+LAYERS = 3
+TIER_BYTES = 64 * ROOM_BYTES
+OPS = ("open", "step", "step", "step", "run", "run", "finish", "interrupt", "interrupt", "resume", "discard", "close",
+       "save", "restore")  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
+    model = load(make_checkpoint(tmp_path_factory.mktemp("model"), layers=LAYERS), deterministic=True)
+    yield model
+    model.arena.close()
+
+
+@pytest.fixture(scope="module")
+def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    path = tmp_path_factory.mktemp("tier") / "tier"
+    path.write_bytes(bytes(TIER_BYTES))
+    return path
+
+
+class Pair:
+    """Both engines, the core that commands them, and how many of their answers were compared."""
+
+    def __init__(self, loaded: LoadedModel, tier: Path) -> None:
+        token_bytes = sum(layer[:1].numel() * layer.element_size() for layer in loaded.decoder.kv)
+        self.core = Conductor(token_bytes, LAYERS)
+        self.runner = RunnerSide(loaded, tier, TIER_BYTES)
+        self.twin = TwinSide(loaded, TIER_BYTES)
+        self._compared = 0
+
+    def tell(self, message: Any) -> None:
+        self.runner.tell(message)
+        self.twin.tell(message)
+
+    def follow(self) -> None:
+        """Compare what the runner answered with what the model answers, and let the core learn it."""
+        for event in self.runner.events[self._compared :]:
+            other = self.twin.next_event(event, self._compared)
+            assert not self.twin.broken, f"{event} and {self.twin.broken}"
+            assert other is not None, f"{event} and nothing"
+            assert comparable(other) == comparable(event)
+            assert is_placed(event, LAYERS)
+            assert is_placed(other, LAYERS)
+            self._compared += 1
+            self.core.learn(event)
+        assert [comparable(event) for event in self.twin.events[self._compared :]] == []
+
+    def run(self, pieces: int) -> None:
+        """Compute up to a piece of a step, or all that can be computed."""
+        self.runner.advance(pieces)
+        self.follow()
+        if self.runner.inside:
+            assert self.twin.advance_into()
+            self.follow()
+
+    def interrupt(self, *messages: Interrupt) -> None:
+        """Interrupt within a step where one can pause, or where nothing can be computed."""
+        for message in messages:
+            self.tell(message)
+        self.runner.take_interrupts()
+        self.follow()
+
+    def checksum(self, side: RunnerSide | TwinSide, ticket: int) -> int:
+        done = [event for event in side.events if isinstance(event, TransferDone) and event.ticket == ticket]
+        return int(done[0].checksum)
+
+
+def act(pair: Pair, op: str, a: int, b: int) -> None:
+    """One drawn operation; nothing where it makes no sense now."""
+    core, picks = pair.core, [a, b, a + b][: 1 + a % 3]
+    message: Any = None
+    if op == "open":
+        message = core.open(8 + a % 60, 1 + b % 6, a * b)
+    elif op == "step":
+        message = core.compose(picks, 1 + b % 40)
+    elif op == "run":
+        pair.run(1 + a % 5)
+    elif op == "finish":
+        pair.run(1 << 30)
+    elif op == "interrupt":
+        interrupt(pair, a, b)
+    elif op == "resume":
+        message = core.resume(a)
+    elif op == "discard":
+        message = core.discard(picks)
+    elif op == "close":
+        message = core.close(a)
+    elif not pair.runner.runner.busy:
+        transfer(pair, op, a, b)
+    if message is not None:
+        pair.tell(message)
+        pair.follow()
+
+
+def interrupt(pair: Pair, a: int, b: int) -> None:
+    """One interrupt, or two before the same safepoint."""
+    if not pair.runner.inside:
+        pair.run(1 + b % 3)
+    first = pair.core.interrupt(Verdict(a % 2), [a, b][: b % 3])
+    second = [pair.core.interrupt(Verdict(b % 2), [a + b][: a % 2])] if a % 5 == 0 else []
+    pair.interrupt(first, *second)
+
+
+def transfer(pair: Pair, op: str, a: int, b: int) -> None:
+    """Save or restore a region while nothing else is under way, and perhaps cancel it, or interrupt what waits."""
+    core = pair.core
+    if op == "save":
+        saved = core.save(a)
+        if saved is not None:
+            pair.tell(saved)
+    else:
+        found = core.restore(a)
+        if found is None:
+            return
+        opened, restored, source = found
+        pair.tell(opened)
+        for side in (pair.runner, pair.twin):
+            checksum = pair.checksum(side, source) ^ (b % 4 == 0)
+            host = replace(restored.host, checksum=checksum) if restored.host is not None else None
+            side.tell(replace(restored, host=host))
+        if (step := core.compose([len(core.sequences) - 1], 1 + b % 40)) is not None:
+            pair.tell(step)
+        if b % 5 == 1:
+            pair.tell(core.interrupt(Verdict(a % 2), []))
+    if b % 5 == 2:
+        pair.tell(core.cancel(a))
+    pair.run(1 << 30)
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
+@given(ops=st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 99), st.integers(0, 99)), min_size=15, max_size=60))
+def test_both_answer_alike(loaded: LoadedModel, tier: Path, ops: list[tuple[str, int, int]]) -> None:
+    pair = Pair(loaded, tier)
+    for op, a, b in [("open", 50, 3), ("open", 31, 4), ("step", 2, 39), *ops]:
+        act(pair, op, a, b)
+    pair.run(1 << 30)
+    for number in sorted(pair.core.sequences):
+        pair.tell(Close(number))
+    pair.run(1 << 30)
+    assert not pair.runner.runner.busy
+
+
+FORBIDDEN: dict[str, tuple[Any, ...]] = {
+    "a sequence is opened twice": (make_open(1),),
+    "tokens that are not known": (make_step(9, (1, 10, 12, 10)),),
+    "a gap before the row": (make_step(9, (2, 4, 10, 204)),),
+    "a token to be sampled before the last one known": (make_step(9, (2, 0, 9, 200)),),
+    "a sequence twice in one step": (make_step(9, (2, 0, 10, 200), (2, 0, 10, 300)),),
+    "too few slots": (make_step(9, (2, 0, 10, 200), extent_length=i64([9])),),
+    "a parked sequence": (Interrupt(Verdict.SUSPEND, ticket=9), make_step(9, (2, 0, 10, 200))),
+    "a resume of what is not parked": (Resume(9, i64([2])),),
+    "a resume of nothing": (Resume(9),),
+    "a resume that names one twice": (Interrupt(Verdict.SUSPEND, ticket=9), Resume(9, i64([2, 2]))),
+    "a row above an interrupted one": (
+        Interrupt(Verdict.DISCARD, ticket=9, up_to_step=2),
+        make_step(9, (2, 10, 11, 210)),
+    ),
+    "members of a group": (make_step(9, (1, 10, 11, 110), group=GroupKind.RING),),
+    "another layout": (make_step(9, (1, 10, 11, 110), layout=1),),
+    "a phase out of order": (Remap(7, RemapPhase.LOAD, i32(range(LAYERS))),),
+}
+
+
+@pytest.mark.parametrize("commands", FORBIDDEN.values(), ids=list(FORBIDDEN))
+def test_what_one_refuses_the_other_refuses(loaded: LoadedModel, tier: Path, commands: tuple[Any, ...]) -> None:
+    """Within step 2, over sequence 2, after sequence 1 was computed; the model may take it for a breach."""
+    runner, twin = RunnerSide(loaded, tier, TIER_BYTES), TwinSide(loaded, TIER_BYTES)
+    for side in (runner, twin):
+        for message in (make_open(1), make_open(2), make_step(1, (1, 0, 10, 100))):
+            side.tell(message)
+    runner.advance(1 << 30)
+    twin.next_event(None, 0)
+    for side in (runner, twin):
+        side.tell(make_step(2, (2, 0, 10, 200)))
+    runner.advance(2)
+    assert runner.inside
+    assert twin.advance_into()
+    for message in commands:
+        runner.tell(message)
+        twin.tell(message)
+        runner.take_interrupts()
+    runner.advance(1 << 30)
+    twin.next_event(None, 1 << 30)
+    refused = [event for event in runner.events if isinstance(event, Unsupported)]
+    assert len(refused) == 1
+    theirs = [comparable(event) for event in twin.events if isinstance(event, Unsupported)]
+    assert twin.broken or theirs == [comparable(refused[0])]
