@@ -169,14 +169,18 @@ class Iteration:
         self._skip_empty_phase()
 
     def _attend(self) -> None:
-        if self._attention.advance():
-            return
+        if self._attention.done:  # a piece without work would let a row leave and come back for ever
+            self._begin_finish()
+            self._finish()
+        elif not self._attention.advance():
+            self._begin_finish()
+
+    def _begin_finish(self) -> None:
         self._mixed, _ = self._attention.result()
         self.phase = Phase.FINISH
         rows = [(at, row) for at, row in enumerate(self._rows) if at not in self._left]
         self._todo = deque(_merged((row.start + self._finished_before(at), row.stop) for at, row in rows))
         self._resumed = {}
-        self._skip_empty_phase()
 
     def _finish(self) -> None:
         assert self._mixed is not None
