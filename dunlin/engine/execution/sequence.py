@@ -64,11 +64,13 @@ class SlotMap:
             self._run_slot.append(start)
         self.length = position + length
 
-    def has(self, position: int, start: int, length: int) -> bool:
-        """Whether positions from `position` on lie in these slots."""
-        if position + length > self.length:
-            return False
-        return self.slots(position, position + length) == list(range(start, start + length))
+    def matching(self, position: int, start: int, length: int) -> int:
+        """How many positions from `position` on lie in the slots from `start` on already, at most `length`."""
+        known = min(length, self.length - position)
+        if known <= 0:
+            return 0
+        slots = self.slots(position, position + known)
+        return next((at for at, slot in enumerate(slots) if slot != start + at), known)
 
     def span(self, length: int) -> SlotSpan:
         """Where the first `length` tokens lie, as it is now."""
@@ -117,9 +119,10 @@ class EngineSequence:
         """
         at = position
         for start, length in extents:
-            if not self.slots.has(at, start, length):
+            same = self.slots.matching(at, start, length)
+            if same < length:
                 self.slots.assign(at, start, length)
-                self.valid.limit(at)
+                self.valid.limit(at + same)
             at += length
         self.valid.set(layers, min(self.valid.tokens(layers), position))
 
