@@ -3,8 +3,10 @@
 from dunlin.engine.attention.base import Attention
 from dunlin.engine.attention.deterministic import DeterministicAttention
 from dunlin.engine.attention.fused import FusedAttention
+from dunlin.engine.attention.paged import PagedAttention
 
 ATTENTION_BACKENDS: dict[str, Attention] = {
     "torch": FusedAttention(),
+    "paged": PagedAttention(),
     "deterministic": DeterministicAttention(),
 }

@@ -1,9 +1,12 @@
 """Plain softmax attention in float64, and the KV and queries to compare with it."""
 
+import pytest
 import torch
 from torch import Tensor
 
 from dunlin.engine.attention.base import Attention, BatchRow, Result, run_pass
+from dunlin.engine.attention.native.library import KernelUnavailable, load_kernel
+from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 
 HEAD_DIM = 16
 
@@ -30,6 +33,16 @@ def reference(query: Tensor, keys_values: Tensor, queries: range, keys: range | 
 
 def close(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor], atol: float = 2e-6) -> bool:
     return all(torch.allclose(a.double(), b.double(), atol=atol, rtol=1e-5) for a, b in zip(ours, theirs, strict=True))
+
+
+def backend_named(name: str) -> Attention:
+    """The backend; skips the test where it needs a kernel that was not built."""
+    if name == "paged":
+        try:
+            load_kernel()
+        except KernelUnavailable as error:
+            pytest.skip(str(error))
+    return ATTENTION_BACKENDS[name]
 
 
 def attend(backend: Attention, rows: list[BatchRow], query: Tensor, layer_kv: Tensor) -> Result:
