@@ -5,14 +5,14 @@ long, of keys, whose results merge in fp32.
 """
 
 from array import array
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import DECODE_PAIRS, PIECE_PAIRS, BatchRow, PartialResult, RowState
+from dunlin.engine.attention.base import DECODE_PAIRS, PIECE_PAIRS, BatchRow, LocalRows, PartialResult, RowState
 from dunlin.engine.attention.native.library import COLUMNS, PagedKernel, load_kernel
 from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePass
 from dunlin.engine.attention.row_results import RowResults
@@ -28,6 +28,7 @@ class PagedAttention:
 
     def __init__(self, kernel: PagedKernel | None = None) -> None:
         self._given = kernel
+        self._decode_runs: _DecodeRuns | None = None
 
     @cached_property
     def kernel(self) -> PagedKernel:
@@ -35,19 +36,30 @@ class PagedAttention:
         return self._given or load_kernel()
 
     def plan(self, rows: Sequence[BatchRow]) -> "PagedPlan":
-        return PagedPlan(self.kernel, rows)
+        if not isinstance(rows, LocalRows):
+            return PagedPlan(self.kernel, rows, list(_cut(self.kernel, rows, range(len(rows)))))
+        columns = zip(rows.starts, rows.stops, rows.lengths, strict=True)
+        decoding = [at for at, row in enumerate(columns) if row[1] - row[0] == 1 and row[2] <= DECODE_PAIRS]
+        pieces = self._decode_pieces(rows, decoding) if decoding else []
+        others = sorted(set(range(len(rows))) - set(decoding)) if len(decoding) < len(rows) else []
+        return PagedPlan(self.kernel, rows, [*pieces, *_cut(self.kernel, rows, others)])
 
     def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
         return [held], []
+
+    def _decode_pieces(self, rows: LocalRows, chosen: Sequence[int]) -> list[Piece]:
+        if self._decode_runs is None or not self._decode_runs.fit(rows, chosen):
+            self._decode_runs = _DecodeRuns(rows, chosen)
+        return list(self._decode_runs.pieces(self.kernel, rows, chosen))
 
 
 class PagedPlan:
     """See `AttentionPlan`."""
 
-    def __init__(self, kernel: PagedKernel, rows: Sequence[BatchRow]) -> None:
+    def __init__(self, kernel: PagedKernel, rows: Sequence[BatchRow], pieces: Sequence[Piece]) -> None:
         self._kernel = kernel
         self._rows = rows
-        self._pieces = list(self._cut())
+        self._pieces = pieces
 
     def start(
         self,
@@ -67,33 +79,85 @@ class PagedPlan:
     def pieces_of(self, row: int, arrived: Sequence[Arrival], missing: int) -> Iterator[Piece]:
         """See `ArrivalCutter`."""
         if isinstance(arrived[-1], RoomSpan):
-            yield from self._pieces_of_span(row, arrived[-1])
+            yield from _pieces_of_span(self._kernel, row, self._rows[row], arrived[-1])
 
-    def _cut(self) -> Iterator[Piece]:
-        """Rows of one small cell together; the cells of other rows in order."""
-        together: list[_Cell] = []
-        cost = 0
-        for index, row in enumerate(self._rows):
-            if not _is_small(row):
-                for span in row.keys:
-                    yield from self._pieces_of_span(index, span)
-                continue
-            cell = _Cell(index, row, row.keys[0], 0, row.tokens, 0, len(row.keys[0].positions))
-            if together and cost + cell.cost > PIECE_PAIRS:
-                yield self._together(together)
-                together, cost = [], 0
-            together.append(cell)
-            cost += cell.cost
-        if together:
-            yield self._together(together)
 
-    def _together(self, cells: Sequence["_Cell"]) -> Piece:
-        rows = tuple(cell.index for cell in cells)
-        return Piece(rows, None, 0, _Packed(self._kernel, rows, _Table(cells)).compute)
+def _cut(kernel: PagedKernel, rows: Sequence[BatchRow], chosen: Iterable[int]) -> Iterator[Piece]:
+    """Rows of one small cell together; the cells of other rows in order."""
+    together: list[_Cell] = []
+    cost = 0
+    for index in chosen:
+        row = rows[index]
+        if not _is_small(row):
+            for span in row.keys:
+                yield from _pieces_of_span(kernel, index, row, span)
+            continue
+        cell = _Cell(index, row, row.keys[0], 0, row.tokens, 0, len(row.keys[0].positions))
+        if together and cost + cell.cost > PIECE_PAIRS:
+            yield _together(kernel, together)
+            together, cost = [], 0
+        together.append(cell)
+        cost += cell.cost
+    if together:
+        yield _together(kernel, together)
 
-    def _pieces_of_span(self, index: int, span: KeySpan) -> Iterator[Piece]:
-        for at, cell in enumerate(_cut_cells(index, self._rows[index], span)):
-            yield Piece((index,), span.positions, at, _Single(self._kernel, cell, _Table([cell])).compute)
+
+def _together(kernel: PagedKernel, cells: Sequence["_Cell"]) -> Piece:
+    rows, table = tuple(cell.index for cell in cells), _Table(cells)
+    return Piece(rows, None, 0, _Packed(kernel, rows, table.rows, table.run_at, table.run_slot).compute)
+
+
+def _pieces_of_span(kernel: PagedKernel, index: int, row: BatchRow, span: KeySpan) -> Iterator[Piece]:
+    for at, cell in enumerate(_cut_cells(index, row, span)):
+        yield Piece((index,), span.positions, at, _Single(kernel, cell, _Table([cell])).compute)
+
+
+class _DecodeRuns:
+    """The slots of a batch's decode rows as the kernel reads them: made once for all the steps in which they, and their
+    runs of slots, stay the same.
+    """
+
+    def __init__(self, rows: LocalRows, chosen: Sequence[int]) -> None:
+        self._runs = [rows.runs[at] for at in chosen]
+        counts = torch.tensor([len(run_at) for run_at, _ in self._runs], dtype=torch.int64)
+        self._run_at = _joined([run_at for run_at, _ in self._runs])
+        self._run_slot = _joined([run_slot for _, run_slot in self._runs])
+        # Token, out, tokens, query at, step, key at, step, from, to, run begin, count.
+        self._table = torch.tensor([0, 0, 1, 0, 1, 0, 1, 0, 0, 0, 0]).repeat(len(chosen), 1)
+        self._table[:, -2] = counts.cumsum(0) - counts
+        self._table[:, -1] = counts
+
+    def fit(self, rows: LocalRows, chosen: Sequence[int]) -> bool:
+        """Whether these rows have these runs."""
+        return [rows.runs[at] for at in chosen] == self._runs
+
+    def pieces(self, kernel: PagedKernel, rows: LocalRows, chosen: Sequence[int]) -> Iterator[Piece]:
+        """The chosen rows, as many in a piece as may be."""
+        starts = torch.tensor([rows.starts[at] for at in chosen])
+        lengths = [rows.lengths[at] for at in chosen]
+        table = self._table.clone()
+        table[:, 0] = table[:, 1] = starts
+        table[:, 8] = torch.tensor(lengths)
+        table[:, 3] = table[:, 8] - 1
+        for start, stop in _within(lengths, DECODE_PAIRS):
+            members = tuple(chosen[start:stop])
+            packed = _Packed(kernel, members, table[start:stop], self._run_at, self._run_slot)
+            yield Piece(members, None, 0, packed.compute)
+
+
+def _within(lengths: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Cut into stretches whose sum is at most `most`."""
+    start = total = 0
+    for at, length in enumerate(lengths):
+        if total + length > most:
+            yield start, at
+            start, total = at, 0
+        total += length
+    yield start, len(lengths)
+
+
+def _joined(arrays: "Sequence[array[int]]") -> Tensor:
+    return torch.frombuffer(bytearray(b"".join(arrays)), dtype=torch.int64)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,16 +226,17 @@ class _Packed:
 
     kernel: PagedKernel
     rows: tuple[int, ...]
-    table: _Table
+    table: Tensor
+    run_at: Tensor
+    run_slot: Tensor
 
     def compute(self, results: RowResults, layer_kv: Tensor, rows: Sequence[int]) -> None:
         """See `piecewise.Compute`."""
-        chosen = self.table.rows
+        table = self.table
         if len(rows) < len(self.rows):
             due = set(rows)
-            chosen = chosen[[at for at, row in enumerate(self.rows) if row in due]]
-        table = self.table
-        self.kernel.attend(results.query, layer_kv, chosen, table.run_at, table.run_slot, results.out, results.lse)
+            table = table[[at for at, row in enumerate(self.rows) if row in due]]
+        self.kernel.attend(results.query, layer_kv, table, self.run_at, self.run_slot, results.out, results.lse)
 
 
 @dataclass(frozen=True, slots=True)

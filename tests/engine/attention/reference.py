@@ -1,5 +1,7 @@
 """Plain softmax attention in float64, and the KV and queries to compare with it."""
 
+from collections.abc import Sequence
+
 import pytest
 import torch
 from torch import Tensor
@@ -42,8 +44,8 @@ def backend_named(name: str) -> Attention:
             load_kernel()
         except KernelUnavailable as error:
             pytest.skip(str(error))
-    return ATTENTION_BACKENDS[name]
+    return ATTENTION_BACKENDS[name]()
 
 
-def attend(backend: Attention, rows: list[BatchRow], query: Tensor, layer_kv: Tensor) -> Result:
+def attend(backend: Attention, rows: Sequence[BatchRow], query: Tensor, layer_kv: Tensor) -> Result:
     return run_pass(backend.plan(rows).start(query, layer_kv), lambda: None)

@@ -45,7 +45,9 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def make_rows(chosen: list[int], moved: int = 0) -> tuple[list[BatchRow], Tensor]:
     """The chosen rows as a batch, and where their queries are in `QUERY`. Slots overlap: rows share a beginning."""
-    rows, places, start = [], [], 0
+    rows: list[BatchRow] = []
+    places: list[int] = []
+    start = 0
     for index in chosen:
         tokens, before = SHAPES[index]
         rows.append(local_row(start, start + tokens, moved, tokens + before))
@@ -209,7 +211,7 @@ def _result_of_peer(backend: Attention, query: Tensor, queries: range, positions
 
 
 def test_a_peer_may_not_answer_for_a_part_of_a_block_in_the_deterministic_mode() -> None:
-    query, backend = make_query(1, 6), ATTENTION_BACKENDS["deterministic"]
+    query, backend = make_query(1, 6), ATTENTION_BACKENDS["deterministic"]()
     row = BatchRow(0, 1, range(699, 700), (slot_run(range(512), 0),), (range(512, 699), range(699, 700)))
     started = backend.plan([row]).start(query, KV)
     with pytest.raises(ValueError, match="merges whole blocks"):
@@ -220,7 +222,7 @@ def test_a_peer_may_not_answer_for_a_part_of_a_block_in_the_deterministic_mode()
 
 def test_keys_that_a_row_does_not_await_are_refused() -> None:
     row = BatchRow(0, 1, range(99, 100), (slot_run(range(50), 0),), (range(50, 100),))
-    started = ATTENTION_BACKENDS["torch"].plan([row]).start(make_query(1, 6), KV)
+    started = ATTENTION_BACKENDS["torch"]().plan([row]).start(make_query(1, 6), KV)
     with pytest.raises(ValueError, match=r"awaits keys at \[range\(50, 100\)\], not at range\(50, 99\)"):
         started.add(0, RoomSpan(range(50, 99), KV[50:99]))
 
