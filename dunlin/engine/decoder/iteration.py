@@ -87,8 +87,8 @@ class Iteration:
         self._layer_stop = layers.stop
         self._sizes = sizes
         self._count = count or WorkCount()
-        self._rows = list(batch.rows)
-        self._numbers = list(range(len(self._rows)))
+        self._rows = batch.rows
+        self._numbers: Sequence[int] = range(len(batch.rows))
         self._left: set[int] = set()
         self._slots = batch.slots
         self._turn = decoder.angles(batch.positions)
@@ -178,6 +178,9 @@ class Iteration:
     def _begin_finish(self) -> None:
         self._mixed, _ = self._attention.result()
         self.phase = Phase.FINISH
+        if not self._left and not self._resumed:  # no look at the rows: there may be many
+            self._todo = deque([(0, len(self._slots))])
+            return
         rows = [(at, row) for at, row in enumerate(self._rows) if at not in self._left]
         self._todo = deque(_merged((row.start + self._finished_before(at), row.stop) for at, row in rows))
         self._resumed = {}

@@ -5,12 +5,13 @@ from typing import Any
 
 import pytest
 
-from dunlin.engine.attention import deterministic, fused
+from dunlin.engine.attention import deterministic, fused, paged
 from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.messages.engine import Close, Discard, Interrupted, Step, StepDone, Unsupported
 from dunlin.messages.types import SamplingParams, Verdict, i64
+from tests.engine.attention.reference import backend_named
 from tests.engine.build import load, make_checkpoint
 from tests.engine.commands import make_open, make_step
 from tests.engine.execution.interrupting import (
@@ -45,16 +46,23 @@ def small_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fused, "QUERY_BLOCK", 16)
     monkeypatch.setattr(fused, "KEY_BLOCK", 32)
     monkeypatch.setattr(deterministic, "RUN_QUERIES", 16)
+    monkeypatch.setattr(paged, "QUERY_BLOCK", 16)
+    monkeypatch.setattr(paged, "PIECE_PAIRS", 16 * 32)
 
 
-@pytest.fixture(scope="module", params=["deterministic", "fast"])
+@pytest.fixture(scope="module", params=["deterministic", "fast", "paged"])
 def mode(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
 @pytest.fixture(scope="module")
 def loaded(mode: str, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
-    return load(make_checkpoint(tmp_path_factory.mktemp("model"), seed=2), deterministic=mode == "deterministic")
+    """The fast mode twice, with either backend."""
+    directory = make_checkpoint(tmp_path_factory.mktemp("model"), seed=2)
+    if mode == "paged":
+        backend_named("paged")  # skips where there is no kernel
+        return load(directory, attention="paged")
+    return load(directory, deterministic=mode == "deterministic")
 
 
 def opens() -> list[Any]:
