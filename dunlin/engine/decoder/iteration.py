@@ -248,6 +248,8 @@ class Iteration:
         hidden = self._hidden[row.start : row.stop].clone()
         if self.phase is Phase.PROJECT and not ready:
             return RowProgress(self.layer, 0, 0, 0, hidden)
+        if self.phase is Phase.FINISH and not waiting:  # ahead of the other rows
+            return RowProgress(self.layer + 1, 0, 0, 0, hidden)
         before = self._resumed.get(at)
         begun = before is not None and before.attention is not None
         if self.phase is Phase.PROJECT or (self._pass is None and not begun):
