@@ -46,8 +46,14 @@ def damage(directory: Path, token: int, value: float = float("nan")) -> Path:
     return directory
 
 
-def load(directory: Path, deterministic: bool = False, dtype: str = "float32", kv_bytes: int = 8 << 20) -> LoadedModel:
-    chosen = numerics.deterministic_numerics() if deterministic else numerics.fast_numerics()
+def load(
+    directory: Path,
+    deterministic: bool = False,
+    dtype: str = "float32",
+    kv_bytes: int = 8 << 20,
+    attention: str = "torch",
+) -> LoadedModel:
+    chosen = numerics.deterministic_numerics() if deterministic else numerics.fast_numerics(attention)
     return load_model(directory, dtype, kv_bytes, chosen, os.memfd_create("test-arena"))
 
 

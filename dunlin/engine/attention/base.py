@@ -6,12 +6,12 @@ work, between which rows may leave and partial results of peers may arrive.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Protocol, overload
 
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.spans import KeySpan, RoomSpan, SlotSpan, slot_run
+from dunlin.engine.attention.spans import KeySpan, RoomSpan, Runs, SlotSpan, slot_run
 
 Result = tuple[Tensor, Tensor]
 """(out `[tokens, heads, head_dim]`, lse `[tokens, heads]` fp32). lse is -inf, and out 0, where no key is visible."""
@@ -48,6 +48,32 @@ def local_row(start: int, stop: int, span: SlotSpan | int, length: int | None = 
     held = slot_run(range(length or 0), span) if isinstance(span, int) else span
     stop_position = len(held.positions)
     return BatchRow(start, stop, range(stop_position - (stop - start), stop_position), (held,))
+
+
+class LocalRows(Sequence[BatchRow]):
+    """The rows of sequences that are wholly here, as columns: a row becomes an object only where one is asked for.
+
+    Row i has packed tokens `[starts[i], stops[i])`, the last of the sequence's `lengths[i]`, whose slots are `runs[i]`:
+    `run_at` and `run_slot` of a `SlotSpan`. The same tuple of runs from step to step says that no run was added.
+    """
+
+    __slots__ = ("lengths", "runs", "starts", "stops")
+
+    def __init__(self, starts: list[int], stops: list[int], lengths: list[int], runs: "list[Runs]") -> None:
+        self.starts, self.stops, self.lengths, self.runs = starts, stops, lengths, runs
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    @overload
+    def __getitem__(self, index: int) -> BatchRow: ...
+    @overload
+    def __getitem__(self, index: slice) -> "LocalRows": ...
+    def __getitem__(self, index: "int | slice") -> "BatchRow | LocalRows":
+        if isinstance(index, slice):
+            return LocalRows(self.starts[index], self.stops[index], self.lengths[index], self.runs[index])
+        span = SlotSpan(range(self.lengths[index]), *self.runs[index])
+        return local_row(self.starts[index], self.stops[index], span)
 
 
 @dataclass(frozen=True, slots=True)

@@ -78,8 +78,9 @@ class DeterministicPlan:
     def check(self, row: int, part: PartialResult) -> None:
         """:raises ValueError: the part is not one block: its bits would depend on who holds which keys."""
         block = part.positions.start // BLOCK
-        whole = range(block * BLOCK, min((block + 1) * BLOCK, self._rows[row].length))
-        if part.positions != whole:
+        whole = range(block * BLOCK, (block + 1) * BLOCK)
+        seen = whole[: max(self._rows[row].length - whole.start, 0)]
+        if part.positions[: len(seen)] != seen or part.positions.stop > whole.stop:
             raise ValueError(
                 f"a result over keys at {part.positions}: the deterministic mode merges whole blocks, here {whole}; "
                 "send the K/V of what is less (`Attention.share`)"
@@ -182,15 +183,15 @@ def _long_pieces(index: int, row: BatchRow, spans: Sequence[KeySpan], elsewhere:
 
 
 def _held_blocks(length: int, spans: Sequence[KeySpan]) -> set[int]:
-    """The blocks of keys in `spans`. :raises ValueError: of one some keys are missing."""
+    """The blocks of keys in `spans`. :raises ValueError: of one some keys before `length` are missing."""
     counts: dict[int, int] = defaultdict(int)
     for span in spans:
         for block, positions in _by_block(span.positions):
-            counts[block] += len(positions)
+            counts[block] += count_below(positions, length)
     for block, count in counts.items():
-        whole = range(block * BLOCK, min((block + 1) * BLOCK, length))
-        if count != len(whole):
-            raise ValueError(f"{count} keys at {whole}: the deterministic mode needs all of a block at one place")
+        seen = range(block * BLOCK, min((block + 1) * BLOCK, length))
+        if count != len(seen):
+            raise ValueError(f"{count} keys at {seen}: the deterministic mode needs all of a block at one place")
     return set(counts)
 
 
@@ -217,15 +218,14 @@ class _Run:
         """A power of two for one block, whole blocks for more."""
         if self.stop - self.start > 1:
             return (self.stop - self.start) * BLOCK_LEAVES
-        return min(_leaves(self.row.length - self.start * BLOCK), BLOCK_LEAVES)
+        return min(_leaves(max(self.row.length - self.start * BLOCK, 1)), BLOCK_LEAVES)
 
     def read(self, layer_kv: Tensor) -> Result:
-        """Keys and values in leaves, zeros after the row's last."""
-        low = self.start * BLOCK
+        """Keys and values in leaves, zeros after the last that a query sees."""
+        low, high = self.start * BLOCK, min(self.stop * BLOCK, self.row.length)
         kept = layer_kv.new_zeros(self.leaves * LEAF, *layer_kv.shape[1:])
         for span in self.spans:
-            start, stop = count_below(span.positions, low), count_below(span.positions, self.stop * BLOCK)
-            stop = max(stop, start)
+            start, stop = count_below(span.positions, low), count_below(span.positions, high)
             if stop > start:
                 places = span.positions[start:stop]
                 kept[places.start - low : places[-1] + 1 - low : places.step] = span.gather(layer_kv, start, stop)

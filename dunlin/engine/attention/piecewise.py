@@ -8,7 +8,7 @@ from typing import Protocol
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import BatchRow, PartialResult, Result, RowState
+from dunlin.engine.attention.base import BatchRow, LocalRows, PartialResult, Result, RowState
 from dunlin.engine.attention.row_results import RowResults
 from dunlin.engine.attention.spans import RoomSpan
 
@@ -41,6 +41,10 @@ class ArrivalCutter(Protocol):
         ...
 
 
+def _awaited(rows: Sequence[BatchRow]) -> dict[int, set[range]]:
+    return {index: set(row.awaited) for index, row in enumerate(rows) if row.awaited}
+
+
 class PiecewisePass:
     """See `AttentionPass`."""
 
@@ -61,7 +65,7 @@ class PiecewisePass:
         self._results = RowResults(query, rows, dtype or query.dtype)
         self._left: set[int] = set()
         self._before: dict[int, Mapping[range, int]] = {}
-        self._awaited = {index: set(row.awaited) for index, row in enumerate(rows) if row.awaited}
+        self._awaited = {} if isinstance(rows, LocalRows) else _awaited(rows)
         self._arrived: dict[int, list[Arrival]] = {}
 
     def __repr__(self) -> str:
@@ -126,7 +130,7 @@ class PiecewisePass:
         """See `AttentionPass`."""
         if not self.done:
             raise ValueError(f"attention is not done: {self}")
-        for row in range(len(self._rows)):
+        for row in self._results.unfinished | self._arrived.keys():
             if row not in self._left:
                 self._results.finish(row, self._partials(row))
         return self._results.out, self._results.lse

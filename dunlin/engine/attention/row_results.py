@@ -58,6 +58,11 @@ class RowResults:
                 by_order[part.positions.start] = part.out[first:stop].float(), part.lse[first:stop].float()
             self._write(row, first, reduce(merge_results, (by_order[order] for order in sorted(by_order))))
 
+    @property
+    def unfinished(self) -> set[int]:
+        """The rows that have parts."""
+        return set(self._parts)
+
     def parts_of(self, row: int) -> dict[Part, Result]:
         """The unfinished parts of a row."""
         return dict(self._parts.get(row, {}))

@@ -5,18 +5,22 @@ a tensor outside the KV cache that travelled here.
 """
 
 from array import array
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
+Runs = tuple["array[int]", "array[int]"]
+"""`run_at` and `run_slot` of a `SlotSpan`. Never changed once made."""
+
 
 @dataclass(frozen=True, slots=True)
 class SlotSpan:
     """Tokens at `positions` (ascending) whose KV lies in the KV cache: token `positions[i]` in slot
-    `run_slot[r] + i - run_at[r]`, `r` being the last run with `run_at[r] <= i`. `run_at` starts with 0.
+    `run_slot[r] + i - run_at[r]`, `r` being the last run with `run_at[r] <= i`. `run_at` starts with 0; there may be
+    runs after the last token.
     """
 
     positions: range
@@ -38,9 +42,10 @@ class SlotSpan:
         count = len(self.positions)
         if len(self.run_at) == 1:
             return torch.arange(self.run_slot[0], self.run_slot[0] + count)
-        starts = torch.tensor(self.run_at)
+        runs = bisect_left(self.run_at, count)
+        starts = torch.tensor(self.run_at[:runs])
         lengths = torch.diff(starts, append=starts.new_tensor([count]))
-        return torch.arange(count) + (torch.tensor(self.run_slot) - starts).repeat_interleave(lengths)
+        return torch.arange(count) + (torch.tensor(self.run_slot[:runs]) - starts).repeat_interleave(lengths)
 
 
 @dataclass(frozen=True, slots=True)

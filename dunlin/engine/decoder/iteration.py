@@ -87,8 +87,8 @@ class Iteration:
         self._layer_stop = layers.stop
         self._sizes = sizes
         self._count = count or WorkCount()
-        self._rows = list(batch.rows)
-        self._numbers = list(range(len(self._rows)))
+        self._rows = batch.rows
+        self._numbers: Sequence[int] = range(len(batch.rows))
         self._left: set[int] = set()
         self._slots = batch.slots
         self._turn = decoder.angles(batch.positions)
@@ -169,14 +169,21 @@ class Iteration:
         self._skip_empty_phase()
 
     def _attend(self) -> None:
-        if self._attention.advance():
-            return
+        if self._attention.done:  # a piece without work would let a row leave and come back for ever
+            self._begin_finish()
+            self._finish()
+        elif not self._attention.advance():
+            self._begin_finish()
+
+    def _begin_finish(self) -> None:
         self._mixed, _ = self._attention.result()
         self.phase = Phase.FINISH
+        if not self._left and not self._resumed:  # no look at the rows: there may be many
+            self._todo = deque([(0, len(self._slots))])
+            return
         rows = [(at, row) for at, row in enumerate(self._rows) if at not in self._left]
         self._todo = deque(_merged((row.start + self._finished_before(at), row.stop) for at, row in rows))
         self._resumed = {}
-        self._skip_empty_phase()
 
     def _finish(self) -> None:
         assert self._mixed is not None
@@ -241,6 +248,8 @@ class Iteration:
         hidden = self._hidden[row.start : row.stop].clone()
         if self.phase is Phase.PROJECT and not ready:
             return RowProgress(self.layer, 0, 0, 0, hidden)
+        if self.phase is Phase.FINISH and not waiting:  # ahead of the other rows
+            return RowProgress(self.layer + 1, 0, 0, 0, hidden)
         before = self._resumed.get(at)
         begun = before is not None and before.attention is not None
         if self.phase is Phase.PROJECT or (self._pass is None and not begun):

@@ -66,7 +66,7 @@ class ParkedRows:
     def get(self, sequence: int) -> ParkedRow:
         return self._rows[sequence]
 
-    def discardable(self, sequence: int) -> bool:
+    def is_discardable(self, sequence: int) -> bool:
         """Whether a row of the sequence is parked and no queued step has claimed it."""
         return sequence in self._rows and sequence not in self._claimed
 

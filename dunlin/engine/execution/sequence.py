@@ -7,7 +7,7 @@ from array import array
 from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 
-from dunlin.engine.attention.spans import SlotSpan
+from dunlin.engine.attention.spans import Runs, SlotSpan
 from dunlin.messages.engine import Open
 from dunlin.messages.types import FinishReason
 
@@ -43,12 +43,11 @@ class ValidKv:
 
 
 class SlotMap:
-    """Position → slot of one sequence, without gaps, as runs of slots: two integers each."""
+    """Position → slot of one sequence, without gaps. `runs` are another object whenever they change."""
 
     def __init__(self) -> None:
         self.length = 0
-        self._run_at = array("q")
-        self._run_slot = array("q")
+        self.runs: Runs = (array("q"), array("q"))
 
     def assign(self, position: int, start: int, length: int) -> None:
         """Positions from `position` lie in the slots from `start`; later positions, if any were known, are forgotten.
@@ -57,31 +56,38 @@ class SlotMap:
         """
         if position > self.length:
             raise ValueError(f"position {position} is written, but slots are known up to {self.length} only")
-        kept = bisect_left(self._run_at, position)
-        del self._run_at[kept:], self._run_slot[kept:]
-        if not kept or start != self._run_slot[-1] + position - self._run_at[-1]:
-            self._run_at.append(position)
-            self._run_slot.append(start)
+        run_at, run_slot = self.runs
+        kept = bisect_left(run_at, position)
+        goes_on = kept > 0 and start == run_slot[kept - 1] + position - run_at[kept - 1]
+        if not goes_on or kept < len(run_at):
+            # New ones: a plan may read the old.
+            added = array("q") if goes_on else array("q", [position]), array("q") if goes_on else array("q", [start])
+            self.runs = run_at[:kept] + added[0], run_slot[:kept] + added[1]
         self.length = position + length
 
-    def has(self, position: int, start: int, length: int) -> bool:
-        """Whether positions from `position` on lie in these slots."""
-        if position + length > self.length:
-            return False
-        return self.slots(position, position + length) == list(range(start, start + length))
+    def matching(self, position: int, start: int, length: int) -> int:
+        """How many positions from `position` on lie in the slots from `start` on already, at most `length`."""
+        known = min(length, self.length - position)
+        if known <= 0:
+            return 0
+        slots = self.slots(position, position + known)
+        return next((at for at, slot in enumerate(slots) if slot != start + at), known)
 
     def span(self, length: int) -> SlotSpan:
         """Where the first `length` tokens lie, as it is now."""
-        runs = bisect_left(self._run_at, length)
-        return SlotSpan(range(length), self._run_at[:runs], self._run_slot[:runs])
+        return SlotSpan(range(length), *self.runs)
 
-    def slots(self, start: int, stop: int) -> list[int]:
+    def slots(self, start: int, stop: int) -> Sequence[int]:
         """The slots of positions `[start, stop)`."""
+        run_at, run_slot = self.runs
+        if run_at and start >= run_at[-1]:
+            first = run_slot[-1] - run_at[-1]
+            return range(first + start, first + stop)
         slots: list[int] = []
-        run = bisect_right(self._run_at, start) - 1
+        run = bisect_right(run_at, start) - 1
         while start < stop:
-            end = min(stop, self._run_at[run + 1] if run + 1 < len(self._run_at) else stop)
-            first = self._run_slot[run] - self._run_at[run]
+            end = min(stop, run_at[run + 1] if run + 1 < len(run_at) else stop)
+            first = run_slot[run] - run_at[run]
             slots += range(first + start, first + end)
             start, run = end, run + 1
         return slots
@@ -117,9 +123,10 @@ class EngineSequence:
         """
         at = position
         for start, length in extents:
-            if not self.slots.has(at, start, length):
+            same = self.slots.matching(at, start, length)
+            if same < length:
                 self.slots.assign(at, start, length)
-                self.valid.limit(at)
+                self.valid.limit(at + same)
             at += length
         self.valid.set(layers, min(self.valid.tokens(layers), position))
 

@@ -6,10 +6,11 @@ Knows the sequences' state; owns none of it but what a step writes: the slots th
 from collections.abc import Container, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 
 import torch
 
-from dunlin.engine.attention.base import BatchRow, local_row
+from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.sampling import SampledToken
 from dunlin.engine.execution.sequence import EngineSequence
@@ -168,17 +169,13 @@ def _check_row(row: Row, layers: range) -> None:
 
 def pack_rows(active: Sequence[Row]) -> DecoderBatch:
     """The batch of the rows; every row's last token is sampled or not as `Row.sample` says."""
-    tokens: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    rows: list[BatchRow] = []
-    for each in active:
-        first = len(tokens)
-        tokens += each.state.tokens[each.start : each.stop]
-        positions += range(each.start, each.stop)
-        slots += each.state.slots.slots(each.start, each.stop)
-        rows.append(local_row(first, len(tokens), each.state.slots.span(each.stop)))
-    last = [row.stop - 1 for row, each in zip(rows, active, strict=True) if each.sample]
+    tokens = list(chain.from_iterable([each.state.tokens[each.start : each.stop] for each in active]))
+    positions = list(chain.from_iterable([range(each.start, each.stop) for each in active]))
+    slots = list(chain.from_iterable([each.state.slots.slots(each.start, each.stop) for each in active]))
+    stops = list(accumulate([each.stop - each.start for each in active]))
+    runs = [each.state.slots.runs for each in active]
+    rows = LocalRows([0, *stops[:-1]], stops, [each.stop for each in active], runs)
+    last = [stop - 1 for stop, each in zip(stops, active, strict=True) if each.sample]
     columns = [torch.tensor(column, dtype=torch.int64) for column in (tokens, positions, slots, last)]
     return DecoderBatch(columns[0], columns[1], columns[2], rows, columns[3])
 

@@ -124,7 +124,7 @@ class StepRunner:
     def discard(self, sequences: Sequence[int]) -> None:
         """Forget parked rows, if no queued step is to resume them."""
         for sequence in sequences:
-            if self.parked.discardable(sequence):
+            if self.parked.is_discardable(sequence):
                 self.parked.remove(sequence)
 
     def forget(self, sequence: int) -> None:

@@ -1,9 +1,14 @@
 """Plain softmax attention in float64, and the KV and queries to compare with it."""
 
+from collections.abc import Sequence
+
+import pytest
 import torch
 from torch import Tensor
 
 from dunlin.engine.attention.base import Attention, BatchRow, Result, run_pass
+from dunlin.engine.attention.native.library import KernelUnavailable, load_kernel
+from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 
 HEAD_DIM = 16
 
@@ -32,5 +37,15 @@ def close(ours: tuple[Tensor, Tensor], theirs: tuple[Tensor, Tensor], atol: floa
     return all(torch.allclose(a.double(), b.double(), atol=atol, rtol=1e-5) for a, b in zip(ours, theirs, strict=True))
 
 
-def attend(backend: Attention, rows: list[BatchRow], query: Tensor, layer_kv: Tensor) -> Result:
+def backend_named(name: str) -> Attention:
+    """The backend; skips the test where it needs a kernel that was not built."""
+    if name == "paged":
+        try:
+            load_kernel()
+        except KernelUnavailable as error:
+            pytest.skip(str(error))
+    return ATTENTION_BACKENDS[name]()
+
+
+def attend(backend: Attention, rows: Sequence[BatchRow], query: Tensor, layer_kv: Tensor) -> Result:
     return run_pass(backend.plan(rows).start(query, layer_kv), lambda: None)

@@ -6,7 +6,7 @@ import torch
 from dunlin.engine.attention.base import local_row
 from dunlin.engine.attention.registry import ATTENTION_BACKENDS
 from dunlin.engine.attention.spans import slot_span
-from tests.engine.attention.reference import attend, close, make_kv, make_query, reference
+from tests.engine.attention.reference import attend, backend_named, close, make_kv, make_query, reference
 
 GROUPS = [(4, 4), (6, 2), (8, 1), (40, 2)]
 
@@ -28,7 +28,7 @@ def test_ragged_rows_agree_with_the_reference(backend: str, heads: int, kv_heads
         rows.append(local_row(start, start + tokens, slot_span(range(length), slots.tolist())))
         wanted.append(reference(query[start : start + tokens], kv[slots], range(before, length)))
         start, first = start + tokens, first + length
-    ours = attend(ATTENTION_BACKENDS[backend], rows, query, kv)
+    ours = attend(backend_named(backend), rows, query, kv)
     assert close(ours, (torch.cat([out for out, _ in wanted]), torch.cat([lse for _, lse in wanted])))
 
 
@@ -39,5 +39,5 @@ def test_a_row_ignores_garbage_in_slots_it_does_not_own(backend: str) -> None:
     kv[200:270] = make_kv(70, 2)
     rows = [local_row(0, 1, 200, 70), local_row(1, 4, 200, 70)]
     wanted = [reference(query[:1], kv[200:270], range(69, 70)), reference(query[1:], kv[200:270], range(67, 70))]
-    ours = attend(ATTENTION_BACKENDS[backend], rows, query, kv)
+    ours = attend(backend_named(backend), rows, query, kv)
     assert close(ours, (torch.cat([out for out, _ in wanted]), torch.cat([lse for _, lse in wanted])))

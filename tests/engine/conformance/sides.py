@@ -8,10 +8,9 @@ from heapq import heappop, heappush
 from pathlib import Path
 from typing import Any
 
-from dunlin.engine.execution.limits import RunnerLimits
-
 from dunlin.effects import Address, After, Send
 from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
 from dunlin.messages.engine import MapHost, TransferDone
 from dunlin.messages.types import i32

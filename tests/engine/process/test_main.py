@@ -26,15 +26,29 @@ from dunlin.messages.engine import (
     Close,
     EngineFailed,
     EngineReady,
+    Interrupt,
+    Interrupted,
     MapHost,
     Meet,
     Met,
+    Resume,
     StepDone,
     Transfer,
     TransferDone,
     Unsupported,
 )
-from dunlin.messages.types import FinishReason, Header, Region, TransferKind, TransferStatus, f32, i8, i32, i64
+from dunlin.messages.types import (
+    FinishReason,
+    Header,
+    Region,
+    TransferKind,
+    TransferStatus,
+    Verdict,
+    f32,
+    i8,
+    i32,
+    i64,
+)
 from dunlin.model.errors import ModelError
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 from tests.engine.build import damage, make_checkpoint
@@ -120,6 +134,28 @@ def test_it_says_what_it_is_and_computes(child: Child) -> None:
     assert child.progress.passed == before + 3 * 3 + 3
     assert first.compute_s > 0
     assert second.idle_s >= 0
+
+
+def test_an_interrupt_is_answered_in_the_middle_of_a_long_step(child: Child) -> None:
+    """The parent says so in the shared page, then over the socket; a step that was sent before comes first."""
+    assert isinstance(child.receive(), EngineReady)
+    prompt = [at % 500 for at in range(3000)]
+    child.send(make_open(1, prompt), make_open(2), make_step(1, (1, 0, len(prompt), 0)))
+    before = child.progress.passed
+    while child.progress.passed < before + 2:  # the step is under way
+        time.sleep(0.001)
+    child.progress.call(7)
+    child.send(make_step(2, (2, 0, len(PROMPT), 3000)), Interrupt(Verdict.SUSPEND, i64([1]), ticket=7))
+    left, done, other = child.receive(), child.receive(), child.receive()
+    assert (left.ticket, list(left.sequence), list(left.step), list(left.parked)) == (7, [1], [1], [1])
+    assert left.layer[0] < 3
+    assert (done.step, list(done.left), list(done.sequence)) == (1, [1], [])
+    assert (other.step, list(other.sequence)) == (2, [2])
+    child.send(Resume(3, i64([1])))
+    assert list(child.receive().sequence) == [1]
+    # Heard, so the next step is not stopped; nor is one without an interrupt.
+    child.send(Interrupt(Verdict.DISCARD, ticket=8))
+    assert child.receive() == Interrupted(ticket=8)
 
 
 def test_it_ends_when_the_parent_closes_the_socket(child: Child) -> None:
