@@ -7,11 +7,11 @@ from dunlin.messages.types import Why
 
 MEANINGS = {
     "asked_bytes": "bytes of the host tier that were asked for",
-    "attempt": "number of this hand-out of the request, from 1",
+    "attempt": "number of this dispatch of the request, from 1",
     "attempt_before": "the attempt that ran until then",
     "attempt_held": "the later attempt that the instance already has",
     "attempts": "how often the request was handed to an instance",
-    "budget_tokens": "tokens that one step may compute at most",
+    "budget_tokens": "tokens that a step is filled up to; decode rows, or the first whole prompt, may be more",
     "bytes": "bytes of KV to be copied",
     "candidates": "instances that could have taken it",
     "capacity_slots": "token slots of the instance, free or not",

@@ -22,8 +22,9 @@ class SchedulerConfig:
     )
     budget_tokens: int = setting(
         512,
-        "Tokens that one step holds at most: decode rows and chunks of prompts together (vLLM: "
-        "max_num_batched_tokens). More is faster for long prompts, less is smoother for those who read a stream.",
+        "Tokens that one step is filled up to (vLLM: max_num_batched_tokens). `chunked`: all decode rows, even if they "
+        "are more, then chunks of prompts in what is left, at least one token. `prefill_first`: whole prompts, the "
+        "first however long. More is faster for long prompts, less makes streams smoother.",
         unit="tokens",
         least=1,
         why="a compromise: traces like 256 to 1024 best (docs/measurements/2026-11-21-presets.md)",
@@ -62,7 +63,7 @@ class PreemptionConfig:
         "youngest",
         "Which running sequence is preempted.",
         choices=tuple(VICTIM_POLICIES),
-        why="the youngest has the least KV to lose, and the oldest always ends",
+        why="the oldest is preempted last: it gets to its end, whatever arrives behind it",
     )
     mode: str = setting(
         "spill",
@@ -104,8 +105,9 @@ class CheckpointConfig:
 
     engine_share: float = setting(
         0.025,
-        "Share of the engine's time that goes into copies of what runs; 0: none are made.",
-        unit="share of the engine's time",
+        "Share of wall time, idle time included, that the engine may spend on copies of what runs; what is not used is "
+        "saved up for a second. 0: none are made.",
+        unit="share of wall time",
         least=0,
         most=0.5,
         why="a throughput that is lower by less than 1 % (docs/measurements/2026-11-21-keeping.md)",

@@ -55,9 +55,13 @@ class InstanceCore:
         self.engine = Address("engine", address.name)
         self.sequences = SequenceTable()
         self.host_cache = HostCacheClient(self.engine, config.host_tier.answer_timeout_s)
-        pressure = PREEMPTION_MODES[config.preemption.mode]
+        preemption_mode = PREEMPTION_MODES[config.preemption.mode]
         self.lifecycle = SequenceLifecycle(
-            self.engine, self.sequences, self.host_cache, pressure, keeps=config.checkpoint.engine_share > 0
+            self.engine,
+            self.sequences,
+            self.host_cache,
+            preemption_mode,
+            keeps=config.checkpoint.engine_share > 0,
         )
         shared = (self.sequences, self.lifecycle, self.host_cache)
         self.checkpointer = Checkpointer(config.checkpoint, *shared)
@@ -119,7 +123,7 @@ class InstanceCore:
 
     @property
     def slot_table(self) -> SlotTable:
-        """The KV cache of the current engine."""
+        """The slot table of the KV cache: which of the current engine's slots are whose."""
         return self.lifecycle.slot_table
 
     @property

@@ -29,7 +29,7 @@ class SequenceLifecycle:
         engine: Address,
         sequences: SequenceTable,
         host_cache: HostCacheClient,
-        pressure: PreemptionMode = spill,
+        preemption_mode: PreemptionMode = spill,
         *,
         keeps: bool = False,
     ) -> None:
@@ -43,7 +43,7 @@ class SequenceLifecycle:
         self._engine = engine
         self._sequences = sequences
         self._host_cache = host_cache
-        self._preemption_mode = pressure
+        self._preemption_mode = preemption_mode
         self._keeps_checkpoints = keeps
 
     @property
@@ -321,7 +321,7 @@ class SequenceLifecycle:
             Figure("reused_tokens", reused),
             Figure("recomputed_tokens", recomputed),
         )
-        chosen = "restored from the host tier" if restored else "found in the slab" if reused else "recomputed"
+        chosen = "restored from the host tier" if restored else "reused from the KV cache" if reused else "recomputed"
         why = Why("resume", chosen, (*figures, Figure("free_slots", self.kv_cache.available_slots)))
         said = Continued(place.request, place.attempt, sequence.number, restored, recomputed, why)
         return [Send(sequence.dispatcher, said)]

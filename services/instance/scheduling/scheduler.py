@@ -26,16 +26,16 @@ class Scheduler:
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         steps: OutstandingSteps,
-        evict: VictimPolicy,
-        may_run: Callable[[list[Sequence]], list[Sequence]],
+        victim_policy: VictimPolicy,
+        not_held_for_handoff: Callable[[list[Sequence]], list[Sequence]],
     ) -> None:
         self._engine = engine
         self._config = config
         self._sequences = sequences
         self._lifecycle = lifecycle
         self._steps = steps
-        self._victim_policy = evict
-        self._runnable = may_run
+        self._victim_policy = victim_policy
+        self._not_held_for_handoff = not_held_for_handoff
 
     def schedule(self) -> list[Effect]:
         """Start the waiting sequences that fit, and keep the engine's queue filled."""
@@ -44,7 +44,7 @@ class Scheduler:
             step = self._repeat_last_step()
             if step is None:
                 effects += self._admit()
-                running = crash_suspects.runnable(self._runnable(self._sequences.running))
+                running = crash_suspects.runnable(self._not_held_for_handoff(self._sequences.running))
                 chosen = self._steps.choose_rows(running)
                 if not chosen:
                     break
@@ -60,7 +60,7 @@ class Scheduler:
         """The next step, if no sequence waits and all running ones only decode, as in the last step."""
         if self._sequences.waiting_count:
             return None
-        running = self._runnable(self._sequences.running)
+        running = self._not_held_for_handoff(self._sequences.running)
         return self._steps.repeat(running, self._next_slot)
 
     def _next_slot(self, sequence: Sequence) -> int | None:
