@@ -197,13 +197,13 @@ class KvHandoffConfig:
 
     policy: str = setting(
         "none",
-        "Whether a sequence is handed over after its first token: `none`, or to the decode instance with `most_room`.",
+        "Whether a sequence is handed off after its first token: `none`, or to the decode instance with `most_room`.",
         choices=tuple(HANDOFF_POLICIES),
         why="instances do both unless the preset splits them",
     )
     max_concurrent: int = setting(
         16,
-        "Sequences that a prefill instance hands over at once.",
+        "Sequences that a prefill instance hands off at once.",
         unit="sequences",
         least=1,
         why="as many as a decode instance takes at once (instance.migration.max_incoming)",

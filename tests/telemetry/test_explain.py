@@ -102,7 +102,7 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
         I0,
         D,
         Continued(1, 1, 41, 0, 1, WHY, 9),
-        "i0 went on with attempt 1: 9 tokens found in the slab by its new engine, "
+        "i0 went on with attempt 1: 9 tokens still in its KV cache after the engine's restart, "
         "0 tokens restored from the host tier, 1 to compute again",
     ),
     (
@@ -153,8 +153,8 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
         GroupOrder(50, 2, 3, GroupKind.LOCAL, GroupRole.PREFILL, (I0,), why=WHY),
         "g ordered i0 into local group 3 as prefill, plan 2 of epoch 50",
     ),
-    (MANAGER, I0, Handoff(50, 1, (HandoffTarget(I1, 9, 10),), WHY), "g told i0 to hand over to i1"),
-    (MANAGER, I0, Handoff(50, 1, (), WHY), "g told i0 to hand over to nobody"),
+    (MANAGER, I0, Handoff(50, 1, (HandoffTarget(I1, 9, 10),), WHY), "g told i0 to hand off to i1"),
+    (MANAGER, I0, Handoff(50, 1, (), WHY), "g told i0 to hand nothing off"),
     (MONITOR, I0, FleetView(2, (MemberView(I0, suspect=True, why=WHY),), 1), "m called i0 suspect"),
     (MONITOR, I0, FleetView(2, (MemberView(I0, why=WHY),), 1), "m called i0 trusted"),
     (I0, ENGINE, StopEngine(WHY), "i0 stopped its engine"),

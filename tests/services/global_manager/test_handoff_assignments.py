@@ -58,7 +58,7 @@ def test_a_prefill_instance_hears_who_decodes_and_how_much_room_is_there() -> No
     effects = leader.see(prefill(I0), decode(I1, free_slots=60, waiting_tokens=20), decode(I2, free_slots=9))
     assert told(effects) == [(I0, (HandoffTarget(I1, 40, 100), HandoffTarget(I2, 9, 100)), True)]
     (order,) = [message for _, message in of(Handoff, effects)]
-    assert (order.epoch, order.why.chosen) == (EPOCH, "hand over to i1 or i2")
+    assert (order.epoch, order.why.chosen) == (EPOCH, "hand off to i1 or i2")
 
 
 def test_news_of_room_are_told_now_and_then_and_of_who_there_is_at_once() -> None:
@@ -94,7 +94,7 @@ def test_who_does_not_compute_prompts_is_told_nothing() -> None:
     assert told(leader.see(member(I0), decode(I1))) == []
 
 
-def test_a_drained_decode_instance_gives_to_those_who_decode_if_there_are_any() -> None:
+def test_a_drained_decode_instance_gives_to_other_decode_instances_if_there_are_any() -> None:
     full = {"free_slots": 10, "running": 5}
     leader = Leader(prefill(I0), decode(I1, **full), decode(I2, **full), **SPLIT)
     effects = leader.see(prefill(I0), decode(I1, draining=True, **full), decode(I2, **full), now_s=1.0)

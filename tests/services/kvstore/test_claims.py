@@ -62,7 +62,7 @@ class TestClaims:
         assert core.catalog.find(OTHER, found.host.handle, 2) is not None, "it outlives its writer's grace"
         assert core.report().claimed_total == 1
 
-    def test_what_nobody_claims_goes_with_the_grace(self) -> None:
+    def test_what_is_not_claimed_goes_with_the_grace(self) -> None:
         core = joined(WRITER, OTHER)
         self.kept(core)
         core.receive(5.0, RESTARTED, Joined())

@@ -382,7 +382,7 @@ def test_without_replication_nothing_is_sent() -> None:
     assert world.sent(Offer) == []
 
 
-def test_a_request_that_nobody_knows_here_is_sought_on_the_other_nodes() -> None:
+def test_a_request_that_is_unknown_here_is_sought_on_the_other_nodes() -> None:
     world = Exchange(nodes=3)
     world.instances[2].keep(0, 16)
     world.instances[2].keep(16, 32)
