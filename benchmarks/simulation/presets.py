@@ -1,9 +1,9 @@
 """Presets against each other on shared traces, in virtual time: tune each, then compare, then raise the load.
 
 Every preset is tuned by the same rule: what met the objective most often in a part of the trace that is not reported.
-With `--defaults` no preset is tuned: all have the same budget, but for those that never cut a prompt. Each run is a line
-of the results file and is not simulated again, so a run that was cut short goes on. Nothing here depends on
-the clock of the machine.
+With `--defaults` no preset is tuned: all have the same budget, but for those that never cut a prompt. Each run is a
+line of the results file and is not simulated again, so a run that was cut short goes on. Nothing here depends on the
+clock of the machine.
 
     python -m benchmarks.simulation.presets tune   --traces DIR --results FILE
     python -m benchmarks.simulation.presets matrix --traces DIR --results FILE

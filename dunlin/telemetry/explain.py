@@ -269,8 +269,8 @@ def _reserve(message: Reserve, record: DecisionRecord) -> str:
 
 @words.register
 def _evacuate(message: Evacuate, record: DecisionRecord) -> str:
-    asked = f"{record.sender.name} asked {record.to.name} to move about {message.slots} slots of sequences"
-    return f"{asked} to {message.target.name}"
+    what = f"about {message.slots} slots of sequences to {message.target.name}"
+    return f"{record.sender.name} asked {record.to.name} to move {what}"
 
 
 @words.register
@@ -320,9 +320,9 @@ def _order(message: GroupOrder, record: DecisionRecord) -> str:
 
 @words.register
 def _fleet_view(message: FleetView, record: DecisionRecord) -> str:
-    told = [f"{view.address.name} {'suspect' if view.suspect else 'trusted'}" for view in message.members]
+    changes = [f"{view.address.name} {'suspect' if view.suspect else 'trusted'}" for view in message.members]
     whys = "".join(describe_reason(view.why) for view in message.members)
-    return f"{record.sender.name} called {' and '.join(told) or 'no process suspect'}{whys}"
+    return f"{record.sender.name} called {' and '.join(changes) or 'no process suspect'}{whys}"
 
 
 @words.register
