@@ -336,7 +336,7 @@ def test_explain_tells_of_a_failover_and_a_record_less_is_a_sentence_less() -> N
 
 
 def untimed(lines: list[str]) -> list[str]:
-    """Sentences alone: their times count from the first hand-out, which may be the one that is missing."""
+    """Sentences alone: their times count from the first dispatch, which may be the one that is missing."""
     return [line.partition("  ")[2] for line in lines]
 
 

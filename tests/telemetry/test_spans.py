@@ -100,7 +100,7 @@ def test_a_suspects_attempt_is_cancelled_and_placed_again() -> None:
     assert [span.end_s for span in attempts] == [104.0, 106.0]
 
 
-def test_a_refused_hand_out_waits_in_the_queue_again() -> None:
+def test_a_refused_attempt_waits_in_the_queue_again() -> None:
     spans = trace_spans([admitted(), place(), (I0, D, Refused(1, 1, Refusal.FULL, WHY)), place(2, I1), closed()])
     assert [line[0] for line in outline(spans)] == [
         "request", "queue", "attempt", "placement", "queue", "attempt", "placement",

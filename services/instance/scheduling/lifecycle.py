@@ -182,7 +182,7 @@ class SequenceLifecycle:
         """End it: its next token cannot be chosen, and no other instance would find another."""
         place = sequence.place
         chosen = f"the model's logits after token {len(sequence.tokens)} are not finite"
-        rejected = RejectedOption("hand it out again", "the same tokens give the same logits")
+        rejected = RejectedOption("dispatch it again", "the same tokens give the same logits")
         why = Why("engine", chosen, (Figure("tokens", len(sequence.tokens)),), (rejected,))
         return [Send(sequence.dispatcher, Failed(place.request, place.attempt, why)), *self.stop(sequence)]
 
