@@ -40,7 +40,7 @@ INSTANCES = 3
 BURST_S = 8.0
 OPENINGS = ("Once upon a time", "The sea was calm and", "Dear diary, today", "In the beginning there")
 STORY_TOKENS = 8000
-"""More than anybody reads of it."""
+"""More than a reader of the demo waits for."""
 ENGINE_GRACE_S = 120.0
 """The next engine is waited for: on a busy machine the one that stands by may not be loaded when it is needed, and the
 usual grace would give the story to another instance.

@@ -29,7 +29,7 @@ class DemoScreen:
         print(self._style("2", textwrap.fill(text, self.width)), flush=True)
 
     def loud(self, text: str) -> str:
-        """`text` so that nobody misses it."""
+        """`text` in bold red."""
         return self._style("1;31", text)
 
     def draw(self, lines: Sequence[str]) -> None:

@@ -1,6 +1,7 @@
 """Every setting there is: the configuration class of each role, as its process is started with it, and as its core is.
 
-For those who start several services, or none: `dunlin up`, `dunlin config`, the simulator. No service imports this.
+For the commands that start several services, or none (`dunlin up`, `dunlin config`), and the simulator. No service
+imports this.
 """
 
 from typing import Any

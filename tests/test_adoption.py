@@ -102,7 +102,7 @@ def test_a_paused_dispatcher_that_wakes_changes_nothing() -> None:
     assert cluster.world.run(cluster.all_free)
 
 
-def test_a_paused_dispatcher_that_wakes_to_a_dead_instance_disturbs_nobody() -> None:
+def test_a_paused_dispatcher_that_wakes_to_a_dead_instance_disturbs_no_request() -> None:
     cluster = ready_cluster(instances=2)
     clients = [cluster.submit(prompt(40, salt), 60, seed=salt) for salt in range(6)]
     assert cluster.world.run(lambda: len(clients[0].tokens) >= 3)

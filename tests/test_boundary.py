@@ -260,7 +260,7 @@ def test_the_youngest_is_preempted_also_while_a_younger_one_is_on_its_way_back()
     assert all(client.is_exact for client in clients)
 
 
-def test_one_that_comes_back_leaves_room_to_those_who_made_it_go() -> None:
+def test_one_that_comes_back_leaves_room_to_those_that_preempted_it() -> None:
     """The little one's slots are all that is free: if it took them again at once, nobody would ever get on."""
     tight = {"scheduler.allocate_ahead_tokens": 1, "scheduler.budget_tokens": 4}
     cluster = ready_cluster(instances=1, engine={"slots": 64, "move_s": 0.2}, instance=tight)
@@ -336,7 +336,7 @@ def test_explain_tells_of_a_failover_and_a_record_less_is_a_sentence_less() -> N
 
 
 def untimed(lines: list[str]) -> list[str]:
-    """Sentences alone: their times count from the first hand-out, which may be the one that is missing."""
+    """Sentences alone: their times count from the first dispatch, which may be the one that is missing."""
     return [line.partition("  ")[2] for line in lines]
 
 

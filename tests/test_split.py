@@ -77,7 +77,7 @@ def test_where_decode_instances_are_full_sequences_wait_and_newcomers_with_them(
     assert decode.report().preemptions_total <= 4, "what is taken over can be held"
 
 
-def test_nobody_waits_for_ever_for_a_decode_instance_that_has_no_room() -> None:
+def test_no_sequence_waits_for_ever_for_a_decode_instance_that_has_no_room() -> None:
     cluster = split(2, slots=256, instance={"kv_handoff.max_hold_s": 1.0})
     decode = cluster.instances[side(cluster, GroupRole.DECODE)[0]]
     cluster.engine_supervisor(decode.address.name).engine.is_stuck = True

@@ -40,7 +40,7 @@ def repeated_twin() -> Any:
 
 
 def measure(rows: int, prompt: int) -> dict[str, float]:
-    """Microseconds per message: a step's tokens for `rows` rows, and handing out a prompt of `prompt` tokens."""
+    """Microseconds per message: a step's tokens for `rows` rows, and dispatching a prompt of `prompt` tokens."""
     column = i64(range(rows))
     tokens = Tokens(
         column, i32([1] * rows), column, i32(range(rows)), f32([0.5] * rows), i8([FinishReason.RUNNING] * rows)

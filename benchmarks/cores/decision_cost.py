@@ -34,7 +34,7 @@ PROMPT_TOKENS = 256
 
 @dataclass(frozen=True)
 class DecisionCost:
-    """Microseconds of processor time: a hand-out, one member of a view, one report with its share of the views."""
+    """Microseconds of processor time: a dispatch, one member of a view, one report with its share of the views."""
 
     instances: int
     decision_us: float

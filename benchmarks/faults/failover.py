@@ -88,18 +88,18 @@ class InstanceFailoverCampaign:
 
     async def _do(self, kind: str, part: str) -> bool:
         """One fault; False when the sequence had ended just before it, which proves nothing."""
-        record, hand_out, pid = await self._victim(part)
+        record, dispatched, pid = await self._victim(part)
         held, at_s = len(record.tokens), time.time()
         os.kill(pid, signal.SIGKILL if kind == "kill" else signal.SIGSTOP)
         try:
-            again = await self._goes_on(record, hand_out.attempt, at_s)
+            again = await self._goes_on(record, dispatched.attempt, at_s)
         finally:
             if kind == "stop" and not gone(pid):
                 os.kill(pid, signal.SIGCONT)
         if again is None:
             say(f"    {record.request} ended before the {kind} of its {part}; once more")
             return False
-        fault = InjectedFault(kind, part, hand_out.instance, pid, record, held, again.at_s - at_s)
+        fault = InjectedFault(kind, part, dispatched.instance, pid, record, held, again.at_s - at_s)
         self.faults.append(fault)
         say(
             f"{len(self.faults):3} {kind:4} {part:8} of {fault.instance} (pid {pid}) while it held {record.request} "
@@ -124,16 +124,16 @@ class InstanceFailoverCampaign:
     async def _goes_on(self, record: RequestRecord, attempt: int, since_s: float) -> DispatchedAttempt | None:
         deadline_s = time.monotonic() + 30
         while time.monotonic() < deadline_s:
-            for hand_out in await self.session.dispatched_attempts(record.request):
-                if hand_out.attempt > attempt:
-                    return hand_out
+            for dispatched in await self.session.dispatched_attempts(record.request):
+                if dispatched.attempt > attempt:
+                    return dispatched
             if again := await self.session.resumed_at(record.request, since_s):
                 return again
             if record.outcome == "ok":
                 return None
             await asyncio.sleep(0.02)
         raise RuntimeError(
-            f"{record.request} was not handed out again and did not go on within 30 s of a fault of its instance"
+            f"{record.request} was not dispatched again and did not go on within 30 s of a fault of its instance"
         )
 
 
@@ -172,7 +172,7 @@ async def run(plan: FailoverPlan, cluster: ClusterProcess) -> BenchmarkResult:
     outcome.failures = campaign.load.failures + campaign.broken
     outcome.figures["requests finished"] = campaign.load.finished
     outcome.figures["requests failed or with another text"] = len(campaign.load.failures)
-    outcome.figures["hand-outs repeated"] = dispatcher.replaced_total
+    outcome.figures["dispatches repeated"] = dispatcher.replaced_total
     _latencies(outcome, campaign.faults, "kill", KILL_LIMIT_S)
     _latencies(outcome, campaign.faults, "stop", STOP_LIMIT_S)
     pauses = percentiles(longest_pause_s(fault.record.token_s) for fault in campaign.faults)

@@ -138,13 +138,13 @@ def _whole(plan: ManagerFailoverPlan, status: FleetStatus) -> bool:
 def _judge(outcome: BenchmarkResult, chorus: VerifiedLoad, findings: ManagerFailoverFindings) -> None:
     outcome.failures = list(chorus.failures)
     outcome.expect(findings.epochs == sorted(findings.epochs), f"epochs do not rise: {findings.epochs}")
-    outcome.expect(not findings.disturbed, f"handed out more than once: {', '.join(findings.disturbed)}")
+    outcome.expect(not findings.disturbed, f"dispatched more than once: {', '.join(findings.disturbed)}")
     gaps = [later - earlier for record in chorus.records for earlier, later in itertools.pairwise(record.token_s)]
     outcome.figures |= {
         "requests finished": chorus.finished,
         "failed or different": len(chorus.failures),
         "requests under a fault": findings.watched,
-        "of these handed out more than once": len(findings.disturbed),
+        "of these dispatched more than once": len(findings.disturbed),
         "terms": len(set(findings.epochs)),
         "from a kill to the next epoch (s)": findings.successions_s["killed"],
         "from a stop to the next epoch (s)": findings.successions_s["stopped"],

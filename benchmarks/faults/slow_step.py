@@ -99,7 +99,7 @@ async def run(plan: SlowStepPlan, cluster: ClusterProcess) -> BenchmarkResult:
     outcome.figures |= {"engine restarts": sum(report.engine_restarts_total for _, report in reports(after))}
     outcome.expect(slowly.token_s[0] >= plan.step_s, f"the step took only {slowly.token_s[0]:.1f} s")
     outcome.expect(after.suspicions_total == before.suspicions_total, "the instance was suspected")
-    outcome.expect(attempts == [1], f"the request was handed out {attempts}")
+    outcome.expect(attempts == [1], f"the request was dispatched as attempts {attempts}")
     outcome.expect(slowly.tokens == freely.tokens, "another token came")
     return outcome
 

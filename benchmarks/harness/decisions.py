@@ -1,4 +1,4 @@
-"""Reading recorded decisions: which instance holds a request, when it was handed out again or went on. Pure."""
+"""Reading recorded decisions: which instance holds a request, when it was dispatched again or went on. Pure."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -151,10 +151,10 @@ async def run(plan: MigrationPlan, cluster: ClusterProcess) -> BenchmarkResult:
     outcome.figures["requests failed or with another text"] = len(campaign.load.failures)
     for counter in ("migrations_total", "migrations_failed_total", "migrated_tokens_total"):
         outcome.figures[counter.removesuffix("_total").replace("_", " ")] = total(found, counter)
-    outcome.figures["hand-outs repeated after a loss"] = dispatcher.replaced_total
+    outcome.figures["dispatches repeated after a loss"] = dispatcher.replaced_total
     _gaps(outcome, campaign)
     outcome.expect(dispatcher.failed_total == 0, f"the dispatcher counts {dispatcher.failed_total} failed requests")
-    outcome.expect(dispatcher.replaced_total == 0, f"{dispatcher.replaced_total} hand-outs were lost")
+    outcome.expect(dispatcher.replaced_total == 0, f"{dispatcher.replaced_total} dispatches were lost")
     outcome.expect(bool(campaign.gaps), "no gap at a move was seen")
     return outcome
 

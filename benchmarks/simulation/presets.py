@@ -1,9 +1,9 @@
 """Presets against each other on shared traces, in virtual time: tune each, then compare, then raise the load.
 
 Every preset is tuned by the same rule: what met the objective most often in a part of the trace that is not reported.
-With `--defaults` nobody is tuned: all have the same budget, but for those that never cut a prompt. What was simulated
-is a line of the results file and is not simulated again, so a run that was cut short goes on. Nothing here depends on
-the clock of the machine.
+With `--defaults` no preset is tuned: all have the same budget, but for those that never cut a prompt. Each run is a
+line of the results file and is not simulated again, so a run that was cut short goes on. Nothing here depends on the
+clock of the machine.
 
     python -m benchmarks.simulation.presets tune   --traces DIR --results FILE
     python -m benchmarks.simulation.presets matrix --traces DIR --results FILE
@@ -92,7 +92,7 @@ MORE: dict[str, dict[str, Sequence[Any]]] = {
 }
 """What only one preset has: tried with the best of `GRID`."""
 DEFAULTS: dict[str, Settings] = dict.fromkeys(("vllm", "fifo"), (("instance.scheduler.budget_tokens", 2048),))
-"""Where nobody is tuned: whole prompts need a budget that holds some, as vLLM's own."""
+"""Without tuning: whole prompts need a budget that holds some, as vLLM's own."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,7 +158,7 @@ class PresetBench:
                 self._report("sweep", SWEPT, preset, rate)
 
     def batch(self) -> None:
-        """Interactive requests of one trace, and beside them a class that nobody waits for."""
+        """Interactive requests of one trace, and beside them a class without an objective."""
         workload = SWEPT
         for preset in ("online_only", "shortest_queue", "chunked"):
             self._report("batch", workload, preset, workload.reported[2])
@@ -187,7 +187,7 @@ class PresetBench:
         return tried[shares.index(max(shares))]
 
     def _tuned(self, workload: Workload, preset: str) -> Settings:
-        """What tuning found, or what nobody tuned. Runs that are in the results cost nothing."""
+        """What tuning found, or the defaults. Runs that are in the results cost nothing."""
         if self._options.defaults:
             split = (("manager.groups.prefill_share", workload.prefill_share),)
             return split if preset == "distserve" else DEFAULTS.get(preset, ())
@@ -240,7 +240,7 @@ def main() -> int:
     parser.add_argument("--only", action="append", default=[], choices=tuple(WORKLOADS), help="these workloads alone")
     parser.add_argument("--seed", type=int, default=0, help="of what is drawn from the reported part")
     parser.add_argument("--seconds", type=float, default=300.0, help="no more than so much of the reported part")
-    parser.add_argument("--defaults", action="store_true", help="tune nobody")
+    parser.add_argument("--defaults", action="store_true", help="tune no preset")
     parser.add_argument("--out", type=Path, help="where `show` puts pictures")
     arguments = parser.parse_args()
     results = Results(arguments.results)

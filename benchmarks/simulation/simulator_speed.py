@@ -54,7 +54,7 @@ class SpeedRun:
 
 def cluster_of(instances: int, slots: int = SLOTS) -> ClusterSpec:
     """Instances in one node: a step takes 20 ms and 50 µs for each token that it computes. They report
-    once a second, as a fleet of thousands should: the dispatcher counts what it has handed out itself.
+    once a second, as a fleet of thousands should: the dispatcher counts what it has dispatched itself.
     """
     engine = {"slots": slots, "max_positions": 32_768, "step_s": 0.02, "token_s": 5e-5}
     return spec_of({**engine, "audit": False, "progress_s": None}, instances=instances, instance=REPORTS)

@@ -64,6 +64,6 @@ class AuthToken:
         except grpc.aio.AioRpcError as error:
             if "authentication is not enabled" not in (error.details() or ""):
                 raise
-            _log.warning("etcd asks nobody who they are; user %r is not used", self._user.name)
+            _log.warning("etcd's authentication is off: user %r is not used", self._user.name)
             return ()
         return (("token", response.token),)

@@ -52,7 +52,7 @@ class Hold(Enum):
     """What a decision message says of an attempt at an instance."""
 
     OFFERED = auto()
-    """The dispatcher hands it out; an older attempt of the request is over."""
+    """It is dispatched there; an older attempt of the request is over."""
     BEGINS = auto()
     """The instance has it."""
     WAITS = auto()

@@ -90,7 +90,7 @@ class PendingWrites:
 class FindRegions:
     """Claim every committed region of the request `key`, written by any attempt.
 
-    What an attempt of the same dispatcher that is newer than `attempt` has written is not handed out.
+    What an attempt of the same dispatcher that is newer than `attempt` has written is not found.
     """
 
     ticket: int = number(1)

@@ -1,4 +1,6 @@
-"""Composes a step: functions over the sequences that could run. Knows no slot, no engine and no queue."""
+"""Which sequences have how many tokens in a step: `StepComposer.choose_rows` calls one of these functions with the
+sequences that could run. Knows no slot, no engine and no queue.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

@@ -10,14 +10,15 @@ MAX_ALTERNATIVES = 3
 
 @dataclass(frozen=True, slots=True)
 class VictimCandidate:
-    """A sequence that holds slots. `order` is greater the later its turn.
+    """A sequence that holds slots. `turn_rank` is greater the later its turn: new requests are in order of arrival,
+    behind all answers that were interrupted elsewhere and go on here.
 
     `is_parked`: its row waits in the engine to be resumed, and would be discarded. `may_preempt`: work of the batch
     class may be preempted for it.
     """
 
     name: str
-    order: int
+    turn_rank: int
     slots: int
     request_class: RequestClass = RequestClass.INTERACTIVE
     may_preempt: bool = False
@@ -37,8 +38,8 @@ VictimPolicy = Callable[[Sequence[VictimCandidate]], VictimChoice]
 
 
 def youngest(candidates: Sequence[VictimCandidate]) -> VictimChoice:
-    """The sequence that arrived last: it has waited least, and older ones end sooner."""
-    order = sorted(range(len(candidates)), key=lambda index: -candidates[index].order)
+    """The sequence whose turn is last: the oldest is preempted last, and gets to its end whatever arrives behind it."""
+    order = sorted(range(len(candidates)), key=lambda index: -candidates[index].turn_rank)
     chosen = candidates[order[0]]
     figures = (Figure("held_slots", chosen.slots),)
     rejected = tuple(RejectedOption(candidates[index].name, "older") for index in order[1 : 1 + MAX_ALTERNATIVES])

@@ -242,7 +242,7 @@ def _preempted(message: Preempted, record: DecisionRecord) -> str:
 def _continued(message: Continued, record: DecisionRecord) -> str:
     ways = f"{message.restored_tokens} tokens restored from the host tier, {message.recomputed_tokens} to compute again"
     if message.revived_tokens:
-        ways = f"{message.revived_tokens} tokens found in the slab by its new engine, {ways}"
+        ways = f"{message.revived_tokens} tokens still in its KV cache after the engine's restart, {ways}"
     return f"{record.sender.name} went on with attempt {message.attempt}: {ways}"
 
 
@@ -268,9 +268,9 @@ def _reserve(message: Reserve, record: DecisionRecord) -> str:
 
 
 @words.register
-def _shed(message: Evacuate, record: DecisionRecord) -> str:
-    asked = f"{record.sender.name} asked {record.to.name} to move about {message.slots} slots of sequences"
-    return f"{asked} to {message.target.name}"
+def _evacuate(message: Evacuate, record: DecisionRecord) -> str:
+    what = f"about {message.slots} slots of sequences to {message.target.name}"
+    return f"{record.sender.name} asked {record.to.name} to move {what}"
 
 
 @words.register
@@ -304,9 +304,10 @@ def _count(number: int, one: str, many: str) -> str:
 
 
 @words.register
-def _hand_over(message: Handoff, record: DecisionRecord) -> str:
+def _handoff(message: Handoff, record: DecisionRecord) -> str:
     names = [room.address.name for room in message.rooms]
-    return f"{record.sender.name} told {record.to.name} to hand over to {' or '.join(names) or 'nobody'}"
+    order = f"to hand off to {' or '.join(names)}" if names else "to hand nothing off"
+    return f"{record.sender.name} told {record.to.name} {order}"
 
 
 @words.register
@@ -319,9 +320,9 @@ def _order(message: GroupOrder, record: DecisionRecord) -> str:
 
 @words.register
 def _fleet_view(message: FleetView, record: DecisionRecord) -> str:
-    told = [f"{view.address.name} {'suspect' if view.suspect else 'trusted'}" for view in message.members]
+    changes = [f"{view.address.name} {'suspect' if view.suspect else 'trusted'}" for view in message.members]
     whys = "".join(describe_reason(view.why) for view in message.members)
-    return f"{record.sender.name} called {' and '.join(told) or 'nobody suspect'}{whys}"
+    return f"{record.sender.name} called {' and '.join(changes) or 'no process suspect'}{whys}"
 
 
 @words.register

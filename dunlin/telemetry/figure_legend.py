@@ -7,11 +7,11 @@ from dunlin.messages.types import Why
 
 MEANINGS = {
     "asked_bytes": "bytes of the host tier that were asked for",
-    "attempt": "number of this hand-out of the request, from 1",
+    "attempt": "number of this dispatch of the request, from 1",
     "attempt_before": "the attempt that ran until then",
     "attempt_held": "the later attempt that the instance already has",
-    "attempts": "how often the request was handed to an instance",
-    "budget_tokens": "tokens that one step may compute at most",
+    "attempts": "how often the request was dispatched",
+    "budget_tokens": "tokens that a step is filled up to; decode rows, or the first whole prompt, may be more",
     "bytes": "bytes of KV to be copied",
     "candidates": "instances that could have taken it",
     "capacity_slots": "token slots of the instance, free or not",
@@ -74,7 +74,7 @@ MEANINGS = {
     "tokens": "tokens that the decision is about",
     "tokens_before": "tokens that the client had from earlier attempts",
     "tokens_kept": "generated tokens that the next attempt goes on from",
-    "turn": "number of this dispatcher's last hand-out that went to the instance: the lowest is next",
+    "turn": "number of this dispatcher's last dispatch to the instance: the lowest is next",
     "unchanged_s": "seconds since the engine's last sign of progress",
     "vocabulary": "tokens that the model knows",
     "waited_s": "seconds that the instance kept room for it",

@@ -56,7 +56,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "corrupt_regions_total": "regions whose copy did not match the checksum",
         "engine_restarts_total": "engine processes started after the first",
         "stale_total": "messages dropped because they belong to an older attempt, incarnation or order",
-        "revived_tokens_total": "tokens whose KV a restarted engine found in the slab",
+        "revived_tokens_total": "tokens whose KV was still in the KV cache after the engine's restart",
         "poisoned_total": "requests stopped because they crash engines",
         "checkpointed_tokens_total": "tokens whose KV was copied to the host tier while their sequence ran",
         "checkpointed_bytes_total": "bytes of those copies",

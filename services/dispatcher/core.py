@@ -212,6 +212,7 @@ class DispatcherCore:
 
     @handles
     def _on_gone(self, now_s: float, sender: Address, message: Gone) -> list[Effect]:
+        """A stream ended: abort the client's request, or queue the instance's requests again, ahead of new ones."""
         if sender.role == "client":
             return self._on_abort(now_s, sender, Abort())
         self._heartbeat.gone(sender)
@@ -226,6 +227,7 @@ class DispatcherCore:
 
     @handles
     def _on_view(self, now_s: float, sender: Address, view: FleetView) -> list[Effect]:
+        """Take a FleetView in: queue the requests of each instance that became suspect again, as if it had died."""
         effects: list[Effect] = []
         for member in view.members:
             if not member.ready:

@@ -55,17 +55,18 @@ class HandoffAssignments:
 
     def on_instance_joined(self, instance: Address) -> list[Effect]:
         """A stream opened anew: repeat the assignment, which the old stream may have lost."""
-        told = self._sent.get(instance)
-        return [Send(instance, told.order)] if told is not None else []
+        sent = self._sent.get(instance)
+        return [Send(instance, sent.order)] if sent is not None else []
 
     def _send(self, now_s: float, source: Address, rooms: tuple[HandoffTarget, ...], targets: int) -> list[Effect]:
-        told = self._sent.get(source)
+        sent = self._sent.get(source)
         why = None
-        if told is None or _addresses(told.order.rooms) != _addresses(rooms):
+        if sent is None or _addresses(sent.order.rooms) != _addresses(rooms):
             names = " or ".join(room.address.name for room in rooms)
+            chosen = f"hand off to {names}" if names else "hand nothing off"
             figures = (Figure("decode_instances", targets), Figure("told_of", len(rooms)))
-            why = Why("prefill_decode", f"hand over to {names or 'nobody'}", figures)
-        elif told.order.rooms == rooms or now_s - told.at_s < self._rooms_s:
+            why = Why("prefill_decode", chosen, figures)
+        elif sent.order.rooms == rooms or now_s - sent.at_s < self._rooms_s:
             return []
         self.tickets += 1
         order = Handoff(self._epoch, self.tickets, rooms, why)

@@ -54,12 +54,12 @@ def _add_engine(flags: argparse.ArgumentParser, short: Shorthands) -> None:
 
 def _add_scheduling(flags: argparse.ArgumentParser, short: Shorthands) -> None:
     scheduler = "instance.scheduler"
-    short.add(flags, "--budget-tokens", f"{scheduler}.budget_tokens", "tokens a step may hold", metavar="N")
+    short.add(flags, "--budget-tokens", f"{scheduler}.budget_tokens", "tokens that a step is filled up to", metavar="N")
     text = "compute every prompt from its first token"
     short.switch(flags, "--no-prefix-reuse", "instance.kv_cache.prefix_caching", text)
     short.add(flags, "--max-running", f"{scheduler}.max_running", "sequences with slots", metavar="N")
     short.add(flags, "--max-waiting", f"{scheduler}.max_waiting", "sequences waiting here", metavar="N")
-    text = "of the engine's time, for copies of what runs into the host tier; 0: none"
+    text = "of wall time, for copies of what runs into the host tier; 0: none"
     short.add(flags, "--checkpoint-share", "instance.checkpoint.engine_share", text, metavar="X")
     text = "how long a lost dispatcher's requests go on"
     short.add(flags, "--orphan-grace-s", "instance.retention.orphan_grace_s", text, metavar="S")

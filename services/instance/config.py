@@ -23,8 +23,9 @@ class SchedulerConfig:
     )
     budget_tokens: int = setting(
         512,
-        "Tokens that one step holds at most: decode rows and chunks of prompts together (vLLM: "
-        "max_num_batched_tokens). More is faster for long prompts, less is smoother for those who read a stream.",
+        "Tokens that one step is filled up to (vLLM: max_num_batched_tokens). `chunked`: all decode rows, even if they "
+        "are more, then chunks of prompts in what is left, at least one token. `prefill_first`: whole prompts, the "
+        "first however long. More is faster for long prompts, less makes streams smoother.",
         unit="tokens",
         least=1,
         why="a compromise: traces like 256 to 1024 best (docs/measurements/2026-11-21-presets.md)",
@@ -63,7 +64,7 @@ class PreemptionConfig:
         "youngest",
         "Which running sequence is preempted.",
         choices=tuple(VICTIM_POLICIES),
-        why="the youngest has the least KV to lose, and the oldest always ends",
+        why="the oldest is preempted last: it gets to its end, whatever arrives behind it",
     )
     mode: str = setting(
         "spill",
@@ -120,8 +121,9 @@ class CheckpointConfig:
 
     engine_share: float = setting(
         0.025,
-        "Share of the engine's time that goes into copies of what runs; 0: none are made.",
-        unit="share of the engine's time",
+        "Share of wall time, idle time included, that the engine may spend on copies of what runs; what is not used is "
+        "saved up for a second. 0: none are made.",
+        unit="share of wall time",
         least=0,
         most=0.5,
         why="a throughput that is lower by less than 1 % (docs/measurements/2026-11-21-keeping.md)",
@@ -211,13 +213,13 @@ class KvHandoffConfig:
 
     policy: str = setting(
         "none",
-        "Whether a sequence is handed over after its first token: `none`, or to the decode instance with `most_room`.",
+        "Whether a sequence is handed off after its first token: `none`, or to the decode instance with `most_room`.",
         choices=tuple(HANDOFF_POLICIES),
         why="instances do both unless the preset splits them",
     )
     max_concurrent: int = setting(
         16,
-        "Sequences that a prefill instance hands over at once.",
+        "Sequences that a prefill instance hands off at once.",
         unit="sequences",
         least=1,
         why="as many as a decode instance takes at once (instance.migration.max_incoming)",

@@ -59,10 +59,8 @@ class InstanceCore:
         self.sequences = SequenceTable()
         self.host_cache = HostCacheClient(self.engine, config.host_tier.answer_timeout_s)
         self.steps = StepLedger(self.engine, self.sequences)
-        pressure, keeps = PREEMPTION_MODES[config.preemption.mode], config.checkpoint.engine_share > 0
-        self.lifecycle = SequenceLifecycle(
-            self.engine, self.sequences, self.host_cache, self.steps, pressure, keeps=keeps
-        )
+        mode, keeps = PREEMPTION_MODES[config.preemption.mode], config.checkpoint.engine_share > 0
+        self.lifecycle = SequenceLifecycle(self.engine, self.sequences, self.host_cache, self.steps, mode, keeps=keeps)
         shared = (self.sequences, self.lifecycle, self.host_cache)
         self.checkpointer = Checkpointer(config.checkpoint, *shared)
         claims = RegionClaims(self.host_cache)
@@ -128,7 +126,7 @@ class InstanceCore:
 
     @property
     def slot_table(self) -> SlotTable:
-        """The KV cache of the current engine."""
+        """The slot table of the KV cache: which of the current engine's slots are whose."""
         return self.lifecycle.slot_table
 
     @property

@@ -79,8 +79,8 @@ class ReasonRing:
         key = parse_request(request)
         direct = sorted(self._by_request(key) if key else (), key=lambda entry: entry.order)
         found = {entry.number: entry for entry in direct}
-        for hand_out in attempt_spans([(entry.reason.at_s, entry.refs) for entry in direct]):
-            for entry in self._by_instance(hand_out):
+        for attempt in attempt_spans([(entry.reason.at_s, entry.refs) for entry in direct]):
+            for entry in self._by_instance(attempt):
                 found[entry.number] = entry
         records = [entry.reason for entry in sorted(found.values(), key=lambda entry: entry.order)]
         if len(records) > limit:
@@ -92,16 +92,16 @@ class ReasonRing:
         names = dict.fromkeys((key, *(entry.refs.request for entry in self._renamed.get(key, ()))))
         return [entry for name in names if name is not None for entry in self._of_request.get(name, ())]
 
-    def _by_instance(self, hand_out: AttemptSpan) -> list[RecordedReason]:
+    def _by_instance(self, attempt: AttemptSpan) -> list[RecordedReason]:
         """The records that concern the instance of an attempt, and thereby the request."""
-        entries = sorted(self._of_instance.get(hand_out.instance, ()), key=lambda entry: entry.order)
-        steps = [entry for entry in entries if entry.refs.names_any(hand_out.sequences)]
-        end_s = hand_out.end_s if hand_out.end_s is not None else _silent_end_s(entries, steps, hand_out)
-        found = steps + [entry for entry in entries if entry.refs.ticket in hand_out.tickets]
+        entries = sorted(self._of_instance.get(attempt.instance, ()), key=lambda entry: entry.order)
+        steps = [entry for entry in entries if entry.refs.names_any(attempt.sequences)]
+        end_s = attempt.end_s if attempt.end_s is not None else _silent_end_s(entries, steps, attempt)
+        found = steps + [entry for entry in entries if entry.refs.ticket in attempt.tickets]
         orders = [entry for entry in entries if entry.reason.kind == GroupOrder.__name__]
-        found += [entry for entry in orders if entry.reason.at_s <= hand_out.start_s][-1:]
+        found += [entry for entry in orders if entry.reason.at_s <= attempt.start_s][-1:]
         for entry in entries:
-            if entry.refs.whole_instance and hand_out.start_s < entry.reason.at_s <= end_s:
+            if entry.refs.whole_instance and attempt.start_s < entry.reason.at_s <= end_s:
                 found.append(entry)
         return found
 
@@ -118,9 +118,9 @@ class ReasonRing:
             _drop_first(self._of_instance, refs.instance)
 
 
-def _silent_end_s(entries: list[RecordedReason], steps: list[RecordedReason], hand_out: AttemptSpan) -> float:
+def _silent_end_s(entries: list[RecordedReason], steps: list[RecordedReason], attempt: AttemptSpan) -> float:
     """When the request left its instance without a record: at the first step after its own without a row of it."""
-    if hand_out.starts_waiting or not steps or steps[-1].reason.at_s < hand_out.last_s:
+    if attempt.starts_waiting or not steps or steps[-1].reason.at_s < attempt.last_s:
         return inf
     later = [entry for entry in entries if entry.reason.kind == Step.__name__ and entry.order > steps[-1].order]
     return later[0].reason.at_s if later else inf

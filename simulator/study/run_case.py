@@ -43,8 +43,8 @@ def run_case(
     jobs = iter_jobs(arrivals, case.max_positions or ready.max_positions, _VOCABULARY, case.seed)
     sample_s = case.sample_s or max(0.1, arrivals[-1].at_s / _SAMPLES)
     spec = SimSpec(cluster, jobs, sample_s, keep_decisions=bool(case.story_of), keep_starts=True)
-    told = None if progress is None else (lambda ended, _: progress(ended / len(arrivals)))
-    result = simulate(spec, told)
+    on_progress = None if progress is None else (lambda ended, _: progress(ended / len(arrivals)))
+    result = simulate(spec, on_progress)
     return _outcome(case, arrivals, result, time.perf_counter() - start_s)
 
 
@@ -71,8 +71,8 @@ def _story(request: str, result: SimResult) -> tuple[str, ...]:
             return ()
         request = found[0].request
     try:
-        told = explain_request(result.decisions, request)
-        return (f"{request}:", *told) if told else ()
+        lines = explain_request(result.decisions, request)
+        return (f"{request}:", *lines) if lines else ()
     except ValueError as error:
         raise SimError(str(error)) from None
 

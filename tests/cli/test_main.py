@@ -61,7 +61,7 @@ def test_without_a_cluster_it_says_how_to_start_one(
     assert said.err.count("\n") == 1
 
 
-def test_an_endpoint_where_nobody_answers(capsys: pytest.CaptureFixture[str]) -> None:
+def test_an_endpoint_without_an_answer(capsys: pytest.CaptureFixture[str]) -> None:
     assert exit_code("status", "--endpoint", "127.0.0.1:1") == 3
     said = capsys.readouterr().err
     assert "127.0.0.1:1" in said

@@ -110,7 +110,7 @@ class Singers:
             self.ends[index] = event.finish
 
 
-def test_a_dispatcher_killed_under_load_costs_nobody_a_token(pair: ClusterProcess, texts: list[Any]) -> None:
+def test_a_dispatcher_killed_under_load_costs_no_stream_a_token(pair: ClusterProcess, texts: list[Any]) -> None:
     async def test() -> None:
         async with dunlin.AsyncClient(pair.grpc) as client:
             for _ in range(2):

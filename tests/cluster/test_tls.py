@@ -171,7 +171,7 @@ def test_only_who_has_the_certificate_of_its_role_is_taken(
     assert attach(target, conversation, right, newcomer) == ""
 
 
-def test_etcd_answers_nobody_without_a_certificate(state: ClusterState) -> None:
+def test_etcd_answers_no_client_without_a_certificate(state: ClusterState) -> None:
     async def ask() -> None:
         etcd = EtcdClient([state.etcd], timeouts=Timeouts(connect_s=2.0))
         try:

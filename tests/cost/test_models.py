@@ -98,7 +98,7 @@ def test_an_overhead_is_a_time(times: tuple[float, float]) -> None:
         EngineOverhead(*times)
 
 
-def test_the_tipping_point_is_where_arithmetic_takes_as_long_as_the_weights() -> None:
+def test_a_step_turns_compute_bound_where_arithmetic_takes_as_long_as_the_weights() -> None:
     """10 ms for the weights, 0.05 ms per token: 200 tokens; a jump on the way does not matter."""
     assert compute_bound_tokens(PiecewiseCurve((1.0, 200.0, 400.0), (0.01, 0.01, 0.02))) == 200
     assert (

@@ -135,7 +135,7 @@ def test_many_calls_at_once_ask_for_one_token(tmp_path: Path, monkeypatch: pytes
     asyncio.run(scenario())
 
 
-def test_a_user_does_no_harm_where_nobody_is_asked(etcd_endpoint: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_a_user_does_no_harm_where_authentication_is_off(etcd_endpoint: str, caplog: pytest.LogCaptureFixture) -> None:
     async def scenario() -> None:
         client = EtcdClient([etcd_endpoint], user=ROOT)
         await client.put("/asked/nobody", b"")

@@ -139,7 +139,7 @@ def test_a_leader_cut_off_from_etcd_steps_down_before_the_other_one_leads(etcd_e
     asyncio.run(scenario())
 
 
-def test_a_leader_that_slept_knows_it_before_anybody_tells_it(etcd_endpoint: str) -> None:
+def test_a_leader_that_slept_knows_it_before_etcd_answers(etcd_endpoint: str) -> None:
     async def scenario() -> None:
         slept_s = 0.0
         async with (
@@ -173,7 +173,7 @@ def test_a_leader_whose_key_was_deleted_steps_down_and_stands_again(etcd_endpoin
 
 
 @pytest.mark.parametrize("how", ["killed", "paused"])
-def test_while_etcd_is_away_nobody_leads_and_then_exactly_one(tmp_path: Path, how: str) -> None:
+def test_while_etcd_is_away_none_leads_and_then_exactly_one(tmp_path: Path, how: str) -> None:
     async def scenario() -> None:
         async with (
             private_etcd(tmp_path) as etcd,
@@ -195,7 +195,7 @@ def test_while_etcd_is_away_nobody_leads_and_then_exactly_one(tmp_path: Path, ho
     asyncio.run(scenario())
 
 
-def test_after_etcd_was_away_nobody_waits_for_the_leases_of_those_who_still_live(tmp_path: Path) -> None:
+def test_after_etcd_was_away_no_wait_for_the_leases_of_managers_that_live(tmp_path: Path) -> None:
     ttl_s = 600  # far longer than the test may take
 
     async def scenario() -> None:

@@ -53,7 +53,7 @@ def test_a_lost_registration_is_a_probe_and_nothing_else() -> None:
     assert confirmation.next_probe_s == inf
 
 
-def test_nobody_there_is_a_death_at_once() -> None:
+def test_a_probe_that_finds_it_gone_is_a_death_at_once() -> None:
     confirmation = confirming("a", "b")
     (probe,) = lose(confirmation, "a")
     assert confirmation.record_verdict(0.1, probe, ProbeVerdict.GONE) == [DOWN_A]
@@ -156,7 +156,7 @@ def test_the_surely_dead_are_buried_in_a_freeze_too() -> None:
     assert confirmation.record_verdict(0.1, probes[1], ProbeVerdict.SILENT) == []
 
 
-def test_a_freeze_holds_nobody_for_ever() -> None:
+def test_a_freeze_holds_no_member_for_ever() -> None:
     confirmation = confirming("a", "b", "c")
     probes: list[Any] = [*lose(confirmation, "a", "b", "c", at_s=10.0)]
     now_s, downs = 10.0, []

@@ -74,7 +74,7 @@ def test_a_newer_incarnation_takes_the_older_one_down() -> None:
     ]
 
 
-def test_records_that_cannot_be_read_hide_nobody() -> None:
+def test_records_that_cannot_be_read_hide_no_member() -> None:
     table = MemberTable()
     bad = KeyValue("/dunlin/members/instance/bad", b"{", 1, 1)
     stranger = KeyValue("/dunlin/members/instance/liar", record(name="i0").encode(), 1, 1)

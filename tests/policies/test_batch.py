@@ -33,7 +33,7 @@ def test_no_decode_row_is_held_up_and_the_oldest_prompt_does_not_starve() -> Non
     assert chunked_prefill([DECODE, DECODE, DECODE, prompt(9), prompt(9)], 2) == [1, 1, 1, 1, 0]
 
 
-def test_nobody_means_nothing() -> None:
+def test_no_candidates_get_no_rows() -> None:
     assert chunked_prefill([], 8) == []
 
 
@@ -42,7 +42,7 @@ candidates = st.lists(st.one_of(st.just(DECODE), st.integers(1, 300).map(prompt)
 
 @pytest.mark.parametrize("policy", BATCH_POLICIES.values(), ids=BATCH_POLICIES)
 @given(candidates=candidates, budget=st.integers(1, 400))
-def test_any_policy_gets_on_and_gives_nobody_more_than_it_has(
+def test_any_policy_gets_on_and_gives_no_candidate_more_than_it_has(
     policy: object, candidates: list[BatchCandidate], budget: int
 ) -> None:
     assert callable(policy)

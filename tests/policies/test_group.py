@@ -21,7 +21,7 @@ def numbers(*candidates: GroupCandidate) -> dict[str, int]:
     return {group.members[0].name: group.number for group in local_groups(candidates)}
 
 
-def test_everybody_is_alone_in_a_group_of_their_own() -> None:
+def test_each_instance_is_alone_in_a_group_of_its_own() -> None:
     groups = local_groups([candidate("b"), candidate("a")])
     assert [(group.number, [member.name for member in group.members]) for group in groups] == [(1, ["a"]), (2, ["b"])]
     assert all((group.kind, group.roles) == (GroupKind.LOCAL, (GroupRole.LOCAL,)) for group in groups)
@@ -44,7 +44,7 @@ def test_a_number_held_twice_stays_with_the_first() -> None:
     assert numbers(candidate("a", group=2), candidate("b", group=2)) == {"a": 2, "b": 1}
 
 
-def test_nobody_makes_no_group() -> None:
+def test_no_instances_make_no_group() -> None:
     assert local_groups([]) == []
 
 

@@ -39,7 +39,7 @@ def test_without_room_it_goes_nowhere() -> None:
     assert most_room(1, []) is None
 
 
-def test_whoever_does_not_hand_over_keeps_everything() -> None:
+def test_the_policy_none_hands_nothing_off() -> None:
     assert HANDOFF_POLICIES["none"](1, [taker("a", 100)]) is None
 
 

@@ -96,7 +96,7 @@ def test_room_is_made_where_the_least_is_missing() -> None:
     assert move.why.chosen == "make room at b"
 
 
-def test_no_room_is_made_where_nobody_can_take_it() -> None:
+def test_no_room_is_made_where_no_instance_can_take_it() -> None:
     fleet = [one("a", 70, head_slots=60, demand_slots=60), one("b", 80)]
     assert [move.why.chosen for move in llumnix(fleet, 1)] == ["from a to b"]
 

@@ -146,7 +146,7 @@ def test_effects_are_carried_out_in_order_and_a_delivery_from_an_outlet_waits_fo
     ]
 
 
-def test_a_send_to_nobody_is_counted_and_not_recorded() -> None:
+def test_a_send_without_a_stream_is_counted_and_not_recorded() -> None:
     core = ScriptCore(lambda sender, message: [Send(PEER, Choice("lost", Why("p")))])
     host = make_host(core, FakeLoop())
     host.deliver(OTHER, Note("go"))
@@ -185,7 +185,7 @@ def test_a_second_outlet_replaces_the_first_between_one_gone_and_one_joined() ->
     assert second.sent == [Note("still there")]
 
 
-def test_what_is_said_before_joined_is_heard_goes_to_nobody() -> None:
+def test_what_is_said_before_joined_is_heard_is_not_sent() -> None:
     core = ScriptCore(lambda sender, message: [Send(PEER, Note("late"))] if isinstance(message, Gone) else [])
     host = make_host(core, FakeLoop())
     first, second = FakeOutlet(), FakeOutlet()

@@ -93,8 +93,8 @@ class InstanceStandIn:
                 return [Send(DISPATCHER, Accepted(5, 1, 9, why=message.why))]
             case TierReady():
                 self.tier = message
-                asked = ReserveRegion(1, Address("dispatcher", "d", 1), 1, 1, Region(0, 1, 0, 4), 4096, "fp32", "w")
-                return [Send(sender, asked)]
+                region = ReserveRegion(1, Address("dispatcher", "d", 1), 1, 1, Region(0, 1, 0, 4), 4096, "fp32", "w")
+                return [Send(sender, region)]
             case RegionReserved():
                 self.reserved = message
                 return [Send(sender, CommitRegion(message.host.handle, message.host.generation, 77))]
@@ -288,9 +288,9 @@ async def until_explained(port: int, request: str) -> None:
             break
         await asyncio.sleep(0.05)
     records = [DecisionRecord(one.at_s, one.sender, one.to, decode(one.kind, one.payload)) for one in answer.reasons]
-    told = explain(records, request)
-    assert "g0 ordered i0 into local group 1" in told[0]
-    assert told[1].endswith("i0 accepted attempt 1 as its sequence 9, because test chose yes with slots 3.")
+    lines = explain(records, request)
+    assert "g0 ordered i0 into local group 1" in lines[0]
+    assert lines[1].endswith("i0 accepted attempt 1 as its sequence 9, because test chose yes with slots 3.")
 
 
 def test_a_silent_instance_is_suspect_and_a_stopped_monitor_is_not_fooled(etcd_endpoint: str, tmp_path: Path) -> None:

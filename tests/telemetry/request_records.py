@@ -57,7 +57,7 @@ def closed(finish: FinishReason = FinishReason.STOP, why: Why = STOPPED) -> Said
     return D, CLIENT, Closed(KEY, finish, 5, why=why)
 
 
-def told(said: Iterable[Said], tracer: RequestTracer | None = None) -> list[Span]:
+def trace_spans(said: Iterable[Said], tracer: RequestTracer | None = None) -> list[Span]:
     """The spans of records that are one second apart, from second 100 on."""
     tracer = RequestTracer() if tracer is None else tracer
     for index, parts in enumerate(said):

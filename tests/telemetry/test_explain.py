@@ -102,7 +102,7 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
         I0,
         D,
         Continued(1, 1, 41, 0, 1, WHY, 9),
-        "i0 went on with attempt 1: 9 tokens found in the slab by its new engine, "
+        "i0 went on with attempt 1: 9 tokens still in its KV cache after the engine's restart, "
         "0 tokens restored from the host tier, 1 to compute again",
     ),
     (
@@ -153,8 +153,8 @@ ONE_OF_EACH: list[tuple[Address, Address, Any, str]] = [
         GroupOrder(50, 2, 3, GroupKind.LOCAL, GroupRole.PREFILL, (I0,), why=WHY),
         "g ordered i0 into local group 3 as prefill, plan 2 of epoch 50",
     ),
-    (MANAGER, I0, Handoff(50, 1, (HandoffTarget(I1, 9, 10),), WHY), "g told i0 to hand over to i1"),
-    (MANAGER, I0, Handoff(50, 1, (), WHY), "g told i0 to hand over to nobody"),
+    (MANAGER, I0, Handoff(50, 1, (HandoffTarget(I1, 9, 10),), WHY), "g told i0 to hand off to i1"),
+    (MANAGER, I0, Handoff(50, 1, (), WHY), "g told i0 to hand nothing off"),
     (MONITOR, I0, FleetView(2, (MemberView(I0, suspect=True, why=WHY),), 1), "m called i0 suspect"),
     (MONITOR, I0, FleetView(2, (MemberView(I0, why=WHY),), 1), "m called i0 trusted"),
     (I0, ENGINE, StopEngine(WHY), "i0 stopped its engine"),
@@ -197,18 +197,18 @@ def records(messages: list[Any]) -> list[DecisionRecord]:
 @pytest.mark.parametrize("story", [FINISHED, RUNNING, FAILED_OVER], ids=["finished", "running", "failed-over"])
 def test_a_record_that_is_removed_takes_exactly_its_sentence_along(story: list[Any]) -> None:
     whole = records(story)
-    told = explain(whole, "req-c-1")
-    assert len(told) == len(whole)
+    lines = explain(whole, "req-c-1")
+    assert len(lines) == len(whole)
     for index in range(1, len(whole)):
-        assert explain(whole[:index] + whole[index + 1 :], "req-c-1") == told[:index] + told[index + 1 :]
+        assert explain(whole[:index] + whole[index + 1 :], "req-c-1") == lines[:index] + lines[index + 1 :]
     words = [line.split("  ", 1)[1] for line in explain(whole[1:], "req-c-1")]
-    assert words == [line.split("  ", 1)[1] for line in told[1:]]
+    assert words == [line.split("  ", 1)[1] for line in lines[1:]]
 
 
 def test_times_count_from_the_first_record_that_names_the_request() -> None:
     order = (MANAGER, I0, GroupOrder(50, 2, 3, GroupKind.LOCAL, GroupRole.LOCAL, (I0,), why=WHY))
-    told = explain(records([order, *FAILED_OVER]), "req-c-1")
-    assert [line.split()[0] for line in told[:4]] == ["-0.250", "+0.000", "+0.250", "+0.500"]
+    lines = explain(records([order, *FAILED_OVER]), "req-c-1")
+    assert [line.split()[0] for line in lines[:4]] == ["-0.250", "+0.000", "+0.250", "+0.500"]
     assert [line.split()[0] for line in explain(records([order, order]), "req-c-1")] == ["+0.000", "+0.250"]
 
 
@@ -228,9 +228,9 @@ def test_an_adopted_request_is_told_on_under_its_first_name() -> None:
     heir = Address("dispatcher", "d1", 0xD)
     adopted = (I0, heir, Adopted(7, 1, "req-c-1", i32((5,)), 8, why=WHY))
     story = [*FINISHED, adopted, (I0, heir, Preempted(7, 1, WHY)), (I0, heir, Preempted(8, 1, WHY))]
-    told = explain(records(story), "req-c-1")
-    assert len(told) == len(FINISHED) + 2
-    assert "d1 adopted it from i0" in told[-2]
+    lines = explain(records(story), "req-c-1")
+    assert len(lines) == len(FINISHED) + 2
+    assert "d1 adopted it from i0" in lines[-2]
 
 
 @pytest.mark.parametrize("name", ["req-c-1", "tenant/req-c-1"])
@@ -281,8 +281,8 @@ def test_the_outcome_says_how_and_how_long() -> None:
     figures = (Figure("attempts", 2), Figure("lost_in_a_row", 0), Figure("seconds", 1.25))
     first = FirstToken("req-c-1", 1, I0, Why("prefill", "done", (Figure("first_token_s", 0.5),)))
     closed = Closed("req-c-1", FinishReason.LENGTH, 20, why=Why("end", "length", figures))
-    told = request_outcome(records([*FINISHED[:4], (D, CLIENT, first), (D, CLIENT, closed)]), "req-c-1")
-    assert told == (
+    lines = request_outcome(records([*FINISHED[:4], (D, CLIENT, first), (D, CLIENT, closed)]), "req-c-1")
+    assert lines == (
         "it had as many tokens as it may (length: max_tokens, or what the model holds), after 20 tokens; "
         "1.250 s from its arrival to its end; 0.500 s to its first token; 2 attempts"
     )

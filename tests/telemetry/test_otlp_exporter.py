@@ -103,7 +103,7 @@ def test_spans_arrive_whole() -> None:
     assert (exporter.exported_total, exporter.dropped_total) == (2, 0)
 
 
-def test_a_collector_that_hangs_holds_nobody_up() -> None:
+def test_a_collector_that_hangs_delays_no_caller() -> None:
     handler = Collector(held=True)
     with serving(handler) as endpoint:
         exporter = SpanExporter(otlp_sink(endpoint), most_queued=3)

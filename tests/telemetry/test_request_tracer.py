@@ -24,16 +24,17 @@ from tests.telemetry.request_records import (
     first,
     outline,
     place,
-    told,
+    trace_spans,
 )
 
 
 def test_a_trace_that_its_client_does_not_want_is_not_made() -> None:
-    assert told([admitted(GIVEN[:-2] + "00"), place(), accepted(), first(), closed()]) == []
+    assert trace_spans([admitted(GIVEN[:-2] + "00"), place(), accepted(), first(), closed()]) == []
 
 
 def test_a_refusal_at_the_door_is_one_span_of_its_clients_trace() -> None:
-    (span,) = told([(D, CLIENT, Closed("", FinishReason.ERROR, 0, GIVEN, Why("door admission", "refuse: FULL")))])
+    refused = Closed("", FinishReason.ERROR, 0, GIVEN, Why("door admission", "refuse: FULL"))
+    (span,) = trace_spans([(D, CLIENT, refused)])
     assert (span.name, span.parent, span.error) == ("request", 0xB7AD6B7169203331, "refuse: FULL")
 
 
@@ -42,7 +43,7 @@ def test_a_refused_request_is_not_named_by_what_its_client_made_up() -> None:
     refused = Closed(
         "", FinishReason.ERROR, why=Why("door admission", "refuse: unknown_model"), origin=origin, error="unknown_model"
     )
-    (span,) = told([(D, CLIENT, refused)])
+    (span,) = trace_spans([(D, CLIENT, refused)])
     assert (span.name, span.serves) == ("chat", True)
     assert (span.attributes["error.type"], span.attributes["dunlin.tenant"]) == ("unknown_model", "acme")
     assert (span.attributes["server.address"], span.attributes["server.port"]) == ("::1", 8000)
@@ -68,7 +69,7 @@ def test_another_dispatcher_that_adopts_it_goes_on_with_the_trace() -> None:
     taken_over = [(D1, CLIENT, Admitted(KEY, "", Why("adoption", "go on here")))]
     old_end = (D, CLIENT, Closed(KEY, FinishReason.CANCELLED, 2, why=Why("end", "d1 goes on with this request")))
     end = (D1, CLIENT, Closed(KEY, FinishReason.STOP, 5, why=STOPPED))
-    spans = told([admitted(), place(), accepted(), first(), *taken_over, old_end, end])
+    spans = trace_spans([admitted(), place(), accepted(), first(), *taken_over, old_end, end])
     root = next(span for span in spans if span.name == "request")
     assert (root.process, root.end_s, root.attributes["dunlin.finish"]) == (D1, 106.0, "stop")
     decode = next(span for span in spans if span.name == "decode")
@@ -78,14 +79,14 @@ def test_another_dispatcher_that_adopts_it_goes_on_with_the_trace() -> None:
 def test_stories_and_events_are_bounded() -> None:
     tracer = RequestTracer(most_stories=2)
     said = [(D, CLIENT, Admitted(f"req-c-{number}", "", WHY)) for number in range(1, 5)]
-    spans = told(said, tracer)
+    spans = trace_spans(said, tracer)
     assert (len(tracer), tracer.truncated_total) == (2, 2)
     assert [(span.name, span.error) for span in spans] == [
         ("queue", "no end was recorded"),
         ("request", "no end was recorded"),
     ] * 2
     many = [(D, I1, Cancel(1, 0, WHY)) for _ in range(MOST_EVENTS + 7)]
-    queue = next(span for span in told([admitted(), *many, closed()]) if span.name == "queue")
+    queue = next(span for span in trace_spans([admitted(), *many, closed()]) if span.name == "queue")
     assert (len(queue.events), queue.attributes["dunlin.events_left_out"]) == (MOST_EVENTS, 7)
 
 
@@ -100,9 +101,9 @@ def test_two_requests_at_once_are_two_traces() -> None:
     other = (D, CLIENT, Admitted("req-c-2", "", WHY))
     end = (D, CLIENT, Closed("req-c-2", FinishReason.STOP, 5, why=STOPPED))
     tracer = RequestTracer()
-    assert len({span.trace for span in told([admitted(), other, closed()], tracer)}) == 1
+    assert len({span.trace for span in trace_spans([admitted(), other, closed()], tracer)}) == 1
     assert len(tracer) == 1
-    (queue, root) = told([end], tracer)
+    (queue, root) = trace_spans([end], tracer)
     assert queue.trace == root.trace == trace_context("", "req-c-2").trace
 
 
@@ -110,7 +111,7 @@ def test_a_record_by_number_belongs_to_the_request_of_its_dispatcher() -> None:
     """Both dispatchers have a request 1; an instance's answer is told apart by the dispatcher it goes to."""
     said = [admitted(), place(), (D1, CLIENT, Admitted("req-d-1", "", WHY)), accepted(), first(), closed()]
     tracer = RequestTracer()
-    spans = told(said, tracer)
+    spans = trace_spans(said, tracer)
     assert {span.trace for span in spans} == {trace_context("", KEY).trace}
     assert [span.name for span in spans].count("prefill") == 1
     assert len(tracer) == 1
@@ -118,5 +119,5 @@ def test_a_record_by_number_belongs_to_the_request_of_its_dispatcher() -> None:
 
 def test_records_of_no_request_and_those_that_come_after_an_end_make_no_trace() -> None:
     tracer = RequestTracer()
-    assert told([(D, CLIENT, WHY), accepted(), closed()], tracer) == []
+    assert trace_spans([(D, CLIENT, WHY), accepted(), closed()], tracer) == []
     assert len(tracer) == 0

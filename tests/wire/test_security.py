@@ -215,7 +215,7 @@ def test_files_that_are_no_good_are_named(tls: Path, tmp_path: Path, replaced: d
         TlsIdentity.load(copied(tls, tmp_path, **replaced))
 
 
-def test_a_key_or_ca_of_somebody_else_is_named(tls: Path, tmp_path: Path) -> None:
+def test_a_key_or_ca_of_another_process_is_named(tls: Path, tmp_path: Path) -> None:
     other_key = (tls / "ours" / "i-2" / "key.pem").read_bytes()
     with pytest.raises(StartError, match="are not a certificate and its key"):
         TlsIdentity.load(copied(tls, tmp_path, key=other_key))

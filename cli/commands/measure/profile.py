@@ -10,7 +10,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from cli.commands.measure.profile_show import DEFAULT_SHAPE, compute_bound_from, compute_bound_text, show, typical_steps
+from cli.commands.measure.profile_show import (
+    DEFAULT_SHAPE,
+    compute_bound_text,
+    compute_bound_tokens_of,
+    show,
+    typical_steps,
+)
 from cli.common.errors import FAILED, OK, USAGE, CliError
 from cli.common.options import Subparsers, add_json, whole_number
 from cli.common.output import as_json, table
@@ -132,7 +138,7 @@ def run(arguments: argparse.Namespace) -> int:
                     "store": str(path),
                     "errors": found.errors,
                     "steps": found.steps,
-                    "tipping_tokens": compute_bound_from(found.timing.step),
+                    "compute_bound_tokens": compute_bound_tokens_of(found.timing.step),
                     "quality": found.timing.quality,
                 }
             )

@@ -63,7 +63,7 @@ def _plain(name: str, shape: str, tp: int, timing: "EngineTiming") -> dict[str, 
         "slots": timing.slots,
         "kv_bytes_per_token": timing.kv_bytes_per_token,
         "load_s": timing.load_s,
-        "tipping_tokens": compute_bound_from(timing.step),
+        "compute_bound_tokens": compute_bound_tokens_of(timing.step),
         "steps_s": {step: timing.step_s(batch) for step, batch in typical_steps()},
         "quality": timing.quality,
         "note": coarse_profile_note(name, timing),
@@ -90,7 +90,7 @@ def coarse_profile_note(device: str, timing: "EngineTiming") -> str:
     return quality_note(device, timing.quality) if Path(device).is_file() else ""
 
 
-def compute_bound_from(step: "StepTimes") -> int | None:
+def compute_bound_tokens_of(step: "StepTimes") -> int | None:
     """The tokens at which a step turns compute-bound; None where it never does, or its model cannot tell."""
     from dunlin.cost.models import ComposedModel, StepModel, compute_bound_tokens
 
@@ -99,7 +99,7 @@ def compute_bound_from(step: "StepTimes") -> int | None:
 
 def compute_bound_text(step: "StepTimes") -> str:
     """One line of it."""
-    found = compute_bound_from(step)
+    found = compute_bound_tokens_of(step)
     if found is None:
         return "no number of tokens makes a step compute-bound"
     return f"a step turns from memory- to compute-bound at about {found:,} tokens"

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
         if arguments.undo:
             return _await_undone(client, arguments.instance, arguments.timeout)
         already = " already" if reply.outcome is DrainOutcome.ALREADY else ""
-        others = ", ".join(sorted(other.name for other in reply.others)) or "nobody: no other instance is ready"
+        others = ", ".join(sorted(other.name for other in reply.others)) or "none, no other instance is ready"
         print(f"{arguments.instance} drains{already}; its work goes to: {others}", flush=True)
         return _follow(client, arguments.instance, before, arguments.timeout)
 

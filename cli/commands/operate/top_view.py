@@ -87,12 +87,12 @@ def _headline(moment: StatusSample, width: int, paint: Paint) -> list[str]:
     left = f"dunlin  view {status.version}"
     right = f"{moment.clock}"
     speeds = f"{short_number(tokens)} tokens/s  {short_number(prefill)} prefill/s"
-    told = f"{speeds}  {running} running  {waiting} waiting  {queued} queued"
+    left = f"{speeds}  {running} running  {waiting} waiting  {queued} queued"
     said = f"{len(suspects)} suspect" if suspects else ""
-    gap = " " * max(1, width - len(told) - len(said) - 1)
+    gap = " " * max(1, width - len(left) - len(said) - 1)
     return [
         paint(left + right.rjust(width - len(left)), "head"),
-        told + (gap + paint(said, "bad") if said else ""),
+        left + (gap + paint(said, "bad") if said else ""),
     ]
 
 
@@ -187,13 +187,13 @@ def _kvstores(moment: StatusSample, members: list[MemberStatus], width: int, pai
 
 
 def _managers(moment: StatusSample, width: int, paint: Paint) -> list[str]:
-    told = []
+    managers = []
     for one in moment.status.members:
         if one.manager is None:
             continue
         leads = f"leads, epoch {one.manager.epoch}, plan {one.manager.plan_version}"
-        told.append(f"{one.address.name} {leads if one.manager.epoch else 'stands by'}")
-    line = "; ".join(told) or "no global manager"
+        managers.append(f"{one.address.name} {leads if one.manager.epoch else 'stands by'}")
+    line = "; ".join(managers) or "no global manager"
     status = moment.status
     lost = f", {status.reasons_lost} lost" if status.reasons_lost else ""
     last = f"{status.suspicions_total} suspicions, {status.reasons_held} reasons held{lost}"

@@ -143,7 +143,7 @@ def _add_resources(parser: argparse.ArgumentParser) -> None:
         "--checkpoint-share",
         type=number(0),
         metavar="F",
-        help="of the engine's time, for copies of what runs into the host tier; 0: none (default: 0.025)",
+        help="of wall time, for copies of what runs into the host tier; 0: none (default: 0.025)",
     )
     parser.add_argument(
         "--max-wait-s",

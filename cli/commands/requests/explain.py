@@ -71,9 +71,9 @@ def render(lines: "Sequence[str]", ended: str, records: "Sequence[DecisionRecord
     return "\n".join([*lines, "", f"in short: {ended}", "", legend])
 
 
-def decode_records(told: Explanation) -> "list[DecisionRecord]":
+def decode_records(explanation: Explanation) -> "list[DecisionRecord]":
     """The recorded messages, decoded."""
     from dunlin.telemetry.explain import DecisionRecord
     from dunlin.wire.codec import decode
 
-    return [DecisionRecord(one.at_s, one.sender, one.to, decode(one.kind, one.payload)) for one in told.reasons]
+    return [DecisionRecord(one.at_s, one.sender, one.to, decode(one.kind, one.payload)) for one in explanation.reasons]

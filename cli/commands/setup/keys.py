@@ -52,10 +52,12 @@ def add(subparsers: "Subparsers[argparse.ArgumentParser]") -> None:
         new.add_argument(
             flag, type=whole_number(1), metavar="N", help=f"{_LIMITS[limit]} (default: as it was, at first no limit)"
         )
-    _add_file(commands.add_parser("list", help="who has which keys", description="Print tenants and keys."), run_list)
+    _add_file(
+        commands.add_parser("list", help="tenants and their keys", description="Print tenants and keys."), run_list
+    )
     gone = commands.add_parser("remove", help="forget a key or a tenant", description="Forget a key, or a tenant.")
     _add_file(gone, run_remove)
-    gone.add_argument("--tenant", required=True, metavar="NAME", help="who has it")
+    gone.add_argument("--tenant", required=True, metavar="NAME", help="the key's owner")
     gone.add_argument("--key", default="", metavar="ID", help="as `list` shows it (default: the whole tenant)")
 
 

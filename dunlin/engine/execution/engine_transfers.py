@@ -176,7 +176,7 @@ class EngineTransfers:
         if state.valid.tokens(layers) < region.start:
             return replace(done, status=TransferStatus.FAILED, detail=f"the KV before token {region.start} is not here")
         for start, length in zip(transfer.extent_start, transfer.extent_length, strict=True):
-            if not state.slots.has(position, start, length):
+            if state.slots.matching(position, start, length) < length:
                 state.valid.limit(region.start)  # in the other layers these slots hold something else
                 state.slots.assign(position, start, length)
             position += length

@@ -62,7 +62,7 @@ def add_service_flags(parser: argparse.ArgumentParser) -> None:
         "--etcd-user",
         default=os.environ.get(ETCD_USER_VARIABLE, ""),
         metavar="NAME",
-        help=f"for an etcd that asks who you are (default: ${ETCD_USER_VARIABLE})",
+        help=f"for an etcd with authentication (default: ${ETCD_USER_VARIABLE})",
     )
     parser.add_argument(
         "--etcd-password-file",

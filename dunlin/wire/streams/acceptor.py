@@ -89,4 +89,5 @@ class StreamAcceptor(grpc.GenericRpcHandler):
         names = peer_certificate_names(context)
         if is_certificate_of(names, caller.role, caller.name):
             return ""
-        return f"{caller} shows the certificate of {', '.join(names) or 'nobody'}"
+        shown = f"the certificate of {', '.join(names)}" if names else "no certificate with a name"
+        return f"{caller} shows {shown}"

@@ -1,7 +1,8 @@
 """Copies the KV of running sequences to the host tier beside their steps, so that another instance can go on with it.
 
-One region at a time, of the sequence that would lose most, and only as fast as the engine's own time in such copies,
-and what each region costs besides, stay below a share of all time; what was not used in the last second is saved up.
+One region at a time, of the sequence with the most tokens that lie in the KV cache alone. The engine's time in these
+copies, and `REGION_OVERHEAD_S` for each, stay below `engine_share` of wall time, in which an idle engine counts too; a
+share that was not used is saved up for `BURST_S`.
 Knows no step and no other instance. Slots that are read here are only written again by steps that are sent after the
 copy was cancelled.
 """
@@ -66,7 +67,7 @@ class Checkpointer:
 
     @property
     def is_on(self) -> bool:
-        """Whether anything is kept of a sequence that has slots."""
+        """Whether the KV of running sequences is copied to the host tier: `engine_share` is above 0."""
         return self._share > 0
 
     def schedule_copy(self, now_s: float) -> list[Effect]:

@@ -32,7 +32,7 @@ class SequenceLifecycle:
         sequences: SequenceTable,
         host_cache: HostCacheClient,
         steps: StepLedger,
-        pressure: PreemptionMode = spill,
+        preemption_mode: PreemptionMode = spill,
         *,
         keeps: bool = False,
     ) -> None:
@@ -47,7 +47,7 @@ class SequenceLifecycle:
         self._sequences = sequences
         self._host_cache = host_cache
         self._steps = steps
-        self._preemption_mode = pressure
+        self._preemption_mode = preemption_mode
         self._keeps_checkpoints = keeps
 
     @property
@@ -203,7 +203,7 @@ class SequenceLifecycle:
         """End it: its next token cannot be chosen, and no other instance would find another."""
         place = sequence.place
         chosen = f"the model's logits after token {len(sequence.tokens)} are not finite"
-        rejected = RejectedOption("hand it out again", "the same tokens give the same logits")
+        rejected = RejectedOption("dispatch it again", "the same tokens give the same logits")
         why = Why("engine", chosen, (Figure("tokens", len(sequence.tokens)),), (rejected,))
         return [Send(sequence.dispatcher, Failed(place.request, place.attempt, why)), *self.stop(sequence)]
 
@@ -349,7 +349,7 @@ class SequenceLifecycle:
             Figure("reused_tokens", reused),
             Figure("recomputed_tokens", recomputed),
         )
-        chosen = "restored from the host tier" if restored else "found in the slab" if reused else "recomputed"
+        chosen = "restored from the host tier" if restored else "reused from the KV cache" if reused else "recomputed"
         why = Why("resume", chosen, (*figures, Figure("free_slots", self.kv_cache.available_slots)))
         said = Continued(place.request, place.attempt, sequence.number, restored, recomputed, why)
         return [Send(sequence.dispatcher, said)]

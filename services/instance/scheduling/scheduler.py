@@ -30,8 +30,8 @@ class Scheduler:
         steps: StepLedger,
         composer: StepComposer,
         interrupts: RowInterrupts,
-        evict: VictimPolicy,
-        may_run: Callable[[list[Sequence]], list[Sequence]],
+        victim_policy: VictimPolicy,
+        not_held_for_handoff: Callable[[list[Sequence]], list[Sequence]],
     ) -> None:
         self._engine = engine
         self._config = config
@@ -40,8 +40,8 @@ class Scheduler:
         self._steps = steps
         self._composer = composer
         self._interrupts = interrupts
-        self._victim_policy = evict
-        self._may_run = may_run
+        self._victim_policy = victim_policy
+        self._not_held_for_handoff = not_held_for_handoff
 
     def schedule(self) -> list[Effect]:
         """Start the waiting sequences that fit, and keep the engine's queue filled."""
@@ -70,7 +70,7 @@ class Scheduler:
 
     def _runnable(self) -> list[Sequence]:
         """The sequences that may have a row."""
-        return self._may_run(self._steps.without_held(self._sequences.running))
+        return self._not_held_for_handoff(self._steps.without_held(self._sequences.running))
 
     def _next_slot(self, sequence: Sequence) -> int | None:
         if not self._allocate(sequence, 1):

@@ -169,10 +169,10 @@ class OutgoingCopies:
         """
         there, here = self._remote_copies.get(key, {}), self._catalog.entries_of_key(key)
         over = [peer for peer, names in there.items() if not any(_is_original(entry, names) for entry in here)]
-        told = [Send(peer, DropCopies(key)) for peer in over if there.pop(peer) and peer in self._peers]
+        drops = [Send(peer, DropCopies(key)) for peer in over if there.pop(peer) and peer in self._peers]
         if not there:
             self._remote_copies.pop(key, None)
-        return [*told]
+        return [*drops]
 
     def _advance(self, job: CopyJob) -> list[Effect]:
         """Offer what comes next; end the job when nothing is left."""

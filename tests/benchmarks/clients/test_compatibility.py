@@ -44,7 +44,7 @@ def test_each_of_these_is_broken() -> None:
     assert judge(LOAD, 0, "", [served]).broken == []
 
 
-def test_a_field_that_was_taken_without_effect_is_named_also_one_that_nobody_declared() -> None:
+def test_a_field_that_was_taken_without_effect_is_named_also_an_undeclared_one() -> None:
     assert without_effect(exchange(200, user="ann", echo=False, n=2, suffix=None, frobnicate=1)) == [
         "user",
         "echo",

@@ -64,7 +64,7 @@ def test_each_preset_is_compared_with_what_tuning_found_and_nothing_runs_twice(
     assert len(made) == tuned + len(presets.PRESETS)
 
 
-def test_where_nobody_is_tuned_all_have_the_same_but_for_whole_prompts(bench: tuple[PresetBench, list[Any]]) -> None:
+def test_without_tuning_all_have_the_same_but_for_whole_prompts(bench: tuple[PresetBench, list[Any]]) -> None:
     _, made = bench
     options = argparse.Namespace(only=["code"], seed=0, seconds=120.0, defaults=True)
     PresetBench(Path("t"), bench[0]._results, options).matrix()

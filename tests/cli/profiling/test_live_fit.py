@@ -29,7 +29,7 @@ def record(tokens: int, *token_s: float) -> RequestRecord:
     return RequestRecord(0.0, tokens, len(token_s), token_s=list(token_s), outcome="ok")
 
 
-def test_rows_are_those_whose_tokens_come_then() -> None:
+def test_rows_of_a_step_have_their_tokens_at_its_end() -> None:
     marker = record(30, 0.010, 0.014, 0.020, 0.024, 0.028)
     late = record(50, 0.0205, 0.0241)  # its prompt is in the step that ends at 0.020, its last token in the next
     first, second, third, fourth = (point.batch for point in steps_from_records([late, marker], ALONE))
@@ -49,7 +49,7 @@ def test_a_prompt_whose_first_token_comes_late_was_in_the_step_that_ended_last()
     assert (third.decode_context, fourth.decode_context) == (33 + 51, 34 + 52)
 
 
-def test_a_prompt_that_came_when_nobody_was_answered_is_in_no_step_that_is_seen() -> None:
+def test_a_prompt_that_came_while_nothing_ran_is_in_no_step_that_is_seen() -> None:
     points = steps_from_records([record(30, 0.010, 0.014), record(50, 0.030, 0.034)], ALONE)
     assert [point.batch.prefill_tokens for point in points] == [0, 0]
     assert [point.batch.decode_context for point in points] == [31, 51]

@@ -106,7 +106,7 @@ def test_what_is_known_is_shown_without_measuring(capsys: pytest.CaptureFixture[
     assert re.search(r"turns from memory- to compute-bound at about 1\d\d tokens", shown)
     assert main(["profile", "--show", "a100", "--json"]) == 0
     plain = json.loads(capsys.readouterr().out)
-    assert 100 < plain["tipping_tokens"] < 400
+    assert 100 < plain["compute_bound_tokens"] < 400
     assert plain["steps_s"]["16 rows at context 200"] < 2 * plain["steps_s"]["1 row at context 200"]
 
 

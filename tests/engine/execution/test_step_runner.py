@@ -307,11 +307,12 @@ def parked(loaded: LoadedModel, at: int = 6, **limits: Any) -> EngineRunner:
 
 def test_what_cannot_be_kept_is_discarded(loaded: LoadedModel) -> None:
     whole = parked(loaded).steps.parked.size_bytes
-    for limits, kept in (
+    bounds: list[tuple[dict[str, Any], list[int]]] = [
         ({"parked_rows": 1}, [1, 0]),
         ({"parked_bytes": whole - 1}, [1, 0]),
         ({"parked_bytes": 1}, [0, 0]),
-    ):
+    ]
+    for limits, kept in bounds:
         runner, _ = at_safepoint(loaded, 6, replace(LIMITS, **limits))
         runner.receive(interrupt())
         left, _ = runner.work(lambda: False)

@@ -211,7 +211,7 @@ class TestViews:
         assert core.receive(1.0, MONITOR, view(ready(I1), version=3, base_version=2)) == []
         assert core.stale_total == 1
 
-    def test_a_new_monitor_starts_over_and_nobody_is_moved(self) -> None:
+    def test_a_new_monitor_starts_over_and_nothing_migrates(self) -> None:
         core = leading(I0, I1)
         other = Address("monitor", "m", 99)
         assert core.receive(1.0, other, view(version=1)) == []

@@ -20,7 +20,7 @@ def decode(address: Address, **fields: Any) -> MemberView:
     return member(address, part=GroupRole.DECODE, group=2, **fields)
 
 
-def told(effects: Sequence[Effect]) -> list[tuple[Address, tuple[HandoffTarget, ...], bool]]:
+def sent_handoffs(effects: Sequence[Effect]) -> list[tuple[Address, tuple[HandoffTarget, ...], bool]]:
     """(instance, assignment, whether with a reason)."""
     return [
         (send.to, send.message.rooms, send.message.why is not None)
@@ -56,9 +56,9 @@ def test_when_a_side_is_lost_another_instance_takes_its_place() -> None:
 def test_a_prefill_instance_hears_who_decodes_and_how_much_room_is_there() -> None:
     leader = Leader(prefill(I0), decode(I1, free_slots=60, waiting_tokens=20), decode(I2, free_slots=9), **SPLIT)
     effects = leader.see(prefill(I0), decode(I1, free_slots=60, waiting_tokens=20), decode(I2, free_slots=9))
-    assert told(effects) == [(I0, (HandoffTarget(I1, 40, 100), HandoffTarget(I2, 9, 100)), True)]
+    assert sent_handoffs(effects) == [(I0, (HandoffTarget(I1, 40, 100), HandoffTarget(I2, 9, 100)), True)]
     (order,) = [message for _, message in of(Handoff, effects)]
-    assert (order.epoch, order.why.chosen) == (EPOCH, "hand over to i1 or i2")
+    assert (order.epoch, order.why.chosen) == (EPOCH, "hand off to i1 or i2")
 
 
 def test_news_of_room_are_told_now_and_then_and_of_who_there_is_at_once() -> None:
@@ -66,17 +66,17 @@ def test_news_of_room_are_told_now_and_then_and_of_who_there_is_at_once() -> Non
     for address in (I0, I1, I2):
         leader.core.receive(0.0, address, Joined())
     first = leader.see(prefill(I0), decode(I1), now_s=1.0)
-    assert told(first) == [(I0, (HandoffTarget(I1, 100, 100),), True)]
-    assert told(leader.see(prefill(I0), decode(I1, free_slots=50), now_s=1.24)) == []
-    assert told(leader.see(prefill(I0), decode(I1, free_slots=40), now_s=1.25)) == [
+    assert sent_handoffs(first) == [(I0, (HandoffTarget(I1, 100, 100),), True)]
+    assert sent_handoffs(leader.see(prefill(I0), decode(I1, free_slots=50), now_s=1.24)) == []
+    assert sent_handoffs(leader.see(prefill(I0), decode(I1, free_slots=40), now_s=1.25)) == [
         (I0, (HandoffTarget(I1, 40, 100),), False)
     ]
-    assert told(leader.see(prefill(I0), decode(I1, free_slots=40), now_s=9.0)) == []
+    assert sent_handoffs(leader.see(prefill(I0), decode(I1, free_slots=40), now_s=9.0)) == []
     both = leader.see(prefill(I0), decode(I1, free_slots=40), decode(I2), now_s=9.0)
-    assert told(both) == [(I0, (HandoffTarget(I1, 40, 100), HandoffTarget(I2, 100, 100)), True)]
+    assert sent_handoffs(both) == [(I0, (HandoffTarget(I1, 40, 100), HandoffTarget(I2, 100, 100)), True)]
     for gone in ({"ready": False}, {"suspect": True}, {"draining": True}):
         without = leader.see(prefill(I0), decode(I1, **gone), decode(I2), now_s=9.0)
-        assert told(without) == [(I0, (HandoffTarget(I2, 100, 100),), True)]
+        assert sent_handoffs(without) == [(I0, (HandoffTarget(I2, 100, 100),), True)]
         leader.see(prefill(I0), decode(I1), decode(I2), now_s=9.0)
 
 
@@ -91,10 +91,10 @@ def test_tickets_grow_and_a_new_stream_hears_the_last_word_again() -> None:
 
 def test_who_does_not_compute_prompts_is_told_nothing() -> None:
     leader = Leader(member(I0), decode(I1), groups__policy="local_groups")
-    assert told(leader.see(member(I0), decode(I1))) == []
+    assert sent_handoffs(leader.see(member(I0), decode(I1))) == []
 
 
-def test_a_drained_decode_instance_gives_to_those_who_decode_if_there_are_any() -> None:
+def test_a_drained_decode_instance_gives_to_other_decode_instances_if_there_are_any() -> None:
     full = {"free_slots": 10, "running": 5}
     leader = Leader(prefill(I0), decode(I1, **full), decode(I2, **full), **SPLIT)
     effects = leader.see(prefill(I0), decode(I1, draining=True, **full), decode(I2, **full), now_s=1.0)

@@ -96,7 +96,7 @@ def test_one_move_at_a_time_leaves_an_instance_and_the_next_waits_for_fresh_view
     assert (leader.core.move_orders.moved_total, leader.core.move_orders.stayed_total) == (2, 1)
 
 
-def test_an_answer_that_nobody_waits_for_is_counted() -> None:
+def test_an_answer_that_no_order_waits_for_is_counted() -> None:
     leader = Leader(member(I0), member(I1))
     leader.core.receive(1.0, I0, EvacuateDone(EPOCH, 7, moved=1))
     leader.core.receive(1.0, I0, DrainDone(EPOCH, 7, draining=True))

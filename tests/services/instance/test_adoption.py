@@ -99,7 +99,7 @@ def test_an_answer_that_ended_is_kept_for_the_grace_and_no_longer() -> None:
     assert only(NotHeld, core.give(OTHER, adopt([*PROMPT, 70]), 35.0)) == NotHeld(41, 1)
 
 
-def test_a_cancelled_request_is_nobodys() -> None:
+def test_a_cancelled_request_cannot_be_adopted() -> None:
     core = running(70)
     core.give(D, Cancel(1, 1))
     assert only(NotHeld, core.give(OTHER, adopt([*PROMPT, 70]))) == NotHeld(41, 1)
@@ -164,7 +164,7 @@ def test_what_waits_can_be_adopted_and_an_engine_that_dies_gives_it_back_to_the_
     ]
 
 
-def test_log_probabilities_that_nobody_has_any_more_are_computed_again() -> None:
+def test_log_probabilities_that_are_lost_are_computed_again() -> None:
     core = running(70, 71, sampling=SamplingParams(logprobs=0))
     sent = core.give(OTHER, adopt([*PROMPT, 70]))
     assert (of(NotHeld, sent), len(of(AdoptedElsewhere, sent))) == ([NotHeld(41, 1)], 1)

@@ -135,7 +135,7 @@ def test_nothing_is_kept_where_it_is_switched_off() -> None:
     assert bench.core.slot_table.free == bench.core.slot_table.capacity
 
 
-def test_prefixes_make_room_before_anybody_waits_or_is_preempted() -> None:
+def test_prefixes_make_room_before_a_sequence_waits_or_is_preempted() -> None:
     bench = Bench(engine={"slots": 128})
     for request in range(1, 20):
         ask(bench, request, [request, *PROMPT], max_tokens=40)

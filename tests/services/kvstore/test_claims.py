@@ -62,7 +62,7 @@ class TestClaims:
         assert core.catalog.find(OTHER, found.host.handle, 2) is not None, "it outlives its writer's grace"
         assert core.report().claimed_total == 1
 
-    def test_what_nobody_claims_goes_with_the_grace(self) -> None:
+    def test_what_is_not_claimed_goes_with_the_grace(self) -> None:
         core = joined(WRITER, OTHER)
         self.kept(core)
         core.receive(5.0, RESTARTED, Joined())
@@ -87,9 +87,9 @@ class TestClaims:
         core = joined(WRITER, OTHER)
         hosts = [self.kept(core, region=Region(0, 2, start, start + 8)) for start in (0, 8)]
         wanted = FindRegions(9, "k", Address("dispatcher", "d", 1), 1, 2, "w", "fp32")
-        told, found = core.receive(6.0, OTHER, wanted)
+        revoked, found = core.receive(6.0, OTHER, wanted)
         taken = RegionsRevoked(i64(host.handle for host in hosts), i64(host.generation for host in hosts))
-        assert told == Send(WRITER, taken)
+        assert revoked == Send(WRITER, taken)
         assert isinstance(found, Send)
         assert isinstance(found.message, RegionsFound)
         core.receive(7.0, OTHER, Gone("reset"))
@@ -117,8 +117,8 @@ class TestClaims:
         core.receive(4.0, WRITER, PendingWrites())
         assert self.claimed(core, 5.0, by) == [self.handed(host, by)]
         taken = RegionsRevoked(i64([host.handle]), i64([host.generation + 1]))
-        (told, _) = self.claimed(core, 6.0, WRITER, attempt=3)
-        assert told == Send(by, taken), "it was claimed over a stream that is open"
+        (revoked, _) = self.claimed(core, 6.0, WRITER, attempt=3)
+        assert revoked == Send(by, taken), "it was claimed over a stream that is open"
 
     def test_who_claims_its_own_hears_first_that_the_old_names_are_dead(self) -> None:
         """An older attempt there may count on them still."""
@@ -146,8 +146,8 @@ class TestClaims:
         core.receive(3.0, WRITER, Gone("reset"))
         core.receive(4.0, WRITER, Joined())
         later = self.kept(core, region=Region(0, 2, 8, 16))
-        (told, _) = self.claimed(core, 6.0, OTHER)
-        assert told == Send(WRITER, RegionsRevoked(i64([later.handle]), i64([later.generation])))
+        (revoked, _) = self.claimed(core, 6.0, OTHER)
+        assert revoked == Send(WRITER, RegionsRevoked(i64([later.handle]), i64([later.generation])))
 
     def test_the_successor_of_whose_they_were_hears_nothing(self) -> None:
         core = joined(WRITER)

@@ -75,7 +75,7 @@ def test_a_wrong_name_changes_nothing_and_is_counted(message: object) -> None:
 
 
 @pytest.mark.parametrize("message", [CommitRegion(1, 1, 5), ReleaseRegion(1, 1)])
-def test_nobody_else_may_touch_a_region(message: object) -> None:
+def test_no_other_process_may_touch_a_region(message: object) -> None:
     core = joined(WRITER, OTHER)
     reserve(core)
     core.receive(2.0, OTHER, message)
@@ -185,7 +185,7 @@ class TestSilentWriter:
             core.receive(2.0, WRITER, CommitRegion(1, 1, 5))
         return core, list(core.receive(5.0, WRITER, Gone("reset")))
 
-    def test_uncommitted_room_is_used_by_nobody_until_the_process_ended(self) -> None:
+    def test_uncommitted_room_is_not_used_again_until_the_process_ended(self) -> None:
         core, effects = self.silent(pid=77)
         assert effects == [After(30.0, WriterGraceOver(WRITER, 1)), Send(PROCESSES, AwaitProcessEnd(WRITER, 77))]
         core.receive(35.0, ME, WriterGraceOver(WRITER, 1))

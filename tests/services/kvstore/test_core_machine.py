@@ -124,9 +124,9 @@ class KvstoreMachine(RuleBasedStateMachine):
         process = self.living.get(name)
         if process is None or not process.joined:
             return
-        asked = ReserveRegion(1, Address("dispatcher", "d", 1), 1, 1, Region(0, 1, 0, 1), size, "fp32", "w")
-        asked = replace(asked, key=f"k{size % 2}", chain=size.to_bytes(2, "little"))
-        (effect,) = self.give(process.address, asked)
+        reservation = ReserveRegion(1, Address("dispatcher", "d", 1), 1, 1, Region(0, 1, 0, 1), size, "fp32", "w")
+        reservation = replace(reservation, key=f"k{size % 2}", chain=size.to_bytes(2, "little"))
+        (effect,) = self.give(process.address, reservation)
         assert isinstance(effect, Send)
         if isinstance(effect.message, RegionReserved):
             process.writes.append(effect.message.host)
@@ -167,12 +167,12 @@ class KvstoreMachine(RuleBasedStateMachine):
         if process is None or not process.joined:
             return
         wanted = FindRegions(1, key, Address("dispatcher", "d", 1), 1, 1, "w", "fp32")
-        *told, effect = self.give(process.address, wanted)
+        *notices, effect = self.give(process.address, wanted)
         assert isinstance(effect, Send)
         assert isinstance(effect.message, RegionsFound)
         found = [kept.host for kept in effect.message.regions]
         handles = [host.handle for host in found]
-        words = [(one.to, one.message) for one in told if isinstance(one, Send)]
+        words = [(one.to, one.message) for one in notices if isinstance(one, Send)]
         taken = [(to, word) for to, word in words if isinstance(word, RegionsRevoked)]
         names = [(to, *name) for to, each in taken for name in zip(each.handle, each.generation, strict=True)]
         there = [other for other in self.living.values() if other.joined] + self.unheard

@@ -13,7 +13,7 @@ from services.kvstore.server_host_memory import HostMemoryError, SharedHostMemor
 MIB = 1 << 20
 
 
-def test_every_page_is_there_before_anybody_maps_it() -> None:
+def test_every_page_is_there_before_the_file_is_mapped() -> None:
     tier = SharedHostMemory(3 * MIB + 4096)
     try:
         stat = os.stat(tier.path)

@@ -132,7 +132,7 @@ def test_a_peer_whose_writes_do_not_come_is_asked_for_sockets_a_while(may_shun: 
     asyncio.run(run())
 
 
-def test_damage_and_what_the_core_gave_up_shun_nobody() -> None:
+def test_damage_and_what_the_core_gave_up_shun_no_peer() -> None:
     async def run() -> None:
         hub = Hub()
         source, target = Side(hub, "a"), Side(hub, "b")

@@ -146,7 +146,7 @@ class TestViews:
         difference = bench.views()[-1][1]
         assert difference == FleetView(4, (MemberView(OTHER),), base_version=3)
 
-    def test_nobody_yet_is_a_view_too(self) -> None:
+    def test_a_view_without_members_is_published_too(self) -> None:
         bench = make_bench(DISPATCHER)
         assert bench.views() == [(100.0, FleetView(1, ()))]
 
@@ -206,7 +206,7 @@ class TestViews:
 
 
 class TestWarmUp:
-    def test_a_new_monitor_waits_for_those_who_are_registered(self) -> None:
+    def test_a_new_monitor_waits_for_the_registered_processes(self) -> None:
         bench = Bench()
         bench.give(DISPATCHER, Joined())
         bench.give(ETCD, MembersReset((member(INSTANCE), member(OTHER))))
@@ -271,7 +271,7 @@ class TestWarmUp:
 
 
 class TestPresence:
-    def test_a_lost_lease_removes_nobody_who_has_a_stream(self) -> None:
+    def test_a_lost_lease_removes_no_process_that_has_a_stream(self) -> None:
         bench = make_bench()
         bench.give(ETCD, MemberUp(member(INSTANCE)))
         bench.give(ETCD, MemberDown(INSTANCE))
@@ -279,7 +279,7 @@ class TestPresence:
         bench.give(INSTANCE, Gone("reset"))
         assert bench.views()[-1][1].removed == (INSTANCE,)
 
-    def test_a_lost_stream_removes_nobody_who_is_registered(self) -> None:
+    def test_a_lost_stream_removes_no_process_that_is_registered(self) -> None:
         bench = make_bench()
         bench.give(ETCD, MemberUp(member(INSTANCE)))
         bench.give(INSTANCE, Gone("reset"))
@@ -314,14 +314,14 @@ class TestPresence:
         bench.give(INSTANCE, report())
         assert bench.core.stale_total == 1
 
-    def test_an_instance_report_of_somebody_else_fails_nothing(self) -> None:
+    def test_an_instance_report_by_another_role_fails_nothing(self) -> None:
         bench = make_bench(DISPATCHER)
         bench.give(DISPATCHER, report())
         assert bench.core.fleet_views.snapshot().members == ()
 
 
 class TestQueries:
-    def test_status_names_everybody_with_their_reports(self) -> None:
+    def test_status_names_every_process_with_its_report(self) -> None:
         bench = make_bench(DISPATCHER, INSTANCE)
         bench.give(ETCD, MembersReset((member(INSTANCE, pid=42), member(ME, pid=7), member(OTHER, pid=43))))
         bench.give(INSTANCE, report(free_slots=3))

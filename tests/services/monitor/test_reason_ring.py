@@ -197,7 +197,7 @@ def test_bytes_that_are_no_message_are_lost_and_nothing_else(kind: str, payload:
     assert story.ring.lost == 1
 
 
-def test_a_kind_that_concerns_nobody_is_kept_and_forgotten_quietly() -> None:
+def test_a_kind_that_concerns_no_request_is_kept_and_forgotten_quietly() -> None:
     story = Story(max_records=1)
     story.tell(I0, ENGINE, Close(3))
     assert (len(story.ring), story.about()) == (1, [])
@@ -226,12 +226,12 @@ def test_indexes_forget_with_the_ring(kinds: list[int], max_records: int) -> Non
 
 
 @pytest.mark.parametrize("name", ["", "req-1", "req-g-1", "job-1-1", "req-1-1-1"])
-def test_what_is_no_request_id_concerns_nobody(name: str) -> None:
+def test_what_is_no_request_id_concerns_no_request(name: str) -> None:
     assert parse_request(name) is None
     assert Story().about(name) == []
 
 
-def test_room_asked_for_nobody_in_particular_is_kept_and_concerns_no_request() -> None:
+def test_room_asked_for_without_a_request_is_kept_and_concerns_none() -> None:
     story = Story()
     mine = [story.place()]
     story.tell(I0, I1, Reserve(5, 10, 0, 2, 1, 1, WHY))

@@ -4,7 +4,7 @@ from dunlin.effects import Gone, Joined
 from tests.services.monitor.bench import DISPATCHER, INSTANCE, MANAGER, OTHER, heartbeat, make_bench, report
 
 
-def test_a_monitor_that_slept_forgives_everybody() -> None:
+def test_a_monitor_that_slept_forgives_every_process() -> None:
     bench = make_bench()
     bench.give(INSTANCE, report(outstanding_steps=1, safepoints=5))
     bench.run(1.0)
@@ -16,7 +16,7 @@ def test_a_monitor_that_slept_forgives_everybody() -> None:
     assert [suspect for _, suspect in bench.suspicions()] == [True]
 
 
-def test_a_short_delay_forgives_nobody() -> None:
+def test_a_short_delay_forgives_no_process() -> None:
     bench = make_bench()
     bench.give(INSTANCE, report())
     bench.run(2.5)
@@ -32,7 +32,7 @@ def test_sleeping_lifts_no_suspicion() -> None:
     assert bench.suspicions() == [(3.0, True)]
 
 
-def test_who_was_suspect_before_a_sleep_is_looked_at_again_before_anybody_is_told() -> None:
+def test_a_suspect_of_before_a_sleep_is_looked_at_again_before_it_is_published() -> None:
     bench = make_bench()
     bench.run(3.0)
     bench.now_s += 20.0
@@ -71,7 +71,7 @@ def test_a_report_from_before_it_was_well_again_is_not_the_last_word() -> None:
     assert [one.suspect for one in view.members] == [False]
 
 
-def test_a_monitor_that_suspected_nobody_speaks_at_once_when_it_wakes() -> None:
+def test_a_monitor_without_suspects_speaks_at_once_when_it_wakes() -> None:
     bench = make_bench()
     bench.give(INSTANCE, report())
     bench.sleep(20.0)

@@ -66,7 +66,7 @@ def test_a_writer_that_scribbles_over_another_ones_lane_spoils_the_transfer_and_
     assert net["b"].received[1:] == [(2, 1, "")]
 
 
-def test_a_token_that_nobody_gave_opens_nothing_and_one_serves_once() -> None:
+def test_an_unknown_token_opens_nothing_and_a_known_one_serves_once() -> None:
     net = Net("a", "b")
     payload = net.send("a", "b", 100)
     net.run()

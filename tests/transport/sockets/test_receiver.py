@@ -64,7 +64,7 @@ def test_bytes_that_changed_on_the_way_are_not_taken() -> None:
         assert "refused" in both.sent.wait(1)[0][1]
 
 
-def test_a_token_that_nobody_gave_opens_nothing_and_one_serves_once() -> None:
+def test_an_unknown_token_opens_nothing_and_a_known_one_serves_once() -> None:
     with pair() as both:
         payload = both.announce(both.payload(length=64))
         stranger = replace(payload, token=bytes(16))
@@ -97,7 +97,7 @@ def test_one_that_stalls_in_the_midst_is_given_up() -> None:
             assert "ended" in both.received.wait(1, 5)[0][2]
 
 
-def test_what_never_comes_is_told_too_and_what_nobody_wants_any_more() -> None:
+def test_what_never_comes_is_reported_and_what_was_abandoned() -> None:
     with pair(patience_s=0.1) as both:
         both.announce(both.payload())
         assert both.received.wait(1) == [(3, 1, "nothing came")]

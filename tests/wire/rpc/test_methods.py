@@ -105,7 +105,7 @@ def test_a_malformed_request_is_the_clients_fault_and_reaches_no_answer(method: 
     run(scenario)
 
 
-def test_a_method_that_nobody_answers_is_unimplemented() -> None:
+def test_a_method_without_a_handler_is_unimplemented() -> None:
     async def scenario() -> None:
         async with answering({}) as endpoint, open_channel(endpoint) as channel:
             with pytest.raises(grpc.aio.AioRpcError) as caught:

@@ -321,11 +321,11 @@ async def five_services(endpoint: str) -> AsyncIterator[list[tuple[ServiceProces
         yield five
 
 
-def test_when_etcd_forgets_everybody_the_membership_freezes_and_nobody_dies(
+def test_when_etcd_forgets_all_members_the_membership_freezes_and_none_dies(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     async def scenario() -> None:
-        etcd = await EmbeddedEtcd.start(EmbeddedConfig(tmp_path))  # its own: everybody in it loses the lease
+        etcd = await EmbeddedEtcd.start(EmbeddedConfig(tmp_path))  # its own: every process in it loses the lease
         async with five_services(etcd.endpoint) as five:
             client = five[0][0].etcd
             addresses = {service.address for service, _ in five}

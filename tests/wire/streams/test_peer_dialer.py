@@ -62,7 +62,7 @@ def test_a_member_that_comes_up_again_is_dialled_again() -> None:
     run(scenario)
 
 
-def test_a_reset_ends_the_attempts_to_reach_whoever_is_not_in_it() -> None:
+def test_a_reset_ends_the_attempts_to_reach_peers_that_are_not_in_it() -> None:
     async def scenario() -> None:
         other = Address("instance", "other", 9)
         async with dispatcher() as (_, dialing):

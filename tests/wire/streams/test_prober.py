@@ -78,7 +78,7 @@ def test_another_process_at_its_port_does_not_speak_for_it(other: Address) -> No
     run(scenario)
 
 
-def test_where_nobody_listens_it_is_gone_at_once() -> None:
+def test_where_no_process_listens_it_is_gone_at_once() -> None:
     async def scenario() -> None:
         # After the deadline it would be silent.
         assert await prober(deadline_s=10_000.0).probe(member("127.0.0.1:1")) is ProbeVerdict.GONE

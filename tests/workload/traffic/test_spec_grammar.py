@@ -65,7 +65,7 @@ def test_no_whole_number_that_cannot_be(value: str) -> None:
         parse_part(f"p:a={value}").whole("a")
 
 
-def test_what_nobody_asked_for_is_refused() -> None:
+def test_an_unknown_name_is_refused() -> None:
     call = parse_part("p:a=1,speling=2")
     call.number("a")
     with pytest.raises(WorkloadError, match="p knows no speling; it takes a"):

@@ -166,10 +166,11 @@ def test_what_the_http_door_refuses_leaves_a_line_a_count_and_a_record(
         assert len(found["model"] or "") <= 256
         assert counted(cluster, "dunlin_requests_refused_total") == refused(code)
         assert cluster.core.report().refused_total == 1
-        (told,) = refusals(cluster)
-        assert (told.error, told.trace) == (code, "")
-        assert told.origin is not None
-        assert (told.origin.door, told.origin.operation) == ("http", "chat" if path == CHAT else "text_completion")
+        (refusal,) = refusals(cluster)
+        assert (refusal.error, refusal.trace) == (code, "")
+        origin = refusal.origin
+        assert origin is not None
+        assert (origin.door, origin.operation) == ("http", "chat" if path == CHAT else "text_completion")
 
     with_doors(test, log=log, http=HttpConfig(max_body_bytes=20_000 if code != "too_large" else 2_000))
 
@@ -191,7 +192,7 @@ def test_what_the_core_refuses_is_counted_once() -> None:
             left = await log.until(2)
         assert (left["status"], left["error"], left["finish"]) == (499, None, ["cancelled"])
         assert counted(cluster, "dunlin_requests_refused_total") == refused("full")
-        assert [told.error for told in refusals(cluster)] == ["full"]
+        assert [refusal.error for refusal in refusals(cluster)] == ["full"]
         assert cluster.core.report().refused_total == 1
 
     with_doors(test, log=log, serving=False, admission__max_queued=1)
@@ -218,8 +219,8 @@ def test_calls_with_unknown_keys_are_refused_without_a_tenant() -> None:
             ("grpc", "UNAUTHENTICATED", "unauthenticated"),
         ]
         assert (found["path"], found["tenant"]) == ("Info", "")
-        told = [told.error for told in refusals(cluster)]
-        assert told == ["unauthenticated", "forbidden", "unauthenticated"], "`Info` generates nothing"
+        errors = [refusal.error for refusal in refusals(cluster)]
+        assert errors == ["unauthenticated", "forbidden", "unauthenticated"], "`Info` generates nothing"
 
     with_doors(test, log=log, tenants=tenants())
 
@@ -244,8 +245,8 @@ def test_what_the_grpc_door_refuses(request_: Any, status: str, code: str) -> No
         found = await log.until(1)
         assert (found["status"], found["error"], found["client"]) == (status, code, "127.0.0.1")
         assert counted(cluster, "dunlin_requests_refused_total") == refused(code, "grpc")
-        (told,) = refusals(cluster)
-        assert (told.error, told.trace) == (code, TRACE)
+        (refusal,) = refusals(cluster)
+        assert (refusal.error, refusal.trace) == (code, TRACE)
 
     with_doors(test, log=log)
 

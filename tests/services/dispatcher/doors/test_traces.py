@@ -1,4 +1,4 @@
-"""A client's trace context reaches the hand-out, through both doors; a broken one is as good as none."""
+"""A client's trace context reaches the dispatch, through both doors; a broken one is as good as none."""
 
 import pytest
 

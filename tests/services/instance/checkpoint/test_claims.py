@@ -130,7 +130,7 @@ def test_regions_that_changed_places_are_damaged_ones() -> None:
     assert bench.core.report().corrupt_regions_total == 1
 
 
-def test_nobody_asks_for_what_cannot_be_there() -> None:
+def test_regions_that_cannot_be_there_are_not_asked_for() -> None:
     bench = make_bench()
     finish(bench, again(bench, attempt=1, prompt_tokens=80))
     assert bench.sent(FindRegions) == []
@@ -228,7 +228,7 @@ def test_what_is_kept_is_copied_back_beside_the_steps_that_are_under_way() -> No
     assert ([move.region.stop for move in moves], len(bench.sent(Step))) == ([32, 64], sent), "no step ended meanwhile"
 
 
-def test_an_interrupted_answer_comes_before_prompts_that_nobody_has_read_of() -> None:
+def test_an_interrupted_answer_comes_before_prompts_without_a_token() -> None:
     bench = make_bench(engine={"slots": 4096}, scheduler__budget_tokens=64)
     long = [bench.place(request, tokens=600, max_tokens=8) for request in (7, 8)]
     bench.run(0.03)

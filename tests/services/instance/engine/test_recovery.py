@@ -347,7 +347,7 @@ def test_only_the_executing_step_is_blamed() -> None:
 
 
 @pytest.mark.parametrize("exited", [KILLED, EngineExited(0, 9, ended_by_us=True), EngineExited(0, 15), None])
-def test_nobody_is_blamed_for_a_kill(exited: EngineExited | None) -> None:
+def test_no_request_is_blamed_for_a_kill(exited: EngineExited | None) -> None:
     direct = ready_core()
     direct.give(D, make_place(1, tokens=4))
     lose(direct, exited)

@@ -160,7 +160,7 @@ def test_a_kvstore_replaced_at_any_moment_is_told_of_nothing_that_it_does_not_ha
     assert bench.core.report().corrupt_regions_total == 0
 
 
-def test_a_kvstore_that_does_not_answer_holds_up_nobody() -> None:
+def test_a_kvstore_that_does_not_answer_holds_no_sequence_up() -> None:
     bench, attempts = press()
     bench.world.pause(bench.kvstore_address)
     bench.run_until_quiet(10)

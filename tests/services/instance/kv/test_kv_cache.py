@@ -92,7 +92,7 @@ def test_positions_without_slots_are_an_error() -> None:
         cache.extents(make_sequence(7), 0, 1)
 
 
-def test_what_is_cached_counts_as_room_until_somebody_uses_it() -> None:
+def test_what_is_cached_counts_as_room_until_a_sequence_uses_it() -> None:
     cache = KvCache(64, "w")
     sequence = make_sequence(1)
     begin(cache, sequence)
@@ -118,7 +118,7 @@ def test_ending_one_of_two_frees_only_what_the_other_does_not_use() -> None:
     assert cache.extents(first, 0, 40) == [(0, 40)]
 
 
-def test_room_is_made_of_what_nobody_uses() -> None:
+def test_room_is_made_of_unused_prefixes() -> None:
     cache = KvCache(64, "w")
     old = make_sequence(1)
     begin(cache, old)
@@ -160,7 +160,7 @@ def test_what_was_donated_by_another_meanwhile_is_not_donated_again() -> None:
     assert cache.reusable_tokens(make_sequence(3, [*second.tokens, 1])) == 64
 
 
-def test_slots_that_are_being_copied_into_are_given_to_nobody() -> None:
+def test_slots_that_are_being_copied_into_are_not_allocated() -> None:
     cache = KvCache(64, "w")
     sequence = make_sequence(1)
     begin(cache, sequence)
@@ -220,7 +220,7 @@ class Drawn:
 
 @settings(max_examples=60)
 @given(data=st.data(), slots=st.integers(40, 200))
-def test_whatever_happens_everybody_reads_his_own(data: st.DataObject, slots: int) -> None:
+def test_whatever_happens_each_sequence_reads_its_own_slots(data: st.DataObject, slots: int) -> None:
     stage = IsolationModel(slots, Drawn(data))
     for _ in range(30):
         stage.turn()

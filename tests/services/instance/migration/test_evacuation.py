@@ -77,7 +77,7 @@ def test_so_many_leave_at_once_and_the_manager_hears_when_all_are_through() -> N
     assert told(evacuations.advance()) == [EvacuateDone(5, 1, moved=2, moved_slots=20, stayed=1, detail="no room")]
 
 
-def test_nobody_to_give_is_answered_at_once() -> None:
+def test_an_order_without_a_sequence_to_migrate_is_answered_at_once() -> None:
     evacuations, _ = make_evacuations()
     assert told(evacuations.evacuate(0.0, MANAGER, order(30))) == [EvacuateDone(5, 1)]
 
@@ -95,7 +95,7 @@ def test_orders_of_an_older_term_or_ticket_change_nothing() -> None:
     assert evacuations.stale_total == 3
 
 
-def test_draining_ends_when_told_and_whoever_had_not_begun_stays() -> None:
+def test_draining_ends_when_ordered_and_what_had_not_begun_stays() -> None:
     evacuations, leaving = make_evacuations(10, 10, most=1)
     assert told(evacuations.drain(0.0, MANAGER, Drain(5, 1))) == [DrainDone(5, 1, draining=True)]
     evacuations.evacuate(0.0, MANAGER, order(20, ticket=2))

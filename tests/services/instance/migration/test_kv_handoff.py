@@ -189,7 +189,7 @@ def test_who_refuses_is_left_alone_for_a_while_and_another_is_asked_at_once() ->
     assert here.leaving.log[2:] == [(1, "x")]
 
 
-def test_nobody_waits_for_longer_than_it_may() -> None:
+def test_no_sequence_waits_for_longer_than_it_may() -> None:
     here = Here(2).rooms((X, 5))
     here.prefill()
     assert here.runs() == []
@@ -212,7 +212,7 @@ def test_what_fails_on_its_way_again_and_again_stays() -> None:
     assert len(here.leaving.log) == MAX_FAILURES
 
 
-def test_what_cannot_be_copied_stays_at_once_and_blames_nobody() -> None:
+def test_what_cannot_be_copied_stays_at_once_and_blames_no_target() -> None:
     here = Here(2).rooms((X, 1000))
     here.prefill(here.all[0])
     here.leaving.end(here.all[0], stays=NOT_COPIED, stage=MigrationStage.SWITCHING)
@@ -220,7 +220,7 @@ def test_what_cannot_be_copied_stays_at_once_and_blames_nobody() -> None:
     assert (here.leaving.log, here.runs()) == ([(1, "x"), (2, "x")], [1])
 
 
-def test_one_that_ended_on_its_way_blames_nobody() -> None:
+def test_one_that_ended_on_its_way_blames_no_target() -> None:
     here = Here(2).rooms((X, 1000))
     here.prefill(here.all[0])
     here.sequences.transition(here.all[0], SequenceState.ENDED)

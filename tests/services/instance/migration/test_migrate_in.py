@@ -71,7 +71,7 @@ def test_a_new_kvstore_that_speaks_before_the_old_ones_end_is_seen_replaces_it()
 
 
 @pytest.mark.parametrize("is_next_there", [True, False])
-def test_a_kvstore_that_slept_and_was_replaced_takes_nobody_back(is_next_there: bool) -> None:
+def test_a_kvstore_that_slept_and_was_replaced_is_not_taken_back(is_next_there: bool) -> None:
     direct = filled()
     direct.give(NEXT_KVSTORE, Joined())
     direct.give(NEXT_KVSTORE, TierReady("/tier", 1 << 16))

@@ -74,7 +74,7 @@ def test_where_pressure_means_recompute_nothing_comes_back_from_the_host_tier() 
     assert bench.core.report().recomputed_tokens_total > 0
 
 
-def test_those_who_run_out_together_do_not_push_each_other_out_in_turns() -> None:
+def test_sequences_that_run_out_together_do_not_preempt_each_other_in_turns() -> None:
     bench = Bench(engine={"slots": 256})
     attempts = [bench.place(request, tokens=20, max_tokens=100) for request in range(1, 17)]
     bench.run_until_quiet()
@@ -96,7 +96,7 @@ def test_a_preempted_one_comes_before_newcomers() -> None:
     assert opened_s >= continued_s - LATENCY_S
 
 
-def test_nobody_waits_for_slots_of_one_that_leaves_without_any() -> None:
+def test_no_sequence_waits_for_slots_of_one_that_leaves_without_any() -> None:
     bench = Bench(tier_bytes=1 << 16, engine={"slots": 64}, scheduler__allocate_ahead_tokens=4)
     for request in (1, 2):
         bench.place(request, tokens=16, max_tokens=40)

@@ -19,7 +19,7 @@ from tests.services.instance.bench import (
 )
 
 
-def test_an_answer_to_a_step_that_nobody_waits_for_is_counted() -> None:
+def test_an_answer_to_a_step_that_is_not_outstanding_is_counted() -> None:
     direct = ready_core()
     assert direct.give(ENGINE, done(9, (1, 5))) == []
     assert direct.core.report().stale_total == 1

@@ -79,6 +79,6 @@ def test_who_is_cleared_of_a_crash_in_company_starts_afresh_and_a_crash_alone_st
     assert crash_suspects.blame_crash([(marked, 9)]) == [marked]
 
 
-def test_a_suspicion_comes_along_with_the_hand_out() -> None:
+def test_a_suspicion_comes_along_with_the_dispatch() -> None:
     assert (sequence(suspicion=2).suspicion, sequence(suspicion=2).trial_stop) == (2, 10)
     assert sequence().trial_stop == 0

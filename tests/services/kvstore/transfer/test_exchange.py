@@ -140,8 +140,8 @@ class Instance:
         """A committed region."""
         region, chain = Region(0, 2, start, stop), f"chain {stop}".encode()
         names: dict[str, Any] = {"dispatcher": D, "request": 1, "attempt": 1, "region": region, "chain": chain}
-        asked = {"length_bytes": UNIT, "kv_dtype": "fp32", "weights_digest": "w", "key": key, **names, **fields}
-        self.say(ReserveRegion(1, **asked))
+        fields_given = {"length_bytes": UNIT, "kv_dtype": "fp32", "weights_digest": "w", "key": key, **names, **fields}
+        self.say(ReserveRegion(1, **fields_given))
         reserved = self.heard[-1]
         assert isinstance(reserved, RegionReserved), reserved
         host = reserved.host
@@ -382,7 +382,7 @@ def test_without_replication_nothing_is_sent() -> None:
     assert world.sent(Offer) == []
 
 
-def test_a_request_that_nobody_knows_here_is_sought_on_the_other_nodes() -> None:
+def test_a_request_that_is_unknown_here_is_sought_on_the_other_nodes() -> None:
     world = Exchange(nodes=3)
     world.instances[2].keep(0, 16)
     world.instances[2].keep(16, 32)
@@ -445,8 +445,8 @@ def test_strangers_are_not_heard() -> None:
     world = Exchange()
     stranger = Address("kvstore", "s", 1)
     node = world.nodes[0]
-    asked = ReserveRegion(1, D, 1, 1, Region(0, 1, 0, 1), UNIT, "fp32", "w", key="k")
-    assert node.receive(1.0, stranger, Offer(1, asked, 5)) == []
+    reservation = ReserveRegion(1, D, 1, 1, Region(0, 1, 0, 1), UNIT, "fp32", "w", key="k")
+    assert node.receive(1.0, stranger, Offer(1, reservation, 5)) == []
     assert node.receive(1.0, stranger, RegionArrived(1)) == []
     assert len(node.core.catalog) == 0
 

@@ -114,9 +114,9 @@ def test_biases_keep_their_tokens() -> None:
 def test_no_json_does_anything_but_pass_or_be_refused_by_name(body: dict[str, Any]) -> None:
     for reads in (parse_completion, parse_chat):
         with suppress(InvalidField):
-            asked = reads(body)
-            assert asked.prompts
-            assert asked.choices >= 1
+            settings = reads(body)
+            assert settings.prompts
+            assert settings.choices >= 1
 
 
 @given(JSON)

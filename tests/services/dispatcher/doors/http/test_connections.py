@@ -73,11 +73,11 @@ def test_a_request_that_takes_long_is_no_idle_connection() -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.held = True
         async with client(cluster) as ours:
-            asked = asyncio.create_task(ours.completions.create(model=MODEL, prompt="x", max_tokens=3))
+            call = asyncio.create_task(ours.completions.create(model=MODEL, prompt="x", max_tokens=3))
             await cluster.instance.until(lambda: cluster.instance.placed)
             await asyncio.sleep(0.7)
             cluster.instance.release()
-            assert (await asked).choices[0].text == cluster.text(3)
+            assert (await call).choices[0].text == cluster.text(3)
 
     with_doors(test, http=limits(header_timeout_s=0.5, idle_timeout_s=0.5))
 

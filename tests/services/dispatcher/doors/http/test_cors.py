@@ -56,13 +56,13 @@ def test_the_door_s_own_origin_and_clients_without_one_need_no_leave() -> None:
 
 def test_a_preflight_names_what_openai_s_clients_send() -> None:
     async def test(cluster: Doors) -> None:
-        asked = "Authorization, content-type,idempotency-key, traceparent, x-stainless-lang, X-Stainless-Retry-Count, x"
+        names = "Authorization, content-type,idempotency-key, traceparent, x-stainless-lang, X-Stainless-Retry-Count, x"
         status, said, headers = await ask(
             cluster,
             "OPTIONS",
             Origin=PAGE,
             Access_Control_Request_Method="POST",
-            Access_Control_Request_Headers=asked,
+            Access_Control_Request_Headers=names,
         )
         assert (status, said) == (204, "")
         assert headers["Access-Control-Allow-Origin"] == PAGE

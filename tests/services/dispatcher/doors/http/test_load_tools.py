@@ -120,12 +120,12 @@ def test_a_tools_request_is_served(headers: str, path: str, body: str) -> None:
         said = [chunk["choices"][0] for chunk in chunks]
         assert "".join(one["text"] if path == COMPLETIONS else one["delta"].get("content", "") for one in said)
         assert said[-1]["finish_reason"] == "length"
-        asked = json.loads(body)
+        request = json.loads(body)
         assert cluster.instance.placed[0].max_tokens == 16
         assert list(cluster.instance.placed[0].stop_ids) == (
-            [] if "ignore_eos" in asked else [*cluster.gateway.model.eos_ids]
+            [] if "ignore_eos" in request else [*cluster.gateway.model.eos_ids]
         )
-        running = "continuous_usage_stats" in asked["stream_options"]
+        running = "continuous_usage_stats" in request["stream_options"]
         assert all((chunk["usage"] is not None) == running for chunk in chunks)
 
     with_doors(test)

@@ -125,9 +125,9 @@ def test_more_received_tokens_than_the_model_holds_are_refused() -> None:
 
 def test_a_long_answer_with_logprobs_is_the_same_as_in_parts() -> None:
     async def test(cluster: Doors) -> None:
-        asked = {"prompt": "x", "max_tokens": 120, "logprobs": 2, "seed": 1}
-        _, long, _ = await post(cluster, "/v1/completions", asked)
-        _, short, _ = await post(cluster, "/v1/completions", asked | {"max_tokens": 15})
+        body = {"prompt": "x", "max_tokens": 120, "logprobs": 2, "seed": 1}
+        _, long, _ = await post(cluster, "/v1/completions", body)
+        _, short, _ = await post(cluster, "/v1/completions", body | {"max_tokens": 15})
         (whole,), (first,) = long["choices"], short["choices"]
         assert whole["text"].startswith(first["text"])
         assert len(whole["logprobs"]["tokens"]) == 120

@@ -215,10 +215,10 @@ def test_a_stream_that_fails_says_so_and_ends() -> None:
 def test_a_request_that_fails_after_its_admission_has_an_id_and_a_refused_one_has_none() -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.held = True
-        asked = asyncio.create_task(post(cluster, "/v1/completions", {"prompt": "x", "n": 2}))
+        call = asyncio.create_task(post(cluster, "/v1/completions", {"prompt": "x", "n": 2}))
         await cluster.instance.until(lambda: len(cluster.instance.placed) == 2)
         assert await cluster.gateway.cancel("req-2a-2")
-        status, _, headers = await asked
+        status, _, headers = await call
         names = {name.lower(): value for name, value in headers.items()}
         assert (status, names["x-request-id"]) == (499, "req-2a-1,req-2a-2")
         status, _, headers = await post(cluster, "/v1/completions", {"prompt": ""})

@@ -15,7 +15,7 @@ from tests.services.dispatcher.running_doors import Doors
 def test_the_usage_tells_what_of_the_prompts_was_cached(streams: bool) -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.reuses = 2
-        asked: dict[str, Any] = {
+        parameters: dict[str, Any] = {
             "model": MODEL,
             "prompt": ["Once upon a time", "there was a heron"],
             "n": 2,
@@ -23,10 +23,10 @@ def test_the_usage_tells_what_of_the_prompts_was_cached(streams: bool) -> None:
         }
         if streams:
             options: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
-            stream = await client(cluster).completions.create(**asked, **options)
+            stream = await client(cluster).completions.create(**parameters, **options)
             usage = [chunk async for chunk in stream][-1].usage
         else:
-            usage = (await client(cluster).completions.create(**asked)).usage
+            usage = (await client(cluster).completions.create(**parameters)).usage
         assert usage.completion_tokens == 12
         assert usage.prompt_tokens_details.cached_tokens == 4
 
@@ -138,11 +138,11 @@ def test_a_client_that_leaves_cancels_its_request(streamed: bool) -> None:
 def test_a_dispatcher_that_stops_ends_its_streams_with_a_clear_error(streamed: bool) -> None:
     async def test(cluster: Doors) -> None:
         cluster.instance.held = True
-        asked = asyncio.create_task(_all(cluster, streamed))
+        call = asyncio.create_task(_all(cluster, streamed))
         await cluster.instance.until(lambda: cluster.instance.placed)
         cluster.gateway.shut_down()
         with pytest.raises(openai.APIError, match="cut off: the dispatcher is stopping"):
-            await asked
+            await call
         assert len(cluster.instance.cancelled) == 1
         with pytest.raises(openai.InternalServerError, match="this dispatcher is stopping"):
             await client(cluster).completions.create(model=MODEL, prompt="x")

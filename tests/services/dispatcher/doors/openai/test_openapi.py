@@ -28,13 +28,13 @@ def test_the_document_has_every_accepted_field_and_no_other(name: str, fields: d
     "name", [name for name, check in SETTING_CHECKS.items() if isinstance(check, WholeNumber | RealNumber)]
 )
 def test_the_documented_limits_are_the_checked_ones(name: str) -> None:
-    told = schema("CompletionRequest")[name]["anyOf"][0]
-    step = 1 if told["type"] == "integer" else 1e-6
-    low, above = told.get("minimum", told.get("exclusiveMinimum")), "exclusiveMinimum" in told
-    inside = [low + step if above else low, told["maximum"]]
+    limits = schema("CompletionRequest")[name]["anyOf"][0]
+    step = 1 if limits["type"] == "integer" else 1e-6
+    low, above = limits.get("minimum", limits.get("exclusiveMinimum")), "exclusiveMinimum" in limits
+    inside = [low + step if above else low, limits["maximum"]]
     for value in inside:
         parse_completion({"prompt": "x", name: value})
-    for value in (low if above else low - 1, told["maximum"] + 1):
+    for value in (low if above else low - 1, limits["maximum"] + 1):
         with pytest.raises(InvalidField, match=f"^{name}: "):
             parse_completion({"prompt": "x", name: value})
 

@@ -43,8 +43,8 @@ def test_every_field_comes_back() -> None:
     ],
 )
 def test_errors_come_back(error: InvalidField | DoorError) -> None:
-    told = through(error)
-    assert (type(told), str(told), vars(told)) == (type(error), str(error), vars(error))
+    decoded = through(error)
+    assert (type(decoded), str(decoded), vars(decoded)) == (type(error), str(error), vars(error))
     if isinstance(error, DoorError):
         preprocessed = through(replace(PREPROCESSED, refused=error))
         assert isinstance(preprocessed, Preprocessed)

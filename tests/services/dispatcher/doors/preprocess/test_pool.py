@@ -74,12 +74,12 @@ def outcome(call: Callable[[], Preprocessed]) -> Any:
         return comparable(error)
 
 
-def comparable(told: Preprocessed | InvalidField | DoorError) -> Any:
+def comparable(result: Preprocessed | InvalidField | DoorError) -> Any:
     """Errors compare by identity; these by what they say."""
-    if not isinstance(told, Preprocessed):
-        return type(told), str(told), vars(told)
-    refused = told.refused
-    return replace(told, refused=None), refused and (type(refused), str(refused), vars(refused))
+    if not isinstance(result, Preprocessed):
+        return type(result), str(result), vars(result)
+    refused = result.refused
+    return replace(result, refused=None), refused and (type(refused), str(refused), vars(refused))
 
 
 def test_a_helper_process_answers_what_this_one_would() -> None:
@@ -90,11 +90,11 @@ def test_a_helper_process_answers_what_this_one_would() -> None:
         for kind, data in BODIES + WRONG:
             expected = outcome(lambda kind=kind, data=data: here.read(kind, data))  # type: ignore[misc]
             try:
-                told: Preprocessed | InvalidField | DoorError = await pool.read(kind, data)
+                result: Preprocessed | InvalidField | DoorError = await pool.read(kind, data)
             except (InvalidField, DoorError) as error:
-                told = error
-            assert comparable(told) == expected, data[:60]
-            assert (isinstance(told, Preprocessed) and not told.refused) == ((kind, data) in BODIES)
+                result = error
+            assert comparable(result) == expected, data[:60]
+            assert (isinstance(result, Preprocessed) and not result.refused) == ((kind, data) in BODIES)
 
     with_pool(test)
 
@@ -228,12 +228,12 @@ def test_a_helper_that_dies_is_replaced(monkeypatch: pytest.MonkeyPatch) -> None
         assert process is not None
         os.kill(process.pid, signal.SIGSTOP)
         monkeypatch.setattr(helper, "receive_frame", watched)
-        asked = asyncio.create_task(pool.read(BodyKind.COMPLETION, body))
+        reading = asyncio.create_task(pool.read(BodyKind.COMPLETION, body))
         # One that is dead before it is sent the call is replaced without a word.
         assert await asyncio.to_thread(was_sent.wait, 60)
         os.kill(process.pid, signal.SIGKILL)
         with pytest.raises(DoorError, match="has died over this one of 15 bytes"):
-            await asked
+            await reading
         assert (await pool.read(BodyKind.COMPLETION, body)).prompts
 
     with_pool(test)
@@ -250,14 +250,14 @@ def test_a_helper_that_is_too_slow_is_ended() -> None:
 
 def test_what_a_helper_reads_while_the_dispatcher_stops_gets_an_error() -> None:
     async def test(pool: PreprocessPool) -> None:
-        asked = asyncio.create_task(pool.read(BodyKind.COMPLETION, b'{"prompt": "x"}'))
+        reading = asyncio.create_task(pool.read(BodyKind.COMPLETION, b'{"prompt": "x"}'))
         while not pool.calls_in_lanes:
             await asyncio.sleep(0)
         waiting = asyncio.create_task(pool.read(BodyKind.COMPLETION, b'{"prompt": "x"}'))
         while pool.calls_in_lanes < 2:
             await asyncio.sleep(0)
         pool.shut_down()
-        for one in (asked, waiting):
+        for one in (reading, waiting):
             with pytest.raises(DoorError, match="the dispatcher is stopping"):
                 await one
         with pytest.raises(DoorError, match="the dispatcher is stopping"):
