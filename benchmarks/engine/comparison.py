@@ -10,6 +10,9 @@ ENGINE, TRANSFORMERS = "dunlin", "transformers"
 BELOW_AT_MOST = 0.03
 """So much slower than another tree counts as measured noise, even in every round: two runs of one tree differ so."""
 
+OTHERS_AT_MOST = 0.15
+"""Cores that other processes may keep busy in a turn whose wall-clock rate is judged."""
+
 
 @dataclass(frozen=True, slots=True)
 class Ratio:
@@ -33,12 +36,14 @@ class Ratio:
 
 @dataclass(slots=True)
 class Column:
-    """One workload's rounds. Lists by round: `rates` in tokens/s and `cores` busy, by contestant; the shares of the
-    engine's time that the roofline and torch's linears alone would take.
+    """One workload's rounds. Lists by round and contestant: `rates` in tokens/s, `cores` that it and `others` that
+    other processes kept busy; by round the shares of the engine's time that the roofline and torch's linears would
+    take.
     """
 
     rates: dict[str, list[float]] = field(default_factory=dict)
     cores: dict[str, list[float]] = field(default_factory=dict)
+    others: dict[str, list[float]] = field(default_factory=dict)
     first_tokens: dict[str, list[int]] = field(default_factory=dict)
     roofline: list[float] = field(default_factory=list)
     linears: list[float] = field(default_factory=list)
@@ -46,6 +51,13 @@ class Column:
     def against(self, other: str) -> Ratio:
         """The engine's rate over another contestant's."""
         return Ratio.of(self.rates[ENGINE], self.rates[other])
+
+    def undisturbed(self, other: str) -> Ratio | None:
+        """The same over the rounds in which other processes were idle; None if there was none."""
+        busy = map(max, self.others[ENGINE], self.others[other])
+        quiet = [turn for turn, cores in enumerate(busy) if cores <= OTHERS_AT_MOST]
+        ours, theirs = ([self.rates[name][turn] for turn in quiet] for name in (ENGINE, other))
+        return Ratio.of(ours, theirs) if quiet else None
 
     def by_cpu(self, other: str) -> Ratio:
         """The engine's rate per core that it kept busy over another contestant's."""

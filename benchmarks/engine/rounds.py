@@ -3,6 +3,7 @@
 import os
 import subprocess
 import tempfile
+import time
 from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
@@ -18,6 +19,7 @@ from benchmarks.harness.processes import ROOT
 from benchmarks.harness.report import say
 from dunlin.engine.decoder.arena import GRANULE_BYTES
 from dunlin.engine.decoder.random_checkpoint import write_random_checkpoint
+from dunlin.engine.process.compute_threads import read_cpu_times
 from dunlin.model.config import ModelConfig
 
 WARM_UP_STEPS_MAX = 64
@@ -77,13 +79,22 @@ class Rounds:
 
     def _take(self, name: str, plan: Plan, limits: Limits, least_s: float) -> None:
         column = self.found.columns[plan.workload.name]
+        busy_s, began_s = _busy_s(), time.perf_counter()
         result = self._contestants[name].take(Turn(plan.workload.name, least_s))
+        others_s = max(_busy_s() - busy_s - result.cpu_s, 0.0)
+        column.others.setdefault(name, []).append(others_s / (time.perf_counter() - began_s))
         column.rates.setdefault(name, []).append(plan.workload.counted_tokens / result.run_s)
         column.cores.setdefault(name, []).append(result.cpu_s / result.seconds)
         column.first_tokens[name] = result.first_tokens
         if name == ENGINE:
             column.roofline.append(roofline_s(self._config, plan.steps, limits) / result.run_s)
             column.linears.append(linears_s(plan.steps, limits) / result.run_s)
+
+
+def _busy_s() -> float:
+    """Seconds that the cores were busy so far, with any process; 0 where the kernel does not say."""
+    times = read_cpu_times(time.perf_counter(), os.sched_getaffinity(0))
+    return times.busy_s if times is not None else 0.0
 
 
 def run(plan: SpeedPlan) -> dict[str, ModelSpeed]:

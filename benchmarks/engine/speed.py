@@ -12,14 +12,16 @@ Each contestant is a process of its own that waits while another computes; they 
 busy machine hits all alike. Ratios are of rates of the same round: median (least to greatest); `by CPU` of rates per
 second of the process's CPU time, which other processes hardly touch. `of roofline`: the time in which the machine reads
 the steps' weights and KV, or computes their products at its best rate, over the engine's time; `of linears`: the time
-of torch's own products of the same shapes, over the engine's.
+of torch's own products of the same shapes, over the engine's. `others`: cores that other processes kept busy in
+the most disturbed turn of a round. A column is below the other commit's if it is slower in every round that nothing
+disturbed.
 """
 
 import argparse
 import json
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from statistics import median
@@ -36,14 +38,11 @@ AGREE_AT_LEAST = 0.8
 
 
 def failures(plan: SpeedPlan, found: dict[str, ModelSpeed]) -> list[str]:
-    """What did not hold: a column below the other tree's, or texts that are not transformers'."""
+    """What did not hold: a column below the other tree's or not judged, or texts that are not transformers'."""
     wrong = []
     for model, speed in found.items():
         if plan.tree is not None:
-            name = tree_name(plan.tree)
-            ratios = {workload: column.against(name) for workload, column in speed.columns.items()}
-            below = {workload: ratio for workload, ratio in ratios.items() if ratio.is_below}
-            wrong += [f"{model}, {workload}: {ratio.median:.2f} of {name}" for workload, ratio in below.items()]
+            wrong += [f"{model}, {text}" for text in _below(speed, tree_name(plan.tree))]
         columns = speed.columns.values()
         agreeing = sum(column.agreeing(TRANSFORMERS) for column in columns)
         asked = sum(len(column.first_tokens[ENGINE]) for column in columns)
@@ -52,18 +51,33 @@ def failures(plan: SpeedPlan, found: dict[str, ModelSpeed]) -> list[str]:
     return wrong
 
 
+def _below(speed: ModelSpeed, other: str) -> Iterator[str]:
+    """The columns that are below the other tree's, or that cannot be judged."""
+    for workload, column in speed.columns.items():
+        ratio = column.undisturbed(other)
+        if ratio is None:
+            yield f"{workload}: not judged, other processes kept {_others(column):.1f} cores busy"
+        elif ratio.is_below:
+            yield f"{workload}: {ratio.median:.2f} of {other}"
+
+
+def _others(column: Column) -> float:
+    most: list[float] = [max(cores) for cores in zip(*column.others.values(), strict=True)]
+    return median(most)
+
+
 def model_table(speed: ModelSpeed) -> str:
     """One line per workload."""
     columns = speed.columns
     names = list(next(iter(columns.values())).rates)
     others = [name for name in names if name != ENGINE]
-    header = ("tokens/s", *names, *_pairs(others), "of roofline", "of linears", "cores")
+    header = ("tokens/s", *names, *_pairs(others), "of roofline", "of linears", "others")
     rows = []
     for workload, column in columns.items():
         rates = [f"{median(column.rates[name]):.0f}" for name in names]
         ratios = [text for name in others for text in _ratios(column, name)]
         shares = [f"{median(column.roofline):.2f}", f"{median(column.linears):.2f}"]
-        rows.append((workload, *rates, *ratios, *shares, f"{median(column.cores[ENGINE]):.1f}"))
+        rows.append((workload, *rates, *ratios, *shares, f"{_others(column):.1f}"))
     return table(header, rows)
 
 

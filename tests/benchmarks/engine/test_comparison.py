@@ -24,6 +24,14 @@ def test_below_is_what_is_slower_in_every_round_and_by_more_than_noise() -> None
     assert not Ratio(0.98, 0.8, 0.99).is_below
 
 
+def test_rounds_beside_busy_processes_do_not_count() -> None:
+    column = Column({"dunlin": [10.0, 40.0, 30.0], "other": [10.0, 20.0, 10.0]})
+    column.others = {"dunlin": [0.0, 0.1, 0.0], "other": [0.0, 0.1, 0.2]}
+    assert column.undisturbed("other") == Ratio(1.5, 1.0, 2.0)
+    column.others["dunlin"] = [0.2] * 3
+    assert column.undisturbed("other") is None
+
+
 def test_first_tokens_are_compared_request_by_request() -> None:
     assert Column(first_tokens={"dunlin": [1, 2, 3], "other": [1, 3, 3]}).agreeing("other") == 2
 

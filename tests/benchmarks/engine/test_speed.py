@@ -33,9 +33,11 @@ def test_every_contestant_computes_every_workload() -> None:
     assert '"decode"' in as_json(plan, {"tiny": speed}, [], (0.0, 0.0))
 
 
-def speed_of(ours: float, theirs: float, tokens: list[int]) -> ModelSpeed:
+def speed_of(ours: float, theirs: float, tokens: list[int], busy: float = 0.0) -> ModelSpeed:
     rates = {"dunlin": [ours] * 2, "transformers": [1.0] * 2, "older": [theirs] * 2}
-    return ModelSpeed({"w": Column(rates, first_tokens={"dunlin": tokens, "transformers": [1, 2, 3, 4, 5]})})
+    others = {name: [busy] * 2 for name in rates}
+    first_tokens = {"dunlin": tokens, "transformers": [1, 2, 3, 4, 5]}
+    return ModelSpeed({"w": Column(rates, others=others, first_tokens=first_tokens)})
 
 
 def test_a_slower_column_and_other_texts_are_named(tmp_path: Path) -> None:
@@ -45,3 +47,11 @@ def test_a_slower_column_and_other_texts_are_named(tmp_path: Path) -> None:
         "A: only 3 of 5 first tokens are transformers'",
     ]
     assert failures(plan, {"A": speed_of(10.0, 10.0, [1, 2, 3, 4, 9])}) == []
+
+
+def test_a_busy_machine_judges_nothing(tmp_path: Path) -> None:
+    found = {"A": speed_of(20.0, 10.0, [1, 2, 3, 4, 5], busy=1.5)}
+    assert failures(SpeedPlan(tree=tmp_path / "older"), found) == [
+        "A, w: not judged, other processes kept 1.5 cores busy"
+    ]
+    assert failures(SpeedPlan(), found) == []
