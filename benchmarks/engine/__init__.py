@@ -1,1 +1,1 @@
-"""The engine: throughput, overload, neighbours, matrix products."""
+"""The engine: its speed beside others, throughput, overload, neighbours, matrix products."""

@@ -20,18 +20,16 @@ from pathlib import Path
 from statistics import median
 
 from benchmarks.harness import report
+from benchmarks.harness.model_shapes import SHAPES
 from benchmarks.harness.report import BenchmarkResult, say
 from benchmarks.harness.session import CampaignSession
 from cli.launch.cluster_process import ClusterProcess
-from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
+from dunlin.engine.decoder.random_checkpoint import write_random_checkpoint
 from dunlin.messages.types import i32
 from dunlin.workload.loadgen.load_generator import LoadGenerator, StreamedTokens
 from dunlin.workload.loadgen.stats import RequestRecord
 from dunlin.workload.traffic.prompts import Job
 
-A = CheckpointShape(8, 512, 8, 4, 64, 1408, 8192, dtype="bfloat16")
-B = CheckpointShape(16, 1024, 16, 8, 64, 2816, 32768, dtype="bfloat16")
-SHAPES = {"A": A, "B": B, "tiny": CheckpointShape(dtype="bfloat16")}
 FIRST_S = 25.0
 """So long after the ready line the next engine is being prepared, or may be."""
 

@@ -1,0 +1,60 @@
+"""The names under which a checkout keeps the parts of its engine: this one, and 5d01139's.
+
+Everything is looked up when it is called, for the tree is chosen when the process runs. A constructor whose message
+changes gets a function of the old arguments here.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib import import_module
+from pathlib import Path
+from typing import Any
+
+
+@dataclass(frozen=True, slots=True)
+class EngineParts:
+    """`load` as `dunlin.engine.decoder.loader.load_model`; `runner` as `EngineRunner`; messages' constructors."""
+
+    load: Callable[..., Any]
+    numerics: Callable[[], Any]
+    runner: Callable[..., Any]
+    open: Callable[..., Any]
+    close: Callable[..., Any]
+    step: Callable[..., Any]
+    step_done: type[Any]
+    sampling: Callable[..., Any]
+
+
+_THIS = {
+    "load": "engine.decoder.loader.load_model",
+    "numerics": "engine.decoder.numerics.fast_numerics",
+    "runner": "engine.execution.runner.EngineRunner",
+    "open": "messages.engine.Open",
+    "close": "messages.engine.Close",
+    "step": "messages.engine.Step",
+    "step_done": "messages.engine.StepDone",
+    "sampling": "messages.types.SamplingParams",
+}
+_5D01139 = _THIS | {
+    "load": "engine.load.load_model",
+    "numerics": "engine.numerics.fast",
+    "runner": "engine.runner.Runner",
+    "sampling": "messages.types.Sampling",
+}
+
+
+def engine_parts(tree: Path) -> EngineParts:
+    """The parts of the tree's engine; the tree is first on `sys.path`.
+
+    :raises SystemExit: it has no engine that is known here.
+    """
+    for names in (_THIS, _5D01139):
+        module, _, _ = names["runner"].rpartition(".")
+        if (tree / "dunlin" / f"{module.replace('.', '/')}.py").exists():
+            return EngineParts(**{part: _look_up(name) for part, name in names.items()})
+    raise SystemExit(f"{tree} is no checkout of dunlin, or of a commit whose engine has other names: name another")
+
+
+def _look_up(name: str) -> Any:
+    module, _, attribute = f"dunlin.{name}".rpartition(".")
+    return getattr(import_module(module), attribute)
