@@ -214,7 +214,7 @@ def _result_of_peer(backend: Attention, query: Tensor, queries: range, positions
 def test_blocks_merge_in_order_of_position_whoever_holds_them(own: int) -> None:
     """Three blocks, so that another order has other bits."""
     backend, query, queries = ATTENTION_BACKENDS["deterministic"](), make_query(2, 6), range(1498, 1500)
-    blocks = [range(0, 512), range(512, 1024), range(1024, 1500)]
+    blocks = [range(512), range(512, 1024), range(1024, 1500)]
     whole = attend(backend, [BatchRow(0, 2, queries, (slot_run(range(1500), 0),))], query, KV)
     keys = tuple(slot_span(each, list(each)) for at, each in enumerate(blocks) if own >> at & 1)
     awaited = tuple(each for at, each in enumerate(blocks) if not own >> at & 1)
