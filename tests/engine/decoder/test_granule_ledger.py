@@ -271,8 +271,15 @@ def run_of(kind: int, layer: int, index: int, first: int, count: int) -> bytes:
 EMPTY = encode_record(LedgerRecord(3, LedgerPhase.SETTLED, (LayerState(),) * LAYERS, {}), GRANULES)
 
 
+def test_one_granule_in_two_places_is_noticed() -> None:
+    for first in (0, 9):
+        with pytest.raises(LedgerError, match=f"granule {first} is in two places"):
+            decode_record(EMPTY + run_of(3, 1, 0, 0, 10) + run_of(3, 2, 0, first, 1), LAYERS, GRANULES)
+    decode_record(EMPTY + run_of(3, 1, 0, 0, 10) + run_of(3, 2, 0, 10, 1), LAYERS, GRANULES)
+
+
 def test_bytes_that_are_no_record_are_refused() -> None:
-    for body in (EMPTY[:-1], EMPTY + b"12345"):
+    for body in (EMPTY[:-1], EMPTY[:-20], b"", EMPTY + b"12345"):
         with pytest.raises(LedgerError, match="bytes are no record of 3 layers"):
             decode_record(body, LAYERS, GRANULES)
     with pytest.raises(LedgerError, match="granule 40 is outside the 40"):

@@ -92,6 +92,7 @@ def test_only_what_is_not_there_or_damaged_is_written(directory: Path, monkeypat
 
 
 def test_a_checkpoint_that_was_written_again_is_read_again(directory: Path) -> None:
+    rewrite(directory)  # from here on every file is as long as the others
     fd = os.memfd_create("weights")
     first = open_weights(directory, torch.float32, fd)[1].digest
     changed = tensors_of(directory)["model.layers.0.mlp.up_proj.weight"] * 2
