@@ -20,6 +20,7 @@ PY := $(VENV)/bin/python
 INSTALLED := $(VENV)/.installed
 STUBS := dunlin/v1/.made
 PROTOS := $(wildcard proto/dunlin/v1/*.proto)
+KERNELS := $(wildcard dunlin/engine/attention/native/*.cpp)
 CODE := $(wildcard cli dunlin services simulator tests benchmarks examples deploy hatch_build.py)
 TYPED := $(wildcard cli dunlin services simulator tests benchmarks examples deploy)
 
@@ -63,9 +64,9 @@ released: protos ## at a release: keep what is on the wire now, for the compatib
 	$(PY) -m grpc_tools.protoc --proto_path=proto --descriptor_set_out=proto/released.binpb \
 	    $(filter-out %/etcd.proto,$(PROTOS))
 
-stubs: $(STUBS) ## the protobuf stubs in dunlin/v1
+stubs: $(STUBS) ## the protobuf stubs in dunlin/v1, and the C++ kernels where there is a compiler
 
-$(STUBS): $(PROTOS) hatch_build.py | $(INSTALLED)
+$(STUBS): $(PROTOS) $(KERNELS) hatch_build.py | $(INSTALLED)
 	$(PY) hatch_build.py
 	@touch $@
 

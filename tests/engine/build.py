@@ -9,7 +9,8 @@ import safetensors.torch
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import BatchRow, KvLocation
+from dunlin.engine.attention.base import BatchRow, local_row
+from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.loader import LoadedModel, load_model
@@ -73,16 +74,11 @@ class Sequences:
             tokens += new
             positions += range(before, before + len(new))
             slots += self.slots[sequence][before : before + len(new)]
-            rows.append(BatchRow(start, len(tokens), self._past(sequence, before + len(new))))
+            length = before + len(new)
+            rows.append(local_row(start, len(tokens), slot_span(range(length), self.slots[sequence][:length])))
         sampled = torch.tensor([row.stop - 1 for row in rows])
         batch = DecoderBatch(torch.tensor(tokens), torch.tensor(positions), torch.tensor(slots), rows, sampled)
         return self.decoder.forward(batch, safepoint)
-
-    def _past(self, sequence: int, length: int) -> KvLocation:
-        slots = self.slots[sequence][:length]
-        if slots == list(range(slots[0], slots[0] + length)):
-            return KvLocation(length, slots[0], None)
-        return KvLocation(length, 0, torch.tensor(slots))
 
 
 class SteppingClock:

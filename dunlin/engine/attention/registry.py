@@ -1,9 +1,14 @@
 """The backends by name. A backend is one file and one line here."""
 
-from dunlin.engine.attention import deterministic, fused
-from dunlin.engine.attention.base import Attention
+from collections.abc import Callable
 
-ATTENTION_BACKENDS: dict[str, Attention] = {
-    "torch": fused.plan,
-    "deterministic": deterministic.plan,
+from dunlin.engine.attention.base import Attention
+from dunlin.engine.attention.deterministic import DeterministicAttention
+from dunlin.engine.attention.fused import FusedAttention
+from dunlin.engine.attention.paged import PagedAttention
+
+ATTENTION_BACKENDS: dict[str, Callable[[], Attention]] = {
+    "torch": FusedAttention,
+    "paged": PagedAttention,
+    "deterministic": DeterministicAttention,
 }

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dunlin.engine.attention.base import BatchRow, Safepoint
+from dunlin.engine.attention.base import BatchRow, Safepoint, run_pass
 from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.rope import apply_rotary, inverse_frequencies, rotary_angles
 from dunlin.engine.decoder.weights import Weights
@@ -58,12 +58,12 @@ class Decoder:
         """
         rows = self.numerics.rows
         turn = rows(lambda positions: rotary_angles(self._frequencies, positions), batch.positions)
-        attend = self.numerics.attention(batch.rows)
+        plan = self.numerics.attention.plan(batch.rows)
         hidden = F.embedding(batch.tokens, self._weights.outer["embed"])
         for layer, weights in self._weights.layers.items():
             projected = rows(partial(self._project, weights), hidden, turn)
             query = self._store(projected, self.kv[layer], batch.slots)
-            mixed, _ = attend(query, self.kv[layer], safepoint)
+            mixed, _ = run_pass(plan.start(query, self.kv[layer]), safepoint)
             hidden = rows(partial(self._finish, weights), hidden, mixed)
             safepoint()
         return rows(self._logits, hidden.index_select(0, batch.sampled)) if len(batch.sampled) else self._no_logits()

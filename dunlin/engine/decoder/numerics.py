@@ -72,9 +72,9 @@ def _tile(rows: Tensor, start: int) -> Tensor:
 
 def fast_numerics(attention: str = "torch") -> Numerics:
     """The quickest numerics: bits may depend on the batch."""
-    return Numerics(apply_at_once, linear, ATTENTION_BACKENDS[attention])
+    return Numerics(apply_at_once, linear, ATTENTION_BACKENDS[attention]())
 
 
 def deterministic_numerics() -> Numerics:
     """Fixed shapes throughout; offered in fp32."""
-    return Numerics(apply_in_tiles, F.linear, ATTENTION_BACKENDS["deterministic"])
+    return Numerics(apply_in_tiles, F.linear, ATTENTION_BACKENDS["deterministic"]())

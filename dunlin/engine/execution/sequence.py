@@ -3,21 +3,21 @@
 Knows no step and no other sequence. The instance owns the slots; this only remembers which were named.
 """
 
-import torch
-from torch import Tensor
+from array import array
+from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 
-from dunlin.engine.attention.base import KvLocation
+from dunlin.engine.attention.spans import Runs, SlotSpan
 from dunlin.messages.engine import Open
 from dunlin.messages.types import FinishReason
 
 
 class SlotMap:
-    """Position → slot of one sequence, without gaps. One run of slots costs two integers; anything else a tensor."""
+    """Position → slot of one sequence, without gaps. `runs` are another object whenever they change."""
 
     def __init__(self) -> None:
         self.length = 0
-        self._first = 0
-        self._slots: Tensor | None = None
+        self.runs: Runs = (array("q"), array("q"))
 
     def assign(self, position: int, start: int, length: int) -> None:
         """Positions from `position` lie in the slots from `start`; later positions, if any were known, are forgotten.
@@ -26,31 +26,33 @@ class SlotMap:
         """
         if position > self.length:
             raise ValueError(f"position {position} is written, but slots are known up to {self.length} only")
-        if position == 0:
-            self._first, self._slots = start, None
-        elif self._slots is None and start != self._first + position:
-            self._slots = torch.arange(self._first, self._first + 2 * (position + length))
-        if self._slots is not None:
-            self._slots = _with_room(self._slots, position + length)
-            torch.arange(start, start + length, out=self._slots[position : position + length])
+        run_at, run_slot = self.runs
+        kept = bisect_left(run_at, position)
+        goes_on = kept > 0 and start == run_slot[kept - 1] + position - run_at[kept - 1]
+        if not goes_on or kept < len(run_at):
+            # New ones: a plan may read the old.
+            added = array("q") if goes_on else array("q", [position]), array("q") if goes_on else array("q", [start])
+            self.runs = run_at[:kept] + added[0], run_slot[:kept] + added[1]
         self.length = position + length
 
-    def kv_location(self, length: int) -> KvLocation:
-        """Where the first `length` tokens lie."""
-        return KvLocation(length, self._first, None if self._slots is None else self._slots[:length])
+    def span(self, length: int) -> SlotSpan:
+        """Where the first `length` tokens lie, as it is now."""
+        return SlotSpan(range(length), *self.runs)
 
-    def slots(self, start: int, stop: int) -> list[int]:
+    def slots(self, start: int, stop: int) -> Sequence[int]:
         """The slots of positions `[start, stop)`."""
-        if self._slots is None:
-            return list(range(self._first + start, self._first + stop))
-        slots: list[int] = self._slots[start:stop].tolist()
+        run_at, run_slot = self.runs
+        if run_at and start >= run_at[-1]:
+            first = run_slot[-1] - run_at[-1]
+            return range(first + start, first + stop)
+        slots: list[int] = []
+        run = bisect_right(run_at, start) - 1
+        while start < stop:
+            end = min(stop, run_at[run + 1] if run + 1 < len(run_at) else stop)
+            first = run_slot[run] - run_at[run]
+            slots += range(first + start, first + end)
+            start, run = end, run + 1
         return slots
-
-
-def _with_room(slots: Tensor, length: int) -> Tensor:
-    if length <= len(slots):
-        return slots
-    return torch.cat([slots, slots.new_zeros(2 * length - len(slots))])
 
 
 class EngineSequence:

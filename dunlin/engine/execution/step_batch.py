@@ -6,10 +6,11 @@ Knows the sequences' state; owns none of it but what a step writes: the slots th
 from collections.abc import Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field
+from itertools import accumulate, chain
 
 import torch
 
-from dunlin.engine.attention.base import BatchRow
+from dunlin.engine.attention.base import LocalRows
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.sampling import SampledToken
 from dunlin.engine.execution.sequence import EngineSequence
@@ -141,18 +142,14 @@ def _plan(step: int, active: Sequence[_Active], dropped: list[int]) -> Iteration
     """Pack the rows."""
     if not active:
         return IterationBatch(step, None, [], dropped, 0, 0, 0)
-    tokens: list[int] = []
-    positions: list[int] = []
-    slots: list[int] = []
-    rows: list[BatchRow] = []
-    for each in active:
-        first = len(tokens)
-        tokens += each.state.tokens[each.start : each.stop]
-        positions += range(each.start, each.stop)
-        slots += each.state.slots.slots(each.start, each.stop)
-        rows.append(BatchRow(first, len(tokens), each.state.slots.kv_location(each.stop)))
+    tokens = list(chain.from_iterable([each.state.tokens[each.start : each.stop] for each in active]))
+    positions = list(chain.from_iterable([range(each.start, each.stop) for each in active]))
+    slots = list(chain.from_iterable([each.state.slots.slots(each.start, each.stop) for each in active]))
+    lengths = [each.stop for each in active]
+    stops = list(accumulate([each.stop - each.start for each in active]))
+    rows = LocalRows([0, *stops[:-1]], stops, lengths, [each.state.slots.runs for each in active])
     sampled = [(each.sequence, each.state) for each in active if each.sample]
-    last = [row.stop - 1 for row, each in zip(rows, active, strict=True) if each.sample]
+    last = [stop - 1 for stop, each in zip(stops, active, strict=True) if each.sample]
     decode_rows = sum(each.stop - each.start == 1 and each.start >= each.state.prompt_tokens for each in active)
     columns = [torch.tensor(column, dtype=torch.int64) for column in (tokens, positions, slots, last)]
     batch = DecoderBatch(columns[0], columns[1], columns[2], rows, columns[3])

@@ -16,6 +16,7 @@ import torch
 
 from dunlin.effects import Address, Message
 from dunlin.engine.attention.base import Safepoint
+from dunlin.engine.attention.choice import choose_backend
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_model
 from dunlin.engine.execution.runner import EngineRunner
@@ -172,7 +173,14 @@ def _numerics(options: EngineOptions) -> numerics.Numerics:
     """:raises ValueError: determinism is refused."""
     if options.deterministic and options.dtype != "float32":
         raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
-    return numerics.deterministic_numerics() if options.deterministic else numerics.fast_numerics()
+    return numerics.deterministic_numerics() if options.deterministic else numerics.fast_numerics(_backend(options))
+
+
+def _backend(options: EngineOptions) -> str:
+    """The attention backend of the fast mode; says which one it is."""
+    name, description = choose_backend()
+    print(f"dunlin engine {options.name}: attention by {description}", file=sys.stderr, flush=True)
+    return name
 
 
 def _check(loaded: LoadedModel, options: EngineOptions, safepoint: Safepoint) -> Sequence[int]:

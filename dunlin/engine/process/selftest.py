@@ -6,7 +6,8 @@ test has KV of its own: the slab may hold what an earlier process left.
 
 import torch
 
-from dunlin.engine.attention.base import BatchRow, KvLocation
+from dunlin.engine.attention.base import local_row
+from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 
 LENGTH = 90
@@ -48,7 +49,7 @@ def _compute(decoder: Decoder, parts: list[tuple[torch.Tensor, int, int, torch.T
     """One step over (tokens, start, stop, slots by position)."""
     rows, end = [], 0
     for _, start, stop, slots in parts:
-        rows.append(BatchRow(end, end + stop - start, KvLocation(stop, 0, slots)))
+        rows.append(local_row(end, end + stop - start, slot_span(range(stop), slots[:stop].tolist())))
         end += stop - start
     tokens = torch.cat([tokens[start:stop] for tokens, start, stop, _ in parts])
     positions = torch.cat([torch.arange(start, stop) for _, start, stop, _ in parts])

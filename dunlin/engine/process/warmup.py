@@ -7,7 +7,7 @@ step itself, and batches of a few decode rows come in every size. Larger ones ho
 
 import torch
 
-from dunlin.engine.attention.base import BatchRow, KvLocation, Safepoint
+from dunlin.engine.attention.base import Safepoint, local_row
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.numerics import EXACT_ROWS, TILE_ROWS
 
@@ -23,9 +23,9 @@ def warm_up(decoder: Decoder, safepoint: Safepoint, rows_max: int = EXACT_ROWS, 
     scratch = decoder.with_kv([layer.new_zeros(max(rows_max, tokens_max), *layer.shape[1:]) for layer in decoder.kv])
     for count in range(1, rows_max + 1):
         places = torch.arange(count)
-        rows = [BatchRow(index, index + 1, KvLocation(1, index, None)) for index in range(count)]
+        rows = [local_row(index, index + 1, index, 1) for index in range(count)]
         scratch.forward(DecoderBatch(places * 0, places * 0, places, rows, places), safepoint)
     for count in range(rows_max + TILE_ROWS, tokens_max + 1, TILE_ROWS):
         places = torch.arange(count)
-        prompt = [BatchRow(0, count, KvLocation(count, 0, None))]
+        prompt = [local_row(0, count, 0, count)]
         scratch.forward(DecoderBatch(places * 0, places, places, prompt, places[-1:]), safepoint)

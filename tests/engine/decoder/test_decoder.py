@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from dunlin.engine.attention.base import BatchRow, KvLocation
+from dunlin.engine.attention.base import local_row
 from dunlin.engine.decoder.decoder import DecoderBatch
 from dunlin.engine.decoder.loader import LoadedModel
 from tests.engine.build import Sequences, load, make_checkpoint, nothing
@@ -19,7 +19,7 @@ def loaded(tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
 
 
 def test_logits_are_of_the_sampled_tokens_in_their_order(loaded: LoadedModel) -> None:
-    slots, row = torch.arange(20), BatchRow(0, 20, KvLocation(20, 0, None))
+    slots, row = torch.arange(20), local_row(0, 20, 0, 20)
     tokens = torch.tensor(TOKENS)
     whole = loaded.decoder.forward(DecoderBatch(tokens, slots, slots, [row], slots), nothing)
     some = loaded.decoder.forward(DecoderBatch(tokens, slots, slots, [row], torch.tensor([19, 3])), nothing)
@@ -30,9 +30,7 @@ def test_logits_are_of_the_sampled_tokens_in_their_order(loaded: LoadedModel) ->
 def test_a_batch_without_samples_writes_its_kv_and_has_no_logits(loaded: LoadedModel) -> None:
     sequences = Sequences(loaded.decoder, {0: list(range(300, 320)), 1: list(range(400, 420))})
     places = torch.arange(19)
-    silent = DecoderBatch(
-        torch.tensor(TOKENS[:19]), places, places + 300, [BatchRow(0, 19, KvLocation(19, 300, None))], places[:0]
-    )
+    silent = DecoderBatch(torch.tensor(TOKENS[:19]), places, places + 300, [local_row(0, 19, 300, 19)], places[:0])
     assert loaded.decoder.forward(silent, nothing).shape == (0, 512)
     after = sequences.compute([(0, TOKENS[19:], 19)])
     assert torch.equal(after, sequences.compute([(1, TOKENS, 0)]))

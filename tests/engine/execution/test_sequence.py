@@ -1,7 +1,6 @@
 """Positions and slots of one sequence, and when it ends."""
 
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -22,22 +21,34 @@ def test_it_remembers_like_a_list(parts: list[tuple[int, int, int]]) -> None:
         slots.assign(position, start, length)
         model = model[:position] + list(range(start, start + length))
         assert slots.length == len(model)
-        assert slots.slots(0, len(model)) == model
-        assert slots.slots(len(model) // 2, len(model)) == model[len(model) // 2 :]
-        past = slots.kv_location(len(model))
-        where = range(past.first, past.first + past.length) if past.slots is None else past.slots.tolist()
-        assert list(where) == model
+        assert list(slots.slots(0, len(model))) == model
+        assert list(slots.slots(len(model) // 2, len(model))) == model[len(model) // 2 :]
+        assert slots.span(len(model)).slots().tolist() == model
+        half = len(model) // 2
+        assert not half or slots.span(half).slots().tolist() == model[:half]
 
 
-def test_one_run_stays_a_slice() -> None:
+def test_slots_that_follow_each_other_are_one_run() -> None:
     slots = SlotMap()
     slots.assign(0, 50, 10)
     slots.assign(10, 60, 1)
-    assert slots.kv_location(11).slots is None
+    assert list(slots.span(11).run_slot) == [50]
+    runs = slots.runs
     slots.assign(11, 7, 1)
-    past = slots.kv_location(12)
-    assert past.slots is not None
-    assert torch.equal(past.slots, torch.tensor([*range(50, 61), 7]))
+    span = slots.span(12)
+    assert (list(span.run_at), list(span.run_slot)) == ([0, 11], [50, 7])
+    assert slots.runs is not runs
+    runs = slots.runs
+    slots.assign(12, 8, 1)
+    assert slots.runs is runs, "what plans are made of is made anew only where it changes"
+
+
+def test_a_span_stays_what_it_was() -> None:
+    slots = SlotMap()
+    slots.assign(0, 50, 10)
+    span = slots.span(10)
+    slots.assign(3, 7, 4)
+    assert span.slots().tolist() == list(range(50, 60))
 
 
 def test_a_gap_is_refused() -> None:

@@ -1,0 +1,51 @@
+"""Which backend the fast mode computes with: the kernel where there is one and it agrees with torch here."""
+
+import torch
+
+from dunlin.engine.attention.base import Attention, Result, local_row, run_pass
+from dunlin.engine.attention.fused import FusedAttention
+from dunlin.engine.attention.native.library import LEVELS, KernelUnavailable, load_kernel
+from dunlin.engine.attention.paged import PagedAttention
+from dunlin.engine.attention.spans import slot_span
+
+# (query heads, KV heads, head_dim): one for each way of computing that the kernel has.
+SHAPES = ((4, 2, 64), (2, 1, 128), (6, 2, 80))
+# (tokens, tokens before them): decode, a short row, a prompt.
+ROWS = ((1, 300), (7, 90), (40, 0))
+# The greatest difference of two numbers near 1. bf16: both round.
+TOLERANCE = {torch.float32: 1e-4, torch.bfloat16: 0.05}
+
+
+def choose_backend() -> tuple[str, str]:
+    """The name of the backend, and what to tell of it."""
+    try:
+        kernel = load_kernel()
+    except KernelUnavailable as error:
+        return "torch", f"torch ({error})"
+    if not agrees_with_torch(PagedAttention(kernel)):
+        return "torch", "torch (the paged kernel gives other results on this processor)"
+    return "paged", f"paged kernel ({LEVELS[kernel.level]})"
+
+
+def agrees_with_torch(backend: Attention) -> bool:
+    """Compute a ragged batch over scattered slots with both."""
+    return all(_agrees(backend, shape, dtype) for shape in SHAPES for dtype in TOLERANCE)
+
+
+def _agrees(backend: Attention, shape: tuple[int, int, int], dtype: torch.dtype) -> bool:
+    ours, theirs = (_compute(each, shape, dtype) for each in (backend, FusedAttention()))
+    return all(torch.allclose(a.float(), b.float(), atol=TOLERANCE[dtype]) for a, b in zip(ours, theirs, strict=True))
+
+
+def _compute(backend: Attention, shape: tuple[int, int, int], dtype: torch.dtype) -> Result:
+    (heads, kv_heads, head_dim), random = shape, torch.Generator().manual_seed(1)
+    tokens = sum(count for count, _ in ROWS)
+    query = torch.randn(tokens, heads, head_dim, generator=random).to(dtype)
+    layer_kv = torch.randn(sum(map(sum, ROWS)), 2, kv_heads, head_dim, generator=random).to(dtype)
+    slots = torch.randperm(len(layer_kv), generator=random).tolist()
+    rows, at, first = [], 0, 0
+    for count, before in ROWS:
+        length = count + before
+        rows.append(local_row(at, at + count, slot_span(range(length), slots[first : first + length])))
+        at, first = at + count, first + length
+    return run_pass(backend.plan(rows).start(query, layer_kv), lambda: None)

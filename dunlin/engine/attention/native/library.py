@@ -1,0 +1,101 @@
+"""The built kernel library, if there is one that fits its source.
+
+A call releases the interpreter's lock and uses as many of torch's threads as torch would.
+"""
+
+import ctypes
+import hashlib
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+SOURCE = Path(__file__).with_name("paged_attention.cpp")
+LIBRARY = SOURCE.with_suffix(".so")
+LEVELS = ("portable", "AVX2", "AVX-512", "AVX-512 BF16")
+COLUMNS = 11
+"""Of a row of the table that `PagedKernel.attend` takes: `Row` in the source."""
+_DTYPES = {torch.float32: 0, torch.bfloat16: 1}
+
+
+class KernelUnavailable(Exception):
+    """There is no kernel library to use; the text says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class PagedKernel:
+    """The attention kernel. `level` indexes `LEVELS`: the most that it uses of the processor."""
+
+    function: Any
+    level: int
+
+    def attend(
+        self,
+        query: Tensor,
+        layer_kv: Tensor,
+        table: Tensor,
+        run_at: Tensor,
+        run_slot: Tensor,
+        out: Tensor,
+        lse: Tensor,
+    ) -> None:
+        """Attention of every row of `table` `[rows, COLUMNS]`, into its place in `out` and `lse`.
+
+        Args:
+            query: `[tokens, heads, head_dim]`; heads one after another.
+            layer_kv: `[slot, 2, kv_heads, head_dim]` of the same dtype; slots contiguous.
+            table: int64; columns as in the source.
+            run_at, run_slot: the runs of slots that the rows name, int64.
+            out: `[tokens, heads, head_dim]`, fp32 or bf16.
+            lse: `[tokens, heads]`, fp32.
+
+        Raises:
+            ValueError: dtypes or strides that the kernel does not take.
+        """
+        heads, head_dim = query.shape[1:]
+        kv_heads = layer_kv.shape[2]
+        if query.dtype is not layer_kv.dtype or query.dtype not in _DTYPES or out.dtype not in _DTYPES:
+            raise ValueError(f"queries in {query.dtype}, KV in {layer_kv.dtype}, out in {out.dtype}")
+        inner = (kv_heads * head_dim, head_dim, 1)
+        if layer_kv.stride()[1:] != inner or query.stride()[1:] != inner[1:] or not out.is_contiguous():
+            raise ValueError(f"strides: queries {query.stride()}, KV {layer_kv.stride()}, out {out.stride()}")
+        refused = self.function(
+            query.data_ptr(),
+            layer_kv.data_ptr(),
+            out.data_ptr(),
+            lse.data_ptr(),
+            table.data_ptr(),
+            run_at.data_ptr(),
+            run_slot.data_ptr(),
+            len(table),
+            query.stride(0),
+            layer_kv.stride(0),
+            heads,
+            kv_heads,
+            head_dim,
+            _DTYPES[query.dtype],
+            _DTYPES[out.dtype],
+            self.level,
+            torch.get_num_threads(),
+        )
+        if refused:
+            raise ValueError(f"{heads} heads over {kv_heads} KV heads of {head_dim}")
+
+
+def load_kernel(library: Path = LIBRARY, source: Path = SOURCE) -> PagedKernel:
+    """:raises KernelUnavailable: no library was built, it is of another source, or it does not load here."""
+    if not library.exists():
+        raise KernelUnavailable(f"{library.name} was not built: at installation there was no C++ compiler")
+    try:
+        loaded = ctypes.CDLL(str(library))
+        loaded.dunlin_source_digest.restype = ctypes.c_char_p
+        digest = loaded.dunlin_source_digest().decode()
+    except (OSError, AttributeError) as error:
+        raise KernelUnavailable(f"{library.name} does not load: {error}") from error
+    if digest != hashlib.sha256(source.read_bytes()).hexdigest():
+        raise KernelUnavailable(f"{library.name} was built from another source: run `python hatch_build.py`")
+    function = loaded.dunlin_paged_attention
+    function.argtypes = [ctypes.c_void_p] * 7 + [ctypes.c_int64] * 3 + [ctypes.c_int] * 7
+    return PagedKernel(function, loaded.dunlin_level())
