@@ -30,7 +30,15 @@ class Engine:
     The second layer lies before the first in the file, cut into two runs that are not in order.
     """
 
-    def __init__(self, name: str = "a", seed: int = 0, arena_fd: int = -1, page_fd: int = -1, **limits: Any) -> None:
+    def __init__(
+        self,
+        name: str = "a",
+        seed: int = 0,
+        arena_fd: int = -1,
+        page_fd: int = -1,
+        room_bytes: int = 1 << 16,
+        **limits: Any,
+    ) -> None:
         self.address = Address("engine", name)
         self.arena_fd = os.memfd_create("arena") if arena_fd < 0 else arena_fd
         self.page_fd = os.memfd_create("page") if page_fd < 0 else page_fd
@@ -40,7 +48,7 @@ class Engine:
         generator = torch.Generator().manual_seed(seed)
         self.kv = [torch.randn((SLOTS, 2, 1, 4), generator=generator) for _ in range(LAYERS)]
         self.slab = KvSlab(self.kv, [SLOTS] * LAYERS)
-        self.rooms = ActivationRooms(4, 1 << 16)
+        self.rooms = ActivationRooms(4, room_bytes)
         self.tier = HostMapping()
         self.peers = PeerArenas()
         self.access = PeerAccess(self.page_fd, self.rooms)

@@ -1,0 +1,29 @@
+"""Connections that are kept for the next region."""
+
+import socket
+
+import pytest
+
+from dunlin.transport.sockets.connections import ConnectionPool
+
+
+def test_a_connection_that_was_kept_is_taken_again_once() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        endpoint = f"127.0.0.1:{server.getsockname()[1]}"
+        pool = ConnectionPool(None, 60.0)
+        first, was_kept = pool.take(endpoint, "")
+        assert not was_kept
+        pool.keep(endpoint, first)
+        assert pool.take(endpoint, "") == (first, True)
+        second, was_kept = pool.take(endpoint, "")
+        assert (second is not first, was_kept) == (True, False)
+        for each in (first, second):
+            pool.keep(endpoint, each)
+        pool.close()
+        assert (first.fileno(), second.fileno()) == (-1, -1)
+
+
+@pytest.mark.parametrize("endpoint", ["127.0.0.1:1", "127.0.0.1", "127.0.0.1:port"])
+def test_an_endpoint_that_cannot_be_reached_raises(endpoint: str) -> None:
+    with pytest.raises((OSError, ValueError)):
+        ConnectionPool(None, 1.0).take(endpoint, "")
