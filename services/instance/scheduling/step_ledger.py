@@ -162,12 +162,12 @@ class StepLedger:
         touched = dict.fromkeys(self._interrupts.pop(message.ticket))
         left: dict[int, dict[int, tuple[int, int, int]]] = {}
         columns = zip(message.step, message.sequence, message.parked, message.layer, message.block, strict=True)
-        for step, number, *place in columns:
-            left.setdefault(step, {})[number] = (place[0], place[1], place[2])
+        for step, number, parked, layer, block in columns:
+            left.setdefault(step, {})[number] = parked, layer, block
         for step, places in left.items():
             for row in self._take(step, places):
-                parked, row.layer, row.block = places[row.number]
-                if parked:
+                is_parked, row.layer, row.block = places[row.number]
+                if is_parked:
                     self._park(row)
                 else:
                     self._roll_back(row)
@@ -186,11 +186,8 @@ class StepLedger:
             if row is not None:
                 alone = row.number if sequence.trial_stop else 0
                 groups.setdefault((row.layer, row.block, alone), []).append(row)
-        effects: list[Effect] = []
-        for rows in groups.values():
-            if self.outstanding < MAX_OUTSTANDING_STEPS:
-                effects.append(self._resume_together(rows, why))
-        return effects
+        room = MAX_OUTSTANDING_STEPS - self.outstanding
+        return [self._resume_together(rows, why) for rows in list(groups.values())[: max(0, room)]]
 
     def discard(self, sequences: Iterable[Sequence]) -> list[Effect]:
         """Forget the parked rows of the sequences, here and in the engine: they go on from their valid KV."""
