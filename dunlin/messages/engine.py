@@ -245,6 +245,12 @@ class Transfer:
     writes straight into the receiver's arena. `chain` names the tokens up to the region's end and is part of what the
     checksum speaks of. `step_bytes` bounds the bytes copied between two safepoints of a step (0: the engine's own
     bound).
+
+    SLAB_TO_PEER writes, PEER_TO_SLAB is the receiver's own look at what was written: it hashes the named slots, and
+    answers OK only where they match `checksum`, which the sender's `TransferDone` said. The payloads ACTIVATION and
+    PARTIAL lie in activation rooms: `length_bytes` from the beginning of the own `room` and of the peer's
+    `peer_handle`; they have no extents. With `step` the bytes are those that a step writes which was sent before and
+    has not answered: each layer is copied once the step has finished it.
     """
 
     ticket: int = number(1)
@@ -261,8 +267,15 @@ class Transfer:
     payload: Payload = number(12, default=Payload.KV)
     step_bytes: int = number(13, default=0)
     layout: int = number(14, default=0)
+    """The own layout that the extents belong to."""
     peer_extent_start: I64 = number(15, default_factory=i64)
     peer_extent_length: I64 = number(16, default_factory=i64)
+    room: int = number(17, default=0)
+    length_bytes: int = number(18, default=0)
+    checksum: int = number(19, default=0)
+    peer_layout: int = number(20, default=0)
+    """The peer's layout that `peer_extent_*` belong to; the transfer fails when the peer's is another one."""
+    step: int = number(21, default=0)
 
 
 @message(command=10)
@@ -309,6 +322,46 @@ class Met:
 
     peer: Address = number(1)
     detail: str = number(2, default="")
+
+
+@message()
+class EngineAgent:
+    """What `EngineReady.agent` holds, encoded: where a peer on the same node finds this engine's memory.
+
+    `node` names the running kernel. The descriptor `page_fd` of process `pid` opens the peer page, in which `life`
+    says that this very engine still serves, and an `ArenaGeometry` where its KV lies.
+    """
+
+    node: str = number(1)
+    pid: int = number(2)
+    page_fd: int = number(3)
+    life: int = number(4)
+
+
+@message()
+class ArenaGeometry:
+    """Where the slots of an engine lie in the file `arena_fd` of its process, in one layout.
+
+    Columns by layer that has slots: `layer`, `slots`. Columns by run of file bytes, in the order in which they follow
+    one another in a layer's KV: `run_layer`, `run_offset`, `run_length`. Room i of the file `room_fd`, counted from 1,
+    lies at `(i - 1) * room_bytes`. The inodes tell the files from others that have got the same numbers since.
+    """
+
+    layout: int = number(1)
+    arena_fd: int = number(2)
+    arena_inode: int = number(3)
+    arena_bytes: int = number(4)
+    kv_dtype: str = number(5)
+    slot_bytes: int = number(6)
+    layer: I32 = number(7, default_factory=i32)
+    slots: I64 = number(8, default_factory=i64)
+    run_layer: I32 = number(9, default_factory=i32)
+    run_offset: I64 = number(10, default_factory=i64)
+    run_length: I64 = number(11, default_factory=i64)
+    room_fd: int = number(12, default=-1)
+    room_inode: int = number(13, default=0)
+    rooms: int = number(14, default=0)
+    room_bytes: int = number(15, default=0)
 
 
 @message()

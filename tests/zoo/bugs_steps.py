@@ -120,7 +120,7 @@ BUGS = (
     Bug(
         "held-for-ever",
         "an interrupt that found no row to take is never over",
-        ("I12",),
+        ("I12", "I9"),
         (swap(StepLedger.on_interrupted, _without_answers_of_none),),
         restless=True,
     ),
@@ -197,7 +197,7 @@ BUGS = (
     Bug(
         "parked-for-ever",
         "an idle engine's parked rows are not resumed",
-        ("I12",),
+        ("I12", "I9"),
         (skip(RowInterrupts.resume_if_idle, list),),
         restless=True,
     ),
