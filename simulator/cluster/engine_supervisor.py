@@ -11,6 +11,7 @@ from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvCacheAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.model import ProgressPoll, SimulatedEngine, SimulatedEngineSettings
+from simulator.engine.peer_transfers import PeerEnd, PeerNetwork
 
 UNTRUSTED_SIGNALS = (4, 6, 7, 8, 11)
 """Signals after which the KV cache is not trusted, because the engine may have written anywhere."""
@@ -32,7 +33,7 @@ class SimulatedEngineSupervisor:
     `engine` is the newest engine, `ended` holds its predecessors. The KV cache, its `audit` and the `layers` that share
     its arena outlive engines.
     `is_kv_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
-    None: the mapping stays.
+    None: the mapping stays. `network`: the engines that it can meet, from its `node`.
     """
 
     def __init__(
@@ -43,6 +44,8 @@ class SimulatedEngineSupervisor:
         tier: SimulatedHostMemory | None = None,
         tenant_of: Callable[[int], str] = lambda number: "",
         memory_of: Callable[[MapHost], SimulatedHostMemory | None] = lambda wish: None,
+        network: PeerNetwork | None = None,
+        node: str = "",
     ) -> None:
         self.settings = settings
         self.ended: list[SimulatedEngine] = []
@@ -54,6 +57,8 @@ class SimulatedEngineSupervisor:
         self._instance = instance
         self._tier = tier if tier is not None else SimulatedHostMemory()
         self._memory_of = memory_of
+        self._network = network
+        self._node = node
         self.engine = self._start()
 
     @property
@@ -75,6 +80,8 @@ class SimulatedEngineSupervisor:
     def crash(self, signal: int = 9, code: int = 0, ended_by_us: bool = False, returns: bool = True) -> None:
         """End the engine process by a signal or a code; a successor starts `restart_s` later if it `returns`."""
         self._world.kill(self.engine.address)
+        if self._network is not None:
+            self._network.ends.pop(self.engine.address, None)
         self.is_trusted = signal not in UNTRUSTED_SIGNALS
         exited = EngineExited(code, signal, ended_by_us, self.settings.restart_s)
         self._world.post(self.engine.address, self._instance, exited, 0.0)
@@ -101,7 +108,9 @@ class SimulatedEngineSupervisor:
         self.engine = self._start()
 
     def _start(self) -> SimulatedEngine:
-        engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit, self.layers)
+        engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit, self.layers, self._network)
+        if self._network is not None:
+            self._network.ends[engine.address] = PeerEnd(self._node, self.layers, self.audit)
         self._world.add(engine.address, _Watched(self, engine))
         self._world.connect(self._instance, engine.address)
         return engine

@@ -18,7 +18,8 @@ class NetworkSpec:
     """Latencies of one way, in seconds, and the bandwidth of one direction between two nodes; 0: without limit.
 
     `engine_s` is between an instance and its own engine, `node_s` between processes of one node, `link_s` between
-    nodes and wherever one end is on no node (clients, etcd).
+    nodes and wherever one end is on no node (clients, etcd). `copy_bytes_per_s`: the bandwidth of copies between the
+    engines of one node; 0: without limit.
 
     Raises:
         ValueError: something is negative.
@@ -28,9 +29,10 @@ class NetworkSpec:
     node_s: float = 0.001
     link_s: float = 0.001
     bytes_per_s: float = 0.0
+    copy_bytes_per_s: float = 0.0
 
     def __post_init__(self) -> None:
-        for name in ("engine_s", "node_s", "link_s", "bytes_per_s"):
+        for name in ("engine_s", "node_s", "link_s", "bytes_per_s", "copy_bytes_per_s"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"{name} is {getattr(self, name)}: needs 0 or more")
 

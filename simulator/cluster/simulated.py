@@ -27,6 +27,8 @@ from simulator.cluster.roster import Roster
 from simulator.cluster.spec import ClusterSpec
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
+from simulator.engine.peer_links import PeerLinks
+from simulator.engine.peer_transfers import PeerNetwork
 
 REDIAL_S = 0.2
 """Seconds until a broken stream is dialled again."""
@@ -71,6 +73,14 @@ class SimulatedCluster:
         self.mapped_of: dict[Address, Address] = {}
         self.links = NetworkLinks(
             spec.network, lambda delay_s, act: self.world.call_later(delay_s, lambda: act(self.world.now_s))
+        )
+        self.peers = PeerNetwork(
+            PeerLinks(
+                spec.network.copy_bytes_per_s,
+                spec.network.bytes_per_s,
+                lambda delay_s, act: self.world.call_later(delay_s, lambda: act(self.world.now_s)),
+            ),
+            lambda engine, due: self.world.post(engine, engine, due, 0.0),
         )
         self.world.add(DIALING, SimulatedDialer(self.world))
         self.world.add(TRANSPORT, SimulatedKvTransport(self.host_memories, self.world, self.links, self.roster.node_of))
@@ -144,6 +154,7 @@ class SimulatedCluster:
         self.etcd.died(address)
         if address.role == "instance":
             self.world.kill(self.cores[address].engine)
+            self.peers.ends.pop(self.cores[address].engine, None)
             del self.engine_supervisors[address]
         self.world.kill(address)
         del self.cores[address]
@@ -213,6 +224,8 @@ class SimulatedCluster:
             SimulatedHostMemory(),
             tenant_lookup(core),
             self._mapper(core.address),
+            self.peers,
+            self.roster.node_of[core.address],
         )
 
     def _mapper(self, instance: Address) -> Callable[[MapHost], SimulatedHostMemory | None]:

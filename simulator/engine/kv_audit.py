@@ -58,6 +58,10 @@ class KvAudit(Protocol):
         """The contents of `layers` (None: all) of `slots`, which a transfer copies out."""
         ...
 
+    def content_of(self, slots: list[int], layers: Layers = None) -> list[int]:
+        """The contents of `layers` (None: all) of `slots`, whatever they are; -1 where nothing was written."""
+        ...
+
     def copied_in(self, slots: list[int], content: list[int], layers: Layers = None) -> None:
         """A transfer wrote `content` into `layers` (None: all) of `slots`; it may be shorter than them."""
         ...
@@ -149,6 +153,10 @@ class KvCacheAudit:
         if len(content) != len(slots):
             raise ContractBroken(f"{len(slots) - len(content)} slots are copied that no row wrote")
         return content
+
+    def content_of(self, slots: list[int], layers: Layers = None) -> list[int]:
+        """See `KvAudit`."""
+        return [GARBAGE if each is None else each for each in self.slab.read(slots, layers)]
 
     def copied_in(self, slots: list[int], content: list[int], layers: Layers = None) -> None:
         """See `KvAudit`. Regions carry no tenant, so the slots are marked as no tenant's."""

@@ -16,8 +16,10 @@ from dunlin.messages.engine import (
     Discard,
     EngineProgress,
     EngineReady,
+    Forget,
     Interrupt,
     MapHost,
+    Meet,
     Open,
     Remap,
     Resume,
@@ -32,6 +34,7 @@ from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
 from simulator.engine.moves import HOST_KINDS, SimulatedKvMover, TransferDue
 from simulator.engine.parked_rows import ParkedRows
+from simulator.engine.peer_transfers import PeerCopyDue, PeerNetwork, PeerTransfers
 from simulator.engine.remapping import SimulatedRemapper
 from simulator.engine.row_compute import RowComputer
 from simulator.engine.sequences import SimulatedSequences
@@ -130,6 +133,7 @@ class SimulatedEngine:
         tier: SimulatedHostMemory,
         audit: KvAudit | None = None,
         layers: LayerSet | None = None,
+        network: PeerNetwork | None = None,
     ) -> None:
         self.address = Address("engine", instance.name)
         ready = settings.ready
@@ -145,15 +149,17 @@ class SimulatedEngine:
         timing, voice = settings.timing, settings.token_model
         self._sequences = SimulatedSequences(ready.slots, ready.max_positions, voice, audit, settings.failing_token)
         self.moves = SimulatedKvMover(instance, ready, self._sequences, tier, timing, audit, settings.busy_share)
+        layer_bytes = ready.kv_bytes_per_token / layers.all
+        self.peers = PeerTransfers(instance, self.address, network, self._sequences, layer_bytes, ready.kv_dtype)
         self.runner = SimulatedStepRunner(
             instance,
             self._sequences,
-            RowComputer(self._sequences, ready.vocabulary, voice, audit, self.moves.failed_sequence),
+            RowComputer(self._sequences, ready.vocabulary, voice, audit, self._failed_sequence),
             timing,
             layers,
             ready.vocabulary,
             audit,
-            self.moves.is_pending,
+            lambda ticket: self.moves.is_pending(ticket) or self.peers.is_pending(ticket),
             ParkedRows(settings.parked_rows, settings.parked_tokens),
             lambda now_s: self.remapper.between_steps(now_s),
         )
@@ -175,8 +181,12 @@ class SimulatedEngine:
             TransferDue: self._on_move_over,
             CancelTransfer: lambda now_s, message: [
                 *self.moves.cancel(now_s, message.ticket),
+                *self.peers.cancel(now_s, message.ticket),
                 *self.runner.begin(now_s),
             ],
+            PeerCopyDue: lambda now_s, due: [*self.peers.on_due(now_s, due), *self.runner.begin(now_s)],
+            Meet: self.peers.meet,
+            Forget: lambda now_s, message: [*self.peers.forget(now_s, message), *self.runner.begin(now_s)],
             MapHost: self._on_map_host,
             Interrupt: self.runner.interrupt,
             SafepointDue: self._on_safepoint,
@@ -254,11 +264,11 @@ class SimulatedEngine:
         return self.runner.on_due(now_s, due)
 
     def _on_move(self, now_s: float, move: Transfer) -> list[Effect]:
-        if move.kind not in HOST_KINDS:
-            return [
-                Send(self._instance, Unsupported("Transfer", "only between slab and host tier", ticket=move.ticket))
-            ]
-        return self.moves.add(now_s, move)
+        return self.moves.add(now_s, move) if move.kind in HOST_KINDS else self.peers.add(now_s, move)
+
+    def _failed_sequence(self, ticket: int) -> int | None:
+        failed = self.moves.failed_sequence(ticket)
+        return self.peers.failed_sequence(ticket) if failed is None else failed
 
     def _on_move_over(self, now_s: float, due: TransferDue) -> list[Effect]:
         effects, busy_s = self.moves.on_due(now_s, due)

@@ -22,8 +22,8 @@ class RunningStep:
     """The step that computes, with the rows that it has now, for which the whole of it takes `whole_s` over `layers`.
 
     At `since_s` it stood at `queued.units`, and other work of the engine takes `delay_s` first. `began_s` is when it
-    was started with all its rows. `has_paused`: it has passed a safepoint where interrupts took effect. `held_s`: delay
-    that its end has not had yet, `lost_s`: delay since `since_s`.
+    was started with all its rows. `has_paused`: interrupts took effect at a safepoint of it. `held_s`: delay that its
+    end has not had yet, `lost_s`: delay since `since_s`.
     """
 
     queued: QueuedSimStep

@@ -6,13 +6,14 @@ Knows nothing of what the bugs are; a bug counts as caught only if an invariant 
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from simulator.campaign.runner import plan_of
+from simulator.campaign.plans import TrialPlan
+from simulator.campaign.runner import plan_of, restless_part
 from simulator.campaign.trial import CampaignTrial
 from simulator.campaign.violation import Violation
-from tests.zoo import bugs_control, bugs_dispatcher, bugs_instance
+from tests.zoo import bugs_control, bugs_dispatcher, bugs_instance, bugs_steps
 from tests.zoo.plant import Bug, planted
 
-BUGS = (*bugs_instance.BUGS, *bugs_dispatcher.BUGS, *bugs_control.BUGS)
+BUGS = (*bugs_instance.BUGS, *bugs_dispatcher.BUGS, *bugs_control.BUGS, *bugs_steps.BUGS)
 MOST_SEEDS = 400
 
 
@@ -63,13 +64,17 @@ def search(bug: Bug, first_seed: int | None = None, most: int = MOST_SEEDS) -> R
     last: Violation | None = None
     with planted(bug):
         for seed in range(first, first + most):
-            violation = CampaignTrial(plan_of(seed)).run().violation
+            violation = CampaignTrial(_plan(bug, seed)).run().violation
             last = violation or last
             if violation is not None and violation.invariant in bug.invariants:
                 break
         else:
             return Result(bug, most, seed, last)
-    innocent = CampaignTrial(plan_of(seed)).run().violation
+    innocent = CampaignTrial(_plan(bug, seed)).run().violation
     if innocent is not None:
         violation = Violation("none", innocent.at_s, f"without the bug too: {innocent}")
     return Result(bug, seed - first + 1, seed, violation)
+
+
+def _plan(bug: Bug, seed: int) -> TrialPlan:
+    return restless_part(plan_of(seed)) if bug.restless else plan_of(seed)

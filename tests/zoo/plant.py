@@ -32,7 +32,7 @@ class Swap:
 class Bug:
     """A mistake that a programmer could make. `invariants`: those that it breaks; any of them may notice it.
 
-    `seed` is one that catches it soon: where the hunt begins.
+    `seed` is one that catches it soon: where the hunt begins. `restless`: it is hunted while rows leave their steps.
     """
 
     name: str
@@ -40,6 +40,7 @@ class Bug:
     invariants: tuple[str, ...]
     swaps: tuple[Swap, ...]
     seed: int = 0
+    restless: bool = False
 
 
 def swap(

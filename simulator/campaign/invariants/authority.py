@@ -166,12 +166,21 @@ class GroupWatcher(InvariantWatcher):
                     raise self.fail(f"{address} follows {order} and its fellow {theirs}")
 
     def _cover(self, order: GroupOrder, followed: dict[Address, GroupOrder]) -> None:
-        orders = [followed[member] for member in order.members if member in followed]
-        if len(orders) < len(order.members) or order.kind is not GroupKind.LOCAL:
+        if any(member not in followed or member not in self.cluster.engine_supervisors for member in order.members):
             return
-        is_whole = any(not len(one.layers) for one in orders)
-        if not is_whole:
-            raise self.fail(f"layers {list(order.layers)} are all that {order.members} hold", "I5")
+        held = {member: self._held(member, followed[member]) for member in order.members}
+        every = frozenset(range(self.cluster.engine_supervisors[order.members[0]].layers.all))
+        together = frozenset[int]().union(*held.values())
+        # Members of a pipeline have a part each; a member of any other group computes all layers of its rows.
+        parts = {"all members": together} if order.kind is GroupKind.PIPELINE else held
+        for who, layers in parts.items():
+            if layers != every:
+                raise self.fail(f"layers {sorted(layers)} of {len(every)} are all that {who} of {order} holds", "I5")
+
+    def _held(self, member: Address, order: GroupOrder) -> frozenset[int]:
+        """The layers that a member has of those that its order names (all, if it names none)."""
+        held = frozenset(self.cluster.engine_supervisors[member].layers.held)
+        return held & frozenset(order.layers) if len(order.layers) else held
 
 
 class SuspicionWatcher(InvariantWatcher):

@@ -1,10 +1,21 @@
 """I8: slots, room and entries add up at any instant and in the end; a slot has one writer."""
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from typing import Any
 
 from dunlin.effects import Address
-from dunlin.messages.engine import EngineExited, Step, StepDone, Transfer
+from dunlin.messages.engine import (
+    Close,
+    Discard,
+    EngineExited,
+    Interrupted,
+    Resume,
+    Step,
+    StepDone,
+    Transfer,
+    Unsupported,
+)
 from dunlin.messages.types import TransferKind
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
@@ -70,37 +81,85 @@ class SlotWatcher(InvariantWatcher):
             raise self.fail(f"{core.address}: {type(error).__name__}: {error}") from error
 
 
+@dataclass(slots=True)
+class _Writes:
+    """The slots that one engine's rows write, each with its sequence: by outstanding step, and by parked sequence."""
+
+    steps: dict[int, dict[int, int]] = field(default_factory=dict)
+    parked: dict[int, dict[int, int]] = field(default_factory=dict)
+
+    def left(self, step: int, sequence: int, parked: bool) -> None:
+        """A row left a step."""
+        written = self.steps.get(step, {})
+        slots = {slot: owner for slot, owner in written.items() if owner == sequence}
+        for slot in slots:
+            del written[slot]
+        if parked:
+            self.parked[sequence] = slots
+
+    def resumed(self, message: Resume) -> None:
+        """Parked rows are a step again."""
+        self.steps[message.step] = {
+            slot: owner for number in message.sequence for slot, owner in self.parked.pop(number, {}).items()
+        }
+
+    def holder(self, slots: dict[int, int]) -> str:
+        """Which row writes one of `slots` that is given to another; empty if none does."""
+        steps = [(f"in outstanding step {step}", written) for step, written in self.steps.items()]
+        for where, written in [*steps, *(("in a parked row", written) for written in self.parked.values())]:
+            for slot in written.keys() & slots.keys():
+                if written[slot] != slots[slot]:
+                    return f"slot {slot} is sequence {written[slot]}'s {where}"
+        return ""
+
+
 class RowWriteWatcher(InvariantWatcher):
-    """I8: no later step of another sequence and no move gets slots that an outstanding step writes."""
+    """I8: no later step of another sequence and no move gets slots that an outstanding step or a parked row writes."""
 
     invariant = "I8"
 
     def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
         super().__init__(cluster, clients, faults)
-        self._written: dict[Address, dict[int, dict[int, int]]] = {}
+        self._written: dict[Address, _Writes] = {}
 
     def before(self, event: Delivery) -> None:
         message = event.message
-        if isinstance(message, Step) and event.to.role == "engine":
-            steps = self._written.setdefault(event.sender, {})
-            slots = _slots_of(message)
-            self._are_free(event, slots, steps)
-            steps[message.step] = slots
-        elif isinstance(message, Transfer) and event.to.role == "engine" and message.kind is TransferKind.HOST_TO_SLAB:
-            extents = zip(message.extent_start, message.extent_length, strict=True)
-            slots = {slot: -1 for first, length in extents for slot in range(first, first + length)}
-            self._are_free(event, slots, self._written.get(event.sender, {}))
-        elif isinstance(message, StepDone):
-            self._written.get(event.to, {}).pop(message.step, None)
+        if event.to.role == "engine":
+            self._told(event)
+        elif isinstance(message, StepDone) or (isinstance(message, Unsupported) and message.step):
+            self._writes_of(event).steps.pop(message.step, None)
+        elif isinstance(message, Interrupted):
+            for row in zip(message.step, message.sequence, message.parked, strict=True):
+                self._writes_of(event).left(row[0], row[1], bool(row[2]))
         elif isinstance(message, EngineExited):
             self._written.pop(event.to, None)
 
-    def _are_free(self, event: Delivery, slots: dict[int, int], steps: dict[int, dict[int, int]]) -> None:
-        for step, written in steps.items():
-            for slot in written.keys() & slots.keys():
-                if written[slot] != slots[slot]:
-                    text = f"slot {slot} is sequence {written[slot]}'s in outstanding step {step}"
-                    raise self.fail(f"{text}, and given to another by {event}")
+    def _told(self, event: Delivery) -> None:
+        message, writes = event.message, self._written.get(event.sender)
+        if writes is None:
+            writes = self._written[event.sender] = _Writes()
+        if isinstance(message, Step):
+            slots = _slots_of(message)
+            self._are_free(event, slots, writes)
+            writes.steps[message.step] = slots
+        elif isinstance(message, Transfer) and message.kind is TransferKind.HOST_TO_SLAB:
+            extents = zip(message.extent_start, message.extent_length, strict=True)
+            slots = {slot: -1 for first, length in extents for slot in range(first, first + length)}
+            self._are_free(event, slots, writes)
+        elif isinstance(message, Resume):
+            writes.resumed(message)
+        elif isinstance(message, Discard):
+            for number in message.sequence:
+                writes.parked.pop(number, None)
+        elif isinstance(message, Close):
+            writes.parked.pop(message.sequence, None)
+
+    def _writes_of(self, event: Delivery) -> _Writes:
+        return self._written.setdefault(event.to, _Writes())
+
+    def _are_free(self, event: Delivery, slots: dict[int, int], writes: _Writes) -> None:
+        if holder := writes.holder(slots):
+            raise self.fail(f"{holder}, and given to another by {event}")
 
 
 def _slots_of(step: Step) -> dict[int, int]:

@@ -176,14 +176,20 @@ def test_one_plan_version_with_two_meanings_breaks_i4() -> None:
 # --- I4, I5: groups ---
 
 
-def audit_groups(orders: dict[int, GroupOrder | None], sequences: int = 0) -> None:
-    """Audit two instances that follow these orders."""
+def audit_groups(
+    orders: dict[int, GroupOrder | None],
+    sequences: int = 0,
+    engines: tuple[tuple[int, ...], tuple[int, ...]] = ((0, 1), (0, 1)),
+) -> None:
+    """Audit two instances that follow these orders, and whose engines hold these of two layers."""
     campaign = Campaign()
     for index, address in enumerate((ONE, OTHER)):
         held: Any = SimpleNamespace(
             address=address, group_order=orders.get(index), sequences=[f"sequence-{one}" for one in range(sequences)]
         )
         campaign.cluster.instances[address.name] = held
+        supervisor: Any = SimpleNamespace(layers=SimpleNamespace(held=engines[index], all=2))
+        campaign.cluster.engine_supervisors[address] = supervisor
     watch(campaign, GroupWatcher).audit()
 
 
@@ -192,6 +198,10 @@ def test_groups_that_agree_break_nothing() -> None:
     pair = {"kind": GroupKind.RING, "part": GroupRole.LOCAL}
     audit_groups({0: order(ONE, OTHER, **pair), 1: order(ONE, OTHER, **pair)})
     audit_groups({0: order(ONE, OTHER, layers=i32([0])), 1: None})
+    pipeline = {"kind": GroupKind.PIPELINE, "part": GroupRole.STAGE}
+    halves: Any = {index: order(ONE, OTHER, layers=i32([index]), **pipeline) for index in (0, 1)}
+    audit_groups(halves)
+    audit_groups(halves, engines=((0,), (1,)))
     audit_groups({})
 
 
@@ -201,12 +211,21 @@ def test_groups_that_agree_break_nothing() -> None:
         ({0: order(OTHER)}, "I4", "is no member of its own"),
         ({0: order(ONE), 1: order(OTHER)}, "I4", r"group \(5, 1\) is "),
         ({0: order(ONE, OTHER), 1: order(ONE, OTHER, kind=GroupKind.RING)}, "I4", "and its fellow"),
-        ({0: order(ONE, layers=i32([0, 1]))}, "I5", r"layers \[0, 1\] are all that"),
+        ({0: order(ONE, layers=i32([0]))}, "I5", r"layers \[0\] of 2 are all that instance/"),
+        (dict.fromkeys((0, 1), order(ONE, OTHER, kind=GroupKind.RING, layers=i32([1]))), "I5", r"layers \[1\] of 2"),
+        (dict.fromkeys((0, 1), order(ONE, OTHER, kind=GroupKind.PIPELINE, layers=i32([1]))), "I5", "all members"),
     ],
 )
 def test_groups_that_contradict_each_other_are_found(orders: Any, kind: str, words: str) -> None:
     with broken(kind, words):
         audit_groups(orders)
+
+
+@pytest.mark.parametrize(("kind", "words"), [(GroupKind.MASTERS, "instance/"), (GroupKind.PIPELINE, "all members")])
+def test_layers_that_an_engine_dropped_are_missed_though_its_order_names_them(kind: GroupKind, words: str) -> None:
+    both = order(ONE, OTHER, kind=kind)
+    with broken("I5", rf"layers \[1\] of 2 are all that {words}"):
+        audit_groups({0: both, 1: both}, engines=((1,), (1,)))
 
 
 def test_an_instance_that_runs_requests_without_an_order_breaks_i4() -> None:

@@ -6,7 +6,18 @@ from typing import Any
 import pytest
 
 from dunlin.effects import Address
-from dunlin.messages.engine import EngineExited, Step, StepDone, StopEngine, Transfer
+from dunlin.messages.engine import (
+    Close,
+    Discard,
+    EngineExited,
+    Interrupted,
+    Resume,
+    Step,
+    StepDone,
+    StopEngine,
+    Transfer,
+    Unsupported,
+)
 from dunlin.messages.types import Region, TransferKind, Why, f32, i8, i32, i64
 from simulator.campaign.invariants.slots import FULL_EVERY, RowWriteWatcher, SlotWatcher
 from simulator.campaign.violation import Violation
@@ -129,7 +140,7 @@ def tell(*messages: object, sender: Address = ME) -> None:
     campaign = Campaign()
     watcher = RowWriteWatcher(campaign.cluster, campaign.clients, campaign.faults)
     for message in messages:
-        answers = isinstance(message, StepDone | EngineExited)
+        answers = isinstance(message, StepDone | EngineExited | Interrupted | Unsupported)
         watcher.before(campaign.event(*((ENGINE, ME) if answers else (sender, ENGINE)), message))
 
 
@@ -153,3 +164,29 @@ def test_engines_have_slots_of_their_own() -> None:
         watcher.before(
             campaign.event(Address("instance", f"{index}"), Address("engine", f"{index}"), step(1, index, 0))
         )
+
+
+def left(step: int, sequence: int, parked: int) -> Interrupted:
+    return Interrupted(i64([sequence]), 1, i64([step]), i32([1]), i32([0]), i8([parked]))
+
+
+def test_slots_of_a_row_that_left_may_be_given_to_any_and_of_a_parked_one_once_it_is_forgotten() -> None:
+    tell(step(1, 7, 100), left(1, 7, parked=0), step(2, 8, 100))
+    tell(step(1, 7, 100), left(1, 7, parked=1), Discard(i64([7])), step(2, 8, 100))
+    tell(step(1, 7, 100), left(1, 7, parked=1), Close(7), move(100))
+    tell(step(1, 7, 100), left(1, 7, parked=1), Resume(2, i64([7])), step_done(2), step(3, 8, 100))
+    tell(step(1, 7, 100), Unsupported("Step", step=1), step(2, 8, 100))
+
+
+@pytest.mark.parametrize(
+    ("messages", "words"),
+    [
+        ((left(1, 7, 1), step(2, 8, 103)), "slot 103 is sequence 7's in a parked row, and given"),
+        ((left(1, 7, 1), step_done(1), move(100)), "slot 100 is sequence 7's in a parked row, and given"),
+        ((left(1, 7, 1), Discard(i64([8])), step(2, 8, 103)), "in a parked row"),
+        ((left(1, 7, 1), Resume(2, i64([7])), step(3, 8, 103)), "in outstanding step 2, and given"),
+    ],
+)
+def test_slots_of_a_parked_row_given_to_another_break_i8(messages: tuple[object, ...], words: str) -> None:
+    with broken("I8", words):
+        tell(step(1, 7, 100), *messages)

@@ -1,0 +1,208 @@
+"""KV between modelled engines: the sender writes into the receiver's slots, the receiver looks at what was written.
+
+As the real ones: nothing happens at the receiver's engine until its own PEER_TO_SLAB compares what lies in its slots
+with the sender's checksum.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from dunlin.effects import Address, Effect, Send
+from dunlin.messages.engine import Forget, Meet, Met, Transfer, TransferDone, Unsupported
+from dunlin.messages.types import Payload, TransferKind, TransferStatus
+from simulator.engine.host_memory import checksum_of
+from simulator.engine.kv_audit import KvAudit
+from simulator.engine.layers import LayerSet
+from simulator.engine.peer_links import PeerLinks
+from simulator.engine.sequences import SimulatedSequences, slots_of_extents
+
+PEER_KINDS = (TransferKind.SLAB_TO_PEER, TransferKind.PEER_TO_SLAB)
+
+
+@dataclass(frozen=True, slots=True)
+class PeerCopyDue:
+    """The last byte of a copy to a peer or of a look at the own slots is through; stale after a cancel."""
+
+    ticket: int
+
+
+@dataclass(eq=False, slots=True)
+class PeerEnd:
+    """One engine's life as its peers see it: its node, and the memory that they write into."""
+
+    node: str
+    layers: LayerSet
+    audit: KvAudit | None
+
+
+class PeerNetwork:
+    """The engines that can be met, by address, and the links between their nodes.
+
+    `wake(engine, due)` gives an engine its timer.
+    """
+
+    def __init__(self, links: PeerLinks, wake: Callable[[Address, PeerCopyDue], None]) -> None:
+        self.links = links
+        self.wake = wake
+        self.ends: dict[Address, PeerEnd] = {}
+
+
+@dataclass(slots=True)
+class _Pending:
+    transfer: Transfer
+    asked_s: float
+    stop: Callable[[float], None]
+
+
+class PeerTransfers:
+    """Owns the peers that one engine met, and its transfers with them that are not answered.
+
+    `layer_bytes`: bytes of one token's KV in one layer. `network`: None where no engine can be met.
+    """
+
+    def __init__(
+        self,
+        instance: Address,
+        engine: Address,
+        network: PeerNetwork | None,
+        sequences: SimulatedSequences,
+        layer_bytes: float,
+        kv_dtype: str,
+    ) -> None:
+        self.moved_bytes = 0
+        self._instance = instance
+        self._engine = engine
+        self._network = network
+        self._sequences = sequences
+        self._layer_bytes = layer_bytes
+        self._kv_dtype = kv_dtype
+        self._met: dict[Address, PeerEnd] = {}
+        self._pending: dict[int, _Pending] = {}
+        self._failed: dict[int, int] = {}
+
+    def is_pending(self, ticket: int) -> bool:
+        """Whether the transfer is not answered."""
+        return ticket in self._pending
+
+    def failed_sequence(self, ticket: int) -> int | None:
+        """The sequence whose KV this transfer failed to bring; None: it did not fail."""
+        return self._failed.get(ticket)
+
+    def meet(self, now_s: float, message: Meet) -> list[Effect]:
+        """Map a peer's memory, in its life of now; transfers into that of an earlier one fail first."""
+        effects = self._fail_all(now_s, message.peer, "the peer is met anew")
+        end = self._network.ends.get(message.peer) if self._network is not None else None
+        if end is None:
+            return [*effects, Send(self._instance, Met(message.peer, f"{message.peer} cannot be reached"))]
+        self._met[message.peer] = end
+        return [*effects, Send(self._instance, Met(message.peer))]
+
+    def forget(self, now_s: float, message: Forget) -> list[Effect]:
+        """Unmap a peer's memory: transfers into it fail."""
+        self._met.pop(message.peer, None)
+        return self._fail_all(now_s, message.peer, "the peer is forgotten")
+
+    def add(self, now_s: float, transfer: Transfer) -> list[Effect]:
+        """Begin a transfer; refused where its peer was not met, or its ticket is in use."""
+        network, own = self._network, self._own()
+        if network is None or own is None:
+            return self._refuse(transfer, "no peer can be reached")
+        if transfer.ticket in self._pending or transfer.payload is not Payload.KV:
+            return self._refuse(transfer, f"ticket {transfer.ticket}, payload {transfer.payload.name}")
+        there = own.node
+        if transfer.kind is TransferKind.SLAB_TO_PEER:
+            if transfer.peer is None or transfer.peer not in self._met:
+                return self._refuse(transfer, f"{transfer.peer} was not met")
+            there = self._met[transfer.peer].node
+        due = PeerCopyDue(transfer.ticket)
+        stop = network.links.copy(
+            now_s, own.node, there, self._bytes(transfer), lambda at_s: network.wake(self._engine, due)
+        )
+        self._pending[transfer.ticket] = _Pending(transfer, now_s, stop)
+        return []
+
+    def cancel(self, now_s: float, ticket: int) -> list[Effect]:
+        """Cancel a transfer under way; nothing if it was answered."""
+        return self._end(now_s, ticket, TransferStatus.CANCELLED) if ticket in self._pending else []
+
+    def on_due(self, now_s: float, due: PeerCopyDue) -> list[Effect]:
+        """The last byte is through."""
+        if due.ticket not in self._pending:
+            return []
+        transfer = self._pending[due.ticket].transfer
+        if transfer.kind is TransferKind.SLAB_TO_PEER:
+            return self._end(now_s, due.ticket, *self._written(transfer))
+        return self._end(now_s, due.ticket, *self._looked_at(transfer))
+
+    def _written(self, transfer: Transfer) -> tuple[TransferStatus, int, str]:
+        """Write into the peer's slots what the own ones hold."""
+        assert transfer.peer is not None
+        peer, own, network = self._met[transfer.peer], self._own(), self._network
+        if network is None or own is None or network.ends.get(transfer.peer) is not peer:
+            return TransferStatus.FAILED, 0, "the peer's engine is gone"
+        if transfer.peer_layout != peer.layers.layout:
+            return TransferStatus.FAILED, 0, f"layout {peer.layers.layout} is in force at the peer"
+        content, layers = [transfer.region.stop - transfer.region.start], _layers_of(transfer)
+        if own.audit is not None:
+            content = own.audit.copied_out(slots_of_extents(transfer.extent_start, transfer.extent_length), layers)
+        if peer.audit is not None:
+            slots = slots_of_extents(transfer.peer_extent_start, transfer.peer_extent_length)
+            peer.audit.copied_in(slots, content, layers)
+        return TransferStatus.OK, self._checksum(transfer, content), ""
+
+    def _looked_at(self, transfer: Transfer) -> tuple[TransferStatus, int, str]:
+        """Compare what lies in the own slots with the sender's checksum, and give it to the sequence."""
+        own, region = self._own(), transfer.region
+        slots, content = slots_of_extents(transfer.extent_start, transfer.extent_length), [region.stop - region.start]
+        if own is not None and own.audit is not None:
+            content = own.audit.content_of(slots, _layers_of(transfer))
+        checksum = self._checksum(transfer, content)
+        if checksum != transfer.checksum:
+            return TransferStatus.CORRUPT, checksum, ""
+        if transfer.sequence == 0 or own is None or len(_layers_of(transfer)) < own.layers.all:
+            return TransferStatus.OK, checksum, ""
+        sequence = self._sequences.by_number.get(transfer.sequence)
+        if sequence is None or region.start > sequence.kv_tokens:
+            return TransferStatus.FAILED, checksum, f"sequence {transfer.sequence} has no KV up to {region.start}"
+        sequence.kv_tokens = region.stop
+        if own.audit is not None:
+            own.audit.adopted(transfer.sequence, region.start, slots)
+        return TransferStatus.OK, checksum, ""
+
+    def _end(
+        self, now_s: float, ticket: int, status: TransferStatus, checksum: int = 0, detail: str = ""
+    ) -> list[Effect]:
+        pending = self._pending.pop(ticket)
+        pending.stop(now_s)
+        transfer, is_ok = pending.transfer, status is TransferStatus.OK
+        size = self._bytes(transfer) if is_ok else 0
+        self.moved_bytes += size if transfer.kind is TransferKind.SLAB_TO_PEER else 0
+        if transfer.kind is TransferKind.PEER_TO_SLAB and not is_ok:
+            self._failed[ticket] = transfer.sequence
+        done = TransferDone(ticket, status, checksum, size, now_s - pending.asked_s, detail)
+        return [Send(self._instance, done)]
+
+    def _fail_all(self, now_s: float, peer: Address, detail: str) -> list[Effect]:
+        tickets = [ticket for ticket, pending in self._pending.items() if pending.transfer.peer == peer]
+        effects: list[Effect] = []
+        for ticket in tickets:
+            if self._pending[ticket].transfer.kind is TransferKind.SLAB_TO_PEER:
+                effects += self._end(now_s, ticket, TransferStatus.FAILED, 0, detail)
+        return effects
+
+    def _refuse(self, transfer: Transfer, detail: str) -> list[Effect]:
+        return [Send(self._instance, Unsupported("Transfer", detail, ticket=transfer.ticket))]
+
+    def _own(self) -> PeerEnd | None:
+        return self._network.ends.get(self._engine) if self._network is not None else None
+
+    def _bytes(self, transfer: Transfer) -> int:
+        region = transfer.region
+        return int((region.stop - region.start) * (region.layer_stop - region.layer_start) * self._layer_bytes)
+
+    def _checksum(self, transfer: Transfer, content: list[int]) -> int:
+        return checksum_of(transfer.region, self._kv_dtype, transfer.chain, content)
+
+
+def _layers_of(transfer: Transfer) -> frozenset[int]:
+    return frozenset(range(transfer.region.layer_start, transfer.region.layer_stop))

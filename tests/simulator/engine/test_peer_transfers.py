@@ -1,0 +1,168 @@
+"""KV between two modelled engines: written by the sender, verified by the receiver; peers that are gone or changed."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from dunlin.effects import Address, Message
+from dunlin.messages.engine import (
+    CancelTransfer,
+    Forget,
+    Meet,
+    Met,
+    Step,
+    StepDone,
+    Transfer,
+    TransferDone,
+    Unsupported,
+)
+from dunlin.messages.types import Payload, Region, TransferKind, TransferStatus, i32, i64
+from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
+from simulator.cluster.world import World
+from simulator.engine.model import engine_settings
+from simulator.engine.peer_links import PeerLinks
+from simulator.engine.peer_transfers import PeerNetwork
+from simulator.engine.token_model import continuation
+from tests.simulator.engine.engine_bench import open_of, step_of
+
+NAMES = ("a", "b")
+OK, CORRUPT = TransferStatus.OK, TransferStatus.CORRUPT
+
+
+class Pair:
+    """Two engines of two layers on one node, whose link carries 6,400 bytes (100 tokens) per second."""
+
+    def __init__(self) -> None:
+        self.world = World(0.0)
+        links = PeerLinks(
+            6400.0, 0.0, lambda delay_s, act: self.world.call_later(delay_s, lambda: act(self.world.now_s))
+        )
+        network = PeerNetwork(links, lambda engine, due: self.world.post(engine, engine, due, 0.0))
+        self.heard: list[tuple[float, str, Any]] = []
+        self.supervisors: dict[str, SimulatedEngineSupervisor] = {}
+        settings = engine_settings(slots=1024, step_s=0.08, restart_s=0.5)
+        for name in NAMES:
+            self.world.add(Address("instance", name, 1), _Recorder(self, name))
+            self.supervisors[name] = SimulatedEngineSupervisor(
+                self.world, Address("instance", name, 1), settings, network=network, node="n"
+            )
+        self.world.run_to(1.0)
+        self.heard.clear()
+
+    def tell(self, name: str, *messages: Message) -> None:
+        for message in messages:
+            self.world.post(Address("instance", name, 1), Address("engine", name), message, 0.0)
+
+    def run(self, until_s: float = 60.0) -> None:
+        self.world.run_to(until_s)
+
+    def of(self, kind: type[Any], name: str = "") -> list[Any]:
+        return [message for _, who, message in self.heard if isinstance(message, kind) and name in ("", who)]
+
+
+class _Recorder:
+    def __init__(self, pair: Pair, name: str) -> None:
+        self._pair = pair
+        self._name = name
+
+    def receive(self, now_s: float, sender: Address, message: Message) -> list[Any]:
+        self._pair.heard.append((round(now_s - 1.0, 6), self._name, message))
+        return []
+
+
+def sent(ticket: int = 5, **fields: Any) -> Transfer:
+    """Sequence 1's first ten tokens, in the slots from 100 on, into the slots from 200 on of the other engine."""
+    values: dict[str, Any] = {
+        "peer": Address("engine", "b"),
+        "peer_extent_start": i64([200]),
+        "peer_extent_length": i64([10]),
+        **fields,
+    }
+    return Transfer(
+        ticket, TransferKind.SLAB_TO_PEER, 1, Region(0, 2, 0, 10), i64([100]), i64([10]), chain=b"text", **values
+    )
+
+
+def looked_at(checksum: int, ticket: int = 6, **fields: Any) -> Transfer:
+    values: dict[str, Any] = {"sequence": 2, "region": Region(0, 2, 0, 10), "chain": b"text", **fields}
+    slots = {"extent_start": i64([200]), "extent_length": i64([10])}
+    return Transfer(ticket, TransferKind.PEER_TO_SLAB, checksum=checksum, **{**slots, **values})
+
+
+def ready() -> Pair:
+    """Engine `a` has computed sequence 1 and met `b`; sequence 2 of the same text is open there."""
+    pair = Pair()
+    pair.tell("a", open_of(1), step_of(1, (1, 0, 10)), Meet(Address("engine", "b")))
+    pair.tell("b", open_of(2, prompt_tokens=10, tokens=i32([*range(10), *continuation(range(10), 1, seed=1)])))
+    pair.run(1.1)
+    pair.heard.clear()
+    return pair
+
+
+def moved(pair: Pair, **fields: Any) -> TransferDone:
+    pair.tell("a", sent(**fields))
+    pair.run(1.5)
+    (done,) = pair.of(TransferDone, "a")
+    assert isinstance(done, TransferDone)
+    return done
+
+
+def go_on() -> Step:
+    return replace(step_of(2, (2, 10, 11)), after=i64([6]), extent_start=i64([210]))
+
+
+def test_kv_that_came_from_a_peer_is_verified_and_read() -> None:
+    pair = ready()
+    done = moved(pair)
+    assert (done.status, done.moved_bytes, round(done.seconds, 6)) == (OK, 640, 0.1)
+    pair.tell("b", looked_at(done.checksum), go_on())
+    pair.run()
+    (theirs,), (step,) = pair.of(TransferDone, "b"), pair.of(StepDone, "b")
+    assert (theirs.status, theirs.checksum, list(step.sequence)) == (OK, done.checksum, [2])
+
+
+@pytest.mark.parametrize("fields", [{"chain": b"other"}, {"region": Region(0, 1, 0, 10)}, {"extent_start": i64([300])}])
+def test_what_is_not_what_was_sent_is_corrupt_and_stops_the_rows_that_wait(fields: dict[str, Any]) -> None:
+    pair = ready()
+    done = moved(pair)
+    pair.tell("b", looked_at(done.checksum, **fields), go_on())
+    pair.run()
+    (theirs,), (step,) = pair.of(TransferDone, "b"), pair.of(StepDone, "b")
+    assert (theirs.status, list(step.dropped)) == (CORRUPT, [2])
+
+
+def test_a_transfer_into_an_engine_that_crashed_meanwhile_fails() -> None:
+    pair = ready()
+    pair.tell("a", sent())
+    pair.run(1.15)
+    pair.supervisors["b"].crash()
+    pair.run(1.3)
+    assert [done.status for done in pair.of(TransferDone, "a")] == [TransferStatus.FAILED]
+    pair.run(3.0)
+    pair.tell("a", Meet(Address("engine", "b")), sent(8))
+    pair.run()
+    assert [done.status for done in pair.of(TransferDone, "a")] == [TransferStatus.FAILED, OK]
+
+
+def test_a_peer_of_another_layout_is_not_written_into() -> None:
+    pair = ready()
+    assert moved(pair, peer_layout=3).detail == "layout 0 is in force at the peer"
+
+
+def test_a_forgotten_peer_s_transfers_fail_at_once_and_a_cancelled_one_ends() -> None:
+    pair = ready()
+    pair.tell("a", sent(5), sent(6))
+    pair.run(1.12)
+    pair.tell("a", CancelTransfer(6), Forget(Address("engine", "b")))
+    pair.run()
+    ended = {done.ticket: done.status for done in pair.of(TransferDone, "a")}
+    assert ended == {6: TransferStatus.CANCELLED, 5: TransferStatus.FAILED}
+
+
+def test_only_an_engine_that_was_met_is_written_into() -> None:
+    pair = Pair()
+    pair.tell("a", sent(5), sent(6, payload=Payload.WEIGHTS), Meet(Address("engine", "nobody")))
+    pair.run()
+    assert [refused.ticket for refused in pair.of(Unsupported)] == [5, 6]
+    assert [met.detail for met in pair.of(Met)] == ["engine/nobody@0 cannot be reached"]
