@@ -57,6 +57,7 @@ def test_the_wheel_holds_the_packages_and_nothing_else(root: Path, wheel: Path) 
     info = next(name.split("/")[0] for name in names if name.endswith(".dist-info/METADATA"))
     assert {name.split("/")[0] for name in names} <= {"cli", "dunlin", "services", "simulator", info}
     assert {"dunlin/py.typed", "dunlin/__init__.py", "services/instance/__init__.py"} <= set(names)
+    assert "dunlin/engine/attention/native/paged_attention.cpp" in names
     protos = list(root.glob("proto/dunlin/v1/*.proto"))
     stubs = {f"dunlin/v1/{proto.stem}_pb2.py{suffix}" for proto in protos for suffix in ("", "i")}
     assert stubs

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from dunlin.engine.attention.base import BatchRow, local_row
+from dunlin.engine.attention.choice import choose_backend
 from dunlin.engine.attention.spans import slot_span
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
@@ -18,6 +19,9 @@ from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 
 torch.set_num_threads(1)
+
+FAST_BACKEND = choose_backend()[0]
+"""What an engine would take here."""
 
 SHAPES = {
     "gqa": ("llama", {"heads": 6, "kv_heads": 2}),
@@ -51,7 +55,7 @@ def load(
     deterministic: bool = False,
     dtype: str = "float32",
     kv_bytes: int = 8 << 20,
-    attention: str = "torch",
+    attention: str = FAST_BACKEND,
 ) -> LoadedModel:
     chosen = numerics.deterministic_numerics() if deterministic else numerics.fast_numerics(attention)
     return load_model(directory, dtype, kv_bytes, chosen, os.memfd_create("test-arena"))

@@ -18,7 +18,7 @@ from dunlin.engine.attention.row_results import RowResults
 from dunlin.engine.attention.spans import KeySpan, RoomSpan, count_below
 
 QUERY_BLOCK = 256
-KEY_BLOCK = 1024
+KEY_BLOCK = 512
 
 _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 

@@ -210,6 +210,20 @@ def _result_of_peer(backend: Attention, query: Tensor, queries: range, positions
     return PartialResult(positions, *finish(backend.plan([row]).start(query, KV, dtype=torch.float32)))
 
 
+@pytest.mark.parametrize("own", range(8))
+def test_blocks_merge_in_order_of_position_whoever_holds_them(own: int) -> None:
+    """Three blocks, so that another order has other bits."""
+    backend, query, queries = ATTENTION_BACKENDS["deterministic"](), make_query(2, 6), range(1498, 1500)
+    blocks = [range(512), range(512, 1024), range(1024, 1500)]
+    whole = attend(backend, [BatchRow(0, 2, queries, (slot_run(range(1500), 0),))], query, KV)
+    keys = tuple(slot_span(each, list(each)) for at, each in enumerate(blocks) if own >> at & 1)
+    awaited = tuple(each for at, each in enumerate(blocks) if not own >> at & 1)
+    started = backend.plan([BatchRow(0, 2, queries, keys, awaited)]).start(query, KV)
+    for each in reversed(awaited):
+        started.add(0, _result_of_peer(backend, query, queries, each))
+    assert _same(finish(started), whole)
+
+
 def test_a_peer_may_not_answer_for_a_part_of_a_block_in_the_deterministic_mode() -> None:
     query, backend = make_query(1, 6), ATTENTION_BACKENDS["deterministic"]()
     row = BatchRow(0, 1, range(699, 700), (slot_run(range(512), 0),), (range(512, 699), range(699, 700)))
