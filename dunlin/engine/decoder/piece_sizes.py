@@ -9,7 +9,7 @@ fp32); no library promises that, and the sizes settle after a few pieces, so res
 from collections.abc import Callable
 from enum import IntEnum
 
-LEAST = 256
+LEAST = 512
 """Smaller pieces read the weights too often: that costs more than the safepoints between them are worth."""
 MOST = 1 << 16
 GROW_BELOW = 0.8

@@ -176,6 +176,9 @@ class StepRunner:
             return []
         self._running = None
         self.last_step_s = running.compute_s
+        for row in running.rows.values():
+            if row.hidden_out and row.sequence not in self._sequences:  # closed while it ran
+                self.rooms.forget(row.sequence)
         return [running.answer(samples)]
 
     def _interrupt(self, message: Interrupt) -> Interrupted:

@@ -62,7 +62,7 @@ def loaded(mode: str, tmp_path_factory: pytest.TempPathFactory) -> LoadedModel:
     if mode == "paged":
         backend_named("paged")  # skips where there is no kernel
         return load(directory, attention="paged")
-    return load(directory, deterministic=mode == "deterministic")
+    return load(directory, deterministic=mode == "deterministic", attention="torch")
 
 
 def opens() -> list[Any]:
@@ -475,4 +475,12 @@ def test_rooms_are_bounded(loaded: LoadedModel) -> None:
     drain(runner)
     assert runner.steps.rooms.size_bytes == 4 * 96 * 4
     runner.receive(Close(3))
+    assert runner.steps.rooms.size_bytes == 0
+
+
+def test_a_sequence_that_was_closed_while_it_ran_leaves_nothing_in_a_room(loaded: LoadedModel) -> None:
+    runner = poisoned_runner(loaded)
+    run_to(runner, 2, *opens(), part(2, 0, 2, (3, 0, 5, 400), sample=[0]))
+    runner.receive(Close(3))
+    drain(runner)
     assert runner.steps.rooms.size_bytes == 0
