@@ -20,7 +20,7 @@ CORE_LINES = 300
 CACHES = {".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis", "__pycache__"}
 SKIPPED = CACHES | {".git", ".venv", "build", "dist"}
 # What belongs to no folder: doubles of the outside world, and whole clusters.
-UNMIRRORED = {"fakes", "cluster"}
+UNMIRRORED = {"fakes", "cluster", "conformance"}
 # Spelt in two parts: this file is shipped too.
 WORKSHOP = ("../" + "shared", "/work" + "/")
 

@@ -19,6 +19,7 @@ from dunlin.engine.transfer.transfer_queue import Ended, TransferLimits, Transfe
 from dunlin.messages.engine import (
     CancelTransfer,
     Forget,
+    Interrupted,
     MapHost,
     Meet,
     Met,
@@ -143,12 +144,19 @@ class EngineTransfers:
         """The running step has written its layers below `stop`."""
         self._queue.layers_written(step, stop)
 
-    def step_ended(self, done: StepDone | Unsupported) -> list[Event]:
-        """What transfers waited for is written, but for the rows that left or did not run."""
-        gone = [*done.left, *done.dropped] if isinstance(done, StepDone) else []
-        ended = self._queue.step_left(done.step, gone) if gone else []
-        self._queue.layers_written(done.step, None)
-        return self._land_all(ended)
+    def with_steps(self, events: Sequence[Event]) -> list[Event]:
+        """Events of steps, after the answers of transfers behind rows that did not run to their end."""
+        ended: list[Ended] = []
+        for event in events:
+            if isinstance(event, Interrupted):
+                for step, sequence in zip(event.step, event.sequence, strict=True):
+                    ended += self._queue.step_left(step, [sequence])
+            elif isinstance(event, StepDone):
+                ended += self._queue.step_left(event.step, [*event.dropped, *event.left])
+                self._queue.layers_written(event.step, None)
+            elif isinstance(event, Unsupported):
+                ended += self._queue.step_left(event.step, None)
+        return [*self._land_all(ended), *events]
 
     def _drop(self, message: Meet | Forget) -> list[Event]:
         self._peers.forget(message.peer)

@@ -29,7 +29,6 @@ from dunlin.messages.engine import (
     Remap,
     Resume,
     Step,
-    StepDone,
     Transfer,
     Unsupported,
 )
@@ -74,7 +73,7 @@ class EngineRunner:
             MapHost: self._transfers.on_map_host,
             Meet: self._transfers.on_meet,
             Forget: self._transfers.on_forget,
-            Interrupt: self.steps.on_interrupt,
+            Interrupt: lambda message: self._transfers.with_steps(self.steps.on_interrupt(message)),
             Resume: self.steps.on_resume,
             Discard: self._on_discard,
             Remap: lambda message: [Unsupported("Remap", "the layers held are fixed", layout=message.layout)],
@@ -115,10 +114,7 @@ class EngineRunner:
 
         before = len(events)
         answers = self.steps.work(between)
-        for answer in answers:
-            if isinstance(answer, StepDone) or (isinstance(answer, Unsupported) and answer.step):
-                events.extend(self._transfers.step_ended(answer))
-        return [*events, *answers]
+        return [*events, *(self._transfers.with_steps(answers) if len(self._transfers) else answers)]
 
     def _write_behind(self) -> None:
         """Layers that the running step has finished may be copied."""

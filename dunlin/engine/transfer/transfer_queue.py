@@ -119,13 +119,10 @@ class TransferQueue:
                 pending.layers = None if stop is None else max(min(stop, region.layer_stop) - region.layer_start, 0)
                 self._put(pending)
 
-    def step_left(self, step: int, sequences: Sequence[int]) -> list[Ended]:
-        """Rows of these sequences left the step: what was to be copied behind them is not written."""
-        left = [
-            each
-            for each in self._pending.values()
-            if each.transfer.step == step and each.layers is not None and each.transfer.sequence in sequences
-        ]
+    def step_left(self, step: int, sequences: Sequence[int] | None) -> list[Ended]:
+        """Rows of these sequences (None: all) left the step: what was to be copied behind them is not written."""
+        behind = [each for each in self._pending.values() if each.transfer.step == step and each.layers is not None]
+        left = [each for each in behind if sequences is None or each.transfer.sequence in sequences]
         return [self._end(each, TransferStatus.FAILED, f"the row left step {step}") for each in left]
 
     def layout_changed(self) -> list[Ended]:

@@ -1,12 +1,8 @@
 """Layers go and come back while KV stays: in any order, with aborts, failures and kills in every phase."""
 
-import faulthandler
 import os
 import resource
-import signal
-import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -16,87 +12,32 @@ from torch import Tensor
 
 from dunlin.engine.decoder import arena as arena_module
 from dunlin.engine.decoder import numerics
-from dunlin.engine.decoder.arena import FileHeader
 from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
-from dunlin.engine.decoder.loader import LoadedModel, load_model, open_loaded_model
+from dunlin.engine.decoder.loader import load_model
 from dunlin.engine.decoder.weight_sources import CheckpointSource, HostSource, PeerSource, WeightSource
-from dunlin.engine.execution.remap import LayerRemapper, RemapError, RemapOrder, RemapOutcome, RemapStage
+from dunlin.engine.execution.remap import RemapError, RemapOrder, RemapOutcome, RemapStage
 from tests.engine.build import Sequences, make_checkpoint
-
-PREPARE, DROP_WEIGHTS, RELEASE_KV, LOAD, COMMIT, ABORT = RemapStage
-ALL, FEWER = (0, 1, 2, 3), (0, 1)
-KV_BYTES = 4 * 4 * GRANULE_BYTES
-TOKENS = [5, 17, 300, 44, 9]
-ALONE = 64 << 20
-
-
-@pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return make_checkpoint(tmp_path_factory.mktemp("model"), layers=4)
-
-
-class Engine:
-    """A loaded model whose every slot is marked, and its remapper."""
-
-    def __init__(self, directory: Path, fd: int | None = None) -> None:
-        self.directory = directory
-        self.fd = os.memfd_create("arena") if fd is None else fd
-        self.model: LoadedModel = load_model(directory, "float32", KV_BYTES, numerics.fast_numerics(), self.fd)
-        self.arena = self.model.arena
-        self.remapper = LayerRemapper(self.arena, self.model.weights, CheckpointSource(directory))
-
-    def begin(self, phase: RemapStage, layers: tuple[int, ...], layout: int = 1, **options: Any) -> None:
-        self.remapper.begin(RemapOrder(layout, phase, layers), **options)
-
-    def do(self, phase: RemapStage, layers: tuple[int, ...], layout: int = 1, **options: Any) -> RemapOutcome:
-        self.begin(phase, layers, layout, **options)
-        return self.finish()
-
-    def finish(self) -> RemapOutcome:
-        """The one answer; then everything that is left to do."""
-        outcomes = []
-        while self.remapper.busy:
-            outcome = self.remapper.advance()
-            outcomes += [outcome] if outcome is not None else []
-        (only,) = outcomes
-        if "DROP_WEIGHTS" not in repr(self.remapper):  # until then tails are mapped beforehand
-            self.arena.check_integrity()
-        return only
-
-    def drop(self, layout: int = 1) -> None:
-        for phase in (PREPARE, DROP_WEIGHTS, RELEASE_KV):
-            self.do(phase, FEWER, layout)
-
-    def mark(self, layer: int, first: int = 0) -> None:
-        """Write a different number into each slot of a layer's KV, in the first and the last element."""
-        count = self.arena.slots_of(layer)
-        kv = self.model.decoder.kv[layer]
-        kv[first:count] = (1000.0 * layer + torch.arange(first, count)).view(-1, 1, 1, 1)
-
-    def is_marked(self, layer: int, count: int) -> bool:
-        kv = self.model.decoder.kv[layer][:count]
-        return torch.equal(kv, (1000.0 * layer + torch.arange(count)).view(-1, 1, 1, 1).expand_as(kv))
-
-    def logits(self) -> Tensor:
-        """With the slots at the very end of what every layer has."""
-        slots = list(range(self.remapper.slots - len(TOKENS), self.remapper.slots))
-        return Sequences(self.model.decoder, {1: slots}).compute([(1, TOKENS, 0)])
-
-    def contents(self) -> dict[int, Tensor]:
-        return {layer: self.arena.layer_room(layer).content.clone() for layer in self.remapper.layers}
-
-    def close(self) -> None:
-        self.arena.close()
-        os.close(self.fd)
-
-
-@pytest.fixture
-def engine(directory: Path) -> Iterator[Engine]:
-    made = Engine(directory)
-    for layer in ALL:
-        made.mark(layer)
-    yield made
-    made.close()
+from tests.engine.execution.remap_engine import (
+    ABORT,
+    ALL,
+    ALONE,
+    AWAY,
+    BACK,
+    COMMIT,
+    DROP_WEIGHTS,
+    FEWER,
+    KV_BYTES,
+    LOAD,
+    PREPARE,
+    RELEASE_KV,
+    TOKENS,
+    Engine,
+    abort,
+    count_steps,
+    in_child,
+    steps_of,
+    usable,
+)
 
 
 def peer(contents: dict[int, Tensor], at_once: int) -> PeerSource:
@@ -186,20 +127,6 @@ def test_under_a_limit_that_a_copy_would_break(tmp_path: Path) -> None:
     """Memory for one arena and 64 MB: half the layers go, every slot is used, they come back, with equal logits."""
     directory = make_checkpoint(tmp_path, layers=4, hidden=512, intermediate=4096, heads=8, head_dim=64)
     assert in_child(lambda: _remap_under_limit(directory)) == 0
-
-
-def in_child(work: Callable[[], None]) -> int:
-    """The exit code of a child process that does `work`; minus the signal that ended it."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            work()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 def _remap_under_limit(directory: Path) -> None:
@@ -293,62 +220,6 @@ def test_no_room_is_refused(directory: Path) -> None:
     assert model.slots > 4 * whole.slots
     model.arena.close()
     os.close(fd)
-
-
-Phases = list[tuple[RemapStage, tuple[int, ...], int]]
-AWAY: Phases = [(PREPARE, FEWER, 1), (DROP_WEIGHTS, FEWER, 1), (RELEASE_KV, FEWER, 1)]
-BACK: Phases = [(PREPARE, ALL, 2), (LOAD, ALL, 2), (COMMIT, ALL, 2)]
-
-
-def steps_of(engine: Engine, phases: Phases, **options: Any) -> Iterator[None]:
-    """Carry phases out; yields between all pieces."""
-    for phase, layers, layout in phases:
-        engine.begin(phase, layers, layout, **(options if phase is LOAD else {}))
-        yield
-        while engine.remapper.busy:
-            engine.remapper.advance()
-            yield
-
-
-def abort(engine: Engine, layout: int) -> None:
-    """As a core would: it is refused where the change is over."""
-    try:
-        assert engine.do(ABORT, (), layout).phase is ABORT
-    except RemapError:
-        assert "next: PREPARE" in repr(engine.remapper)
-        while engine.remapper.busy:
-            engine.remapper.advance()
-
-
-def count_steps(directory: Path, prepare: Callable[[Engine], None], phases: Phases) -> int:
-    engine = Engine(directory)
-    prepare(engine)
-    count = sum(1 for _ in steps_of(engine, phases))
-    engine.close()
-    return count
-
-
-def usable(engine: Engine, slots: int, expected: dict[tuple[int, ...], Tensor]) -> None:
-    """The layers held compute; every slot of theirs can be used; KV of all that was held is still there."""
-    engine.arena.check_integrity()
-    assert list(engine.model.weights.layers) == list(engine.remapper.layers)
-    present = [*engine.remapper.layers, *engine.arena.record.retained]
-    assert all(engine.arena.slots_of(layer) >= slots for layer in present)
-    written = FEWER if engine.remapper.layout == 2 else present  # those that came back are empty
-    assert all(engine.is_marked(layer, slots) for layer in written)
-    for layer in engine.remapper.layers:
-        engine.mark(layer)
-    assert torch.equal(engine.logits(), expected[engine.remapper.layers])
-
-
-@pytest.fixture(scope="module")
-def expected(directory: Path) -> dict[tuple[int, ...], Tensor]:
-    engine = Engine(directory)
-    whole = engine.logits()
-    engine.drop()
-    some = engine.logits()
-    engine.close()
-    return {ALL: whole, FEWER: some}
 
 
 def test_an_abort_between_any_two_pieces_of_a_drop(directory: Path, expected: dict[tuple[int, ...], Tensor]) -> None:
@@ -508,108 +379,3 @@ def test_a_prepare_without_memory_ends_the_change(engine: Engine, monkeypatch: p
     left[0] = 1 << 30
     engine.drop()
     assert engine.remapper.layers == FEWER
-
-
-@contextmanager
-def killed_at(write: int) -> Iterator[None]:
-    """The process is killed before its n-th write to the ledger from now on."""
-    original, count = FileHeader.write, [0]
-
-    def counted(self: FileHeader, offset: int, data: bytes) -> None:
-        if count[0] == write:
-            os.kill(os.getpid(), signal.SIGKILL)
-        count[0] += 1
-        original(self, offset, data)
-
-    FileHeader.write = counted  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        FileHeader.write = original  # type: ignore[method-assign]
-
-
-def run_and_kill(fd: int, directory: Path, write: int) -> bool:
-    """Drop and restore in a child that is killed at its n-th write; whether it was."""
-
-    def work() -> None:
-        engine = Engine(directory, fd)
-        slots = engine.remapper.slots
-        for layer in ALL:
-            engine.mark(layer)
-        with killed_at(write):
-            for _ in steps_of(engine, AWAY):
-                for layer in engine.remapper.layers:  # as steps would: they use every slot that there is
-                    engine.mark(layer, slots)
-            for _ in steps_of(engine, BACK):
-                for layer in engine.remapper.layers:
-                    engine.mark(layer, slots)
-
-    return in_child(work) == -signal.SIGKILL
-
-
-def test_a_kill_at_every_write_leaves_a_usable_arena(directory: Path, expected: dict[tuple[int, ...], Tensor]) -> None:
-    """The next engine maps what its predecessor had: layers, slots, KV, and weights that are whole."""
-    write, found = 0, []
-    while True:
-        fd = os.memfd_create("arena")
-        first = Engine(directory, fd)
-        identity, slots = first.arena.identity, first.remapper.slots
-        first.arena.close()
-        was_killed = run_and_kill(fd, directory, write)
-        following = Engine(directory, fd)
-        assert following.arena.identity == identity
-        found.append((following.remapper.layers, following.arena.record.retained, following.arena.record.phase.name))
-        seen = open_loaded_model(directory, "float32", KV_BYTES, numerics.fast_numerics(), fd)
-        assert seen is not None
-        assert seen.arena.record.phase is following.arena.record.phase, "what was undone is undone in the ledger"
-        seen.arena.close()
-        usable(following, slots, expected)
-        if following.arena.record.phase.name == "DROPPED":
-            assert following.do(RELEASE_KV, FEWER).slots > slots
-        if following.remapper.layers == FEWER:
-            for phase in (PREPARE, LOAD, COMMIT):
-                following.do(phase, ALL, 9)
-            assert torch.equal(following.logits(), expected[ALL])
-        following.close()
-        write += 1
-        if not was_killed:
-            break
-    assert write > 2 * 6
-    assert set(found) == {(ALL, (), "SETTLED"), (FEWER, (2, 3), "DROPPED"), (FEWER, (), "SETTLED")}
-
-
-def test_one_that_rehearses_sees_the_layers_held_and_writes_nothing(engine: Engine, directory: Path) -> None:
-    engine.drop()
-    expected = Sequences(engine.model.decoder, {1: list(range(5))}).compute([(1, TOKENS, 0)])
-    before = os.pread(engine.fd, os.fstat(engine.fd).st_size, 0)
-    seen = open_loaded_model(directory, "float32", KV_BYTES, numerics.fast_numerics(), engine.fd)
-    assert seen is not None
-    assert (seen.layers, seen.weights_digest) == (FEWER, engine.model.weights_digest)
-    kv = [layer.new_zeros(5, *layer.shape[1:]) for layer in seen.decoder.kv]
-    scratch = Sequences(seen.decoder.with_kv(kv), {1: list(range(5))})
-    assert torch.equal(scratch.compute([(1, TOKENS, 0)]), expected)
-    assert os.pread(engine.fd, len(before) + 1, 0) == before
-    assert seen.arena.is_current()
-    assert in_child(lambda: write_into(seen)) == -signal.SIGSEGV
-    engine.do(PREPARE, ALL, 2)
-    assert not seen.arena.is_current()
-    seen.arena.close()
-
-
-def write_into(model: LoadedModel) -> None:
-    faulthandler.disable()
-    model.weights.layers[0]["qkv"][0, 0] = 1.0
-
-
-def test_every_fresh_arena_has_a_name_of_its_own(directory: Path) -> None:
-    engines = [Engine(directory) for _ in range(3)]
-    assert len({engine.arena.identity for engine in engines}) == 3
-    for engine in engines:
-        engine.close()
-
-
-def test_there_is_nothing_to_rehearse_with_before_the_model_is_loaded(directory: Path) -> None:
-    fd = os.memfd_create("arena")
-    assert open_loaded_model(directory, "float32", KV_BYTES, numerics.fast_numerics(), fd) is None
-    assert os.fstat(fd).st_size == 0
-    os.close(fd)

@@ -14,6 +14,7 @@ from dunlin.engine.transfer.transfer_queue import Ended, TransferLimits
 from dunlin.kv.region_identity import region_identity, signed_digest
 from dunlin.messages.engine import (
     CancelTransfer,
+    Interrupt,
     MapHost,
     Open,
     Step,
@@ -27,6 +28,7 @@ from dunlin.messages.types import (
     Region,
     TransferKind,
     TransferStatus,
+    Verdict,
     i64,
 )
 from tests.engine.build import SteppingClock, load, make_checkpoint
@@ -166,6 +168,28 @@ def test_the_most_urgent_move_goes_first_and_steps_go_on_after_so_many_bytes(
     ]
     events = run(runner, *messages, make_step(1, (1, 0, N, 0)))
     assert [getattr(event, "ticket", "step") for event in events] == order
+
+
+def test_what_a_step_writes_is_sent_behind_it(loaded: LoadedModel, tier: Path) -> None:
+    runner = make_runner(loaded)
+    pushed = make_move(4, TransferKind.SLAB_TO_HOST, 1, N, (20, N), step=1)
+    events = run(runner, map_host(tier), make_open(1), make_step(1, (1, 0, N, 20)), pushed)
+    (done,) = [event for event in events if isinstance(event, TransferDone)]
+    assert (done.status, len(events)) == (TransferStatus.OK, 2)
+    kv = b"".join(layer[20 : 20 + N].numpy().tobytes() for layer in loaded.decoder.kv)
+    assert tier.read_bytes()[4096 : 4096 + len(kv)] == kv
+
+
+def test_a_row_that_leaves_takes_what_was_to_be_sent_along(loaded: LoadedModel, tier: Path) -> None:
+    runner = make_runner(loaded)
+    pushed = make_move(4, TransferKind.SLAB_TO_HOST, 1, N, (20, N), step=1)
+    for message in (map_host(tier), make_open(1), make_step(1, (1, 0, N, 20)), pushed):
+        assert runner.receive(message) == []
+    assert runner.work(lambda: True) == [], "it pauses at its first safepoint"
+    runner.receive(Interrupt(Verdict.DISCARD, ticket=7))
+    failed, interrupted, left = run(runner)
+    assert (failed.ticket, failed.status, failed.detail) == (4, TransferStatus.FAILED, "the row left step 1")
+    assert (interrupted.ticket, list(interrupted.sequence), list(left.left)) == (7, [1], [1])
 
 
 @pytest.mark.parametrize(("copy_share", "is_at_once"), [(0.0, False), (100.0, True)])
@@ -319,7 +343,7 @@ def test_rows_that_leave_their_step_take_their_transfers_along(tmp_path: Path, s
     engine.queue.layers_written(8, stop)
     engine.queue.work_idle()
     assert engine.queue.step_left(8, [2]) == []
-    assert engine.queue.step_left(7, [1]) == []
+    assert engine.queue.step_left(7, None) == []
     done = only(engine.queue.step_left(8, [1]))
     assert (done.status, done.detail) == (TransferStatus.FAILED, "the row left step 8")
     assert (len(engine.queue), engine.queue.has_work) == (0, False)

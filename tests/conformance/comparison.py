@@ -25,4 +25,4 @@ def is_placed(event: Any, layers: int) -> bool:
     if not isinstance(event, Interrupted):
         return True
     columns = zip(event.layer, event.block, event.parked, strict=True)
-    return all(0 <= layer < layers and block >= 0 for layer, block, _ in columns)
+    return all(0 <= layer <= layers and block >= 0 for layer, block, _ in columns)

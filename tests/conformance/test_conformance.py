@@ -12,11 +12,11 @@ from hypothesis import strategies as st
 from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.messages.engine import Close, Interrupt, Remap, Resume, TransferDone, Unsupported
 from dunlin.messages.types import GroupKind, RemapPhase, Verdict, i32, i64
+from tests.conformance.comparison import comparable, is_placed
+from tests.conformance.conductor import ROOM_BYTES, Conductor
+from tests.conformance.sides import RunnerSide, TwinSide
 from tests.engine.build import load, make_checkpoint
 from tests.engine.commands import make_open, make_step
-from tests.engine.conformance.comparison import comparable, is_placed
-from tests.engine.conformance.conductor import ROOM_BYTES, Conductor
-from tests.engine.conformance.sides import RunnerSide, TwinSide
 
 LAYERS = 3
 TIER_BYTES = 64 * ROOM_BYTES
