@@ -157,6 +157,7 @@ BUGS = (
         "rows that stand at different places are resumed as one step",
         ANY,
         (swap(StepLedger.resume, _resume_from_anywhere),),
+        seed=20,
         restless=True,
     ),
     Bug(
@@ -164,6 +165,7 @@ BUGS = (
         "the engine is not told that a parked row is given up",
         ANY,
         (swap(StepLedger.discard, _forget_here_alone),),
+        seed=2,
         restless=True,
     ),
     Bug(
@@ -171,6 +173,7 @@ BUGS = (
         "the rows that a dead engine had parked are resumed at its successor",
         ANY,
         (swap(StepLedger.clear, _keep_parked),),
+        seed=37,
         restless=True,
     ),
     Bug(
@@ -178,6 +181,7 @@ BUGS = (
         "a preempted sequence gives its slots back and keeps its parked row",
         ANY,
         (skip(StepLedger.discard, list, called_by=SequenceLifecycle.preempt),),
+        seed=17,
         restless=True,
     ),
     Bug(
