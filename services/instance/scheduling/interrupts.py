@@ -42,7 +42,7 @@ class RowInterrupts:
 
     def resume_if_idle(self) -> list[Effect]:
         """Resume parked rows, the oldest sequence first, where the engine has nothing else to do."""
-        if not self._sequences.parked_count or self._ledger.unanswered:
+        if not self._sequences.parked_count or self._ledger.outstanding:
             return []
         why = Why("idle engine", "resume", (Figure("parked", self._sequences.parked_count),))
         return self._ledger.resume(self._sequences.parked(), why)

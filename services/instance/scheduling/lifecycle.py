@@ -105,9 +105,7 @@ class SequenceLifecycle:
         discarded: list[Effect] = []
         if self._steps.is_parked(sequence) and sequence.state is SequenceState.RUNNING:
             self._sequences.transition(sequence, SequenceState.PARKED)
-        elif sequence.state is SequenceState.ENDING:
-            self._steps.forget(sequence)  # its `Close` is sent
-        elif sequence.state is not SequenceState.PARKED:
+        elif sequence.state not in (SequenceState.PARKED, SequenceState.ENDING):  # the `Close` of the latter is sent
             discarded = self._steps.discard([sequence])
         return discarded + self.complete_deferred(sequence)
 

@@ -95,7 +95,6 @@ class StepLedger:
         """The engine is gone, with its queue and its parked rows: none will be answered."""
         for mine in (self._outstanding, self._parked, self._interrupts, self._undecided):
             mine.clear()
-        self._sequences.changed()
 
     # --- steps ---
 
@@ -147,7 +146,6 @@ class StepLedger:
             return []
         self._last_ticket += 1
         self._interrupts[self._last_ticket] = named
-        self._sequences.changed()
         numbers = i64([sequence.number for sequence in named])
         return [Send(self._engine, Interrupt(verdict, numbers, why, self._last_ticket, self._last_step))]
 
@@ -164,18 +162,17 @@ class StepLedger:
         touched = dict.fromkeys(self._interrupts.pop(message.ticket))
         left: dict[int, dict[int, tuple[int, int, int]]] = {}
         columns = zip(message.step, message.sequence, message.parked, message.layer, message.block, strict=True)
-        for step, number, *place in columns:
-            left.setdefault(step, {})[number] = (place[0], place[1], place[2])
+        for step, number, parked, layer, block in columns:
+            left.setdefault(step, {})[number] = parked, layer, block
         for step, places in left.items():
             for row in self._take(step, places):
-                parked, row.layer, row.block = places[row.number]
-                if parked:
+                is_parked, row.layer, row.block = places[row.number]
+                if is_parked:
                     self._park(row)
                 else:
                     self._roll_back(row)
                 touched[row.sequence] = None
         touched |= dict.fromkeys(self._settle_undecided())
-        self._sequences.changed()
         return list(touched)
 
     def resume(self, sequences: Iterable[Sequence], why: Why | None = None) -> list[Effect]:
@@ -189,11 +186,8 @@ class StepLedger:
             if row is not None:
                 alone = row.number if sequence.trial_stop else 0
                 groups.setdefault((row.layer, row.block, alone), []).append(row)
-        effects: list[Effect] = []
-        for rows in groups.values():
-            if self.outstanding < MAX_OUTSTANDING_STEPS:
-                effects.append(self._resume_together(rows, why))
-        return effects
+        room = MAX_OUTSTANDING_STEPS - self.outstanding
+        return [self._resume_together(rows, why) for rows in list(groups.values())[: max(0, room)]]
 
     def discard(self, sequences: Iterable[Sequence]) -> list[Effect]:
         """Forget the parked rows of the sequences, here and in the engine: they go on from their valid KV."""
@@ -220,11 +214,10 @@ class StepLedger:
 
     def _take(self, step: int, numbers: Iterable[int]) -> list[Row]:
         """Take the rows of these sequences out of their step; rows that left it before are not found again."""
-        undecided = [row for number in numbers if (row := self._undecided.pop((step, number), None)) is not None]
         if step not in self._outstanding:
-            return undecided
+            return [row for number in numbers if (row := self._undecided.pop((step, number), None)) is not None]
         self._outstanding[step], left = self._outstanding[step].split(step, set(numbers))
-        return undecided + left
+        return left
 
     def _settle_undecided(self) -> list[Sequence]:
         """Roll back the rows that left and that no unanswered interrupt names; their sequences."""

@@ -7,6 +7,7 @@ import pytest
 
 from dunlin.effects import Address, Gone, Joined, Message
 from dunlin.messages.dispatch import (
+    Cancel,
     Ended,
     Returned,
 )
@@ -125,6 +126,15 @@ def test_the_sequences_of_a_refused_step_are_returned_with_the_reason() -> None:
     assert direct.core.slot_table.free < 256, "step 2 may write yet"
     direct.give(ENGINE, done(2, dropped=(1,)))
     assert [len(direct.core.sequences), direct.core.slot_table.free] == [0, 256]
+
+
+def test_a_cancelled_sequence_ends_when_its_steps_are_refused() -> None:
+    direct = ready_core()
+    direct.give(D, make_place())
+    direct.give(D, Cancel(1, 1))
+    assert direct.give(ENGINE, Unsupported("Step", "a stride", step=1)) == []
+    sends = direct.give(ENGINE, Unsupported("Step", "a stride", step=2))
+    assert (only(Ended, sends).request, of(Returned, sends)) == (1, [])
 
 
 def test_a_refusal_of_an_engine_that_is_gone_does_not_end_the_next_one() -> None:

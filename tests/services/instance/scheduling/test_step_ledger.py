@@ -17,7 +17,7 @@ from dunlin.messages.engine import (
     StopEngine,
     Unsupported,
 )
-from dunlin.messages.types import Verdict, i8, i32, i64
+from dunlin.messages.types import Verdict, Why, i8, i32, i64
 from services.instance.sequence.table import Sequence, SequenceState
 from simulator.engine.model import make_engine_ready
 from tests.services.instance.bench import ENGINE, MANAGER, D, Direct, done, make_order, make_place, of, only
@@ -118,6 +118,16 @@ def test_a_sequence_gets_no_row_before_its_interrupt_is_answered_and_others_do()
         Step, direct.give(ENGINE, StepDone(2, i64([1]), i32([6]), done(1, (1, 1)).logprob, i8([0]), left=i64([2])))
     )
     assert (list(step.sequence), list(step.start)) == ([1, 2], [8, 2])
+
+
+def test_a_batch_of_decode_rows_is_composed_anew_after_rows_left() -> None:
+    direct, (one, two) = prefilling(4, 4, budget=64)
+    for step in range(1, 5):
+        direct.give(ENGINE, done(step, (1, 5), (2, 6)))
+    direct.core.steps.interrupt([one, two], DISCARD)
+    direct.give(ENGINE, done(5, (1, 5), (2, 6)))
+    (step,) = of(Step, direct.give(ENGINE, interrupted(1, (1, 6, 0, 0), (2, 6, 0, 0))))
+    assert (list(step.sequence), list(step.start), list(step.stop)) == ([1, 2], [8, 8], [9, 9])
 
 
 def test_rows_that_leave_with_no_interrupt_unanswered_are_rolled_back_at_once() -> None:
@@ -256,6 +266,17 @@ def test_a_parked_sequence_gives_its_slots_up_for_an_older_one() -> None:
     assert kinds == [Discard, Close]
 
 
+def test_a_row_that_parks_after_its_sequence_was_preempted_is_discarded() -> None:
+    direct, (_one, two) = prefilling(4, 30)
+    direct.core.steps.interrupt([two], SUSPEND)
+    direct.core.lifecycle.preempt(two, Why("test"))
+    assert two.state is SequenceState.DRAINING
+    answers = direct.give(ENGINE, interrupted(1, (2, 1, 1, 1), (2, 2, 0, 0)))
+    kinds = [type(send.message) for send in answers if isinstance(send.message, Discard | Close)]
+    assert kinds == [Discard, Close]
+    assert not direct.core.steps.is_parked(two)
+
+
 def test_a_crash_takes_parked_rows_along_and_does_not_blame_them() -> None:
     direct, (one, two) = prefilling(20, 4)
     park(direct, one)
@@ -269,6 +290,13 @@ def test_a_crash_takes_parked_rows_along_and_does_not_blame_them() -> None:
     direct.give(ENGINE, Joined())
     answers = direct.give(ENGINE, make_engine_ready())
     assert [message.sequence for message in of(Open, answers)] == [1, 2]
+
+
+def test_a_step_that_all_rows_have_left_is_not_the_one_that_executes() -> None:
+    direct, (one, two) = prefilling(8, 20)
+    direct.core.steps.interrupt([one], SUSPEND)
+    direct.give(ENGINE, interrupted(1, (1, 1, 1, 1), (1, 2, 0, 0)))
+    assert direct.core.steps.executing_rows() == [(two, 7)]
 
 
 def test_the_interrupts_of_a_lost_engine_hold_no_sequence() -> None:
