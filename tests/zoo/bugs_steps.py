@@ -189,6 +189,7 @@ BUGS = (
         "a sequence that ends leaves its parked row in the ledger",
         ANY,
         (skip(StepLedger.forget, lambda: None, called_by=SequenceLifecycle.end),),
+        seed=66,
         restless=True,
     ),
     Bug(
@@ -203,6 +204,7 @@ BUGS = (
         "an idle engine's parked rows are not resumed",
         ("I12", "I9"),
         (skip(RowInterrupts.resume_if_idle, list),),
+        seed=1,
         restless=True,
     ),
     Bug(
