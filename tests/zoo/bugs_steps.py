@@ -157,6 +157,7 @@ BUGS = (
         "rows that stand at different places are resumed as one step",
         ANY,
         (swap(StepLedger.resume, _resume_from_anywhere),),
+        seed=20,
         restless=True,
     ),
     Bug(
@@ -164,6 +165,7 @@ BUGS = (
         "the engine is not told that a parked row is given up",
         ANY,
         (swap(StepLedger.discard, _forget_here_alone),),
+        seed=2,
         restless=True,
     ),
     Bug(
@@ -171,6 +173,7 @@ BUGS = (
         "the rows that a dead engine had parked are resumed at its successor",
         ANY,
         (swap(StepLedger.clear, _keep_parked),),
+        seed=37,
         restless=True,
     ),
     Bug(
@@ -178,6 +181,7 @@ BUGS = (
         "a preempted sequence gives its slots back and keeps its parked row",
         ANY,
         (skip(StepLedger.discard, list, called_by=SequenceLifecycle.preempt),),
+        seed=17,
         restless=True,
     ),
     Bug(
@@ -185,6 +189,7 @@ BUGS = (
         "a sequence that ends leaves its parked row in the ledger",
         ANY,
         (skip(StepLedger.forget, lambda: None, called_by=SequenceLifecycle.end),),
+        seed=66,
         restless=True,
     ),
     Bug(
@@ -192,6 +197,7 @@ BUGS = (
         "a sequence with a parked row is handed over as if it had none",
         ANY,
         (skip(SequenceLifecycle.unpark, list, called_by=MigrateOut._copy),),
+        seed=53,
         restless=True,
     ),
     Bug(
@@ -199,6 +205,7 @@ BUGS = (
         "an idle engine's parked rows are not resumed",
         ("I12", "I9"),
         (skip(RowInterrupts.resume_if_idle, list),),
+        seed=1,
         restless=True,
     ),
     Bug(
@@ -211,6 +218,7 @@ BUGS = (
                 lambda original, sequence, start, stop: sequence.kept_tokens == start and stop <= sequence.issued,
             ),
         ),
+        seed=246,
         restless=True,
     ),
 )

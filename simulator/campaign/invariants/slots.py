@@ -17,6 +17,7 @@ from dunlin.messages.engine import (
     Unsupported,
 )
 from dunlin.messages.types import TransferKind
+from services.instance.sequence.table import SequenceState
 from simulator.campaign.clients import CampaignClients
 from simulator.campaign.faults.catalog import FaultInjector
 from simulator.campaign.invariants.watcher import InvariantWatcher
@@ -58,6 +59,10 @@ class SlotWatcher(InvariantWatcher):
         for address in sorted(self.cluster.cores):
             if address.role in self._checks:
                 self._check(address.role, self.cluster.core(address))
+        for core in self.cluster.instances.values():
+            strange = [row for row in core.steps.parked_rows() if row.sequence.state is not SequenceState.PARKED]
+            if strange:
+                raise self.fail(f"{core.address} has parked rows of sequences that are not parked: {strange}")
 
     def at_end(self) -> None:
         for core in self.cluster.instances.values():

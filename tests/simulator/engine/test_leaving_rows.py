@@ -243,3 +243,11 @@ def test_a_row_that_left_a_queued_step_is_none_of_it_any_more() -> None:
         (1, [2], [1]),
         (2, [2], [1]),
     ]
+
+
+def test_kv_that_a_row_was_writing_anew_is_not_valid_when_it_leaves() -> None:
+    bench = two()
+    bench.tell(step_of(2, (1, 4, 10), sample=i8([0])), at_s=0.08)
+    bench.tell(interrupt(7, DISCARD, up_to=2), step_of(3, (1, 10, 11)), at_s=0.1)
+    with pytest.raises(ContractBroken, match="token 10 is computed, KV ends at 4"):
+        bench.run()
