@@ -1,4 +1,4 @@
-"""Which sequences have how many tokens in a step: `StepComposer.choose_rows` calls one of these functions with the
+"""Which sequences have how many tokens in a step: `BatchComposer.choose_rows` calls one of these functions with the
 sequences that could run. Knows no slot, no engine and no queue.
 """
 

@@ -36,7 +36,7 @@ from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.scheduler import Scheduler
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.scheduling.steps import StepComposer
+from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence.finished_answers import FinishedAnswers
 from services.instance.sequence.table import SequenceTable
 
@@ -64,7 +64,7 @@ class InstanceCore:
         shared = (self.sequences, self.lifecycle, self.host_cache)
         self.checkpointer = Checkpointer(config.checkpoint, *shared)
         claims = RegionClaims(self.host_cache)
-        self._composer = StepComposer(
+        self._composer = BatchComposer(
             BATCH_POLICIES[scheduler.policy], scheduler.policy, scheduler.budget_tokens, self.steps
         )
         self.stale_total = 0

@@ -6,7 +6,7 @@ Rows = frozenset[tuple[int, int, int]]
 """(sequence, start, stop) of each row."""
 
 
-class HiddenRooms:
+class SimulatedHiddenRooms:
     """The rows whose hidden states lie in each room."""
 
     def __init__(self) -> None:

@@ -3,16 +3,18 @@
 from dunlin.messages.engine import Interrupt, Interrupted
 from dunlin.messages.types import Verdict, i8, i32, i64
 from simulator.engine.kv_audit import KvAudit
-from simulator.engine.parked_rows import ParkedRow, ParkedRows
+from simulator.engine.parked_rows import SimulatedParkedRow, SimulatedParkedRows
 from simulator.engine.running_step import LAYER_UNITS
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.step_queue import QueuedSimStep, StepQueue, row_slots
+from simulator.engine.step_queue import QueuedSimStep, SimulatedStepQueue, row_slots
 
 
 class LeavingRows:
     """The rows that leave at one `Interrupt`, as the columns of its answer."""
 
-    def __init__(self, message: Interrupt, sequences: SimulatedSequences, parked: ParkedRows, audit: KvAudit | None):
+    def __init__(
+        self, message: Interrupt, sequences: SimulatedSequences, parked: SimulatedParkedRows, audit: KvAudit | None
+    ):
         self._message = message
         self._named = frozenset(message.sequence)
         self._sequences = sequences
@@ -25,7 +27,7 @@ class LeavingRows:
         for row in self._take(queued):
             self._add(queued, row, queued.units, self._leave(queued, row))
 
-    def take_queued(self, queue: StepQueue) -> None:
+    def take_queued(self, queue: SimulatedStepQueue) -> None:
         """Take named rows out of the queued steps up to the message's number."""
         for queued in queue.steps:
             if queued.step.step <= self._message.up_to_step:
@@ -63,7 +65,9 @@ class LeavingRows:
         sequence, slots = self._sequences.by_number[number], row_slots(step)[row][: stop - start]
         sequence.kv_tokens = min(sequence.kv_tokens, start)
         is_kept = self._message.verdict is Verdict.SUSPEND and queued.layers is None
-        parked = is_kept and self._parked.park(ParkedRow(number, start, stop, step.sample[row], slots, queued.units))
+        parked = is_kept and self._parked.park(
+            SimulatedParkedRow(number, start, stop, step.sample[row], slots, queued.units)
+        )
         if self._audit is not None:
             self._audit.left(number, start, slots)
         return parked

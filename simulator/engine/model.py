@@ -33,7 +33,7 @@ from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet, RemapDue
 from simulator.engine.moves import HOST_KINDS, SimulatedKvMover, TransferDue
-from simulator.engine.parked_rows import ParkedRows
+from simulator.engine.parked_rows import SimulatedParkedRows
 from simulator.engine.peer_transfers import PeerCopyDue, PeerNetwork, PeerTransfers
 from simulator.engine.remapping import SimulatedRemapper
 from simulator.engine.row_compute import RowComputer
@@ -160,7 +160,7 @@ class SimulatedEngine:
             ready.vocabulary,
             audit,
             lambda ticket: self.moves.is_pending(ticket) or self.peers.is_pending(ticket),
-            ParkedRows(settings.parked_rows, settings.parked_tokens),
+            SimulatedParkedRows(settings.parked_rows, settings.parked_tokens),
             lambda now_s: self.remapper.between_steps(now_s),
         )
         self.remapper = SimulatedRemapper(

@@ -9,7 +9,7 @@ from simulator.engine.step_queue import QueuedSimStep, ResumedRows
 
 
 @dataclass(frozen=True, slots=True)
-class ParkedRow:
+class SimulatedParkedRow:
     """A row `[start, stop)` of a sequence of which `units` are done; it writes `slots`, and samples if `sample`."""
 
     sequence: int
@@ -20,13 +20,13 @@ class ParkedRow:
     units: int
 
 
-class ParkedRows:
+class SimulatedParkedRows:
     """Owns the parked rows, one per sequence: at most `most_rows`, of at most `most_tokens` in all."""
 
     def __init__(self, most_rows: int, most_tokens: int) -> None:
         self._most_rows = most_rows
         self._most_tokens = most_tokens
-        self._rows: dict[int, ParkedRow] = {}
+        self._rows: dict[int, SimulatedParkedRow] = {}
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -39,7 +39,7 @@ class ParkedRows:
         """Tokens of all parked rows."""
         return sum(row.stop - row.start for row in self._rows.values())
 
-    def park(self, row: ParkedRow) -> bool:
+    def park(self, row: SimulatedParkedRow) -> bool:
         """Keep a row; False: there is no room for it."""
         if len(self._rows) >= self._most_rows or self.tokens + row.stop - row.start > self._most_tokens:
             return False
@@ -59,7 +59,7 @@ class ParkedRows:
 
         `message.sequence` names each sequence once.
         """
-        rows = [self._rows.pop(number, ParkedRow(number, 0, 0, 0, [], 0)) for number in message.sequence]
+        rows = [self._rows.pop(number, SimulatedParkedRow(number, 0, 0, 0, [], 0)) for number in message.sequence]
         slots = [(index, slot) for index, row in enumerate(rows) for slot in row.slots]
         columns = ResumedRows(
             message.step,

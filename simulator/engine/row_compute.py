@@ -6,7 +6,7 @@ from dunlin.cost.models import BatchCounts
 from dunlin.messages.engine import Step
 from dunlin.messages.types import FinishReason
 from simulator.engine.errors import ContractBroken
-from simulator.engine.hidden_rooms import HiddenRooms
+from simulator.engine.hidden_rooms import SimulatedHiddenRooms
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.sequences import SimulatedSequence, SimulatedSequences
 from simulator.engine.step_queue import QueuedSimStep, RowColumns, row_slots
@@ -32,7 +32,7 @@ class RowComputer:
         self._voice = voice
         self._audit = audit
         self._spoiled = spoiled
-        self.rooms = HiddenRooms()
+        self.rooms = SimulatedHiddenRooms()
 
     def count(self, queued: QueuedSimStep) -> BatchCounts:
         """The counts of the step's work, for the timing."""

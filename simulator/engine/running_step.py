@@ -18,7 +18,7 @@ _SLACK = 1e-9
 
 
 @dataclass(slots=True)
-class RunningStep:
+class SimulatedRunningStep:
     """The step that computes, with the rows that it has now, for which the whole of it takes `whole_s` over `layers`.
 
     At `since_s` it stood at `queued.units`, and other work of the engine takes `delay_s` first. `began_s` is when it

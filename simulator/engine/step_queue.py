@@ -51,7 +51,7 @@ class QueuedSimStep:
         return [self.step.sequence[row] for row in self.rows]
 
 
-class StepQueue:
+class SimulatedStepQueue:
     """Owns the steps that have not begun. `is_landing(move)`: the transfer is not answered."""
 
     def __init__(self, is_landing: Callable[[int], bool]) -> None:

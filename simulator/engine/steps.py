@@ -14,11 +14,11 @@ from simulator.engine.errors import ContractBroken
 from simulator.engine.kv_audit import KvAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.leaving_rows import LeavingRows
-from simulator.engine.parked_rows import ParkedRows
+from simulator.engine.parked_rows import SimulatedParkedRows
 from simulator.engine.row_compute import RowComputer
-from simulator.engine.running_step import RunningStep
+from simulator.engine.running_step import SimulatedRunningStep
 from simulator.engine.sequences import SimulatedSequences
-from simulator.engine.step_queue import QueuedSimStep, StepQueue, check_step, slots_of_rows
+from simulator.engine.step_queue import QueuedSimStep, SimulatedStepQueue, check_step, slots_of_rows
 from simulator.engine.step_results import IterationResult, step_done
 from simulator.engine.timing import Timing
 
@@ -55,14 +55,14 @@ class SimulatedStepRunner:
         vocabulary: int,
         audit: KvAudit | None,
         is_landing: Callable[[int], bool],
-        parked: ParkedRows,
+        parked: SimulatedParkedRows,
         between_steps: Callable[[float], list[Effect]],
     ) -> None:
-        self.queue = StepQueue(is_landing)
+        self.queue = SimulatedStepQueue(is_landing)
         self.parked = parked
         self.busy_s = 0.0
         self.slowness = 1.0
-        self.running: RunningStep | None = None
+        self.running: SimulatedRunningStep | None = None
         self._instance = instance
         self._sequences = sequences
         self._rows = rows
@@ -121,7 +121,7 @@ class SimulatedStepRunner:
         if len(self.parked):
             self._refuse_parked(queued)
         layers = self._layers.all if queued.layers is None else len(queued.layers)
-        running = self.running = RunningStep(queued, layers, self._whole_s(queued), now_s, now_s, self._owed_s)
+        running = self.running = SimulatedRunningStep(queued, layers, self._whole_s(queued), now_s, now_s, self._owed_s)
         self._owed_s = 0.0
         return self._until_end(running)
 
@@ -201,7 +201,7 @@ class SimulatedStepRunner:
         for number in message.sequence:
             self.parked.forget(number)
 
-    def _await_safepoint(self, now_s: float, running: RunningStep) -> list[Effect]:
+    def _await_safepoint(self, now_s: float, running: SimulatedRunningStep) -> list[Effect]:
         if not running.has_paused and not self._rows.count(running.queued).prefill_rows:
             return []  # a step that began with decode rows alone ends first
         units = running.next_safepoint(now_s)
@@ -227,7 +227,7 @@ class SimulatedStepRunner:
             answers.append(self._answer(_nothing(queued), 0.0, 0.0))
         return [*answers, *self.begin(now_s)]
 
-    def _compact(self, now_s: float, running: RunningStep, rows: int) -> list[Effect]:
+    def _compact(self, now_s: float, running: SimulatedRunningStep, rows: int) -> list[Effect]:
         """Let the running step go on with the rows that it has, of the `rows` before; or end it if it has none."""
         queued = running.queued
         if not queued.rows:
@@ -236,7 +236,7 @@ class SimulatedStepRunner:
             running.whole_s = self._whole_s(queued)
         return self._until_end(running)
 
-    def _until_end(self, running: RunningStep) -> list[Effect]:
+    def _until_end(self, running: SimulatedRunningStep) -> list[Effect]:
         self._turn += 1
         return [After(running.end_in_s, StepDue(self._turn))]
 

@@ -39,7 +39,7 @@ ROOM_BYTES = 1 << 16
 
 
 @dataclass(slots=True)
-class Row:
+class ConductedRow:
     """What a row of an outstanding step computes."""
 
     step: int
@@ -52,7 +52,7 @@ class Row:
 class Place:
     """Where a parked row stands, and what it is."""
 
-    row: Row
+    row: ConductedRow
     layer: int
     block: int
 
@@ -68,7 +68,7 @@ class Known:
     issued: int = 0
     length: int = 0
     ended: bool = False
-    rows: list[Row] = field(default_factory=list)
+    rows: list[ConductedRow] = field(default_factory=list)
     parked: Place | None = None
     valid: int = 0
     waits: int = 0
@@ -126,7 +126,7 @@ class Conductor:
         for each in chosen:
             assert each.parked is not None
             row = each.parked.row
-            each.rows.append(Row(self._steps, row.start, row.stop, row.sample))
+            each.rows.append(ConductedRow(self._steps, row.start, row.stop, row.sample))
             self._count(each, row)
             each.parked = None
         return Resume(self._steps, i64(each.number for each in chosen))
@@ -234,14 +234,14 @@ class Conductor:
         is_whole = not each.rows or all(row.step <= self._steps for row in each.rows)
         return is_whole and not each.ended and each.parked is None and each.issued < each.length
 
-    def _issue(self, each: Known, chunk: int) -> Row:
+    def _issue(self, each: Known, chunk: int) -> ConductedRow:
         stop = min(each.length, each.issued + chunk)
-        row = Row(self._steps, each.issued, stop, stop == each.length)
+        row = ConductedRow(self._steps, each.issued, stop, stop == each.length)
         each.rows.append(row)
         self._count(each, row)
         return row
 
-    def _count(self, each: Known, row: Row) -> None:
+    def _count(self, each: Known, row: ConductedRow) -> None:
         each.issued = row.stop
         each.length += row.sample
 
@@ -252,7 +252,7 @@ class Conductor:
         return Transfer(self._tickets, kind, each.number, region, *extents, host=host, priority=Priority.KV)
 
 
-def _step(number: int, sequences: list[int], rows: list[Row], after: list[int]) -> Step:
+def _step(number: int, sequences: list[int], rows: list[ConductedRow], after: list[int]) -> Step:
     return Step(
         number,
         i64(sequences),

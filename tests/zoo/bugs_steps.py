@@ -11,7 +11,7 @@ from services.instance.migration.migrate_out import MigrateOut
 from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.scheduling.step_rows import Row
+from services.instance.scheduling.step_rows import LedgerRow
 from services.instance.sequence.table import Sequence
 from tests.zoo.plant import Bug, skip, swap
 
@@ -19,11 +19,11 @@ ANY = ("I6", "I7", "I8", "I12", "I1", "core")
 """What a wrong counter may break, whichever is looked at first."""
 
 
-def _roll_back_the_kv_alone(original: object, self: Row) -> None:
+def _roll_back_the_kv_alone(original: object, self: LedgerRow) -> None:
     self.sequence.issued = min(self.sequence.issued, self.start)
 
 
-def _roll_back_the_tokens_alone(original: object, self: Row) -> None:
+def _roll_back_the_tokens_alone(original: object, self: LedgerRow) -> None:
     self.sequence.pending -= self.samples
 
 
@@ -100,14 +100,14 @@ BUGS = (
         "row-left-and-its-kv-counts",
         "what a row that left was to compute counts as issued",
         ANY,
-        (swap(Row.roll_back, _roll_back_the_tokens_alone),),
+        (swap(LedgerRow.roll_back, _roll_back_the_tokens_alone),),
         restless=True,
     ),
     Bug(
         "row-left-and-its-token-is-awaited",
         "the token of a row that left its step stays pending",
         ANY,
-        (swap(Row.roll_back, _roll_back_the_kv_alone),),
+        (swap(LedgerRow.roll_back, _roll_back_the_kv_alone),),
         restless=True,
     ),
     Bug(

@@ -15,7 +15,7 @@ from dunlin.engine.transfer.host_tier import HostMapping
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.peer_arenas import PeerArenas
 from dunlin.engine.transfer.slab import KvSlab
-from dunlin.engine.transfer.transfer_queue import Ended, TransferLimits, TransferQueue
+from dunlin.engine.transfer.transfer_queue import EndedTransfer, TransferLimits, TransferQueue
 from dunlin.messages.engine import (
     CancelTransfer,
     Forget,
@@ -146,7 +146,7 @@ class EngineTransfers:
 
     def with_steps(self, events: Sequence[Event]) -> list[Event]:
         """Events of steps, after the answers of transfers behind rows that did not run to their end."""
-        ended: list[Ended] = []
+        ended: list[EndedTransfer] = []
         for event in events:
             if isinstance(event, Interrupted):
                 for step, sequence in zip(event.step, event.sequence, strict=True):
@@ -162,10 +162,10 @@ class EngineTransfers:
         self._peers.forget(message.peer)
         return self._land_all(self._queue.forget_peer(message.peer))
 
-    def _land_all(self, ended: Sequence[Ended]) -> list[Event]:
+    def _land_all(self, ended: Sequence[EndedTransfer]) -> list[Event]:
         return [self._land(each) for each in ended]
 
-    def _land(self, ended: Ended) -> TransferDone:
+    def _land(self, ended: EndedTransfer) -> TransferDone:
         """A region that came in is its sequence's from now on; one that did not stops the rows that wait for it."""
         transfer, done = ended.transfer, ended.done
         if transfer.kind not in INTO_SLAB or transfer.payload is not Payload.KV:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from dunlin.engine.execution.step_batch import Row, StepError
+from dunlin.engine.execution.step_batch import StepError, StepRow
 
 
 class HiddenRooms:
@@ -29,7 +29,7 @@ class HiddenRooms:
         if self.size_bytes + size_bytes > self._bytes_max:
             raise StepError(f"{size_bytes} bytes of hidden states beside {self.size_bytes} of {self._bytes_max}")
 
-    def take(self, room: int, rows: Sequence[Row]) -> Tensor:
+    def take(self, room: int, rows: Sequence[StepRow]) -> Tensor:
         """The states of the rows, packed; they are not kept.
 
         :raises StepError: the room lacks a row's states, or has those of other tokens; nothing was taken.

@@ -4,14 +4,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dunlin.engine.decoder.iteration import RowProgress
-from dunlin.engine.execution.step_batch import Row, StepError
+from dunlin.engine.execution.step_batch import StepError, StepRow
 
 
 @dataclass(frozen=True, slots=True)
 class ParkedRow:
     """A row, where it stands, and the layers that its step computes."""
 
-    row: Row
+    row: StepRow
     progress: RowProgress
     layers: range
 

@@ -9,7 +9,7 @@ from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint
 from dunlin.engine.decoder.sampling import SamplingInput, sample_tokens
 from dunlin.engine.execution.hidden_rooms import HiddenRooms
-from dunlin.engine.execution.step_batch import Row, SampledRows, apply_samples
+from dunlin.engine.execution.step_batch import SampledRows, StepRow, apply_samples
 from dunlin.messages.engine import StepDone
 from dunlin.messages.types import f32, i8, i32, i64
 
@@ -23,7 +23,7 @@ class RunningStep:
     def __init__(
         self,
         number: int,
-        rows: Sequence[Row],
+        rows: Sequence[StepRow],
         layers: range,
         iteration: Iteration | None,
         dropped: Sequence[int] = (),
@@ -43,7 +43,7 @@ class RunningStep:
         return f"[step: {self.number} | rows: {len(self._rows)} | {self._iteration}]"
 
     @property
-    def rows(self) -> dict[int, Row]:
+    def rows(self) -> dict[int, StepRow]:
         """The rows that have not left, by number."""
         return self._rows
 

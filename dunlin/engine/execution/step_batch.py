@@ -32,7 +32,7 @@ class EngineShape:
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
+class StepRow:
     """A row that runs: it computes tokens `[start, stop)` of its sequence, and a next one if it is to `sample`; its
     hidden states go into the room `hidden_out` (0: into none).
     """
@@ -120,10 +120,10 @@ def _extents_by_row(step: Step, slots: int) -> list[list[tuple[int, int]]]:
 
 
 @dataclass(frozen=True, slots=True)
-class StepRows:
+class RunnableRows:
     """The rows of a step that run, and the sequences whose rows do not. `extents[i]` are those that row i writes."""
 
-    rows: list[Row]
+    rows: list[StepRow]
     extents: list[list[tuple[int, int]]]
     dropped: list[int]
 
@@ -135,12 +135,12 @@ def runnable_rows(
     sequences: Mapping[int, EngineSequence],
     spoiled: AbstractSet[int],
     layers: range,
-) -> StepRows:
+) -> RunnableRows:
     """The rows of a step but those that `left`, and those of sequences that ended, closed or are `spoiled`.
 
     :raises StepError: a row names tokens that are not known, or leaves a gap.
     """
-    found = StepRows([], [], [])
+    found = RunnableRows([], [], [])
     samples = not step.hidden_out
     for at, sequence in enumerate(step.sequence):
         if sequence in left:
@@ -150,14 +150,14 @@ def runnable_rows(
             found.dropped.append(sequence)
             continue
         sample = samples and bool(step.sample[at])
-        row = Row(sequence, state, step.start[at], step.stop[at], sample, step.hidden_out)
+        row = StepRow(sequence, state, step.start[at], step.stop[at], sample, step.hidden_out)
         _check_row(row, layers)
         found.rows.append(row)
         found.extents.append(extents[at])
     return found
 
 
-def _check_row(row: Row, layers: range) -> None:
+def _check_row(row: StepRow, layers: range) -> None:
     name, known, held = f"sequence {row.sequence}", len(row.state.tokens), row.state.valid.tokens(layers)
     if row.stop > known:
         raise StepError(f"{name}: tokens up to {row.stop} are named, {known} are known")
@@ -167,8 +167,8 @@ def _check_row(row: Row, layers: range) -> None:
         raise StepError(f"{name}: token {row.start} is computed, but the KV before it ends at {held}")
 
 
-def pack_rows(active: Sequence[Row]) -> DecoderBatch:
-    """The batch of the rows; every row's last token is sampled or not as `Row.sample` says."""
+def pack_rows(active: Sequence[StepRow]) -> DecoderBatch:
+    """The batch of the rows; every row's last token is sampled or not as `StepRow.sample` says."""
     tokens = list(chain.from_iterable([each.state.tokens[each.start : each.stop] for each in active]))
     positions = list(chain.from_iterable([range(each.start, each.stop) for each in active]))
     slots = list(chain.from_iterable([each.state.slots.slots(each.start, each.stop) for each in active]))
@@ -190,7 +190,7 @@ class SampledRows:
     failed: list[int] = field(default_factory=list)
 
 
-def apply_samples(rows: Sequence[Row], choices: Sequence[SampledToken | None]) -> SampledRows:
+def apply_samples(rows: Sequence[StepRow], choices: Sequence[SampledToken | None]) -> SampledRows:
     """Append each sampled token to its sequence, or end the sequence where there is none."""
     samples = SampledRows()
     for row, choice in zip(rows, choices, strict=True):

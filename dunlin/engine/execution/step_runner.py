@@ -20,9 +20,9 @@ from dunlin.engine.execution.running_step import RunningStep
 from dunlin.engine.execution.sequence import EngineSequence
 from dunlin.engine.execution.step_batch import (
     EngineShape,
-    Row,
     SampledRows,
     StepError,
+    StepRow,
     check_step,
     pack_rows,
     runnable_rows,
@@ -246,12 +246,12 @@ class StepRunner:
         return RunningStep(queued.number, rows, parked[0].layers, iteration, gone, queued.left)
 
     def _iterate(
-        self, rows: Sequence[Row], layers: range, hidden: Tensor | None = None, resumed: Sequence[RowProgress] = ()
+        self, rows: Sequence[StepRow], layers: range, hidden: Tensor | None = None, resumed: Sequence[RowProgress] = ()
     ) -> Iteration:
         sizes = None if all(row.is_decode for row in rows) else self._sizes
         return Iteration(self._decoder, pack_rows(rows), layers, sizes, hidden, resumed, self.count)
 
-    def _check_rooms(self, rows: Sequence[Row]) -> None:
+    def _check_rooms(self, rows: Sequence[StepRow]) -> None:
         if rows and rows[0].hidden_out:
             item_bytes = self._decoder.kv[0].element_size()
             self.rooms.check(sum(row.tokens for row in rows) * self._decoder.config.hidden * item_bytes)

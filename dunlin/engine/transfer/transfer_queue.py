@@ -31,7 +31,7 @@ class TransferLimits:
 
 
 @dataclass(frozen=True, slots=True)
-class Ended:
+class EndedTransfer:
     """A transfer and its one answer."""
 
     transfer: Transfer
@@ -59,7 +59,7 @@ class _Pending:
 
 
 class TransferQueue:
-    """Owns the transfers that have not been answered. Each `Ended` that its methods return is to be sent."""
+    """Owns the transfers that have not been answered. Each `EndedTransfer` that its methods return is to be sent."""
 
     def __init__(self, planner: CopyPlanner, clock: Callable[[], float], limits: TransferLimits | None = None) -> None:
         self._planner = planner
@@ -100,12 +100,12 @@ class TransferQueue:
         if is_written:
             self._put(pending)
 
-    def cancel(self, ticket: int) -> Ended | None:
+    def cancel(self, ticket: int) -> EndedTransfer | None:
         """Stop a transfer; None if it has ended."""
         pending = self._pending.get(ticket)
         return None if pending is None else self._end(pending, TransferStatus.CANCELLED)
 
-    def forget_peer(self, peer: Address) -> list[Ended]:
+    def forget_peer(self, peer: Address) -> list[EndedTransfer]:
         """Fail the transfers into the memory of a peer that is gone."""
         kind = TransferKind.SLAB_TO_PEER
         gone = [each for each in self._pending.values() if (each.transfer.kind, each.transfer.peer) == (kind, peer)]
@@ -119,13 +119,13 @@ class TransferQueue:
                 pending.layers = None if stop is None else max(min(stop, region.layer_stop) - region.layer_start, 0)
                 self._put(pending)
 
-    def step_left(self, step: int, sequences: Sequence[int] | None) -> list[Ended]:
+    def step_left(self, step: int, sequences: Sequence[int] | None) -> list[EndedTransfer]:
         """Rows of these sequences (None: all) left the step: what was to be copied behind them is not written."""
         behind = [each for each in self._pending.values() if each.transfer.step == step and each.layers is not None]
         left = [each for each in behind if sequences is None or each.transfer.sequence in sequences]
         return [self._end(each, TransferStatus.FAILED, f"the row left step {step}") for each in left]
 
-    def layout_changed(self) -> list[Ended]:
+    def layout_changed(self) -> list[EndedTransfer]:
         """The slab has another layout: transfers whose own slots are gone fail."""
         ended = []
         for pending in list(self._pending.values()):
@@ -135,16 +135,16 @@ class TransferQueue:
                 ended.append(self._end(pending, TransferStatus.FAILED, str(error)))
         return ended
 
-    def work_idle(self) -> list[Ended]:
+    def work_idle(self) -> list[EndedTransfer]:
         """Copy one chunk: no step waits."""
         pending = self._first()
         ended = None if pending is None else self._copy(pending, self._limits.chunk_bytes)
         return [] if ended is None else [ended]
 
-    def work_in_step(self, since_s: float) -> list[Ended]:
+    def work_in_step(self, since_s: float) -> list[EndedTransfer]:
         """Copy what may be copied between two safepoints of a step, `since_s` seconds after the last one."""
         self._turn += 1
-        ended: list[Ended] = []
+        ended: list[EndedTransfer] = []
         until_bytes = self.copied_bytes + self._limits.turn_bytes
         until_s = self._clock() + self._limits.turn_share * since_s
         spent: list[_Pending] = []
@@ -169,7 +169,7 @@ class TransferQueue:
         bound = pending.transfer.step_bytes
         return max(bound - pending.turn_bytes, 0) if bound > 0 else self._limits.chunk_bytes
 
-    def _copy(self, pending: _Pending, most_bytes: int) -> Ended | None:
+    def _copy(self, pending: _Pending, most_bytes: int) -> EndedTransfer | None:
         began_s = self._clock()
         try:
             if pending.copy is None:
@@ -205,13 +205,13 @@ class TransferQueue:
             wanted = transfer.checksum
         return TransferStatus.OK if wanted is None or wanted == copy.checksum else TransferStatus.CORRUPT
 
-    def _end(self, pending: _Pending, status: TransferStatus, detail: str = "") -> Ended:
+    def _end(self, pending: _Pending, status: TransferStatus, detail: str = "") -> EndedTransfer:
         del self._pending[pending.transfer.ticket]
         passed_s = self._clock() - pending.started_s
         checksum = 0 if pending.copy is None else pending.copy.checksum
         ticket, moved_bytes = pending.transfer.ticket, pending.moved_bytes
         done = TransferDone(ticket, status, checksum, moved_bytes, passed_s, detail, pending.busy_s)
-        return Ended(pending.transfer, done)
+        return EndedTransfer(pending.transfer, done)
 
     def _first(self) -> _Pending | None:
         """The most urgent transfer that can go on. Entries of transfers that cannot any more are dropped here."""

@@ -7,7 +7,7 @@ from dunlin.effects import Effect
 from dunlin.messages.types import Figure, Verdict, Why
 from dunlin.policies.interrupt import InterruptCandidate, InterruptPolicy, never
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.scheduling.step_rows import Row
+from services.instance.scheduling.step_rows import LedgerRow
 from services.instance.sequence.table import SequenceState, SequenceTable
 
 
@@ -47,11 +47,11 @@ class RowInterrupts:
         why = Why("idle engine", "resume", (Figure("parked", self._sequences.parked_count),))
         return self._ledger.resume(self._sequences.parked(), why)
 
-    def _may_be_interrupted(self, row: Row) -> bool:
+    def _may_be_interrupted(self, row: LedgerRow) -> bool:
         return row.sequence.state is SequenceState.RUNNING and not self._ledger.is_held(row.sequence)
 
 
-def _candidate(row: Row, is_parked: bool) -> InterruptCandidate:
+def _candidate(row: LedgerRow, is_parked: bool) -> InterruptCandidate:
     sequence = row.sequence
     is_prefill = row.stop - row.start > 1 or row.stop <= sequence.place.prompt_tokens
     return InterruptCandidate(

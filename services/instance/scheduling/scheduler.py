@@ -13,7 +13,7 @@ from services.instance.kv.kv_cache import KvCache
 from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.step_ledger import MAX_OUTSTANDING_STEPS, StepLedger
-from services.instance.scheduling.steps import StepComposer
+from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence import crash_suspects
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
@@ -28,7 +28,7 @@ class Scheduler:
         sequences: SequenceTable,
         lifecycle: SequenceLifecycle,
         steps: StepLedger,
-        composer: StepComposer,
+        composer: BatchComposer,
         interrupts: RowInterrupts,
         victim_policy: VictimPolicy,
         not_held_for_handoff: Callable[[list[Sequence]], list[Sequence]],

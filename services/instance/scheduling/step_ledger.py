@@ -13,7 +13,7 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import Discard, Interrupt, Interrupted, Resume, StepDone
 from dunlin.messages.types import Verdict, Why, i64
 from services.instance.scheduling.step_outcome import StepOutcome, StepTotals, is_steady, settle, settle_steady
-from services.instance.scheduling.step_rows import Row, StepRows, of_rows
+from services.instance.scheduling.step_rows import LedgerRow, StepRows, of_rows
 from services.instance.sequence.table import Sequence, SequenceState, SequenceTable
 
 MAX_OUTSTANDING_STEPS = 2
@@ -32,10 +32,10 @@ class StepLedger:
         self._engine = engine
         self._sequences = sequences
         self._outstanding: dict[int, StepRows] = {}
-        self._parked: dict[Sequence, Row] = {}
+        self._parked: dict[Sequence, LedgerRow] = {}
         self._interrupts: dict[int, list[Sequence]] = {}
         # Rows that left by the word of `StepDone`, by (step, number), until `Interrupted` says whether they are parked.
-        self._undecided: dict[tuple[int, int], Row] = {}
+        self._undecided: dict[tuple[int, int], LedgerRow] = {}
         self._last_step = 0
         self._last_ticket = 0
 
@@ -79,15 +79,15 @@ class StepLedger:
                 return list(zip(rows.sequences, rows.stops, strict=True))
         return []
 
-    def outstanding_rows(self) -> list[Row]:
+    def outstanding_rows(self) -> list[LedgerRow]:
         """The oldest outstanding row of each sequence, in the order of the engine's queue."""
-        found: dict[Sequence, Row] = {}
+        found: dict[Sequence, LedgerRow] = {}
         for number, rows in self._outstanding.items():
             for row in rows.rows(number):
                 found.setdefault(row.sequence, row)
         return list(found.values())
 
-    def parked_rows(self) -> list[Row]:
+    def parked_rows(self) -> list[LedgerRow]:
         """The parked rows, in the order in which they were parked."""
         return list(self._parked.values())
 
@@ -180,7 +180,7 @@ class StepLedger:
 
         Those for whose step the engine's queue has no room stay parked.
         """
-        groups: dict[tuple[int, int, int], list[Row]] = {}
+        groups: dict[tuple[int, int, int], list[LedgerRow]] = {}
         for sequence in sequences:
             row = self._parked.get(sequence)
             if row is not None:
@@ -197,14 +197,14 @@ class StepLedger:
                 self._sequences.transition(row.sequence, SequenceState.RUNNING)
         return [Send(self._engine, Discard(i64([row.number for row in rows])))] if rows else []
 
-    def forget(self, sequence: Sequence) -> Row | None:
+    def forget(self, sequence: Sequence) -> LedgerRow | None:
         """Forget its parked row here alone: the engine forgets it with the sequence. None: it has none."""
         row = self._parked.pop(sequence, None)
         if row is not None:
             row.roll_back()
         return row
 
-    def _resume_together(self, rows: list[Row], why: Why | None) -> Effect:
+    def _resume_together(self, rows: list[LedgerRow], why: Why | None) -> Effect:
         for row in rows:
             del self._parked[row.sequence]
             row.sequence.in_steps += 1
@@ -212,7 +212,7 @@ class StepLedger:
         step = self.add(of_rows(rows))
         return Send(self._engine, Resume(step, i64([row.number for row in rows]), why=why))
 
-    def _take(self, step: int, numbers: Iterable[int]) -> list[Row]:
+    def _take(self, step: int, numbers: Iterable[int]) -> list[LedgerRow]:
         """Take the rows of these sequences out of their step; rows that left it before are not found again."""
         if step not in self._outstanding:
             return [row for number in numbers if (row := self._undecided.pop((step, number), None)) is not None]
@@ -227,11 +227,11 @@ class StepLedger:
             self._roll_back(row)
         return [row.sequence for row in rows]
 
-    def _park(self, row: Row) -> None:
+    def _park(self, row: LedgerRow) -> None:
         row.sequence.in_steps -= 1
         self._parked[row.sequence] = row
 
-    def _roll_back(self, row: Row) -> None:
+    def _roll_back(self, row: LedgerRow) -> None:
         row.sequence.in_steps -= 1
         row.roll_back()
         self._sequences.changed()

@@ -22,7 +22,7 @@ class DecodeBatch:
 
 
 @dataclass(slots=True)
-class Row:
+class LedgerRow:
     """One row outside the columns of its step: it left `step`, after `layer` layers and `block` pieces of attention."""
 
     sequence: Sequence
@@ -54,12 +54,15 @@ class StepRows:
     samples: I8
     decode_batch: DecodeBatch | None = None
 
-    def rows(self, step: int) -> list[Row]:
+    def rows(self, step: int) -> list[LedgerRow]:
         """The rows as objects; `step` is the number of their step."""
         columns = zip(self.sequences, self.numbers, self.starts, self.stops, self.samples, strict=True)
-        return [Row(sequence, number, step, start, stop, samples) for sequence, number, start, stop, samples in columns]
+        return [
+            LedgerRow(sequence, number, step, start, stop, samples)
+            for sequence, number, start, stop, samples in columns
+        ]
 
-    def split(self, step: int, leaving: Collection[int]) -> tuple["StepRows", list[Row]]:
+    def split(self, step: int, leaving: Collection[int]) -> tuple["StepRows", list[LedgerRow]]:
         """The step without the rows of the sequences numbered `leaving`, and those rows."""
         rows = self.rows(step)
         return of_rows([row for row in rows if row.number not in leaving]), [
@@ -67,7 +70,7 @@ class StepRows:
         ]
 
 
-def of_rows(rows: list[Row]) -> StepRows:
+def of_rows(rows: list[LedgerRow]) -> StepRows:
     """These rows, in columns."""
     return StepRows(
         [row.sequence for row in rows],

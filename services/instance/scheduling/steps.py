@@ -20,7 +20,7 @@ _DECODE = {
 """The candidates of decode rows, made once."""
 
 
-class StepComposer:
+class BatchComposer:
     """Owns the last step's composition, as long as the next one can follow from it."""
 
     def __init__(self, policy: BatchPolicy, policy_name: str, budget_tokens: int, ledger: StepLedger) -> None:

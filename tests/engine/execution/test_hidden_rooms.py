@@ -5,12 +5,12 @@ import torch
 
 from dunlin.engine.execution.hidden_rooms import HiddenRooms
 from dunlin.engine.execution.sequence import EngineSequence
-from dunlin.engine.execution.step_batch import Row, StepError
+from dunlin.engine.execution.step_batch import StepError, StepRow
 from tests.engine.commands import make_open
 
 
-def make_row(sequence: int, start: int, stop: int) -> Row:
-    return Row(sequence, EngineSequence(make_open(sequence), 100, 3), start, stop, False)
+def make_row(sequence: int, start: int, stop: int) -> StepRow:
+    return StepRow(sequence, EngineSequence(make_open(sequence), 100, 3), start, stop, False)
 
 
 def states(tokens: int, value: float) -> torch.Tensor:
@@ -30,7 +30,7 @@ def test_states_are_taken_in_the_order_of_the_rows() -> None:
 
 
 @pytest.mark.parametrize("row", [make_row(1, 0, 3), make_row(1, 1, 3), make_row(3, 0, 2)])
-def test_states_of_other_tokens_are_refused_and_nothing_is_taken(row: Row) -> None:
+def test_states_of_other_tokens_are_refused_and_nothing_is_taken(row: StepRow) -> None:
     rooms = HiddenRooms(1000)
     rooms.put(5, 1, 0, states(2, 1.0))
     rooms.put(5, 2, 0, states(2, 2.0))

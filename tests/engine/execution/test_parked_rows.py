@@ -6,7 +6,7 @@ import torch
 from dunlin.engine.decoder.iteration import RowProgress
 from dunlin.engine.execution.parked_rows import ParkedRow, ParkedRows
 from dunlin.engine.execution.sequence import EngineSequence
-from dunlin.engine.execution.step_batch import Row, StepError
+from dunlin.engine.execution.step_batch import StepError, StepRow
 from tests.engine.commands import make_open
 
 
@@ -14,7 +14,7 @@ def make_parked(sequence: int, layer: int = 1, block: int = 0, tokens: int = 4, 
     state = EngineSequence(make_open(sequence, range(tokens)), 100, 3)
     hidden = torch.zeros(tokens, 8)
     progress = RowProgress(layer, block, tokens, 0, hidden, torch.zeros(tokens, 2, 4))
-    return ParkedRow(Row(sequence, state, 0, tokens, True), progress, range(stop))
+    return ParkedRow(StepRow(sequence, state, 0, tokens, True), progress, range(stop))
 
 
 SIZE = 4 * 8 * 4 * 2

@@ -15,7 +15,7 @@ from dunlin.engine.transfer.host_tier import HostMapping
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.peer_arenas import PeerArenas
 from dunlin.engine.transfer.slab import KvSlab
-from dunlin.engine.transfer.transfer_queue import Ended, TransferLimits, TransferQueue
+from dunlin.engine.transfer.transfer_queue import EndedTransfer, TransferLimits, TransferQueue
 from dunlin.messages.engine import MapHost, Transfer
 from dunlin.messages.types import HostRegion, Region, TransferKind, i64
 from tests.engine.build import SteppingClock
@@ -72,9 +72,9 @@ class Engine:
         path.write_bytes(bytes(size))
         self.tier.map(MapHost(str(path), size, 1))
 
-    def finish(self) -> list[Ended]:
+    def finish(self) -> list[EndedTransfer]:
         """Work until nothing can go on."""
-        ended: list[Ended] = []
+        ended: list[EndedTransfer] = []
         while self.queue.has_work:
             ended += self.queue.work_idle()
         return ended

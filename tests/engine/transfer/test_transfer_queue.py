@@ -10,7 +10,7 @@ from dunlin.effects import Address
 from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.transfer.errors import TransferError
-from dunlin.engine.transfer.transfer_queue import Ended, TransferLimits
+from dunlin.engine.transfer.transfer_queue import EndedTransfer, TransferLimits
 from dunlin.kv.region_identity import region_identity, signed_digest
 from dunlin.messages.engine import (
     CancelTransfer,
@@ -204,7 +204,7 @@ def test_beside_long_iterations_a_large_region_is_copied_at_once(
     assert [getattr(event, "ticket", "step") for event in events] == ([1, "step"] if is_at_once else ["step", 1])
 
 
-def only(ended: list[Ended]) -> TransferDone:
+def only(ended: list[EndedTransfer]) -> TransferDone:
     (one,) = ended
     return one.done
 

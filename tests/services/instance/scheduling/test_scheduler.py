@@ -15,7 +15,7 @@ from services.instance.scheduling.interrupts import RowInterrupts
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.scheduling.scheduler import Scheduler
 from services.instance.scheduling.step_ledger import StepLedger
-from services.instance.scheduling.steps import StepComposer
+from services.instance.scheduling.steps import BatchComposer
 from services.instance.sequence.table import SequenceState, SequenceTable
 from tests.services.instance.bench import ENGINE, D, done, make_place, ready_core
 
@@ -31,7 +31,7 @@ def test_one_that_arrived_with_more_slots_than_it_needs_makes_no_room_for_others
     steps = StepLedger(ENGINE, sequences)
     lifecycle = SequenceLifecycle(ENGINE, sequences, host_cache, steps)
     lifecycle.kv_cache = KvCache(96)
-    composer = StepComposer(BATCH_POLICIES["chunked"], "chunked", 512, steps)
+    composer = BatchComposer(BATCH_POLICIES["chunked"], "chunked", 512, steps)
     interrupts = RowInterrupts(never, sequences, steps)
     config = SchedulerConfig(allocate_ahead_tokens=4)
     scheduler = Scheduler(
