@@ -46,6 +46,7 @@ MEANINGS = {
     "outstanding": "steps that the engine has not answered",
     "placeable_instances": "instances that could be given requests at that moment",
     "plan_version": "version of the instance's place in a group",
+    "parked": "sequences whose row left a step and waits in the engine to be resumed",
     "prefill_instances": "instances that compute prompts only",
     "prompt_tokens": "tokens of the prompt",
     "queued": "requests that waited at the dispatcher, this one included",
