@@ -421,6 +421,8 @@ class EngineReady:
     layout: int = number(10, default=0)
     layer_digests: tuple[str, ...] = number(11, default=())
     agent: bytes = number(12, default=b"")
+    arena: int = number(13, default=0)
+    """Names this use of the engine's memory: KV lies where it lay as long as it is the same."""
 
 
 @message(event=7)

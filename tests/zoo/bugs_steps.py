@@ -102,6 +102,7 @@ BUGS = (
         ANY,
         (swap(LedgerRow.roll_back, _roll_back_the_tokens_alone),),
         restless=True,
+        seed=422,
     ),
     Bug(
         "row-left-and-its-token-is-awaited",
@@ -109,6 +110,7 @@ BUGS = (
         ANY,
         (swap(LedgerRow.roll_back, _roll_back_the_kv_alone),),
         restless=True,
+        seed=428,
     ),
     Bug(
         "held-sequence-gets-a-row",
@@ -116,6 +118,7 @@ BUGS = (
         ANY,
         (swap(StepLedger.without_held, lambda original, self, running: running),),
         restless=True,
+        seed=435,
     ),
     Bug(
         "held-for-ever",
@@ -123,6 +126,7 @@ BUGS = (
         ("I12", "I9"),
         (swap(StepLedger.on_interrupted, _without_answers_of_none),),
         restless=True,
+        seed=442,
     ),
     Bug(
         "queued-rows-not-interrupted",
@@ -130,6 +134,7 @@ BUGS = (
         ANY,
         (swap(StepLedger.interrupt, _queued_rows_stay),),
         restless=True,
+        seed=449,
     ),
     Bug(
         "one-row-a-sequence",
@@ -137,6 +142,7 @@ BUGS = (
         ANY,
         (swap(StepLedger.on_interrupted, _first_row_of_each),),
         restless=True,
+        seed=461,
     ),
     Bug(
         "parked-without-room",
@@ -144,6 +150,7 @@ BUGS = (
         ANY,
         (swap(StepLedger.on_interrupted, _park_whatever_left),),
         restless=True,
+        seed=463,
     ),
     Bug(
         "parked-row-taken-for-gone",
@@ -151,6 +158,7 @@ BUGS = (
         ANY,
         (swap(StepLedger._park, lambda original, self, row: self._roll_back(row)),),
         restless=True,
+        seed=470,
     ),
     Bug(
         "resumed-from-different-places",
@@ -181,8 +189,8 @@ BUGS = (
         "a preempted sequence gives its slots back and keeps its parked row",
         ANY,
         (skip(StepLedger.discard, list, called_by=SequenceLifecycle.preempt),),
-        seed=17,
         restless=True,
+        seed=516,
     ),
     Bug(
         "parked-row-of-the-dead",

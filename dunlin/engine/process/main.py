@@ -54,6 +54,8 @@ class ParentChannel:
         self._socket = connected
         self._header = Header(sender)
         self._reader = FrameReader()
+        self._poll = select.poll()  # `select` takes no descriptor beyond 1023
+        self._poll.register(connected, select.POLLIN)
 
     def send(self, message: Message) -> None:
         """Send a message; blocks while the parent does not read.
@@ -64,7 +66,7 @@ class ParentChannel:
 
     def raise_if_activated(self) -> None:
         """:raises ActivationRequested: the parent has sent a byte, or is gone."""
-        if select.select([self._socket], [], [], 0)[0]:
+        if self._poll.poll(0):
             raise ActivationRequested
 
     def wait_for_activation(self) -> None:
@@ -82,7 +84,7 @@ class ParentChannel:
         :raises EOFError: the parent closed the socket.
         :raises FrameError, CodecError: the bytes are no messages.
         """
-        if not wait and not select.select([self._socket], [], [], 0)[0]:
+        if not wait and not self._poll.poll(0):
             return
         data = self._socket.recv(_READ_BYTES)
         if not data:
@@ -267,4 +269,5 @@ def _ready(loaded: LoadedModel, options: EngineOptions, agent: bytes) -> EngineR
         layout=loaded.arena.record.layout,
         layer_digests=tuple(state.digest.hex() for state in loaded.arena.record.layers),
         agent=agent,
+        arena=loaded.arena.identity,
     )

@@ -6,6 +6,7 @@ nothing.
 
 import mmap
 import os
+import weakref
 
 import numpy as np
 
@@ -20,6 +21,7 @@ class ActivationRooms:
         self.count = count
         self.room_bytes = room_bytes
         self.fd = os.memfd_create("dunlin-activations", os.MFD_CLOEXEC)
+        self._closing = weakref.finalize(self, os.close, self.fd)
         os.ftruncate(self.fd, count * room_bytes)
         self._bytes = np.frombuffer(mmap.mmap(self.fd, count * room_bytes), dtype=np.uint8)
 
@@ -33,7 +35,7 @@ class ActivationRooms:
 
     def close(self) -> None:
         """Close the file; the memory goes with the last view of it."""
-        os.close(self.fd)
+        self._closing()
 
 
 def room_offset(room: int, length_bytes: int, count: int, room_bytes: int) -> int:

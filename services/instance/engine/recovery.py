@@ -4,7 +4,7 @@ The arena outlives the engine. A sequence keeps its slots and continues after th
 engine ended makes the content of the KV cache doubtful. Knows no process; `EngineExited` says how the engine ended.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dunlin.cores.handlers import handles
 from dunlin.effects import Address, After, Effect, Send
@@ -111,7 +111,7 @@ class EngineRecovery:
         if self._last_engine is not None and ready.weights_digest != self._last_engine.weights_digest:
             for sequence in self._sequences:
                 effects += self._host_cache.truncate(sequence)
-        if ready != self._trusted_engine:
+        if self._trusted_engine is None or replace(ready, agent=self._trusted_engine.agent) != self._trusted_engine:
             for sequence in self._with_slots():
                 self._lifecycle.discard_kv(sequence)
             capacity = min(ready.slots, self._kv_cache.max_slots or ready.slots)
