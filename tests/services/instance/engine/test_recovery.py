@@ -107,7 +107,8 @@ def test_what_was_only_waiting_is_not_opened_before_its_turn() -> None:
 
 
 @pytest.mark.parametrize(
-    "different", [{"slots": 255}, {"weights_digest": "other"}, {"kv_dtype": "bfloat16"}, {"kv_bytes_per_token": 32}]
+    "different",
+    [{"slots": 255}, {"weights_digest": "other"}, {"kv_dtype": "bfloat16"}, {"kv_bytes_per_token": 32}, {"arena": 7}],
 )
 def test_an_engine_that_is_not_the_same_finds_nothing_in_the_slab(different: dict[str, Any]) -> None:
     direct = ready_core()
@@ -120,6 +121,15 @@ def test_an_engine_that_is_not_the_same_finds_nothing_in_the_slab(different: dic
     assert of(Step, sends)[0].start[0] == 0
     direct.core.slot_table.check_integrity()
     assert direct.core.slot_table.capacity == different.get("slots", 256)
+
+
+def test_another_life_of_the_engine_finds_the_kv_where_it_lay() -> None:
+    direct = ready_core({"agent": b"one life"})
+    direct.give(D, make_place(tokens=10))
+    direct.give(ENGINE, done(1, (1, 5)))
+    lose(direct)
+    assert len(only(Open, bring_back(direct, agent=b"the next")).extent_start) == 1
+    assert direct.core.report().revived_tokens_total == 10
 
 
 @pytest.mark.parametrize("signal", [4, 6, 7, 8, 11])
