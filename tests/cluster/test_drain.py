@@ -16,7 +16,8 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
 Command = Callable[..., "subprocess.CompletedProcess[str]"]
 STREAMS = 6
-TOKENS = 200
+TOKENS = 500
+"""More than are made while the command that drains starts: a fast engine makes several hundred in that second."""
 
 
 def reports(client: Client) -> dict[str, InstanceReport]:
