@@ -10,7 +10,7 @@ sends its result, and of blocks that it holds in part the K/V.
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import reduce
 
@@ -18,8 +18,8 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from dunlin.engine.attention.base import BatchRow, PartialResult, Result, RowState, merge_results
-from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePass
+from dunlin.engine.attention.base import BatchRow, PartialResult, Result, merge_results
+from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
 from dunlin.engine.attention.row_results import OWN, RowResults
 from dunlin.engine.attention.spans import KeySpan, RoomSpan, SlotSpan, count_below
 
@@ -37,8 +37,8 @@ RUN_QUERIES = 64
 class DeterministicAttention:
     """See `Attention`."""
 
-    def plan(self, rows: Sequence[BatchRow]) -> "DeterministicPlan":
-        return DeterministicPlan(rows)
+    def plan(self, rows: Sequence[BatchRow]) -> PiecewisePlan:
+        return PiecewisePlan(rows, _pieces(rows), DeterministicCutter(rows))
 
     def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
         """Results of whole blocks, K/V of the rest."""
@@ -50,30 +50,19 @@ class DeterministicAttention:
         return results, rooms
 
 
-class DeterministicPlan:
-    """See `AttentionPlan`."""
+def _pieces(rows: Sequence[BatchRow]) -> list[Piece]:
+    short = [index for index, row in enumerate(rows) if _is_short(row)]
+    groups = _groups(rows, short)
+    pieces = [Piece(tuple(group), None, 0, _Shared([rows[index] for index in group]).compute) for group in groups]
+    long = [index for index, row in enumerate(rows) if not _is_short(row) and not row.awaited]
+    return pieces + [piece for index in long for piece in _long_pieces(index, rows[index], rows[index].keys, ())]
+
+
+class DeterministicCutter:
+    """See `ArrivalCutter`."""
 
     def __init__(self, rows: Sequence[BatchRow]) -> None:
         self._rows = rows
-        short = [index for index, row in enumerate(rows) if _is_short(row)]
-        self._pieces = [
-            Piece(tuple(group), None, 0, _Shared([rows[index] for index in group]).compute)
-            for group in _groups(rows, short)
-        ]
-        long = [index for index, row in enumerate(rows) if not _is_short(row) and not row.awaited]
-        self._pieces += [piece for index in long for piece in _long_pieces(index, rows[index], rows[index].keys, ())]
-
-    def start(
-        self,
-        query: Tensor,
-        layer_kv: Tensor,
-        resumed: Mapping[int, RowState] | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> PiecewisePass:
-        started = PiecewisePass(self._rows, self._pieces, query, layer_kv, self, dtype)
-        for row, state in (resumed or {}).items():
-            started.resume(row, state)
-        return started
 
     def check(self, row: int, part: PartialResult) -> None:
         """:raises ValueError: the part is not one block: its bits would depend on who holds which keys."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import DECODE_PAIRS, PIECE_PAIRS, BatchRow, PartialResult, Result, RowState
-from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePass
+from dunlin.engine.attention.base import DECODE_PAIRS, PIECE_PAIRS, BatchRow, PartialResult, Result
+from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
 from dunlin.engine.attention.row_results import RowResults
 from dunlin.engine.attention.spans import KeySpan, RoomSpan, count_below
 
@@ -26,31 +26,18 @@ _flash = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu.default
 class FusedAttention:
     """See `Attention`."""
 
-    def plan(self, rows: Sequence[BatchRow]) -> "FusedPlan":
-        return FusedPlan(rows)
+    def plan(self, rows: Sequence[BatchRow]) -> PiecewisePlan:
+        return PiecewisePlan(rows, list(cut_pieces(rows, range(len(rows)))), FusedCutter(rows))
 
     def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
         return [held], []
 
 
-class FusedPlan:
-    """See `AttentionPlan`."""
+class FusedCutter:
+    """See `ArrivalCutter`."""
 
     def __init__(self, rows: Sequence[BatchRow]) -> None:
         self._rows = rows
-        self._pieces = list(cut_pieces(rows, range(len(rows))))
-
-    def start(
-        self,
-        query: Tensor,
-        layer_kv: Tensor,
-        resumed: Mapping[int, RowState] | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> PiecewisePass:
-        started = PiecewisePass(self._rows, self._pieces, query, layer_kv, self, dtype)
-        for row, state in (resumed or {}).items():
-            started.resume(row, state)
-        return started
 
     def check(self, row: int, part: PartialResult) -> None:
         """Any partial result merges."""

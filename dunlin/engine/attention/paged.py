@@ -5,16 +5,16 @@ long, of keys, whose results merge in fp32.
 """
 
 from array import array
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import DECODE_PAIRS, PIECE_PAIRS, BatchRow, LocalRows, PartialResult, RowState
+from dunlin.engine.attention.base import DECODE_PAIRS, PIECE_PAIRS, BatchRow, LocalRows, PartialResult
 from dunlin.engine.attention.native.library import COLUMNS, PagedKernel, load_kernel
-from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePass
+from dunlin.engine.attention.piecewise import Arrival, Piece, PiecewisePlan
 from dunlin.engine.attention.row_results import RowResults
 from dunlin.engine.attention.spans import KeySpan, RoomSpan, count_below
 
@@ -35,17 +35,20 @@ class PagedAttention:
         """:raises KernelUnavailable: there is none."""
         return self._given or load_kernel()
 
-    def plan(self, rows: Sequence[BatchRow]) -> "PagedPlan":
+    def plan(self, rows: Sequence[BatchRow]) -> PiecewisePlan:
         if not isinstance(rows, LocalRows):
-            return PagedPlan(self.kernel, rows, list(_cut(self.kernel, rows, range(len(rows)))))
+            return self._planned(rows, _cut(self.kernel, rows, range(len(rows))))
         columns = zip(rows.starts, rows.stops, rows.lengths, strict=True)
         decoding = [at for at, row in enumerate(columns) if row[1] - row[0] == 1 and row[2] <= DECODE_PAIRS]
         pieces = self._decode_pieces(rows, decoding) if decoding else []
         others = sorted(set(range(len(rows))) - set(decoding)) if len(decoding) < len(rows) else []
-        return PagedPlan(self.kernel, rows, [*pieces, *_cut(self.kernel, rows, others)])
+        return self._planned(rows, [*pieces, *_cut(self.kernel, rows, others)])
 
     def share(self, held: range, length: int) -> tuple[list[range], list[range]]:
         return [held], []
+
+    def _planned(self, rows: Sequence[BatchRow], pieces: Iterable[Piece]) -> PiecewisePlan:
+        return PiecewisePlan(rows, list(pieces), PagedCutter(self.kernel, rows))
 
     def _decode_pieces(self, rows: LocalRows, chosen: Sequence[int]) -> list[Piece]:
         if self._decode_runs is None or not self._decode_runs.fit(rows, chosen):
@@ -53,25 +56,12 @@ class PagedAttention:
         return list(self._decode_runs.pieces(self.kernel, rows, chosen))
 
 
-class PagedPlan:
-    """See `AttentionPlan`."""
+class PagedCutter:
+    """See `ArrivalCutter`."""
 
-    def __init__(self, kernel: PagedKernel, rows: Sequence[BatchRow], pieces: Sequence[Piece]) -> None:
+    def __init__(self, kernel: PagedKernel, rows: Sequence[BatchRow]) -> None:
         self._kernel = kernel
         self._rows = rows
-        self._pieces = pieces
-
-    def start(
-        self,
-        query: Tensor,
-        layer_kv: Tensor,
-        resumed: Mapping[int, RowState] | None = None,
-        dtype: torch.dtype | None = None,
-    ) -> PiecewisePass:
-        started = PiecewisePass(self._rows, self._pieces, query, layer_kv, self, dtype)
-        for row, state in (resumed or {}).items():
-            started.resume(row, state)
-        return started
 
     def check(self, row: int, part: PartialResult) -> None:
         """Any partial result merges."""

@@ -154,3 +154,24 @@ class PiecewisePass:
         """Forget pieces that no row needs any more."""
         while self._queue and not self._due(self._queue[0]):
             self._queue.popleft()
+
+
+class PiecewisePlan:
+    """See `AttentionPlan`. Its `pieces` are of the keys that are here; `cutter` makes those of keys that arrive."""
+
+    def __init__(self, rows: Sequence[BatchRow], pieces: Sequence[Piece], cutter: ArrivalCutter) -> None:
+        self._rows = rows
+        self._pieces = pieces
+        self._cutter = cutter
+
+    def start(
+        self,
+        query: Tensor,
+        layer_kv: Tensor,
+        resumed: Mapping[int, RowState] | None = None,
+        dtype: torch.dtype | None = None,
+    ) -> PiecewisePass:
+        started = PiecewisePass(self._rows, self._pieces, query, layer_kv, self._cutter, dtype)
+        for row, state in (resumed or {}).items():
+            started.resume(row, state)
+        return started

@@ -17,6 +17,7 @@ from dunlin.engine.attention.choice import agrees_with_torch, choose_backend
 from dunlin.engine.attention.fused import FusedAttention
 from dunlin.engine.attention.native.library import LEVELS, SOURCE, KernelUnavailable, PagedKernel, load_kernel
 from dunlin.engine.attention.paged import PagedAttention
+from dunlin.engine.attention.piecewise import PiecewisePlan
 from dunlin.engine.attention.spans import slot_run, slot_span
 from tests.engine.attention.reference import attend, close, make_kv, make_query, reference
 
@@ -161,7 +162,7 @@ def test_a_kernel_that_computes_something_else_is_not_chosen(monkeypatch: pytest
     class Wrong(PagedAttention):
         """Takes the first slots for everyone's."""
 
-        def plan(self, rows: Sequence[BatchRow]) -> paged.PagedPlan:
+        def plan(self, rows: Sequence[BatchRow]) -> PiecewisePlan:
             return super().plan([local_row(row.start, row.stop, 0, row.length) for row in rows])
 
     assert not agrees_with_torch(Wrong(KERNEL))
