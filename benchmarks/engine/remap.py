@@ -33,12 +33,13 @@ from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.decoder.weight_sources import CheckpointSource, HostSource, WeightSource
-from dunlin.engine.execution.remap import LayerRemapper, RemapOrder, RemapStage
+from dunlin.engine.execution.remap import LayerRemapper, RemapOrder
+from dunlin.messages.types import RemapPhase
 
 STALL_MS_AT_MOST = 10.0
 ROWS, CONTEXT, STEP_EVERY = 16, 128, 4
-AWAY = (RemapStage.PREPARE, RemapStage.DROP_WEIGHTS, RemapStage.RELEASE_KV)
-BACK = (RemapStage.PREPARE, RemapStage.LOAD, RemapStage.COMMIT)
+AWAY = (RemapPhase.PREPARE, RemapPhase.DROP_WEIGHTS, RemapPhase.RELEASE_KV)
+BACK = (RemapPhase.PREPARE, RemapPhase.LOAD, RemapPhase.COMMIT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,14 +68,14 @@ class RemapBench:
         self._layout = 0
 
     def change(
-        self, phases: tuple[RemapStage, ...], layers: int, name: str, source: WeightSource | None, steps: bool
+        self, phases: tuple[RemapPhase, ...], layers: int, name: str, source: WeightSource | None, steps: bool
     ) -> list[int]:
         """Carry a change out; the slots after each phase."""
         slots = []
         self._layout += 1
         for phase in phases:
             order = RemapOrder(self._layout, phase, tuple(range(layers)))
-            label, from_source = f"{phase.name} {name}".strip(), source if phase is RemapStage.LOAD else None
+            label, from_source = f"{phase.name} {name}".strip(), source if phase is RemapPhase.LOAD else None
             before = len(self.pieces_ms[label])
             self._piece(label, partial(self.remapper.begin, order, from_source))
             while self.remapper.busy:

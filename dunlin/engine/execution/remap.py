@@ -3,12 +3,11 @@
 Fewer layers: PREPARE maps the weights' granules at the tails of the KV that stays, DROP_WEIGHTS gives them over,
 RELEASE_KV does the same with the KV of the layers that went. More layers: PREPARE takes tails of KV, whose slots the
 core has evacuated, as room for weights, LOAD fills it, COMMIT holds the layers. ABORT ends a change where it stands,
-without loss of KV. Owns the change under way; the arena carries it out. Knows no message and no step.
+without loss of KV. Owns the change under way; the arena carries it out. Knows no step.
 """
 
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from enum import IntEnum
 
 import xxhash
 
@@ -18,18 +17,8 @@ from dunlin.engine.decoder.layer_arena import LayerArena
 from dunlin.engine.decoder.layer_layout import LayoutError, slot_capacity
 from dunlin.engine.decoder.weight_sources import WeightSource, WeightSourceError
 from dunlin.engine.decoder.weights import Weights, digest_pieces
+from dunlin.messages.types import RemapPhase
 from dunlin.model.errors import ModelError
-
-
-class RemapStage(IntEnum):
-    """The phases of a change of layers."""
-
-    PREPARE = 0
-    DROP_WEIGHTS = 1
-    RELEASE_KV = 2
-    LOAD = 3
-    COMMIT = 4
-    ABORT = 5
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +26,7 @@ class RemapOrder:
     """One phase: `layers` are to be held when the change is over, `layout` is the version that results."""
 
     layout: int
-    phase: RemapStage
+    phase: RemapPhase
     layers: tuple[int, ...]
 
 
@@ -46,7 +35,7 @@ class RemapOutcome:
     """A phase ended: the layers held and the capacity from now on."""
 
     layout: int
-    phase: RemapStage
+    phase: RemapPhase
     layers: tuple[int, ...]
     slots: int
     quantum: int
@@ -71,13 +60,13 @@ class LayerRemapper:
         self._weights = weights
         self._checkpoint = checkpoint
         self._work: _Work | None = None
-        self._answering: RemapStage | None = None
+        self._answering: RemapPhase | None = None
         self._change: RemapOrder | None = None
         self._planned: LedgerRecord | None = None
-        self._next = RemapStage.PREPARE
+        self._next = RemapPhase.PREPARE
         if arena.record.phase is LedgerPhase.DROPPED:
-            self._change = RemapOrder(arena.record.layout, RemapStage.DROP_WEIGHTS, arena.record.held)
-            self._next = RemapStage.RELEASE_KV
+            self._change = RemapOrder(arena.record.layout, RemapPhase.DROP_WEIGHTS, arena.record.held)
+            self._next = RemapPhase.RELEASE_KV
 
     def __repr__(self) -> str:
         return f"[layers: {self.layers} | layout: {self.layout} | next: {self._next.name}]"
@@ -120,15 +109,15 @@ class LayerRemapper:
         :raises RemapError: it is out of order, or cannot be done: nothing of it was.
         """
         self._check(order)
-        if self._work is not None and order.phase is RemapStage.ABORT:
+        if self._work is not None and order.phase is RemapPhase.ABORT:
             self._work.close()
         work = {
-            RemapStage.PREPARE: self._prepare,
-            RemapStage.DROP_WEIGHTS: self._drop_weights,
-            RemapStage.RELEASE_KV: self._release_kv,
-            RemapStage.LOAD: lambda order: self._load(order, source or self._checkpoint),
-            RemapStage.COMMIT: self._commit,
-            RemapStage.ABORT: self._abort,
+            RemapPhase.PREPARE: self._prepare,
+            RemapPhase.DROP_WEIGHTS: self._drop_weights,
+            RemapPhase.RELEASE_KV: self._release_kv,
+            RemapPhase.LOAD: lambda order: self._load(order, source or self._checkpoint),
+            RemapPhase.COMMIT: self._commit,
+            RemapPhase.ABORT: self._abort,
         }[order.phase]
         try:
             self._work = work(order)
@@ -156,10 +145,10 @@ class LayerRemapper:
 
     def _check(self, order: RemapOrder) -> None:
         what = f"{order.phase.name} of layout {order.layout}"
-        abort = order.phase is RemapStage.ABORT
+        abort = order.phase is RemapPhase.ABORT
         if self._answering is not None and not abort:
             raise RemapError(f"{what}: {self._answering.name} is under way")
-        if order.phase is RemapStage.PREPARE:
+        if order.phase is RemapPhase.PREPARE:
             self._check_first(order, what)
         elif self._change is None:
             raise RemapError(f"{what}: no change of layers is under way")
@@ -196,7 +185,7 @@ class LayerRemapper:
             yield None
         if not fewer:
             self._arena.commit(planned)
-        yield self._done(order, RemapStage.DROP_WEIGHTS if fewer else RemapStage.LOAD)
+        yield self._done(order, RemapPhase.DROP_WEIGHTS if fewer else RemapPhase.LOAD)
         if not fewer:
             yield from self._trim()
 
@@ -205,7 +194,7 @@ class LayerRemapper:
         assert planned is not None, "PREPARE planned it"
         self._arena.commit(planned)
         self._publish()
-        yield self._done(order, RemapStage.RELEASE_KV)
+        yield self._done(order, RemapPhase.RELEASE_KV)
         yield from self._trim()
 
     def _release_kv(self, order: RemapOrder) -> _Work:
@@ -217,7 +206,7 @@ class LayerRemapper:
         for _ in self._arena.extend_to(planned):
             yield None
         self._arena.commit(planned)
-        yield self._done(order, RemapStage.PREPARE)
+        yield self._done(order, RemapPhase.PREPARE)
         yield from self._trim()
 
     def _load(self, order: RemapOrder, source: WeightSource) -> _Work:
@@ -227,7 +216,7 @@ class LayerRemapper:
             if not record.layers[layer].loaded:
                 yield from self._load_layer(layer, source)
                 self._arena.commit(self._arena.record.with_layer(layer, loaded=True))
-        yield self._done(order, RemapStage.COMMIT)
+        yield self._done(order, RemapPhase.COMMIT)
 
     def _load_layer(self, layer: int, source: WeightSource) -> _Work:
         room = self._arena.layer_room(layer)
@@ -244,7 +233,7 @@ class LayerRemapper:
     def _commit(self, order: RemapOrder) -> _Work:
         self._arena.commit(layer_layout.with_layers(self._arena.record, order.layout))
         self._publish()
-        yield self._done(order, RemapStage.PREPARE)
+        yield self._done(order, RemapPhase.PREPARE)
 
     def _abort(self, order: RemapOrder) -> _Work:
         return self._abort_pieces(order, layer_layout.aborted(self._arena.plan, self._arena.record))
@@ -256,7 +245,7 @@ class LayerRemapper:
             yield None
         if self._arena.record.phase is not LedgerPhase.SETTLED:
             self._arena.commit(back)
-        yield self._done(order, RemapStage.PREPARE)
+        yield self._done(order, RemapPhase.PREPARE)
         yield from self._trim()
 
     def _trim(self) -> _Work:
@@ -270,18 +259,18 @@ class LayerRemapper:
         for layer in self.layers:
             self._weights.layers[layer] = before.get(layer) or self._arena.layer_room(layer).views
 
-    def _done(self, order: RemapOrder, following: RemapStage) -> RemapOutcome:
+    def _done(self, order: RemapOrder, following: RemapPhase) -> RemapOutcome:
         self._next = following
-        if following is RemapStage.PREPARE:
+        if following is RemapPhase.PREPARE:
             self._change = self._planned = None
         return RemapOutcome(order.layout, order.phase, self.layers, self.slots, self._arena.plan.quantum)
 
     def _failed(self, error: Exception) -> RemapError:
         stage, self._answering, self.waiting = self._answering, None, False
         self._work = self._trim()
-        if self._next is RemapStage.PREPARE:
+        if self._next is RemapPhase.PREPARE:
             self._change = self._planned = None
         return RemapError(f"{stage.name if stage is not None else 'unmapping'}: {error}")
 
 
-_OVER = RemapOutcome(0, RemapStage.ABORT, (), 0, 0)
+_OVER = RemapOutcome(0, RemapPhase.ABORT, (), 0, 0)

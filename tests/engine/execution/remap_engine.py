@@ -13,10 +13,12 @@ from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.weight_sources import CheckpointSource
-from dunlin.engine.execution.remap import LayerRemapper, RemapError, RemapOrder, RemapOutcome, RemapStage
+from dunlin.engine.execution.remap import LayerRemapper, RemapError, RemapOrder, RemapOutcome
+from dunlin.messages.types import RemapPhase
 from tests.engine.build import Sequences
 
-PREPARE, DROP_WEIGHTS, RELEASE_KV, LOAD, COMMIT, ABORT = RemapStage
+PREPARE, DROP_WEIGHTS, RELEASE_KV = RemapPhase.PREPARE, RemapPhase.DROP_WEIGHTS, RemapPhase.RELEASE_KV
+LOAD, COMMIT, ABORT = RemapPhase.LOAD, RemapPhase.COMMIT, RemapPhase.ABORT
 
 
 ALL, FEWER = (0, 1, 2, 3), (0, 1)
@@ -41,10 +43,10 @@ class Engine:
         self.arena = self.model.arena
         self.remapper = LayerRemapper(self.arena, self.model.weights, CheckpointSource(directory))
 
-    def begin(self, phase: RemapStage, layers: tuple[int, ...], layout: int = 1, **options: Any) -> None:
+    def begin(self, phase: RemapPhase, layers: tuple[int, ...], layout: int = 1, **options: Any) -> None:
         self.remapper.begin(RemapOrder(layout, phase, layers), **options)
 
-    def do(self, phase: RemapStage, layers: tuple[int, ...], layout: int = 1, **options: Any) -> RemapOutcome:
+    def do(self, phase: RemapPhase, layers: tuple[int, ...], layout: int = 1, **options: Any) -> RemapOutcome:
         self.begin(phase, layers, layout, **options)
         return self.finish()
 
@@ -100,7 +102,7 @@ def in_child(work: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
-Phases = list[tuple[RemapStage, tuple[int, ...], int]]
+Phases = list[tuple[RemapPhase, tuple[int, ...], int]]
 
 
 AWAY: Phases = [(PREPARE, FEWER, 1), (DROP_WEIGHTS, FEWER, 1), (RELEASE_KV, FEWER, 1)]

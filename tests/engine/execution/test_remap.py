@@ -16,7 +16,8 @@ from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
 from dunlin.engine.decoder.loader import load_model
 from dunlin.engine.decoder.weight_sources import CheckpointSource, HostSource, PeerSource, WeightSource
-from dunlin.engine.execution.remap import RemapError, RemapOrder, RemapOutcome, RemapStage
+from dunlin.engine.execution.remap import RemapError, RemapOrder, RemapOutcome
+from dunlin.messages.types import RemapPhase
 from tests.engine.build import Sequences, make_checkpoint
 from tests.engine.execution.remap_engine import (
     ABORT,
@@ -191,7 +192,7 @@ WRONG_ORDERS = [
 
 @pytest.mark.parametrize(("done", "order", "text"), WRONG_ORDERS)
 def test_an_order_out_of_turn_is_refused_and_changes_nothing(
-    engine: Engine, done: tuple[RemapStage, ...], order: tuple[int, RemapStage, tuple[int, ...]], text: str
+    engine: Engine, done: tuple[RemapPhase, ...], order: tuple[int, RemapPhase, tuple[int, ...]], text: str
 ) -> None:
     for phase in done:
         engine.do(phase, FEWER)

@@ -16,7 +16,7 @@ from dunlin.effects import Address
 from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.weight_sources import CheckpointSource
-from dunlin.engine.execution.remap import LayerRemapper, RemapOrder, RemapStage
+from dunlin.engine.execution.remap import LayerRemapper, RemapOrder
 from dunlin.engine.process import main
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.process.main import CANNOT_CONTINUE, CANNOT_START
@@ -41,6 +41,7 @@ from dunlin.messages.types import (
     FinishReason,
     Header,
     Region,
+    RemapPhase,
     TransferKind,
     TransferStatus,
     Verdict,
@@ -226,7 +227,7 @@ class Running:
         loaded = load_model(model, "float32", 3 << 20, numerics.fast_numerics(), self.fd)
         self.arena = loaded.arena
         self.remapper = LayerRemapper(loaded.arena, loaded.weights, CheckpointSource(model))
-        for phase in (RemapStage.PREPARE, RemapStage.DROP_WEIGHTS, RemapStage.RELEASE_KV):
+        for phase in (RemapPhase.PREPARE, RemapPhase.DROP_WEIGHTS, RemapPhase.RELEASE_KV):
             self.remap(RemapOrder(1, phase, (0, 2)))
         for layer in (0, 2):
             loaded.decoder.kv[layer][: self.arena.slots] = float("inf")
@@ -270,7 +271,7 @@ def test_a_rehearsal_counts_unless_the_arena_changed_meanwhile(model: Path, monk
             def check(loaded: LoadedModel, *rest: Any, changes: bool = changes, faulty: bool = faulty) -> range:
                 assert loaded.layers == (0, 2)
                 if changes:
-                    for phase in (RemapStage.PREPARE, RemapStage.ABORT):
+                    for phase in (RemapPhase.PREPARE, RemapPhase.ABORT):
                         running.remap(RemapOrder(9, phase, (0, 1, 2)))
                 if faulty:
                     raise ModelError(model, "nothing is a number", "-")
