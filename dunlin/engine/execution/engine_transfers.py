@@ -129,16 +129,22 @@ class EngineTransfers:
         """Copy one chunk: no step waits."""
         return self._land_all(self._queue.work_idle())
 
-    def work_between(self) -> list[Event]:
-        """Copy what may be copied at a safepoint, or before a step."""
-        began_s = self._clock()
-        ended = self._queue.work_in_step(began_s - self._turned_s)
+    def work_before_step(self, last_step_s: float) -> list[Event]:
+        """Copy what may be copied before a step, beside steps like the last one: idle time allows no more of it."""
+        return self._land_all(self._queue.work_in_step(last_step_s)) if self.has_work else []
+
+    def step_goes_on(self) -> None:
+        """The time of the next turn at a safepoint counts from now."""
+        if len(self):
+            self._turned_s = self._clock()
+
+    def work_at_safepoint(self) -> list[Event]:
+        """Copy what may be copied after the time since the last turn, or since the step went on."""
+        if not self.has_work:
+            return []
+        ended = self._queue.work_in_step(self._clock() - self._turned_s)
         self._turned_s = self._clock()
         return self._land_all(ended)
-
-    def step_begins(self) -> None:
-        """The time of the first turn counts from now."""
-        self._turned_s = self._clock()
 
     def layers_written(self, step: int, stop: int) -> None:
         """The running step has written its layers below `stop`."""

@@ -102,19 +102,17 @@ class EngineRunner:
         """
         if not len(self.steps):
             return self._transfers.work_idle()
-        events = [] if self.steps.is_running or not self._transfers.has_work else self._transfers.work_between()
-        if len(self._transfers):
-            self._transfers.step_begins()
+        before = [] if self.steps.is_running else self._transfers.work_before_step(self.steps.last_step_s)
+        self._transfers.step_goes_on()
+        landed: list[Event] = []
 
-        def between() -> object:
+        def copy_and_look() -> object:
             self._write_behind()
-            if self._transfers.has_work:
-                events.extend(self._transfers.work_between())
-            return safepoint() or len(events) > before
+            landed.extend(self._transfers.work_at_safepoint())
+            return safepoint() or landed
 
-        before = len(events)
-        answers = self.steps.work(between)
-        return [*events, *(self._transfers.with_steps(answers) if len(self._transfers) else answers)]
+        answers = self.steps.work(copy_and_look)
+        return [*before, *landed, *(self._transfers.with_steps(answers) if len(self._transfers) else answers)]
 
     def _write_behind(self) -> None:
         """Layers that the running step has finished may be copied."""
