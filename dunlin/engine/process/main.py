@@ -11,6 +11,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator, Sequence
+from functools import cache
 
 import torch
 
@@ -186,13 +187,16 @@ def _numerics(options: EngineOptions) -> numerics.Numerics:
     """:raises ValueError: determinism is refused."""
     if options.deterministic and options.dtype != "float32":
         raise ValueError(f"deterministic mode computes in float32, not {options.dtype}: drop one of the two")
-    return numerics.deterministic_numerics() if options.deterministic else numerics.fast_numerics(_backend(options))
+    return (
+        numerics.deterministic_numerics() if options.deterministic else numerics.fast_numerics(_backend(options.name))
+    )
 
 
-def _backend(options: EngineOptions) -> str:
-    """The attention backend of the fast mode; says which one it is."""
+@cache
+def _backend(engine: str) -> str:
+    """The attention backend of the fast mode; says which one it is, once: a standby loads twice."""
     name, description = choose_backend()
-    print(f"dunlin engine {options.name}: attention by {description}", file=sys.stderr, flush=True)
+    print(f"dunlin engine {engine}: attention by {description}", file=sys.stderr, flush=True)
     return name
 
 
