@@ -157,8 +157,10 @@ class MigrateOut:
             return []
         migration.copy_ticket = 0
         if done.status is not TransferStatus.OK:
-            migration.copying_stopped |= migration.offered > 0
-            migration.room = None if not migration.offered else migration.room
+            if migration.offered:
+                migration.copying_stopped = True
+            else:
+                migration.room = None  # all of it by the host tier
             return []
         migration.offered = copy.region.stop
         written = Written(migration.handle, copy.region, done.checksum, copy.chain)
