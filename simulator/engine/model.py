@@ -138,7 +138,9 @@ class SimulatedEngine:
         self.address = Address("engine", instance.name)
         ready = settings.ready
         self.layers = layers = layers or LayerSet(ready, settings.weights_bytes)
-        self.ready = replace(ready, layers=layers.held_column, slots=layers.slots, layout=layers.layout)
+        self.ready = replace(
+            ready, layers=layers.held_column, slots=layers.slots, layout=layers.layout, model_layers=layers.all
+        )
         self.is_stuck = False
         self.safepoints = 0
         self.most_queued = 0
@@ -226,7 +228,9 @@ class SimulatedEngine:
     def _on_tick(self, now_s: float) -> list[Effect]:
         if self._settings.progress_s is None:
             return []
-        passed = self.safepoints + (0 if self.is_stuck else self.runner.progress(now_s))
+        passed = self.safepoints
+        if not self.is_stuck:
+            passed += self.runner.progress(now_s) + self.remapper.progress(now_s)
         return [Send(self._instance, EngineProgress(passed)), After(self._settings.progress_s, ProgressPoll())]
 
     def _on_open(self, now_s: float, message: Open) -> list[Effect]:
@@ -264,6 +268,9 @@ class SimulatedEngine:
         return self.runner.on_due(now_s, due)
 
     def _on_move(self, now_s: float, move: Transfer) -> list[Effect]:
+        if move.layout != self.layers.layout:
+            detail = f"the layout is {self.layers.layout}, the transfer was ordered for {move.layout}"
+            return [Send(self._instance, Unsupported("Transfer", detail, ticket=move.ticket))]
         return self.moves.add(now_s, move) if move.kind in HOST_KINDS else self.peers.add(now_s, move)
 
     def _failed_sequence(self, ticket: int) -> int | None:
