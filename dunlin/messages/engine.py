@@ -350,7 +350,8 @@ class ArenaGeometry:
     """Where the slots of an engine lie in the file `arena_fd` of its process, in one layout.
 
     Columns by layer that has slots: `layer`, `slots`. Columns by run of file bytes, in the order in which they follow
-    one another in a layer's KV: `run_layer`, `run_offset`, `run_length`. Room i of the file `room_fd`, counted from 1,
+    one another in a layer's KV: `run_layer`, `run_offset`, `run_length`; likewise `weight_…` for the weights of each
+    layer held. Room i of the file `room_fd`, counted from 1,
     lies at `(i - 1) * room_bytes`. The inodes tell the files from others that have got the same numbers since.
     """
 
@@ -369,6 +370,9 @@ class ArenaGeometry:
     room_inode: int = number(13, default=0)
     rooms: int = number(14, default=0)
     room_bytes: int = number(15, default=0)
+    weight_layer: I32 = number(16, default_factory=i32)
+    weight_offset: I64 = number(17, default_factory=i64)
+    weight_length: I64 = number(18, default_factory=i64)
 
 
 @message()

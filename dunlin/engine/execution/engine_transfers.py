@@ -57,8 +57,8 @@ class EngineTransfers:
         self._clock = clock
         self._access = own.access
         self._tier = HostMapping()
-        self._peers = PeerArenas()
-        planner = CopyPlanner(own.slab, own.rooms, self._tier, self._peers)
+        self.peers = PeerArenas()
+        planner = CopyPlanner(own.slab, own.rooms, self._tier, self.peers)
         self._queue = TransferQueue(planner, clock, limits)
         # Transfers that did not land, by ticket, with the sequence whose rows must not run on them.
         self._failed: dict[int, int] = {}
@@ -110,7 +110,7 @@ class EngineTransfers:
         """Map a peer's memory; transfers into what was mapped of it before fail."""
         events: list[Event] = self._drop(message)
         try:
-            self._peers.meet(message.peer, message.metadata)
+            self.peers.meet(message.peer, message.metadata)
         except TransferError as error:
             return [*events, Met(message.peer, str(error))]
         return [*events, Met(message.peer)]
@@ -122,6 +122,10 @@ class EngineTransfers:
             return events
         self._access.renew()
         return [*events, Met(message.peer, agent=self._access.agent)]
+
+    def on_layout_changed(self) -> list[Event]:
+        """The slab has other slots: transfers whose own ones are gone fail."""
+        return self._land_all(self._queue.layout_changed())
 
     # --- copying ---
 
@@ -165,7 +169,7 @@ class EngineTransfers:
         return [*self._land_all(ended), *events]
 
     def _drop(self, message: Meet | Forget) -> list[Event]:
-        self._peers.forget(message.peer)
+        self.peers.forget(message.peer)
         return self._land_all(self._queue.forget_peer(message.peer))
 
     def _land_all(self, ended: Sequence[EndedTransfer]) -> list[Event]:

@@ -24,11 +24,19 @@ class StepError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class EngineShape:
-    """What a step is checked against: the slots of the slab, the layers of the model, and the layout in force."""
+    """What a step is checked against: the slots of each layer held, the layers of the model, the layout in force, and
+    the layers held (None: all).
+    """
 
     slots: int
     layers: int
     layout: int = 0
+    held: tuple[int, ...] | None = None
+
+    @property
+    def stop(self) -> int:
+        """The layer after the last one held."""
+        return self.layers if self.held is None else self.held[-1] + 1
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +62,9 @@ class StepRow:
         return self.stop - self.start == 1 and self.start >= self.state.prompt_tokens
 
 
-def step_layers(step: Step, layers: int) -> range:
-    """The layers that the step computes, in a model of so many."""
-    return range(step.layer_start, step.layer_stop or layers)
+def step_layers(step: Step, shape: EngineShape) -> range:
+    """The layers that the step computes."""
+    return range(step.layer_start, step.layer_stop or shape.stop)
 
 
 def check_step(step: Step, shape: EngineShape) -> list[list[tuple[int, int]]]:
@@ -65,7 +73,7 @@ def check_step(step: Step, shape: EngineShape) -> list[list[tuple[int, int]]]:
     :raises StepError: it asks for what this engine lacks, or contradicts itself.
     """
     _refuse_unsupported(step)
-    _check_layers(step, shape)
+    check_layers(step, shape)
     rows = len(step.sequence)
     columns = (step.start, step.stop, step.sample)
     if not rows or any(len(column) != rows for column in columns):
@@ -94,12 +102,15 @@ def _refuse_unsupported(step: Step) -> None:
         raise StepError("a stride other than 1")
 
 
-def _check_layers(step: Step, shape: EngineShape) -> None:
+def check_layers(step: Step, shape: EngineShape) -> None:
+    """:raises StepError: it was composed for another layout, or for layers that are not held."""
     if step.layout != shape.layout:
         raise StepError(f"composed for layout {step.layout}, layout {shape.layout} is in force")
-    layers = step_layers(step, shape.layers)
+    layers = step_layers(step, shape)
     if not 0 <= layers.start < layers.stop <= shape.layers:
         raise StepError(f"layers {layers.start} to {layers.stop} of a model of {shape.layers}")
+    if shape.held is not None and not set(layers) <= set(shape.held):
+        raise StepError(f"layers {layers.start} to {layers.stop} are not held, but {list(shape.held)}")
     if (layers.start > 0) != (step.hidden_in > 0):
         raise StepError(f"it starts at layer {layers.start} with hidden states from room {step.hidden_in}")
     if (layers.stop < shape.layers) != (step.hidden_out > 0):

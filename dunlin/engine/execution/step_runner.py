@@ -23,6 +23,7 @@ from dunlin.engine.execution.step_batch import (
     SampledRows,
     StepError,
     StepRow,
+    check_layers,
     check_step,
     pack_rows,
     runnable_rows,
@@ -83,6 +84,10 @@ class StepRunner:
     def progress(self) -> tuple[int, int] | None:
         """(number, the layer after the last one finished) of the running step; None without one."""
         return None if self._running is None else (self._running.number, self._running.layer)
+
+    def change_shape(self, shape: EngineShape) -> None:
+        """Layers or slots changed; no step runs."""
+        self._shape = shape
 
     def is_unanswered(self, step: int) -> bool:
         """Whether that step is queued or running."""
@@ -219,7 +224,8 @@ class StepRunner:
             raise
 
     def _begin_step(self, queued: QueuedStep, step: Step, spoiled: AbstractSet[int]) -> RunningStep:
-        layers = step_layers(step, self._shape.layers)
+        check_layers(step, self._shape)  # they may have changed since it was queued
+        layers = step_layers(step, self._shape)
         found = runnable_rows(step, queued.extents, queued.left, self._sequences, spoiled, layers)
         for row in found.rows:
             if row.sequence in self.parked:

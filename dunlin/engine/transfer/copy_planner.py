@@ -51,7 +51,8 @@ class CopyPlanner:
             return RegionCopy(identity, size, own)
         peer = self._peers.of(transfer.peer)
         other = self._at_peer(transfer, size)
-        return RegionCopy(identity, size, own, other, guard=lambda: peer.writing(transfer.peer_layout))
+        version = peer.version
+        return RegionCopy(identity, size, own, other, guard=lambda: peer.writing(transfer.peer_layout, version))
 
     def size_bytes(self, transfer: Transfer) -> int:
         """What the transfer copies, in bytes."""

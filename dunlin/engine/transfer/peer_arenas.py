@@ -75,9 +75,10 @@ class SharedFile:
 class _Layout:
     """Where the slots of one layout lie in the peer's file."""
 
-    def __init__(self, geometry: ArenaGeometry) -> None:
+    def __init__(self, geometry: ArenaGeometry, version: int) -> None:
         """:raises ValueError, KeyError: it contradicts itself."""
         self.geometry = geometry
+        self.version = version
         self._slots = dict(zip(geometry.layer, geometry.slots, strict=True))
         self._runs: dict[int, list[tuple[int, int]]] = {layer: [] for layer in self._slots}
         self._ends: dict[int, list[int]] = {layer: [0] for layer in self._slots}
@@ -86,6 +87,11 @@ class _Layout:
                 raise ValueError(f"{length} bytes at {offset} of {geometry.arena_bytes}")
             self._runs[layer].append((offset, length))
             self._ends[layer].append(self._ends[layer][-1] + length)
+        self.weights: dict[int, list[tuple[int, int]]] = {}
+        for layer, offset, length in zip(
+            geometry.weight_layer, geometry.weight_offset, geometry.weight_length, strict=True
+        ):
+            self.weights.setdefault(layer, []).append((offset, length))
         for layer, slots in self._slots.items():
             if slots * geometry.slot_bytes > self._ends[layer][-1]:
                 raise ValueError(f"{slots} slots in {self._ends[layer][-1]} bytes")
@@ -131,9 +137,32 @@ class PeerArena:
             self.close()
             raise
 
-    def writing(self, layout: int) -> AbstractContextManager[None]:
+    @property
+    def version(self) -> int:
+        """Of the slots that the last of `slots` and `room` named."""
+        return self._layout.version
+
+    def writing(self, layout: int, version: int) -> AbstractContextManager[None]:
         """One chunk may be written while this is entered; raises as `PeerPageView.writing`."""
-        return self._page.writing(layout)
+        return self._page.writing(layout, version)
+
+    def read_weights(self, layer: int, offset: int, out: Bytes) -> int:
+        """Read the peer's weights of a layer from `offset` on into `out`; returns how many bytes, all that `out` has.
+
+        :raises TransferError: it does not hold the layer, or changes its layers now.
+        """
+        where = self._current(None)
+        at, left = 0, offset
+        with self._page.writing(where.geometry.layout, where.version):
+            for start, length in where.weights.get(layer, ()):
+                skipped = min(left, length)
+                left -= skipped
+                if (count := min(length - skipped, len(out) - at)) > 0:
+                    out[at : at + count] = np.concatenate(list(self._arena.pieces(start + skipped, count)))
+                    at += count
+        if at < len(out):
+            raise TransferError(f"the peer does not hold the weights of layer {layer}")
+        return at
 
     def slots(
         self, slab: KvSlab, region: Region, starts: Sequence[int], lengths: Sequence[int], layout: int
@@ -170,19 +199,21 @@ class PeerArena:
                 for offset, count in where.file_runs(layer, start, length):
                     yield from self._arena.pieces(offset, count)
 
-    def _current(self, layout: int) -> _Layout:
-        if self._layout.geometry.layout != layout:
+    def _current(self, layout: int | None) -> _Layout:
+        """Where its slots and weights lie now; `layout` None: whatever its layout is."""
+        if self._layout.version != self._page.version():
             before, self._layout = self._layout, self._read()
             if self._layout.arena != before.arena:
                 self._arena = SharedFile(self._pid, *self._layout.arena)
         found = self._layout.geometry.layout
-        if found != layout:
+        if layout is not None and found != layout:
             raise TransferError(f"the peer's layout is {found}, the transfer was ordered for {layout}")
         return self._layout
 
     def _read(self) -> _Layout:
         try:
-            return _Layout(cast(ArenaGeometry, decode("ArenaGeometry", self._page.geometry())))
+            version, geometry = self._page.geometry()
+            return _Layout(cast(ArenaGeometry, decode("ArenaGeometry", geometry)), version)
         except (CodecError, ValueError, KeyError) as error:
             raise TransferError(f"the peer's page cannot be read: {error}") from None
 
