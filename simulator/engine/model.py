@@ -122,8 +122,8 @@ class SimulatedEngine:
     """One engine process.
 
     `is_stuck`: it passes no safepoint and answers no message, while its host goes on reading the counter. `safepoints`
-    counts those passed, `most_queued` is the largest number of steps queued at once. `steps` lists every step received
-    (with `audit` alone).
+    counts interrupts that took effect and moves, the runner's those of steps; `most_queued` is the largest number of
+    steps queued at once. `steps` lists every step received (with `audit` alone).
     """
 
     def __init__(
@@ -228,9 +228,11 @@ class SimulatedEngine:
     def _on_tick(self, now_s: float) -> list[Effect]:
         if self._settings.progress_s is None:
             return []
-        passed = self.safepoints
-        if not self.is_stuck:
-            passed += self.runner.progress(now_s) + self.remapper.progress(now_s)
+        runner, passed = self.runner, self.safepoints
+        if self.is_stuck:
+            passed += runner.safepoints
+        else:
+            passed += runner.progress(now_s) + self.remapper.progress(now_s)
         return [Send(self._instance, EngineProgress(passed)), After(self._settings.progress_s, ProgressPoll())]
 
     def _on_open(self, now_s: float, message: Open) -> list[Effect]:
@@ -264,7 +266,6 @@ class SimulatedEngine:
         return self.runner.at_safepoint(now_s, due)
 
     def _on_step_over(self, now_s: float, due: StepDue) -> list[Effect]:
-        self.safepoints += len(self.layers.held)
         return self.runner.on_due(now_s, due)
 
     def _on_move(self, now_s: float, move: Transfer) -> list[Effect]:

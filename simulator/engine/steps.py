@@ -41,8 +41,9 @@ class SafepointDue:
 class SimulatedStepRunner:
     """Owns the queue, the running step, the parked rows, and the interrupts that have not taken effect.
 
-    `busy_s`: seconds of steps so far. `slowness` multiplies the time of each step. `is_landing(move)`: the transfer is
-    not answered. `between_steps(now_s)` is called when a step ended, before the next one begins.
+    `busy_s`: seconds of steps so far, `safepoints` those passed in steps that ended. `slowness` multiplies the time of
+    each step. `is_landing(move)`: the transfer is not answered. `between_steps(now_s)` is called when a step ended,
+    before the next one begins.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class SimulatedStepRunner:
         self.queue = SimulatedStepQueue(is_landing)
         self.parked = parked
         self.busy_s = 0.0
+        self.safepoints = 0
         self.slowness = 1.0
         self.running: SimulatedRunningStep | None = None
         self._instance = instance
@@ -138,6 +140,7 @@ class SimulatedStepRunner:
         if running.held_s:
             held_s, running.held_s = running.held_s, 0.0
             return [After(held_s, due)]
+        self.safepoints += running.safepoints
         tally = self._rows.compute(running.queued)
         effects = [self._end(now_s, tally), *self._between_steps(now_s)]
         if self._interrupts:
@@ -145,12 +148,8 @@ class SimulatedStepRunner:
         return [*effects, *self.begin(now_s)]
 
     def progress(self, now_s: float) -> int:
-        """Layers of the running iteration that are computed by now."""
-        running = self.running
-        if running is None or running.whole_s <= 0:
-            return 0
-        layers = running.layers
-        return min(layers - 1, int(layers * (now_s - running.began_s) / running.whole_s))
+        """Safepoints passed by now in steps that ended and in the running one."""
+        return self.safepoints + (self.running.passed(now_s) if self.running is not None else 0)
 
     def writing(self) -> list[int]:
         """The slots that the running step and queued ones write."""

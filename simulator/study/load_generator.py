@@ -19,6 +19,7 @@ from simulator.cluster.world import World
 LOAD = Address("load", "")
 RETRY_S = 0.2
 """Seconds before a retry without a `retry_after_s`."""
+_OUTCOMES = {FinishReason.LENGTH: "ok", FinishReason.STOP: "ok", FinishReason.DEADLINE: "expired"}
 GIVE_UP_S = 60.0
 """Seconds without service after which a client gives up."""
 
@@ -86,8 +87,8 @@ class LoadClient:
         for _ in delta.tokens:
             record.token_s.append(now_s - self._load.start_s)
         if delta.finish is not FinishReason.RUNNING:
-            is_good = delta.finish in (FinishReason.LENGTH, FinishReason.STOP)
-            self._end(now_s, "ok" if is_good else "error", delta.detail or ("" if is_good else delta.finish.name))
+            outcome = _OUTCOMES.get(delta.finish, "error")
+            self._end(now_s, outcome, delta.detail or ("" if outcome == "ok" else delta.finish.name))
         return []
 
     def _on_rejected(self, now_s: float, rejected: SubmitRejected) -> list[Effect]:

@@ -2,6 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from math import inf
 
 from dunlin.workload.loadgen.slo import Slos, meets_slo
 from dunlin.workload.loadgen.stats import Percentiles, RequestRecord, RunReport, percentiles, summarize
@@ -13,10 +14,10 @@ from simulator.study.track_stats import kv_usage, last_value, mean_over_time
 class PresetFigures:
     """The figures of one preset's run. Times in seconds, shares from 0 to 1.
 
-    `queueing_s`: from arrival until an engine first had the request. `utilisation` is the share of time in
-    which an engine had a step, `memory_mean` the mean share of slots in use, both over all instances from the first
-    arrival to the last token. `classes` has a report per class where there is more than one. `slowest` names requests
-    whose first token took longest: `--explain` takes them.
+    `queueing_s`: from arrival until an engine first had the request, infinite if none ever had. `utilisation` is the
+    share of time in which an engine had a step, `memory_mean` the mean share of slots in use, both over all instances
+    from the first arrival to the last token. `classes` has a report per class where there is more than one. `slowest`
+    names requests whose first token took longest: `--explain` takes them.
     """
 
     preset: str
@@ -65,7 +66,7 @@ def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
         preset=outcome.preset,
         instances=len(tracks),
         report=whole,
-        queueing_s=percentiles(waited for waited in outcome.queued_s if waited >= 0),
+        queueing_s=percentiles(waited if waited >= 0 else inf for waited in outcome.queued_s),
         utilisation=sum(last_value(track.step_busy_s) for track in tracks) / (len(tracks) * whole.span_s or 1.0),
         memory_mean=sum(means) / (len(means) or 1),
         memory_max=max((max(shares, default=0.0) for shares in used), default=0.0),

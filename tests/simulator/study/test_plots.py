@@ -1,6 +1,7 @@
 """Axes of plots: labels stand apart, the SLO is named beside its line, times have the unit that reads best."""
 
 from itertools import pairwise
+from math import inf
 
 import pytest
 
@@ -49,6 +50,14 @@ def test_the_slo_is_named_beside_its_line() -> None:
 def test_where_nothing_finished_there_is_nothing_to_draw() -> None:
     pytest.importorskip("matplotlib")
     cdf_figure({"TTFT": {"a": []}, "TPOT": {}}, {})[0].canvas.draw()
+
+
+def test_a_curve_ends_below_one_by_the_share_that_never_came() -> None:
+    pytest.importorskip("matplotlib")
+    _, axes = cdf_figure({"TTFT": {"a (2 refused)": [1.0, inf, 2.0, inf], "b (1 failed)": [inf]}}, {})
+    first, second = axes[0].get_lines()
+    assert (list(first.get_xdata()), list(first.get_ydata())) == ([1.0, 2.0], [0.25, 0.5])
+    assert (len(second.get_xdata()), second.get_label()) == (0, "b (1 failed)")
 
 
 @pytest.mark.parametrize(

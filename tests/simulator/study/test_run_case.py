@@ -61,8 +61,18 @@ def test_a_step_of_many_seconds_is_no_hang() -> None:
     whole = BatchCounts()
     whole.add_prefill(100_000)
     step_s = load_timing("a100", "llama-3-8b").step_s(whole)
-    assert step_s > 6.0  # an instance waits for 3 s for a sign of life: each of the model's layers gives one
+    assert step_s > 6.0  # an instance waits for 3 s for a sign of life: pieces of layers give one
     assert record.token_s[0] - record.at_s == pytest.approx(step_s, rel=0.05)
+
+
+@pytest.mark.parametrize("preset", ["fifo", "vllm"])
+def test_layers_longer_than_the_watch_are_no_hang(preset: str) -> None:
+    arrivals = read_workload("poisson:rate=1,requests=2,lengths=fixed(300000,2)")
+    outcome = run_case(case(preset=preset, instances=1), arrivals)
+    assert [record.outcome for record in outcome.records] == ["ok", "ok"]
+    whole = BatchCounts()
+    whole.add_prefill(300_000)
+    assert load_timing("a100", "llama-3-8b").step_s(whole) / 32 > 3.0  # the limits of instance and monitor
 
 
 def test_a_hosts_overhead_slows_every_token() -> None:
