@@ -119,7 +119,7 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
         if options.standby:
             channel.wait_for_activation()
         rooms = ActivationRooms()
-        access = PeerAccess(options.progress_fd, rooms)
+        access = PeerAccess(options.progress_fd, rooms, options.node)
         threads = ComputeThreadPool(options.threads)
 
         def beat() -> None:
@@ -128,7 +128,7 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
 
         loaded = _load(options, beat)
         threads.allow(checked or _check(loaded, options, beat))
-        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv), rooms, access)
+        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv), rooms, access, options.node)
         access.publish(options.arena_fd, memory.slab, kv_file_runs(loaded.arena))
         beat()
     except (ModelError, ValueError, MemoryError, OSError) as error:
