@@ -241,10 +241,10 @@ class Transfer:
 
     The extents name the own slots in order of position. `sequence` 0 is no sequence: a later `Open` names slots that
     were filled ahead of it. `host` for host-tier kinds (its checksum is compared after the copy of HOST_TO_SLAB).
-    `peer` and `peer_handle` for peer kinds: the receiver's room, whose slots are `peer_extent_*` where the sender
-    writes straight into the receiver's arena. `chain` names the tokens up to the region's end and is part of what the
-    checksum speaks of. `step_bytes` bounds the bytes copied between two safepoints of a step (0: the engine's own
-    bound).
+    `peer` and `peer_handle` for peer kinds: the receiver's open room (0: KV goes into no room, and stays in the node),
+    whose slots are `peer_extent_*` where the sender writes straight into the receiver's arena. `chain` names the tokens
+    up to the region's end and is part of what the checksum speaks of. `step_bytes` bounds the bytes copied between two
+    safepoints of a step (0: the engine's own bound).
 
     SLAB_TO_PEER writes, PEER_TO_SLAB is the receiver's own look at what was written: it hashes the named slots, and
     answers OK only where they match `checksum`, which the sender's `TransferDone` said. The payloads ACTIVATION and
@@ -318,12 +318,30 @@ class Forget:
     peer: Address = number(1)
 
 
+@message(command=14)
+class OpenPeerRoom:
+    """Peers that name the room `handle` may write these own slots, in order of position: from now on, whatever the
+    engine is computing. A handle is never used twice.
+    """
+
+    handle: int = number(1)
+    extent_start: I64 = number(2, default_factory=i64)
+    extent_length: I64 = number(3, default_factory=i64)
+
+
+@message(command=15)
+class ClosePeerRoom:
+    """No peer writes into the room once any later command runs; transfers into it fail. Not answered."""
+
+    handle: int = number(1)
+
+
 @message(event=9)
 class Met:
     """The answer to `Meet`; `detail` says why the peer cannot be reached, empty if it can.
 
-    With an `agent` the answer to `Forget`: what peers need from now on to reach this engine's memory. What they were
-    told before is void.
+    With an `agent`: what peers need from now on to reach this engine's memory. Answers `Forget`, after which what they
+    were told before is void, or is said unasked.
     """
 
     peer: Address = number(1)
@@ -333,16 +351,19 @@ class Met:
 
 @message()
 class EngineAgent:
-    """What `EngineReady.agent` holds, encoded: where a peer on the same node finds this engine's memory.
+    """What `EngineReady.agent` holds, encoded: where peers find this engine's memory.
 
-    `node` names the running kernel. The descriptor `page_fd` of process `pid` opens the peer page, in which `life`
-    says that this very engine still serves, and an `ArenaGeometry` where its KV lies.
+    `node` names the running kernel and the node's name in the cluster: there, the descriptor `page_fd` of process `pid`
+    opens the peer page, in which `life` says that this very engine still serves, and an `ArenaGeometry` where its KV
+    lies. Peers on other nodes dial `endpoint` and show `token`, a secret of this life; empty: no helper answers them.
     """
 
     node: str = number(1)
     pid: int = number(2)
     page_fd: int = number(3)
     life: int = number(4)
+    endpoint: str = number(5, default="")
+    token: bytes = number(6, default=b"")
 
 
 @message()

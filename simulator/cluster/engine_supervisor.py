@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from dunlin.effects import Address, Effect, Message
-from dunlin.messages.engine import EngineExited, MapHost, StopEngine
+from dunlin.messages.engine import ClosePeerRoom, EngineExited, MapHost, OpenPeerRoom, StopEngine
 from services.instance.core import InstanceCore
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
@@ -118,7 +118,7 @@ class SimulatedEngineSupervisor:
 
 @dataclass(slots=True)
 class _Watched:
-    """Takes out what is for the engine's host: `StopEngine`, and the memory of a `MapHost`."""
+    """Takes out what is for the engine's host: `StopEngine`, the memory of a `MapHost`, and the rooms of peers."""
 
     supervisor: SimulatedEngineSupervisor
     engine: SimulatedEngine
@@ -130,6 +130,10 @@ class _Watched:
             return []
         if isinstance(message, MapHost):
             self.supervisor.map_memory(message)
+        if isinstance(message, OpenPeerRoom):
+            return self.engine.peers.open_room(now_s, message)
+        if isinstance(message, ClosePeerRoom):
+            return self.engine.peers.close_room(now_s, message)
         return self.engine.receive(now_s, sender, message)
 
 

@@ -13,6 +13,7 @@ from dunlin.effects import Address, After, Effect, Gone, Joined, Message, Send
 from dunlin.messages.engine import (
     CancelTransfer,
     Close,
+    ClosePeerRoom,
     Discard,
     EngineProgress,
     EngineReady,
@@ -21,6 +22,7 @@ from dunlin.messages.engine import (
     MapHost,
     Meet,
     Open,
+    OpenPeerRoom,
     Remap,
     Resume,
     Step,
@@ -181,13 +183,11 @@ class SimulatedEngine:
             Close: self._on_close,
             Transfer: self._on_move,
             TransferDue: self._on_move_over,
-            CancelTransfer: lambda now_s, message: [
-                *self.moves.cancel(now_s, message.ticket),
-                *self.peers.cancel(now_s, message.ticket),
-                *self.runner.begin(now_s),
-            ],
+            CancelTransfer: self._on_cancel,
             PeerCopyDue: lambda now_s, due: [*self.peers.on_due(now_s, due), *self.runner.begin(now_s)],
             Meet: self.peers.meet,
+            OpenPeerRoom: self.peers.open_room,
+            ClosePeerRoom: self.peers.close_room,
             Forget: lambda now_s, message: [*self.peers.forget(now_s, message), *self.runner.begin(now_s)],
             MapHost: self._on_map_host,
             Interrupt: self.runner.interrupt,
@@ -256,6 +256,10 @@ class SimulatedEngine:
         effects = self.runner.add(now_s, step)
         self.most_queued = max(self.most_queued, self.runner.steps_held)
         return effects
+
+    def _on_cancel(self, now_s: float, message: CancelTransfer) -> list[Effect]:
+        stopped = [*self.moves.cancel(now_s, message.ticket), *self.peers.cancel(now_s, message.ticket)]
+        return [*stopped, *self.runner.begin(now_s)]
 
     def _on_discard(self, now_s: float, message: Discard) -> list[Effect]:
         self.runner.discard(message)

@@ -5,10 +5,19 @@ with the sender's checksum.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from dunlin.effects import Address, Effect, Send
-from dunlin.messages.engine import Forget, Meet, Met, Transfer, TransferDone, Unsupported
+from dunlin.messages.engine import (
+    ClosePeerRoom,
+    Forget,
+    Meet,
+    Met,
+    OpenPeerRoom,
+    Transfer,
+    TransferDone,
+    Unsupported,
+)
 from dunlin.messages.types import Payload, TransferKind, TransferStatus
 from simulator.engine.host_memory import checksum_of
 from simulator.engine.kv_audit import KvAudit
@@ -28,11 +37,12 @@ class PeerCopyDue:
 
 @dataclass(eq=False, slots=True)
 class PeerEnd:
-    """One engine's life as its peers see it: its node, and the memory that they write into."""
+    """One engine's life as its peers see it: its node, and the memory that they write into. `rooms` are open."""
 
     node: str
     layers: LayerSet
     audit: KvAudit | None
+    rooms: set[int] = field(default_factory=set)
 
 
 class PeerNetwork:
@@ -102,6 +112,18 @@ class PeerTransfers:
         self._met.pop(message.peer, None)
         return self._fail_all(now_s, message.peer, "the peer is forgotten")
 
+    def open_room(self, now_s: float, message: OpenPeerRoom) -> list[Effect]:
+        """Peers may write into the room."""
+        if (own := self._own()) is not None:
+            own.rooms.add(message.handle)
+        return []
+
+    def close_room(self, now_s: float, message: ClosePeerRoom) -> list[Effect]:
+        """No peer writes into the room any more."""
+        if (own := self._own()) is not None:
+            own.rooms.discard(message.handle)
+        return []
+
     def add(self, now_s: float, transfer: Transfer) -> list[Effect]:
         """Begin a transfer; refused where its peer was not met, or its ticket is in use."""
         network, own = self._network, self._own()
@@ -142,6 +164,8 @@ class PeerTransfers:
             return TransferStatus.FAILED, 0, "the peer's engine is gone"
         if transfer.peer_layout != peer.layers.layout:
             return TransferStatus.FAILED, 0, f"layout {peer.layers.layout} is in force at the peer"
+        if transfer.peer_handle and transfer.peer_handle not in peer.rooms:
+            return TransferStatus.FAILED, 0, f"the room {transfer.peer_handle} is closed"
         content, layers = [transfer.region.stop - transfer.region.start], _layers_of(transfer)
         if own.audit is not None:
             content = own.audit.copied_out(slots_of_extents(transfer.extent_start, transfer.extent_length), layers)

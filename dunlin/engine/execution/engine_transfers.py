@@ -18,6 +18,7 @@ from dunlin.engine.transfer.slab import KvSlab
 from dunlin.engine.transfer.transfer_queue import EndedTransfer, TransferLimits, TransferQueue
 from dunlin.messages.engine import (
     CancelTransfer,
+    ClosePeerRoom,
     Forget,
     Interrupted,
     MapHost,
@@ -36,11 +37,15 @@ INTO_SLAB = (TransferKind.HOST_TO_SLAB, TransferKind.PEER_TO_SLAB)
 
 @dataclass(frozen=True, slots=True)
 class OwnMemory:
-    """The own memory that transfers read and write, and what peers may write of it; `access` None: nothing."""
+    """The own memory that transfers read and write, and what peers may write of it; `access` None: nothing.
+
+    `node` is the node's name in the cluster.
+    """
 
     slab: KvSlab
     rooms: ActivationRooms = field(default_factory=ActivationRooms)
     access: PeerAccess | None = None
+    node: str = ""
 
 
 class EngineTransfers:
@@ -57,7 +62,7 @@ class EngineTransfers:
         self._clock = clock
         self._access = own.access
         self._tier = HostMapping()
-        self.peers = PeerArenas()
+        self.peers = PeerArenas(own.node)
         planner = CopyPlanner(own.slab, own.rooms, self._tier, self.peers)
         self._queue = TransferQueue(planner, clock, limits)
         # Transfers that did not land, by ticket, with the sequence whose rows must not run on them.
@@ -126,6 +131,12 @@ class EngineTransfers:
     def on_layout_changed(self) -> list[Event]:
         """The slab has other slots: transfers whose own ones are gone fail."""
         return self._land_all(self._queue.layout_changed())
+
+    def on_close_room(self, message: ClosePeerRoom) -> list[Event]:
+        """Wait for the chunk that a peer is writing into the room; its instance has closed it."""
+        if self._access is not None:
+            self._access.close_room(message.handle)
+        return []
 
     # --- copying ---
 

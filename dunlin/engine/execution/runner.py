@@ -21,6 +21,7 @@ from dunlin.engine.transfer.slab import KvSlab
 from dunlin.messages.engine import (
     CancelTransfer,
     Close,
+    ClosePeerRoom,
     Discard,
     Forget,
     Interrupt,
@@ -81,6 +82,7 @@ class EngineRunner:
             MapHost: self._transfers.on_map_host,
             Meet: self._transfers.on_meet,
             Forget: self._transfers.on_forget,
+            ClosePeerRoom: self._transfers.on_close_room,
             Interrupt: lambda message: self._transfers.with_steps(self.steps.on_interrupt(message)),
             Resume: self.steps.on_resume,
             Discard: self._on_discard,

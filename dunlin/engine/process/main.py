@@ -121,7 +121,7 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
         if options.standby:
             channel.wait_for_activation()
         rooms = ActivationRooms()
-        access = PeerAccess(options.progress_fd, rooms)
+        access = PeerAccess(options.progress_fd, rooms, options.node)
         threads = ComputeThreadPool(options.threads)
 
         def beat() -> None:
@@ -130,7 +130,7 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
 
         loaded = _load(options, beat)
         threads.allow(checked or _check(loaded, options, beat))
-        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv), rooms, access)
+        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv), rooms, access, options.node)
         layers = LayerMemory(loaded.arena, loaded.weights, CheckpointSource(options.model))
         clock = time.perf_counter
         runner = EngineRunner(loaded.decoder, loaded.slots, clock, beat=beat, memory=memory, layers=layers)

@@ -34,9 +34,10 @@ def open_file(fd: int) -> OpenFile:
 class PeerAccess:
     """Owns the peer page. No peer writes before `publish`, nor while `closed`."""
 
-    def __init__(self, page_fd: int, rooms: ActivationRooms | None = None) -> None:
+    def __init__(self, page_fd: int, rooms: ActivationRooms | None = None, node: str = "") -> None:
         """
         Args:
+            node: the node's name in the cluster.
             page_fd: the memory file of the page; it belongs to the parent, and peers open it through this process.
             rooms: what peers may write besides slots.
 
@@ -46,12 +47,13 @@ class PeerAccess:
         self._page = PeerPage(page_fd)
         self._page_fd = page_fd
         self._rooms = rooms
+        self._node = node_name(node)
         self._published: tuple[int, bytes] | None = None
 
     @property
     def agent(self) -> bytes:
         """What a peer needs to know: the metadata of its `Meet`."""
-        return encode(EngineAgent(node_name(), os.getpid(), self._page_fd, self._page.life))
+        return encode(EngineAgent(self._node, os.getpid(), self._page_fd, self._page.life))
 
     def publish(
         self, arena_fd: int, slab: KvSlab, runs: Mapping[int, FileRuns], weights: Mapping[int, FileRuns] | None = None
@@ -96,6 +98,13 @@ class PeerAccess:
         self._page.renew()
         if self._published is not None:
             self._page.publish(*self._published)
+
+    def close_room(self, handle: int) -> None:
+        """Return once no peer writes into the room, which the instance has closed.
+
+        :raises TimeoutError: a peer is in the midst of a chunk and does not go on.
+        """
+        self._page.await_writers(handle)
 
     def withdraw(self) -> None:
         """Let no peer write from now on, until `publish`: the slots are about to move.

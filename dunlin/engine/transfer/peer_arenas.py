@@ -15,9 +15,9 @@ import numpy as np
 from dunlin.effects import Address
 from dunlin.engine.transfer.activation_rooms import room_offset
 from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.extents import KvKind, check_extents
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.engine.transfer.peer_page import PeerPageView
-from dunlin.engine.transfer.slab import KvSlab, check_extents
 from dunlin.messages.engine import ArenaGeometry, EngineAgent
 from dunlin.messages.types import Region
 from dunlin.wire.codec import CodecError, decode
@@ -28,10 +28,10 @@ _PIECE_BYTES = 16 * POPULATED_BYTES
 _POPULATE_READ = 22
 
 
-def node_name() -> str:
-    """The running kernel: processes that share it can map each other's memory."""
+def node_name(name: str = "") -> str:
+    """The running kernel and the name of the node: processes that share both map each other's memory."""
     with open("/proc/sys/kernel/random/boot_id") as file:
-        return file.read().strip()
+        return f"{file.read().strip()} {name}".strip()
 
 
 class SharedFile:
@@ -101,6 +101,11 @@ class _Layout:
         """The file: descriptor, inode, size in bytes."""
         return self.geometry.arena_fd, self.geometry.arena_inode, self.geometry.arena_bytes
 
+    @property
+    def kind(self) -> KvKind:
+        """What its slots hold."""
+        return KvKind(self.geometry.kv_dtype, self.geometry.slot_bytes)
+
     def slots(self, region: Region) -> int:
         """Slots that all layers of the region have; 0 if one is not there."""
         return min(self._slots.get(layer, 0) for layer in range(region.layer_start, region.layer_stop))
@@ -142,9 +147,9 @@ class PeerArena:
         """Of the slots that the last of `slots` and `room` named."""
         return self._layout.version
 
-    def writing(self, layout: int, version: int) -> AbstractContextManager[None]:
+    def writing(self, layout: int, version: int, room: int = 0) -> AbstractContextManager[None]:
         """One chunk may be written while this is entered; raises as `PeerPageView.writing`."""
-        return self._page.writing(layout, version)
+        return self._page.writing(layout, version, room)
 
     def read_weights(self, layer: int, offset: int, out: Bytes) -> int:
         """Read the peer's weights of a layer from `offset` on into `out`; returns how many bytes, all that `out` has.
@@ -164,17 +169,27 @@ class PeerArena:
             raise TransferError(f"the peer does not hold the weights of layer {layer}")
         return at
 
+    @property
+    def kind(self) -> KvKind:
+        """What its slots hold."""
+        return self._layout.kind
+
+    def room_extents(self, room: int) -> tuple[list[int], list[int]]:
+        """The slots of a room that is open: starts and lengths. :raises TransferError: it is closed."""
+        return self._page.room_extents(room)
+
     def slots(
-        self, slab: KvSlab, region: Region, starts: Sequence[int], lengths: Sequence[int], layout: int
+        self, kind: KvKind, region: Region, starts: Sequence[int], lengths: Sequence[int], layout: int
     ) -> Iterator[Bytes]:
         """The memory of the peer's slots, one layer after another.
 
         :raises TransferError: its layout is another one, or the slots are not there, or hold KV of another kind.
         """
         where = self._current(layout)
-        there, here = (where.geometry.kv_dtype, where.geometry.slot_bytes), (slab.dtype, slab.slot_bytes)
-        if there != here:
-            raise TransferError(f"the peer's KV is {there[0]} of {there[1]} bytes a slot, ours {here[0]} of {here[1]}")
+        there = where.kind
+        if there != kind:
+            text = f"the peer's KV is {there.dtype} of {there.slot_bytes} bytes a slot"
+            raise TransferError(f"{text}, ours {kind.dtype} of {kind.slot_bytes}")
         if not (capacity := where.slots(region)):
             raise TransferError(f"the peer does not hold layers {region.layer_start} to {region.layer_stop}")
         check_extents(starts, lengths, capacity)
@@ -221,8 +236,9 @@ class PeerArena:
 class PeerArenas:
     """The engines that were met, by address."""
 
-    def __init__(self) -> None:
-        self._node = node_name()
+    def __init__(self, node: str = "") -> None:
+        """`node`: the node's name in the cluster."""
+        self._node = node_name(node)
         self._met: dict[Address, PeerArena] = {}
 
     def __contains__(self, peer: Address) -> bool:

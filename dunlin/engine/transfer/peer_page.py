@@ -13,8 +13,10 @@ import struct
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import TypeVar
 
-from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.errors import LayoutChangingError, TransferError
+from dunlin.engine.transfer.peer_rooms import open_extents, room_lock, writing_room
 
 PAGE_OFFSET = 4096
 _GEOMETRY_OFFSET = 8192
@@ -22,6 +24,7 @@ _WORDS = struct.Struct("<8sqqqq")
 _MAGIC = b"dunlinPP"
 _CLOSED = -1
 _PAUSE_S = 0.0005
+_T = TypeVar("_T")
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,6 +90,14 @@ class PeerPage:
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
 
+    def await_writers(self, room: int) -> None:
+        """Return once no chunk is being written into the room, which is closed: none follows.
+
+        :raises TimeoutError: as `closed`.
+        """
+        with self._patiently(lambda: room_lock(self._fd, room)):
+            pass
+
     def publish(self, layout: int, geometry: bytes) -> None:
         """Let peers write where `geometry` says. :raises TimeoutError: as `closed`."""
         with self.closed():
@@ -102,11 +113,14 @@ class PeerPage:
         os.pwrite(self._fd, _WORDS.pack(_MAGIC, self.life, layout, length_bytes, self._version), PAGE_OFFSET)
 
     def _lock(self) -> None:
+        self._patiently(lambda: fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB))
+
+    def _patiently(self, attempt: Callable[[], _T]) -> _T:
+        """What the attempt gives, once it succeeds. :raises TimeoutError: as `closed`."""
         until_s = self._clock() + self._patience_s
         while True:
             try:
-                fcntl.flock(self._fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                return
+                return attempt()
             except BlockingIOError:
                 if self._clock() > until_s:
                     raise TimeoutError(
@@ -139,17 +153,26 @@ class PeerPageView:
             raise
 
     @contextlib.contextmanager
-    def writing(self, layout: int, version: int) -> Iterator[None]:
-        """One chunk may be written, or read, while this is entered, where the geometry of that `version` says.
+    def writing(self, layout: int, version: int, room: int = 0) -> Iterator[None]:
+        """One chunk may be written, or read, while this is entered, where the geometry of that `version` says: into the
+        slots of `room`, or into memory of no room (0).
 
-        :raises TransferError: the engine is another one, its layout is not `layout` (any more), or its slots changed.
+        :raises TransferError: the engine is another one, its layout is not `layout` (any more), its slots changed, or
+            the room is closed.
         """
         with self._locked() as words:
             if words.layout != layout:
                 raise TransferError(f"the peer's layout is {words.layout}, the transfer was ordered for {layout}")
             if words.version != version:
                 raise TransferError(f"the slots of the peer's layout {layout} changed")
-            yield
+            with writing_room(self._fd, room) if room else contextlib.nullcontext():
+                yield
+
+    def room_extents(self, room: int) -> tuple[list[int], list[int]]:
+        """The slots of a room: starts and lengths. :raises TransferError: it is not open."""
+        if self._fd < 0:
+            raise TransferError("the peer is gone, or was met anew")
+        return open_extents(self._fd, room)
 
     def version(self) -> int:
         """Of what the engine published last. :raises TransferError: nothing now, or the engine is another one."""
@@ -174,11 +197,11 @@ class PeerPageView:
         try:
             fcntl.flock(self._fd, fcntl.LOCK_SH | fcntl.LOCK_NB)
         except BlockingIOError:
-            raise TransferError("the peer's layout is changing") from None
+            raise LayoutChangingError("the peer's layout is changing") from None
         try:
             words = self._read()
             if not words.is_open:
-                raise TransferError("the peer's layout is changing")
+                raise LayoutChangingError("the peer's layout is changing")
             yield words
         finally:
             fcntl.flock(self._fd, fcntl.LOCK_UN)
