@@ -1,6 +1,8 @@
 """The real runner and its model answer the same commands alike, event by event."""
 
+import os
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,14 +23,24 @@ from tests.engine.commands import make_open, make_step
 LAYERS = 3
 TIER_BYTES = 64 * ROOM_BYTES
 OPS = ("open", "step", "step", "step", "run", "run", "finish", "interrupt", "interrupt", "resume", "discard", "close",
-       "save", "restore")  # fmt: skip
+       "save", "restore", "remap", "remap", "remap")  # fmt: skip
 
 
 @pytest.fixture(scope="module")
-def loaded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[LoadedModel]:
-    model = load(make_checkpoint(tmp_path_factory.mktemp("model"), layers=LAYERS), deterministic=True)
-    yield model
-    model.arena.close()
+def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return make_checkpoint(tmp_path_factory.mktemp("model"), layers=LAYERS)
+
+
+@contextmanager
+def loaded_from(directory: Path) -> Iterator[LoadedModel]:
+    """An engine's memory of its own: its layers change."""
+    model = load(directory, deterministic=True)
+    try:
+        yield model
+    finally:
+        fd = model.arena.fd
+        model.arena.close()
+        os.close(fd)
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +53,10 @@ def tier(tmp_path_factory: pytest.TempPathFactory) -> Path:
 class Pair:
     """Both engines, the core that commands them, and how many of their answers were compared."""
 
-    def __init__(self, loaded: LoadedModel, tier: Path) -> None:
+    def __init__(self, loaded: LoadedModel, directory: Path, tier: Path) -> None:
         token_bytes = sum(layer[:1].numel() * layer.element_size() for layer in loaded.decoder.kv)
         self.core = Conductor(token_bytes, LAYERS)
-        self.runner = RunnerSide(loaded, tier, TIER_BYTES)
+        self.runner = RunnerSide(loaded, directory, tier, TIER_BYTES)
         self.twin = TwinSide(loaded, TIER_BYTES)
         self._compared = 0
 
@@ -105,7 +117,9 @@ def act(pair: Pair, op: str, a: int, b: int) -> None:
         message = core.discard(picks)
     elif op == "close":
         message = core.close(a)
-    elif not pair.runner.runner.busy:
+    elif op == "remap":
+        remap(pair, a)
+    elif core.is_whole and not pair.runner.runner.busy:
         transfer(pair, op, a, b)
     if message is not None:
         pair.tell(message)
@@ -119,6 +133,14 @@ def interrupt(pair: Pair, a: int, b: int) -> None:
     first = pair.core.interrupt(Verdict(a % 2), [a, b][: b % 3])
     second = [pair.core.interrupt(Verdict(b % 2), [a + b][: a % 2])] if a % 5 == 0 else []
     pair.interrupt(first, *second)
+
+
+def remap(pair: Pair, a: int) -> None:
+    """A phase between two steps."""
+    pair.run(1 << 30)
+    for message in pair.core.remap(a):
+        pair.tell(message)
+    pair.run(1 << 30)
 
 
 def transfer(pair: Pair, op: str, a: int, b: int) -> None:
@@ -149,8 +171,12 @@ def transfer(pair: Pair, op: str, a: int, b: int) -> None:
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
 @given(ops=st.lists(st.tuples(st.sampled_from(OPS), st.integers(0, 99), st.integers(0, 99)), min_size=15, max_size=60))
-def test_both_answer_alike(loaded: LoadedModel, tier: Path, ops: list[tuple[str, int, int]]) -> None:
-    pair = Pair(loaded, tier)
+def test_both_answer_alike(directory: Path, tier: Path, ops: list[tuple[str, int, int]]) -> None:
+    with loaded_from(directory) as loaded:
+        conduct(Pair(loaded, directory, tier), ops)
+
+
+def conduct(pair: Pair, ops: list[tuple[str, int, int]]) -> None:
     for op, a, b in [("open", 50, 3), ("open", 31, 4), ("step", 2, 39), *ops]:
         act(pair, op, a, b)
     pair.run(1 << 30)
@@ -182,9 +208,14 @@ FORBIDDEN: dict[str, tuple[Any, ...]] = {
 
 
 @pytest.mark.parametrize("commands", FORBIDDEN.values(), ids=list(FORBIDDEN))
-def test_what_one_refuses_the_other_refuses(loaded: LoadedModel, tier: Path, commands: tuple[Any, ...]) -> None:
+def test_what_one_refuses_the_other_refuses(directory: Path, tier: Path, commands: tuple[Any, ...]) -> None:
     """Within step 2, over sequence 2, after sequence 1 was computed; the model may take it for a breach."""
-    runner, twin = RunnerSide(loaded, tier, TIER_BYTES), TwinSide(loaded, TIER_BYTES)
+    with loaded_from(directory) as loaded:
+        refuse(loaded, directory, tier, commands)
+
+
+def refuse(loaded: LoadedModel, directory: Path, tier: Path, commands: tuple[Any, ...]) -> None:
+    runner, twin = RunnerSide(loaded, directory, tier, TIER_BYTES), TwinSide(loaded, TIER_BYTES)
     for side in (runner, twin):
         for message in (make_open(1), make_open(2), make_step(1, (1, 0, 10, 100))):
             side.tell(message)

@@ -68,7 +68,7 @@ class EngineRunner:
             self._transfers.spoiled,
             beat,
         )
-        self._layers = (
+        self.layers = (
             None
             if layers is None
             else EngineLayers(layers, own, self._sequences, self.steps, self._transfers, clock, beat)
@@ -95,7 +95,7 @@ class EngineRunner:
     @property
     def busy(self) -> bool:
         """Whether `work` has something to do."""
-        return len(self.steps) > 0 or self._transfers.has_work or (self._layers is not None and self._layers.busy)
+        return len(self.steps) > 0 or self._transfers.has_work or (self.layers is not None and self.layers.busy)
 
     def receive(self, message: Any) -> list[Event]:
         """Take a command in; returns the events that answer it at once."""
@@ -110,7 +110,7 @@ class EngineRunner:
         Ends early where `safepoint` returns something true, or a transfer ended: what has arrived is to be received,
         and `work` called again goes on there.
         """
-        changed = [] if self._layers is None or self.steps.is_running else self._layers.work()
+        changed = [] if self.layers is None or self.steps.is_running else self.layers.work()
         if not len(self.steps):
             return [*changed, *self._transfers.work_idle()]
         before = [] if self.steps.is_running else self._transfers.work_before_step(self.steps.last_step_s)
@@ -120,8 +120,8 @@ class EngineRunner:
         def copy_and_look() -> object:
             self._write_behind()
             landed.extend(self._transfers.work_at_safepoint())
-            if self._layers is not None:
-                landed.extend(self._layers.work_at_safepoint())
+            if self.layers is not None:
+                landed.extend(self.layers.work_at_safepoint())
             return safepoint() or landed
 
         answers = self.steps.work(copy_and_look)
@@ -163,9 +163,9 @@ class EngineRunner:
         return []
 
     def _on_remap(self, message: Remap) -> list[Event]:
-        if self._layers is None:
+        if self.layers is None:
             return [Unsupported("Remap", "the layers held are fixed", layout=message.layout)]
-        return self._layers.on_remap(message)
+        return self.layers.on_remap(message)
 
     def _on_transfer(self, message: Transfer) -> list[Event]:
         return self._transfers.add(message, is_written=not (message.step and self.steps.is_unanswered(message.step)))

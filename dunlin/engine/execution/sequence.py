@@ -83,7 +83,8 @@ class SlotMap:
     def length_within(self, slots: int) -> int:
         """How many of the first positions lie in slots below `slots`."""
         run_at, run_slot = self.runs
-        for at, first, stop in zip(run_at, run_slot, [*run_at[1:], self.length], strict=True):
+        stops = [*run_at[1:], self.length] if run_at else []
+        for at, first, stop in zip(run_at, run_slot, stops, strict=True):
             if first + stop - at > slots:
                 return at + max(slots - first, 0)
         return self.length

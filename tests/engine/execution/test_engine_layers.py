@@ -3,6 +3,7 @@
 import os
 import re
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -161,11 +162,16 @@ def test_a_piece_at_most_before_each_step(engine: LayeredRunner) -> None:
     """While decode steps are queued, one piece of a change is done between two of them."""
     engine.run(make_open(1), make_step(1, (1, 0, N, 0)))
     engine.tell(remap(PREPARE, FEWER))
-    remapper, pieces = engine.runner._layers._remapper, []  # type: ignore[union-attr]
+    remapper, pieces = engine.runner.layers._remapper, []  # type: ignore[union-attr]
     advance = remapper.advance
-    remapper.advance = lambda: (pieces.append(1), advance())[1]  # type: ignore[method-assign]
+
+    def counted() -> RemapDone | None:
+        pieces.append(1)
+        return advance()
+
+    remapper.advance = counted  # type: ignore[method-assign]
     at = N
-    while engine.runner._layers.busy:  # type: ignore[union-attr]
+    while engine.runner.layers.busy:  # type: ignore[union-attr]
         engine.tell(make_step(at, (1, at, at + 1, at)))
         before = len(pieces)
         events = engine.runner.work(nothing)
@@ -259,10 +265,9 @@ def written(
     sender: LayeredRunner, to: LayeredRunner, ticket: int, first: int, layout: int, layers: int
 ) -> TransferDone:
     """The sender writes its sequence 1 into the peer's slots from `first` on."""
-    region = Region(0, layers, 0, N)
-    slots = {"peer_extent_start": i64([first]), "peer_extent_length": i64([N]), "peer_layout": layout}
-    kind = TransferKind.SLAB_TO_PEER
-    (done,) = sender.run(Transfer(ticket, kind, 1, region, i64([0]), i64([N]), peer=to.address, **slots))
+    moved = Transfer(ticket, TransferKind.SLAB_TO_PEER, 1, Region(0, layers, 0, N), i64([0]), i64([N]), peer=to.address)
+    there = replace(moved, peer_extent_start=i64([first]), peer_extent_length=i64([N]), peer_layout=layout)
+    (done,) = sender.run(there)
     assert isinstance(done, TransferDone)
     return done
 
