@@ -12,7 +12,8 @@ from typing import Any, cast
 from dunlin.effects import Address
 from dunlin.engine.remote.backends import Backend, LinkSettings
 from dunlin.engine.remote.engine_memory import EngineMemory
-from dunlin.engine.remote.peer_sender import PeerCalls, PeerSender
+from dunlin.engine.remote.peer_lanes import PeerLanes
+from dunlin.engine.remote.peer_sender import PeerCalls
 from dunlin.engine.remote.protocol import TOKEN_BYTES, Greeting
 from dunlin.engine.remote.receiver import ChunkReceiver
 from dunlin.engine.transfer.errors import TransferError
@@ -45,7 +46,7 @@ class TransferHelper:
         self._settings = settings
         self._tell = tell
         self._agent: EngineAgent | None = None
-        self._senders: dict[Address, PeerSender] = {}
+        self._senders: dict[Address, PeerLanes] = {}
 
     def receive(self, message: Any) -> None:
         """Take a command."""
@@ -101,7 +102,7 @@ class TransferHelper:
             lambda detail: self._tell(Met(peer, detail)),
             self._ended,
         )
-        self._senders[peer] = PeerSender(Greeting(agent.token, self._engine.name), calls)
+        self._senders[peer] = PeerLanes(Greeting(agent.token, self._engine.name), calls)
 
     def _forget(self, peer: Address) -> None:
         sender = self._senders.pop(peer, None)

@@ -1,8 +1,8 @@
-"""Sends transfers to one peer: a thread with one connection, chunk by chunk, the most urgent transfer first.
+"""Sends transfers to one peer over one connection: a thread, chunk by chunk, the most urgent transfer first.
 
-At most `WINDOW` chunks are on their way, so an urgent transfer waits for no more than what has left already. A
+At most `window` chunks are on their way, so an urgent transfer waits for no more than what has left already. A
 connection that ends is opened once again, and what has no answer is sent again: a chunk may arrive twice, for it says
-by itself where it belongs. Another peer has another thread, so a slow one delays only its own transfers.
+by itself where it belongs.
 """
 
 import itertools
@@ -31,7 +31,6 @@ from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.messages.engine import Transfer, TransferDone
 from dunlin.messages.types import TransferStatus
 
-WINDOW = 2
 WAITING_MOST = 1024
 
 
@@ -67,7 +66,7 @@ class _Sent:
 class PeerSender:
     """Owns the thread, the connection, and the transfers to one peer that are not answered."""
 
-    def __init__(self, greeting: Greeting, calls: PeerCalls) -> None:
+    def __init__(self, greeting: Greeting, calls: PeerCalls, window: int) -> None:
         self._greeting = greeting
         self._calls = calls
         self._changed = threading.Condition()
@@ -78,7 +77,7 @@ class PeerSender:
         self._link: Link | None = None
         self._memory: EngineMemory | None = None
         self._sent: deque[_Sent] = deque()
-        self._buffers = [np.empty(CHUNK_BYTES, dtype=np.uint8) for _ in range(WINDOW)]
+        self._buffers = [np.empty(CHUNK_BYTES, dtype=np.uint8) for _ in range(window)]
         self._may_redial = True
         self._thread = threading.Thread(target=self._run, name="transfers-out", daemon=True)
         self._thread.start()

@@ -125,29 +125,29 @@ class ChunkReceiver:
             self._places.release()
 
     def _take_chunks(self, link: Link) -> None:
-        served = self._welcome(link)
+        served = self._served_to(link)
         if served is None:
+            link.send(UNWELCOME)
             return
         memory = EngineMemory(served.agent)
         try:
             with self._lock:
                 self._links.add(link)
+            link.send(WELCOME)
             staging = np.empty(CHUNK_BYTES, dtype=np.uint8)
             while link.await_bytes(lambda: self._closing.is_set() or self._served is not served):
                 link.send(_take(link, memory, staging).encode())
         finally:
             memory.close()
 
-    def _welcome(self, link: Link) -> _Served | None:
+    def _served_to(self, link: Link) -> _Served | None:
         """The life whose token the other side showed; None: it showed none."""
         greeting, served = decode_greeting(link.receive(GREETING_BYTES)), self._served
         names = link.certificate_names()
         is_known = names is None or is_certificate_of(names, "instance", greeting.name)
         if served is None or not is_known or not hmac.compare_digest(greeting.token, served.token):
             self._say(f"refused {greeting.name!r}: it showed {'no valid token' if is_known else 'another certificate'}")
-            link.send(UNWELCOME)
             return None
-        link.send(WELCOME)
         return served
 
 

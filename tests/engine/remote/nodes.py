@@ -1,5 +1,6 @@
 """Nodes reduced to an engine's memory and its transfer helper, a real process; and a cable between two of them."""
 
+import contextlib
 import mmap
 import os
 import signal
@@ -26,9 +27,9 @@ from dunlin.messages.types import Header, Region, TransferKind, i64
 from dunlin.wire.codec import decode, encode
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
-LAYERS, SLOTS, SLOT_BYTES = 2, 4096, 512
+LAYERS, SLOTS, SLOT_BYTES = 2, 16384, 512
 LAYER_BYTES = SLOTS * SLOT_BYTES
-"""Two MiB: a transfer of all slots has eight chunks, six more than may be on their way."""
+"""A transfer of all slots has 32 chunks, four times as many as may be on their way."""
 LIMIT_S = 120.0
 
 
@@ -148,6 +149,8 @@ class Cable:
         self.cut_at: Callable[[int], bool] = lambda count: False
         """Whether to cut the connection, once it carried so many bytes to the target."""
         self.spoil_at = -1
+        self.held: threading.Event | None = None
+        """The first connection brings nothing to the target until this is set."""
         threading.Thread(target=self._accept, daemon=True).start()
 
     def close(self) -> None:
@@ -160,14 +163,17 @@ class Cable:
             except OSError:
                 return
             self.connections += 1
+            held, self.held = self.held, None
             far = socket.create_connection(self._target)
-            threading.Thread(target=self._carry, args=(near, far, True), daemon=True).start()
-            threading.Thread(target=self._carry, args=(far, near, False), daemon=True).start()
+            threading.Thread(target=self._carry, args=(near, far, True, held), daemon=True).start()
+            threading.Thread(target=self._carry, args=(far, near, False, None), daemon=True).start()
 
-    def _carry(self, source: socket.socket, target: socket.socket, is_out: bool) -> None:
+    def _carry(self, source: socket.socket, target: socket.socket, is_out: bool, held: threading.Event | None) -> None:
         carried = 0
         try:
             while data := source.recv(1 << 16):
+                if held is not None and carried > 1 << 10:  # the greeting goes through
+                    held.wait()
                 if is_out and carried <= self.spoil_at < carried + len(data):
                     at = self.spoil_at - carried
                     data = data[:at] + bytes([data[at] ^ 1]) + data[at + 1 :]
@@ -178,7 +184,6 @@ class Cable:
         except OSError:
             pass
         for each in (source, target):
-            try:
-                each.shutdown(socket.SHUT_RDWR)
-            except OSError:
-                pass
+            with contextlib.suppress(OSError):
+                each.shutdown(socket.SHUT_RDWR)  # wakes the other thread
+            each.close()  # what was not read yet makes it a reset

@@ -9,9 +9,9 @@ import pytest
 
 from dunlin.engine.remote.protocol import CHUNK_BYTES
 from dunlin.messages.types import TransferStatus
-from tests.engine.remote.nodes import LAYERS, SLOTS, Cable, Node, kv_transfer
+from tests.engine.remote.nodes import LAYERS, SLOT_BYTES, SLOTS, Cable, Node, kv_transfer
 
-ALL_BYTES = LAYERS * SLOTS * 512
+ALL_BYTES = LAYERS * SLOTS * SLOT_BYTES
 
 
 @pytest.fixture
@@ -107,7 +107,7 @@ def test_a_sender_that_is_killed_leaves_the_receiver_to_others(pair: tuple[Node,
     assert sender.meet(receiver) == ""
     assert sender.send(kv_transfer(2, receiver, 100, 2)).status is TransferStatus.OK
     assert receiver.slots(range(100)) == sender.slots(range(100))
-    assert receiver.slots(range(100, SLOTS)) == b"\x07" * (LAYERS * (SLOTS - 100) * 512)
+    assert receiver.slots(range(100, SLOTS)) == b"\x07" * (LAYERS * (SLOTS - 100) * SLOT_BYTES)
 
 
 def test_a_connection_that_is_cut_is_opened_again_and_nothing_is_lost(pair: tuple[Node, Node]) -> None:

@@ -3,17 +3,18 @@
 import os
 import random
 import socket
+import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
-from dunlin.engine.remote.peer_sender import WINDOW
+from dunlin.engine.remote.peer_lanes import KV_WINDOW
 from dunlin.engine.remote.protocol import CHUNK_BYTES, GREETING_BYTES, TOKEN_BYTES, UNWELCOME, Greeting
 from dunlin.messages.engine import CancelTransfer, EngineAgent, Forget, TransferDone, Unsupported
 from dunlin.messages.types import Payload, Priority, Region, TransferStatus, i64
 from dunlin.wire.codec import decode
-from tests.engine.remote.nodes import LAYERS, SLOTS, Cable, Node, kv_transfer
+from tests.engine.remote.nodes import LAYERS, SLOT_BYTES, SLOTS, Cable, Node, kv_transfer
 
 SENDER_SEED, RECEIVER_SEED = 1, 2
 
@@ -60,18 +61,32 @@ def test_activations_go_from_room_to_room(pair: tuple[Node, Node]) -> None:
     assert (done.status, done.detail) == (TransferStatus.FAILED, "there is no activation room 5, only 1 to 4")
 
 
-def test_an_activation_waits_for_no_more_than_the_chunks_on_their_way(pair: tuple[Node, Node]) -> None:
+def test_an_activation_waits_for_no_kv(pair: tuple[Node, Node]) -> None:
     sender, receiver = pair
     receiver.rooms.open(200, [0], [SLOTS])
-    receiver.pause()
-    sender.order(kv_transfer(60, receiver, handle=200, priority=Priority.KV))
+    cable, going_on = Cable(receiver), threading.Event()
+    cable.held = going_on
+    assert sender.meet(receiver, endpoint=cable.endpoint) == ""
+    sender.order(kv_transfer(60, receiver, handle=200))
     rooms = {"payload": Payload.ACTIVATION, "room": 1, "length_bytes": 64, "priority": Priority.ACTIVATION}
-    sender.order(kv_transfer(61, receiver, handle=1, **rooms))
+    done = sender.send(kv_transfer(61, receiver, handle=1, **rooms))
+    assert (done.ticket, done.status) == (61, TransferStatus.OK)
+    going_on.set()
+    done = sender.event()
+    assert (done.ticket, done.status, cable.connections) == (60, TransferStatus.OK, 2)
+    cable.close()
+    assert sender.meet(receiver) == ""
+
+
+def test_what_is_more_urgent_overtakes_what_has_not_left(pair: tuple[Node, Node]) -> None:
+    sender, receiver = pair
+    receiver.rooms.open(201, [0], [SLOTS])
+    receiver.pause()
+    sender.order(kv_transfer(62, receiver, handle=201, priority=Priority.CHECKPOINT))
+    sender.order(kv_transfer(63, receiver, 2000, handle=201, priority=Priority.KV))
     receiver.go_on()
-    first, second = sender.event(), sender.event()
-    assert [first.ticket, second.ticket] == [61, 60]
-    assert {first.status, second.status} == {TransferStatus.OK}
-    assert SLOTS * LAYERS * 512 > (WINDOW + 2) * CHUNK_BYTES, "or the transfer could end before"
+    assert [sender.event().ticket for _ in range(2)] == [63, 62]
+    assert SLOTS * LAYERS * SLOT_BYTES > 2 * KV_WINDOW * CHUNK_BYTES, "or the first could end before"
 
 
 REFUSED: dict[str, dict[str, Any]] = {
@@ -79,8 +94,8 @@ REFUSED: dict[str, dict[str, Any]] = {
     "the transfer names no room": {"handle": 0},
     "the peer's layout is 0, the transfer was ordered for 5": {"peer_layout": 5},
     "the peer's layout is 0, the transfer was ordered for 3": {"layout": 3},
-    "slots for 4095 tokens are named, the region has 4096": {"extent_length": i64([SLOTS - 1])},
-    "extent of 1024 slots from 3100 lies outside the slab of 4096": {"extent_start": i64([3100])},
+    f"slots for {SLOTS - 1} tokens are named, the region has {SLOTS}": {"extent_length": i64([SLOTS - 1])},
+    f"extent of 1024 slots from {SLOTS - 1000} lies outside the slab of {SLOTS}": {"extent_start": i64([SLOTS - 1000])},
     "the peer does not hold layers 2 to 3": {"region": Region(0, 3, 0, SLOTS)},
     "the peer's extents are 100 slots for 1024 tokens": {"handle": 300},
 }
@@ -112,7 +127,7 @@ def test_tickets_are_answered_once_and_strangers_refused(pair: tuple[Node, Node]
     done = sender.event()
     assert (type(refused), refused.ticket) == (Unsupported, 80)
     assert (done.ticket, done.status) == (80, TransferStatus.CANCELLED)
-    assert done.moved_bytes < SLOTS * LAYERS * 512
+    assert done.moved_bytes < SLOTS * LAYERS * SLOT_BYTES
     sender.order(kv_transfer(82, sender))
     refused = sender.event()
     assert (type(refused), refused.ticket) == (Unsupported, 82)
