@@ -8,7 +8,7 @@ from typing import Any
 from dunlin.cost.models import EngineTiming
 from dunlin.cost.strategy_files import parse_overhead
 from dunlin.cost.timing_loader import load_timing
-from dunlin.workload.traffic.prompts import iter_jobs
+from dunlin.workload.traffic.prompts import answer_bound, clip_lengths, iter_jobs
 from dunlin.workload.traffic.trace import Arrival
 from services.settings import CORES
 from simulator.cluster.spec import ClusterSpec
@@ -39,13 +39,22 @@ def run_case(
     """
     start_s = time.perf_counter()
     cluster = cluster_of(case)
-    ready = cluster.engine.ready
-    jobs = iter_jobs(arrivals, case.max_positions or ready.max_positions, _VOCABULARY, case.seed)
+    room, bound = case.max_positions or cluster.engine.ready.max_positions, None
+    if not case.oracle:
+        bound = answer_bound(arrivals)
+        cluster = replace(cluster, engine=replace(cluster.engine, answer_ends=answer_ends(arrivals, room)))
+    jobs = iter_jobs(arrivals, room, _VOCABULARY, case.seed, bound=bound)
     sample_s = case.sample_s or max(0.1, arrivals[-1].at_s / _SAMPLES)
     spec = SimSpec(cluster, jobs, sample_s, keep_decisions=bool(case.story_of), keep_starts=True)
     on_progress = None if progress is None else (lambda ended, _: progress(ended / len(arrivals)))
     result = simulate(spec, on_progress)
     return _outcome(case, arrivals, result, time.perf_counter() - start_s)
+
+
+def answer_ends(arrivals: Sequence[Arrival], max_positions: int) -> dict[int, int]:
+    """The tokens of prompt and answer of each arrival, by its place, which is the seed that `SimulatedLoad` sends."""
+    clipped = (clip_lengths(arrival.input_tokens, arrival.output_tokens, max_positions) for arrival in arrivals)
+    return {place: inputs + outputs for place, (inputs, outputs) in enumerate(clipped)}
 
 
 def _outcome(case: Case, arrivals: Sequence[Arrival], result: SimResult, wall_s: float) -> SimulationOutcome:

@@ -62,6 +62,10 @@ def _add_workload(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--seed", type=whole_number(0), default=0, metavar="N", help="seed of what is drawn at random (default: 0)"
     )
+    group.add_argument(
+        "--oracle", action="store_true",
+        help="send each answer's length as its max_tokens (default: the same bound for all; answers end by themselves)",
+    )  # fmt: skip
     group.add_argument("--slo", action="append", default=[], metavar="LIMITS", help=SLO_HELP)
 
 
@@ -195,6 +199,7 @@ def _case(arguments: argparse.Namespace, preset: str, make: Any) -> "Case":
         max_positions=arguments.max_positions or 0,
         story_of=arguments.explain or "",
         overhead=arguments.overhead,
+        oracle=arguments.oracle,
         settings=tuple(
             (name, value) for name, value in given.items() if name != "cluster.preset" and is_simulated(name)
         ),

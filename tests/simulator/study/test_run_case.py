@@ -6,6 +6,7 @@ import pytest
 
 from dunlin.cost.models import BatchCounts
 from dunlin.cost.timing_loader import load_timing
+from dunlin.workload.traffic.prompts import answer_bound
 from dunlin.workload.traffic.workload_spec import read_workload
 from simulator.study.report import figures
 from simulator.study.run_case import SimError, cluster_of, run_case
@@ -75,6 +76,17 @@ def test_layers_longer_than_the_watch_are_no_hang(preset: str) -> None:
     assert load_timing("a100", "llama-3-8b").step_s(whole) / 32 > 3.0  # the limits of instance and monitor
 
 
+def test_the_scheduler_is_not_told_how_long_an_answer_will_be() -> None:
+    arrivals = read_workload("poisson:rate=2,requests=9,lengths=uniform(50..80,10..70)", seed=3)
+    unknown, known = (run_case(case(oracle=oracle, story_of="slowest"), arrivals) for oracle in (False, True))
+    for outcome in (unknown, known):
+        assert [record.outcome for record in outcome.records] == ["ok"] * 9
+        assert [len(record.token_s) for record in outcome.records] == [each.output_tokens for each in arrivals]
+    assert "(stop)" in unknown.story[-1]
+    assert "(length)" in known.story[-1]
+    assert answer_bound(arrivals) in (64, 128)
+
+
 def test_a_hosts_overhead_slows_every_token() -> None:
     arrivals = read_workload("poisson:rate=1,requests=1,lengths=fixed(500,50)")
     bare, hosted = (run_case(case(overhead=text), arrivals).records[0] for text in ("", "2,5"))
@@ -92,7 +104,7 @@ def test_a_story_is_that_of_the_live_cluster(asked: str) -> None:
     outcome = run_case(case(story_of=asked), read_workload(LOAD))
     assert outcome.story[0].startswith("req-")
     assert any("dispatcher-0 handed it to instance-0 as attempt 1, with 200 prompt" in line for line in outcome.story)
-    assert "dispatcher-0 ended it (length) after 20 tokens" in outcome.story[-1]
+    assert "dispatcher-0 ended it (stop) after 20 tokens" in outcome.story[-1]
 
 
 def test_only_as_much_is_asked_as_the_memory_holds() -> None:
