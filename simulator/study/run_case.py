@@ -3,10 +3,11 @@
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
+from dunlin.cost.engine_overheads import NamedOverhead, overhead_of_preset, parse_overhead
 from dunlin.cost.models import EngineTiming
-from dunlin.cost.strategy_files import parse_overhead
 from dunlin.cost.timing_loader import load_timing
 from dunlin.workload.traffic.prompts import answer_bound, clip_lengths, iter_jobs
 from dunlin.workload.traffic.trace import Arrival
@@ -70,6 +71,7 @@ def _outcome(case: Case, arrivals: Sequence[Arrival], result: SimResult, wall_s:
         wall_s,
         result.events,
         _story(case.story_of, result) if case.story_of else (),
+        str(overhead_of(case) or "that of the profile"),
     )
 
 
@@ -86,11 +88,21 @@ def _story(request: str, result: SimResult) -> tuple[str, ...]:
         raise SimError(str(error)) from None
 
 
+def overhead_of(case: Case) -> NamedOverhead | None:
+    """What the engine's host adds: as the case says, else by its preset; None: a profile, which holds it already.
+
+    Raises ValueError.
+    """
+    if case.overhead:
+        return parse_overhead(case.overhead)
+    return None if Path(case.device).is_file() else overhead_of_preset(case.preset)
+
+
 def cluster_of(case: Case) -> ClusterSpec:
     """The specification of a case's cluster. Raises SimError as `run_case`."""
     try:
-        overhead = parse_overhead(case.overhead) if case.overhead else None
-        timing = load_timing(case.device, case.shape, case.tp, overhead)
+        added = overhead_of(case)
+        timing = load_timing(case.device, case.shape, case.tp, None if added is None else added.overhead)
         if timing.slots < _QUANTUM:
             raise ValueError(f"{case.shape} leaves no memory for KV on {case.tp} {case.device}: take more GPUs (--tp)")
         nodes = case.nodes or -(-case.instances * case.tp // _GPUS_PER_NODE)

@@ -93,8 +93,8 @@ def _add_cluster(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--overhead", default="", metavar="MS[,MS]|NAME",
-        help="what the engine's host adds to each step, and besides to one with prompt tokens; or an engine's that was "
-        "measured: a800-lwm-7b (default: nothing)",
+        help="what the engine's host adds to each step, and besides to one with prompt tokens, for all presets; or an "
+        "engine's: dunlin, vllm-a800-tp8, a800-lwm-7b (default: by the preset's engine; 0: kernels alone)",
     )  # fmt: skip
     group.add_argument(
         "--nodes", type=whole_number(1, 8192), metavar="N", help="machines (default: one for each 8 GPUs)"

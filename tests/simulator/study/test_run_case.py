@@ -4,6 +4,8 @@ from typing import Any
 
 import pytest
 
+from cli.commands.simulate.table import render
+from dunlin.cost.engine_overheads import find_overhead
 from dunlin.cost.models import BatchCounts
 from dunlin.cost.timing_loader import load_timing
 from dunlin.workload.traffic.prompts import answer_bound
@@ -89,9 +91,18 @@ def test_the_scheduler_is_not_told_how_long_an_answer_will_be() -> None:
 
 def test_a_hosts_overhead_slows_every_token() -> None:
     arrivals = read_workload("poisson:rate=1,requests=1,lengths=fixed(500,50)")
-    bare, hosted = (run_case(case(overhead=text), arrivals).records[0] for text in ("", "2,5"))
+    bare, hosted = (run_case(case(overhead=text), arrivals).records[0] for text in ("0", "2,5"))
     assert hosted.token_s[0] - bare.token_s[0] == pytest.approx(0.007, abs=1e-6)
     assert hosted.token_s[-1] - bare.token_s[-1] == pytest.approx(0.007 + 49 * 0.002, abs=1e-6)
+
+
+def test_an_overhead_is_the_engines_that_a_preset_stands_for_and_is_said() -> None:
+    arrivals = read_workload("poisson:rate=1,requests=1,lengths=fixed(500,50)")
+    for preset, name in (("vllm", "vllm-a800-tp8"), ("chunked", "dunlin")):
+        by_preset, by_name = (run_case(case(preset=preset, overhead=text), arrivals) for text in ("", name))
+        assert by_preset.records[0].token_s == by_name.records[0].token_s
+        assert by_preset.overhead == str(find_overhead(name))
+        assert f"engine overhead of {preset}: {find_overhead(name)}" in render([figures(by_preset, {})])
 
 
 def test_classes_come_through() -> None:
