@@ -4,7 +4,7 @@ It routes messages to its sequences, steps, moves and layers. A request that the
 ContractBroken; what a real engine accepts (rows of sequences that ended or were closed) the model accepts too.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
@@ -43,7 +43,13 @@ from simulator.engine.sequences import SimulatedSequences
 from simulator.engine.step_queue import is_unsupported
 from simulator.engine.steps import SafepointDue, SimulatedStepRunner, StepDue
 from simulator.engine.timing import LinearTiming, Timing
-from simulator.engine.token_model import VOCABULARY, PositionTokenModel, PrefixTokenModel, TokenModel
+from simulator.engine.token_model import (
+    VOCABULARY,
+    AnswerTokenModel,
+    PositionTokenModel,
+    PrefixTokenModel,
+    TokenModel,
+)
 
 
 def make_engine_ready(**overrides: Any) -> EngineReady:
@@ -83,7 +89,8 @@ class SimulatedEngineSettings:
     an engine's end to its successor's start. `busy_share` (0 to 1): the part of a move's time that blocks steps.
     `weights_bytes`: bytes of one layer's weights, which become room for KV when the layer is dropped.
     `failing_token`: a text that contains it has logits that are not finite. `parked_rows`, `parked_tokens`: the most
-    that may be parked at once.
+    that may be parked at once. `answer_ends`: where answers end by themselves, as in `AnswerTokenModel` (without
+    `audit` alone); None: every answer goes on to its bound.
     """
 
     ready: EngineReady = field(default_factory=make_engine_ready)
@@ -96,11 +103,14 @@ class SimulatedEngineSettings:
     failing_token: int | None = None
     parked_rows: int = 64
     parked_tokens: int = 1 << 20
+    answer_ends: Mapping[int, int] | None = None
 
     @property
     def token_model(self) -> TokenModel:
         """The rule for the next token that fits `audit`."""
-        return PrefixTokenModel() if self.audit else PositionTokenModel()
+        if self.audit:
+            return PrefixTokenModel()
+        return PositionTokenModel() if self.answer_ends is None else AnswerTokenModel(self.answer_ends)
 
 
 def engine_settings(**flat: Any) -> SimulatedEngineSettings:

@@ -17,7 +17,8 @@ class PresetFigures:
     `queueing_s`: from arrival until an engine first had the request, infinite if none ever had. `utilisation` is the
     share of time in which an engine had a step, `memory_mean` the mean share of slots in use, both over all instances
     from the first arrival to the last token. `classes` has a report per class where there is more than one. `slowest`
-    names requests whose first token took longest: `--explain` takes them.
+    names requests whose first token took longest: `--explain` takes them. `overhead`: see
+    `SimulationOutcome`.
     """
 
     preset: str
@@ -34,6 +35,7 @@ class PresetFigures:
     wall_s: float = 0.0
     classes: Mapping[str, RunReport] = field(default_factory=dict)
     slowest: tuple[str, ...] = ()
+    overhead: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +44,7 @@ class SimulationOutcome:
 
     `queued_s[i]`: seconds until `records[i]` was first in an engine, negative if it never was. `tracks`: samples by
     instance name. `wall_s`: seconds on this machine for `events` deliveries. `story`: the explanation of a request.
+    `overhead`: what the engine's host was taken to add to its kernels, and the source.
     """
 
     preset: str
@@ -51,6 +54,7 @@ class SimulationOutcome:
     wall_s: float = 0.0
     events: int = 0
     story: tuple[str, ...] = ()
+    overhead: str = ""
 
 
 def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
@@ -77,6 +81,7 @@ def figures(outcome: SimulationOutcome, slos: Slos) -> PresetFigures:
         wall_s=outcome.wall_s,
         classes=_classes(records, met_it),
         slowest=tuple(record.request for record in slowest(records)[:3]),
+        overhead=outcome.overhead,
     )
 
 

@@ -1,6 +1,6 @@
 """The figures of simulations as a table: a row per measure, a column per preset."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from math import inf
 from typing import TYPE_CHECKING, Any
 
@@ -24,7 +24,16 @@ def render(found: "Sequence[PresetFigures]") -> str:
     for label in found[0].classes:
         mine = [one.classes[label] for one in found]
         parts.append(f"\nclass {label or '(none)'}\n" + _lined(found, _cells(_of_reports(mine), mine)))
-    return "\n".join(parts)
+    return "\n".join([*parts, *overheads({one.preset: one.overhead for one in found})])
+
+
+def overheads(by_preset: Mapping[str, str]) -> list[str]:
+    """A line per overhead: what the engine's host adds to its kernels, and the presets that have it."""
+    presets: dict[str, list[str]] = {}
+    for preset, overhead in by_preset.items():
+        presets.setdefault(overhead, []).append(preset)
+    lines = [f"engine overhead of {', '.join(names)}: {said}" for said, names in presets.items() if said]
+    return ["", *lines] if lines else []
 
 
 def _lined(found: "Sequence[PresetFigures]", rows: Sequence[Sequence[str]]) -> str:

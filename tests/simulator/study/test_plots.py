@@ -2,6 +2,7 @@
 
 from itertools import pairwise
 from math import inf
+from typing import Any
 
 import pytest
 
@@ -55,9 +56,10 @@ def test_where_nothing_finished_there_is_nothing_to_draw() -> None:
 def test_a_curve_ends_below_one_by_the_share_that_never_came() -> None:
     pytest.importorskip("matplotlib")
     _, axes = cdf_figure({"TTFT": {"a (2 refused)": [1.0, inf, 2.0, inf], "b (1 failed)": [inf]}}, {})
-    first, second = axes[0].get_lines()
-    assert (list(first.get_xdata()), list(first.get_ydata())) == ([1.0, 2.0], [0.25, 0.5])
-    assert (len(second.get_xdata()), second.get_label()) == (0, "b (1 failed)")
+    lines: list[Any] = list(axes[0].get_lines())
+    first, second = lines
+    assert first.get_xydata().tolist() == [[1.0, 0.25], [2.0, 0.5]]
+    assert (second.get_xydata().tolist(), second.get_label()) == ([], "b (1 failed)")
 
 
 @pytest.mark.parametrize(
