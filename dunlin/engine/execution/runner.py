@@ -63,6 +63,8 @@ class EngineRunner:
             self._transfers.__contains__,
             self._transfers.spoiled,
             beat,
+            own.rooms,
+            self._transfers.link,
         )
         self._handlers: dict[type[Any], Callable[[Any], list[Event]]] = {
             Open: self._on_open,
@@ -86,6 +88,11 @@ class EngineRunner:
     def busy(self) -> bool:
         """Whether `work` has something to do."""
         return len(self.steps) > 0 or self._transfers.has_work
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the running step can go on only when a peer has sent something."""
+        return self.steps.is_waiting
 
     def receive(self, message: Any) -> list[Event]:
         """Take a command in; returns the events that answer it at once."""
@@ -157,7 +164,7 @@ def _wrong_extents(opened: Open, slots: int) -> str:
         return "extent columns of different lengths"
     held = 0
     for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
-        if start < 0 or length <= 0 or start + length > slots:
+        if start < -1 or length <= 0 or start + length > slots:
             return f"an extent of {length} slots from {start} in a slab of {slots}"
         held += length
     return f"{held} slots for {len(opened.tokens)} tokens" if held > len(opened.tokens) else ""

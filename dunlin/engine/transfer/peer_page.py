@@ -145,6 +145,19 @@ class PeerPageView:
                 raise TransferError(f"the peer's layout is {words.layout}, the transfer was ordered for {layout}")
             yield
 
+    @contextlib.contextmanager
+    def alive(self) -> Iterator[None]:
+        """What has no layout may be written while this is entered. :raises TransferError: as `writing`, while the
+        layout changes, too.
+        """
+        with self._locked():
+            yield
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` was not called."""
+        return self._fd >= 0
+
     def geometry(self) -> bytes:
         """What the engine published. :raises TransferError: nothing now, or the engine is another one."""
         with self._locked() as words:
