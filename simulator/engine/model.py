@@ -182,7 +182,10 @@ class SimulatedEngine:
             lambda: self.runner.running is not None,
             lambda: len(self.runner.parked) > 0,
         )
-        self._handlers: dict[type[Any], Callable[[float, Any], list[Effect]]] = {
+        self._handlers = self._routes()
+
+    def _routes(self) -> dict[type[Any], Callable[[float, Any], list[Effect]]]:
+        return {
             StepDue: self._on_step_over,
             Step: self._on_step,
             Open: self._on_open,

@@ -62,6 +62,11 @@ class StepExchange:
         self._served = [self._plan_served(parts) for parts in served]
         self._plans = [self._backend.plan(each.backend_rows) for each in self._served]
         self._shape = (decoder.config.heads, decoder.config.head_dim)
+        backend = self._backend
+        self._parts = [
+            [(row, *parts_of(backend, row.spans, row.queries[-1] + 1)) for row in rows if row.stripe is None]
+            for rows in split
+        ]
         self._gone: set[int] = set()
         self._expected: set[tuple[int, PeerPart]] = set()
         self._serving: deque[tuple[int, AttentionPass]] = deque()
@@ -157,7 +162,7 @@ class StepExchange:
 
     def _take_answer(self, index: int, content: Bytes) -> None:
         heads, head_dim = self._shape
-        found = [(row, *parts_of(self._backend, row.spans, row.queries[-1] + 1)) for row in self._split[index]]
+        found = self._parts[index]
         tokens = sum(len(row.queries) * len(results) for row, results, _ in found)
         split = tokens * heads * head_dim * 4
         whole = torch.from_numpy(content)
@@ -231,12 +236,11 @@ class StepExchange:
         if rows and rows[0].stripe is not None:
             sizes[PeerPart.KEYS] = sum(map(len, chain.from_iterable(row.spans for row in rows))) * self._token_bytes
         elif rows:
-            sizes[PeerPart.ANSWER] = sum(self._answer_bytes(row, heads * (head_dim + 1) * 4) for row in rows)
+            found, result_bytes = self._parts[index], heads * (head_dim + 1) * 4
+            keys = sum(map(len, chain.from_iterable(rooms for _, _, rooms in found)))
+            queries = sum(len(row.queries) * len(results) for row, results, _ in found)
+            sizes[PeerPart.ANSWER] = queries * result_bytes + keys * self._token_bytes
         return sizes
-
-    def _answer_bytes(self, row: SplitRow, result_bytes: int) -> int:
-        results, rooms = parts_of(self._backend, row.spans, row.queries[-1] + 1)
-        return len(results) * len(row.queries) * result_bytes + sum(map(len, rooms)) * self._token_bytes
 
     def _plan_served(self, parts: Sequence[ServedPart]) -> _Served:
         served, first = _Served(parts), 0

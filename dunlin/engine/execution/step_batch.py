@@ -17,8 +17,8 @@ from dunlin.engine.execution.peer_spans import WITH_PEERS, check_columns
 from dunlin.engine.execution.sequence import EngineSequence
 from dunlin.engine.execution.split_rows import RowSplit, batch_row, row_positions, row_splits, wrong_split
 from dunlin.engine.transfer.transit_rooms import RoomRow
-from dunlin.messages.engine import Keep, Step
-from dunlin.messages.types import FinishReason, GroupKind
+from dunlin.messages.engine import Step
+from dunlin.messages.types import FinishReason, GroupKind, Keep
 
 
 class StepError(Exception):

@@ -15,8 +15,8 @@ from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.transfer.arena_slots import kv_file_runs, slab_of
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.transit_rooms import TransitRooms
-from dunlin.messages.engine import Close, Keep, Meet, Met, Serve, Step
-from dunlin.messages.types import GroupKind, SamplingParams, i32, i64
+from dunlin.messages.engine import Close, Meet, Met, Step
+from dunlin.messages.types import GroupKind, Keep, SamplingParams, Serve, i32, i64
 from tests.engine.build import SteppingClock, nothing
 from tests.engine.commands import make_open, make_step
 

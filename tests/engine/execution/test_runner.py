@@ -10,7 +10,6 @@ from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.messages.engine import (
     Close,
-    Keep,
     Meet,
     Remap,
     Resume,
@@ -20,6 +19,7 @@ from dunlin.messages.engine import (
 from dunlin.messages.types import (
     FinishReason,
     GroupKind,
+    Keep,
     RemapPhase,
     SamplingParams,
     TransferKind,

@@ -1,12 +1,12 @@
 """Rows whose keys lie at several engines: queries go there and partial results come back, or stripes go round."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dunlin.messages.engine import Interrupted, StepDone
+from dunlin.messages.engine import Close, Forget, Interrupted, Met, StepDone
 from dunlin.messages.types import GroupKind, i32, i64
 from tests.engine.attention.reference import backend_named
 from tests.engine.build import make_checkpoint
@@ -205,6 +205,90 @@ def test_a_step_that_waits_for_a_peer_can_be_interrupted(directory: Path) -> Non
     split_step(master, holder, 2, (length, len(TEXT)), pieces)  # what was left in the rooms is not read
     run_all([master, holder])
     assert samples(master.answers()[0])
+
+
+def two_split_rows(directory: Path, mode: str) -> tuple[Member, Member, list[list[tuple[int, float]]], Any]:
+    """Sequences 1 and 2 with a master, the first 300 tokens of each at the holder; and a function that composes their
+    step, in which the last token of each text is computed.
+    """
+    master, holder = both = meet_all([Member(number, directory, mode) for number in range(2)])
+    texts = [TEXT[:600], TEXT[300:900]]
+    for each in both:
+        expected = [whole_text(each, text, 1, 1000 * number) for number, text in enumerate(texts)]
+    for number, text in enumerate(texts):
+        master.poison(range(1000 * number, 1000 * number + 300))
+        extents = {"extent_start": i64([-1, 1000 * number + 300]), "extent_length": i64([300, 299])}
+        master.tell(make_open(number + 1, text, sampling=SAMPLING, **extents))
+
+    def compose(number: int, named: Sequence[int] = (0, 1)) -> None:
+        spans = span_columns([(row, (0, 300, 1, 0)) for row in range(len(named))])
+        rows = [(1 + which, 599, 600, 1000 * which + 599) for which in named]
+        part = serve(0, [(1 + which, 599, 600, [(0, 300, 1000 * which)]) for which in named])
+        master.tell(make_step(number, *rows, **spans, **group(master, both, GroupKind.MASTERS, number)))
+        holder.tell(no_rows(number, serve=part, **group(holder, both, GroupKind.MASTERS, number)))
+
+    return master, holder, expected, compose
+
+
+@pytest.mark.parametrize("before", [1, 4, 7])
+def test_a_row_may_leave_a_step_with_peers_and_the_others_go_on(directory: Path, mode: str, before: int) -> None:
+    master, holder, expected, compose = two_split_rows(directory, mode)
+    compose(1)
+    for _ in range(before):  # so many pieces at the master, then as many at the holder
+        for each in (master, holder):
+            each.events += each.runner.work(lambda: True)
+    master.tell(interrupt(1))
+    run_all([master, holder])
+    left, done = master.answers()
+    assert (list(left.sequence), list(left.parked), list(done.sequence), list(done.left)) == ([1], [0], [2], [1])
+    assert agree(samples(done), expected[1], mode)
+    holder.answers()
+    compose(2, [0])
+    run_all([master, holder])
+    (again,) = master.answers()
+    assert agree(samples(again), expected[0], mode)
+
+
+def test_a_row_that_does_not_run_is_answered_for_nevertheless(directory: Path, mode: str) -> None:
+    """The holder's step was composed before the sequence ended."""
+    master, holder, expected, compose = two_split_rows(directory, mode)
+    master.tell(Close(1))
+    compose(1)
+    run_all([master, holder])
+    (done,) = master.answers()
+    assert (list(done.dropped), list(done.sequence)) == ([1], [2])
+    assert agree(samples(done), expected[1], mode)
+    assert isinstance(holder.answers()[0], StepDone)
+
+
+def test_a_step_whose_peer_is_forgotten_ends(directory: Path) -> None:
+    master, holder, _, compose = two_split_rows(directory, "torch")
+    compose(1)
+    for _ in range(50):
+        master.events += master.runner.work(lambda: None)
+    assert master.runner.is_waiting
+    master.tell(Forget(holder.address))
+    run_all([master])
+    met, done = master.answers()
+    assert isinstance(met, Met)
+    assert (list(done.left), list(done.sequence)) == ([1, 2], [])
+
+
+def test_a_holder_that_answers_for_other_queries_is_found_out(directory: Path) -> None:
+    """Its step ends; the master waits until it is interrupted."""
+    master, holder, _, _ = two_split_rows(directory, "torch")
+    spans = span_columns([(0, (0, 300, 1, 0))])
+    both = [master, holder]
+    master.tell(make_step(1, (1, 599, 600, 599), **spans, **group(master, both, GroupKind.MASTERS, 1)))
+    part = serve(0, [(1, 598, 600, [(0, 300, 0)])])
+    holder.tell(no_rows(1, serve=part, **group(holder, both, GroupKind.MASTERS, 1)))
+    for _ in range(50):
+        for each in both:
+            if each.runner.busy:
+                each.events += each.runner.work(lambda: None)
+    (done,) = holder.answers()
+    assert isinstance(done, StepDone)
+    assert master.runner.is_waiting
 
 
 REFUSED: dict[str, dict[str, Any]] = {
