@@ -110,7 +110,7 @@ class SimulatedEngineSupervisor:
     def _start(self) -> SimulatedEngine:
         engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit, self.layers, self._network)
         if self._network is not None:
-            self._network.ends[engine.address] = PeerEnd(self._node, self.layers, self.audit)
+            self._network.ends[engine.address] = PeerEnd(self._node, self.layers, self.audit, engine.rooms)
         self._world.add(engine.address, _Watched(self, engine))
         self._world.connect(self._instance, engine.address)
         return engine

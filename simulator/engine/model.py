@@ -50,6 +50,7 @@ from simulator.engine.token_model import (
     PrefixTokenModel,
     TokenModel,
 )
+from simulator.engine.transit_rooms import SimulatedTransitRooms
 
 
 def make_engine_ready(**overrides: Any) -> EngineReady:
@@ -164,11 +165,20 @@ class SimulatedEngine:
         self._sequences = SimulatedSequences(ready.slots, ready.max_positions, voice, audit, settings.failing_token)
         self.moves = SimulatedKvMover(instance, ready, self._sequences, tier, timing, audit, settings.busy_share)
         layer_bytes = ready.kv_bytes_per_token / layers.all
-        self.peers = PeerTransfers(instance, self.address, network, self._sequences, layer_bytes, ready.kv_dtype)
+        self.rooms = SimulatedTransitRooms()
+        self.peers = PeerTransfers(
+            instance,
+            self.address,
+            network,
+            self._sequences,
+            layer_bytes,
+            ready.kv_dtype,
+            lambda step: self.runner.is_unanswered(step),
+        )
         self.runner = SimulatedStepRunner(
             instance,
             self._sequences,
-            RowComputer(self._sequences, ready.vocabulary, voice, audit, self._failed_sequence),
+            RowComputer(self._sequences, ready.vocabulary, voice, audit, self._failed_sequence, self.rooms, layers.all),
             timing,
             layers,
             ready.vocabulary,
@@ -186,7 +196,10 @@ class SimulatedEngine:
             lambda: self.runner.running is not None,
             lambda: len(self.runner.parked) > 0,
         )
-        self._handlers: dict[type[Any], Callable[[float, Any], list[Effect]]] = {
+        self._handlers = self._routes()
+
+    def _routes(self) -> dict[type[Any], Callable[[float, Any], list[Effect]]]:
+        return {
             StepDue: self._on_step_over,
             Step: self._on_step,
             Open: self._on_open,
@@ -212,7 +225,8 @@ class SimulatedEngine:
         """Handle a message of the instance or one of this engine's timers."""
         handler = self._handlers.get(type(message))
         if handler is not None:
-            return [] if self.is_stuck else handler(now_s, message)
+            effects = [] if self.is_stuck else handler(now_s, message)
+            return [*effects, *self.peers.begin_behind(now_s)] if self.peers.is_behind else effects
         if isinstance(message, ProgressPoll):
             return self._on_tick(now_s)
         if isinstance(message, Joined):
@@ -253,6 +267,7 @@ class SimulatedEngine:
         self._sequences.close(message.sequence)
         self.runner.parked.forget(message.sequence)
         self.moves.forget(message.sequence)
+        self.rooms.forget(message.sequence)
         return []
 
     def _on_step(self, now_s: float, step: Step) -> list[Effect]:

@@ -83,6 +83,11 @@ class SimulatedStepRunner:
         """How many steps run or wait."""
         return len(self.queue) + (self.running is not None)
 
+    def is_unanswered(self, step: int) -> bool:
+        """Whether that step is queued or running."""
+        held = [*self.queue.steps, *([self.running.queued] if self.running is not None else [])]
+        return any(queued.step.step == step for queued in held)
+
     def add(self, now_s: float, step: Step) -> list[Effect]:
         """Append a step to the queue.
 
@@ -91,7 +96,7 @@ class SimulatedStepRunner:
         """
         check_step(step)
         queued = QueuedSimStep(step, list(range(len(step.sequence))))
-        if step.layer_stop or not self._layers.is_whole:
+        if step.layer_start or step.layer_stop or not self._layers.is_whole:
             layers = self._layers.range_of(step)
             queued.layers = layers if len(layers) < self._layers.all else None
         self.queue.append(queued)

@@ -11,9 +11,10 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from dunlin.effects import Address
 from dunlin.engine.decoder.loader import LoadedModel
 from dunlin.messages.engine import Close, Interrupt, Remap, Resume, TransferDone, Unsupported
-from dunlin.messages.types import GroupKind, RemapPhase, Verdict, i32, i64
+from dunlin.messages.types import GroupKind, Keep, Push, RemapPhase, Verdict, i32, i64
 from tests.conformance.comparison import comparable, is_placed
 from tests.conformance.conductor import ROOM_BYTES, Conductor
 from tests.conformance.sides import RunnerSide, TwinSide
@@ -202,9 +203,51 @@ FORBIDDEN: dict[str, tuple[Any, ...]] = {
         make_step(9, (2, 10, 11, 210)),
     ),
     "members of a group": (make_step(9, (1, 10, 11, 110), group=GroupKind.RING),),
+    "a ring without peers": (make_step(9, (2, 0, 10, 200), group=GroupKind.RING),),
+    "peers of a step that has none": (
+        make_step(9, (2, 0, 10, 200), peers=(Address("engine", "b"),), own_room=i64([1]), peer_room=i64([1])),
+    ),
+    "keys elsewhere in a step of its own": (
+        make_step(
+            9, (1, 10, 11, 110), span_row=i32([0]), span_start=i64([0]), span_stop=i64([5]), span_holder=i32([0])
+        ),
+    ),
+    "a stride outside a ring": (make_step(9, (1, 10, 11, 110), stride=i64([2])),),
+    "keep outside a ring": (make_step(9, (1, 10, 11, 110), keep=Keep()),),
+    "a push": (make_step(9, (1, 10, 11, 110), push=Push()),),
+    "layers without the room before them": (make_step(9, (1, 10, 11, 110), layer_start=1),),
+    "layers without the room after them": (make_step(9, (1, 10, 11, 110), sample=[0], layer_stop=1),),
+    "hidden states that were not left": (make_step(9, (1, 10, 11, 110), layer_start=1, hidden_in=3),),
     "another layout": (make_step(9, (1, 10, 11, 110), layout=1),),
     "a phase out of order": (Remap(7, RemapPhase.LOAD, i32(range(LAYERS))),),
 }
+
+
+def test_stages_in_one_engine_are_answered_alike(loaded: LoadedModel, tier: Path) -> None:
+    """Two sequences, one decoding; a row that leaves between the stages is missing in the second."""
+    runner, twin = RunnerSide(loaded, tier, TIER_BYTES), TwinSide(loaded, TIER_BYTES)
+    lower: dict[str, Any] = {"layer_stop": 2, "hidden_in": 5, "hidden_out": 4, "sample": [0, 0]}
+    upper: dict[str, Any] = {"layer_start": 2, "hidden_in": 4, "hidden_out": 5}
+    commands = [
+        make_open(1),
+        make_open(2),
+        make_step(1, (1, 0, 10, 100), (2, 0, 4, 200), **lower),
+        make_step(2, (2, 0, 4, 200), (1, 0, 10, 100), **upper, sample=[0, 1]),
+        make_step(3, (1, 10, 11, 110), (2, 4, 10, 204), **lower),
+        Close(2),
+        make_step(4, (1, 10, 11, 110), **upper),
+        make_step(5, (1, 10, 11, 110), **upper, sample=[0]),  # its hidden states were taken by step 4
+    ]
+    for number, message in enumerate(commands):
+        runner.tell(message)
+        runner.advance(1 << 30)
+        twin.tell(message)
+        if number < len(commands) - 1:
+            for at, event in enumerate(runner.events):
+                assert comparable(twin.next_event(event, at)) == comparable(event)
+    assert isinstance(runner.events[-1], Unsupported)
+    assert twin.next_event(runner.events[-1], len(runner.events) - 1) is None
+    assert "has no hidden states" in twin.broken
 
 
 @pytest.mark.parametrize("commands", FORBIDDEN.values(), ids=list(FORBIDDEN))

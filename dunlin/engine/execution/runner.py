@@ -39,7 +39,10 @@ Event = Any
 
 
 class EngineRunner:
-    """One engine without its process. `slots` are those of each layer held. Feed `receive`, then call `work` while `busy`."""
+    """One engine without its process: `receive` takes its commands, then call `work` while `busy`.
+
+    `slots` are those of each layer held.
+    """
 
     def __init__(
         self,
@@ -67,6 +70,8 @@ class EngineRunner:
             self._transfers.__contains__,
             self._transfers.spoiled,
             beat,
+            own.rooms,
+            self._transfers.link,
         )
         self.layers = (
             None
@@ -96,6 +101,11 @@ class EngineRunner:
     def busy(self) -> bool:
         """Whether `work` has something to do."""
         return len(self.steps) > 0 or self._transfers.has_work or (self.layers is not None and self.layers.busy)
+
+    @property
+    def is_waiting(self) -> bool:
+        """Whether the running step can go on only when a peer has sent something."""
+        return self.steps.is_waiting
 
     def receive(self, message: Any) -> list[Event]:
         """Take a command in; returns the events that answer it at once."""
@@ -177,7 +187,7 @@ def _wrong_extents(opened: Open, slots: int) -> str:
         return "extent columns of different lengths"
     held = 0
     for start, length in zip(opened.extent_start, opened.extent_length, strict=True):
-        if start < 0 or length <= 0 or start + length > slots:
+        if start < -1 or length <= 0 or start + length > slots:
             return f"an extent of {length} slots from {start} in a slab of {slots}"
         held += length
     return f"{held} slots for {len(opened.tokens)} tokens" if held > len(opened.tokens) else ""

@@ -30,9 +30,9 @@ from dunlin.engine.process.options import EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
 from dunlin.engine.process.warmup import warm_up
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.arena_slots import slab_of
 from dunlin.engine.transfer.peer_access import PeerAccess
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import EngineFailed, EngineReady, Interrupt
 from dunlin.messages.types import Header, i32
 from dunlin.model.errors import ModelError
@@ -42,6 +42,7 @@ from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 CANNOT_START = 2
 CANNOT_CONTINUE = 3
 _READ_BYTES = 1 << 20
+_PEER_PAUSE_S = 50e-6
 # glibc's mallopt: keep freed memory, or every large temporary costs its page faults again.
 _M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 
@@ -120,7 +121,7 @@ def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
         checked = _rehearse(options, channel) if options.standby else None
         if options.standby:
             channel.wait_for_activation()
-        rooms = ActivationRooms()
+        rooms = TransitRooms()
         access = PeerAccess(options.progress_fd, rooms, options.node)
         threads = ComputeThreadPool(options.threads)
 
@@ -171,6 +172,8 @@ def serve(runner: EngineRunner, channel: ParentChannel, page: ProgressPage, beat
         if runner.busy:
             for event in runner.work(safepoint):
                 channel.send(event)
+        if runner.is_waiting:
+            time.sleep(_PEER_PAUSE_S)
 
 
 def _keep_freed_memory() -> None:

@@ -1,13 +1,13 @@
-"""What this engine lets its peers write: its slots and activation rooms, in the layout in force."""
+"""What this engine lets its peers write: its slots and transit rooms, in the layout in force."""
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.peer_arenas import node_name
 from dunlin.engine.transfer.peer_page import PeerPage
 from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import ArenaGeometry, EngineAgent
 from dunlin.messages.types import i32, i64
 from dunlin.wire.codec import encode
@@ -34,7 +34,7 @@ def open_file(fd: int) -> OpenFile:
 class PeerAccess:
     """Owns the peer page. No peer writes before `publish`, nor while `closed`."""
 
-    def __init__(self, page_fd: int, rooms: ActivationRooms | None = None, node: str = "") -> None:
+    def __init__(self, page_fd: int, rooms: TransitRooms | None = None, node: str = "") -> None:
         """
         Args:
             node: the node's name in the cluster.

@@ -13,11 +13,11 @@ from typing import cast
 import numpy as np
 
 from dunlin.effects import Address
-from dunlin.engine.transfer.activation_rooms import room_offset
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.extents import KvKind, check_extents
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.engine.transfer.peer_page import PeerPageView
+from dunlin.engine.transfer.transit_rooms import room_offset
 from dunlin.messages.engine import ArenaGeometry, EngineAgent
 from dunlin.messages.types import Region
 from dunlin.wire.codec import CodecError, decode
@@ -59,6 +59,10 @@ class SharedFile:
             stop = min(at + _PIECE_BYTES, offset + length)
             self._populate(at // POPULATED_BYTES, -(-stop // POPULATED_BYTES))
             yield self._bytes[at:stop]
+
+    def view(self, offset: int, length: int) -> Bytes:
+        """The bytes of a stretch; its pages come when they are touched."""
+        return self._bytes[offset : offset + length]
 
     def _populate(self, first: int, stop: int) -> None:
         """An older kernel cannot; then the first touch of each page does."""
@@ -198,11 +202,28 @@ class PeerArena:
         return self._slot_pieces(where, region, list(zip(starts, lengths, strict=True)))
 
     def room(self, handle: int, length_bytes: int, layout: int) -> Iterator[Bytes]:
-        """The memory of one of the peer's activation rooms. :raises TransferError: it has no such room."""
+        """The memory of one of the peer's transit rooms. :raises TransferError: it has no such room."""
         found = self._current(layout).geometry
         offset = room_offset(handle, length_bytes, found.rooms, found.room_bytes)
         assert self._rooms is not None
         return self._rooms.pieces(offset, length_bytes)
+
+    def room_memory(self, handle: int) -> Bytes:
+        """All of one of the peer's transit rooms. :raises TransferError: it has no such room."""
+        found = self._layout.geometry
+        if self._rooms is None:
+            raise TransferError("the peer has no transit rooms")
+        offset = room_offset(handle, found.room_bytes, found.rooms, found.room_bytes)
+        return self._rooms.view(offset, found.room_bytes)
+
+    def alive(self) -> AbstractContextManager[None]:
+        """One piece may be written into a room while this is entered; raises as `PeerPageView.alive`."""
+        return self._page.alive()
+
+    @property
+    def is_met(self) -> bool:
+        """Whether it has not been forgotten."""
+        return self._page.is_open
 
     def close(self) -> None:
         """Hold its lock no more; the memory is unmapped with the last copy."""

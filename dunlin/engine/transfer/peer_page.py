@@ -174,6 +174,19 @@ class PeerPageView:
             raise TransferError("the peer is gone, or was met anew")
         return open_extents(self._fd, room)
 
+    @contextlib.contextmanager
+    def alive(self) -> Iterator[None]:
+        """What has no layout may be written while this is entered. :raises TransferError: as `writing`, while the
+        layout changes, too.
+        """
+        with self._locked():
+            yield
+
+    @property
+    def is_open(self) -> bool:
+        """Whether `close` was not called."""
+        return self._fd >= 0
+
     def version(self) -> int:
         """Of what the engine published last. :raises TransferError: nothing now, or the engine is another one."""
         with self._locked() as words:

@@ -12,9 +12,9 @@ from dunlin.engine.execution.engine_layers import LayerMemory
 from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.arena_slots import slab_of
 from dunlin.engine.transfer.peer_access import PeerAccess
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import Meet, Remap
 from dunlin.messages.types import RemapPhase, i32
 from tests.engine.build import SteppingClock, nothing
@@ -28,7 +28,7 @@ class LayeredRunner:
         self.address = Address("engine", name)
         self.fd = os.memfd_create("arena") if fd is None else fd
         self.model = load_model(directory, "float32", kv_bytes, numerics.deterministic_numerics(), self.fd)
-        rooms = ActivationRooms(4, 1 << 16)
+        rooms = TransitRooms(4, 1 << 16)
         self.access = PeerAccess(os.memfd_create("page"), rooms)
         memory = OwnMemory(slab_of(self.model.arena, self.model.decoder.kv), rooms, self.access)
         layers = LayerMemory(self.model.arena, self.model.weights, CheckpointSource(directory))

@@ -318,7 +318,7 @@ def test_what_it_lacks_it_says_and_goes_on(child: Child) -> None:
     assert child.receive() == Unsupported(
         "MapHost", "/nowhere of 100 bytes: [Errno 2] No such file or directory: '/nowhere'"
     )
-    assert child.receive() == Unsupported("Step", "a stride other than 1", step=1)
+    assert child.receive() == Unsupported("Step", "a stride of a row that is no stripe of a ring", step=1)
     assert child.process.poll() is None
 
 
