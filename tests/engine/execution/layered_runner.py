@@ -28,9 +28,9 @@ class LayeredRunner:
         self.address = Address("engine", name)
         self.fd = os.memfd_create("arena") if fd is None else fd
         self.model = load_model(directory, "float32", kv_bytes, numerics.deterministic_numerics(), self.fd)
-        rooms = TransitRooms(4, 1 << 16)
-        self.access = PeerAccess(os.memfd_create("page"), rooms)
-        memory = OwnMemory(slab_of(self.model.arena, self.model.decoder.kv), rooms, self.access)
+        self.rooms = TransitRooms(16, 1 << 16)
+        self.access = PeerAccess(os.memfd_create("page"), self.rooms)
+        memory = OwnMemory(slab_of(self.model.arena, self.model.decoder.kv), self.rooms, self.access)
         layers = LayerMemory(self.model.arena, self.model.weights, CheckpointSource(directory))
         limits, clock = RunnerLimits(), SteppingClock()
         self.runner = EngineRunner(self.model.decoder, self.model.slots, clock, limits, memory=memory, layers=layers)

@@ -8,6 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
+from torch import Tensor
 
 from dunlin.effects import Address
 from dunlin.messages.engine import (
@@ -63,6 +65,11 @@ def tokens(engine: LayeredRunner, first: int, sequence: int = 1, layout: int = 0
     return [one.token[0] for one in done]
 
 
+def hidden_states(engine: LayeredRunner, room: int, sequence: int) -> Tensor:
+    """What the prompt's first step left in the room, `[N, width]`."""
+    return engine.rooms.take(room, [(sequence, range(N))], torch.float32, engine.model.decoder.config.hidden)
+
+
 def only_unsupported(events: list[Any]) -> Unsupported:
     (refused,) = events
     assert isinstance(refused, Unsupported), refused
@@ -91,15 +98,15 @@ def test_a_pipeline_of_two_engines_that_dropped_a_half_each_gives_the_same_token
     """Forward over the lower layers in one, over the upper ones in the other: its hidden states are what matters."""
     expected = tokens(engine, 0, count=1)
     engine.run(make_open(2), make_step(2, (2, 0, N, 50), sample=[0], layer_stop=2, hidden_out=7))
-    whole = engine.runner.steps.rooms._rooms[7][2, 0].clone()
+    whole = hidden_states(engine, 7, 2)
     engine.drop()
     engine.run(make_open(3), make_step(3, (3, 0, N, 100), sample=[0], layer_stop=2, hidden_out=8, layout=1))
-    half = engine.runner.steps.rooms._rooms[8][3, 0]
+    half = hidden_states(engine, 8, 3)
     assert half.equal(whole)
     for phase in (PREPARE, DROP_WEIGHTS, RELEASE_KV):
         other.phase(phase, (2, 3), 1)
     other.run(make_open(3))
-    other.runner.steps.rooms.put(9, 3, 0, half)
+    other.rooms.put(9, [(3, range(N))], [half])
     (done,) = other.run(make_step(4, (3, 0, N, 100), layer_start=2, hidden_in=9, layout=1))
     assert list(done.token) == expected
 
