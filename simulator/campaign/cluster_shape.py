@@ -8,6 +8,9 @@ from simulator.engine.model import engine_settings
 CHECKPOINT_TOKENS = 16
 """Short, so that requests of a few dozen tokens are checkpointed."""
 
+COPIED_BYTES = 4096
+"""Bytes (64 tokens) that go from engine to engine in the time of a copy between KV cache and host tier."""
+
 
 def cluster_of(shape: ClusterShape) -> ClusterSpec:
     """The specification of a cluster of that shape."""
@@ -21,7 +24,9 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
         engine=engine_settings(
             progress_s=0.25, slots=shape.slots, step_s=shape.step_s, move_s=shape.move_s, restart_s=shape.restart_s
         ),
-        network=NetworkSpec(shape.latency_s, shape.latency_s, shape.latency_s),
+        network=NetworkSpec(
+            shape.latency_s, shape.latency_s, shape.latency_s, copy_bytes_per_s=COPIED_BYTES / shape.move_s
+        ),
         instance={
             "interrupts.policy": shape.interrupts,
             "scheduler.max_running": shape.max_running,

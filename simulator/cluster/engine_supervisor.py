@@ -11,7 +11,7 @@ from simulator.engine.host_memory import SimulatedHostMemory
 from simulator.engine.kv_audit import KvCacheAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.model import ProgressPoll, SimulatedEngine, SimulatedEngineSettings
-from simulator.engine.peer_transfers import PeerEnd, PeerNetwork
+from simulator.engine.peer_transfers import PeerNetwork
 
 UNTRUSTED_SIGNALS = (4, 6, 7, 8, 11)
 """Signals after which the KV cache is not trusted, because the engine may have written anywhere."""
@@ -32,7 +32,7 @@ class SimulatedEngineSupervisor:
 
     `engine` is the newest engine, `ended` holds its predecessors. The KV cache, its `audit` and the `layers` that share
     its arena outlive engines.
-    `is_kv_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
+    `incarnation` counts them, as a live host does: answers name it. `is_kv_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
     None: the mapping stays. `network`: the engines that it can meet, from its `node`.
     """
 
@@ -49,6 +49,7 @@ class SimulatedEngineSupervisor:
     ) -> None:
         self.settings = settings
         self.ended: list[SimulatedEngine] = []
+        self.incarnation = 0
         self.is_trusted = True
         ready = settings.ready
         self.audit = KvCacheAudit(ready.slots, tenant_of, len(ready.layers)) if settings.audit else None
@@ -80,6 +81,7 @@ class SimulatedEngineSupervisor:
     def crash(self, signal: int = 9, code: int = 0, ended_by_us: bool = False, returns: bool = True) -> None:
         """End the engine process by a signal or a code; a successor starts `restart_s` later if it `returns`."""
         self._world.kill(self.engine.address)
+        self.engine.peers.died(self._world.now_s)
         if self._network is not None:
             self._network.ends.pop(self.engine.address, None)
         self.is_trusted = signal not in UNTRUSTED_SIGNALS
@@ -108,11 +110,13 @@ class SimulatedEngineSupervisor:
         self.engine = self._start()
 
     def _start(self) -> SimulatedEngine:
-        engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit, self.layers, self._network)
+        address = Address("engine", self._instance.name)
         if self._network is not None:
-            self._network.ends[engine.address] = PeerEnd(self._node, self.layers, self.audit)
-        self._world.add(engine.address, _Watched(self, engine))
-        self._world.connect(self._instance, engine.address)
+            self._network.admit(address, self._node, self.layers, self.audit)
+        engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit, self.layers, self._network)
+        self._world.add(address, _Watched(self, engine))
+        self.incarnation += 1
+        self._world.connect(self._instance, address, address._replace(incarnation=self.incarnation))
         return engine
 
 

@@ -11,7 +11,7 @@ from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import Forget, Meet, Met, Transfer, TransferDone, Unsupported
 from dunlin.messages.types import Payload, TransferKind, TransferStatus
 from simulator.engine.host_memory import checksum_of
-from simulator.engine.kv_audit import KvAudit
+from simulator.engine.kv_audit import TORN, KvAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.peer_links import PeerLinks
 from simulator.engine.sequences import SimulatedSequences, slots_of_extents
@@ -28,11 +28,17 @@ class PeerCopyDue:
 
 @dataclass(eq=False, slots=True)
 class PeerEnd:
-    """One engine's life as its peers see it: its node, and the memory that they write into."""
+    """One engine as its peers see it: its node, and the memory that they write into, as long as `life` is the same."""
 
     node: str
     layers: LayerSet
     audit: KvAudit | None
+    life: int
+
+    @property
+    def agent(self) -> bytes:
+        """What a peer must know to reach it."""
+        return f"{self.node}/{self.life}".encode()
 
 
 class PeerNetwork:
@@ -45,6 +51,18 @@ class PeerNetwork:
         self.links = links
         self.wake = wake
         self.ends: dict[Address, PeerEnd] = {}
+        self._lives = 0
+
+    def admit(self, engine: Address, node: str, layers: LayerSet, audit: KvAudit | None) -> None:
+        """An engine can be met from now on; whoever met it before at that address cannot write there any more."""
+        self._lives += 1
+        self.ends[engine] = PeerEnd(node, layers, audit, self._lives)
+
+    def renew(self, engine: Address) -> PeerEnd:
+        """Shut out every peer until it meets the engine anew. Raises KeyError if there is no such engine."""
+        end = self.ends[engine]
+        self.admit(engine, end.node, end.layers, end.audit)
+        return self.ends[engine]
 
 
 @dataclass(slots=True)
@@ -89,18 +107,31 @@ class PeerTransfers:
         return self._failed.get(ticket)
 
     def meet(self, now_s: float, message: Meet) -> list[Effect]:
-        """Map a peer's memory, in its life of now; transfers into that of an earlier one fail first."""
+        """Map the memory of a peer of the same node; transfers into what was mapped of it before fail first."""
         effects = self._fail_all(now_s, message.peer, "the peer is met anew")
-        end = self._network.ends.get(message.peer) if self._network is not None else None
-        if end is None:
+        self._met.pop(message.peer, None)
+        end, own = self._network.ends.get(message.peer) if self._network is not None else None, self._own()
+        if end is None or end.agent != message.metadata:
             return [*effects, Send(self._instance, Met(message.peer, f"{message.peer} cannot be reached"))]
+        if own is None or own.node != end.node:
+            return [*effects, Send(self._instance, Met(message.peer, f"{message.peer} is on another node"))]
         self._met[message.peer] = end
         return [*effects, Send(self._instance, Met(message.peer))]
 
     def forget(self, now_s: float, message: Forget) -> list[Effect]:
-        """Unmap a peer's memory: transfers into it fail."""
+        """Unmap a peer's memory: transfers into it fail, and no peer writes here that does not meet this engine anew."""
         self._met.pop(message.peer, None)
-        return self._fail_all(now_s, message.peer, "the peer is forgotten")
+        effects = self._fail_all(now_s, message.peer, "the peer is forgotten")
+        if self._network is None or self._own() is None:
+            return effects
+        return [*effects, Send(self._instance, Met(message.peer, agent=self._network.renew(self._engine).agent))]
+
+    def died(self, now_s: float) -> None:
+        """The engine ended in the midst of its copies: what it was writing at peers is torn."""
+        for pending in self._pending.values():
+            pending.stop(now_s)
+            self._tear(pending.transfer)
+        self._pending.clear()
 
     def add(self, now_s: float, transfer: Transfer) -> list[Effect]:
         """Begin a transfer; refused where its peer was not met, or its ticket is in use."""
@@ -175,6 +206,8 @@ class PeerTransfers:
         pending = self._pending.pop(ticket)
         pending.stop(now_s)
         transfer, is_ok = pending.transfer, status is TransferStatus.OK
+        if not is_ok:
+            self._tear(transfer)
         size = self._bytes(transfer) if is_ok else 0
         self.moved_bytes += size if transfer.kind is TransferKind.SLAB_TO_PEER else 0
         if transfer.kind is TransferKind.PEER_TO_SLAB and not is_ok:
@@ -189,6 +222,15 @@ class PeerTransfers:
             if self._pending[ticket].transfer.kind is TransferKind.SLAB_TO_PEER:
                 effects += self._end(now_s, ticket, TransferStatus.FAILED, 0, detail)
         return effects
+
+    def _tear(self, transfer: Transfer) -> None:
+        """A copy that did not end may have written some of the peer's slots, if the peer lets it write yet."""
+        peer = self._met.get(transfer.peer) if transfer.peer is not None else None
+        is_open = peer is not None and self._network is not None and self._network.ends.get(transfer.peer) is peer
+        if not is_open or peer is None or peer.audit is None or transfer.peer_layout != peer.layers.layout:
+            return
+        slots = slots_of_extents(transfer.peer_extent_start, transfer.peer_extent_length)
+        peer.audit.copied_in(slots, [TORN] * len(slots), _layers_of(transfer))
 
     def _refuse(self, transfer: Transfer, detail: str) -> list[Effect]:
         return [Send(self._instance, Unsupported("Transfer", detail, ticket=transfer.ticket))]

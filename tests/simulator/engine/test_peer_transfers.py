@@ -39,6 +39,7 @@ class Pair:
             6400.0, 0.0, lambda delay_s, act: self.world.call_later(delay_s, lambda: act(self.world.now_s))
         )
         network = PeerNetwork(links, lambda engine, due: self.world.post(engine, engine, due, 0.0))
+        self.network = network
         self.heard: list[tuple[float, str, Any]] = []
         self.supervisors: dict[str, SimulatedEngineSupervisor] = {}
         settings = engine_settings(slots=1024, step_s=0.08, restart_s=0.5)
@@ -49,6 +50,11 @@ class Pair:
             )
         self.world.run_to(1.0)
         self.heard.clear()
+
+    def meet(self, name: str) -> Meet:
+        """The order to meet an engine as it is now."""
+        address = Address("engine", name)
+        return Meet(address, self.network.ends[address].agent)
 
     def tell(self, name: str, *messages: Message) -> None:
         for message in messages:
@@ -93,7 +99,7 @@ def looked_at(checksum: int, ticket: int = 6, **fields: Any) -> Transfer:
 def ready() -> Pair:
     """Engine `a` has computed sequence 1 and met `b`; sequence 2 of the same text is open there."""
     pair = Pair()
-    pair.tell("a", open_of(1), step_of(1, (1, 0, 10)), Meet(Address("engine", "b")))
+    pair.tell("a", open_of(1), step_of(1, (1, 0, 10)), pair.meet("b"))
     pair.tell("b", open_of(2, prompt_tokens=10, tokens=i32([*range(10), *continuation(range(10), 1, seed=1)])))
     pair.run(1.1)
     pair.heard.clear()
@@ -140,7 +146,7 @@ def test_a_transfer_into_an_engine_that_crashed_meanwhile_fails() -> None:
     pair.run(1.3)
     assert [done.status for done in pair.of(TransferDone, "a")] == [TransferStatus.FAILED]
     pair.run(3.0)
-    pair.tell("a", Meet(Address("engine", "b")), sent(8))
+    pair.tell("a", pair.meet("b"), sent(8))
     pair.run()
     assert [done.status for done in pair.of(TransferDone, "a")] == [TransferStatus.FAILED, OK]
 
