@@ -12,6 +12,10 @@ COPIED_BYTES = 4096
 """Bytes (64 tokens) that go from engine to engine in the time of a copy between KV cache and host tier."""
 
 
+RESTLESS_MOVES = {"rebalance.policy": "restless", "rebalance.interval_s": 0.1, "rebalance.rest_s": 0.05}
+"""Requests of a few dozen tokens run for half a second."""
+
+
 def cluster_of(shape: ClusterShape) -> ClusterSpec:
     """The specification of a cluster of that shape."""
     return ClusterSpec(
@@ -36,6 +40,7 @@ def cluster_of(shape: ClusterShape) -> ClusterSpec:
             "scheduler.budget_tokens": shape.budget_tokens,
             "scheduler.allocate_ahead_tokens": shape.run_ahead_tokens,
         },
+        manager=RESTLESS_MOVES if shape.rebalance == "restless" else {},
         dispatcher={"admission.max_queued": shape.max_queued},
         kvstore={"exchange.replicate": shape.replicate and shape.nodes > 1},
         skews_s=shape.skews,

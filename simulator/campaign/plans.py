@@ -70,6 +70,8 @@ class ClusterShape:
     """Clock offsets in seconds, assigned in turn to the processes as they start."""
     interrupts: str = "never"
     """The instances' policy for rows that leave their steps."""
+    rebalance: str = ""
+    """The managers' policy for work that moves; empty: the preset's."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -80,8 +80,10 @@ def plan_of(seed: int) -> TrialPlan:
 
 
 def restless_part(plan: TrialPlan) -> TrialPlan:
-    """The plan with rows that leave their steps and come back at random, under whichever preset it has."""
-    return replace(plan, shape=replace(plan.shape, interrupts=RESTLESS))
+    """The plan with rows that leave their steps and come back at random, and sequences that move at random, under
+    whichever preset it has.
+    """
+    return replace(plan, shape=replace(plan.shape, interrupts=RESTLESS, rebalance=RESTLESS))
 
 
 def run_campaign(

@@ -1,10 +1,11 @@
 """What an instance's server does around its engine: start it, kill it on `StopEngine`, start the next one."""
 
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from dunlin.effects import Address, Effect, Message
-from dunlin.messages.engine import EngineExited, MapHost, StopEngine
+from dunlin.effects import Address, Effect, Message, Send
+from dunlin.messages.engine import EngineExited, EngineProgress, EngineReady, MapHost, StopEngine
 from services.instance.core import InstanceCore
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
@@ -13,6 +14,10 @@ from simulator.engine.layers import LayerSet
 from simulator.engine.model import ProgressPoll, SimulatedEngine, SimulatedEngineSettings
 from simulator.engine.peer_transfers import PeerNetwork
 
+LAST_WORDS = 16
+"""Messages of an engine that are remembered."""
+LATE_S = 0.01
+"""Seconds by which words of an engine come after its successor's first."""
 UNTRUSTED_SIGNALS = (4, 6, 7, 8, 11)
 """Signals after which the KV cache is not trusted, because the engine may have written anywhere."""
 
@@ -32,7 +37,7 @@ class SimulatedEngineSupervisor:
 
     `engine` is the newest engine, `ended` holds its predecessors. The KV cache, its `audit` and the `layers` that share
     its arena outlive engines.
-    `incarnation` counts them, as a live host does: answers name it. `is_kv_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
+    `incarnation` counts them, as a live host does: answers name it. `last_words`: what the newest said last. `is_kv_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
     None: the mapping stays. `network`: the engines that it can meet, from its `node`.
     """
 
@@ -51,6 +56,7 @@ class SimulatedEngineSupervisor:
         self.ended: list[SimulatedEngine] = []
         self.incarnation = 0
         self.is_trusted = True
+        self.last_words: deque[Message] = deque(maxlen=LAST_WORDS)
         ready = settings.ready
         self.audit = KvCacheAudit(ready.slots, tenant_of, len(ready.layers)) if settings.audit else None
         self.layers = LayerSet(ready, settings.weights_bytes)
@@ -92,6 +98,22 @@ class SimulatedEngineSupervisor:
         if returns:
             self._world.post(self.engine.address, self.engine.address, ProgressPoll(), self.settings.restart_s)
 
+    def repeat_last_words(self) -> None:
+        """What the engine said last arrives once more, from it, when its successor has said that it is ready."""
+        spoken = [message for message in self.last_words if not isinstance(message, EngineProgress)]
+        before, speaker = self.incarnation, self.engine.address._replace(incarnation=self.incarnation)
+
+        def arrive() -> None:
+            if not self._world.is_up(self._instance):
+                return
+            if self.incarnation == before or EngineReady not in map(type, self.last_words):
+                self._world.call_later(LATE_S, arrive)
+                return
+            for message in spoken:
+                self._world.post(speaker, self._instance, message, LATE_S)
+
+        self._world.call_later(LATE_S, arrive)
+
     def map_memory(self, wish: MapHost) -> None:
         """Let engines read and write the memory that `wish` names from now on."""
         memory = self._memory_of(wish)
@@ -114,6 +136,7 @@ class SimulatedEngineSupervisor:
         if self._network is not None:
             self._network.admit(address, self._node, self.layers, self.audit)
         engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit, self.layers, self._network)
+        self.last_words.clear()
         self._world.add(address, _Watched(self, engine))
         self.incarnation += 1
         self._world.connect(self._instance, address, address._replace(incarnation=self.incarnation))
@@ -134,7 +157,11 @@ class _Watched:
             return []
         if isinstance(message, MapHost):
             self.supervisor.map_memory(message)
-        return self.engine.receive(now_s, sender, message)
+        effects = self.engine.receive(now_s, sender, message)
+        for effect in effects:
+            if isinstance(effect, Send):
+                self.supervisor.last_words.append(effect.message)
+        return effects
 
 
 @dataclass(slots=True)

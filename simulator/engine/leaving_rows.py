@@ -33,6 +33,7 @@ class LeavingRows:
             if queued.step.step <= self._message.up_to_step:
                 for row in self._take(queued):
                     self._add(queued, row, 0, False)
+                    self._parked.free([queued.step.sequence[row]])
 
     def answer(self) -> Interrupted:
         """The answer to the message."""

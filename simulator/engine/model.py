@@ -238,6 +238,7 @@ class SimulatedEngine:
     def _on_close(self, now_s: float, message: Close) -> list[Effect]:
         self._sequences.close(message.sequence, self.runner.is_computing(message.sequence))
         self.runner.parked.forget(message.sequence)
+        self.runner.parked.free([message.sequence])
         self.moves.forget(message.sequence)
         return []
 

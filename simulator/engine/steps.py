@@ -115,6 +115,8 @@ class SimulatedStepRunner:
         queued = self.queue.take_ready()
         if queued is None:
             return []
+        if queued.is_resumed:
+            self.parked.free(queued.step.sequence)
         if queued.step.layout != self._layers.layout:
             refused = Unsupported("Step", "composed for another layout", step=queued.step.step)
             return [Send(self._instance, refused), *self.begin(now_s)]

@@ -162,9 +162,11 @@ def transfer(pair: Pair, op: str, a: int, b: int) -> None:
 
 
 def cancel(pair: Pair, a: int, b: int) -> None:
-    """Cancel a transfer where no step could begin first that it holds up."""
-    if b % 5 == 2 and (pair.runner.inside or not pair.twin.waits):
-        pair.tell(pair.core.cancel(a))
+    """Cancel a transfer that the model has not let land ahead, where no step could begin first that it holds up."""
+    message = pair.core.cancel(a)
+    is_ahead = message.ticket in pair.twin.landed and message.ticket in pair.core.landing
+    if b % 5 == 2 and not is_ahead and (pair.runner.inside or not pair.twin.waits):
+        pair.tell(message)
 
 
 @settings(max_examples=60, suppress_health_check=[HealthCheck.too_slow])
