@@ -373,15 +373,26 @@ class ArenaGeometry:
 
 @message()
 class LayerSource:
-    """Where the weights of a layer are loaded from: a peer that holds them, else the checkpoint on disk."""
+    """Where LOAD reads the weights of a layer: from a `peer` that was met and holds it, or from the file `path` (host
+    memory that another process shares: the layer's weights lie at `offset_bytes`). Neither: the checkpoint on disk.
+    """
 
     layer: int = number(1)
     peer: Address | None = number(2, default=None)
+    path: str = number(3, default="")
+    offset_bytes: int = number(4, default=0)
 
 
 @message(command=11, about=Subject.SENDER)
 class Remap:
-    """Change which layers the engine holds to `layers`, one phase at a time; `layout` is the version that results."""
+    """Change which layers the engine holds to `layers`, one phase at a time; `layout` is the version that results.
+
+    Fewer layers: PREPARE, DROP_WEIGHTS, RELEASE_KV; more: PREPARE, LOAD, COMMIT. Layers and slots change between two
+    steps: with the answers of DROP_WEIGHTS and COMMIT `layout` is in force, and steps and transfers that name another
+    one are refused. KV stays, but for slots beyond a smaller capacity (PREPARE of more layers) and for the layers that
+    RELEASE_KV gives up. ABORT ends the change where it stands: a phase that has not answered is answered with
+    `Unsupported` first. `sources` name where LOAD reads; a layer that none names comes from the checkpoint.
+    """
 
     layout: int = number(1)
     phase: RemapPhase = number(2)
@@ -392,7 +403,9 @@ class Remap:
 
 @message(event=5)
 class RemapDone:
-    """A phase of `Remap` ended; `slots` is the capacity now, `quantum` the slots that one granule adds."""
+    """A phase of `Remap` ended: the `layers` held and the `slots` of each of them from now on; `quantum` is the slots
+    that one granule adds to a layer.
+    """
 
     layout: int = number(1)
     phase: RemapPhase = number(2)
@@ -423,6 +436,8 @@ class EngineReady:
     agent: bytes = number(12, default=b"")
     arena: int = number(13, default=0)
     """Names this use of the engine's memory: KV lies where it lay as long as it is the same."""
+    model_layers: int = number(14, default=0)
+    """Layers of the model, held or not; 0: `layers` are all."""
 
 
 @message(event=7)

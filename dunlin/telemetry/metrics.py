@@ -73,6 +73,9 @@ FIELDS: dict[str, dict[str, str]] = {
         "cached_slots": "owned token slots of cached prefixes that no sequence uses; evicted at need",
         "prefix_hit_tokens_total": "prompt tokens found in the prefix cache",
         "prefix_query_tokens_total": "prompt tokens looked up there",
+        "layout": "version of the layers held",
+        "layers_held": "layers whose weights the engine holds",
+        "model_layers": "layers of the model",
     },
     "dispatcher": {
         "queued": "requests that wait for an instance",

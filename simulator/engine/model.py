@@ -139,8 +139,14 @@ class SimulatedEngine:
         ready = settings.ready
         self.layers = layers = layers or LayerSet(ready, settings.weights_bytes)
         end = network.ends.get(self.address) if network is not None else None
-        agent = end.agent if end is not None else b""
-        self.ready = replace(ready, layers=layers.held_column, slots=layers.slots, layout=layers.layout, agent=agent)
+        self.ready = replace(
+            ready,
+            layers=layers.held_column,
+            slots=layers.slots,
+            layout=layers.layout,
+            model_layers=layers.all,
+            agent=end.agent if end is not None else b"",
+        )
         self.is_stuck = False
         self.safepoints = 0
         self.most_queued = 0
@@ -228,7 +234,9 @@ class SimulatedEngine:
     def _on_tick(self, now_s: float) -> list[Effect]:
         if self._settings.progress_s is None:
             return []
-        passed = self.safepoints + (0 if self.is_stuck else self.runner.progress(now_s))
+        passed = self.safepoints
+        if not self.is_stuck:
+            passed += self.runner.progress(now_s) + self.remapper.progress(now_s)
         return [Send(self._instance, EngineProgress(passed)), After(self._settings.progress_s, ProgressPoll())]
 
     def _on_open(self, now_s: float, message: Open) -> list[Effect]:
@@ -267,6 +275,9 @@ class SimulatedEngine:
         return self.runner.on_due(now_s, due)
 
     def _on_move(self, now_s: float, move: Transfer) -> list[Effect]:
+        if move.layout != self.layers.layout:
+            detail = f"the layout is {self.layers.layout}, the transfer was ordered for {move.layout}"
+            return [Send(self._instance, Unsupported("Transfer", detail, ticket=move.ticket))]
         return self.moves.add(now_s, move) if move.kind in HOST_KINDS else self.peers.add(now_s, move)
 
     def _failed_sequence(self, ticket: int) -> int | None:
