@@ -139,6 +139,14 @@ def draw_plan(seed: int, kinds: tuple[str, ...], presets: tuple[str, ...]) -> Tr
     return TrialPlan(seed, shape, asks, _faults(Random(f"{seed} faults"), kinds, length_s))
 
 
+def draw_remaps(plan: TrialPlan) -> tuple[Fault, ...]:
+    """Orders to hold other layers, at random times of the plan; their numbers follow those of its faults."""
+    draw, last_s = Random(f"{plan.seed} remaps"), max((ask.at_s for ask in plan.requests), default=0.0)
+    orders = [draw.uniform(0.0, last_s + 1.0) for _ in range(draw.choice([0, 1, 2, 4]))]
+    first = 1 + max((fault.number for fault in plan.faults), default=-1)
+    return tuple(_fault(draw, first + index, at_s, "remap", draw.random()) for index, at_s in enumerate(orders))
+
+
 def _length_s(draw: Random) -> float:
     kind = draw.random()
     if kind < LONG:

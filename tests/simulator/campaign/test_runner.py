@@ -12,7 +12,7 @@ from services.instance.core import InstanceCore
 from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
 from simulator.campaign.plans import Fault, TrialPlan
-from simulator.campaign.runner import FailingSeed, plan_of, run_campaign, run_seed
+from simulator.campaign.runner import FailingSeed, plan_of, restless_part, run_campaign, run_seed
 from simulator.campaign.trial import CampaignTrial
 
 SEEDS = 8
@@ -86,6 +86,12 @@ def test_a_client_that_left_while_its_dispatcher_slept_is_served_as_an_orphan_an
     assert violation is not None
     assert "which left" in str(violation)
     assert 36.0 < violation.at_s < 42.0
+
+
+def test_several_processes_run_the_same_part_of_each_plan_as_one() -> None:
+    alone, shared = (run_campaign(range(2), restless_part, jobs=jobs) for jobs in (1, 2))
+    assert (alone.digest, alone.events) == (shared.digest, shared.events)
+    assert alone.digest != run_campaign(range(2)).digest
 
 
 def test_the_command_says_so_last(capsys: pytest.CaptureFixture[str]) -> None:
