@@ -9,7 +9,7 @@ from multiprocessing import get_context
 from dunlin.policies.presets import PRESETS
 from simulator.campaign.coverage import Coverage
 from simulator.campaign.faults.catalog import fault_kinds
-from simulator.campaign.plans import TrialPlan, draw_plan, draw_remaps
+from simulator.campaign.plans import TrialPlan, draw_plan, draw_restless
 from simulator.campaign.shrinking import PlanShrinker
 from simulator.campaign.trial import CampaignTrial, TrialOutcome
 
@@ -80,11 +80,11 @@ def plan_of(seed: int) -> TrialPlan:
 
 
 def restless_part(plan: TrialPlan) -> TrialPlan:
-    """The plan with rows that leave their steps and come back at random, sequences that move and layers that go and come
-    back at random, under whichever preset it has.
+    """The plan with rows that leave their steps, sequences that move, and layers that go and come back, all at random,
+    under whichever preset it has.
     """
     shape = replace(plan.shape, interrupts=RESTLESS, rebalance=RESTLESS)
-    return replace(plan, shape=shape, faults=(*plan.faults, *draw_remaps(plan)))
+    return replace(plan, shape=shape, faults=(*plan.faults, *draw_restless(plan)))
 
 
 def whole_plan(plan: TrialPlan) -> TrialPlan:
@@ -101,7 +101,8 @@ def run_campaign(
 ) -> CampaignSummary:
     """Run the seeds in `jobs` processes, and shrink each failing plan with at most `shrink_runs` trials.
 
-    `part` makes of each plan the one to run; with several processes it is a function of a module. `on_outcome` is called after each seed.
+    `part` makes of each plan the one to run; with several processes it is a function of a module. `on_outcome` is
+    called after each seed.
     """
     summary = CampaignSummary()
     for outcome, coverage in _outcomes(seeds, part, jobs):

@@ -35,10 +35,11 @@ def tenant_lookup(core: InstanceCore) -> Callable[[int], str]:
 class SimulatedEngineSupervisor:
     """Stands at the engine's address and forwards messages to the engine that runs there now.
 
-    `engine` is the newest engine, `ended` holds its predecessors. The KV cache, its `audit` and the `layers` that share
-    its arena outlive engines.
-    `incarnation` counts them, as a live host does: answers name it. `last_words`: what the newest said last. `is_kv_trusted`: the last engine did not end by a wild write. `memory_of(wish)`: the memory that a `MapHost` names;
-    None: the mapping stays. `network`: the engines that it can meet, from its `node`.
+    `engine` is the newest engine, `ended` holds its predecessors, `incarnation` counts them, as a live host does: what
+    an engine says comes from it. `last_words`: what the newest said last. The KV cache, its `audit` and the `layers`
+    that share its arena outlive engines. `is_kv_trusted`: the last engine did not end by a wild write.
+    `memory_of(wish)`: the memory that a `MapHost` names; None: the mapping stays. `network`: the engines that it can
+    meet, from its `node`.
     """
 
     def __init__(

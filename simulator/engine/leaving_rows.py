@@ -66,7 +66,9 @@ class LeavingRows:
         number, start, stop = step.sequence[row], step.start[row], step.stop[row]
         sequence, slots = self._sequences.computing(number), row_slots(step)[row][: stop - start]
         sequence.kv_tokens = min(sequence.kv_tokens, start)
-        is_kept = self._message.verdict is Verdict.SUSPEND and queued.layers is None and number not in self._sequences.closing
+        is_kept = (
+            self._message.verdict is Verdict.SUSPEND and queued.layers is None and number not in self._sequences.closing
+        )
         parked = is_kept and self._parked.park(
             SimulatedParkedRow(number, start, stop, step.sample[row], slots, queued.units)
         )

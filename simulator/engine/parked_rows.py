@@ -45,7 +45,10 @@ class SimulatedParkedRows:
 
     def park(self, row: SimulatedParkedRow) -> bool:
         """Keep a row; False: there is no room for it."""
-        if len(self._rows) + len(self._claimed) >= self._most_rows or self.tokens + row.stop - row.start > self._most_tokens:
+        if (
+            len(self._rows) + len(self._claimed) >= self._most_rows
+            or self.tokens + row.stop - row.start > self._most_tokens
+        ):
             return False
         self._rows[row.sequence] = row
         return True

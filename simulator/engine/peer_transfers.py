@@ -119,7 +119,7 @@ class PeerTransfers:
         return [*effects, Send(self._instance, Met(message.peer))]
 
     def forget(self, now_s: float, message: Forget) -> list[Effect]:
-        """Unmap a peer's memory: transfers into it fail, and no peer writes here that does not meet this engine anew."""
+        """Unmap a peer's memory: transfers into it fail. No peer writes here that does not meet this engine anew."""
         self._met.pop(message.peer, None)
         effects = self._fail_all(now_s, message.peer, "the peer is forgotten")
         if self._network is None or self._own() is None:
@@ -225,9 +225,12 @@ class PeerTransfers:
 
     def _tear(self, transfer: Transfer) -> None:
         """A copy that did not end may have written some of the peer's slots, if the peer lets it write yet."""
-        peer = self._met.get(transfer.peer) if transfer.peer is not None else None
-        is_open = peer is not None and self._network is not None and self._network.ends.get(transfer.peer) is peer
-        if not is_open or peer is None or peer.audit is None or transfer.peer_layout != peer.layers.layout:
+        if transfer.peer is None or self._network is None:
+            return
+        peer = self._met.get(transfer.peer)
+        if peer is None or peer is not self._network.ends.get(transfer.peer):
+            return
+        if peer.audit is None or transfer.peer_layout != peer.layers.layout:
             return
         slots = slots_of_extents(transfer.peer_extent_start, transfer.peer_extent_length)
         peer.audit.copied_in(slots, [TORN] * len(slots), _layers_of(transfer))

@@ -1,5 +1,6 @@
 """Campaigns: a few seeds hold, replay exactly, and a broken invariant is found, shrunk and told."""
 
+import pickle
 import subprocess
 import sys
 from collections import Counter
@@ -14,6 +15,7 @@ from simulator.campaign.faults.catalog import fault_kinds
 from simulator.campaign.plans import Fault, TrialPlan
 from simulator.campaign.runner import FailingSeed, plan_of, restless_part, run_campaign, run_seed
 from simulator.campaign.trial import CampaignTrial
+from simulator.campaign.violation import Violation
 
 SEEDS = 8
 
@@ -107,3 +109,8 @@ def test_a_found_violation_names_the_commands_that_show_it_again() -> None:
     found = FailingSeed(outcome, plan_of(1), plan_of(1).subset(frozenset({4}), frozenset({0, 2})))
     assert found.replay() == "dunlin sim --campaign --seeds 1 --first-seed 1"
     assert found.replay_smallest() == f"{found.replay()} --only-requests '4' --only-faults '0,2'"
+
+
+def test_a_violation_crosses_from_one_process_to_another() -> None:
+    told = pickle.loads(pickle.dumps(Violation("I8", 1.5, "two owners")))
+    assert (str(told), told.invariant, told.at_s) == ("I8 at 1.500000 s: two owners", "I8", 1.5)

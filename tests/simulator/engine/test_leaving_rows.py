@@ -259,3 +259,13 @@ def test_kv_that_a_row_was_writing_anew_is_not_valid_when_it_leaves() -> None:
     bench.tell(interrupt(7, DISCARD, up_to=2), step_of(3, (1, 10, 11)), at_s=0.1)
     with pytest.raises(ContractBroken, match="token 10 is computed, KV ends at 4"):
         bench.run()
+
+
+def test_a_row_that_is_to_be_resumed_takes_its_room_until_its_step_begins() -> None:
+    bench = two(parked_rows=1)
+    bench.tell(open_of(3), interrupt(7, SUSPEND, 1), at_s=0.02)
+    bench.tell(Resume(2, i64([1])), step_of(3, (3, 0, 10)), at_s=0.03)
+    bench.tell(interrupt(8, SUSPEND, 2), at_s=0.05)
+    bench.tell(interrupt(9, SUSPEND, 3), at_s=0.15)
+    parked = [list(answer.parked) for _, answer in bench.of(Interrupted)]
+    assert parked == [[1], [0], [1]]

@@ -20,6 +20,7 @@ from dunlin.messages.engine import (
 from dunlin.messages.types import Payload, Region, TransferKind, TransferStatus, i32, i64
 from simulator.cluster.engine_supervisor import SimulatedEngineSupervisor
 from simulator.cluster.world import World
+from simulator.engine.kv_audit import TORN
 from simulator.engine.model import engine_settings
 from simulator.engine.peer_links import PeerLinks
 from simulator.engine.peer_transfers import PeerNetwork
@@ -172,3 +173,46 @@ def test_only_an_engine_that_was_met_is_written_into() -> None:
     pair.run()
     assert [refused.ticket for refused in pair.of(Unsupported)] == [5, 6]
     assert [met.detail for met in pair.of(Met)] == ["engine/nobody@0 cannot be reached"]
+
+
+def test_an_engine_that_forgets_a_peer_shuts_all_out_until_they_meet_it_anew() -> None:
+    pair = ready()
+    pair.tell("a", sent())
+    pair.run(1.12)
+    pair.tell("b", Forget(Address("engine", "a")))
+    pair.run(1.5)
+    (told,) = pair.of(Met, "b")
+    assert [done.status for done in pair.of(TransferDone, "a")] == [TransferStatus.FAILED]
+    pair.tell("a", Meet(Address("engine", "b"), told.agent), sent(8))
+    pair.run()
+    assert [done.status for done in pair.of(TransferDone, "a")] == [TransferStatus.FAILED, OK]
+
+
+def test_an_engine_is_not_met_as_it_was_before_and_not_from_another_node() -> None:
+    pair = ready()
+    before = pair.meet("b")
+    pair.supervisors["b"].crash()
+    pair.run(3.0)
+    pair.tell("a", before)
+    pair.network.ends[Address("engine", "c")] = replace(pair.network.ends[Address("engine", "b")], node="other")
+    pair.tell("a", pair.meet("c"))
+    pair.run(3.1)
+    assert [met.detail for met in pair.of(Met, "a")] == [
+        "engine/b@0 cannot be reached",
+        "engine/c@0 is on another node",
+    ]
+
+
+@pytest.mark.parametrize("end", ["cancel", "crash"])
+def test_a_copy_that_does_not_end_leaves_the_peers_slots_torn(end: str) -> None:
+    pair = ready()
+    pair.tell("a", sent())
+    pair.run(1.12)
+    if end == "crash":
+        pair.supervisors["a"].crash()
+    else:
+        pair.tell("a", CancelTransfer(5))
+    pair.run(2.0)
+    audit = pair.supervisors["b"].audit
+    assert audit is not None
+    assert audit.slab.read(list(range(199, 211))) == [None, *[TORN] * 10, None]
