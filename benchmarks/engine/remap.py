@@ -33,8 +33,9 @@ from dunlin.engine.decoder.iteration import forward
 from dunlin.engine.decoder.loader import LoadedModel, load_model
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.decoder.weight_sources import CheckpointSource, HostSource, WeightSource
-from dunlin.engine.execution.remap import LayerRemapper, RemapOrder
-from dunlin.messages.types import RemapPhase
+from dunlin.engine.execution.remap import LayerRemapper
+from dunlin.messages.engine import Remap
+from dunlin.messages.types import RemapPhase, i32
 
 STALL_MS_AT_MOST = 10.0
 ROWS, CONTEXT, STEP_EVERY = 16, 128, 4
@@ -74,7 +75,7 @@ class RemapBench:
         slots = []
         self._layout += 1
         for phase in phases:
-            order = RemapOrder(self._layout, phase, tuple(range(layers)))
+            order = Remap(self._layout, phase, i32(range(layers)))
             label, from_source = f"{phase.name} {name}".strip(), source if phase is RemapPhase.LOAD else None
             before = len(self.pieces_ms[label])
             self._piece(label, partial(self.remapper.begin, order, from_source))

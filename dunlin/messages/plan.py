@@ -140,7 +140,7 @@ class RemapLayers:
 
 @message(event=6)
 class RemapLayersDone:
-    """The instance holds `layers`, in this layout, with so many slots; not what was ordered if `detail` is not empty."""
+    """The instance holds `layers`, in this layout, with so many slots; `detail` says why not what was ordered."""
 
     epoch: int = number(1)
     ticket: int = number(2)

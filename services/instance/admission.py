@@ -112,8 +112,9 @@ class AttemptAdmission:
         figures = (Figure("tokens", len(place.tokens)), Figure("filled_tokens", migration.filled))
         why = Why("migration", f"go on from handle {migration.handle}", figures)
         accepted = Send(sender, Accepted(place.request, place.attempt, sequence.number, 0.0, why))
+        closed = self._migration.migrate_in.close_room(migration)
         arrived = self._lifecycle.start_migrated(sequence, migration, migration.filled)
-        return [accepted, *arrived, *self._claims.claim_after_migration(sequence, migration.claimed)]
+        return [accepted, *closed, *arrived, *self._claims.claim_after_migration(sequence, migration.claimed)]
 
     def _enqueue(self, sender: Address, place: Place) -> list[Effect]:
         before = self._sequences.waiting_tokens()

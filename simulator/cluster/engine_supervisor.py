@@ -2,10 +2,18 @@
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dunlin.effects import Address, Effect, Message, Send
-from dunlin.messages.engine import EngineExited, EngineProgress, EngineReady, MapHost, StopEngine
+from dunlin.messages.engine import (
+    ClosePeerRoom,
+    EngineExited,
+    EngineProgress,
+    EngineReady,
+    MapHost,
+    OpenPeerRoom,
+    StopEngine,
+)
 from services.instance.core import InstanceCore
 from simulator.cluster.world import World
 from simulator.engine.host_memory import SimulatedHostMemory
@@ -134,9 +142,10 @@ class SimulatedEngineSupervisor:
 
     def _start(self) -> SimulatedEngine:
         address = Address("engine", self._instance.name)
-        if self._network is not None:
-            self._network.admit(address, self._node, self.layers, self.audit)
         engine = SimulatedEngine(self._instance, self.settings, self._tier, self.audit, self.layers, self._network)
+        if self._network is not None:
+            end = self._network.admit(address, self._node, self.layers, self.audit, engine.rooms)
+            engine.ready = replace(engine.ready, agent=end.agent)
         self.last_words.clear()
         self._world.add(address, _Watched(self, engine))
         self.incarnation += 1
@@ -146,7 +155,7 @@ class SimulatedEngineSupervisor:
 
 @dataclass(slots=True)
 class _Watched:
-    """Takes out what is for the engine's host: `StopEngine`, and the memory of a `MapHost`."""
+    """Takes out what is for the engine's host: `StopEngine`, the memory of a `MapHost`, and the rooms of peers."""
 
     supervisor: SimulatedEngineSupervisor
     engine: SimulatedEngine
@@ -158,6 +167,10 @@ class _Watched:
             return []
         if isinstance(message, MapHost):
             self.supervisor.map_memory(message)
+        if isinstance(message, OpenPeerRoom):
+            return self.engine.peers.open_room(now_s, message)
+        if isinstance(message, ClosePeerRoom):
+            return self.engine.peers.close_room(now_s, message)
         effects = self.engine.receive(now_s, sender, message)
         for effect in effects:
             if isinstance(effect, Send):

@@ -70,7 +70,7 @@ class LayerSet:
         layers = self.range_of(step)
         if not layers or not set(layers) <= set(self.held):
             return f"layers {layers.start} to {layers.stop} are not held, but {list(self.held)}"
-        if (layers.start > 0) != bool(step.hidden_in) or (layers.stop < self.all) != bool(step.hidden_out):
+        if (layers.start > 0 and not step.hidden_in) or (layers.stop < self.all and not step.hidden_out):
             return f"layers {layers.start} to {layers.stop} with hidden rooms {step.hidden_in} and {step.hidden_out}"
         return "it samples before the last layer" if layers.stop < self.all and any(step.sample) else ""
 

@@ -41,8 +41,9 @@ class SafepointDue:
 class SimulatedStepRunner:
     """Owns the queue, the running step, the parked rows, and the interrupts that have not taken effect.
 
-    `busy_s`: seconds of steps so far. `slowness` multiplies the time of each step. `is_landing(move)`: the transfer is
-    not answered. `between_steps(now_s)` is called when a step ended, before the next one begins.
+    `busy_s`: seconds of steps so far, `safepoints` those passed in steps that ended. `slowness` multiplies the time of
+    each step. `is_landing(move)`: the transfer is not answered. `between_steps(now_s)` is called when a step ended,
+    before the next one begins.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class SimulatedStepRunner:
         self.queue = SimulatedStepQueue(is_landing)
         self.parked = parked
         self.busy_s = 0.0
+        self.safepoints = 0
         self.slowness = 1.0
         self.running: SimulatedRunningStep | None = None
         self._instance = instance
@@ -81,6 +83,11 @@ class SimulatedStepRunner:
         """How many steps run or wait."""
         return len(self.queue) + (self.running is not None)
 
+    def is_unanswered(self, step: int) -> bool:
+        """Whether that step is queued or running."""
+        held = [*self.queue.steps, *([self.running.queued] if self.running is not None else [])]
+        return any(queued.step.step == step for queued in held)
+
     def add(self, now_s: float, step: Step) -> list[Effect]:
         """Append a step to the queue.
 
@@ -89,7 +96,7 @@ class SimulatedStepRunner:
         """
         check_step(step)
         queued = QueuedSimStep(step, list(range(len(step.sequence))))
-        if step.layer_stop or not self._layers.is_whole:
+        if step.layer_start or step.layer_stop or not self._layers.is_whole:
             layers = self._layers.range_of(step)
             queued.layers = layers if len(layers) < self._layers.all else None
         self.queue.append(queued)
@@ -141,6 +148,7 @@ class SimulatedStepRunner:
         if running.held_s:
             held_s, running.held_s = running.held_s, 0.0
             return [After(held_s, due)]
+        self.safepoints += running.safepoints
         tally = self._rows.compute(running.queued)
         effects = [self._end(now_s, tally), *self._between_steps(now_s)]
         if self._interrupts:
@@ -152,12 +160,8 @@ class SimulatedStepRunner:
         return self.running is not None and number in self.running.queued.sequences
 
     def progress(self, now_s: float) -> int:
-        """Layers of the running iteration that are computed by now."""
-        running = self.running
-        if running is None or running.whole_s <= 0:
-            return 0
-        layers = running.layers
-        return min(layers - 1, int(layers * (now_s - running.began_s) / running.whole_s))
+        """Safepoints passed by now in steps that ended and in the running one."""
+        return self.safepoints + (self.running.passed(now_s) if self.running is not None else 0)
 
     def writing(self) -> list[int]:
         """The slots that the running step and queued ones write."""

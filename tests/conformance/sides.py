@@ -11,9 +11,14 @@ from pathlib import Path
 from typing import Any
 
 from dunlin.effects import Address, After, Send
+from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
 from dunlin.engine.decoder.loader import LoadedModel
+from dunlin.engine.decoder.weight_sources import CheckpointSource
+from dunlin.engine.execution.engine_layers import LayerMemory
+from dunlin.engine.execution.engine_transfers import OwnMemory
 from dunlin.engine.execution.limits import RunnerLimits
 from dunlin.engine.execution.runner import EngineRunner
+from dunlin.engine.transfer.arena_slots import slab_of
 from dunlin.messages.engine import MapHost, TransferDone
 from dunlin.messages.types import i32
 from simulator.engine.errors import ContractBroken
@@ -32,9 +37,12 @@ STEP_S = 0.08
 class RunnerSide:
     """The real runner over a tiny checkpoint. `inside`: it has paused within a step."""
 
-    def __init__(self, loaded: LoadedModel, tier: Path, tier_bytes: int) -> None:
+    def __init__(self, loaded: LoadedModel, directory: Path, tier: Path, tier_bytes: int) -> None:
         limits = RunnerLimits(steps=MAX_QUEUED, parked_rows=PARKED_ROWS)
-        self.runner = EngineRunner(loaded.decoder, loaded.slots, SteppingClock(), limits)
+        memory = OwnMemory(slab_of(loaded.arena, loaded.decoder.kv))
+        layers = LayerMemory(loaded.arena, loaded.weights, CheckpointSource(directory))
+        clock = SteppingClock()
+        self.runner = EngineRunner(loaded.decoder, loaded.slots, clock, limits, memory=memory, layers=layers)
         self.runner.receive(MapHost(str(tier), tier_bytes, 1))
         self.events: list[Any] = []
 
@@ -59,7 +67,8 @@ class RunnerSide:
             self.events += self.runner.work(safepoint)
             if self.inside and left <= 0:
                 return
-            if len(self.events) == before and not self.inside:
+            is_changing = self.runner.layers is not None and self.runner.layers.busy
+            if len(self.events) == before and not self.inside and not is_changing:
                 return  # all that is queued waits
 
     def take_interrupts(self) -> None:
@@ -76,7 +85,8 @@ class TwinSide:
         settings = engine_settings(
             layers=i32(range(layers)), slots=loaded.slots, step_s=STEP_S, kv_bytes_per_token=_kv_bytes(loaded),
             parked_rows=PARKED_ROWS, move_s=1e-6, move_busy_s=0.0, vocabulary=loaded.decoder.config.vocab,
-            max_positions=loaded.decoder.config.max_positions,
+            max_positions=loaded.decoder.config.max_positions, quantum=loaded.quantum,
+            weights_bytes=loaded.arena.plan.weights[0] * GRANULE_BYTES,
         )  # fmt: skip
         audit = KvCacheAudit(loaded.slots, layers=layers)
         self.engine = SimulatedEngine(ME, settings, SimulatedHostMemory(), audit)

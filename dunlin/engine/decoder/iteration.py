@@ -5,14 +5,15 @@ another iteration where they stood: nothing of a row is computed twice. Knows no
 """
 
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import IntEnum
+from typing import Protocol
 
 import torch
 from torch import Tensor
 
-from dunlin.engine.attention.base import AttentionPass, RowState
+from dunlin.engine.attention.base import AttentionPass, BatchRow, RowState
 from dunlin.engine.decoder.decoder import Decoder, DecoderBatch
 from dunlin.engine.decoder.piece_sizes import Linear, PieceSizes
 
@@ -64,11 +65,35 @@ class WorkCount:
     finished: int = 0
 
 
+class LayerExchange(Protocol):
+    """What goes between a batch's rows and other engines in each layer, beside its attention."""
+
+    @property
+    def done(self) -> bool:
+        """Whether nothing of the layer is awaited, to be computed for others, or to be sent."""
+        ...
+
+    def begin(
+        self, layer: int, query: Tensor | None, attention: AttentionPass | None, at: Mapping[int, BatchRow]
+    ) -> None:
+        """All queries, keys and values of the layer are there; `at`: the rows by number, in the order of the pass."""
+        ...
+
+    def advance(self) -> bool:
+        """Do what can be done now, at most one piece; returns whether there was anything."""
+        ...
+
+    def leave(self, number: int) -> None:
+        """Row `number` has left."""
+        ...
+
+
 class Iteration:
     """Owns a batch's hidden states while they pass the layers.
 
     `hidden`: the states after the layer before `layers`, packed like the batch; embedded if there is none. `resumed`:
     where every row stands, all in one layer. `sizes`: how linear work is cut; None if nothing can interrupt it.
+    `exchange`: what brings the keys that rows await; `is_waiting`: the last `advance` found nothing to do but wait.
     """
 
     def __init__(
@@ -80,7 +105,10 @@ class Iteration:
         hidden: Tensor | None = None,
         resumed: Sequence[RowProgress] = (),
         count: WorkCount | None = None,
+        exchange: LayerExchange | None = None,
     ) -> None:
+        self.is_waiting = False
+        self._exchange = exchange
         self.layer = resumed[0].layer if resumed else layers.start
         self.phase = Phase.PROJECT
         self._decoder = decoder
@@ -130,6 +158,8 @@ class Iteration:
             raise ValueError(f"row {number} is not under way: {self}")
         progress = self._progress(at)
         self._left.add(at)
+        if self._exchange is not None:
+            self._exchange.leave(number)
         row = self._rows[at]
         self._todo = deque(_without(self._todo, row.start, row.stop))
         self._skip_empty_phase()
@@ -169,10 +199,21 @@ class Iteration:
         self._skip_empty_phase()
 
     def _attend(self) -> None:
-        if self._attention.done:  # a piece without work would let a row leave and come back for ever
+        if self._exchange is not None:
+            self._attend_with_peers(self._exchange)
+        elif self._attention.done:  # a piece without work would let a row leave and come back for ever
             self._begin_finish()
             self._finish()
         elif not self._attention.advance():
+            self._begin_finish()
+
+    def _attend_with_peers(self, exchange: LayerExchange) -> None:
+        attention = self._attention
+        worked = exchange.advance()
+        is_ready = attention.advance()
+        self.is_waiting = not worked and not is_ready
+        if attention.done and exchange.done:
+            self.is_waiting = False
             self._begin_finish()
 
     def _begin_finish(self) -> None:
@@ -213,9 +254,12 @@ class Iteration:
             assert self._query is not None
             states = {at: each.attention for at, each in self._resumed.items() if each.attention is not None}
             self._pass = self._plan.start(self._query, self._decoder.kv[self.layer], states)
-            self._query = None
             for at in self._left:
                 self._pass.leave(at)
+            if self._exchange is not None:
+                rows = dict(zip(self._numbers, self._rows, strict=True))
+                self._exchange.begin(self.layer, self._query, self._pass, rows)
+            self._query = None
         return self._pass
 
     # --- pieces ---

@@ -11,8 +11,7 @@ class RunnerLimits:
     """Bounds of the state that the engine keeps, and of what transfers copy beside steps.
 
     Linear work of a step that can be interrupted is cut into pieces of `response_s`, but of no fewer than
-    `piece_tokens`. Rows that leave are parked up to `parked_rows` of them with `parked_bytes`; hidden states between
-    steps of different layers take up to `room_bytes`.
+    `piece_tokens`. Rows that leave are parked up to `parked_rows` of them with `parked_bytes`.
     """
 
     steps: int = 16
@@ -22,4 +21,3 @@ class RunnerLimits:
     piece_tokens: int = LEAST
     parked_rows: int = 256
     parked_bytes: int = 1 << 30
-    room_bytes: int = 1 << 30

@@ -144,7 +144,7 @@ def step(**fields: Any) -> Step:
         ({"layout": 1, "hidden_out": 1, "hidden_in": 2, "layer_start": 1, "layer_stop": 2}, ""),
         ({"hidden_out": 1}, "composed for layout 0"),
         ({"layout": 1}, "hidden rooms 0 and 0"),
-        ({"layout": 1, "hidden_out": 1, "hidden_in": 1}, "hidden rooms 1 and 1"),
+        ({"layout": 1, "hidden_out": 1, "hidden_in": 1}, ""),
         ({"layout": 1, "hidden_out": 1, "layer_stop": 3}, "layers 0 to 3 are not held"),
         ({"layout": 1, "hidden_out": 1, "sample": i8([1])}, "samples before the last layer"),
     ],
