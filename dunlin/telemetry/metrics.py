@@ -38,6 +38,7 @@ FIELDS: dict[str, dict[str, str]] = {
         "moving_slots": "token slots whose content is being copied",
         "quarantined_slots": "token slots that a silent process may still write",
         "running": "sequences in the running batch",
+        "parked": "running sequences whose row left its step and has not been resumed",
         "waiting": "sequences that wait for slots or their turn",
         "waiting_tokens": "tokens of the waiting sequences",
         "outstanding_steps": "steps sent to the engine and not answered",

@@ -38,6 +38,7 @@ def build_report(
         quarantined_slots=slots.count(SlotUse.QUARANTINED),
         max_positions=ready.max_positions if ready else 0,
         running=len(sequences) - sequences.waiting_count,
+        parked=sequences.parked_count,
         waiting=sequences.waiting_count,
         waiting_tokens=sequences.waiting_tokens(),
         head_waiting_tokens=sequences.head_waiting_tokens(),

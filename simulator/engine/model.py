@@ -1,7 +1,7 @@
 """A model of an engine: it keeps the real one's contract, takes the time of a `Timing`, and computes no tensor.
 
 It routes messages to its sequences, steps, moves and layers. A request that the contract forbids raises
-ContractBroken; what a real engine accepts (rows of sequences that ended or were closed) the model accepts too.
+ContractBroken; what a real engine accepts (queued rows of sequences that ended or were closed) the model accepts too.
 """
 
 from collections.abc import Callable, Mapping
@@ -152,7 +152,11 @@ class SimulatedEngine:
         ready = settings.ready
         self.layers = layers = layers or LayerSet(ready, settings.weights_bytes)
         self.ready = replace(
-            ready, layers=layers.held_column, slots=layers.slots, layout=layers.layout, model_layers=layers.all
+            ready,
+            layers=layers.held_column,
+            slots=layers.slots,
+            layout=layers.layout,
+            model_layers=layers.all,
         )
         self.is_stuck = False
         self.safepoints = 0
@@ -264,8 +268,9 @@ class SimulatedEngine:
         return []
 
     def _on_close(self, now_s: float, message: Close) -> list[Effect]:
-        self._sequences.close(message.sequence)
+        self._sequences.close(message.sequence, self.runner.is_computing(message.sequence))
         self.runner.parked.forget(message.sequence)
+        self.runner.parked.free([message.sequence])
         self.moves.forget(message.sequence)
         self.rooms.forget(message.sequence)
         return []

@@ -5,7 +5,7 @@ with the sender's checksum.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from dunlin.effects import Address, Effect, Send
 from dunlin.messages.engine import (
@@ -20,7 +20,7 @@ from dunlin.messages.engine import (
 )
 from dunlin.messages.types import Payload, TransferKind, TransferStatus
 from simulator.engine.host_memory import checksum_of
-from simulator.engine.kv_audit import KvAudit
+from simulator.engine.kv_audit import TORN, KvAudit
 from simulator.engine.layers import LayerSet
 from simulator.engine.peer_links import PeerLinks
 from simulator.engine.sequences import SimulatedSequences, slots_of_extents
@@ -38,7 +38,7 @@ class PeerCopyDue:
 
 @dataclass(eq=False, slots=True)
 class PeerEnd:
-    """One engine's life as its peers see it: its node, and the memory that they write into.
+    """One engine as its peers see it: its node, and the memory that they write into, as long as `life` is the same.
 
     `open_rooms` are the rooms whose slots peers may write.
     """
@@ -47,7 +47,13 @@ class PeerEnd:
     layers: LayerSet
     audit: KvAudit | None
     rooms: SimulatedTransitRooms
+    life: int
     open_rooms: set[int] = field(default_factory=set)
+
+    @property
+    def agent(self) -> bytes:
+        """What a peer must know to reach it."""
+        return f"{self.node}/{self.life}".encode()
 
 
 class PeerNetwork:
@@ -60,6 +66,21 @@ class PeerNetwork:
         self.links = links
         self.wake = wake
         self.ends: dict[Address, PeerEnd] = {}
+        self._lives = 0
+
+    def admit(
+        self, engine: Address, node: str, layers: LayerSet, audit: KvAudit | None, rooms: SimulatedTransitRooms
+    ) -> PeerEnd:
+        """An engine can be met from now on; who met it before at that address cannot write there any more."""
+        self._lives += 1
+        end = self.ends[engine] = PeerEnd(node, layers, audit, rooms, self._lives)
+        return end
+
+    def renew(self, engine: Address) -> PeerEnd:
+        """Shut out every peer until it meets the engine anew. Raises KeyError if there is no such engine."""
+        self._lives += 1
+        end = self.ends[engine] = replace(self.ends[engine], life=self._lives)
+        return end
 
 
 @dataclass(slots=True)
@@ -111,18 +132,30 @@ class PeerTransfers:
         return self._failed.get(ticket)
 
     def meet(self, now_s: float, message: Meet) -> list[Effect]:
-        """Map a peer's memory, in its life of now; transfers into that of an earlier one fail first."""
+        """Map a peer's memory; transfers into what was mapped of it before fail first."""
         effects = self._fail_all(now_s, message.peer, "the peer is met anew")
+        self._met.pop(message.peer, None)
         end = self._network.ends.get(message.peer) if self._network is not None else None
-        if end is None:
+        if end is None or end.agent != message.metadata:
             return [*effects, Send(self._instance, Met(message.peer, f"{message.peer} cannot be reached"))]
         self._met[message.peer] = end
         return [*effects, Send(self._instance, Met(message.peer))]
 
     def forget(self, now_s: float, message: Forget) -> list[Effect]:
-        """Unmap a peer's memory: transfers into it fail."""
+        """Unmap a peer's memory: transfers into it fail. No peer writes here that does not meet this engine anew."""
         self._met.pop(message.peer, None)
-        return self._fail_all(now_s, message.peer, "the peer is forgotten")
+        effects = self._fail_all(now_s, message.peer, "the peer is forgotten")
+        if self._network is None or self._own() is None:
+            return effects
+        return [*effects, Send(self._instance, Met(message.peer, agent=self._network.renew(self._engine).agent))]
+
+    def died(self, now_s: float) -> None:
+        """The engine ended in the midst of its copies: what it was writing at peers is torn."""
+        for pending in self._pending.values():
+            if pending.stop is not None:
+                pending.stop(now_s)
+            self._tear(pending.transfer)
+        self._pending.clear()
 
     def open_room(self, now_s: float, message: OpenPeerRoom) -> list[Effect]:
         """Peers may write into the room."""
@@ -246,6 +279,8 @@ class PeerTransfers:
         if pending.stop is not None:
             pending.stop(now_s)
         transfer, is_ok = pending.transfer, status is TransferStatus.OK
+        if not is_ok:
+            self._tear(transfer)
         size = pending.size if is_ok else 0
         self.moved_bytes += size if transfer.kind is TransferKind.SLAB_TO_PEER else 0
         if transfer.kind is TransferKind.PEER_TO_SLAB and transfer.payload is Payload.KV and not is_ok:
@@ -260,6 +295,19 @@ class PeerTransfers:
             if self._pending[ticket].transfer.kind is TransferKind.SLAB_TO_PEER:
                 effects += self._end(now_s, ticket, TransferStatus.FAILED, 0, detail)
         return effects
+
+    def _tear(self, transfer: Transfer) -> None:
+        """A copy that did not end may have written some of the peer's slots, if the peer lets it write yet."""
+        if transfer.peer is None or self._network is None or transfer.payload is not Payload.KV:
+            return
+        peer = self._met.get(transfer.peer)
+        if peer is None or peer is not self._network.ends.get(transfer.peer):
+            return
+        is_shut = transfer.peer_handle and transfer.peer_handle not in peer.open_rooms
+        if is_shut or peer.audit is None or transfer.peer_layout != peer.layers.layout:
+            return
+        slots = slots_of_extents(transfer.peer_extent_start, transfer.peer_extent_length)
+        peer.audit.copied_in(slots, [TORN] * len(slots), _layers_of(transfer))
 
     def _refuse(self, transfer: Transfer, detail: str) -> list[Effect]:
         return [Send(self._instance, Unsupported("Transfer", detail, ticket=transfer.ticket))]

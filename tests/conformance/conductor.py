@@ -157,11 +157,10 @@ class Conductor:
         return Discard(i64(each.number for each in chosen)) if chosen else None
 
     def close(self, pick: int) -> Close | None:
-        """A sequence that has no row in a step that computes: which of its tokens would count is open otherwise."""
-        idle = [each for each in self.sequences.values() if not each.rows]
-        if not idle:
+        """Any sequence: a row of it in the running step is computed to its end, one in a queued step is dropped."""
+        if not self.sequences:
             return None
-        each = idle[pick % len(idle)]
+        each = list(self.sequences.values())[pick % len(self.sequences)]
         self.closed.add(each.number)
         del self.sequences[each.number]
         return Close(each.number)
@@ -212,9 +211,7 @@ class Conductor:
     def save(self, pick: int) -> Transfer | None:
         """The valid KV of a prompt into a room of the host tier."""
         whole = [
-            each
-            for each in self.sequences.values()
-            if not each.is_half and min(each.valid, len(each.tokens)) > 1 and not each.rows
+            each for each in self.sequences.values() if not each.is_half and min(each.valid, len(each.tokens)) > 1
         ]
         if not whole:
             return None
@@ -261,7 +258,9 @@ class Conductor:
         for number, step, layer, block, parked in zip(
             event.sequence, event.step, event.layer, event.block, event.parked, strict=True
         ):
-            each = self.sequences[number]
+            each = self.sequences.get(number)
+            if each is None:
+                continue  # it is closed
             (row,) = [row for row in each.rows if row.step == step]
             each.rows.remove(row)
             each.issued = min(each.issued, row.start)

@@ -1,7 +1,9 @@
 """The two engines under comparison: the real runner, stepped piece by piece, and the model, which follows it in time.
 
 The model takes its own time for a step, so it is told when a transfer lands and up to where a step has come; what it
-answers is its own.
+answers is its own. It begins a step when that comes; the runner when it works, after the chunks of transfers that wait.
+So the model lands transfers before it ends a step, and before it begins one ahead of another that waits for them: the
+order of steps' answers is that of the runner, and the answers of transfers are compared by ticket.
 """
 
 from heapq import heappop, heappush
@@ -89,6 +91,7 @@ class TwinSide:
         audit = KvCacheAudit(loaded.slots, layers=layers)
         self.engine = SimulatedEngine(ME, settings, SimulatedHostMemory(), audit)
         self.events: list[Any] = []
+        self.landed: dict[int, TransferDone] = {}
         self.broken: str = ""
         self._now_s = 0.0
         self._timers: list[tuple[float, int, Any]] = []
@@ -97,7 +100,7 @@ class TwinSide:
         self.tell(MapHost("/tier", tier_bytes, 1))
 
     def tell(self, message: Any) -> None:
-        """Deliver a command, unless the contract was broken before."""
+        """Deliver a command or a timer, unless the contract was broken before."""
         if self.broken:
             return
         try:
@@ -106,7 +109,9 @@ class TwinSide:
             self.broken = str(error)
             return
         for effect in effects:
-            if isinstance(effect, Send):
+            if isinstance(effect, Send) and isinstance(effect.message, TransferDone):
+                self.landed[effect.message.ticket] = effect.message
+            elif isinstance(effect, Send):
                 self.events.append(effect.message)
             elif isinstance(effect, After) and isinstance(effect.message, TransferDue):
                 self._landing.append(effect.message)
@@ -114,15 +119,28 @@ class TwinSide:
                 self._number += 1
                 heappush(self._timers, (self._now_s + effect.delay_s, self._number, effect.message))
 
-    def next_event(self, expected: Any, at: int) -> Any:
-        """Event number `at`; time passes until it comes, if it has not come. None: it never does."""
+    def land(self) -> None:
+        """Let all transfers under way land."""
+        while self._landing:
+            self.tell(self._landing.pop(0))
+
+    @property
+    def waits(self) -> bool:
+        """Whether no step runs, and one waits for transfers."""
+        return self.engine.runner.running is None and len(self.engine.runner.queue) > 0
+
+    def answer_to(self, expected: TransferDone) -> Any:
+        """The answer of the transfer that the runner has answered. None: there is none."""
+        self.land()
+        return self.landed.get(expected.ticket)
+
+    def next_event(self, at: int) -> Any:
+        """Event number `at` but for answers of transfers; time passes until it comes. None: it never does."""
         while len(self.events) <= at and not self.broken:
-            if isinstance(expected, TransferDone) and self._landing:
-                self.tell(self._landing.pop(0))
-            elif self._timers:
-                self._pass()
-            else:
+            self.land()
+            if not self._timers:
                 return None
+            self._pass()
         return None if self.broken else self.events[at]
 
     def advance_into(self) -> bool:

@@ -289,6 +289,8 @@ class MigrateOut:
     def _announce_ready(self, migration: OutgoingMigration) -> list[Effect]:
         """No step names the sequence: once the rest is copied, send `Ready` for the dispatcher's next attempt."""
         effects = self._kv_transfer.transfer(migration)
+        if migration.copy_ticket:
+            return effects  # it would write into slots that the next attempt computes into
         if self._kv_transfer.must_keep_here(migration):
             return effects + self._abort(migration, NOT_COPIED)
         if self._kv_transfer.can_copy(migration) and migration.filled < migration.wanted_tokens:

@@ -141,7 +141,7 @@ def _plan_of(order: GroupOrder) -> tuple[object, ...]:
 
 class GroupWatcher(InvariantWatcher):
     """I4: the members of a group agree on it. I5: together they hold every layer, or do again within `COVERAGE_S`
-    after an order to hold fewer.
+    after an order to hold fewer, and the group ends within that after a member is gone.
     """
 
     invariant = "I4"
@@ -149,6 +149,7 @@ class GroupWatcher(InvariantWatcher):
     def __init__(self, cluster: SimulatedCluster, clients: CampaignClients, faults: FaultInjector) -> None:
         super().__init__(cluster, clients, faults)
         self._lacking_since_s: dict[Address, float] = {}
+        self._incomplete_since_s: dict[tuple[int, int], float] = {}
 
     def audit(self) -> None:
         followed = {
@@ -178,8 +179,10 @@ class GroupWatcher(InvariantWatcher):
                     raise self.fail(f"{address} follows {order} and its fellow {theirs}")
 
     def _cover(self, order: GroupOrder, followed: dict[Address, GroupOrder]) -> None:
-        if any(member not in followed or member not in self.cluster.engine_supervisors for member in order.members):
-            return
+        gone = [one for one in order.members if one not in followed or one not in self.cluster.engine_supervisors]
+        if gone:
+            return self._is_to_end(order, gone)
+        self._incomplete_since_s.pop((order.epoch, order.group), None)
         held = {member: self._held(member, followed[member]) for member in order.members}
         every = frozenset(range(self.cluster.engine_supervisors[order.members[0]].layers.all))
         together = frozenset[int]().union(*held.values())
@@ -190,6 +193,14 @@ class GroupWatcher(InvariantWatcher):
         for who, layers in parts.items():
             if layers != every and not (order.kind is GroupKind.LOCAL and self._is_ordered_to_lack(order.members[0])):
                 raise self.fail(f"layers {sorted(layers)} of {len(every)} are all that {who} of {order} holds", "I5")
+
+    def _is_to_end(self, order: GroupOrder, gone: list[Address]) -> None:
+        """Check that a group some of whose members are gone, with their layers, ends in time."""
+        now_s = self.cluster.world.now_s
+        since_s = self._incomplete_since_s.setdefault((order.epoch, order.group), now_s)
+        is_late = now_s - since_s > COVERAGE_S and not self.faults.was_disturbed(*order.members)
+        if is_late:
+            raise self.fail(f"{order} goes on without {gone}, who are gone since {since_s}", "I5")
 
     def _is_ordered_to_lack(self, member: Address) -> bool:
         """Whether an instance knows that it lacks layers, computes nothing meanwhile, and has not for too long."""
