@@ -8,9 +8,11 @@ import pytest
 from dunlin.effects import Address, Message
 from dunlin.messages.engine import (
     CancelTransfer,
+    ClosePeerRoom,
     Forget,
     Meet,
     Met,
+    OpenPeerRoom,
     Step,
     StepDone,
     Transfer,
@@ -29,7 +31,7 @@ from simulator.engine.token_model import continuation
 from tests.simulator.engine.engine_bench import open_of, step_of
 
 NAMES = ("a", "b")
-OK, CORRUPT = TransferStatus.OK, TransferStatus.CORRUPT
+OK, CORRUPT, FAILED = TransferStatus.OK, TransferStatus.CORRUPT, TransferStatus.FAILED
 
 
 class Pair:
@@ -138,6 +140,23 @@ def test_what_is_not_what_was_sent_is_corrupt_and_stops_the_rows_that_wait(field
     pair.run()
     (theirs,), (step,) = pair.of(TransferDone, "b"), pair.of(StepDone, "b")
     assert (theirs.status, list(step.dropped)) == (CORRUPT, [2])
+
+
+def test_a_room_is_written_while_it_is_open_whatever_the_engine_does() -> None:
+    pair = ready()
+    assert moved(pair, peer_handle=3).detail == "the room 3 is closed"
+    pair = ready()
+    pair.supervisors["b"].engine.is_stuck = True
+    pair.tell("b", OpenPeerRoom(3, i64([200]), i64([10])))
+    assert moved(pair, peer_handle=3).status is OK
+    pair = ready()
+    pair.tell("b", OpenPeerRoom(3, i64([200]), i64([10])))
+    pair.tell("a", sent(peer_handle=3))
+    pair.run(1.15)
+    pair.tell("b", ClosePeerRoom(3))
+    pair.run(1.5)
+    (done,) = pair.of(TransferDone, "a")
+    assert (done.status, done.detail) == (FAILED, "the room 3 is closed")
 
 
 def test_a_transfer_into_an_engine_that_crashed_meanwhile_fails() -> None:
