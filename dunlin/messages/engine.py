@@ -91,7 +91,8 @@ class Step:
     steps compute together, whose K/V come here while the row's own go there; a row with a stride writes its extents
     for this step alone, and what stays of the stripes is what `keep` names. Either goes through transit rooms: this
     engine writes for `peers[i]` into that one's room `peer_room[i]` and reads `own_room[i]`. `exchange` is the number
-    that the members' steps of one iteration share. Rows of such a step leave it as by DISCARD.
+    that the members' steps of one iteration share. Rows of such a step leave it as by DISCARD; an Interrupt of all rows
+    also ends what it serves; and where a member's step ends early, those that need it end, too.
     """
 
     step: int = number(1)

@@ -17,6 +17,7 @@ from dunlin.engine.attention.base import AttentionPass, BatchRow, PartialResult
 from dunlin.engine.attention.spans import RoomSpan, SlotSpan, count_below
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.execution.peer_spans import KeptRegion, ServedPart, part_of, parts_of
+from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.engine.transfer.peer_link import PeerLink, PeerPart
 
@@ -92,7 +93,9 @@ class StepExchange:
             if rows:
                 is_ring = rows[0].stripe is not None
                 part = PeerPart.KEYS if is_ring else PeerPart.QUERY
-                contents = [self._stripe(row) for row in rows] if is_ring else [_query(row, query, at) for row in rows]
+                contents = (
+                    [self._stripe(row) for row in rows] if is_ring else [self._query(row, query, at) for row in rows]
+                )
                 link.send(layer, part, contents)
                 self._expected.add((index, PeerPart.KEYS if is_ring else PeerPart.ANSWER))
             if served.parts and self.is_serving:
@@ -109,6 +112,8 @@ class StepExchange:
         worked = False
         for index, link in enumerate(self._links):
             worked |= link.flush()
+            if link.is_given_up:
+                worked |= self._do_without(index)
             for part, content in link.poll(self.layer):
                 self._take(index, part, content)
                 worked = True
@@ -124,22 +129,30 @@ class StepExchange:
         """Row `number` has left: what still comes of it does not count."""
         self._gone.add(number)
 
-    def serve_on(self) -> None:
-        """No own row is left: nothing is awaited for them."""
-        self._split = [[] for _ in self._links]
-        self._expected = {each for each in self._expected if each[1] is PeerPart.QUERY}
-
     def stop_serving(self) -> None:
-        """Answer no master any more."""
+        """Answer no master any more: the step is to end."""
         self.is_serving = False
-        self._serving.clear()
-        self._expected = {each for each in self._expected if each[1] is not PeerPart.QUERY}
+
+    def give_up(self) -> None:
+        """The step ends before its last layer: its peers need not wait."""
+        for link in self._links:
+            link.give_up()
 
     # --- what arrives ---
 
+    def _do_without(self, index: int) -> bool:
+        """The peer's step has ended; returns whether anything was awaited of it.
+
+        :raises TransferError: rows need it.
+        """
+        expected = {each for each in self._expected if each[0] == index}
+        rows = [row for row in self._split[index] if row.number in self._at and row.number not in self._gone]
+        if rows and expected - {(index, PeerPart.QUERY)}:
+            raise TransferError("the step of a peer has ended before this one")
+        self._expected -= expected
+        return bool(expected)
+
     def _take(self, index: int, part: PeerPart, content: Bytes) -> None:
-        if (index, part) not in self._expected:
-            return  # of rows that left
         self._expected.discard((index, part))
         if part is PeerPart.QUERY:
             self._begin_serving(index, content)
@@ -195,7 +208,13 @@ class StepExchange:
             assert self._attention is not None
             self._attention.add(self._at[row.number], part)
 
-    # --- stripes ---
+    # --- what is sent ---
+
+    def _query(self, row: SplitRow, query: Tensor | None, at: Mapping[int, BatchRow]) -> Tensor:
+        if query is None or row.number is None or row.number not in at:
+            return torch.zeros(len(row.queries), *self._shape, dtype=self._dtype)
+        found = at[row.number]
+        return query[found.start : found.stop]
 
     def _stripe(self, row: SplitRow) -> Tensor:
         layer_kv, stripe = self._decoder.kv[self.layer], row.stripe
@@ -256,14 +275,6 @@ class StepExchange:
                 served.plain += [part_of(span, positions) for positions in rooms]
             first += tokens
         return served
-
-
-def _query(row: SplitRow, query: Tensor | None, at: Mapping[int, BatchRow]) -> Tensor:
-    assert query is not None
-    if row.number is None or row.number not in at:
-        return query.new_zeros(len(row.queries), *query.shape[1:])
-    found = at[row.number]
-    return query[found.start : found.stop]
 
 
 class ServingIteration:

@@ -104,17 +104,22 @@ class RunningStep:
         progress = self._iteration.leave(number)
         self._left.append(self._rows.pop(number).sequence)
         if not self._rows and self._exchange is not None and self._exchange.is_serving:
-            self._exchange.serve_on()
             self._iteration = ServingIteration(self._exchange, range(self._iteration.layer, self.layers.stop))
         return progress
 
     def stop_serving(self) -> None:
-        """Compute nothing for others any more."""
+        """Compute nothing for others any more: all own rows leave, too."""
         if self._exchange is not None:
             self._exchange.stop_serving()
 
+    def give_up(self) -> None:
+        """It ends before its last layer: no peer need wait for it."""
+        if self._exchange is not None:
+            self._exchange.give_up()
+
     def abandon(self) -> SampledRows:
         """All rows leave, and nothing that they computed counts."""
+        self.give_up()
         self._left += [row.sequence for row in self._rows.values()]
         self._rows.clear()
         return SampledRows()

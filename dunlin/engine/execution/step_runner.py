@@ -120,7 +120,9 @@ class StepRunner:
             extents = check_step(message, self._shape)
         except StepError as error:
             return [Unsupported("Step", str(error), step=message.step)]
-        self._queue.append(QueuedStep(message.step, list(message.sequence), message.after, message, extents))
+        queued = QueuedStep(message.step, list(message.sequence), message.after, message, extents)
+        queued.is_serving = message.serve is not None
+        self._queue.append(queued)
         return []
 
     def on_resume(self, message: Resume) -> list[Event]:
@@ -181,6 +183,7 @@ class StepRunner:
         events: list[Event] = [self._interrupt(message) for message in pending]
         running = self._running
         if running is not None and not running.rows and not running.is_serving:
+            running.give_up()
             events.append(running.answer(SampledRows()))
             self._running = None
         for queued in self._queue.pop_empty():

@@ -53,6 +53,19 @@ class PeerLink:
         """Whether nothing waits to be sent."""
         return not self._outbox
 
+    @property
+    def is_given_up(self) -> bool:
+        """Whether the peer's step has ended, and nothing more comes of it."""
+        return self._reader.is_given_up
+
+    def give_up(self) -> None:
+        """Tell the peer that nothing more comes."""
+        self._outbox.clear()
+        try:
+            self._writer.give_up()
+        except TransferError:  # it is gone itself
+            pass
+
     def send(self, layer: int, part: PeerPart, contents: Sequence[Tensor]) -> None:
         """Queue a message of a layer."""
         flat = [each.contiguous().view(torch.uint8).numpy().reshape(-1) for each in contents if each.numel()]

@@ -3,6 +3,7 @@
 import os
 import random
 from collections.abc import Sequence
+from dataclasses import fields
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -120,6 +121,10 @@ def serve(master: int, parts: Sequence[tuple[int, int, int, list[tuple[int, int,
 
 def keep(row: int, layers: int, start: int, stop: int, slot: int) -> Keep:
     return Keep(i32([row]), i32([0]), i32([layers]), i64([start]), i64([stop]), i64([slot]))
+
+
+def columns_of(message: Keep) -> list[Any]:
+    return [getattr(message, each.name) for each in fields(message)]
 
 
 def no_rows(step: int, **overrides: Any) -> Step:

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from dunlin.messages.engine import Close, Forget, Interrupted, Met, StepDone
-from dunlin.messages.types import GroupKind, i32, i64
+from dunlin.messages.types import GroupKind, Keep, i32, i64
 from tests.engine.attention.reference import backend_named
 from tests.engine.build import make_checkpoint
 from tests.engine.commands import make_open, make_step
@@ -15,6 +15,7 @@ from tests.engine.execution.interrupting import interrupt
 from tests.engine.execution.members import (
     SAMPLING,
     Member,
+    columns_of,
     cut_at_random,
     group,
     keep,
@@ -195,6 +196,9 @@ def test_a_step_that_waits_for_a_peer_can_be_interrupted(directory: Path) -> Non
     left, done = master.answers()
     assert isinstance(left, Interrupted)
     assert (list(left.sequence), list(left.parked), list(done.left)) == ([1], [0], [1])
+    run_all([holder])  # it was not asked, and need not wait
+    assert isinstance(holder.answers()[0], StepDone)
+    split_step(master, holder, 5, (length, len(TEXT)), pieces)
     for _ in range(200):
         holder.events += holder.runner.work(lambda: None)
     assert holder.runner.is_waiting
@@ -202,6 +206,9 @@ def test_a_step_that_waits_for_a_peer_can_be_interrupted(directory: Path) -> Non
     holder.events += holder.runner.work(lambda: None)
     left, done = holder.answers()
     assert (list(left.sequence), list(done.left), holder.runner.busy) == ([], [], False)
+    run_all([master])  # its row cannot be computed without the holder
+    (done,) = master.answers()
+    assert (list(done.sequence), list(done.left)) == ([], [1])
     split_step(master, holder, 2, (length, len(TEXT)), pieces)  # what was left in the rooms is not read
     run_all([master, holder])
     assert samples(master.answers()[0])
@@ -249,6 +256,56 @@ def test_a_row_may_leave_a_step_with_peers_and_the_others_go_on(directory: Path,
     assert agree(samples(again), expected[0], mode)
 
 
+def test_a_member_whose_rows_all_left_still_answers_for_others(directory: Path, mode: str) -> None:
+    """Each is master of one sequence and holds keys of the other's; and each is still asked for the row that left."""
+    members = meet_all([Member(number, directory, mode) for number in range(2)])
+    texts = [TEXT[:600], TEXT[300:900]]
+    for each in members:
+        expected = [whole_text(each, text, 1, 1000 * number) for number, text in enumerate(texts)]
+    for each in members:
+        own, other = each.number, 1 - each.number
+        extents = {"extent_start": i64([-1, 1000 * own + 300]), "extent_length": i64([300, 299])}
+        each.tell(make_open(own + 1, texts[own], sampling=SAMPLING, **extents))
+        part = serve(0, [(other + 1, 599, 600, [(0, 300, 1000 * other)])])
+        columns = {**span_columns([(0, (0, 300, 1, 0))]), **group(each, members, GroupKind.MASTERS, 7)}
+        each.tell(make_step(1, (own + 1, 599, 600, 1000 * own + 599), serve=part, **columns))
+    for each in members * 2:
+        each.events += each.runner.work(lambda: True)
+    members[0].tell(interrupt(1))
+    run_all(members)
+    left, done = members[0].answers()
+    assert (list(left.sequence), list(done.left)) == ([1], [1])
+    assert agree(samples(members[1].answers()[0]), expected[1], mode)
+
+
+def test_what_a_row_of_a_ring_leaves_behind_is_not_kept(directory: Path) -> None:
+    """Its slots may be another's by then; the other row goes on."""
+    members = meet_all([Member(number, directory, "torch") for number in range(2)])
+    texts = [TEXT[:40], TEXT[40:80]]
+    expected = whole_text(members[0], texts[1], 1, 0)
+    for each in members:
+        stripes = [(row, (1 - each.number, 40, 2, 0)) for row in range(2)]
+        columns = {**span_columns(stripes), **group(each, members, GroupKind.RING, 9)}
+        kept = [keep(row, LAYERS, 0, 40, 100 + 100 * row) for row in range(2)]
+        both = Keep(*(first + second for first, second in zip(columns_of(kept[0]), columns_of(kept[1]), strict=True)))
+        rows = [(1 + row, each.number, 40, 2000 + 100 * row) for row in range(2)]
+        each.tell(*(make_open(1 + row, text, sampling=SAMPLING) for row, text in enumerate(texts)))
+        each.tell(make_step(1, *rows, sample=[each.number] * 2, stride=i64([2, 2]), keep=both, **columns))
+    for _ in range(2):
+        members[0].events += members[0].runner.work(lambda: True)
+    members[0].tell(interrupt(1))
+    members[0].events += members[0].runner.work(lambda: True)
+    members[0].poison(range(100, 140))
+    run_all(members)
+    left, done = members[0].answers()
+    assert (list(left.sequence), list(done.left)) == ([1], [1])
+    for layer in members[0].loaded.decoder.kv:
+        assert layer[100:140].isnan().all()
+        assert not layer[200:240].isnan().any()
+    (other,) = members[1].answers()
+    assert agree(list(zip(other.token, other.logprob, strict=True))[1:], expected, "torch")
+
+
 def test_a_row_that_does_not_run_is_answered_for_nevertheless(directory: Path, mode: str) -> None:
     """The holder's step was composed before the sequence ended."""
     master, holder, expected, compose = two_split_rows(directory, mode)
@@ -259,6 +316,21 @@ def test_a_row_that_does_not_run_is_answered_for_nevertheless(directory: Path, m
     assert (list(done.dropped), list(done.sequence)) == ([1], [2])
     assert agree(samples(done), expected[1], mode)
     assert isinstance(holder.answers()[0], StepDone)
+
+
+def test_a_queued_step_that_serves_is_taken_out_by_an_interrupt_of_all_alone(directory: Path) -> None:
+    master, holder, expected, compose = two_split_rows(directory, "torch")
+    compose(1)
+    holder.tell(interrupt(99, up_to_step=1))
+    (left,) = holder.answers()
+    assert list(left.sequence) == []
+    run_all([master, holder])
+    assert agree(samples(master.answers()[0]), [each for text in expected for each in text], "torch")
+    assert isinstance(holder.answers()[0], StepDone)
+    compose(2)
+    holder.tell(interrupt(up_to_step=2))
+    left, done = holder.answers()
+    assert (list(left.sequence), list(done.left), holder.runner.busy) == ([], [], False)
 
 
 def test_a_step_whose_peer_is_forgotten_ends(directory: Path) -> None:
@@ -275,20 +347,44 @@ def test_a_step_whose_peer_is_forgotten_ends(directory: Path) -> None:
 
 
 def test_a_holder_that_answers_for_other_queries_is_found_out(directory: Path) -> None:
-    """Its step ends; the master waits until it is interrupted."""
+    """Both steps end, with nothing that counts."""
     master, holder, _, _ = two_split_rows(directory, "torch")
     spans = span_columns([(0, (0, 300, 1, 0))])
     both = [master, holder]
     master.tell(make_step(1, (1, 599, 600, 599), **spans, **group(master, both, GroupKind.MASTERS, 1)))
     part = serve(0, [(1, 598, 600, [(0, 300, 0)])])
     holder.tell(no_rows(1, serve=part, **group(holder, both, GroupKind.MASTERS, 1)))
-    for _ in range(50):
-        for each in both:
-            if each.runner.busy:
-                each.events += each.runner.work(lambda: None)
-    (done,) = holder.answers()
-    assert isinstance(done, StepDone)
-    assert master.runner.is_waiting
+    run_all(both)
+    (served,), (done,) = holder.answers(), master.answers()
+    assert (list(served.left), list(done.left), list(done.sequence)) == ([], [1], [])
+
+
+RING: dict[str, tuple[tuple[int, int, int], dict[str, Any]]] = {
+    "do not make up the tokens 0 to 4": ((0, 4, 3), span_columns([(0, (0, 2, 1, 0))])),
+    "do not make up the tokens 0 to 6": ((0, 4, 2), span_columns([(0, (5, 6, 1, 0))])),
+    "regions to keep that overlap": ((0, 4, 2), {"keep": keep(0, LAYERS, 0, 5, 0)}),
+    "the stripes begin at token 2, but the KV before them ends at 0": (
+        (2, 6, 2),
+        span_columns([(0, (3, 6, 2, 0))]),
+    ),
+    "stripes up to 11 are named, 10 tokens are known": ((0, 10, 2), span_columns([(0, (1, 11, 1, 0))])),
+    "keep of a part of the step's layers": ((0, 4, 2), {"keep": keep(0, 1, 0, 2, 0)}),
+    "go round": ((0, 4, 2), {"serve": serve(0, [(1, 0, 4, [(0, 1, 0)])])}),
+    "a stride of a span below 1": ((0, 4, 2), {"span_stride": i64([0])}),
+}
+
+
+@pytest.mark.parametrize("detail", RING)
+def test_what_is_no_ring_is_refused(directory: Path, detail: str) -> None:
+    members = meet_all([Member(number, directory, "torch") for number in range(2)])
+    me, (row, changed) = members[0], RING[detail]
+    me.tell(make_open(1, TEXT[:10]))
+    columns = {**span_columns([(0, (1, 4, 2, 0))]), **group(me, members, GroupKind.RING, 1), **changed}
+    me.tell(make_step(1, (1, *row[:2], 2000), sample=[0], stride=i64([row[2]]), **columns))
+    if me.runner.busy:
+        me.events += me.runner.work(lambda: None)
+    (refused,) = me.answers()
+    assert detail in refused.detail
 
 
 REFUSED: dict[str, dict[str, Any]] = {
