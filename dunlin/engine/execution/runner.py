@@ -1,9 +1,10 @@
 """Answers the engine's commands with events; commands that it does not support with `Unsupported`.
 
 Owns the sequences, the steps and the transfers; computes one step, or a part of it, per call of `work`. Knows no socket
-and no process; its only clock is the one it is given.
+and no process; its clocks are those that it is given.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -37,7 +38,11 @@ Event = Any
 
 
 class EngineRunner:
-    """One engine without its process. Feed `receive`, then call `work` while `busy`."""
+    """One engine without its process. Feed `receive`, then call `work` while `busy`.
+
+    `work_clock` tells the seconds that this thread computed, by which work is cut into pieces: what other processes
+    take of the cores does not count.
+    """
 
     def __init__(
         self,
@@ -47,6 +52,7 @@ class EngineRunner:
         limits: RunnerLimits | None = None,
         beat: Callable[[], object] = lambda: None,
         memory: OwnMemory | None = None,
+        work_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         self._decoder = decoder
         self._slots = slots
@@ -63,6 +69,7 @@ class EngineRunner:
             self._transfers.__contains__,
             self._transfers.spoiled,
             beat,
+            work_clock,
         )
         self._handlers: dict[type[Any], Callable[[Any], list[Event]]] = {
             Open: self._on_open,

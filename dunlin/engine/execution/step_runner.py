@@ -11,6 +11,7 @@ from torch import Tensor
 
 from dunlin.engine.decoder.decoder import Decoder
 from dunlin.engine.decoder.iteration import Iteration, RowProgress, Safepoint, WorkCount
+from dunlin.engine.decoder.numerics import Numerics
 from dunlin.engine.decoder.piece_sizes import PieceSizes
 from dunlin.engine.execution.hidden_rooms import HiddenRooms
 from dunlin.engine.execution.interrupted_rows import InterruptedRows
@@ -39,7 +40,8 @@ class StepRunner:
     """Owns the queue, the running step, the parked rows and the rooms of hidden states.
 
     `sequences` are the open ones. `is_landing(transfer)`: it is not answered yet; `spoiled(transfers)`: the sequences
-    whose KV they failed to bring. `beat` is called after each layer of a step without safepoints.
+    whose KV they failed to bring. `beat` is called after each layer of a step without safepoints. `work_clock`: as
+    `EngineRunner`'s.
     """
 
     def __init__(
@@ -52,6 +54,7 @@ class StepRunner:
         is_landing: Callable[[int], bool],
         spoiled: Callable[[Sequence[int]], AbstractSet[int]],
         beat: Callable[[], object],
+        work_clock: Callable[[], float],
     ) -> None:
         self.last_step_s = 0.0
         self.count = WorkCount()
@@ -67,7 +70,7 @@ class StepRunner:
         self._queue = StepQueue(is_landing)
         self._running: RunningStep | None = None
         self._interrupts: list[Interrupt] = []
-        self._sizes = PieceSizes(limits.response_s, clock, limits.piece_tokens)
+        self._sizes = _piece_sizes(decoder.numerics, limits, work_clock)
         self._idle_since_s = clock()
 
     def __len__(self) -> int:
@@ -255,6 +258,13 @@ class StepRunner:
         if rows and rows[0].hidden_out:
             item_bytes = self._decoder.kv[0].element_size()
             self.rooms.check(sum(row.tokens for row in rows) * self._decoder.config.hidden * item_bytes)
+
+
+def _piece_sizes(numerics: Numerics, limits: RunnerLimits, clock: Callable[[], float]) -> PieceSizes:
+    columns = numerics.piece_columns
+    if columns is not None and limits.piece_columns is not None:
+        columns = limits.piece_columns
+    return PieceSizes(limits.response_s, clock, limits.piece_tokens or numerics.piece_rows, columns)
 
 
 def _check_kv(parked: ParkedRow) -> None:
