@@ -1,9 +1,10 @@
 """Answers the engine's commands with events; commands that it does not support with `Unsupported`.
 
 Owns the sequences, the steps and the transfers; computes one step, or a part of it, per call of `work`. Knows no socket
-and no process; its only clock is the one it is given.
+and no process; its clocks are those that it is given.
 """
 
+import time
 from collections.abc import Callable
 from typing import Any
 
@@ -42,6 +43,8 @@ class EngineRunner:
     """One engine without its process: `receive` takes its commands, then call `work` while `busy`.
 
     `slots` are those of each layer held.
+    `work_clock` tells the seconds that this thread computed, by which work is cut into pieces: what other processes
+    take of the cores does not count.
     """
 
     def __init__(
@@ -53,6 +56,7 @@ class EngineRunner:
         beat: Callable[[], object] = lambda: None,
         memory: OwnMemory | None = None,
         layers: LayerMemory | None = None,
+        work_clock: Callable[[], float] = time.thread_time,
     ) -> None:
         """`layers`: those that can change; None: the ones held are fixed."""
         self._decoder = decoder
@@ -72,6 +76,7 @@ class EngineRunner:
             beat,
             own.rooms,
             self._transfers.link,
+            work_clock,
         )
         self.layers = (
             None

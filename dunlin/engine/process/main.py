@@ -117,7 +117,7 @@ def run(options: EngineOptions) -> int:
 def _start_and_serve(options: EngineOptions, channel: ParentChannel) -> int:
     page = ProgressPage(options.progress_fd)
     try:
-        _keep_freed_memory()
+        keep_freed_memory()
         checked = _rehearse(options, channel) if options.standby else None
         if options.standby:
             channel.wait_for_activation()
@@ -176,7 +176,8 @@ def serve(runner: EngineRunner, channel: ParentChannel, page: ProgressPage, beat
             time.sleep(_PEER_PAUSE_S)
 
 
-def _keep_freed_memory() -> None:
+def keep_freed_memory() -> None:
+    """Large temporaries of one piece of work are memory of the next."""
     libc = ctypes.CDLL(None)
     for option, value in ((_M_TRIM_THRESHOLD, 1 << 30), (_M_TOP_PAD, 64 << 20), (_M_MMAP_THRESHOLD, 32 << 20)):
         libc.mallopt(option, value)
