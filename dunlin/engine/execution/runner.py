@@ -38,7 +38,7 @@ Event = Any
 
 
 class EngineRunner:
-    """One engine without its process. `slots` are those of each layer held. Feed `receive`, then call `work` while `busy`."""
+    """One engine without its process. Feed `receive`, then call `work` while `busy`."""
 
     def __init__(
         self,
