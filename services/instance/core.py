@@ -75,16 +75,7 @@ class InstanceCore:
         parts = (self.sequences, self.lifecycle, self.steps, self.host_cache)
         self.recovery = recovery = EngineRecovery(self.engine, config.recovery, config.kv_cache, *parts)
         self._group_orders = group_orders = GroupOrders(address)
-        self.layer_changes = layer_changes = LayerChanges(
-            self.engine,
-            config.remap,
-            self.sequences,
-            self.lifecycle,
-            self.steps,
-            lambda: group_orders.epoch,
-            lambda: len(self.migration.migrate_in),
-            self._on_layers_changed,
-        )
+        self.layer_changes = layer_changes = self._make_layer_changes(config)
         self._engine_client = engine_client = EngineClient(
             self.engine, config.engine_watch, *parts, finished_answers, recovery, layer_changes
         )
@@ -100,33 +91,27 @@ class InstanceCore:
             self.migration.migrate_out,
             self._restore,
         )
-        deciding = (engine_client, group_orders, layer_changes)
-        admission = AttemptAdmission(
-            scheduler, self.sequences, self.lifecycle, self.steps, self.migration, claims, *deciding
-        )
+        engine_parts = (engine_client, group_orders, layer_changes)
+        admission = AttemptAdmission(scheduler, *parts[:3], self.migration, claims, *engine_parts)
         self._scheduler = self._make_scheduler(config)
         self._heartbeat = PromptHeartbeat(self.report, config.reports.interval_s, config.reports.after_change_s)
         self._absent: dict[Address, int] = {}
         self._absences = 0
+        self._fenced = (self, *engine_parts, admission, self._host_cache_events, *self.migration.parts)
         adoption = SequenceAdoption(self.sequences, self.lifecycle, finished_answers)
-        moves = self.migration.parts
-        self._fenced = (self, engine_client, layer_changes, group_orders, admission, self._host_cache_events, *moves)
-        handling = (admission, adoption, self._host_cache_events, engine_client, layer_changes, recovery)
-        self._handlers = handlers_of(self, *handling, *moves, self.migration.peer_copies, self._heartbeat)
-        self._unchanging = (EngineProgress, ReportDue)
-
-    def _make_scheduler(self, config: InstanceConfig) -> Scheduler:
-        return Scheduler(
-            self.engine,
-            config.scheduler,
-            self.sequences,
-            self.lifecycle,
-            self.steps,
-            self._composer,
-            RowInterrupts(INTERRUPT_POLICIES[config.interrupts.policy], self.sequences, self.steps),
-            VICTIM_POLICIES[config.preemption.victim_policy],
-            self.migration.kv_handoffs.runnable,
+        self._handlers = handlers_of(
+            self,
+            admission,
+            adoption,
+            self._host_cache_events,
+            engine_client,
+            layer_changes,
+            recovery,
+            *self.migration.parts,
+            self.migration.peer_copies,
+            self._heartbeat,
         )
+        self._unchanging = (EngineProgress, ReportDue)
 
     def __repr__(self) -> str:
         return f"{self.lifecycle.slot_table!r} {self.sequences!r} [outstanding steps: {self.steps.outstanding}]"
@@ -220,6 +205,31 @@ class InstanceCore:
 
     def _restore(self) -> list[Effect]:
         return self._scheduler.admit_restorable() if self.layer_changes.may_compute else []
+
+    def _make_layer_changes(self, config: InstanceConfig) -> LayerChanges:
+        return LayerChanges(
+            self.engine,
+            config.remap,
+            self.sequences,
+            self.lifecycle,
+            self.steps,
+            lambda: self._group_orders.epoch,
+            lambda: len(self.migration.migrate_in),
+            self._on_layers_changed,
+        )
+
+    def _make_scheduler(self, config: InstanceConfig) -> Scheduler:
+        return Scheduler(
+            self.engine,
+            config.scheduler,
+            self.sequences,
+            self.lifecycle,
+            self.steps,
+            self._composer,
+            RowInterrupts(INTERRUPT_POLICIES[config.interrupts.policy], self.sequences, self.steps),
+            VICTIM_POLICIES[config.preemption.victim_policy],
+            self.migration.kv_handoffs.runnable,
+        )
 
     def _on_layers_changed(self, ready: EngineReady) -> None:
         self._engine_client.on_layers_changed(ready)

@@ -7,7 +7,7 @@ layers, PREPARE, LOAD and COMMIT for more.
 """
 
 from collections.abc import Collection
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from dunlin.messages.engine import EngineReady, Remap, Step
 from dunlin.messages.types import I32, RemapPhase, i32
@@ -58,6 +58,12 @@ class LayerSet:
     def held_column(self) -> I32:
         """The layers held, ascending."""
         return i32(self.held)
+
+    def as_ready(self) -> EngineReady:
+        """What an engine that starts now says of itself."""
+        return replace(
+            self._ready, layers=self.held_column, slots=self.slots, layout=self.layout, model_layers=self.all
+        )
 
     def range_of(self, step: Step) -> range:
         """The layers that a step computes."""

@@ -151,13 +151,7 @@ class SimulatedEngine:
         self.address = Address("engine", instance.name)
         ready = settings.ready
         self.layers = layers = layers or LayerSet(ready, settings.weights_bytes)
-        self.ready = replace(
-            ready,
-            layers=layers.held_column,
-            slots=layers.slots,
-            layout=layers.layout,
-            model_layers=layers.all,
-        )
+        self.ready = layers.as_ready()
         self.is_stuck = False
         self.safepoints = 0
         self.most_queued = 0

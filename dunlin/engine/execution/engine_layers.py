@@ -1,4 +1,4 @@
-"""The engine's side of `Remap`: answers its commands, works on a change beside steps, and updates what depends on it.
+"""The engine's side of `Remap`: answers it, works on a change beside steps, and lets what depends on it follow.
 
 A change is worked on in pieces of about a MiB: one before each step, one now and then at its safepoints, and one after
 the other while the engine rests. Layers and slots change between two steps only.

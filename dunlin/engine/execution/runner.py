@@ -42,9 +42,8 @@ Event = Any
 class EngineRunner:
     """One engine without its process: `receive` takes its commands, then call `work` while `busy`.
 
-    `slots` are those of each layer held.
-    `work_clock` tells the seconds that this thread computed, by which work is cut into pieces: what other processes
-    take of the cores does not count.
+    `slots` are those of each layer held. `work_clock` tells the seconds that this thread computed, by which work is
+    cut into pieces: what other processes take of the cores does not count.
     """
 
     def __init__(

@@ -1,11 +1,14 @@
 """An engine whose layers change, marks in its KV, and the phases of a change."""
 
+import mmap
 import os
+import resource
 import traceback
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import pytest
 import torch
 from torch import Tensor
 
@@ -32,6 +35,24 @@ TOKENS = [5, 17, 300, 44, 9]
 
 
 ALONE = 64 << 20
+
+
+LIMITED = {resource.RLIMIT_AS: "VmSize", resource.RLIMIT_DATA: "VmData"}
+
+
+def limit_memory(file_bytes: int) -> None:
+    """From now on this process gets `ALONE` bytes more than it has, and files of so many bytes."""
+    for limit, name in LIMITED.items():
+        most = _status_bytes(name) + ALONE
+        resource.setrlimit(limit, (most, most))
+    resource.setrlimit(resource.RLIMIT_FSIZE, (file_bytes, file_bytes))
+    with pytest.raises(OSError, match="allocate memory"):  # fresh memory: the heap may have some to spare
+        mmap.mmap(-1, 2 * ALONE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+
+
+def _status_bytes(name: str) -> int:
+    lines = Path("/proc/self/status").read_text().splitlines()
+    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 class Engine:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from dunlin.effects import Address
+from dunlin.engine.decoder.layer_layout import GRANULE_BYTES
 from dunlin.messages.engine import (
     Interrupt,
     LayerSource,
@@ -21,13 +22,14 @@ from dunlin.messages.engine import (
     TransferDone,
     Unsupported,
 )
-from dunlin.messages.types import Region, TransferKind, TransferStatus, Verdict, i64
-from tests.engine.build import nothing
+from dunlin.messages.types import Region, TransferKind, TransferStatus, Verdict, i32, i64
+from tests.engine.build import Sequences, make_checkpoint, nothing
 from tests.engine.commands import PROMPT, make_open, make_step
 from tests.engine.execution.layered_runner import LayeredRunner, remap
 from tests.engine.execution.remap_engine import (
     ABORT,
     ALL,
+    ALONE,
     COMMIT,
     DROP_WEIGHTS,
     FEWER,
@@ -35,6 +37,7 @@ from tests.engine.execution.remap_engine import (
     PREPARE,
     RELEASE_KV,
     in_child,
+    limit_memory,
 )
 
 N = len(PROMPT)
@@ -315,3 +318,69 @@ def test_a_next_engine_finds_the_layers_in_force_and_their_kv(engine: LayeredRun
     following.restore()
     assert isinstance(following.run(make_step(2, (1, N - 1, N, N - 1), layout=2))[0], StepDone)
     following.close()
+
+
+def test_under_traffic_with_memory_for_one_arena(tmp_path: Path) -> None:
+    """And 64 MB: a step between all pieces, every new slot written, layers back from disk, with equal logits."""
+    directory = make_checkpoint(tmp_path, layers=4, hidden=512, intermediate=4096, heads=8, head_dim=64)
+    assert in_child(lambda: _change_under_limit(directory)) == 0
+
+
+def _change_under_limit(directory: Path) -> None:
+    engine = LayeredRunner(directory)
+    steps = Traffic(engine)
+    before, slots = steps.logits(), engine.slots
+    _there_and_back(engine, steps, 1)  # the checkpoint's file stays mapped from here on
+    size = os.fstat(engine.fd).st_size
+    assert sum(engine.model.arena.plan.weights[:2]) * GRANULE_BYTES > 0.8 * ALONE, "what moves does not fit twice"
+    limit_memory(size)
+    for layout in (3, 5):
+        _there_and_back(engine, steps, layout)
+        assert engine.slots == slots
+        assert torch.equal(steps.logits(), before)
+    assert os.fstat(engine.fd).st_blocks * 512 <= size
+
+
+def _there_and_back(engine: LayeredRunner, steps: "Traffic", layout: int) -> None:
+    slots = engine.slots
+    for phase in (PREPARE, DROP_WEIGHTS, RELEASE_KV):
+        steps.change(remap(phase, FEWER, layout))
+    assert engine.slots > 2 * slots
+    kv = engine.model.decoder.kv
+    for layer in FEWER:
+        kv[layer][: engine.slots] = (torch.arange(engine.slots) + 1000.0 * layer).view(-1, 1, 1, 1)
+    for layer in FEWER:
+        found = kv[layer][: engine.slots, 0, 0, 0]
+        assert torch.equal(found, torch.arange(engine.slots) + 1000.0 * layer), "a granule serves one range"
+    for phase in (PREPARE, LOAD, COMMIT):
+        steps.change(remap(phase, ALL, layout + 1))
+
+
+class Traffic:
+    """A step between any two pieces of a change: the first token of a text, over the layers held, in the last slot."""
+
+    def __init__(self, engine: LayeredRunner) -> None:
+        self._engine = engine
+        self._step = 0
+        engine.run(make_open(1, [7, 9], prompt_tokens=1))
+
+    def change(self, command: Any) -> None:
+        """Carry a phase out; every step between its pieces is computed."""
+        engine, answers = self._engine, self._engine.tell(command)
+        while engine.runner.busy:
+            self._step += 1
+            held = engine.model.arena.record.held
+            part = {} if held == ALL else {"layer_stop": len(held), "hidden_out": 1}
+            slot, layout = engine.slots - 1, engine.model.arena.record.layout
+            if command.phase is PREPARE and command.layers == i32(ALL):
+                slot = 0  # the core has evacuated the tail
+            engine.tell(make_step(self._step, (1, 0, 1, slot), sample=[0], layout=layout, **part))
+            answers += engine.runner.work(nothing)
+        done = [one for one in answers if isinstance(one, RemapDone)]
+        refused = [one for one in answers if isinstance(one, Unsupported)]
+        assert [one.phase for one in done] == [command.phase]
+        assert len(refused) <= 1, "a step that was queued when the layout changed"
+
+    def logits(self) -> Tensor:
+        slots = list(range(self._engine.slots - N, self._engine.slots))
+        return Sequences(self._engine.model.decoder, {1: slots}).compute([(1, PROMPT, 0)])

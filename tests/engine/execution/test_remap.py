@@ -1,8 +1,6 @@
 """Layers go and come back while KV stays: in any order, with aborts, failures and kills in every phase."""
 
-import mmap
 import os
-import resource
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -38,6 +36,7 @@ from tests.engine.execution.remap_engine import (
     abort,
     count_steps,
     in_child,
+    limit_memory,
     steps_of,
     usable,
 )
@@ -123,9 +122,6 @@ def test_what_waits_for_bytes_says_so(engine: Engine) -> None:
     assert not seen[-1]
 
 
-LIMITED = {resource.RLIMIT_AS: "VmSize", resource.RLIMIT_DATA: "VmData"}
-
-
 def test_under_a_limit_that_a_copy_would_break(tmp_path: Path) -> None:
     """Memory for one arena and 64 MB: half the layers go, every slot is used, they come back, with equal logits."""
     directory = make_checkpoint(tmp_path, layers=4, hidden=512, intermediate=4096, heads=8, head_dim=64)
@@ -139,12 +135,7 @@ def _remap_under_limit(directory: Path) -> None:
     there_and_back(engine, 1)  # the checkpoint's file stays mapped from here on
     size = os.fstat(engine.fd).st_size
     assert sum(engine.arena.plan.weights[:2]) * GRANULE_BYTES > 0.8 * ALONE, "what moves does not fit twice"
-    for limit, name in LIMITED.items():
-        most = _status_bytes(name) + ALONE
-        resource.setrlimit(limit, (most, most))
-    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
-    with pytest.raises(OSError, match="allocate memory"):  # fresh memory: the heap may have some to spare
-        mmap.mmap(-1, 2 * ALONE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    limit_memory(size)
     for layout in (3, 5, 7):
         there_and_back(engine, layout)
         assert engine.remapper.slots == slots
@@ -161,11 +152,6 @@ def there_and_back(engine: Engine, layout: int) -> None:
     assert all(engine.is_marked(layer, engine.remapper.slots) for layer in FEWER)
     for phase in (PREPARE, LOAD, COMMIT):
         engine.do(phase, ALL, layout + 1)
-
-
-def _status_bytes(name: str) -> int:
-    lines = Path("/proc/self/status").read_text().splitlines()
-    return next(int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
 
 
 WRONG_ORDERS = [
