@@ -4,10 +4,15 @@ import os
 
 import pytest
 
+from dunlin.engine.execution.engine_transfers import EngineTransfers, OwnMemory
 from dunlin.engine.transfer.errors import TransferError
+from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.peer_page import PeerPage, PeerPageView
 from dunlin.engine.transfer.peer_rooms import EXTENTS_MOST, RECORDS, PeerRoomTable, room_lock
+from dunlin.engine.transfer.transfer_queue import TransferLimits
+from dunlin.messages.engine import ClosePeerRoom
 from dunlin.messages.types import TransferStatus
+from tests.engine.build import SteppingClock
 from tests.engine.transfer.engines import SLOTS, Engine, peer_transfer, slots_of
 
 
@@ -121,3 +126,21 @@ def test_a_transfer_within_a_node_goes_into_an_open_room_only() -> None:
     receiver.read_arena()
     assert (ended.done.status, ended.done.detail) == (TransferStatus.FAILED, closed(4))
     assert slots_of(receiver.kv, range(SLOTS)) == before
+
+
+def test_the_engine_takes_no_later_command_before_the_last_chunk_of_a_closed_room() -> None:
+    sender, receiver = Engine("a"), Engine("b")
+    now_s = [0.0]
+    page = PeerPage(receiver.page_fd, lambda: now_s[0], lambda seconds: now_s.append(now_s.pop() + seconds))
+    page.publish(0, b"geometry")
+    table = PeerRoomTable(receiver.page_fd)
+    table.open(4, [3], [1])
+    access = PeerAccess.__new__(PeerAccess)
+    access._page = page
+    transfers = EngineTransfers(OwnMemory(sender.slab, sender.rooms, access), {}, SteppingClock(), TransferLimits())
+    view = PeerPageView(f"/proc/self/fd/{receiver.page_fd}", page.life)
+    with view.writing(0, 4):
+        table.close(4)
+        with pytest.raises(TimeoutError):
+            transfers.on_close_room(ClosePeerRoom(4))
+    assert transfers.on_close_room(ClosePeerRoom(4)) == []
