@@ -31,13 +31,13 @@ from dunlin.engine.decoder import numerics
 from dunlin.engine.decoder.loader import load_model
 from dunlin.engine.decoder.random_checkpoint import CheckpointShape, write_random_checkpoint
 from dunlin.engine.execution.runner import EngineRunner
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.copy_planner import CopyPlanner
 from dunlin.engine.transfer.host_tier import HostMapping
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.peer_arenas import PeerArenas
 from dunlin.engine.transfer.slab import KvSlab
 from dunlin.engine.transfer.transfer_queue import TransferQueue
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import Close, Meet, Met, Open, Step, StepDone, Transfer, TransferDone
 from dunlin.messages.types import Region, SamplingParams, TransferKind, TransferStatus, i8, i32, i64
 
@@ -68,7 +68,7 @@ class SlabProcess:
         self.access = PeerAccess(self.page_fd)
         runs = {layer: [(layer * layer_bytes, layer_bytes)] for layer in range(SHAPE.layers)}
         self.access.publish(self.fd, self.slab, runs)
-        planner = CopyPlanner(self.slab, ActivationRooms(1), HostMapping(), self.peers)
+        planner = CopyPlanner(self.slab, TransitRooms(1), HostMapping(), self.peers)
         self.queue = TransferQueue(planner, time.perf_counter)
 
     def finish(self, transfer: Transfer) -> TransferDone:

@@ -8,7 +8,7 @@ from benchmarks.harness.namespaces import NoNamespaces, namespace_link, two_node
 from benchmarks.kv.migration import MigrationPlan, run
 from dunlin.transport.one_sided.nixl_agent import is_installed
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.cluster
 
 PLAN = MigrationPlan(moves=6, instances=2, width=4, distinct_prompts=4, output_tokens=160)
 

@@ -1,4 +1,4 @@
-"""How a transfer is cut into chunks: each a region of its own, or a stretch of an activation room. Pure."""
+"""How a transfer is cut into chunks: each a region of its own, or a stretch of a transit room. Pure."""
 
 from collections.abc import Iterator
 

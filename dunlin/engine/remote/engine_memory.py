@@ -1,4 +1,4 @@
-"""The slots and activation rooms of the engine beside this process, mapped for one thread, chunk by chunk.
+"""The slots and transit rooms of the engine beside this process, mapped for one thread, chunk by chunk.
 
 Both ways go through the engine's peer page: while a chunk is read or written neither its life nor its layout changes,
 and a room that is written is open.
@@ -87,7 +87,7 @@ class EngineMemory:
     def _room(self, room: int, part: Region, layout: int) -> Iterator[Bytes]:
         """Bytes `[part.start, part.stop)` of a room."""
         if not 0 <= part.start < part.stop:
-            raise TransferError(f"bytes {part.start} to {part.stop} of an activation room")
+            raise TransferError(f"bytes {part.start} to {part.stop} of a transit room")
         return _after(self._arena.room(room, part.stop, layout), part.start)
 
     @contextmanager
@@ -98,7 +98,7 @@ class EngineMemory:
             while True:
                 try:
                     pieces = find()
-                    stack.enter_context(self._arena.writing(layout, room))
+                    stack.enter_context(self._arena.writing(layout, self._arena.version, room))
                     break
                 except LayoutChangingError:
                     if time.monotonic() > until_s:

@@ -56,7 +56,7 @@ class Chunk:
     """Bytes and where they belong in the receiver's memory, in its `layout`.
 
     KV: `region` of the open room `handle`, whose slots begin at token 0, of `kind`. Else bytes `[region.start,
-    region.stop)` of the activation room `handle`. `number` is counted by the sender, and not part of the checksum.
+    region.stop)` of the transit room `handle`. `number` is counted by the sender, and not part of the checksum.
     """
 
     number: int

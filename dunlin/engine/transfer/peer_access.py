@@ -1,13 +1,13 @@
-"""What this engine lets its peers write: its slots and activation rooms, in the layout in force."""
+"""What this engine lets its peers write: its slots and transit rooms, in the layout in force."""
 
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.peer_arenas import node_name
 from dunlin.engine.transfer.peer_page import PeerPage
 from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import ArenaGeometry, EngineAgent
 from dunlin.messages.types import i32, i64
 from dunlin.wire.codec import encode
@@ -34,7 +34,7 @@ def open_file(fd: int) -> OpenFile:
 class PeerAccess:
     """Owns the peer page. No peer writes before `publish`, nor while `closed`."""
 
-    def __init__(self, page_fd: int, rooms: ActivationRooms | None = None, node: str = "") -> None:
+    def __init__(self, page_fd: int, rooms: TransitRooms | None = None, node: str = "") -> None:
         """
         Args:
             node: the node's name in the cluster.
@@ -55,14 +55,17 @@ class PeerAccess:
         """What a peer needs to know: the metadata of its `Meet`."""
         return encode(EngineAgent(self._node, os.getpid(), self._page_fd, self._page.life))
 
-    def publish(self, arena_fd: int, slab: KvSlab, runs: Mapping[int, FileRuns]) -> None:
-        """Let peers write into the slots of the slab, which lie at `runs` of the file, by layer.
+    def publish(
+        self, arena_fd: int, slab: KvSlab, runs: Mapping[int, FileRuns], weights: Mapping[int, FileRuns] | None = None
+    ) -> None:
+        """Let peers write into the slots of the slab, which lie at `runs` of the file, by layer, and read `weights`.
 
         :raises TimeoutError: a peer is in the midst of a chunk and does not go on.
         """
         arena = open_file(arena_fd)
         layers = [layer for layer, slots in enumerate(slab.slots) if slots]
         flat = [(layer, offset, length) for layer in layers for offset, length in runs[layer]]
+        of_weights = [(layer, offset, length) for layer, each in (weights or {}).items() for offset, length in each]
         rooms = self._rooms
         geometry = ArenaGeometry(
             layout=slab.layout,
@@ -76,6 +79,9 @@ class PeerAccess:
             run_layer=i32([layer for layer, _, _ in flat]),
             run_offset=i64([offset for _, offset, _ in flat]),
             run_length=i64([length for _, _, length in flat]),
+            weight_layer=i32([layer for layer, _, _ in of_weights]),
+            weight_offset=i64([offset for _, offset, _ in of_weights]),
+            weight_length=i64([length for _, _, length in of_weights]),
             room_fd=-1 if rooms is None else rooms.fd,
             room_inode=0 if rooms is None else open_file(rooms.fd).inode,
             rooms=0 if rooms is None else rooms.count,

@@ -24,6 +24,7 @@ from dunlin.messages.types import I64, Priority, Region, TransferKind, i64
 from services.instance.kv.host_cache import HostCacheClient
 from services.instance.kv.residency import Extent, Residency, SlotUse
 from services.instance.kv.tickets import ArrivalCheck, PeerCopy
+from services.instance.kv.whole_regions import all_layers
 from services.instance.migration.outgoing import OutgoingMigration
 from services.instance.scheduling.lifecycle import SequenceLifecycle
 from services.instance.sequence.table import SequenceState
@@ -61,6 +62,10 @@ class PeerCopies:
         """A new engine: it has met no peer."""
         self._ready = ready
         self._peers.clear()
+
+    def on_layers_changed(self, ready: EngineReady) -> None:
+        """The engine has other layers or slots: what is reserved from now on lies in its new layout."""
+        self._ready = replace(ready, agent=self._ready.agent) if self._ready is not None else ready
 
     def on_engine_lost(self) -> None:
         """No copy and no check will be answered."""
@@ -156,8 +161,8 @@ class PeerCopies:
 
     def _write(self, migration: OutgoingMigration, room: PeerRoom, start: int, stop: int) -> Effect:
         assert self._ready is not None
-        sequence, layers = migration.sequence, self._ready.layers
-        region = Region(layers[0], layers[-1] + 1, start, stop)
+        sequence = migration.sequence
+        region = Region(0, len(all_layers(self._ready)), start, stop)
         chain = self._host_cache.chain_hash(sequence, stop)
         ticket = migration.copy_ticket = self._tickets.add(PeerCopy(sequence, migration.number, region, chain))
         own, theirs = self._lifecycle.kv_cache.extents(sequence, start, stop), _part(room, start, stop)

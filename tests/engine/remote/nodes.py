@@ -18,10 +18,10 @@ import torch
 from dunlin.effects import Address
 from dunlin.engine.process.frames import FrameReader, frame
 from dunlin.engine.remote.options import HelperOptions
-from dunlin.engine.transfer.activation_rooms import ActivationRooms
 from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.peer_rooms import PeerRoomTable
 from dunlin.engine.transfer.slab import KvSlab
+from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import EngineAgent, Meet, Met, Transfer, TransferDone
 from dunlin.messages.types import Header, Region, TransferKind, i64
 from dunlin.wire.codec import decode, encode
@@ -43,7 +43,7 @@ class Node:
         self.memory = np.frombuffer(mmap.mmap(self.arena_fd, LAYERS * LAYER_BYTES), dtype=np.uint8)
         self.memory[:] = np.random.default_rng(seed).integers(0, 256, LAYERS * LAYER_BYTES, dtype=np.uint8)
         kv = list(torch.from_numpy(self.memory).view(torch.bfloat16).view(LAYERS, SLOTS, 2, 2, 64))
-        self.slab, self.activations = KvSlab(kv, [SLOTS] * LAYERS), ActivationRooms(4, 1 << 20)
+        self.slab, self.activations = KvSlab(kv, [SLOTS] * LAYERS), TransitRooms(4, 1 << 20)
         self.runs = {layer: [(layer * LAYER_BYTES, LAYER_BYTES)] for layer in range(LAYERS)}
         self.access, self.rooms = PeerAccess(self.page_fd, self.activations, name), PeerRoomTable(self.page_fd)
         self.access.publish(self.arena_fd, self.slab, self.runs)

@@ -58,7 +58,7 @@ def test_activations_go_from_room_to_room(pair: tuple[Node, Node]) -> None:
     assert (done.status, done.moved_bytes) == (TransferStatus.OK, len(content))
     assert receiver.activations.view(3, len(content)).tobytes() == content
     done = sender.send(kv_transfer(51, receiver, handle=5, **rooms))
-    assert (done.status, done.detail) == (TransferStatus.FAILED, "there is no activation room 5, only 1 to 4")
+    assert (done.status, done.detail) == (TransferStatus.FAILED, "there is no transit room 5, only 1 to 4")
 
 
 def test_an_activation_waits_for_no_kv(pair: tuple[Node, Node]) -> None:

@@ -33,6 +33,7 @@ from dunlin.messages.plan import Evacuate
 from dunlin.messages.types import Priority, Region, TransferKind, TransferStatus, i64
 from services.instance.kv.residency import SlotUse
 from services.instance.migration.migrate_in import MigrateInTimeout
+from services.instance.migration.outgoing import MigrateOutTimeout
 from services.instance.migration.peer_copies import MAX_COPY_TOKENS
 from services.instance.sequence.table import SequenceState
 from tests.services.instance.bench import ENGINE, MANAGER, D, done, make_place, of, only, ready_core
@@ -171,6 +172,21 @@ def test_a_sequence_that_ends_stops_its_copy_and_the_room_is_released_after_that
     assert of(Release, sends) == []
     assert source.direct.give(PEER, ReservationLost(6)) == []
     assert only(Release, source.copied(copy, TransferStatus.CANCELLED)).handle == 6
+
+
+def test_the_next_attempt_comes_to_slots_that_no_copy_writes_any_more() -> None:
+    """The copy lasts too long, so the target shall compute the rest: in slots that the copy would overwrite."""
+    source = Source()
+    core, copy = source.direct.core, source.copying()
+    (migration,) = core.migration.migrate_out._migrations.values()
+    sends = source.direct.give(core.address, MigrateOutTimeout(migration.number, migration.counter))
+    assert source.is_leaving()
+    for step in range(1, core.steps.last_step + 1):
+        if core.steps.is_outstanding(step):
+            sends += source.answer(step, 5)
+    assert of(Ready, sends) == []
+    ready = only(Ready, source.copied(copy))
+    assert (ready.handle, ready.tokens) == (6, 0)
 
 
 def test_a_lost_engine_writes_no_more_and_the_rest_is_computed_elsewhere() -> None:
