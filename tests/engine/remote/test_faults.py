@@ -3,6 +3,8 @@
 A receiver that is paused before a transfer begins has a chunk of it in its socket when it goes on, and not all of it.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -192,3 +194,9 @@ def test_with_certificates_only_instances_of_the_cluster_are_met(tmp_path: Path)
         with Node("b", 3) as impostor:  # another process that claims the name, without its certificate
             assert sender.meet(impostor) != ""
         assert sender.meet(receiver) == ""
+
+
+def test_a_helper_loads_no_torch() -> None:
+    """It would take the memory of another engine process, and seconds to start."""
+    code = "import sys, dunlin.engine.remote.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
