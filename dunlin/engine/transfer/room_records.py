@@ -80,3 +80,12 @@ def clear_records(room: Bytes) -> None:
 
 def _words(room: Bytes, at: int, count: int) -> np.ndarray[tuple[int], np.dtype[np.int64]]:
     return room[at : at + 8 * count].view(np.int64)
+
+
+def room_offset(room: int, length_bytes: int, count: int, room_bytes: int) -> int:
+    """Where the room begins. :raises TransferError: there is no such room, or it is smaller than `length_bytes`."""
+    if not 1 <= room <= count:
+        raise TransferError(f"there is no transit room {room}, only 1 to {count}")
+    if not 0 < length_bytes <= room_bytes:
+        raise TransferError(f"{length_bytes} bytes in a transit room of {room_bytes}")
+    return (room - 1) * room_bytes

@@ -21,6 +21,7 @@ from dunlin.engine.transfer.room_records import (
     end_of_records,
     read_records,
     record_bytes,
+    room_offset,
     take_records,
     write_record,
 )
@@ -109,12 +110,3 @@ class TransitRooms:
 
     def _whole(self, room: int) -> Bytes:
         return self.view(room, self.room_bytes)
-
-
-def room_offset(room: int, length_bytes: int, count: int, room_bytes: int) -> int:
-    """Where the room begins. :raises TransferError: there is no such room, or it is smaller than `length_bytes`."""
-    if not 1 <= room <= count:
-        raise TransferError(f"there is no transit room {room}, only 1 to {count}")
-    if not 0 < length_bytes <= room_bytes:
-        raise TransferError(f"{length_bytes} bytes in a transit room of {room_bytes}")
-    return (room - 1) * room_bytes

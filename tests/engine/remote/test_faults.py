@@ -3,10 +3,14 @@
 A receiver that is paused before a transfer begins has a chunk of it in its socket when it goes on, and not all of it.
 """
 
+import subprocess
+import sys
 from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import pytest
 
+from dunlin.auth.certificates import CertificateRequest, issue_certificate, make_ca
 from dunlin.engine.remote.protocol import CHUNK_BYTES
 from dunlin.messages.types import TransferStatus
 from tests.engine.remote.nodes import LAYERS, SLOT_BYTES, SLOTS, Cable, Node, kv_transfer
@@ -164,3 +168,35 @@ def test_a_helper_whose_instance_closes_the_socket_ends() -> None:
     with Node("e") as node:
         node._socket.close()
         assert node.helper.wait(60) == 0
+
+
+def issue(folder: Path, role: str, name: str) -> Path:
+    """A directory with a certificate of the CA in `folder`."""
+    if not (folder / "ca").exists():
+        make_ca(folder / "ca")
+    out = folder / f"{role}-{name}"
+    issue_certificate(folder / "ca", out, CertificateRequest(role, name, ("127.0.0.1",)))
+    return out
+
+
+def test_with_certificates_only_instances_of_the_cluster_are_met(tmp_path: Path) -> None:
+    ours, others = tmp_path / "ours", tmp_path / "others"
+    tls = [issue(ours, "instance", name) for name in ("a", "b")]
+    with Node("a", 1, tls_dir=tls[0]) as sender, Node("b", 2, tls_dir=tls[1]) as receiver:
+        receiver.rooms.open(1, [0], [SLOTS])
+        assert sender.meet(receiver) == ""
+        assert sender.send(kv_transfer(1, receiver)).status is TransferStatus.OK
+        assert receiver.memory.tobytes() == sender.memory.tobytes()
+        with Node("c") as plain, Node("d", tls_dir=issue(others, "instance", "d")) as stranger:
+            for other in (plain, stranger):
+                assert other.meet(receiver) != ""
+                assert sender.meet(other) != ""
+        with Node("b", 3) as impostor:  # another process that claims the name, without its certificate
+            assert sender.meet(impostor) != ""
+        assert sender.meet(receiver) == ""
+
+
+def test_a_helper_loads_no_torch() -> None:
+    """It would take the memory of another engine process, and seconds to start."""
+    code = "import sys, dunlin.engine.remote.main; sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
