@@ -41,8 +41,9 @@ class SafepointDue:
 class SimulatedStepRunner:
     """Owns the queue, the running step, the parked rows, and the interrupts that have not taken effect.
 
-    `busy_s`: seconds of steps so far. `slowness` multiplies the time of each step. `is_landing(move)`: the transfer is
-    not answered. `between_steps(now_s)` is called when a step ended, before the next one begins.
+    `busy_s`: seconds of steps so far, `safepoints` those passed in steps that ended. `slowness` multiplies the time of
+    each step. `is_landing(move)`: the transfer is not answered. `between_steps(now_s)` is called when a step ended,
+    before the next one begins.
     """
 
     def __init__(
@@ -61,6 +62,7 @@ class SimulatedStepRunner:
         self.queue = SimulatedStepQueue(is_landing)
         self.parked = parked
         self.busy_s = 0.0
+        self.safepoints = 0
         self.slowness = 1.0
         self.running: SimulatedRunningStep | None = None
         self._instance = instance
@@ -81,6 +83,11 @@ class SimulatedStepRunner:
         """How many steps run or wait."""
         return len(self.queue) + (self.running is not None)
 
+    def is_unanswered(self, step: int) -> bool:
+        """Whether that step is queued or running."""
+        held = [*self.queue.steps, *([self.running.queued] if self.running is not None else [])]
+        return any(queued.step.step == step for queued in held)
+
     def add(self, now_s: float, step: Step) -> list[Effect]:
         """Append a step to the queue.
 
@@ -89,7 +96,7 @@ class SimulatedStepRunner:
         """
         check_step(step)
         queued = QueuedSimStep(step, list(range(len(step.sequence))))
-        if step.layer_stop or not self._layers.is_whole:
+        if step.layer_start or step.layer_stop or not self._layers.is_whole:
             layers = self._layers.range_of(step)
             queued.layers = layers if len(layers) < self._layers.all else None
         self.queue.append(queued)
@@ -115,11 +122,14 @@ class SimulatedStepRunner:
         queued = self.queue.take_ready()
         if queued is None:
             return []
+        if queued.is_resumed:
+            self.parked.free(queued.step.sequence)
         if queued.step.layout != self._layers.layout:
             refused = Unsupported("Step", "composed for another layout", step=queued.step.step)
             return [Send(self._instance, refused), *self.begin(now_s)]
         if len(self.parked):
             self._refuse_parked(queued)
+        self._rows.drop_gone(queued)
         layers = self._layers.all if queued.layers is None else len(queued.layers)
         running = self.running = SimulatedRunningStep(queued, layers, self._whole_s(queued), now_s, now_s, self._owed_s)
         self._owed_s = 0.0
@@ -138,19 +148,20 @@ class SimulatedStepRunner:
         if running.held_s:
             held_s, running.held_s = running.held_s, 0.0
             return [After(held_s, due)]
+        self.safepoints += running.safepoints
         tally = self._rows.compute(running.queued)
         effects = [self._end(now_s, tally), *self._between_steps(now_s)]
         if self._interrupts:
             return [*effects, *self._take_effect(now_s)]
         return [*effects, *self.begin(now_s)]
 
+    def is_computing(self, number: int) -> bool:
+        """Whether the running step has a row of the sequence."""
+        return self.running is not None and number in self.running.queued.sequences
+
     def progress(self, now_s: float) -> int:
-        """Layers of the running iteration that are computed by now."""
-        running = self.running
-        if running is None or running.whole_s <= 0:
-            return 0
-        layers = running.layers
-        return min(layers - 1, int(layers * (now_s - running.began_s) / running.whole_s))
+        """Safepoints passed by now in steps that ended and in the running one."""
+        return self.safepoints + (self.running.passed(now_s) if self.running is not None else 0)
 
     def writing(self) -> list[int]:
         """The slots that the running step and queued ones write."""
@@ -212,7 +223,7 @@ class SimulatedStepRunner:
     def _take_effect(self, now_s: float) -> list[Effect]:
         """Let all interrupts take effect: their answers in order, then those of the steps without a row."""
         running = self.running
-        rows = self._rows.drop_gone(running.queued) if running is not None else 0
+        rows = len(running.queued.rows) if running is not None else 0
         answers: list[Effect] = []
         for message in self._interrupts:
             leaving = LeavingRows(message, self._sequences, self.parked, self._audit)
@@ -244,6 +255,7 @@ class SimulatedStepRunner:
         """The running step is over: its answer."""
         running, self.running = self.running, None
         assert running is not None
+        self._sequences.step_ended()
         compute_s = now_s - running.began_s
         self.busy_s += compute_s
         idle_s, self._idle_since_s = running.began_s - self._idle_since_s, now_s
