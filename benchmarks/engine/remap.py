@@ -2,9 +2,9 @@
 
 One engine, in this process, one thread, bf16. Half of its layers go and come back, from shared memory and from disk in
 turns, by the messages that an instance sends, while decode steps of sixteen rows are always queued. A stall is what a
-turn of the engine takes beside its step: by how much a step may be late. Beside it, in the same run: the same phases done at once, a copy and a hash of the same
-bytes, and pages touched for the first time. Times are the thread's own, so that a busy machine changes them little; the
-longest stall by the clock stands beside them.
+turn of the engine takes beside its step: by how much a step may be late. Beside it, in the same run: the same phases
+done at once, a copy and a hash of the same bytes, and pages touched for the first time. Times are the thread's own, so
+that a busy machine changes them little; the longest stall by the clock stands beside them.
 """
 
 import math

@@ -19,9 +19,10 @@ from google.protobuf.message import DecodeError
 from google.protobuf.message import Message as Protobuf
 
 from dunlin.effects import Address, Message
-from dunlin.messages import dispatch, engine, exchange, fleet, group, lifecycle, plan, pool, public
+from dunlin.messages import agent, dispatch, engine, exchange, fleet, group, lifecycle, plan, pool, public
 from dunlin.messages import types as nouns
 from dunlin.v1 import (
+    agent_pb2,
     dispatch_pb2,
     engine_pb2,
     exchange_pb2,
@@ -36,6 +37,7 @@ from dunlin.v1 import (
 
 PAIRS = (
     (nouns, types_pb2),
+    (agent, agent_pb2),
     (engine, engine_pb2),
     (dispatch, dispatch_pb2),
     (group, group_pb2),

@@ -100,20 +100,25 @@ class InstanceCore:
             self.migration.migrate_out,
             self._restore,
         )
+        deciding = (engine_client, group_orders, layer_changes)
         admission = AttemptAdmission(
-            scheduler,
-            self.sequences,
-            self.lifecycle,
-            self.steps,
-            self.migration,
-            claims,
-            engine_client,
-            group_orders,
-            layer_changes,
+            scheduler, self.sequences, self.lifecycle, self.steps, self.migration, claims, *deciding
         )
-        self._scheduler = Scheduler(
+        self._scheduler = self._make_scheduler(config)
+        self._heartbeat = PromptHeartbeat(self.report, config.reports.interval_s, config.reports.after_change_s)
+        self._absent: dict[Address, int] = {}
+        self._absences = 0
+        adoption = SequenceAdoption(self.sequences, self.lifecycle, finished_answers)
+        moves = self.migration.parts
+        self._fenced = (self, engine_client, layer_changes, group_orders, admission, self._host_cache_events, *moves)
+        handling = (admission, adoption, self._host_cache_events, engine_client, layer_changes, recovery)
+        self._handlers = handlers_of(self, *handling, *moves, self.migration.peer_copies, self._heartbeat)
+        self._unchanging = (EngineProgress, ReportDue)
+
+    def _make_scheduler(self, config: InstanceConfig) -> Scheduler:
+        return Scheduler(
             self.engine,
-            scheduler,
+            config.scheduler,
             self.sequences,
             self.lifecycle,
             self.steps,
@@ -122,32 +127,6 @@ class InstanceCore:
             VICTIM_POLICIES[config.preemption.victim_policy],
             self.migration.kv_handoffs.runnable,
         )
-        self._heartbeat = PromptHeartbeat(self.report, config.reports.interval_s, config.reports.after_change_s)
-        self._absent: dict[Address, int] = {}
-        self._absences = 0
-        self._fenced = (
-            self,
-            engine_client,
-            layer_changes,
-            group_orders,
-            admission,
-            self._host_cache_events,
-            *self.migration.parts,
-        )
-        adoption = SequenceAdoption(self.sequences, self.lifecycle, finished_answers)
-        self._handlers = handlers_of(
-            self,
-            admission,
-            adoption,
-            self._host_cache_events,
-            engine_client,
-            layer_changes,
-            recovery,
-            *self.migration.parts,
-            self.migration.peer_copies,
-            self._heartbeat,
-        )
-        self._unchanging = (EngineProgress, ReportDue)
 
     def __repr__(self) -> str:
         return f"{self.lifecycle.slot_table!r} {self.sequences!r} [outstanding steps: {self.steps.outstanding}]"

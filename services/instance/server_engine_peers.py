@@ -12,10 +12,10 @@ from typing import cast
 from dunlin.effects import Address, Message
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.engine.transfer.peer_rooms import PeerRoomTable
+from dunlin.messages.agent import EngineAgent
 from dunlin.messages.engine import (
     CancelTransfer,
     ClosePeerRoom,
-    EngineAgent,
     EngineReady,
     Forget,
     Meet,

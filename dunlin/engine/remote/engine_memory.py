@@ -14,7 +14,8 @@ from dunlin.engine.transfer.extents import KvKind, part_of
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.engine.transfer.peer_arenas import PeerArena
 from dunlin.kv.region_identity import signed_digest
-from dunlin.messages.engine import EngineAgent, Transfer
+from dunlin.messages.agent import EngineAgent
+from dunlin.messages.engine import Transfer
 from dunlin.messages.types import Payload, Region
 
 PATIENCE_S = 2.0

@@ -17,7 +17,8 @@ from dunlin.engine.remote.peer_sender import PeerCalls
 from dunlin.engine.remote.protocol import TOKEN_BYTES, Greeting
 from dunlin.engine.remote.receiver import ChunkReceiver
 from dunlin.engine.transfer.errors import TransferError
-from dunlin.messages.engine import CancelTransfer, EngineAgent, Forget, Meet, Met, Transfer, TransferDone, Unsupported
+from dunlin.messages.agent import EngineAgent
+from dunlin.messages.engine import CancelTransfer, Forget, Meet, Met, Transfer, TransferDone, Unsupported
 from dunlin.messages.types import TransferKind
 from dunlin.wire.codec import CodecError, decode, encode
 from dunlin.wire.security import server_name

@@ -30,7 +30,7 @@ from dunlin.engine.remote.protocol import (
 )
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.host_tier import Bytes
-from dunlin.messages.engine import EngineAgent
+from dunlin.messages.agent import EngineAgent
 from dunlin.wire.security import is_certificate_of
 
 CONNECTIONS_MOST = 64

@@ -8,7 +8,7 @@ from dunlin.engine.transfer.peer_arenas import node_name
 from dunlin.engine.transfer.peer_page import PeerPage
 from dunlin.engine.transfer.slab import KvSlab
 from dunlin.engine.transfer.transit_rooms import TransitRooms
-from dunlin.messages.engine import ArenaGeometry, EngineAgent
+from dunlin.messages.agent import ArenaGeometry, EngineAgent
 from dunlin.messages.types import i32, i64
 from dunlin.wire.codec import encode
 

@@ -18,7 +18,7 @@ from dunlin.engine.transfer.extents import KvKind, check_extents
 from dunlin.engine.transfer.host_tier import Bytes
 from dunlin.engine.transfer.peer_page import PeerPageView
 from dunlin.engine.transfer.transit_rooms import room_offset
-from dunlin.messages.engine import ArenaGeometry, EngineAgent
+from dunlin.messages.agent import ArenaGeometry, EngineAgent
 from dunlin.messages.types import Region
 from dunlin.wire.codec import CodecError, decode
 

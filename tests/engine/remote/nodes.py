@@ -22,7 +22,8 @@ from dunlin.engine.transfer.peer_access import PeerAccess
 from dunlin.engine.transfer.peer_rooms import PeerRoomTable
 from dunlin.engine.transfer.slab import KvSlab
 from dunlin.engine.transfer.transit_rooms import TransitRooms
-from dunlin.messages.engine import EngineAgent, Meet, Met, Transfer, TransferDone
+from dunlin.messages.agent import EngineAgent
+from dunlin.messages.engine import Meet, Met, Transfer, TransferDone
 from dunlin.messages.types import Header, Region, TransferKind, i64
 from dunlin.wire.codec import decode, encode
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT

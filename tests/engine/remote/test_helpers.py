@@ -11,7 +11,8 @@ import pytest
 
 from dunlin.engine.remote.peer_lanes import KV_WINDOW
 from dunlin.engine.remote.protocol import CHUNK_BYTES, GREETING_BYTES, TOKEN_BYTES, UNWELCOME, Greeting
-from dunlin.messages.engine import CancelTransfer, EngineAgent, Forget, TransferDone, Unsupported
+from dunlin.messages.agent import EngineAgent
+from dunlin.messages.engine import CancelTransfer, Forget, TransferDone, Unsupported
 from dunlin.messages.types import Payload, Priority, Region, TransferStatus, i64
 from dunlin.wire.codec import decode
 from tests.engine.remote.nodes import LAYERS, SLOT_BYTES, SLOTS, Cable, Node, kv_transfer

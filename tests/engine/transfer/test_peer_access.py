@@ -7,7 +7,7 @@ import pytest
 
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.peer_page import PeerPageView
-from dunlin.messages.engine import ArenaGeometry, EngineAgent
+from dunlin.messages.agent import ArenaGeometry, EngineAgent
 from dunlin.messages.types import i32, i64
 from dunlin.wire.codec import decode
 from tests.engine.transfer.engines import LAYER_BYTES, SLOT_BYTES, SLOTS, Engine

@@ -41,9 +41,9 @@ def test_an_open_room_has_its_slots_and_may_be_written(opened: Opened) -> None:
     assert opened.table.open(7, [5, 1], [2, 9])
     view = opened.view()
     assert view.room_extents(7) == ([5, 1], [2, 9])
-    with view.writing(0, 7):
+    with view.writing(0, view.version(), 7):
         pass
-    with view.writing(0):
+    with view.writing(0, view.version()):
         pass
 
 
@@ -53,7 +53,7 @@ def test_no_other_handle_opens_it(opened: Opened, handle: int) -> None:
     view = opened.view()
     with pytest.raises(TransferError, match=closed(handle)):
         view.room_extents(handle)
-    with pytest.raises(TransferError, match=closed(handle)), view.writing(0, handle):
+    with pytest.raises(TransferError, match=closed(handle)), view.writing(0, view.version(), handle):
         pass
     opened.table.close(handle)
     assert view.room_extents(7) == ([5], [2])
@@ -63,7 +63,7 @@ def test_a_closed_room_is_written_by_nobody_and_its_record_is_free(opened: Opene
     opened.table.open(7, [5], [2])
     view = opened.view()
     opened.table.close(7)
-    with pytest.raises(TransferError, match=closed(7)), view.writing(0, 7):
+    with pytest.raises(TransferError, match=closed(7)), view.writing(0, view.version(), 7):
         pass
     assert opened.table.open(7 + RECORDS, [3], [4])
     assert view.room_extents(7 + RECORDS) == ([3], [4])
@@ -85,22 +85,22 @@ def test_the_owner_waits_for_the_chunk_that_is_being_written_there_and_for_no_ot
     opened.table.open(7, [5], [2])
     opened.table.open(8, [9], [2])
     writer, other = opened.view(), opened.view()
-    with other.writing(0, 8):
-        with writer.writing(0, 7):
+    with other.writing(0, other.version(), 8):
+        with writer.writing(0, writer.version(), 7):
             opened.table.close(7)
             with pytest.raises(TimeoutError):
                 opened.page.await_writers(7)
         began_s = opened.now_s
         opened.page.await_writers(7)
         assert opened.now_s == began_s
-    with pytest.raises(TransferError, match=closed(7)), writer.writing(0, 7):
+    with pytest.raises(TransferError, match=closed(7)), writer.writing(0, writer.version(), 7):
         pass
 
 
 def test_while_the_owner_waits_no_chunk_begins(opened: Opened) -> None:
     opened.table.open(7, [5], [2])
     view = opened.view()
-    with room_lock(opened.fd, 7), pytest.raises(TransferError, match=closed(7)), view.writing(0, 7):
+    with room_lock(opened.fd, 7), pytest.raises(TransferError, match=closed(7)), view.writing(0, view.version(), 7):
         pass
 
 

@@ -12,10 +12,10 @@ from dunlin.effects import Address, Message
 from dunlin.engine.remote.options import HelperOptions
 from dunlin.engine.transfer.errors import TransferError
 from dunlin.engine.transfer.peer_page import PeerPageView
+from dunlin.messages.agent import EngineAgent
 from dunlin.messages.engine import (
     CancelTransfer,
     ClosePeerRoom,
-    EngineAgent,
     Forget,
     Meet,
     Met,
