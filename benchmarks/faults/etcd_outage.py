@@ -35,7 +35,10 @@ from dunlin.runtime.parent_death import die_with_parent_command
 
 @dataclass(frozen=True, slots=True)
 class EtcdOutagePlan:
-    """etcd, or the leader of its `members`, is away for `away_s`, twice; then everybody has `calm_s` to settle."""
+    """etcd, or the leader of its `members`, is away for `away_s`, twice; then everybody has `calm_s` to settle.
+
+    `pause_s` between two requests of each of the `width` streams: less load.
+    """
 
     away_s: float = 30.0
     calm_s: float = 10.0
@@ -44,6 +47,7 @@ class EtcdOutagePlan:
     distinct_prompts: int = 8
     prompt_tokens: int = 32
     output_tokens: int = 96
+    pause_s: float = 0.0
     members: int = 1
 
 
@@ -137,7 +141,7 @@ async def run(plan: EtcdOutagePlan, cluster: ClusterProcess, etcd: EtcdUnderTest
     outcome = BenchmarkResult(f"{who} away: stopped, then killed, for {plan.away_s:g} s each")
     async with CampaignSession(cluster) as session:
         songs = make_jobs(plan.distinct_prompts, plan.prompt_tokens, plan.output_tokens, session.vocabulary)
-        chorus = VerifiedLoad(session.door, songs, plan.width)
+        chorus = VerifiedLoad(session.door, songs, plan.width, plan.pause_s)
         await chorus.record_references()
         async with chorus.running():
             for name, away in (("stopped", _stopped), ("killed", _killed)):

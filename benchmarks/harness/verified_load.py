@@ -1,6 +1,6 @@
 """Steady load from a fixed set of jobs whose answers are known: every answer that comes is compared.
 
-`width` singers each take the next job as soon as their last one is done, until told to stop.
+`width` singers each take the next job as soon as their last one is done, or `pause_s` later, until told to stop.
 """
 
 import asyncio
@@ -37,10 +37,11 @@ async def record_stream(door: LoadTarget, job: Job, record: RequestRecord, now_s
 class VerifiedLoad:
     """Owns the running requests and the verdict on the finished ones."""
 
-    def __init__(self, door: LoadTarget, songs: Sequence[Job], width: int) -> None:
+    def __init__(self, door: LoadTarget, songs: Sequence[Job], width: int, pause_s: float = 0.0) -> None:
         self._door = door
         self._songs = songs
         self._width = width
+        self._pause_s = pause_s
         self._next = itertools.count()
         self._over = False
         self._news = asyncio.Event()
@@ -101,6 +102,7 @@ class VerifiedLoad:
                 self.failures.append(f"{record.request}: {record.outcome}: {record.detail}")
             elif record.tokens != self.references[song]:
                 self.failures.append(f"{record.request}: {first_difference(record.tokens, self.references[song])}")
+            await asyncio.sleep(self._pause_s)
 
     async def _send(self, number: int, song: int) -> RequestRecord:
         job = self._songs[song]

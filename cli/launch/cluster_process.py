@@ -16,6 +16,8 @@ from types import TracebackType
 
 from dunlin.runtime.parent_death import die_with_parent_command
 
+PATIENCE = ("--ready-timeout", "540", "--set", "instance.engine_watch.load_stuck_s=540")
+"""A machine that is busy with other things may take minutes to import torch."""
 _HOME = Path(__file__).resolve().parents[2]
 """Where the package lies, installed or not: from there `python -m dunlin…` finds it."""
 
@@ -45,10 +47,10 @@ class ClusterProcess:
         self.http_doors: list[str] = []
         self.grpc = ""
 
-    def start(self, limit_s: float = 240.0) -> None:
+    def start(self, limit_s: float = 570.0) -> None:
         """Start it and wait for the ready line. Raises ClusterError with its last words."""
         started = dunlin_command(
-            "up", "--http-port", "0", "--grpc-port", "0", "--data-dir", str(self.data_dir), *self._flags
+            *("up", "--http-port", "0", "--grpc-port", "0", "--data-dir", str(self.data_dir), *PATIENCE, *self._flags)
         )
         # Tied: if the process that started the cluster is killed, it does not stay behind.
         command = die_with_parent_command(started, os.getpid())

@@ -4,11 +4,17 @@ import importlib
 import sys
 
 from dunlin.engine.process.background import run_at_low_priority
-from dunlin.engine.process.options import parse_options
+from dunlin.engine.process.options import CANNOT_START, parse_options
+from dunlin.runtime.parent_death import ParentGone, die_with_parent
 
 
 def main() -> int:
     options = parse_options(sys.argv[1:])
+    try:
+        die_with_parent(options.parent_pid)  # first of all: to load torch takes seconds, on a busy machine minutes
+    except ParentGone as error:
+        print(f"dunlin engine {options.name}: {error}", file=sys.stderr)
+        return CANNOT_START
     if options.standby:  # seconds of work, beside an engine that serves
         run_at_low_priority(lambda: importlib.import_module("dunlin.engine.process.main"))
     from dunlin.engine.process.main import run  # after the options were found good: this loads torch

@@ -228,8 +228,8 @@ def test_a_request_is_cancelled_wherever_it_runs(pair: ClusterProcess) -> None:
             list(events)
 
 
-def test_a_client_waits_for_the_only_dispatcher_to_come_back() -> None:
-    with ClusterProcess("--instances", "1", "--deterministic") as single, dunlin.Client(single.grpc) as client:
+def test_a_client_waits_for_the_only_dispatcher_to_come_back(cluster: ClusterProcess) -> None:
+    with dunlin.Client(cluster.grpc) as client:
         wanted = client.generate(PROMPTS[0], **options(0)).tokens
         (pid,) = [m.pid for m in client.status().members if m.address.role == "dispatcher"]
         got: list[int] = []

@@ -9,12 +9,14 @@ import sys
 from typing import Any
 
 from dunlin.engine.process.options import parse_options
+from dunlin.runtime.parent_death import die_with_parent
 
 POISON = 66
 
 
 def main() -> int:
     options = parse_options(sys.argv[1:])
+    die_with_parent(options.parent_pid)
     from dunlin.engine.decoder.decoder import Decoder
     from dunlin.engine.process import main
 

@@ -26,7 +26,7 @@ from dunlin.engine.execution.runner import EngineRunner
 from dunlin.engine.process.background import run_at_low_priority
 from dunlin.engine.process.compute_threads import ComputeThreadPool
 from dunlin.engine.process.frames import FrameReader, frame
-from dunlin.engine.process.options import EngineOptions
+from dunlin.engine.process.options import CANNOT_START, EngineOptions
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.engine.process.selftest import determinism_self_test, has_finite_logits
 from dunlin.engine.process.warmup import warm_up
@@ -36,10 +36,8 @@ from dunlin.engine.transfer.transit_rooms import TransitRooms
 from dunlin.messages.engine import EngineFailed, EngineReady, Interrupt
 from dunlin.messages.types import Header, i32
 from dunlin.model.errors import ModelError
-from dunlin.runtime.parent_death import ParentGone, die_with_parent
 from dunlin.wire.envelopes import ENGINE_COMMAND, ENGINE_EVENT
 
-CANNOT_START = 2
 CANNOT_CONTINUE = 3
 _READ_BYTES = 1 << 20
 _PEER_PAUSE_S = 50e-6
@@ -98,13 +96,8 @@ class ParentChannel:
 
 
 def run(options: EngineOptions) -> int:
-    """Serve the parent; returns the exit code."""
+    """Serve the parent, which this process is tied to already; returns the exit code."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole terminal; the parent ends this process
-    try:
-        die_with_parent(options.parent_pid)
-    except ParentGone as error:
-        print(f"dunlin engine {options.name}: {error}", file=sys.stderr)
-        return CANNOT_START
     channel = ParentChannel(
         socket.socket(fileno=options.socket_fd), Address("engine", options.name, options.incarnation)
     )

@@ -8,6 +8,8 @@ from pathlib import Path
 
 ENGINE_MODULE = "dunlin.engine"
 DTYPES = ("float32", "bfloat16")
+CANNOT_START = 2
+"""The exit code of one that will never start with these options."""
 SPINS = 10_000
 """How often an OpenMP thread looks for the next parallel region before it sleeps: 0.1 to 0.5 ms, longer than the gaps
 within a step. libgomp's own choice is 30 times as long, and other threads wait for the core meanwhile.

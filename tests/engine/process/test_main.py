@@ -19,8 +19,8 @@ from dunlin.engine.decoder.weight_sources import CheckpointSource
 from dunlin.engine.execution.remap import LayerRemapper
 from dunlin.engine.process import main
 from dunlin.engine.process.frames import FrameReader, frame
-from dunlin.engine.process.main import CANNOT_CONTINUE, CANNOT_START
-from dunlin.engine.process.options import SPINS, EngineOptions, parse_options
+from dunlin.engine.process.main import CANNOT_CONTINUE
+from dunlin.engine.process.options import CANNOT_START, SPINS, EngineOptions, parse_options
 from dunlin.engine.process.progress_page import ProgressPage
 from dunlin.messages.engine import (
     Close,
@@ -353,6 +353,16 @@ def test_it_dies_with_its_parent(model: Path, tmp_path: Path) -> None:
         time.sleep(0.01)
     assert not _alive(pid)
     parent.stdout.close()
+
+
+def test_it_is_tied_to_its_parent_before_it_loads_torch(model: Path, tmp_path: Path) -> None:
+    """To load it takes minutes on a busy machine: for so long an engine without a parent would stay behind."""
+    (tmp_path / "torch.py").write_text("raise SystemExit('torch was loaded')")
+    options = EngineOptions(model, "a", 7, 1 << 22, 0, 0, 0, kv_bytes=3 << 20)
+    path = os.pathsep.join((str(tmp_path), os.getcwd()))
+    done = subprocess.run(options.command(), env={**os.environ, "PYTHONPATH": path}, capture_output=True, text=True)
+    assert (done.returncode, "torch was loaded" in done.stderr) == (CANNOT_START, False)
+    assert f"started by process {1 << 22}, but the parent is {os.getpid()}" in done.stderr
 
 
 def _alive(pid: int) -> bool:

@@ -101,8 +101,8 @@ class Seat:
 
 @asynccontextmanager
 async def seated(model: Path, engine: dict[str, Any] | None = None, **config: Any) -> AsyncIterator[Seat]:
-    patience = {"recovery__engine_grace_s": TIMEOUT_S, "engine_watch__stuck_s": TIMEOUT_S}
-    seat = Seat(model, engine or {}, **{**patience, **config})
+    patient = ("recovery__engine_grace_s", "engine_watch__stuck_s", "engine_watch__load_stuck_s")
+    seat = Seat(model, engine or {}, **{**dict.fromkeys(patient, TIMEOUT_S), **config})
     tasks = [asyncio.create_task(seat.keeper.run()), asyncio.create_task(seat.keeper.report_progress())]
     try:
         yield seat
