@@ -11,7 +11,7 @@ from enum import IntEnum
 
 LEAST_ROWS = 512
 """Smaller blocks read and prepare the weights too often: it costs more than the safepoints between them are worth."""
-LEAST_COLUMNS = 768
+LEAST_COLUMNS = 2048
 """Fewer columns read the rows too often."""
 MOST = 1 << 16
 GROW_BELOW = 0.8

@@ -181,7 +181,10 @@ def test_a_block_is_cut_by_columns_of_its_products(fast: LoadedModel, operations
     assert pieces > 3 * 4 * (2 + 1 + 5 + 1)
 
 
-def test_a_row_takes_along_what_is_begun_of_its_tokens(fast: LoadedModel, operations: list[int]) -> None:
+@pytest.mark.parametrize(("row", "start", "stop", "blocks"), [(0, 0, 40, 3), (1, 40, 70, 2)])
+def test_a_row_takes_along_what_is_begun_of_its_tokens(
+    fast: LoadedModel, operations: list[int], row: int, start: int, stop: int, blocks: int
+) -> None:
     """Wherever it leaves: no product is computed twice for it, and what it leaves unfinished is written by nobody."""
     expected = finish(make_cut_by_columns(fast)).clone()
     total, at, begun = sum(operations), 0, 0
@@ -195,14 +198,15 @@ def test_a_row_takes_along_what_is_begun_of_its_tokens(fast: LoadedModel, operat
         if iteration.done:
             break
         layer_at = iteration.layer
-        progress = iteration.leave(0)
+        progress = iteration.leave(row)
         begun += progress.begun is not None
-        assert_close(finish(iteration), expected[40:])
+        assert_close(finish(iteration), torch.cat([expected[:start], expected[stop:]]))
         if progress.layer == layer_at:
-            assert fast.decoder.kv[layer_at][progress.projected : 40].isnan().all()
-        batch = make_batch()
+            assert fast.decoder.kv[layer_at][start + progress.projected : stop].isnan().all()
+        batch, tokens = make_batch(), slice(start, stop)
+        rows = [local_row(0, stop - start, start, stop - start)]
         alone = DecoderBatch(
-            batch.tokens[:40], batch.positions[:40], batch.slots[:40], batch.rows[:1], batch.sampled[:1]
+            batch.tokens[tokens], batch.positions[tokens], batch.slots[tokens], rows, torch.tensor([stop - start - 1])
         )
         resumed = Iteration(fast.decoder, alone, range(3), column_sizes(), resumed=[progress], count=count)
         for _ in range(at % 3):  # and once more
@@ -211,7 +215,7 @@ def test_a_row_takes_along_what_is_begun_of_its_tokens(fast: LoadedModel, operat
         if not resumed.done:
             progress = resumed.leave(0)
             resumed = Iteration(fast.decoder, alone, range(3), column_sizes(), resumed=[progress], count=count)
-        assert_close(finish(resumed), expected[:40])
+        assert_close(finish(resumed), expected[start:stop])
         assert sum(operations) == total
         at += 1
-    assert begun == 3 * 3 * (1 + 6), "in the middle of three blocks of each layer"
+    assert begun == 3 * blocks * (1 + 6), "in the middle of each block of each layer"
